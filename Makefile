@@ -1,0 +1,36 @@
+# Only make and Python 3.11 or later are needed: make demo, make test.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test test-slow clean
+
+# A corpus is generated, a model is fitted, measured on held-out rows, and its proof is checked.
+demo: $(READY)
+	rm -rf demo
+	$(BIN)/streamtron generate demo/train --rows 20000 --shards 4
+	$(BIN)/streamtron generate demo/held-out --rows 5000 --skip 20000 --shards 1
+	$(BIN)/streamtron fit demo/train --model demo/model --stage auto
+	$(BIN)/streamtron evaluate demo/model demo/held-out
+	$(BIN)/streamtron certify demo/model
+
+# Style, types, and every test that is not slow.
+test: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+# The tests that take minutes.
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+# What make and the tools have made, .venv included.
+clean:
+	rm -rf .venv demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $(READY)

@@ -1,0 +1,95 @@
+"""Out-of-core training of linear classifiers whose answer comes with a proof of how good it is.
+
+Nothing heavy is loaded until a name is used.
+
+Examples
+--------
+>>> import streamtron
+>>> streamtron.Settings(C=0.5).tol
+0.01
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from streamtron import errors
+    from streamtron.certificate import Certificate
+    from streamtron.certify import certify
+    from streamtron.config import Machine, Settings
+    from streamtron.conversion import convert
+    from streamtron.foreign import load_any as load
+    from streamtron.model import LinearModel
+    from streamtron.run import fit, run
+    from streamtron.scoring import evaluate, predict
+    from streamtron.shards.corpus import generate
+
+    __version__: str
+
+_HOME = {
+    "Certificate": ("certificate", "Certificate"),
+    "LinearModel": ("model", "LinearModel"),
+    "Machine": ("config", "Machine"),
+    "Settings": ("config", "Settings"),
+    "certify": ("certify", "certify"),
+    "convert": ("conversion", "convert"),
+    "evaluate": ("scoring", "evaluate"),
+    "fit": ("run", "fit"),
+    "generate": ("shards.corpus", "generate"),
+    "load": ("foreign", "load_any"),
+    "predict": ("scoring", "predict"),
+    "run": ("run", "run"),
+}
+"""Public name → (module, its name there)."""
+
+__all__ = [
+    "Certificate",
+    "LinearModel",
+    "Machine",
+    "Settings",
+    "__version__",
+    "certify",
+    "convert",
+    "errors",
+    "evaluate",
+    "fit",
+    "generate",
+    "load",
+    "predict",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("streamtron")
+    if name == "errors":
+        return import_module("streamtron.errors")
+    if name not in _HOME:
+        raise AttributeError(f"module 'streamtron' has no attribute {name!r}")
+    module, there = _HOME[name]
+    value = getattr(import_module(f"streamtron.{module}"), there)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """The package: a public name stays the public thing where a module has the same name
+    (importing a submodule would put the module there)."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

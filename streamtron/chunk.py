@@ -1,0 +1,126 @@
+"""The one shape of data: a Chunk is a frozen block of rows in CSR; a ChunkSource delivers them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK_ROWS = 4096
+BLOCK_NONZEROS = 1 << 20
+
+Label = float | str | bool
+"""A class as the user wrote it. Numbers are floats, whatever their type in the file."""
+
+
+class Rows(NamedTuple):
+    """Rows in CSR as the kernels take them: every array contiguous and read-only.
+
+    Row i holds ``values[indptr[i]:indptr[i+1]]`` in columns ``indices[indptr[i]:indptr[i+1]]``,
+    columns rising strictly within a row. ``indptr[0]`` may be above 0.
+    """
+
+    indptr: NDArray[np.int64]
+    """shape (rows + 1,)"""
+    indices: NDArray[np.uint32]
+    """shape (nonzeros,), column numbers as the file writes them (base not removed)"""
+    values: NDArray[np.float32]
+    """shape (nonzeros,), finite"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """Rows in memory with their classes: checked when born, never changed.
+
+    Parameters
+    ----------
+    rows : the CSR arrays.
+    codes : int32, shape (rows,) or, with ``code_offsets``, (sum of labels,); a row's class as a
+        position in its source's ``labels``; -1 where the row has no label (prediction only).
+    ranges : the row numbers held, as half-open ranges of the whole data, in the chunk's order.
+    code_offsets : int64, shape (rows + 1,), where a row may have several labels; else None.
+    weights : float64, shape (rows,), ≥ 0 and finite: row weights; None if all are 1.
+    """
+
+    rows: Rows
+    codes: NDArray[np.int32]
+    ranges: tuple[tuple[int, int], ...]
+    code_offsets: NDArray[np.int64] | None = None
+    weights: NDArray[np.float64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows.indptr) - 1
+
+    @property
+    def nonzeros(self) -> int:
+        """Stored values in the chunk."""
+        return int(self.rows.indptr[-1] - self.rows.indptr[0])
+
+    @property
+    def width(self) -> int:
+        """1 + the largest column number in the chunk; 0 if it has no nonzero."""
+        start, stop = int(self.rows.indptr[0]), int(self.rows.indptr[-1])
+        return int(self.rows.indices[start:stop].max()) + 1 if stop > start else 0
+
+
+def freeze(*arrays: NDArray) -> None:  # type: ignore[type-arg]
+    """Make arrays read-only in place; the kernels' signatures demand it inside a Chunk."""
+    for array in arrays:
+        array.setflags(write=False)
+
+
+def make_rows(
+    indptr: NDArray[np.int64], indices: NDArray[np.uint32], values: NDArray[np.float32]
+) -> Rows:
+    """Rows from arrays of the right dtypes, contiguous and frozen. Nothing is checked here."""
+    rows = Rows(
+        np.ascontiguousarray(indptr, dtype=np.int64),
+        np.ascontiguousarray(indices, dtype=np.uint32),
+        np.ascontiguousarray(values, dtype=np.float32),
+    )
+    freeze(*rows)
+    return rows
+
+
+class Block(NamedTuple):
+    """One unit of order: rows ``first_row`` … ``first_row + rows - 1`` of the whole data."""
+
+    first_row: int
+    rows: int
+    nonzeros: int
+
+
+class ChunkSource(Protocol):
+    """What training sees of the data. ``labels``, ``width`` grow while the first reading runs;
+    ``blocks`` is complete after it.
+
+    A source may be read any number of times and gives the same chunks each time.
+    """
+
+    @property
+    def labels(self) -> Sequence[Label]:
+        """The classes met so far, in order of appearance; a chunk's codes point here."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """1 + the largest column number met so far."""
+        ...
+
+    @property
+    def blocks(self) -> Sequence[Block]:
+        """The blocks of the data, known after the first complete reading (until then empty)."""
+        ...
+
+    @property
+    def nonzeros_read(self) -> int:
+        """Nonzeros delivered so far, whatever for: CONTRACT's ``readings`` counts these."""
+        ...
+
+    def chunks(self, order: Iterable[Sequence[int]] | None = None) -> Iterator[Chunk]:
+        """Deliver the data once: in data order, a block at a time; or, after the first reading,
+        one chunk for each group of block numbers in ``order``, their rows concatenated."""
+        ...

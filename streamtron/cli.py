@@ -1,0 +1,453 @@
+"""The commands. Whatever goes wrong becomes one sentence on stderr and an exit code.
+
+0 done; 2 settings; 3 data; 4 stopped before the tolerance was certified; 5 machine; 130 SIGINT,
+143 SIGTERM; 141 where nobody reads the output any more.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import click
+
+from streamtron import options
+from streamtron.errors import DataError, MachineError, SettingsError, StreamtronError
+from streamtron.options import (
+    json_option,
+    machine_options,
+    setting_options,
+    settings_of,
+    shards_argument,
+    split,
+    verbose_option,
+)
+
+if TYPE_CHECKING:
+    from streamtron.config import Settings
+    from streamtron.model import LinearModel
+
+STOPPED = 4
+BROKEN_PIPE = 128 + signal.SIGPIPE
+REPEATED = 2.0
+"""Seconds in which a second signal is taken for the first one."""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="streamtron", message="%(prog)s %(version)s")
+def streamtron() -> None:
+    """Linear classifiers from shards that do not fit in memory, with a proof of how good they are.
+
+    Exit codes: 0 done, 2 settings, 3 data, 4 stopped before the tolerance was certified, 5 machine
+    (disk, memory), 130 and 143 interrupted.
+    """
+
+
+@streamtron.command(short_help="Train on shards and write a certified model.")
+@shards_argument
+@click.option("--model", required=True, type=click.Path(dir_okay=False), help="Write it there.")
+@click.option("--report", type=click.Path(dir_okay=False), help="Write a JSON report there.")
+@click.option("--witness", type=click.Path(dir_okay=False), help="Write the row counts there.")
+@click.option("--config", type=click.Path(), help="Settings from TOML; options given here win.")
+@setting_options()
+@machine_options
+@verbose_option
+def fit(
+    shards: tuple[str, ...], model: str, report: str | None, witness: str | None,
+    config: str | None, **given: Any,
+) -> int:  # fmt: skip
+    """Train on SHARDS (files, directories, globs) and write a certified model.
+
+    Minimises ½‖w‖² + C Σ max(0, 1 − margin)², LIBLINEAR's default problem, until the relative
+    duality gap is proven to be within --tol.
+    """
+    wanted, machine = split(given)
+    settings = settings_of(wanted, config)
+    for path in filter(None, (model, report, witness)):
+        _check_writable(path)
+    from streamtron.inspection import directory_bytes
+    from streamtron.progress import progress
+    from streamtron.run import run, run_directory
+    from streamtron.summary import fit_summary, not_certified
+
+    with progress(verbose=_verbose()) as listen:
+        outcome = run(
+            shards, settings, model=model, report=report, witness=witness, machine=machine,
+            listen=listen,
+        )  # fmt: skip
+    cache = machine.cache_dir or os.path.join(run_directory(model), "cache")
+    _say(fit_summary(outcome.report, model, cache, directory_bytes(cache)))
+    if outcome.exit_code == STOPPED:
+        click.echo(not_certified(outcome.report, model), err=True)
+    return outcome.exit_code
+
+
+@streamtron.command(short_help="Label and decision of every row.")
+@click.argument("model", type=click.Path())
+@shards_argument
+@click.option(
+    "-o", "--output", required=True, type=click.Path(),
+    help="File of label<TAB>decision lines; Parquet if it ends with .parquet; - for stdout.",
+)  # fmt: skip
+@verbose_option
+def predict(model: str, shards: tuple[str, ...], output: str) -> None:
+    """One row out per row of SHARDS, in the same order: label and decision. Labels in SHARDS are
+    optional."""
+    from streamtron.foreign import load_any
+    from streamtron.scoring import write_predictions
+
+    loaded = load_any(model)
+    if output == "-":
+        written = write_predictions(loaded, shards, sys.stdout.buffer)
+        sys.stdout.flush()
+    else:
+        _check_writable(output)
+        written = write_predictions(loaded, shards, output)
+    beyond = ""
+    if written.beyond:
+        beyond = f"; {written.beyond:,} values in columns beyond the model's width weigh 0"
+    click.echo(f"{written.rows:,} rows{beyond}", err=True)
+
+
+@streamtron.command(short_help="Accuracy, ROC AUC, … on labelled shards.")
+@click.argument("model", type=click.Path())
+@shards_argument
+@json_option
+@verbose_option
+def evaluate(model: str, shards: tuple[str, ...], as_json: bool) -> None:
+    """How well a model's decisions meet the labels of SHARDS: accuracy, precision, recall, F1, ROC
+    AUC, average precision."""
+    from streamtron.foreign import load_any
+    from streamtron.scoring import evaluate as evaluate_shards
+    from streamtron.summary import evaluation_lines
+
+    metrics = evaluate_shards(load_any(model), shards).to_dict()
+    _print(metrics, evaluation_lines, as_json)
+
+
+@streamtron.command(short_help="Prove how far a model is from the best one.")
+@click.argument("model", type=click.Path())
+@click.argument("shards", nargs=-1, type=click.Path())
+@click.option("--witness", type=click.Path(), help="Row counts that fit --witness wrote.")
+@click.option("--readings", type=click.IntRange(min=1), default=4, show_default=True,
+              help="Without a witness: readings at most after the first.")  # fmt: skip
+@click.option("--bias-last", is_flag=True, help="Coefficient file: the last number is the bias.")
+@setting_options(*options.PROBLEM, "index_base")
+@machine_options
+@json_option
+@verbose_option
+def certify(
+    model: str, shards: tuple[str, ...], witness: str | None, readings: int, bias_last: bool,
+    as_json: bool, **given: Any,
+) -> None:  # fmt: skip
+    """Prove how far MODEL is from the best possible one on SHARDS, at most.
+
+    MODEL is ours, a LIBLINEAR model or a file of coefficients; the latter two need --C (and --rho).
+    Without SHARDS, MODEL is a run: its own shards and witness are taken, which costs one reading.
+    """
+    from streamtron.certify import certify as prove
+    from streamtron.summary import proof_lines
+
+    wanted, machine = split(given)
+    base = wanted.pop("index_base", None)
+    if not shards:
+        model, shards, witness = _of_run(model, witness)
+    loaded = _load_model(model, base, bias_last)
+    proof = prove(
+        loaded, shards, witness=witness, settings=_problem(loaded, wanted, model),
+        readings=readings, machine=machine,
+    )  # fmt: skip
+    _print(proof.to_dict(), proof_lines, as_json)
+
+
+@streamtron.command(short_help="What is in a model, a witness, or shards.")
+@click.argument("paths", nargs=-1, required=True, type=click.Path())
+@click.option("--plan", is_flag=True, help="Shards: only the memory that a fit would need.")
+@setting_options("active_set", *options.READING)
+@machine_options
+@json_option
+@verbose_option
+def inspect(paths: tuple[str, ...], plan: bool, as_json: bool, **given: Any) -> None:
+    """What is in a model, a witness, a MODEL.run directory, or in shards (read once, whole)."""
+    from streamtron.inspection import inspect as look
+    from streamtron.summary import inspection_lines
+
+    wanted, machine = split(given)
+    facts = look(paths, settings_of(wanted), machine)
+    if plan and facts["kind"] != "shards":
+        raise SettingsError(f"--plan is for shards, and {paths[0]} is a {facts['kind']}.")
+    if plan and as_json:
+        facts = facts["plan"]
+    _print(facts, lambda shown: inspection_lines(shown, plan=plan), as_json)
+
+
+@streamtron.command(short_help="Shards of one format into the other.")
+@shards_argument
+@click.argument("destination", type=click.Path(file_okay=False))
+@click.option("--format", "format_", required=True, type=click.Choice(["libsvm", "parquet"]))
+@click.option("--rows-per-shard", type=click.IntRange(min=1), default=1 << 17, show_default=True)
+@click.option("--overwrite", is_flag=True, help="Replace the shards of an earlier conversion.")
+@setting_options(*options.READING[:-1])
+@verbose_option
+def convert(
+    shards: tuple[str, ...], destination: str, format_: str, rows_per_shard: int, overwrite: bool,
+    **given: Any,
+) -> None:  # fmt: skip
+    """Write SHARDS anew into the directory DESTINATION, in the other format or cut otherwise."""
+    from streamtron.conversion import convert as convert_shards
+
+    settings = settings_of(split(given)[0])
+    written = convert_shards(
+        shards, destination, to=format_, settings=settings,  # type: ignore[arg-type]
+        rows_per_shard=rows_per_shard, overwrite=overwrite,
+    )  # fmt: skip
+    _say_written(written, destination)
+
+
+@streamtron.command(short_help="Write a text-like corpus of any size.")
+@click.argument("directory", type=click.Path(file_okay=False))
+@click.option("--rows", type=int, required=True, help="Rows to write, from 1 on.")
+@click.option("--columns", type=int, default=30_000, show_default=True, help="From 80 on.")
+@click.option("--seed", type=int, default=0, show_default=True, help="From 0 on.")
+@click.option("--skip", type=int, default=0, show_default=True,
+              help="Leave out so many rows first: what comes behind can be held out.")  # fmt: skip
+@click.option("--shards", type=int, default=8, show_default=True, help="Files, from 1 on.")
+@click.option("--format", "format_", type=click.Choice(["libsvm", "parquet"]), default="libsvm",
+              show_default=True)  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace the shards of an earlier corpus.")
+@verbose_option
+def generate(
+    directory: str, rows: int, columns: int, seed: int, skip: int, shards: int, format_: str,
+    overwrite: bool,
+) -> None:  # fmt: skip
+    """Write shards of a text-like corpus to DIRECTORY: Zipf columns, tf-idf, 3 % of labels flipped.
+
+    A prefix of a larger corpus of the same seed and columns equals the smaller one.
+    """
+    from streamtron.shards.corpus import generate as generate_corpus
+
+    written = generate_corpus(
+        directory, rows=rows, columns=columns, seed=seed, shards=shards,
+        format=format_, first_row=skip, overwrite=overwrite,  # type: ignore[arg-type]
+    )  # fmt: skip
+    _say_written(written, directory)
+
+
+@streamtron.command(short_help="The size of a cache; --clear removes it.")
+@click.argument("path", metavar="DIRECTORY_OR_MODEL", type=click.Path())
+@click.option("--clear", is_flag=True, help="Remove the cache's files, and nothing else.")
+@verbose_option
+def cache(path: str, clear: bool) -> None:
+    """The size of a cache; its files can always be made again from the shards."""
+    from streamtron.config import format_size
+    from streamtron.shards import cache_files, clear_cache
+
+    directory = _cache_of(path)
+    if clear:
+        click.echo(f"{directory}: {format_size(clear_cache(directory))} made free")
+        return
+    files = cache_files(directory)
+    size = format_size(sum(os.path.getsize(file) for file in files))
+    click.echo(f"{directory}: {size} in {len(files):,} files")
+
+
+# --- what the commands share ---------------------------------------------------------------------
+
+
+def _verbose() -> bool:
+    return bool(click.get_current_context().meta.get("verbose"))
+
+
+def _say(lines: Iterable[str]) -> None:
+    click.echo("\n".join(lines))
+
+
+def _say_written(written: Any, where: str) -> None:
+    from streamtron.config import format_size
+
+    click.echo(
+        f"{where}: {written.rows:,} rows, {written.nonzeros:,} nonzeros, "
+        f"{format_size(written.bytes)}"
+    )
+
+
+def _print(values: dict[str, Any], lines: Any, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(_finite(values), indent=2, allow_nan=False))
+    else:
+        _say(lines(values))
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: None in its place."""
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _check_writable(path: str) -> None:
+    """Refuse now what would fail after hours."""
+    directory = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(directory):
+        raise MachineError(f"{path}: there is no directory {directory}. Make it first.")
+    if not os.access(directory, os.W_OK) or os.path.isdir(path):
+        why = "it is a directory" if os.path.isdir(path) else "its directory is read-only"
+        raise MachineError(f"{path}: cannot be written, {why}. Name another place.")
+
+
+def _of_run(path: str, witness: str | None) -> tuple[str, tuple[str, ...], str]:
+    """The model, shards and witness of a run, named by its directory or its model."""
+    from streamtron.run import run_directory
+    from streamtron.shards import Manifest
+
+    directory = path.rstrip("/") if os.path.isdir(path) else run_directory(path)
+    model = path if not os.path.isdir(path) else directory.removesuffix(".run")
+    manifest = os.path.join(directory, "manifest.json")
+    found = witness or os.path.join(directory, "witness")
+    for needed in (manifest, found):
+        if not os.path.isfile(needed):
+            raise DataError(
+                f"{path}: no shards are given, and there is no {needed} of a run. Name the shards: "
+                "certify MODEL SHARDS."
+            )
+    return model, tuple(shard.path for shard in Manifest.load(manifest).shards), found
+
+
+def _load_model(path: str, base: Any, bias_last: bool) -> LinearModel:
+    from streamtron.foreign import load_any
+
+    return load_any(path, index_base=None if base == "auto" else base, bias_last=bias_last)
+
+
+def _problem(model: LinearModel, wanted: dict[str, Any], path: str) -> Settings | None:
+    """The problem that a foreign model is judged by; None = what the model says itself."""
+    foreign = "source" in model.settings
+    if not wanted and not foreign:
+        return None
+    if not foreign:
+        own = settings_of(dict(model.settings))
+        return own.but(**options.one_price(wanted))
+    if "C" not in wanted and "delta" not in wanted:
+        raise SettingsError(
+            f"{path}: another program's model does not say the price of a slack. Give --C as it "
+            "was trained with (LIBLINEAR's -c)."
+        )
+    if "rho" in model.settings:
+        wanted.setdefault("rho", model.settings["rho"])
+    if "rho" not in wanted:
+        raise SettingsError(f"{path}: coefficients do not say --rho. Give it; 0 = no bias.")
+    return settings_of(wanted)
+
+
+def _cache_of(path: str) -> str:
+    """The cache that a model, a run directory or a cache directory stands for."""
+    from streamtron.run import run_directory
+
+    inside = os.path.join(path, "cache")
+    if os.path.isdir(path):
+        return inside if os.path.isdir(inside) else path
+    return os.path.join(run_directory(path), "cache")
+
+
+# --- the process ---------------------------------------------------------------------------------
+
+
+class _Signalled(BaseException):
+    """SIGINT or SIGTERM has arrived."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """Signals end what is under way as an error does: files half-written are cleared away."""
+    last = -math.inf
+
+    def stop(number: int, _: FrameType | None) -> None:
+        nonlocal last
+        before, last = last, time.monotonic()
+        if last - before > REPEATED:  # shells and supervisors often send it twice
+            raise _Signalled(number)
+
+    old = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run a command and leave the process with its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        cast(Any, stream).reconfigure(errors="replace")  # a terminal without ρ shows ?
+    sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _run(arguments: list[str]) -> int:
+    verbose: dict[str, Any] = {}
+    try:
+        with _signals():
+            context = streamtron.make_context("streamtron", arguments)
+            verbose = context.meta  # shared with the command's own context
+            with context:
+                code = streamtron.invoke(context)
+            sys.stdout.flush()
+            return code or 0
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.UsageError as error:
+        return _complain(_usage(error), error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
+        return BROKEN_PIPE
+    except BaseException as error:
+        if verbose.get("verbose") and not isinstance(error, _Signalled):
+            traceback.print_exc()
+        return _complain(*_sentence(error))
+
+
+def _usage(error: click.UsageError) -> str:
+    command = error.ctx.command_path if error.ctx else "streamtron"
+    words = error.format_message()
+    return f"{words.rstrip('.')}. See {command} --help."
+
+
+def _sentence(error: BaseException) -> tuple[str, int]:
+    """What to say of an error, and the exit code."""
+    if isinstance(error, StreamtronError):
+        return str(error), error.exit_code
+    if isinstance(error, _Signalled):
+        name = signal.Signals(error.number).name
+        return f"stopped by {name}; nothing half-written is left.", 128 + error.number
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror or error}.", MachineError.exit_code
+    if isinstance(error, MemoryError):
+        return "out of memory. Give a smaller --active-set.", MachineError.exit_code
+    return (
+        f"an error that should not happen ({type(error).__name__}: {error}). "
+        "Run again with -v and report the traceback.",
+        1,
+    )
+
+
+def _complain(sentence: str, code: int) -> int:
+    click.echo(sentence, err=True)
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""Other people's models: LIBLINEAR's text and plain coefficients, told apart by what they hold."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.chunk import Label
+from streamtron.errors import DataError, SettingsError
+from streamtron.model import LinearModel
+from streamtron.sealed import reading_from
+
+_LIBLINEAR_CLASSIFIERS = {  # with one weight a column for two classes
+    *("L2R_LR", "L2R_LR_DUAL", "L1R_LR", "L2R_L1LOSS_SVC_DUAL"),
+    *("L2R_L2LOSS_SVC", "L2R_L2LOSS_SVC_DUAL", "L1R_L2LOSS_SVC"),
+}
+
+
+def load_any(
+    path: str | os.PathLike[str],
+    *,
+    index_base: Literal[0, 1] | None = None,
+    bias_last: bool = False,
+    classes: tuple[Label, Label] | None = None,
+) -> LinearModel:
+    """Read a model of ours or of others, told apart by what the file holds, not by its name.
+
+    The keywords are ``load_foreign``'s and speak of foreign files only. Raises what
+    ``LinearModel.load`` and ``load_foreign`` raise.
+    """
+    path = Path(path)
+    if _is_foreign(_first_bytes(path)):
+        return load_foreign(path, index_base=index_base, bias_last=bias_last, classes=classes)
+    if bias_last or (index_base, classes) != (None, None):
+        _refuse(path, "a file that holds its own index base, bias and classes")
+    return LinearModel.load(path)
+
+
+def load_foreign(
+    path: str | os.PathLike[str],
+    *,
+    index_base: Literal[0, 1] | None = None,
+    bias_last: bool = False,
+    classes: tuple[Label, Label] | None = None,
+) -> LinearModel:
+    """Read a LIBLINEAR text model or a file of coefficients, so that it can be certified.
+
+    * **LIBLINEAR:** a binary classifier (``-s`` 0, 1, 2, 3, 5, 6, 7) as ``train`` or ``save_model``
+      writes it. Its labels, its bias and the base 1 of its features are taken from it.
+    * **Coefficients:** one vector, positive towards the larger class; a ``.npy`` array of shape
+      (n,), (1, n) or (n, 1), or text with one number a line or all on one line, between blanks or
+      commas, ``#`` begins a comment.
+
+    Parameters
+    ----------
+    index_base : the number that the shards give the column of the first coefficient; must be given
+        for coefficients. For LIBLINEAR only where the shards differ from what it was trained on.
+    bias_last : coefficients only: the last number is the intercept (as it is added to w·x).
+    classes : coefficients only: (smaller, larger); (−1, 1) if not given.
+
+    Returns
+    -------
+    A model without certificate; ``settings`` names the source and, for LIBLINEAR, ``solver_type``
+    and ``rho`` (its ``-B``; 0 where it had no bias).
+
+    Raises
+    ------
+    DataError
+        Regression, one class, more than two classes, numbers missing or not finite.
+    SettingsError
+        A keyword that the file contradicts, or ``index_base`` missing.
+    MachineError
+        The file cannot be read.
+    """
+    path = Path(path)
+    start = _first_bytes(path)
+    if _is_liblinear(start):
+        if bias_last or classes is not None:
+            _refuse(path, "a LIBLINEAR model, which says itself what its bias and classes are")
+        return _from_liblinear(path, 1 if index_base is None else index_base)
+    if not _is_foreign(start):
+        raise DataError(
+            f"{path}: neither a LIBLINEAR text model nor coefficients; it begins with {start[:9]!r}"
+            f". {_advice(start)}"
+        )
+    numbers = _from_npy(path) if start.startswith(b"\x93NUMPY") else _from_text(path)
+    if index_base is None:
+        raise SettingsError(
+            f"{path}: coefficients do not say which column is the first. Give --index-base 0 or 1."
+        )
+    weights, bias = (numbers[:-1], numbers[-1]) if bias_last else (numbers, np.float64(0.0))
+    reading = {"index_base": index_base}
+    settings = {"source": "coefficients"}
+    return LinearModel(weights, float(bias), classes or (-1.0, 1.0), settings, None, reading)
+
+
+def _refuse(path: Path, what: str) -> None:
+    raise SettingsError(
+        f"{path}: {what}. --index-base, --bias-last and classes are for files of coefficients; "
+        "leave them out."
+    )
+
+
+def _first_bytes(path: Path) -> bytes:
+    with reading_from(path), open(path, "rb") as file:
+        return file.read(4096)
+
+
+def _is_foreign(start: bytes) -> bool:
+    # our own files have zeros in their first 8 bytes; text has none anywhere
+    return start.startswith(b"\x93NUMPY") or (start.isascii() and start != b"" and 0 not in start)
+
+
+def _is_liblinear(start: bytes) -> bool:
+    return start.startswith(b"solver_type")
+
+
+def _advice(start: bytes) -> str:
+    if start.startswith((b"PK", b"\x80")):
+        return "Pickles and archives are never opened; save the vector with numpy.save."
+    return "Give a model, not data."
+
+
+def _from_liblinear(path: Path, index_base: Literal[0, 1]) -> LinearModel:
+    with reading_from(path), open(path, encoding="ascii", errors="replace") as file:
+        head = _liblinear_head(file)
+        first, second, columns, augmentation = _checked_head(path, head)
+        numbers = np.fromiter(_numbers(path, file, len(head) + 1), dtype=np.float64)
+    wanted = columns + (augmentation >= 0)
+    if len(numbers) != wanted:
+        raise DataError(
+            f"{path}: {len(numbers)} weights, but nr_feature {columns} and bias {augmentation:g} "
+            f"ask for {wanted}. The file is cut short or edited; write it again."
+        )
+    bias = augmentation * numbers[-1] if augmentation >= 0 else 0.0
+    sign = 1.0 if first > second else -1.0  # LIBLINEAR's weights point to the label it names first
+    return LinearModel(
+        weights=sign * numbers[:columns],
+        bias=sign * bias,
+        classes=(min(first, second), max(first, second)),
+        settings={
+            "source": "LIBLINEAR",
+            "solver_type": head["solver_type"],
+            "rho": max(augmentation, 0.0),
+        },
+        certificate=None,
+        reading={"index_base": index_base},
+    )
+
+
+def _liblinear_head(lines: Iterable[str]) -> dict[str, str]:
+    head: dict[str, str] = {}
+    for line in lines:
+        key, _, value = line.strip().partition(" ")
+        head[key] = value.strip()
+        if key == "w":
+            break
+    return head
+
+
+def _checked_head(path: Path, head: dict[str, str]) -> tuple[float, float, int, float]:
+    """The first label, the second, nr_feature and bias."""
+    solver = head.get("solver_type")
+    if solver not in _LIBLINEAR_CLASSIFIERS or head.get("nr_class") != "2":
+        raise DataError(
+            f"{path}: a LIBLINEAR model with solver_type {solver} and nr_class "
+            f"{head.get('nr_class')}. Only a classifier of two classes (-s 0, 1, 2, 3, 5, 6 or 7) "
+            "can be certified; train one against the rest."
+        )
+    try:
+        first, second = (float(int(label)) for label in head["label"].split())
+        columns, augmentation = int(head["nr_feature"]), float(head["bias"])
+        if first == second or columns < 0 or not math.isfinite(augmentation) or "w" not in head:
+            raise ValueError
+    except (KeyError, ValueError) as error:
+        raise DataError(
+            f"{path}: the head of a LIBLINEAR model is incomplete or wrong. Wanted two labels, "
+            "nr_feature, bias and w; write the model again."
+        ) from error
+    return first, second, columns, augmentation
+
+
+def _from_text(path: Path) -> NDArray[np.float64]:
+    with reading_from(path), open(path, encoding="ascii", errors="replace") as file:
+        return _not_empty(path, np.fromiter(_numbers(path, file, 1), dtype=np.float64))
+
+
+def _from_npy(path: Path) -> NDArray[np.float64]:
+    try:
+        with reading_from(path):
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise DataError(f"{path}: not a readable .npy array of numbers ({error}).") from error
+    if array.dtype.kind not in "iuf" or max(array.shape, default=0) != array.size:
+        raise DataError(
+            f"{path}: an array of {array.dtype}, shape {array.shape}. "
+            "Wanted one vector of numbers; save the coefficients of one class."
+        )
+    vector = np.asarray(array, dtype=np.float64).ravel()
+    if not np.isfinite(vector).all():
+        raise DataError(f"{path}: holds nan or inf. Coefficients must be finite.")
+    return _not_empty(path, vector)
+
+
+def _not_empty(path: Path, vector: NDArray[np.float64]) -> NDArray[np.float64]:
+    if not len(vector):
+        raise DataError(f"{path}: holds no number. Wanted one coefficient a column.")
+    return vector
+
+
+def _numbers(path: Path, lines: Iterable[str], first: int) -> Iterator[float]:
+    """The numbers in text, one a line or all on one line; ``first`` is the number of line one."""
+    widest = filled = 0
+    for number, line in enumerate(lines, first):
+        words = line.partition("#")[0].replace(",", " ").split()
+        filled, widest = filled + bool(words), max(widest, len(words))
+        if filled > 1 and widest > 1:
+            raise DataError(
+                f"{path}, line {number}: a table, but one vector is wanted. "
+                "Write one number a line, for one class."
+            )
+        for word in words:
+            yield _number(path, number, word)
+
+
+def _number(path: Path, line: int, word: str) -> float:
+    try:
+        number = float(word)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number) or "_" in word:
+        raise DataError(
+            f"{path}, line {line}: {word[:40]!r}. Wanted a finite number; give a LIBLINEAR model "
+            "or coefficients, not data."
+        )
+    return number

@@ -1,0 +1,166 @@
+"""What is in a file of ours or in a set of shards, told as plain values."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from streamtron.chunk import Label
+from streamtron.config import Machine, Settings
+from streamtron.errors import MachineError, SettingsError
+from streamtron.foreign import load_any
+from streamtron.memory import memory_needed
+from streamtron.model import LinearModel
+from streamtron.run import reading_of
+from streamtron.sealed import read_sealed
+from streamtron.shards import Manifest, open_shards
+from streamtron.summary import label_text
+
+Kind = Literal["model", "witness", "run", "shards"]
+
+LARGEST = 10
+"""Weights shown of a model."""
+
+
+def kind_of(path: str | os.PathLike[str]) -> Kind:
+    """What a path holds: told by the first bytes, not by the name."""
+    if os.path.isfile(os.path.join(path, "manifest.json")) and os.fspath(path).endswith(".run"):
+        return "run"
+    if not os.path.isfile(path):
+        return "shards"
+    try:
+        with open(path, "rb") as file:
+            start = file.read(16)
+    except OSError as error:
+        raise MachineError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    if start[8:9] == b"{":  # our sealed files: 8 bytes of length, then JSON
+        return (
+            "witness" if "witness_version" in read_sealed(path, "model or witness")[0] else "model"
+        )
+    return "model" if start.startswith((b"solver_type", b"\x93NUMPY")) else "shards"
+
+
+def inspect(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[str, Any]:
+    """What a model, a witness, a run directory or shards hold.
+
+    Shards are read once, whole.
+
+    Raises
+    ------
+    SettingsError : several paths of which one is not shards.
+    DataError, MachineError
+    """
+    kinds = {kind_of(path) for path in paths}
+    if kinds == {"shards"}:
+        return describe_shards(paths, settings, machine)
+    if len(paths) > 1:
+        raise SettingsError("inspect takes one model, one witness, one run directory, or shards.")
+    [kind], [path] = kinds, paths
+    if kind == "model":
+        return describe_model(load_any(path))
+    return describe_witness(path) if kind == "witness" else describe_run(path)
+
+
+def describe_model(model: LinearModel) -> dict[str, Any]:
+    """Width, classes, settings, certificate, reader's contract and the largest weights."""
+    heaviest = np.argsort(-np.abs(model.weights), kind="stable")[:LARGEST]
+    return {
+        "kind": "model",
+        "columns": model.columns,
+        "nonzero_weights": int(np.count_nonzero(model.weights)),
+        "bias": model.bias,
+        "classes": list(model.classes),
+        "settings": dict(model.settings),
+        "certificate": None if model.certificate is None else dict(model.certificate),
+        "reading": dict(model.reading),
+        "largest_weights": [
+            {"column": int(j) + model.index_base, "weight": float(model.weights[j])}
+            for j in heaviest
+            if model.weights[j]
+        ],
+    }
+
+
+def describe_witness(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The shards a witness speaks of, rows that have a count, and t, the sum of all counts."""
+    content, tensors = read_sealed(path, "witness")
+    counts = [tensor for name, tensor in tensors.items() if name.endswith(".counts")]
+    return {
+        "kind": "witness",
+        "bytes": os.path.getsize(path),
+        "rows": sum(shard["rows"] for shard in content["shards"]),
+        "support_rows": sum(len(own) for own in counts),
+        "steps": sum(int(own.sum(dtype=np.int64)) for own in counts),
+        "largest_count": max((int(own.max(initial=0)) for own in counts), default=0),
+        "shards": content["shards"],
+    }
+
+
+def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The shards a run was fitted on, its witness, and the size of its cache."""
+    directory = Path(path)
+    manifest = Manifest.load(str(directory / "manifest.json"))
+    witness = directory / "witness"
+    return {
+        "kind": "run",
+        "rows": manifest.rows,
+        "nonzeros": manifest.nonzeros,
+        "bytes": manifest.bytes,
+        "witness": str(witness) if witness.is_file() else None,
+        "cache_bytes": directory_bytes(directory / "cache"),
+        "shards": manifest.to_dict()["shards"],
+    }
+
+
+def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[str, Any]:
+    """Files, rows, columns, nonzeros, labels, and the memory a fit would need."""
+    with open_shards(list(paths), reading_of(settings, labels="optional"), cache_dir=None,
+                     most_labels=None, allow_duplicate=True) as source:  # fmt: skip
+        counts = np.zeros(1, dtype=np.int64)  # the last one: rows without a label
+        for chunk in source.chunks():
+            codes = np.where(chunk.codes < 0, len(source.labels), chunk.codes)
+            found = np.bincount(codes, minlength=len(source.labels) + 1)
+            counts = _grown(counts, len(found)) + found
+        assert source.manifest is not None
+        columns = max(source.width - (source.index_base or 0), 0)
+        return {
+            "kind": "shards",
+            "format": source.shards[0].format,
+            "rows": source.manifest.rows,
+            "columns": columns,
+            "nonzeros": source.manifest.nonzeros,
+            "bytes": source.manifest.bytes,
+            "index_base": source.index_base,
+            "labels": _labels(source.labels, counts),
+            "unlabelled_rows": int(counts[-1]),
+            "shards": source.manifest.to_dict()["shards"],
+            "plan": _plan(settings, machine, source.manifest.rows, columns),
+        }
+
+
+def _grown(counts: np.ndarray[Any, Any], length: int) -> np.ndarray[Any, Any]:
+    """Room for labels met since, before the last entry."""
+    room = np.zeros(length - len(counts), dtype=np.int64)
+    return np.concatenate((counts[:-1], room, counts[-1:]))
+
+
+def _labels(labels: Sequence[Label], counts: np.ndarray[Any, Any]) -> dict[str, int]:
+    return {label_text(label): int(n) for label, n in zip(labels, counts[:-1], strict=True)}
+
+
+def _plan(settings: Settings, machine: Machine, rows: int, columns: int) -> dict[str, Any]:
+    needs = memory_needed(settings, rows=rows, columns=columns)
+    return {
+        "items": {need.what: need.size for need in needs},
+        "total": sum(need.size for need in needs),
+        "limit": machine.memory_limit,
+    }
+
+
+def directory_bytes(directory: str | os.PathLike[str]) -> int:
+    """Bytes of the files below a directory; 0 if it is not there."""
+    return sum(path.stat().st_size for path in Path(directory).rglob("*") if path.is_file())

@@ -1,0 +1,199 @@
+"""The options of the command line: one for every setting, and those that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from streamtron.config import Machine, Settings, format_size, parse_size
+from streamtron.errors import SettingsError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Kind(NamedTuple):
+    """How an option is read from the command line."""
+
+    type: Any
+    metavar: str | None = None
+    read: Callable[[str], Any] | None = None
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(word) for word in text.split(","))
+    except ValueError as error:
+        raise SettingsError(f"--b {text}: wanted numbers between commas, as in 5,0.1.") from error
+
+
+def _class_weight(text: str) -> dict[str, float] | str:
+    if text == "balanced":
+        return text
+    try:
+        pairs = [word.rsplit("=", 1) for word in text.split(",")]
+        return {label.strip(): float(weight) for label, weight in pairs}
+    except ValueError as error:
+        raise SettingsError(
+            f"--class-weight {text}: wanted balanced, or label=weight pairs between commas, "
+            "as in 1=2,-1=0.5."
+        ) from error
+
+
+def _base(text: str) -> int | str:
+    return text if text == "auto" else int(text)
+
+
+FLOAT, INT, TEXT, FLAG = Kind(float), Kind(int), Kind(str), Kind(bool)
+SIZE = Kind(str, "SIZE", parse_size)
+
+SETTINGS: dict[str, tuple[Kind, str]] = {
+    "C": (FLOAT, "Price of a slack, above 0 [1]; C = 1/(2 Δ²), as LIBLINEAR's -c."),
+    "delta": (FLOAT, "Δ ≥ 0 in place of C; 0 is the hard margin, for separable rows."),
+    "rho": (FLOAT, "ρ ≥ 0, the constant feature that carries the bias; 0 = no bias."),
+    "stage": (TEXT, "auto, or stages in order: 0 < ε < 2, or unlearn, as in 1,0.1."),
+    "variant": (Kind(click.Choice(["length", "steps"])), "The ℓ-margitron or the t-margitron."),
+    "b": (
+        Kind(str, "NUMBERS", _numbers),
+        "b/R^(1+ε) (length) or b/R² (steps), one number a stage [from the bounds].",
+    ),
+    "tol": (FLOAT, "Relative duality gap, 0 ≤ tol < 1, that ends the run; 0 = to convergence."),
+    "max_epochs": (INT, "Full epochs at most, from 1 on."),
+    "mini_epochs": (INT, "Mini-epochs at most after a reading, from 0 on."),
+    "active_set": (SIZE, "Memory for the rows that mini-epochs visit; part of the model."),
+    "class_weight": (
+        Kind(str, "WEIGHTS", _class_weight),
+        "balanced, or LABEL=W,LABEL=W: multiplies C.",
+    ),
+    "seed": (INT, "Of the order of rows, from 0 on."),
+    "order": (
+        Kind(click.Choice(["random", "sequential"])),
+        "Of the rows; sequential is as in the files, and needs no cache.",
+    ),
+    "faithful": (FLAG, "The paper's procedure to the letter; needs many readings."),
+    "index_base": (
+        Kind(click.Choice(["auto", "0", "1"]), None, _base),
+        "Number of the first column in text; auto: 1 if column 0 never occurs.",
+    ),
+    "weights_in_label": (FLAG, "Text labels are written label:weight."),
+    "label": (TEXT, "Parquet: the column of labels [found by the usual names]."),
+    "weight": (TEXT, "Parquet: the column of row weights, ≥ 0 [none]."),
+    "indices": (TEXT, "Parquet: the list column of column numbers [found by the usual names]."),
+    "values": (TEXT, "Parquet: the list column of values [found by the usual names]."),
+    "allow_duplicate": (FLAG, "Let two shards have the same content."),
+}
+"""Every setting: its type on the command line and what the help says of it."""
+
+PROBLEM = ("C", "delta", "rho", "class_weight")
+READING = (
+    "index_base", "weights_in_label", "label", "weight", "indices", "values", "allow_duplicate",
+)  # fmt: skip
+
+
+def option_name(setting: str) -> str:
+    """The option of a setting.
+
+    Examples
+    --------
+    >>> option_name("max_epochs"), option_name("C")
+    ('--max-epochs', '--C')
+    """
+    return "--" + setting.replace("_", "-")
+
+
+def setting_options(*names: str) -> Callable[[Command], Command]:
+    """Give a command the options of these settings, all of them if none is named. An option that
+    is not given is None, so that a settings file can speak."""
+
+    def decorate(command: Command) -> Command:
+        for name in reversed(names or tuple(SETTINGS)):
+            command = _setting_option(name)(command)
+        return command
+
+    return decorate
+
+
+def _setting_option(name: str) -> Callable[[Command], Command]:
+    kind, words = SETTINGS[name]
+    default: Any = {field.name: field.default for field in fields(Settings)}[name]
+    if default is not None and not isinstance(default, bool):
+        shown = format_size(default) if name == "active_set" else default
+        words = f"{words} [{shown}]"
+    flag = option_name(name)
+    if kind is FLAG:
+        flag = f"{flag}/--no-{flag[2:]}"
+    return _option(kind, flag, name, help=words)
+
+
+def _option(kind: Kind, *names: str, help: str) -> Callable[[Command], Command]:
+    # a click type would swallow our sentence: it takes every ValueError for its own
+    def read(_: click.Context, __: click.Parameter, value: Any) -> Any:
+        return value if value is None or kind.read is None else kind.read(value)
+
+    return click.option(
+        *names, type=kind.type, metavar=kind.metavar, default=None, callback=read, help=help
+    )
+
+
+def machine_options(command: Command) -> Command:
+    """``--memory`` and ``--cache-dir``: they never change what is computed."""
+    for option in (
+        click.option(
+            "--cache-dir", type=click.Path(), help="Where the flat copy of the shards is kept."
+        ),
+        _option(
+            SIZE,
+            "--memory",
+            help="Refuse to run if more memory is needed [half of the machine's].",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def verbose_option(command: Command) -> Command:
+    """``-v``: one line a reading on stderr, and a traceback with an error."""
+    return click.option(
+        "-v", "--verbose", is_flag=True, expose_value=False, callback=_remember_verbose,
+        is_eager=True, help="One line a reading on stderr; a traceback with an error.",
+    )(command)  # fmt: skip
+
+
+def _remember_verbose(context: click.Context, _: click.Parameter, value: bool) -> None:
+    context.meta["verbose"] = value
+
+
+shards_argument = click.argument("shards", nargs=-1, required=True, type=click.Path())
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], Machine]:
+    """The settings that were given, and the machine's limits."""
+    settings = {name: given[name] for name in SETTINGS if given.get(name) is not None}
+    return settings, Machine(given.get("memory"), given.get("cache_dir"))
+
+
+def settings_of(given: Mapping[str, Any], file: str | None = None) -> Settings:
+    """Settings from a file, if there is one, and what was given by hand, which wins.
+
+    Examples
+    --------
+    >>> settings_of({"tol": 0.1}).tol
+    0.1
+    """
+    if file is None:
+        return Settings.from_dict(given)
+    base = Settings.from_toml(file)
+    return base.but(**one_price(given))
+
+
+def one_price(given: Mapping[str, Any]) -> dict[str, Any]:
+    """C given by hand puts a delta of the file aside, and the other way round."""
+    aside = {"C": {"delta": None}, "delta": {"C": None}}
+    changes: dict[str, Any] = {}
+    for name in ("C", "delta"):
+        if name in given:
+            changes |= aside[name]
+    return changes | dict(given)

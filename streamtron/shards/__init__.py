@@ -1,0 +1,24 @@
+"""Files ↔ chunks; everything here sees rows and never a weight."""
+
+from streamtron.shards.cache import cache_files, clear_cache
+from streamtron.shards.discover import ShardFile, find_shards
+from streamtron.shards.manifest import Manifest, ShardRecord
+from streamtron.shards.memory import MemorySource
+from streamtron.shards.piece import Piece, Reading, ShardReader
+from streamtron.shards.source import ShardSource, open_reader, open_shards
+
+__all__ = [
+    "Manifest",
+    "MemorySource",
+    "Piece",
+    "Reading",
+    "ShardFile",
+    "ShardReader",
+    "ShardRecord",
+    "ShardSource",
+    "cache_files",
+    "clear_cache",
+    "find_shards",
+    "open_reader",
+    "open_shards",
+]

@@ -1,0 +1,323 @@
+"""Rows into blocks: where blocks end, how labels become codes, how parts become a chunk.
+
+Nothing here depends on how the rows were cut before: the same rows give the same blocks and, bit
+for bit, the same chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron import chunk
+from streamtron.chunk import (
+    Block,
+    Chunk,
+    Label,
+    freeze,
+    make_rows,
+)
+from streamtron.errors import DataError
+from streamtron.shards.piece import Piece
+
+_UNMET = -2
+"""In a lookup of codes: a class of the piece that no row has had yet."""
+
+
+class Segment(NamedTuple):
+    """The rows that one shard gives to one block.
+
+    ``indptr`` int64 from 0, ``indices`` uint32, ``values`` float32 or None where all are 1,
+    ``codes`` int32 into the shard's own labels (-1 = none), ``weights`` float64 or None where all
+    are 1.
+    """
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.uint32]
+    values: NDArray[np.float32] | None
+    codes: NDArray[np.int32]
+    weights: NDArray[np.float64] | None
+
+    @property
+    def rows(self) -> int:
+        """Rows in the segment."""
+        return len(self.codes)
+
+    @property
+    def nonzeros(self) -> int:
+        """Stored values in the segment."""
+        return len(self.indices)
+
+
+def cut(piece: Piece, start: int, stop: int, codes: NDArray[np.int32]) -> Segment:
+    """Rows ``start`` … ``stop - 1`` of a piece, with the codes given, as views."""
+    first, last = int(piece.indptr[start]), int(piece.indptr[stop])
+    return Segment(
+        piece.indptr[start : stop + 1] - first,
+        piece.indices[first:last],
+        None if piece.values is None else piece.values[first:last],
+        codes,
+        None if piece.weights is None else piece.weights[start:stop],
+    )
+
+
+def join(parts: Sequence[Segment]) -> Segment:
+    """Consecutive parts as one, in arrays of its own; values and weights left out where all 1.
+
+    Examples
+    --------
+    >>> piece = Piece(np.array([0, 1, 2]), np.array([7, 9], np.uint32), np.ones(2, np.float32),
+    ...               np.zeros(2, np.int32), [1.0], None, "row {}".format)
+    >>> whole = join([cut(piece, k, k + 1, piece.codes[k : k + 1]) for k in range(2)])
+    >>> whole.indptr.tolist(), whole.indices.tolist(), whole.values
+    ([0, 1, 2], [7, 9], None)
+    """
+    return Segment(
+        _join_offsets([part.indptr for part in parts]),
+        np.concatenate([part.indices for part in parts]),
+        _join_or_none([(part.values, part.nonzeros) for part in parts], np.float32),
+        np.concatenate([part.codes for part in parts]),
+        _join_or_none([(part.weights, part.rows) for part in parts], np.float64),
+    )
+
+
+def _join_offsets(indptrs: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    lengths = np.concatenate([np.diff(indptr) for indptr in indptrs])
+    joined = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=joined[1:])
+    return joined
+
+
+def _join_or_none(
+    parts: Sequence[tuple[NDArray[np.floating] | None, int]], dtype: type[np.floating]
+) -> NDArray | None:  # type: ignore[type-arg]
+    if all(array is None for array, _ in parts):
+        return None
+    joined = np.concatenate([np.ones(n, dtype) if a is None else a for a, n in parts])
+    return None if (joined == 1).all() else joined
+
+
+def lowest_and_width(segment: Segment) -> tuple[int | None, int]:
+    """The smallest column number (None without nonzeros) and 1 + the largest.
+
+    Columns rise within a row, so the first and the last of each row are enough.
+
+    Examples
+    --------
+    >>> lowest_and_width(Segment(np.array([0, 2, 2]), np.array([3, 9]), None, np.zeros(2), None))
+    (3, 10)
+    """
+    filled = np.flatnonzero(np.diff(segment.indptr))
+    if not len(filled):
+        return None, 0
+    firsts = segment.indices[segment.indptr[filled]]
+    lasts = segment.indices[segment.indptr[filled + 1] - 1]
+    return int(firsts.min()), int(lasts.max()) + 1
+
+
+_ones = np.ones(0, np.float32)
+
+
+def ones(count: int) -> NDArray[np.float32]:
+    """``count`` ones, read-only and shared by everybody who asks."""
+    global _ones
+    shared = _ones
+    if len(shared) < count:
+        shared = np.ones(count + count // 8, np.float32)
+        freeze(shared)
+        _ones = shared
+    return shared[:count]
+
+
+class BlockCutter:
+    """Where blocks end: after the 4,096th row, or the row that fills 2²⁰ nonzeros.
+
+    Attributes
+    ----------
+    rows, nonzeros : what the open block holds so far.
+    blocks : the blocks closed so far.
+
+    Examples
+    --------
+    >>> cutter = BlockCutter()
+    >>> [cutter.cuts(np.zeros(3001, np.int64)) for _ in range(2)]
+    [[(0, 3000, False)], [(0, 1096, True), (1096, 3000, False)]]
+    >>> cutter.finish()
+    >>> cutter.blocks
+    [Block(first_row=0, rows=4096, nonzeros=0), Block(first_row=4096, rows=1904, nonzeros=0)]
+    """
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.rows = 0
+        self.nonzeros = 0
+        self._first_row = 0
+
+    @property
+    def phase(self) -> tuple[int, int]:
+        """Rows and nonzeros of the open block."""
+        return self.rows, self.nonzeros
+
+    def cuts(self, indptr: NDArray[np.int64]) -> list[tuple[int, int, bool]]:
+        """Cut rows at the ends of blocks: (start, stop, whether the block is closed by it)."""
+        return list(self._cuts(indptr))
+
+    def _cuts(self, indptr: NDArray[np.int64]) -> Iterator[tuple[int, int, bool]]:
+        start, rows = 0, len(indptr) - 1
+        while start < rows:
+            full = int(indptr[start]) + chunk.BLOCK_NONZEROS - self.nonzeros
+            by_nonzeros = int(np.searchsorted(indptr, full))
+            by_rows = start + chunk.BLOCK_ROWS - self.rows
+            stop = min(by_nonzeros, by_rows, rows)
+            self.rows += stop - start
+            self.nonzeros += int(indptr[stop] - indptr[start])
+            closes = self.rows >= chunk.BLOCK_ROWS or self.nonzeros >= chunk.BLOCK_NONZEROS
+            if closes:
+                self._close()
+            yield start, stop, closes
+            start = stop
+
+    def finish(self) -> None:
+        """Close the last block at the end of the data, if it has rows."""
+        if self.rows:
+            self._close()
+
+    def _close(self) -> None:
+        self.blocks.append(Block(self._first_row, self.rows, self.nonzeros))
+        self._first_row += self.rows
+        self.rows = self.nonzeros = 0
+
+
+class LabelTable:
+    """The labels of a source in order of appearance; all of one kind, at most ``most``.
+
+    Or only those of ``classes``, in that order.
+
+    Examples
+    --------
+    >>> table = LabelTable(2)
+    >>> [table.code(label, "a.svm, line 1") for label in (-1.0, 1.0, -1.0)]
+    [0, 1, 0]
+    >>> table.code(3.0, "part-2.svm, line 17")
+    Traceback (most recent call last):
+    ...
+    streamtron.errors.DataError: part-2.svm, line 17: a third label 3.0 after -1.0 and 1.0. Use \
+--multiclass, or remove the row.
+    """
+
+    def __init__(self, most: int | None = None, classes: Sequence[Label] | None = None) -> None:
+        self.labels: list[Label] = list(classes or ())
+        self._codes = {label: code for code, label in enumerate(self.labels)}
+        self._most = most
+        self._closed = classes is not None
+
+    def code(self, label: Label, place: str) -> int:
+        """The label's code, a new one if it is new; ``place`` is where it stands.
+
+        Raises
+        ------
+        DataError : one label too many, or a label of another kind than those before.
+        """
+        kind = _kind(label)
+        if self.labels and kind != _kind(self.labels[0]):
+            raise DataError(
+                f"{place}: the {kind} {label!r} as label, where the labels before are "
+                f"{_kind(self.labels[0])}s ({_listed(self.labels)}). Write all labels alike."
+            )
+        known = self._codes.get(label)
+        return self._new(label, place) if known is None else known
+
+    def _new(self, label: Label, place: str) -> int:
+        if self._closed:
+            raise DataError(
+                f"{place}: label {label!r}. Known are {_listed(self.labels)}; remove the row or "
+                "correct its label."
+            )
+        if self._most is not None and len(self.labels) >= self._most:
+            which = "a third label" if self._most == 2 else f"label number {self._most + 1},"
+            raise DataError(
+                f"{place}: {which} {label!r} after {_listed(self.labels)}. "
+                "Use --multiclass, or remove the row."
+            )
+        self._codes[label] = len(self.labels)
+        self.labels.append(label)
+        return self._codes[label]
+
+
+def _kind(label: Label) -> str:
+    if isinstance(label, bool):
+        return "boolean"
+    return "string" if isinstance(label, str) else "number"
+
+
+def _listed(labels: Sequence[Label], most: int = 5) -> str:
+    shown = [repr(label) for label in labels[:most]]
+    if len(labels) > most:
+        return ", ".join(shown) + ", …"
+    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
+
+
+class ShardLabels:
+    """One shard's labels in order of appearance, beside those of its source.
+
+    A cache keeps the shard's own codes, which no neighbour can change.
+    """
+
+    def __init__(self, source: LabelTable) -> None:
+        self._source = source
+        self._to_shard: dict[int, int] = {}  # from the source's code; in order of appearance
+
+    @property
+    def labels(self) -> list[Label]:
+        """The shard's labels; its codes point here."""
+        return [self._source.labels[code] for code in self._to_shard]
+
+    @property
+    def to_source(self) -> NDArray[np.int32]:
+        """int32, shape (labels + 1,): the source's code of each shard code; the last is -1."""
+        return np.array([*self._to_shard, -1], np.int32)
+
+    def lookup(self, piece: Piece) -> NDArray[np.int32]:
+        """An empty table from a piece's codes to the shard's, which ``codes`` fills as needed."""
+        table = np.full(len(piece.classes) + 1, _UNMET, np.int32)
+        table[-1] = -1
+        return table
+
+    def codes(
+        self, piece: Piece, start: int, stop: int, lookup: NDArray[np.int32]
+    ) -> NDArray[np.int32]:
+        """The shard's codes of rows ``start`` … ``stop - 1`` of a piece.
+
+        Raises
+        ------
+        DataError : a label is refused by the source's table; earlier rows are not affected.
+        """
+        mine = piece.codes[start:stop]
+        codes = lookup[mine]
+        while (unmet := codes == _UNMET).any():
+            row = int(np.argmax(unmet))
+            label = piece.classes[mine[row]]
+            source_code = self._source.code(label, piece.place(start + row))
+            lookup[mine[row]] = self._to_shard.setdefault(source_code, len(self._to_shard))
+            codes = lookup[mine]
+        return codes
+
+
+def make_chunk(
+    parts: Iterable[tuple[Segment, NDArray[np.int32]]], ranges: tuple[tuple[int, int], ...]
+) -> Chunk:
+    """A chunk of segments, each with its ``to_source`` table, one behind the other."""
+    parts = list(parts)
+    segments = [segment for segment, _ in parts]
+    whole = segments[0] if len(segments) == 1 else join(segments)
+    codes = np.concatenate([to_source[segment.codes] for segment, to_source in parts])
+    values = ones(whole.nonzeros) if whole.values is None else whole.values
+    freeze(codes)
+    if whole.weights is not None:
+        freeze(whole.weights)
+    return Chunk(
+        make_rows(whole.indptr, whole.indices, values), codes, ranges, weights=whole.weights
+    )

@@ -1,0 +1,233 @@
+"""The cache: which flat file belongs to which shard, and whether the disk has room for them.
+
+A flat file is named by the shard's fingerprint and a digest of what else shaped it: the contract
+(how shards are read) and the phase (how far the open block was filled when the shard began, for
+segments end where blocks do). ``manifest.json`` beside the files remembers which fingerprint a
+path had at which size and time, so that a later run need not open the shards at all.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import xxhash
+
+from streamtron import chunk
+from streamtron.chunk import Label
+from streamtron.errors import FileDamaged, MachineError
+from streamtron.shards.discover import ShardFile
+from streamtron.shards.flat import (
+    TEMPORARY,
+    CachedShard,
+    FlatWriter,
+    disk_sentences,
+    read_contents,
+    remove_abandoned,
+)
+from streamtron.shards.manifest import write_whole
+from streamtron.shards.piece import Reading
+
+ENDING = ".cache"
+_MANIFEST = "manifest.json"
+
+_log = logging.getLogger("streamtron")
+
+
+Sources = dict[str, tuple[int, int, str]]
+"""path → size, mtime_ns, fingerprint of a shard as it was when it was cached."""
+
+
+class Slot(NamedTuple):
+    """A shard and where in the blocks of the whole data it begins.
+
+    ``phase`` is the rows and nonzeros of the open block, ``first_block`` that block's number.
+    """
+
+    shard: ShardFile
+    phase: tuple[int, int]
+    first_block: int
+
+
+class Cache:
+    """The flat files of a directory, which is made if it is not there.
+
+    Parameters
+    ----------
+    directory : may be shared by several data sets and several ways to read them.
+    reading : how shards are read; files made under another reading are left alone.
+
+    Raises
+    ------
+    MachineError : the directory cannot be made or read.
+    """
+
+    def __init__(self, directory: str, reading: Reading) -> None:
+        self._directory = os.path.abspath(directory)
+        self._reading = asdict(reading)
+        with disk_sentences(self._directory):
+            os.makedirs(self._directory, exist_ok=True)
+            remove_abandoned(self._directory)
+        self._sources = _load_sources(self._directory)
+        self._new: Sources = {}
+
+    def knows(self, shard: ShardFile) -> bool:
+        """Whether the source was cached as it is now, in whatever phase."""
+        return self._sources.get(shard.path, ())[:2] == (shard.size, shard.mtime_ns)
+
+    def find(self, slot: Slot) -> CachedShard | None:
+        """The shard's flat file, if there is one for the source as it is and for this phase.
+
+        Raises
+        ------
+        FileDamaged : there is one, and its beginning, footer or end is damaged.
+        """
+        shard = slot.shard
+        if not self.knows(shard):
+            return None
+        key = self._key(slot, self._sources[shard.path][2])
+        path = self._path(key)
+        if not os.path.exists(path):
+            return None
+        contents = read_contents(path)
+        if contents is None:
+            _log.warning("%s: written in another version of the format; it is made afresh.", path)
+            return None
+        if contents.key != key:
+            raise FileDamaged(f"{path}: the cache of something else. Remove it and run again.")
+        return CachedShard(path, shard.name, slot.first_block, contents)
+
+    def writer(self) -> FlatWriter:
+        """A context manager that writes a flat file; ``finish`` gives it its name."""
+        return FlatWriter(self._directory, self.check_room)
+
+    def finish(
+        self, writer: FlatWriter, slot: Slot, fingerprint: str, labels: list[Label]
+    ) -> CachedShard:
+        """Complete a shard's flat file and remember the source it stands for."""
+        key = self._key(slot, fingerprint)
+        path = self._path(key)
+        contents = writer.finish(path, key, labels)
+        self._remember(slot.shard, fingerprint)
+        return CachedShard(path, slot.shard.name, slot.first_block, contents)
+
+    def save(self) -> None:
+        """Write down what has been remembered since the last time."""
+        if not self._new:
+            return
+        sources = _load_sources(self._directory) | self._new  # others may have written meanwhile
+        text = json.dumps(sources, sort_keys=True)
+        checked = json.dumps({"checksum": _digest(text), "sources": text})
+        with disk_sentences(self._directory):
+            write_whole(os.path.join(self._directory, _MANIFEST), checked.encode())
+        self._new = {}
+
+    def check_room(self, needed: float, what: str = "the next rows of the cache need") -> None:
+        """Refuse to go on if the disk has less than ``needed`` bytes free.
+
+        Raises
+        ------
+        MachineError : it has less.
+        """
+        free = shutil.disk_usage(self._directory).free
+        if needed > free:
+            raise MachineError(
+                f"{self._directory}: {what} {shown_bytes(needed)}, and {shown_bytes(free)} are "
+                "free. Make room, name another place with --cache-dir, or do without by --order "
+                "sequential."
+            )
+
+    def _key(self, slot: Slot, fingerprint: str) -> dict[str, Any]:
+        return {
+            "fingerprint": fingerprint,
+            "format": slot.shard.format,
+            "reading": self._reading,
+            "phase": list(slot.phase),
+            "block": [chunk.BLOCK_ROWS, chunk.BLOCK_NONZEROS],
+        }
+
+    def _path(self, key: dict[str, Any]) -> str:
+        name = f"{key['fingerprint']}-{_digest(json.dumps(key, sort_keys=True))}{ENDING}"
+        return os.path.join(self._directory, name)
+
+    def _remember(self, shard: ShardFile, fingerprint: str) -> None:
+        *_, old = self._sources.get(shard.path, ("",))
+        self._sources[shard.path] = (shard.size, shard.mtime_ns, fingerprint)
+        self._new[shard.path] = self._sources[shard.path]
+        if old not in {known for *_, known in self._sources.values()}:
+            self._forget(old)
+        if len(self._new) > len(self._sources) // 8:  # seldom enough for ten thousand shards
+            self.save()
+
+    def _forget(self, fingerprint: str) -> None:
+        """Remove the flat files of a source that is no more."""
+        for name in os.listdir(self._directory):
+            if fingerprint and name.startswith(f"{fingerprint}-") and name.endswith(ENDING):
+                with suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self._directory, name))
+
+
+def cache_files(directory: str) -> list[str]:
+    """The files of a cache directory that are ours, temporary ones included.
+
+    Raises
+    ------
+    MachineError : the directory cannot be read.
+    """
+    try:
+        names = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise MachineError(f"{directory}: cannot be read ({error.strerror}).") from error
+    ours = [name for name in names if name.endswith((ENDING, TEMPORARY)) or name == _MANIFEST]
+    return [os.path.join(directory, name) for name in ours]
+
+
+def clear_cache(directory: str) -> int:
+    """Remove what a cache has written in a directory, and nothing else; bytes made free.
+
+    Raises
+    ------
+    MachineError : something cannot be removed.
+    """
+    freed = 0
+    for path in cache_files(directory):
+        try:
+            freed += os.stat(path).st_size
+            os.unlink(path)
+        except OSError as error:
+            raise MachineError(f"{path}: cannot be removed ({error.strerror}).") from error
+    return freed
+
+
+def _load_sources(directory: str) -> Sources:
+    path = os.path.join(directory, _MANIFEST)
+    try:
+        with open(path, "rb") as file:
+            checked = json.loads(file.read())
+        if checked["checksum"] != _digest(checked["sources"]):
+            raise ValueError("checksum")
+        sources = json.loads(checked["sources"])
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise MachineError(f"{path}: cannot be read ({error.strerror}).") from error
+    except (ValueError, TypeError, KeyError):
+        _log.warning("%s: damaged; the cache is made afresh.", path)
+        return {}
+    return {source: (size, mtime, known) for source, (size, mtime, known) in sources.items()}
+
+
+def _digest(text: str) -> str:
+    return xxhash.xxh3_64_hexdigest(text.encode())
+
+
+def shown_bytes(count: float) -> str:
+    """A number of bytes as messages show it."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

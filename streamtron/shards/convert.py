@@ -1,0 +1,455 @@
+"""Pieces to new shards, Parquet or libsvm text, all of them or none.
+
+Rows keep their order. Shards are cut every ``rows_per_shard`` rows and row groups every 16,384
+rows or 2²⁰ nonzeros, wherever the source was cut, so equal rows give equal files. What is held in
+memory is one row group (or one longer row).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain, groupby
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from streamtron.chunk import Label
+from streamtron.errors import DataError, MachineError, SettingsError
+from streamtron.shards.parquet import cut_piece
+from streamtron.shards.piece import Piece
+
+Format = Literal["libsvm", "parquet"]
+LabelType = type[float] | type[str] | type[bool]
+
+ROWS_PER_SHARD = 1 << 17
+GROUP_ROWS = 1 << 14
+GROUP_NONZEROS = 1 << 20
+
+ENDINGS: dict[Format, str] = {"libsvm": "svm", "parquet": "parquet"}
+
+
+class Written(NamedTuple):
+    """What came out: one shard's or a whole conversion's rows, nonzeros and bytes."""
+
+    rows: int
+    nonzeros: int
+    bytes: int
+
+
+class ShardStyle(NamedTuple):
+    """How shards are written; the same for all shards of a conversion.
+
+    Parameters
+    ----------
+    index_base : the number of the first column in the pieces.
+    text_base : the number of the first column in libsvm text; Parquet is always 0-based.
+    label_type : ``float``, ``str`` or ``bool``; libsvm text takes no strings.
+    weights : write row weights: column ``weight`` in Parquet, ``label:weight`` in text.
+    """
+
+    index_base: Literal[0, 1] = 0
+    text_base: Literal[0, 1] = 1
+    label_type: LabelType = float
+    weights: bool = False
+
+
+def convert(
+    pieces: Iterable[Piece],
+    destination: str,
+    *,
+    to: Format,
+    index_base: Literal[0, 1],
+    text_base: Literal[0, 1] = 1,
+    weights: bool = False,
+    rows_per_shard: int = ROWS_PER_SHARD,
+    overwrite: bool = False,
+) -> Written:
+    """Write ``destination/part-00000.parquet``, … (or ``.svm``) from the pieces of any readers.
+
+    The shards appear together when the last one is safely on disk; until then, and for ever if
+    anything fails, the directory is as it was. Parquet gets columns ``indices`` list<uint32>,
+    ``values`` list<float32> (also where all are 1: it then costs next to nothing), ``label`` and
+    ``weight``, with page checksums, zstd. Text gets the shortest decimals that read back as the
+    same float32.
+
+    Parameters
+    ----------
+    pieces : what the readers of all shards give, in order.
+    to : ``"libsvm"`` or ``"parquet"``.
+    index_base : the number of the first column in the pieces; a column below it is refused.
+    text_base : the number of the first column in the text written.
+    weights : whether rows have weights; a piece without any has weight 1. Pieces that have weights
+        are refused where this is False, so none is lost.
+    overwrite : replace ``part-*`` files of an earlier conversion; other files are never touched,
+        and a directory that holds any is refused.
+
+    Raises
+    ------
+    SettingsError : the destination holds something, or ``rows_per_shard`` is below 1.
+    DataError : no rows, strings as labels for text, labels of two types, a column below the base.
+    MachineError : the disk is full or not writable.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> row = Piece(np.array([0, 2]), np.array([3, 9], np.uint32), np.array([1, 0.1], np.float32),
+    ...             np.array([0], np.int32), [-1.0], None, "line {}".format)
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     written = convert([row], directory, to="libsvm", index_base=0)
+    ...     Path(directory, "part-00000.svm").read_text()
+    '-1 4:1 10:0.1\\n'
+    >>> written
+    Written(rows=1, nonzeros=2, bytes=14)
+    """
+    if rows_per_shard < 1:
+        raise SettingsError(f"rows per shard {rows_per_shard}. A shard needs at least 1 row.")
+    rest = iter(pieces)
+    first = next((piece for piece in rest if len(piece.codes)), None)
+    if first is None:
+        raise DataError(f"{destination}: no rows to write. Give shards that have rows.")
+    label_type = _type_of(first.classes[0]) if first.classes else float
+    style = ShardStyle(index_base, text_base, label_type, weights)
+    write = write_parquet_shard if to == "parquet" else write_libsvm_shard
+    total = Written(0, 0, 0)
+    with new_shards(destination, ENDINGS[to], overwrite) as shard_path:
+        for number, shard in groupby(
+            _numbered(chain([first], rest), rows_per_shard), key=lambda numbered: numbered[0]
+        ):
+            written = write(shard_path(number), (piece for _, piece in shard), style)
+            total = Written(*map(sum, zip(total, written, strict=True)))
+    return total
+
+
+# One shard -------------------------------------------------------------------------------------
+
+
+def write_parquet_shard(path: str, pieces: Iterable[Piece], style: ShardStyle) -> Written:
+    """One Parquet shard, a row group at a time, flushed to the disk.
+
+    Raises
+    ------
+    DataError, MachineError : as ``convert``.
+    """
+    rows = nonzeros = 0
+    with _disk(path), open(path, "wb") as file:
+        with pq.ParquetWriter(
+            file, _schema(style), compression="zstd", write_page_checksum=True
+        ) as writer:
+            for group in _groups(pieces, style):
+                writer.write_table(_table(group, style), row_group_size=GROUP_ROWS)
+                rows, nonzeros = rows + len(group.codes), nonzeros + len(group.indices)
+        return Written(rows, nonzeros, _flush(file))
+
+
+def write_libsvm_shard(path: str, pieces: Iterable[Piece], style: ShardStyle) -> Written:
+    """One shard of libsvm text, a row group at a time, flushed to the disk.
+
+    Raises
+    ------
+    DataError, MachineError : as ``convert``; a string as label.
+    """
+    rows = nonzeros = 0
+    with _disk(path), open(path, "wb") as file:
+        for group in _groups(pieces, style):
+            file.write(_text(group, style))
+            file.write(b"\n")
+            rows, nonzeros = rows + len(group.codes), nonzeros + len(group.indices)
+        return Written(rows, nonzeros, _flush(file))
+
+
+def _schema(style: ShardStyle) -> pa.Schema:
+    labels = {float: pa.float64(), str: pa.string(), bool: pa.bool_()}
+    fields = {
+        "indices": pa.list_(pa.uint32()),
+        "values": pa.list_(pa.float32()),
+        "label": labels[style.label_type],
+    }
+    return pa.schema(fields | ({"weight": pa.float64()} if style.weights else {}))
+
+
+def _table(piece: Piece, style: ShardStyle) -> pa.Table:
+    schema = _schema(style)
+    indptr = pa.array(piece.indptr, pa.int32())
+    labels = pa.array(piece.classes, schema.field("label").type)
+    columns = [
+        pa.ListArray.from_arrays(indptr, pa.array(_based(piece, style.index_base, 0))),
+        pa.ListArray.from_arrays(indptr, pa.array(_values(piece))),
+        labels.take(pa.array(piece.codes, mask=piece.codes < 0)),
+    ]
+    if style.weights:
+        columns.append(pa.array(_weights(piece)))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _text(piece: Piece, style: ShardStyle) -> pa.Buffer:
+    """The rows as lines of libsvm text, by Arrow's string kernels: no Python loop over rows."""
+    _check_text(piece)
+    heads = pa.array(map(_label_text, piece.classes), pa.large_string()).take(pa.array(piece.codes))
+    if style.weights:
+        heads = _join(":", heads, _decimal(_weights(piece)))
+    columns = _decimal(_based(piece, style.index_base, style.text_base))
+    nonzeros = _join(":", columns, _value_text(_values(piece)))
+    # A row without nonzeros is its label alone, without a blank behind it: a null is left out.
+    empty = np.append(np.diff(piece.indptr) == 0, False)
+    rows = pa.LargeListArray.from_arrays(pa.array(piece.indptr, mask=empty), nonzeros)
+    lines = _join(" ", heads, pc.binary_join(rows, _string(" ")))
+    all_lines = pa.LargeListArray.from_arrays(pa.array([0, len(lines)]), lines)
+    return pc.binary_join(all_lines, _string("\n")).cast(pa.large_binary())[0].as_buffer()
+
+
+def _join(separator: str, *columns: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(*columns, _string(separator), null_handling="skip")
+
+
+def _string(text: str) -> pa.Scalar:
+    return pa.scalar(text, pa.large_string())
+
+
+def _decimal(numbers: NDArray[Any]) -> pa.Array:
+    return pa.array(numbers).cast(pa.large_string())
+
+
+def _value_text(values: NDArray[np.float32]) -> pa.Array:
+    """The shortest decimals that read back as the same float32, also by way of float64.
+
+    Two kinds need the digits of the exact number: one in some 10⁸ floats, as 7.038531e-26, whose
+    shortest decimal is rounded twice by readers that go through float64; and integers beyond 2²⁴,
+    whose shortest decimal is another integer, which float32 does not hold.
+    """
+    texts = _decimal(values)
+    read_back = texts.cast(pa.float64()).to_numpy().astype(np.float32)
+    short = (read_back == values) & (np.abs(values) <= 2**24)
+    if short.all():
+        return texts
+    return pc.if_else(pa.array(short), texts, _decimal(values.astype(np.float64)))
+
+
+def _label_text(label: Label) -> str:
+    number = float(label)
+    return str(int(number)) if number.is_integer() else repr(number)
+
+
+def _check_text(piece: Piece) -> None:
+    if (piece.codes < 0).any():
+        row = int(np.argmax(piece.codes < 0))
+        raise DataError(
+            f"{piece.place(row)}: no label, and libsvm text needs one in every row. "
+            "Convert to Parquet."
+        )
+    if isinstance(piece.classes[0], str):
+        raise DataError(
+            f"{piece.place(0)}: label {piece.classes[0]!r} is a string, and libsvm text has "
+            "numbers as labels. Convert to Parquet."
+        )
+
+
+def _based(piece: Piece, base: int, new_base: int) -> NDArray[np.uint32]:
+    """Column numbers counted from ``new_base`` instead of ``base``."""
+    if base > new_base:
+        return piece.indices - np.uint32(1)
+    return piece.indices + np.uint32(new_base - base)
+
+
+def _values(piece: Piece) -> NDArray[np.float32]:
+    return np.ones(len(piece.indices), np.float32) if piece.values is None else piece.values
+
+
+def _weights(piece: Piece) -> NDArray[np.float64]:
+    return np.ones(len(piece.codes)) if piece.weights is None else piece.weights
+
+
+# Cutting rows anew ------------------------------------------------------------------------------
+
+
+def _numbered(pieces: Iterable[Piece], rows_per_shard: int) -> Iterator[tuple[int, Piece]]:
+    """Pieces cut at the shards' borders, each with its shard's number."""
+    row = 0
+    for piece in pieces:
+        start, rows = 0, len(piece.codes)
+        while start < rows:
+            shard, used = divmod(row, rows_per_shard)
+            stop = min(rows, start + rows_per_shard - used)
+            yield shard, cut_piece(piece, start, stop)
+            row += stop - start
+            start = stop
+
+
+def _groups(pieces: Iterable[Piece], style: ShardStyle) -> Iterator[Piece]:
+    """The same rows in pieces of GROUP_ROWS rows, fewer where GROUP_NONZEROS are reached."""
+    held: list[Piece] = []
+    rows = nonzeros = 0
+    for piece in pieces:
+        _check(piece, style)
+        start = 0
+        while start < len(piece.codes):
+            stop = _fill(piece, start, rows, nonzeros)
+            if stop > start:
+                held.append(cut_piece(piece, start, stop))
+                rows += stop - start
+                nonzeros += len(held[-1].indices)
+            if stop < len(piece.codes):
+                yield _merged(held)
+                held, rows, nonzeros = [], 0, 0
+            start = stop
+    if held:
+        yield _merged(held)
+
+
+def _fill(piece: Piece, start: int, rows: int, nonzeros: int) -> int:
+    """Where to cut the piece to fill a group of which some is held; a lone row always fits."""
+    end = int(piece.indptr[start]) + GROUP_NONZEROS - nonzeros
+    by_nonzeros = int(np.searchsorted(piece.indptr, end, side="right")) - 1
+    stop = min(by_nonzeros, start + GROUP_ROWS - rows, len(piece.codes))
+    return max(stop, start + (rows == 0))
+
+
+def _check(piece: Piece, style: ShardStyle) -> None:
+    """What cannot be written in this style, or beside the rows before, is refused."""
+    for code, label in enumerate(piece.classes):
+        if _type_of(label) is not style.label_type:
+            row = int(np.argmax(piece.codes == code))
+            raise DataError(
+                f"{piece.place(row)}: label {label!r} where the rows before have labels of type "
+                f"{style.label_type.__name__}. One data set has one type of label."
+            )
+    if piece.weights is not None and not style.weights:
+        raise DataError(
+            f"{piece.place(0)}: row weights that would be lost. Ask for weights to be written, "
+            "or read the rows without them."
+        )
+    if style.index_base == 1 and len(piece.indices) and piece.indices.min() == 0:
+        row = int(np.searchsorted(piece.indptr, np.argmin(piece.indices), side="right")) - 1
+        raise DataError(
+            f"{piece.place(row)}: column 0 in a file declared 1-based. Use --index-base 0."
+        )
+
+
+def _type_of(label: Label) -> LabelType:
+    return bool if isinstance(label, bool) else str if isinstance(label, str) else float
+
+
+def _merged(pieces: list[Piece]) -> Piece:
+    """Several pieces as one."""
+    starts = np.cumsum([0] + [len(piece.indices) for piece in pieces])
+    indptr = [piece.indptr[:-1] + start for piece, start in zip(pieces, starts, strict=False)]
+    classes: dict[Label, int] = {}
+    weighted = any(piece.weights is not None for piece in pieces)
+    return Piece(
+        np.concatenate([*indptr, starts[-1:]]),
+        np.concatenate([piece.indices for piece in pieces]),
+        np.concatenate([_values(piece) for piece in pieces]),
+        np.concatenate([_recode(piece, classes) for piece in pieces]),
+        list(classes),
+        np.concatenate([_weights(piece) for piece in pieces]) if weighted else None,
+        partial(_place_among, pieces),
+    )
+
+
+def _recode(piece: Piece, classes: dict[Label, int]) -> NDArray[np.int32]:
+    """The piece's codes as positions in ``classes``, which takes up what is new."""
+    table = [classes.setdefault(label, len(classes)) for label in piece.classes]
+    return np.array([*table, -1], dtype=np.int32)[piece.codes]  # code -1 finds the last entry
+
+
+def _place_among(pieces: list[Piece], row: int) -> str:
+    for piece in pieces:
+        if row < len(piece.codes):
+            return piece.place(row)
+        row -= len(piece.codes)
+    raise IndexError(row)
+
+
+# All shards or none -----------------------------------------------------------------------------
+
+
+@contextmanager
+def new_shards(destination: str, ending: str, overwrite: bool) -> Iterator[Callable[[int], str]]:
+    """A directory to which shards are added together, when the ``with`` block ends well.
+
+    Gives the function from a shard's number to the path to write it at: a hidden file, which
+    readers ignore. At the end all of them are renamed to ``part-00000.<ending>``, …, shards of an
+    earlier conversion are removed if ``overwrite``; if the block raises, the hidden ones are.
+
+    Raises
+    ------
+    SettingsError : the directory holds files, or with ``overwrite`` files other than ``part-*``.
+    MachineError : it cannot be written.
+    """
+    directory = Path(destination)
+    with _disk(destination):
+        directory.mkdir(parents=True, exist_ok=True)
+        old = _old_shards(directory, overwrite)
+    hidden: dict[Path, Path] = {}
+
+    def shard_path(number: int) -> str:
+        final = directory / f"part-{number:05d}.{ending}"
+        partial_file = directory / f".{final.name}.partial"
+        hidden[partial_file] = final
+        return str(partial_file)
+
+    try:
+        yield shard_path
+        with _disk(destination):
+            for path in set(old) - set(hidden.values()):
+                path.unlink()
+            for path, final in hidden.items():
+                path.replace(final)
+            _flush_directory(directory)
+    finally:
+        for path in hidden:
+            path.unlink(missing_ok=True)
+
+
+def _old_shards(directory: Path, overwrite: bool) -> list[Path]:
+    there = sorted(directory.iterdir())
+    old = [path for path in there if re.fullmatch(r"part-\d+\.(svm|parquet)", path.name)]
+    # What a killed conversion left behind is overwritten by number, or cleared away here.
+    left = [path for path in there if re.fullmatch(r"\.part-.*\.partial", path.name)]
+    if foreign := [path.name for path in there if path not in old and path not in left]:
+        raise SettingsError(
+            f"{directory}: not empty, holds {foreign[0]!r}. Give a new or an empty directory."
+        )
+    if old and not overwrite:
+        raise SettingsError(
+            f"{directory}: not empty, holds {len(old)} shards from {old[0].name!r} on. Give a new "
+            "directory, or say that they may be overwritten."
+        )
+    for path in left:
+        path.unlink()
+    return old
+
+
+def _flush(file: BinaryIO) -> int:
+    """Force a file to the disk; its size in bytes."""
+    file.flush()
+    os.fsync(file.fileno())
+    return file.tell()
+
+
+def _flush_directory(directory: Path) -> None:
+    """Force the renames to the disk."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _disk(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise MachineError(
+            f"{path}: cannot be written ({reason}). Make room or choose another."
+        ) from error

@@ -1,0 +1,260 @@
+"""The first reading: shards, or their cache files, to blocks in data order.
+
+The reader's pieces are cut where blocks end, labels get their codes, and the cache is written on
+the way. Without a cache every reading is one of these.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.chunk import Block, Chunk, Label
+from streamtron.errors import DataError, MachineError
+from streamtron.shards.blocks import (
+    BlockCutter,
+    LabelTable,
+    Segment,
+    ShardLabels,
+    cut,
+    join,
+    lowest_and_width,
+    make_chunk,
+)
+from streamtron.shards.cache import Cache, Slot, shown_bytes
+from streamtron.shards.discover import ShardFile
+from streamtron.shards.flat import CachedShard, Pick
+from streamtron.shards.manifest import Manifest, ShardRecord
+from streamtron.shards.piece import Piece, Reading, ShardReader
+
+
+class Plan(NamedTuple):
+    """What is to be read and what is refused; see ``open_shards``."""
+
+    shards: tuple[ShardFile, ...]
+    reading: Reading
+    classes: tuple[Label, ...] | None
+    most_labels: int | None
+    most_columns: int
+    allow_duplicate: bool
+    open_reader: Callable[[ShardFile, Reading], ShardReader]
+
+
+class Whole(NamedTuple):
+    """What a complete reading knows.
+
+    ``lowest`` is the smallest column number; ``picks[b]`` are the segments of block b in the
+    cache, empty without one.
+    """
+
+    manifest: Manifest
+    blocks: tuple[Block, ...]
+    lowest: int | None
+    picks: list[list[Pick]]
+
+
+class Delivery(NamedTuple):
+    """What a reading hands over: a chunk, and what was known when its last row had been met.
+
+    Knowledge travels with the chunk because the thread that reads ahead is elsewhere by then.
+    ``bytes`` were fetched from disk since the delivery before.
+    """
+
+    chunk: Chunk | None
+    bytes: int
+    labels: tuple[Label, ...] = ()
+    width: int = 0
+    whole: Whole | None = None
+
+
+class FirstReading:
+    """One complete reading of the shards in data order; ``deliveries`` runs it, once.
+
+    Parameters
+    ----------
+    plan : what to read.
+    cache_dir : where to find cache files, and to write those that are missing; None = no cache.
+    known : what an earlier reading found, which this one must find again.
+    """
+
+    def __init__(self, plan: Plan, cache_dir: str | None, known: Manifest | None) -> None:
+        self._plan = plan
+        self._cache_dir = cache_dir
+        self._known = known
+        self._table = LabelTable(plan.most_labels, plan.classes)
+        self._cutter = BlockCutter()
+        self._width = 0
+        self._lowest: int | None = None
+        self._records: list[ShardRecord] = []
+        self._names: dict[str, str] = {}  # fingerprint → the first shard that has it
+        self._cached: list[tuple[CachedShard, NDArray[np.int32]]] = []
+        self._open: list[tuple[Segment, NDArray[np.int32]]] = []
+        self._where: list[list[tuple[int, int]]] = [[]]  # block → (shard, segment)
+        self._first_row = 0
+        self._bytes = 0
+        self._cache: Cache | None = None
+        self._uncached: dict[str, int] = {}  # path → bytes of the shards still to be cached
+
+    def deliveries(self) -> Iterator[Delivery]:
+        """The blocks as chunks, and at last a delivery without a chunk but with the whole."""
+        if self._cache_dir is not None:
+            self._cache = Cache(self._cache_dir, self._plan.reading)
+            unknown = [s for s in self._plan.shards if not self._cache.knows(s)]
+            self._uncached = {shard.path: shard.size for shard in unknown}
+        try:
+            for shard in self._plan.shards:
+                yield from self._read_shard(shard)
+        finally:
+            if self._cache:
+                self._cache.save()  # what is complete serves the next run, whatever happened
+        self._cutter.finish()
+        if self._open:
+            yield self._close_block()
+        yield self._deliver(None, self._all_known())
+
+    def _read_shard(self, shard: ShardFile) -> Iterator[Delivery]:
+        _check_unchanged(shard)
+        cache = self._cache
+        slot = Slot(shard, self._cutter.phase, len(self._cutter.blocks))
+        cached = cache.find(slot) if cache else None
+        reader = cached or self._plan.open_reader(shard, self._plan.reading)
+        labels = ShardLabels(self._table)
+        segments: list[tuple[int, int]] = []
+        with ExitStack() as stack:
+            writer = stack.enter_context(cache.writer()) if cache and not cached else None
+            for segment, closes in self._segments(reader, labels):
+                if writer:
+                    writer.write(segment)
+                self._open.append((segment, labels.to_source))
+                self._where[-1].append((len(self._records), len(segments)))
+                segments.append((segment.rows, segment.nonzeros))
+                if closes:
+                    yield self._close_block()
+            _check_unchanged(shard)
+            self._admit(shard, reader.fingerprint(), segments)
+            if cache and writer:
+                self._bytes += _fetched(shard)
+                cached = cache.finish(writer, slot, reader.fingerprint(), labels.labels)
+                self._uncached.pop(shard.path, None)
+                self._check_rest(cached.contents.bytes, shard.size)
+            else:
+                self._bytes += cached.contents.bytes if cached else _fetched(shard)
+        if cached:
+            self._cached.append((cached, labels.to_source))
+
+    def _segments(self, reader: ShardReader, labels: ShardLabels) -> Iterator[tuple[Segment, bool]]:
+        """A shard's rows cut at the ends of blocks, and whether the block is closed by them."""
+        parts: list[Segment] = []
+        for number, piece in enumerate(reader.pieces()):
+            if number == 0:
+                self._check_first_piece(piece, reader)
+            lookup = labels.lookup(piece)
+            for start, stop, closes in self._cutter.cuts(piece.indptr):
+                parts.append(cut(piece, start, stop, labels.codes(piece, start, stop, lookup)))
+                self._meet_columns(parts[-1], piece, start)
+                if closes:
+                    yield join(parts), True
+                    parts = []
+        if parts:
+            yield join(parts), False
+
+    def _meet_columns(self, segment: Segment, piece: Piece, first: int) -> None:
+        """Take note of a part's columns; ``first`` is its first row in the piece."""
+        lowest, width = lowest_and_width(segment)
+        if width > self._plan.most_columns:
+            at = int(np.argmax(segment.indices >= self._plan.most_columns))
+            row = first + int(np.searchsorted(segment.indptr, at, side="right")) - 1
+            raise MachineError(
+                f"{piece.place(row)}: column {segment.indices[at]}. Weights up to there would take "
+                f"{shown_bytes(8 * (int(segment.indices[at]) + 1))} (8 bytes a column), and there "
+                f"is room for {self._plan.most_columns} columns. Raise --memory, or renumber or "
+                "hash the columns."
+            )
+        self._width = max(self._width, width)
+        if lowest is not None:
+            self._lowest = lowest if self._lowest is None else min(lowest, self._lowest)
+
+    def _close_block(self) -> Delivery:
+        parts, self._open = self._open, []
+        first = self._first_row
+        self._first_row += sum(segment.rows for segment, _ in parts)
+        self._where.append([])
+        return self._deliver(make_chunk(parts, ((first, self._first_row),)))
+
+    def _deliver(self, chunk: Chunk | None, whole: Whole | None = None) -> Delivery:
+        fetched, self._bytes = self._bytes, 0
+        return Delivery(chunk, fetched, tuple(self._table.labels), self._width, whole)
+
+    def _all_known(self) -> Whole:
+        if not self._cutter.blocks:
+            raise DataError(
+                f"{self._plan.shards[0].name}: no rows, in {len(self._plan.shards)} shard(s). "
+                "Name shards with rows in them."
+            )
+        picks = [
+            [
+                Pick(self._cached[shard][0], number, self._cached[shard][1])
+                for shard, number in block
+            ]
+            for block in (self._where[: len(self._cutter.blocks)] if self._cache else [])
+        ]
+        blocks = tuple(self._cutter.blocks)
+        return Whole(Manifest(tuple(self._records)), blocks, self._lowest, picks)
+
+    def _admit(self, shard: ShardFile, fingerprint: str, segments: list[tuple[int, int]]) -> None:
+        """Record a shard that has been read; refuse one read before, or changed since."""
+        rows, nonzeros = (sum(counts) for counts in zip((0, 0), *segments, strict=True))
+        first_row = self._records[-1].first_row + self._records[-1].rows if self._records else 0
+        record = ShardRecord(
+            shard.name, shard.path, shard.format, shard.size, shard.mtime_ns,
+            fingerprint, rows, nonzeros, first_row,
+        )  # fmt: skip
+        twin = self._names.setdefault(fingerprint, shard.name) if rows else shard.name
+        if twin != shard.name and not self._plan.allow_duplicate:
+            raise DataError(
+                f"{shard.name}: the same bytes as {twin}. Remove one, or count its rows twice "
+                "with --allow-duplicate."
+            )
+        if self._known and self._known.shards[len(self._records)] != record:
+            raise _changed(shard, "its contents differ from the first reading's")
+        self._records.append(record)
+
+    def _check_first_piece(self, piece: Piece, reader: ShardReader) -> None:
+        """The same from a first piece, where a reader tells how many bytes it took."""
+        fetched = getattr(reader, "bytes_read", None)
+        if fetched:
+            item = 4 if piece.values is None else 8
+            self._check_rest(8 * len(piece.codes) + item * len(piece.indices), fetched)
+
+    def _check_rest(self, cache_bytes: int, source_bytes: int) -> None:
+        """Refuse to go on if the shards still to be cached will not fit, at this ratio."""
+        rest = sum(self._uncached.values())
+        if self._cache and rest and source_bytes:
+            what = f"the cache of the {shown_bytes(rest)} still to be read needs about"
+            self._cache.check_room(rest * cache_bytes / source_bytes, what)
+
+
+def _fetched(shard: ShardFile) -> int:
+    """Bytes read from a shard: Parquet's fingerprint is a reading of its own."""
+    return shard.size * (2 if shard.format == "parquet" else 1)
+
+
+def _check_unchanged(shard: ShardFile) -> None:
+    try:
+        status = os.stat(shard.path)
+    except OSError as error:
+        raise MachineError(f"{shard.name}: cannot be read ({error.strerror}).") from error
+    if (status.st_size, status.st_mtime_ns) != (shard.size, shard.mtime_ns):
+        raise _changed(shard, f"{shard.size} bytes when the run began, {status.st_size} now")
+
+
+def _changed(shard: ShardFile, how: str) -> DataError:
+    return DataError(
+        f"{shard.name}: changed while the run was going ({how}). Shards must stay as they are "
+        "until the run has ended; run again."
+    )

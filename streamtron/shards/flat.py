@@ -1,0 +1,462 @@
+"""The flat cache file of one shard: arrays as they lie in memory, a checksum over every byte.
+
+::
+
+    "streamtron cache"                                   16 bytes
+    segment 0: lengths  uint32 a row                     one segment for each block
+               codes    int32 a row                      the shard has rows in
+               weights  float64 a row                    left out where all are 1
+               indices  uint32 a nonzero
+               values   float32 a nonzero                left out where all are 1
+    segment 1: …
+    footer: JSON, with place, size and xxh3-64 of every segment
+    bytes and xxh3-64 of the footer, 8 bytes each; "end of the cache"
+
+A segment is read straight into the arrays of a chunk, never mapped (mapped pages count as memory),
+and its checksum is compared every time.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import struct
+import sys
+import tempfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from streamtron.chunk import Chunk, Label, freeze, make_rows
+from streamtron.errors import FileDamaged, MachineError
+from streamtron.shards.blocks import Segment, ones
+from streamtron.shards.piece import Piece
+
+FORMAT_VERSION = 1
+TEMPORARY = ".tmp"
+
+_HEAD = b"streamtron cache"
+_END = b"end of the cache"
+_TAIL = struct.Struct("<QQ16s")
+_STEP = 1 << 20  # read and hashed at once: what was just read is still in the processor's cache
+
+
+class Entry(NamedTuple):
+    """Where one segment lies and what it is."""
+
+    offset: int
+    rows: int
+    nonzeros: int
+    has_values: bool
+    has_weights: bool
+    checksum: int
+
+    @property
+    def bytes(self) -> int:
+        """Bytes in the file."""
+        row = 16 if self.has_weights else 8
+        return row * self.rows + (8 if self.has_values else 4) * self.nonzeros
+
+
+class Contents(NamedTuple):
+    """What a cache file says of itself.
+
+    ``key`` is what it was made for, ``labels`` the shard's own table of labels.
+    """
+
+    key: dict[str, Any]
+    labels: list[Label]
+    entries: list[Entry]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(entry.bytes for entry in self.entries)
+
+
+# Writing -----------------------------------------------------------------------------------------
+
+
+class FlatWriter:
+    """Writes one cache file: under a temporary name until it is whole and safely on disk.
+
+    A context manager: what has not been finished when it is left is removed.
+
+    Parameters
+    ----------
+    directory : where the file will be.
+    check_room : called with the bytes of every segment before it is written.
+    """
+
+    def __init__(self, directory: str, check_room: Callable[[int], None]) -> None:
+        self._directory = directory
+        self._check_room = check_room
+        self._entries: list[Entry] = []
+        self._written = 0
+
+    def __enter__(self) -> FlatWriter:
+        with disk_sentences(self._directory):
+            descriptor, self._temporary = tempfile.mkstemp(TEMPORARY, dir=self._directory)
+            self._file = open(descriptor, "wb", buffering=0)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # tells remove_abandoned that we live
+            self._write(_HEAD)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        with suppress(FileNotFoundError):
+            os.unlink(self._temporary)
+
+    def write(self, segment: Segment) -> None:
+        """Append a segment.
+
+        Raises
+        ------
+        MachineError : the disk is full or fails.
+        """
+        lengths = np.diff(segment.indptr).astype(np.uint32)
+        arrays = [lengths, segment.codes, segment.weights, segment.indices, segment.values]
+        there = [_bytes(array) for array in arrays if array is not None]
+        digest = xxhash.xxh3_64()
+        for data in there:
+            digest.update(data)
+        entry = Entry(
+            self._written,
+            segment.rows,
+            segment.nonzeros,
+            segment.values is not None,
+            segment.weights is not None,
+            digest.intdigest(),
+        )
+        self._check_room(entry.bytes)
+        with disk_sentences(self._directory):
+            for data in there:
+                self._write(data)
+        self._entries.append(entry)
+
+    def finish(self, path: str, key: dict[str, Any], labels: Sequence[Label]) -> Contents:
+        """Write the footer and give the file its name.
+
+        Raises
+        ------
+        MachineError : the disk is full or fails.
+        """
+        contents = Contents(key, list(labels), self._entries)
+        footer = json.dumps({"version": FORMAT_VERSION, **contents._asdict()}).encode()
+        checksum = xxhash.xxh3_64_intdigest(footer)
+        with disk_sentences(self._directory):
+            self._write(memoryview(footer))
+            self._write(memoryview(_TAIL.pack(len(footer), checksum, _END)))
+            os.fsync(self._file.fileno())
+            os.replace(self._temporary, path)
+        return contents
+
+    def _write(self, data: bytes | memoryview) -> None:
+        view = memoryview(data)
+        while len(view):
+            written = self._file.write(view)
+            self._written += written
+            view = view[written:]
+
+
+def remove_abandoned(directory: str) -> None:
+    """Remove the temporary files of writers that died without a chance to do so."""
+    for name in os.listdir(directory):
+        if name.endswith(TEMPORARY):
+            with suppress(OSError), open(os.path.join(directory, name), "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(file.name)
+
+
+@contextmanager
+def disk_sentences(directory: str) -> Iterator[None]:
+    """Turn what the operating system raises while we write there into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise MachineError(
+                f"{directory}: the disk is full ({error.strerror}). Make room, name another place "
+                "with --cache-dir, or do without a cache by --order sequential."
+            ) from error
+        raise MachineError(
+            f"{directory}: the cache cannot be written ({error.strerror or error}). "
+            "Name another place with --cache-dir."
+        ) from error
+
+
+# Reading -----------------------------------------------------------------------------------------
+
+
+def read_contents(path: str) -> Contents | None:
+    """What a cache file holds; None if another version of the format wrote it.
+
+    Raises
+    ------
+    FileDamaged : beginning, footer or end are not as they were written.
+    MachineError : the file cannot be read.
+    """
+    with OpenFiles() as files:
+        descriptor = files.descriptor(path)
+        size = os.fstat(descriptor).st_size
+        if size < len(_HEAD) + _TAIL.size or _read(descriptor, path, 0, len(_HEAD)) != _HEAD:
+            raise _damaged(path, "it does not begin as a cache")
+        length, checksum, end = _TAIL.unpack(_read(descriptor, path, size - _TAIL.size, _TAIL.size))
+        start = size - _TAIL.size - length
+        if end != _END or start < len(_HEAD):
+            raise _damaged(path, "it does not end as a cache")
+        footer = _read(descriptor, path, start, length)
+    if xxhash.xxh3_64_intdigest(footer) != checksum:
+        raise _damaged(path, "the checksum of its footer differs")
+    fields = json.loads(footer)
+    if fields["version"] != FORMAT_VERSION:
+        return None
+    entries = [Entry(*entry) for entry in fields["entries"]]
+    return Contents(fields["key"], fields["labels"], entries)
+
+
+class _Target(NamedTuple):
+    """Where segments are read to, in the order of the file; and the offsets, made from lengths."""
+
+    lengths: NDArray[np.uint32]
+    codes: NDArray[np.int32]
+    weights: NDArray[np.float64] | None
+    indices: NDArray[np.uint32]
+    values: NDArray[np.float32] | None
+    indptr: NDArray[np.int64]
+
+    @classmethod
+    def within(cls, space: NDArray[np.uint8], entries: Sequence[Entry]) -> _Target:
+        """Arrays for all the rows of some segments, laid out in one buffer of ``_room`` bytes."""
+        rows, nonzeros = sum(e.rows for e in entries), sum(e.nonzeros for e in entries)
+
+        def carve(count: int, dtype: type[np.generic]) -> NDArray[Any]:
+            nonlocal space
+            size = count * np.dtype(dtype).itemsize
+            array, space = space[:size].view(dtype), space[size:]
+            return array
+
+        indptr = carve(rows + 1, np.int64)  # eight-byte items first: every array is aligned
+        weights = carve(rows, np.float64) if any(e.has_weights for e in entries) else None
+        lengths, codes = carve(rows, np.uint32), carve(rows, np.int32)
+        indices = carve(nonzeros, np.uint32)
+        values = carve(nonzeros, np.float32) if any(e.has_values for e in entries) else None
+        return cls(lengths, codes, weights, indices, values, indptr)
+
+    def part(self, entry: Entry, row: int, nonzero: int) -> _Target:
+        """The part for one segment; ones where the segment leaves values or weights out."""
+        rows, nonzeros = slice(row, row + entry.rows), slice(nonzero, nonzero + entry.nonzeros)
+        weights = None if self.weights is None else self.weights[rows]
+        values = None if self.values is None else self.values[nonzeros]
+        if weights is not None and not entry.has_weights:
+            weights[:], weights = 1, None
+        if values is not None and not entry.has_values:
+            values[:], values = 1, None
+        return _Target(
+            self.lengths[rows], self.codes[rows], weights, self.indices[nonzeros], values,
+            self.indptr[row : rows.stop + 1],
+        )  # fmt: skip
+
+    def set_offsets(self) -> None:
+        """Offsets from lengths."""
+        self.indptr[0] = 0
+        np.cumsum(self.lengths, dtype=np.int64, out=self.indptr[1:])
+
+
+def _room(entries: Sequence[Entry]) -> int:
+    """Bytes enough for all the arrays of some segments."""
+    return 8 + sum(24 * entry.rows + 8 * entry.nonzeros for entry in entries)
+
+
+class CachedShard:
+    """One shard in its cache file; a ``ShardReader`` whose pieces are the segments.
+
+    Parameters
+    ----------
+    path : the cache file.
+    name : what messages call the shard.
+    first_block : the block of the whole data in which the shard begins.
+    contents : the file's footer.
+    """
+
+    def __init__(self, path: str, name: str, first_block: int, contents: Contents) -> None:
+        self.path = path
+        self.name = name
+        self.contents = contents
+        self._first_block = first_block
+
+    def fingerprint(self) -> str:
+        """The fingerprint of the shard that was cached."""
+        return str(self.contents.key["fingerprint"])
+
+    def pieces(self) -> Iterator[Piece]:
+        """The shard's rows, a segment at a time.
+
+        Raises
+        ------
+        FileDamaged : a checksum differs.
+        MachineError : the file cannot be read.
+        """
+        row = 0
+        with OpenFiles() as files:
+            for number, entry in enumerate(self.contents.entries):
+                target = _Target.within(np.empty(_room([entry]), np.uint8), [entry])
+                self.read(number, target, files)
+                target.set_offsets()
+                yield Piece(
+                    target.indptr,
+                    target.indices,
+                    target.values,
+                    target.codes,
+                    self.contents.labels,
+                    target.weights,
+                    partial(self._place, row),
+                )
+                row += entry.rows
+
+    def _place(self, first_row: int, i: int) -> str:
+        return f"{self.name}, row {first_row + i} of the shard"
+
+    def read(self, number: int, target: _Target, files: OpenFiles) -> None:
+        """Read one segment and compare its checksum."""
+        entry = self.contents.entries[number]
+        digest = xxhash.xxh3_64()
+        descriptor, offset = files.descriptor(self.path), entry.offset
+        for array in target[:-1]:
+            if array is not None:
+                _fill(descriptor, self.path, offset, _bytes(array), digest)
+                offset += array.nbytes
+        if digest.intdigest() != entry.checksum:
+            raise _damaged(self.path, f"block {self._first_block + number}: the checksum differs")
+
+
+class Pick(NamedTuple):
+    """One segment of a group: ``to_source`` turns the shard's codes into the source's."""
+
+    shard: CachedShard
+    number: int
+    to_source: NDArray[np.int32]
+
+    @property
+    def entry(self) -> Entry:
+        """The segment's place and size."""
+        return self.shard.contents.entries[self.number]
+
+
+class GroupReader:
+    """Reads groups of segments as chunks, into buffers that are used again.
+
+    A buffer is used again only when no array in it is alive any more, so a chunk may be kept as
+    long as one likes; who does not keep them reads with a handful of buffers. For one thread.
+    """
+
+    def __init__(self) -> None:
+        self.files = OpenFiles()
+        self._buffers: list[NDArray[np.uint8]] = []
+
+    def chunk(self, picks: Sequence[Pick], ranges: tuple[tuple[int, int], ...]) -> Chunk:
+        """The rows of the segments, one behind the other.
+
+        Raises
+        ------
+        FileDamaged : a checksum differs.
+        MachineError : a file cannot be read.
+        """
+        entries = [pick.entry for pick in picks]
+        whole = _Target.within(self._buffer(_room(entries)), entries)
+        row = nonzero = 0
+        for pick, entry in zip(picks, entries, strict=True):
+            part = whole.part(entry, row, nonzero)
+            pick.shard.read(pick.number, part, self.files)
+            part.codes[:] = pick.to_source[part.codes]
+            row, nonzero = row + entry.rows, nonzero + entry.nonzeros
+        whole.set_offsets()
+        freeze(whole.codes)
+        if whole.weights is not None:
+            freeze(whole.weights)
+        values = ones(nonzero) if whole.values is None else whole.values
+        csr = make_rows(whole.indptr, whole.indices, values)
+        return Chunk(csr, whole.codes, ranges, weights=whole.weights)
+
+    def _buffer(self, size: int) -> NDArray[np.uint8]:
+        """A buffer nobody holds any more, or a new one in the place of those too small."""
+        free = [k for k in range(len(self._buffers)) if sys.getrefcount(self._buffers[k]) <= 2]
+        for k in free:
+            if len(self._buffers[k]) >= size:
+                return self._buffers[k]
+        self._buffers = [b for k, b in enumerate(self._buffers) if k not in free]
+        self._buffers.append(np.empty(size + size // 8, np.uint8))
+        return self._buffers[-1]
+
+
+class OpenFiles:
+    """Descriptors of the files last read from, at most ``most`` at a time; a context manager."""
+
+    def __init__(self, most: int = 64) -> None:
+        self._descriptors: OrderedDict[str, int] = OrderedDict()
+        self._most = most
+
+    def __enter__(self) -> OpenFiles:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+
+    def descriptor(self, path: str) -> int:
+        """The file's descriptor, open for reading."""
+        if path not in self._descriptors:
+            with _reading(path):
+                self._descriptors[path] = os.open(path, os.O_RDONLY)
+            if len(self._descriptors) > self._most:
+                os.close(self._descriptors.popitem(last=False)[1])
+        self._descriptors.move_to_end(path)
+        return self._descriptors[path]
+
+
+def _bytes(array: NDArray[Any]) -> memoryview:
+    return np.ascontiguousarray(array).view(np.uint8).data
+
+
+def _fill(
+    descriptor: int, path: str, offset: int, target: memoryview, digest: xxhash.xxh3_64
+) -> None:
+    """Read bytes from ``offset`` on until ``target`` is full, and give them to ``digest``."""
+    done = 0
+    while done < len(target):
+        step = target[done : done + _STEP]
+        with _reading(path):
+            count = os.preadv(descriptor, [step], offset + done)
+        if not count:
+            raise _damaged(path, "it is cut off")
+        digest.update(step[:count])
+        done += count
+
+
+def _read(descriptor: int, path: str, offset: int, count: int) -> bytes:
+    data = bytearray(count)
+    _fill(descriptor, path, offset, memoryview(data), xxhash.xxh3_64())
+    return bytes(data)
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise MachineError(f"{path}: cannot be read ({error.strerror or error}).") from error
+
+
+def _damaged(path: str, what: str) -> FileDamaged:
+    return FileDamaged(
+        f"{path}, {what}. This cache file is damaged: remove it and run again, "
+        "and it is made afresh; have an eye on that disk."
+    )

@@ -1,0 +1,476 @@
+"""libsvm text into pieces: bytes are unpacked, cut into whole lines, parsed by a kernel, checked.
+
+A line is ``label column:value column:value …``. ``#`` begins a comment; ``qid:3`` after the label
+and blank lines are skipped; a line with only a label is an empty row. What cannot be read right is
+refused, with file and line.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import PurePath
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+import zstandard
+from numpy.typing import NDArray
+
+from streamtron import kernels
+from streamtron.chunk import Label
+from streamtron.errors import DataError, MachineError
+from streamtron.shards.piece import Piece, Reading
+
+LINE_LIMIT = 1 << 28
+"""Bytes of the longest line read, some twenty million nonzeros; a longer one is no libsvm text."""
+
+FLOAT32_OVERFLOW = 2.0**128 - 2.0**103
+"""The smallest number that rounds to infinity in float32."""
+
+_READ_BYTES = 1 << 18
+_SIP = 4096  # compressed bytes unpacked at once: small, for bzip2 can turn them into 100 MB
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
+_OTHER_FORMATS = re.compile(
+    r"\.(parquet|pq|arrows?|feather|ipc|orc|avro|[ct]sv|jsonl?|ndjson|np[yz]|h5|hdf5|safetensors"
+    r"|pkl|pickle|db|sqlite|toml|ya?ml|md|zip|tar|tgz|7z)"
+)
+
+
+def is_libsvm_name(name: str) -> bool:
+    """Whether a file of this name is taken for libsvm text: any that no other format claims.
+
+    Text has no suffix of its own (``a9a``, ``a9a.t``, ``rcv1.ccat``, ``x.svm``, ``x.txt``), each
+    also with .gz, .bz2, .xz, .zst.
+
+    Examples
+    --------
+    >>> [is_libsvm_name(name) for name in ("a9a.t", "train-0007.svm.zst", "heart_scale", "x.pq")]
+    [True, True, True, False]
+    """
+    path = PurePath(name.lower())
+    if path.suffix in _PACKED:
+        path = path.with_suffix("")
+    return not _OTHER_FORMATS.fullmatch(path.suffix)
+
+
+class LibsvmReader:
+    """One shard of libsvm text, plain or .gz, .bz2, .xz, .zst; a ``ShardReader``.
+
+    Parameters
+    ----------
+    path : the file.
+    name : what messages call it.
+    reading : ``index_base`` 1 refuses column 0; columns are delivered as numbered, whatever the
+        base. With ``labels="optional"`` a row may begin with its first pair and then has code -1.
+        ``weights_in_label`` reads ``label:weight`` (no ``:weight`` is 1) and needs labels.
+    piece_bytes : text a piece is made of, in bytes, rounded to whole lines; it changes the cutting
+        and nothing else.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "tiny.svm")
+    >>> with open(path, "w") as file:
+    ...     _ = file.write("+1 3:0.5 1:2  # columns are sorted\\n-1\\n")
+    >>> [piece] = LibsvmReader(path, "tiny.svm", Reading()).pieces()
+    >>> piece.indptr.tolist(), piece.indices.tolist(), piece.values.tolist()
+    ([0, 2, 2], [1, 3], [2.0, 0.5])
+    >>> piece.codes.tolist(), piece.classes, piece.place(1)
+    ([0, 1], [1.0, -1.0], 'tiny.svm, line 2')
+    """
+
+    def __init__(self, path: str, name: str, reading: Reading, piece_bytes: int = 4 << 20) -> None:
+        self._path = path
+        self._name = name
+        self._reading = reading
+        self._piece_bytes = piece_bytes
+        self._fingerprint: str | None = None
+
+    def pieces(self) -> Iterator[Piece]:
+        """The rows in file order, some at a time; none if the file has no row.
+
+        Raises
+        ------
+        DataError : the first line that is refused, or damaged compressed data.
+        MachineError : the file cannot be read.
+        """
+        digest = xxhash.xxh3_128()
+        parser = _Parser(self._name, self._reading)
+        for text in _whole_lines(self._text(digest), self._piece_bytes, self._name):
+            piece = parser.parse(text)
+            if len(piece.codes):
+                yield piece
+        self._fingerprint = digest.hexdigest()
+
+    def fingerprint(self) -> str:
+        """xxh3-128 of the file's bytes as stored, 32 hex digits; free after ``pieces()``.
+
+        Raises
+        ------
+        MachineError : the file cannot be read.
+        """
+        if self._fingerprint is None:
+            digest = xxhash.xxh3_128()
+            for _ in _stored(self._path, self._name, _READ_BYTES, digest):
+                pass
+            self._fingerprint = digest.hexdigest()
+        return self._fingerprint
+
+    def _text(self, digest: xxhash.xxh3_128) -> Iterator[bytes]:
+        suffix = PurePath(self._path.lower()).suffix
+        if suffix not in _PACKED:
+            size = min(self._piece_bytes, _READ_BYTES)
+            return _stored(self._path, self._name, size, digest)
+        return _unpacked(_stored(self._path, self._name, _SIP, digest), suffix, self._name)
+
+
+# --- bytes ---
+
+
+def _stored(path: str, name: str, size: int, digest: xxhash.xxh3_128) -> Iterator[bytes]:
+    """The file's bytes, ``size`` at a time, each also given to ``digest``."""
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(size):
+                digest.update(block)
+                yield block
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise MachineError(
+            f"{name}: cannot be read ({reason}). Check the path, its permissions and the disk."
+        ) from error
+
+
+class _Decompressor(Protocol):
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+_DECOMPRESSORS: dict[str, Callable[[], _Decompressor]] = {
+    ".gz": lambda: zlib.decompressobj(wbits=31),
+    ".bz2": bz2.BZ2Decompressor,
+    ".xz": lzma.LZMADecompressor,
+    ".zst": lambda: zstandard.ZstdDecompressor().decompressobj(),
+}
+_DAMAGE = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, ValueError, EOFError)
+
+
+def _unpacked(blocks: Iterator[bytes], suffix: str, name: str) -> Iterator[bytes]:
+    """The text of one or several concatenated streams, zeros between them passed over.
+
+    The standard library's file objects drop what follows a stream if it looks wrong; here that
+    is an error, for it may be a damaged second stream.
+    """
+    remedy = "Copy or compress the file again."
+    stream: _Decompressor | None = None
+    begun = False
+    for stored in blocks:
+        block = stored
+        while block:
+            if stream is None:
+                block = block.lstrip(b"\0")
+                if not block:
+                    break
+                stream, begun = _DECOMPRESSORS[suffix](), True
+            try:
+                yield stream.decompress(block)
+            except _DAMAGE as error:
+                raise DataError(f"{name}: damaged {suffix} data ({error}). {remedy}") from error
+            block = stream.unused_data
+            if stream.eof:
+                stream = None
+    if stream is not None or not begun:
+        raise DataError(f"{name}: the {suffix} data is cut off before its end. {remedy}")
+
+
+def _whole_lines(blocks: Iterator[bytes], piece_bytes: int, name: str) -> Iterator[memoryview]:
+    """Text of ``piece_bytes`` or little more that ends with a newline, as often as there is any.
+
+    One buffer holds all of them in turn (fresh memory for each costs as much as reading the file):
+    a text is good until the next is asked for.
+    """
+    buffer = bytearray(piece_bytes + 1)
+    size = 0
+    for block in blocks:
+        start, size = size, size + len(block)
+        while size >= len(buffer):  # one byte is left for the last line's end
+            buffer = buffer + bytes(len(buffer))
+        buffer[start:size] = block
+        if size < piece_bytes:
+            continue
+        end = buffer.rfind(b"\n", start, size) + 1
+        if end:
+            yield memoryview(buffer)[:end]
+            buffer[: size - end] = buffer[end:size]
+            size -= end
+        elif size > LINE_LIMIT + piece_bytes:
+            raise DataError(
+                f"{name}: a line of more than {LINE_LIMIT >> 20} MiB. Libsvm text has a row on"
+                " each line; check that the file is one, with newlines."
+            )
+    if size:
+        buffer[size : size + 1] = b"\n"
+        yield memoryview(buffer)[: size + 1]
+
+
+# --- text into arrays ---
+
+
+class _Buffers(NamedTuple):
+    """What the kernel writes to, named as its parameters; big enough for any text of a length."""
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.uint32]
+    values: NDArray[np.float32]
+    labels: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    lines: NDArray[np.int64]
+    deferred: NDArray[np.int64]
+    found: NDArray[np.int64]
+
+    @classmethod
+    def for_text(cls, size: int) -> _Buffers:
+        rows, nonzeros = size // 2 + 1, size // 4 + 1
+        return cls(
+            np.empty(rows + 1, np.int64),
+            np.empty(nonzeros, np.uint32),
+            np.empty(nonzeros, np.float32),
+            np.empty(rows, np.float64),
+            np.empty(rows, np.float64),
+            np.empty(rows, np.int64),
+            np.empty((rows, 3), np.int64),
+            np.empty(6, np.int64),
+        )
+
+
+class _Trouble(NamedTuple):
+    line: int
+    sentence: str
+
+
+class _Parser:
+    """Parses the texts of one file one after another; keeps buffers and the line reached."""
+
+    def __init__(self, name: str, reading: Reading) -> None:
+        self._name = name
+        self._first_column = 1 if reading.index_base == 1 else 0
+        self._weighted = reading.weights_in_label
+        self._optional = reading.labels == "optional" and not reading.weights_in_label
+        self._line = 1
+        self._size = 0
+        self._buffers = _Buffers.for_text(0)
+
+    def parse(self, text: memoryview) -> Piece:
+        """The rows of whole lines; DataError for the first line that is refused."""
+        if self._line == 1:
+            text = _without_mark(text, self._name)
+        if len(text) > self._size:
+            self._size = len(text) * 5 // 4  # the next one is a little longer or shorter
+            self._buffers = _Buffers.for_text(self._size)
+        kernels.parse_libsvm(
+            np.frombuffer(text, np.uint8),
+            self._first_column,
+            self._optional,
+            self._weighted,
+            *self._buffers,
+        )
+        found = self._buffers.found
+        troubles = [*self._read_deferred(text), *self._sort_columns(), *self._stumbled(text)]
+        if troubles:
+            first = min(troubles, key=lambda trouble: trouble.line)
+            raise DataError(f"{self._name}, line {self._line + first.line}: {first.sentence}")
+        piece = self._piece(int(found[kernels.PARSED_ROWS]))
+        self._line += int(found[kernels.PARSED_LINES])
+        return piece
+
+    def _piece(self, rows: int) -> Piece:
+        buffers, name, first = self._buffers, self._name, self._line
+        nonzeros = int(buffers.indptr[rows])
+        values = buffers.values[:nonzeros]
+        codes, classes = _classes(buffers.labels[:rows])
+        lines = buffers.lines[:rows].copy()
+        return Piece(
+            indptr=buffers.indptr[: rows + 1].copy(),
+            indices=buffers.indices[:nonzeros].copy(),
+            values=None if (values == 1).all() else values.copy(),
+            codes=codes,
+            classes=classes,
+            weights=buffers.weights[:rows].copy() if self._weighted else None,
+            place=lambda row: f"{name}, line {first + int(lines[row])}",
+        )
+
+    def _read_deferred(self, text: memoryview) -> Iterator[_Trouble]:
+        """Numbers the kernel left: Python's float reads them."""
+        buffers = self._buffers
+        for what, which, at in buffers.deferred[: buffers.found[kernels.DEFERRED]].tolist():
+            token = _NUMBER.match(text, at)[0]  # type: ignore[index]
+            number = float(token)
+            sentence = _unfit(what, token, number)
+            if sentence:
+                yield _Trouble(bytes(text[:at]).count(b"\n"), sentence)
+            elif what == kernels.VALUE:
+                buffers.values[which] = number
+            elif what == kernels.LABEL:
+                buffers.labels[which] = number
+            else:
+                buffers.weights[which] = number
+
+    def _sort_columns(self) -> Iterator[_Trouble]:
+        """Sort the columns within every row, in place, if some row needs it."""
+        buffers = self._buffers
+        if not buffers.found[kernels.UNSORTED]:
+            return
+        rows = int(buffers.found[kernels.PARSED_ROWS])
+        nonzeros = int(buffers.indptr[rows])
+        row_of = np.repeat(np.arange(rows, dtype=np.uint64), np.diff(buffers.indptr[: rows + 1]))
+        keys = row_of << np.uint64(32) | buffers.indices[:nonzeros]
+        order = np.argsort(keys, kind="stable")
+        keys = keys[order]
+        buffers.indices[:nonzeros] = buffers.indices[order]
+        buffers.values[:nonzeros] = buffers.values[order]
+        for repeated in np.flatnonzero(keys[1:] == keys[:-1])[:1]:
+            row, column = int(keys[repeated]) >> 32, int(buffers.indices[repeated])
+            yield _Trouble(
+                int(buffers.lines[row]),
+                f"column {column} more than once in a row. Each column may stand once; add its"
+                " values up or drop all but one.",
+            )
+
+    def _stumbled(self, text: memoryview) -> Iterator[_Trouble]:
+        """The line at which the kernel stopped, if it did."""
+        found = self._buffers.found
+        kind, at = int(found[kernels.TROUBLE]), int(found[kernels.PLACE])
+        if kind != kernels.NOTHING:
+            sentence = _complaint(kind, text, at, self._first_column)
+            yield _Trouble(int(found[kernels.PARSED_LINES]), sentence)
+
+
+def _classes(labels: NDArray[np.float64]) -> tuple[NDArray[np.int32], list[Label]]:
+    """Codes and classes in order of appearance; NaN is no label, -0 is 0."""
+    encoded = pa.array(labels + 0.0, mask=np.isnan(labels)).dictionary_encode()
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return codes.astype(np.int32), encoded.dictionary.to_pylist()
+
+
+# --- what is refused, in words ---
+
+_TOKEN = re.compile(rb"[^ \t\r\n#]*")
+_NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_INTEGER = re.compile(rb"[+-]?\d+")
+_NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)
+_JUNK = re.compile(rb"[^!-~]")
+
+_SIGNATURES = {
+    b"\x1f\x8b": "gzip data. Give the file a name that ends in .gz",
+    b"BZh": "bzip2 data. Give the file a name that ends in .bz2",
+    b"\xfd7zXZ": "xz data. Give the file a name that ends in .xz",
+    b"\x28\xb5\x2f\xfd": "Zstandard data. Give the file a name that ends in .zst",
+    b"PAR1": "a Parquet file. Give it a name that ends in .parquet",
+    b"ARROW1": "an Arrow file. Convert it to Parquet or libsvm text",
+    b"PK\x03\x04": "a zip archive. Unpack it",
+    b"\xff\xfe": "UTF-16 text. Convert it to UTF-8",
+    b"\xfe\xff": "UTF-16 text. Convert it to UTF-8",
+}
+
+
+def _without_mark(text: memoryview, name: str) -> memoryview:
+    """The file's first text without a UTF-8 byte order mark; refuses other formats."""
+    start = bytes(text[:8])
+    for signature, sentence in _SIGNATURES.items():
+        if start.startswith(signature):
+            raise DataError(f"{name}, line 1: libsvm text is wanted, and this is {sentence}.")
+    return text[3:] if start.startswith(b"\xef\xbb\xbf") else text
+
+
+def _token(text: memoryview, at: int) -> bytes:
+    return _TOKEN.match(text, at)[0]  # type: ignore[index]
+
+
+def _show(token: bytes) -> str:
+    """A token as a message prints it: ASCII, and not longer than a line."""
+    shown = ascii(token.decode("latin-1"))[1:-1]
+    return shown if len(shown) <= 40 else f"{shown[:40]}…"
+
+
+def _complaint(kind: int, text: memoryview, at: int, first_column: int) -> str:
+    """What is wrong with the token at ``at``, what was wanted, what to do."""
+    token = _token(text, at)
+    junk = _JUNK.search(bytes(text[at : at + 1]) if kind == kernels.BAD_END else token)
+    if junk and junk[0] == b"\r":
+        return "a carriage return inside the line. End lines with a newline (\\n or \\r\\n)."
+    elif junk:
+        return (
+            f"byte 0x{junk[0].hex()}, which is not in libsvm text. Check that the file is text and"
+            " not binary or UTF-16."
+        )
+    elif kind == kernels.BAD_LABEL:
+        return _bad_label(token)
+    elif kind == kernels.BAD_WEIGHT:
+        return _bad_weight(token)
+    elif token.startswith(b"qid:"):
+        return f"{_show(token)} is no query id. One is written qid:3, right after the label."
+    return _bad_pair(token, first_column)
+
+
+def _bad_label(token: bytes) -> str:
+    shown = _show(token)
+    if b"," in token:
+        return f"the row has several labels ({shown}). One is wanted, unless with --multilabel."
+    elif b":" in token:
+        return (
+            f"the row has no label but begins with {shown}. Put a label before it; if it is"
+            " label:weight, use --weights-in-label."
+        )
+    return f"label {shown} is no finite decimal number. Write labels like -1, 1 or 2.5."
+
+
+def _bad_weight(token: bytes) -> str:
+    return f"weight {_show(token) or 'missing'}. Weights are finite decimal numbers of at least 0."
+
+
+def _bad_pair(token: bytes, first_column: int) -> str:
+    column, colon, value = token.partition(b":")
+    shown = _show(column)
+    if not colon:
+        return f"{shown} has no value. A feature is written column:value, like {shown}:1."
+    elif not column:
+        return f"{_show(token)} has no column number. A feature is written column:value."
+    elif not column.isdigit():
+        wanted = f"whole numbers from {first_column} up, in decimal digits"
+        return f"column {shown}. Column numbers are {wanted}."
+    elif len(column) > 18 or int(column) > kernels.COLUMN_MAX:
+        return f"column {shown} is beyond {kernels.COLUMN_MAX}, the largest. Renumber the columns."
+    elif int(column) < first_column:
+        return "column 0 in a file declared 1-based. Use --index-base 0."
+    elif not value:
+        return f"column {shown} has no value. Write {shown}:1 or remove it."
+    elif _NOT_FINITE.fullmatch(value):
+        return f"value {_show(value)} in column {shown}. Values are finite; remove it or the row."
+    return (
+        f"value {_show(value)} in column {shown} is no decimal number. Write it like -0.25 or 1e-3."
+    )
+
+
+def _unfit(what: int, token: bytes, number: float) -> str:
+    """Why a well-written number is refused; "" if it is not."""
+    infinite = abs(number) == float("inf")
+    if what == kernels.LABEL:
+        return _bad_label(token) if infinite else ""
+    elif what == kernels.WEIGHT:
+        return _bad_weight(token) if infinite or number < 0 else ""
+    elif abs(number) >= FLOAT32_OVERFLOW:
+        return f"value {_show(token)} is beyond float32 (3.4e38). Rescale its column."
+    elif _INTEGER.fullmatch(token) and float(np.float32(number)) != int(token):
+        return (
+            f"value {_show(token)} is an integer beyond 2²⁴ that float32 cannot hold. Rescale its"
+            " column, or make identifiers columns of their own."
+        )
+    return ""

@@ -1,0 +1,161 @@
+"""The manifest: what the shards of a data set are, known after the first reading."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from streamtron.errors import DataError, MachineError
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecord:
+    """One shard as it was read.
+
+    Parameters
+    ----------
+    name : what messages call it.
+    path : the file, absolute.
+    format : ``"libsvm"`` or ``"parquet"``.
+    bytes, mtime_ns : its size and the time of its last change.
+    fingerprint : xxh3-128 of its bytes, 32 hex digits.
+    rows, nonzeros : what is in it.
+    first_row : the number of its first row in the whole data, from 0.
+    """
+
+    name: str
+    path: str
+    format: str
+    bytes: int
+    mtime_ns: int
+    fingerprint: str
+    rows: int
+    nonzeros: int
+    first_row: int
+
+
+_TYPES = {field.name: {"str": str, "int": int}[str(field.type)] for field in fields(ShardRecord)}
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The shards in their order.
+
+    Examples
+    --------
+    >>> record = ShardRecord("a.svm", "/data/a.svm", "libsvm", 24, 0, "0" * 32, 3, 5, 0)
+    >>> manifest = Manifest((record,))
+    >>> manifest.rows, Manifest.from_dict(manifest.to_dict()) == manifest
+    (3, True)
+    """
+
+    shards: tuple[ShardRecord, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all shards."""
+        return sum(shard.rows for shard in self.shards)
+
+    @property
+    def nonzeros(self) -> int:
+        """Nonzeros of all shards."""
+        return sum(shard.nonzeros for shard in self.shards)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all shards on disk."""
+        return sum(shard.bytes for shard in self.shards)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain dictionaries and lists, for JSON."""
+        return {
+            "rows": self.rows,
+            "nonzeros": self.nonzeros,
+            "shards": [asdict(shard) for shard in self.shards],
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Any, where: str = "manifest") -> Manifest:
+        """The manifest that ``to_dict`` wrote.
+
+        Raises
+        ------
+        DataError : a field is missing, of another type, or contradicts the others.
+        """
+        try:
+            shards = tuple(ShardRecord(**shard) for shard in fields["shards"])
+        except (TypeError, KeyError) as error:
+            raise DataError(
+                f"{where}: not a manifest ({error}). Wanted is what a reading wrote."
+            ) from error
+        _check(shards, where)
+        return cls(shards)
+
+    def save(self, path: str) -> None:
+        """Write the manifest as JSON, whole or not at all.
+
+        Raises
+        ------
+        MachineError : it cannot be written.
+        """
+        text = json.dumps(self.to_dict(), indent=1, sort_keys=True) + "\n"
+        try:
+            write_whole(path, text.encode())
+        except OSError as error:
+            raise MachineError(f"{path}: cannot be written ({error.strerror}).") from error
+
+    @classmethod
+    def load(cls, path: str) -> Manifest:
+        """The manifest that ``save`` wrote.
+
+        Raises
+        ------
+        DataError : it is not one.
+        MachineError : the file cannot be read.
+        """
+        try:
+            with open(path, "rb") as file:
+                return cls.from_dict(json.loads(file.read()), path)
+        except OSError as error:
+            raise MachineError(f"{path}: cannot be read ({error.strerror}).") from error
+        except ValueError as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"{path}: not JSON ({error}). Wanted is a manifest.") from error
+
+
+def _check(shards: tuple[ShardRecord, ...], where: str) -> None:
+    row = 0
+    for shard in shards:
+        for name, wanted in _TYPES.items():
+            value = getattr(shard, name)
+            if type(value) is not wanted or (isinstance(value, int) and value < 0):
+                raise DataError(
+                    f"{where}: {name} of shard {shard.name!r} is {value!r}. "
+                    f"Wanted is {'a number of at least 0' if wanted is int else 'a string'}."
+                )
+        if shard.first_row != row:
+            raise DataError(
+                f"{where}: shard {shard.name!r} begins at row {shard.first_row}, "
+                f"the shards before it end at {row}."
+            )
+        row += shard.rows
+
+
+def write_whole(path: str, data: bytes) -> None:
+    """Replace a file's contents so that a reader finds the old or the new, never a part."""
+    directory = os.path.dirname(path) or "."
+    descriptor, temporary = tempfile.mkstemp(".tmp", dir=directory)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)

@@ -1,0 +1,298 @@
+"""Rows in memory as a ChunkSource: the same blocks and the same chunks as shards would give."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from streamtron.chunk import Block, Chunk, Label, freeze, make_rows
+from streamtron.errors import DataError
+from streamtron.shards.blocks import BlockCutter, LabelTable
+
+MOST_COLUMNS = 2**32 - 1
+MOST_INTEGER = 2**24
+"""float32 holds every integer up to here and not all beyond."""
+
+
+class MemorySource:
+    """A ``ChunkSource`` over arrays.
+
+    Parameters
+    ----------
+    X : shape (rows, columns): a scipy sparse matrix or array of any format, with int32 or int64
+        indices in any order, or anything numpy takes for a two-dimensional array of numbers.
+        Values are rounded to float32; zeros of a dense array are left out, those stored in a
+        sparse one are kept.
+    y : shape (rows,): labels, all numbers, all strings or all booleans; None = no labels.
+    weights : shape (rows,): row weights, finite and ≥ 0; None = all 1.
+
+    Attributes
+    ----------
+    labels : the classes, in order of appearance.
+    width : 1 + the largest column number that a row holds (not the shape's, if that is larger).
+    blocks : the blocks of the data.
+    nonzeros_read : nonzeros delivered so far.
+
+    Raises
+    ------
+    DataError : wrong shapes; no rows; a value that is not finite or overflows float32; an integer
+        beyond 2²⁴; a column twice in a row; a label or weight that is refused.
+
+    Examples
+    --------
+    >>> source = MemorySource([[0, 2.5], [1, 0]], ["spam", "ham"])
+    >>> [chunk] = source.chunks()
+    >>> chunk.rows.indices.tolist(), chunk.codes.tolist(), source.labels
+    ([1, 0], [0, 1], ['spam', 'ham'])
+    """
+
+    index_base = 0
+    """The number of the first column."""
+    bytes_read = 0
+    """Bytes fetched from disk: none."""
+
+    def __init__(
+        self, X: Any, y: ArrayLike | None = None, weights: ArrayLike | None = None
+    ) -> None:
+        self._indptr, self._indices, self._values = _csr(X)
+        rows = len(self._indptr) - 1
+        if not rows:
+            raise DataError("X: no rows. Wanted is at least one.")
+        self.labels, self._codes = _labels(y, rows)
+        self._weights = _weights(weights, rows)
+        self.width = int(self._indices.max()) + 1 if len(self._indices) else 0
+        freeze(self._indices, self._values, self._codes)
+        cutter = BlockCutter()
+        cutter.cuts(self._indptr)
+        cutter.finish()
+        self.blocks = tuple(cutter.blocks)
+        self.nonzeros_read = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows in the data."""
+        return len(self._indptr) - 1
+
+    @property
+    def nonzeros(self) -> int:
+        """Stored values in the data."""
+        return len(self._indices)
+
+    @property
+    def readings(self) -> float:
+        """Nonzeros delivered ÷ nonzeros in the data; 0 if there are none."""
+        return self.nonzeros_read / self.nonzeros if self.nonzeros else 0.0
+
+    def chunks(self, order: Iterable[Sequence[int]] | None = None) -> Generator[Chunk, None, None]:
+        """Deliver the data once: in data order, a block at a time; or one chunk for each group of
+        block numbers in ``order``, their rows concatenated."""
+        for group in order if order is not None else ((k,) for k in range(len(self.blocks))):
+            chunk = self._chunk([self.blocks[number] for number in group])
+            self.nonzeros_read += chunk.nonzeros
+            yield chunk
+
+    def _chunk(self, blocks: Sequence[Block]) -> Chunk:
+        ranges = tuple((block.first_row, block.first_row + block.rows) for block in blocks)
+        spans = [(int(self._indptr[a]), int(self._indptr[b])) for a, b in ranges]
+        lengths = [np.diff(self._indptr[a : b + 1]) for a, b in ranges]
+        indptr = np.cumsum(_one([np.zeros(1, np.int64), *lengths]), dtype=np.int64)
+        rows = make_rows(
+            indptr,
+            _one([self._indices[a:b] for a, b in spans]),
+            _one([self._values[a:b] for a, b in spans]),
+        )
+        codes = _one([self._codes[a:b] for a, b in ranges])
+        freeze(codes)
+        if self._weights is None:
+            return Chunk(rows, codes, ranges)
+        weights = _one([self._weights[a:b] for a, b in ranges])
+        freeze(weights)
+        return Chunk(rows, codes, ranges, weights=None if (weights == 1).all() else weights)
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+    def __enter__(self) -> MemorySource:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _one(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """The arrays as one; a single one without a copy."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+# Values ------------------------------------------------------------------------------------------
+
+
+def _csr(X: Any) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.float32]]:
+    """CSR with columns that rise strictly; X is not changed."""
+    from scipy import sparse
+
+    array = X if sparse.issparse(X) else _array(X, "X")
+    if array.ndim != 2:
+        raise DataError(f"X: {array.ndim} dimension(s). Wanted are two: rows and columns.")
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"X: values of type {array.dtype}. Wanted are real numbers.")
+    indptr, indices, values = _from_sparse(X) if sparse.issparse(X) else _from_dense(array)
+    if len(indices) and not 0 <= indices.min() <= indices.max() < MOST_COLUMNS:
+        raise DataError(
+            f"X: columns from {indices.min()} to {indices.max()}. Wanted are 0 to "
+            f"{MOST_COLUMNS - 1}."
+        )
+    return indptr.astype(np.int64), indices.astype(np.uint32), _float32(values, indptr)
+
+
+def _array(values: Any, name: str) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise DataError(f"{name}: not an array ({error}).") from error
+
+
+def _from_dense(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    rows, columns = np.nonzero(array)
+    indptr = np.searchsorted(rows, np.arange(len(array) + 1))
+    return indptr, columns, array[rows, columns]
+
+
+def _from_sparse(X: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    if X.format in ("csr", "csc"):
+        matrix = X.tocsr()
+    else:
+        coordinates = X.tocoo()
+        matrix = coordinates.tocsr()  # adds up what occurs twice, without a word
+        if matrix.nnz != coordinates.nnz:
+            raise DataError(f"X: a column occurs twice in a row. {_TWICE}")
+    if _first_fall(matrix) is not None:
+        matrix = matrix.sorted_indices()
+    at = _first_fall(matrix)
+    if at is not None:
+        row = _row_of(at, matrix.indptr)
+        raise DataError(f"X, row {row}: column {matrix.indices[at]} occurs twice. {_TWICE}")
+    return matrix.indptr, matrix.indices, matrix.data
+
+
+_TWICE = "Call X.sum_duplicates() if the sum is meant."
+
+
+def _first_fall(matrix: Any) -> int | None:
+    """The first nonzero whose column is not above its predecessor's in the same row."""
+    falls = np.zeros(len(matrix.indices), bool)
+    falls[1:] = matrix.indices[1:] <= matrix.indices[:-1]
+    starts = matrix.indptr[:-1]
+    falls[starts[starts < len(falls)]] = False
+    return _first(falls)
+
+
+def _first(mask: NDArray[np.bool_]) -> int | None:
+    return int(np.argmax(mask)) if mask.any() else None
+
+
+def _row_of(nonzero: int, indptr: NDArray[Any]) -> int:
+    return int(np.searchsorted(indptr, nonzero, side="right")) - 1
+
+
+def _float32(values: NDArray[Any], indptr: NDArray[Any]) -> NDArray[np.float32]:
+    """Values rounded to float32; what it cannot hold is refused."""
+    if values.dtype.kind in "iu":
+        at = _first((values > MOST_INTEGER) | (values < -MOST_INTEGER))
+        if at is not None:
+            raise DataError(
+                f"X, row {_row_of(at, indptr)}: value {values[at]} is an integer beyond 2**24, "
+                "where float32 has gaps. Rescale the column."
+            )
+    with np.errstate(over="ignore"):  # judged below, by row
+        rounded = values.astype(np.float32)
+    at = _first(~np.isfinite(rounded))
+    if at is not None:
+        why = "overflows float32" if np.isfinite(values[at]) else "is not finite"
+        raise DataError(
+            f"X, row {_row_of(at, indptr)}: value {values[at]} {why}. Rescale the column, or "
+            "remove the row."
+        )
+    return rounded
+
+
+# Labels and weights ------------------------------------------------------------------------------
+
+
+def _labels(y: Any, rows: int) -> tuple[list[Label], NDArray[np.int32]]:
+    """The labels in order of appearance, and a code for each row."""
+    if y is None:
+        return [], np.full(rows, -1, np.int32)
+    array = _vector(y, "y", rows)
+    if array.dtype.kind in "iuf":
+        array = _numbers(array)
+    elif array.dtype.kind not in "bU":
+        return _mixed_labels(array.tolist())
+    found, first, inverse = np.unique(array, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    codes = np.empty(len(found), np.int32)
+    codes[order] = np.arange(len(found))
+    return found[order].tolist(), codes[inverse]
+
+
+def _numbers(array: NDArray[Any]) -> NDArray[np.float64]:
+    floats = array.astype(np.float64) + 0.0  # -0 is 0
+    bad = ~np.isfinite(floats)
+    if array.dtype.kind in "iu":
+        bad |= np.abs(floats) >= 2.0**53  # beyond, two labels could become one float
+    at = _first(bad)
+    if at is not None:
+        raise DataError(
+            f"y, row {at}: label {array[at]}. Numbers as labels are finite, integers below 2**53."
+        )
+    return floats
+
+
+def _mixed_labels(items: list[Any]) -> tuple[list[Label], NDArray[np.int32]]:
+    """Labels of objects, one by one."""
+    table = LabelTable()
+    codes = [table.code(_label(item, row), f"y, row {row}") for row, item in enumerate(items)]
+    return table.labels, np.array(codes, np.int32)
+
+
+def _label(item: Any, row: int) -> Label:
+    if isinstance(item, (bool, np.bool_)):
+        return bool(item)
+    if isinstance(item, str):
+        return str(item)
+    if isinstance(item, (int, float, np.number)) and not np.iscomplexobj(item):
+        if not np.isfinite(item) or (item == int(item) and abs(int(item)) >= 2**53):
+            raise DataError(f"y, row {row}: label {item}. Wanted is a finite number below 2**53.")
+        return float(item) + 0.0
+    raise DataError(
+        f"y, row {row}: label {item!r} of type {type(item).__name__}. Wanted are numbers, strings "
+        "or booleans."
+    )
+
+
+def _weights(weights: Any, rows: int) -> NDArray[np.float64] | None:
+    if weights is None:
+        return None
+    array = _vector(weights, "weights", rows)
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"weights: values of type {array.dtype}. Wanted are real numbers.")
+    array = array.astype(np.float64)
+    at = _first(~(np.isfinite(array) & (array >= 0)))
+    if at is not None:
+        raise DataError(
+            f"weights, row {at}: weight {array[at]}. Weights are finite and at least 0."
+        )
+    freeze(array)
+    return array
+
+
+def _vector(values: Any, name: str, rows: int) -> NDArray[Any]:
+    array = _array(values, name)
+    if array.shape != (rows,):
+        raise DataError(
+            f"{name}: shape {array.shape}. Wanted is ({rows},), one entry for each row."
+        )
+    return array

@@ -1,0 +1,111 @@
+"""Reading ahead: an iterator runs in a thread of its own, a bounded number of items in front.
+
+The order of the items is the iterator's, so what arrives never depends on timing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+THREAD_NAME = "streamtron-ahead"
+
+
+def ahead(iterator_factory: Callable[[], Iterator[T]], depth: int = 2) -> Generator[T, None, None]:
+    """The items of ``iterator_factory()``, made in another thread up to ``depth`` items ahead.
+
+    The thread starts with the first item asked for and is gone when the generator ends, fails or
+    is closed; the iterator is then closed too, in its own thread. What it raises is raised here,
+    after the items that came before.
+
+    Parameters
+    ----------
+    iterator_factory : called once, in the thread.
+    depth : items that may wait, ≥ 1.
+
+    Examples
+    --------
+    >>> list(ahead(lambda: iter("abc")))
+    ['a', 'b', 'c']
+    """
+    channel: _Channel[T] = _Channel(depth)
+    thread = threading.Thread(
+        target=_produce, args=(iterator_factory, channel), name=THREAD_NAME, daemon=True
+    )
+    thread.start()
+    try:
+        while channel.wait():
+            yield channel.pop()  # no name for the item here: it would keep a buffer alive
+    finally:
+        channel.close()
+        if thread is not threading.current_thread():  # the garbage collector runs anywhere
+            thread.join()
+
+
+def _produce(iterator_factory: Callable[[], Iterator[T]], channel: _Channel[T]) -> None:
+    try:
+        iterator = iterator_factory()
+        try:
+            for item in iterator:
+                channel.put(item)
+                del item
+                if channel.closed:
+                    break
+        finally:
+            if isinstance(iterator, Generator):
+                iterator.close()
+    except BaseException as error:  # whatever it is belongs to the consumer
+        channel.end(error)
+    else:
+        channel.end(None)
+
+
+class _Channel(Generic[T]):
+    """A bounded queue that either side can end."""
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._items: deque[T] = deque()
+        self._changed = threading.Condition()
+        self._ended = False
+        self._error: BaseException | None = None
+        self.closed = False
+
+    def put(self, item: T) -> None:
+        """Add an item as soon as there is room; drop it if the consumer has left."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.closed or len(self._items) < self._depth)
+            if not self.closed:
+                self._items.append(item)
+                self._changed.notify_all()
+
+    def end(self, error: BaseException | None) -> None:
+        """Nothing comes after the items put so far but, perhaps, this error."""
+        with self._changed:
+            self._ended, self._error = True, error
+            self._changed.notify_all()
+
+    def wait(self) -> bool:
+        """Whether there is another item; raises the producer's error once there is none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._items or self._ended)
+            if not self._items and self._error is not None:
+                raise self._error
+            return bool(self._items)
+
+    def pop(self) -> T:
+        """The next item; there must be one."""
+        with self._changed:
+            self._changed.notify_all()
+            return self._items.popleft()
+
+    def close(self) -> None:
+        """The consumer leaves: waiting items are dropped, the producer stops at its next one."""
+        with self._changed:
+            self.closed = True
+            self._items.clear()
+            self._changed.notify_all()

@@ -1,0 +1,293 @@
+"""Shards as a ChunkSource: the first reading, later readings, and what is known in between."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
+from types import TracebackType
+from weakref import WeakSet
+
+from streamtron.chunk import Block, Chunk, Label
+from streamtron.errors import MachineError
+from streamtron.shards.discover import ShardFile, find_shards
+from streamtron.shards.first_reading import Delivery, FirstReading, Plan, Whole
+from streamtron.shards.flat import GroupReader
+from streamtron.shards.manifest import Manifest
+from streamtron.shards.piece import Reading, ShardReader
+from streamtron.shards.prefetch import ahead
+
+MOST_COLUMNS = 2**32 - 1
+
+
+def open_shards(
+    paths: Sequence[str],
+    reading: Reading | None = None,
+    *,
+    cache_dir: str | None,
+    classes: Sequence[Label] | None = None,
+    most_labels: int | None = 2,
+    most_columns: int = MOST_COLUMNS,
+    allow_duplicate: bool = False,
+) -> ShardSource:
+    """A source of the rows in files, directories and patterns; nothing is read yet.
+
+    Parameters
+    ----------
+    paths : see ``find_shards``.
+    reading : how they are to be read.
+    cache_dir : where the flat copy goes that later readings use; None = no cache, and then the
+        rows can only be read in their order.
+    classes : the only labels there may be, and their codes in this order; None = as they come.
+    most_labels : one label more is refused; None = any number.
+    most_columns : a column of this number or beyond is refused.
+    allow_duplicate : take two shards with the same bytes as they are.
+
+    Raises
+    ------
+    DataError : see ``find_shards``; what readings raise is told by ``ShardSource.chunks``.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     _ = pathlib.Path(root, "a.svm").write_text("1 1:0.5\\n-1 3:1\\n")
+    ...     with open_shards([root], cache_dir=None) as source:
+    ...         [chunk] = source.chunks()
+    >>> chunk.codes.tolist(), source.labels, source.width, source.blocks
+    ([0, 1], [1.0, -1.0], 4, (Block(first_row=0, rows=2, nonzeros=2),))
+    """
+    return ShardSource(
+        find_shards(paths),
+        reading or Reading(),
+        cache_dir=cache_dir,
+        classes=classes,
+        most_labels=most_labels,
+        most_columns=most_columns,
+        allow_duplicate=allow_duplicate,
+    )
+
+
+def open_reader(shard: ShardFile, reading: Reading) -> ShardReader:
+    """The reader for a shard's format."""
+    if shard.format == "parquet":
+        from streamtron.shards.parquet import ParquetReader
+
+        return ParquetReader(shard.path, shard.name, reading)
+    from streamtron.shards.libsvm import LibsvmReader
+
+    return LibsvmReader(shard.path, shard.name, reading)
+
+
+class ShardSource:
+    """A ``ChunkSource`` over shards; see ``open_shards``. A context manager.
+
+    Chunks come from a thread that reads ahead. What the source says of itself is always as of the
+    last chunk delivered, so it does not depend on timing. Chunks may be kept; a consumer that does
+    not keep them reads with a handful of buffers.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[ShardFile],
+        reading: Reading,
+        *,
+        cache_dir: str | None,
+        classes: Sequence[Label] | None = None,
+        most_labels: int | None = 2,
+        most_columns: int = MOST_COLUMNS,
+        allow_duplicate: bool = False,
+        open_reader: Callable[[ShardFile, Reading], ShardReader] = open_reader,
+    ) -> None:
+        self._plan = Plan(
+            tuple(shards),
+            reading,
+            None if classes is None else tuple(classes),
+            most_labels,
+            most_columns,
+            allow_duplicate,
+            open_reader,
+        )
+        self._cache_dir = cache_dir
+        self._labels: list[Label] = list(classes or ())
+        self._width = 0
+        self._whole: Whole | None = None
+        self._nonzeros_read = 0
+        self._bytes_read = 0
+        self._idle: list[GroupReader] = []
+        self._running: WeakSet[Generator[Chunk, None, None]] = WeakSet()
+
+    @property
+    def shards(self) -> tuple[ShardFile, ...]:
+        """The files, in their order."""
+        return self._plan.shards
+
+    @property
+    def labels(self) -> list[Label]:
+        """The classes met so far, in order of appearance (behind those given as ``classes``):
+        one list that grows."""
+        return self._labels
+
+    @property
+    def width(self) -> int:
+        """1 + the largest column number met so far, as the files number columns."""
+        return self._width
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of the data; empty until the first complete reading."""
+        return self._whole.blocks if self._whole else ()
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """What the shards are; None until the first complete reading."""
+        return self._whole.manifest if self._whole else None
+
+    @property
+    def rows(self) -> int | None:
+        """Rows in the data; None until the first complete reading."""
+        return self._whole.manifest.rows if self._whole else None
+
+    @property
+    def nonzeros(self) -> int | None:
+        """Stored values in the data; None until the first complete reading."""
+        return self._whole.manifest.nonzeros if self._whole else None
+
+    @property
+    def nonzeros_read(self) -> int:
+        """Nonzeros delivered so far."""
+        return self._nonzeros_read
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes fetched from disk for what was delivered so far, from shards and cache.
+
+        A shard counts when its last row is delivered; Parquet twice, for its fingerprint is a
+        reading of its own.
+        """
+        return self._bytes_read
+
+    @property
+    def readings(self) -> float:
+        """Nonzeros delivered ÷ nonzeros in the data; 0 while the latter are unknown or none."""
+        return self._nonzeros_read / self.nonzeros if self.nonzeros else 0.0
+
+    @property
+    def index_base(self) -> int | None:
+        """The number of the first column, 0 or 1; None until it is settled.
+
+        As the reading says; ``"auto"`` is settled by the first complete reading: 1 for text in
+        which column 0 never occurred, else 0.
+        """
+        if self._plan.reading.index_base != "auto":
+            return self._plan.reading.index_base
+        if self.shards[0].format == "parquet":
+            return 0
+        if self._whole is None:
+            return None
+        return 0 if self._whole.lowest == 0 else 1
+
+    def fingerprints(self) -> list[tuple[str, str]]:
+        """(name, fingerprint) of every shard; before the first complete reading this reads their
+        bytes, without counting them.
+
+        Raises
+        ------
+        MachineError : a file cannot be read.
+        """
+        if self.manifest is not None:
+            return [(shard.name, shard.fingerprint) for shard in self.manifest.shards]
+        open_reader, reading = self._plan.open_reader, self._plan.reading
+        return [(s.name, open_reader(s, reading).fingerprint()) for s in self.shards]
+
+    def place(self, row: int) -> str:
+        """Name a row of the whole data: shard, and row in it, both from 0 (after one reading).
+
+        Examples: ``"part-3.svm, row 12 of the shard"``.
+        """
+        if self._whole is None:
+            return f"row {row}"
+        shards = self._whole.manifest.shards
+        shard = shards[bisect_right([shard.first_row for shard in shards], row) - 1]
+        return f"{shard.name}, row {row - shard.first_row} of the shard"
+
+    def chunks(self, order: Iterable[Sequence[int]] | None = None) -> Generator[Chunk, None, None]:
+        """Deliver the data once: in data order, a block at a time; or, after the first reading,
+        one chunk for each group of block numbers in ``order``, their rows concatenated.
+
+        The first reading (every reading, without a cache) reads the shards and writes the cache;
+        shards that the cache holds already are taken from there and not opened.
+
+        Raises
+        ------
+        DataError : what the readers refuse; a label too many or of another kind; a shard that
+            changed, or is there twice; no rows at all.
+        FileDamaged : a cache file is not as it was written.
+        MachineError : a file cannot be read, no room for the cache, a column beyond
+            ``most_columns``; ``order`` without a cache.
+        ValueError : ``order`` before the first complete reading.
+        """
+        if order is not None and self._cache_dir is None:
+            raise MachineError(
+                "Rows in another order than the files' need a cache, and there is none. Name a "
+                "place for it with --cache-dir, or use --order sequential."
+            )
+        if order is not None and self._whole is None:
+            raise ValueError("An order of blocks before the first complete reading.")
+        if self._whole is None or self._cache_dir is None:
+            deliveries = FirstReading(self._plan, self._cache_dir, self.manifest).deliveries
+        else:
+            groups = order if order is not None else ((k,) for k in range(len(self.blocks)))
+            deliveries = partial(_cached, self._whole, groups, self._idle)
+        running = self._deliver(deliveries)
+        self._running.add(running)
+        return running
+
+    def _deliver(
+        self, deliveries: Callable[[], Iterator[Delivery]]
+    ) -> Generator[Chunk, None, None]:
+        with closing(ahead(deliveries)) as arriving:
+            for delivery in arriving:
+                self._bytes_read += delivery.bytes
+                if self._whole is None:
+                    self._labels += delivery.labels[len(self._labels) :]
+                    self._width = max(self._width, delivery.width)
+                    self._whole = delivery.whole
+                if delivery.chunk is not None:
+                    self._nonzeros_read += delivery.chunk.nonzeros
+                    yield delivery.chunk
+
+    def close(self) -> None:
+        """Stop every reading that is under way; no thread and no temporary file is left."""
+        for running in list(self._running):
+            running.close()
+
+    def __enter__(self) -> ShardSource:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _cached(
+    whole: Whole, groups: Iterable[Sequence[int]], idle: list[GroupReader]
+) -> Iterator[Delivery]:
+    """Groups of blocks from the cache; ``idle`` keeps readers, with their buffers, for the next."""
+    with ExitStack() as stack:
+        reader = idle.pop() if idle else GroupReader()
+        stack.callback(idle.append, reader)
+        stack.enter_context(reader.files)
+        for group in groups:
+            picks = [pick for number in group for pick in whole.picks[number]]
+            ranges = tuple(
+                (block.first_row, block.first_row + block.rows)
+                for block in (whole.blocks[number] for number in group)
+            )
+            # The chunk gets no name here: a name would keep its buffer from being used again.
+            yield Delivery(reader.chunk(picks, ranges), sum(pick.entry.bytes for pick in picks))

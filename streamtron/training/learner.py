@@ -1,0 +1,460 @@
+"""One model in training: weights, counts, active set, and the stage it is in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron import kernels
+from streamtron.certificate import Certificate
+from streamtron.chunk import Chunk, Label, Rows
+from streamtron.config import Settings, format_size
+from streamtron.errors import DataError, SettingsError
+from streamtron.training import order, stages
+from streamtron.training.active_set import ActiveSet
+from streamtron.training.dual import Dual, Rule
+from streamtron.training.frozen import Frozen
+from streamtron.training.report import StageReport
+from streamtron.training.solve import Solver
+from streamtron.training.targets import TargetRule, Targets
+
+NEAR = 1.25
+"""Rows below this many thresholds are worth holding."""
+
+SOLVED = 1e-12
+"""No gap smaller than this is asked of rows in memory."""
+
+Mode = Literal["train", "scan"]
+
+
+class Learner:
+    """The Margitron on one two-class problem, fed chunk by chunk.
+
+    A reading either *trains* (rows are visited as they pass) or *scans* (weights frozen: certifies,
+    and collects the rows that the mini-epochs visit). The first reading trains and holds every row
+    for which there is room. If all that matter fit, they are solved in memory and the later
+    readings scan; if not, all readings train, in parts that fit, and the weights of the reading
+    before are watched, frozen, on the way: that certifies too.
+
+    Parameters
+    ----------
+    settings : what to solve and how.
+    labels, class_weights, positive : see ``TargetRule``.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        labels: Sequence[Label] = (),
+        class_weights: Mapping[Label, float] | None = None,
+        positive: Label | None = None,
+    ) -> None:
+        self.settings = settings
+        self.targets = TargetRule(settings.delta2, labels, class_weights, positive)
+        self.plan = stages.plan(settings)
+        self.stage_number = -1
+        self.b = 0.0
+        self.reports: list[StageReport] = []
+        self.finished: str | None = None
+
+        self.dual = Dual()
+        self.counts = np.zeros(0, dtype=np.int32)
+        self.active = ActiveSet(settings.active_set)
+        self.sq_radius = 0.0
+        self.rows_met = 0
+
+        self.reading = 0
+        self.mode: Mode = "train"
+        self.full_epochs = 0
+        self.mini_epochs = 0
+        self.frozen: Frozen | None = None
+        self.holding_all = self.plan[-1].unlearn
+        self.overflowed = False
+        self.cold = True
+
+        self.certificate: Certificate | None = None
+        self.weights: NDArray[np.float64] = self.dual.w
+        self.bias = 0.0
+        self._candidate: NDArray[np.float64] | None = None
+        self._parts: NDArray[np.float64] | None = None
+        self._number_of_parts = 0
+        self._shuffles = 0
+        self._gap_before = math.inf
+        self._watching = False
+
+    # --- what it is ---
+
+    @property
+    def stage(self) -> stages.Stage:
+        """The stage it is in."""
+        return self.plan[max(self.stage_number, 0)]
+
+    @property
+    def rule(self) -> Rule:
+        """When a visited row moves a, at this stage."""
+        by_length = self.settings.variant == "length"
+        return Rule(self.b, self.stage.epsilon, by_length, self.stage.unlearn, self.settings.rho)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the active set holds every row there is."""
+        return self.holding_all and self.reading > 0
+
+    # --- starting from weights ---
+
+    def adopt(
+        self, w: NDArray[np.float64], bias: float, counts: NDArray[np.int32] | None = None
+    ) -> None:
+        """Take weights (numbered as the shards number columns) and a bias weight as they are,
+        and counts if there are any; the next reading is a scan of them."""
+        self.dual.w = w
+        self.dual.scalars[kernels.BIAS] = bias
+        self.mode = "scan"
+        self.holding_all = False
+        if counts is not None:
+            self.counts = counts
+
+    def seed(self, chunk: Chunk, w: NDArray[np.float64], bias: float, scale: float) -> None:
+        """Counts of one chunk from the slacks of weights: c_k = b · slack_k / Δ_k², rounded.
+        Rows that have one are held. ``begin_seeding`` before, ``end_seeding`` after all chunks."""
+        targets = self.targets(chunk)
+        counts = np.zeros(len(chunk), dtype=np.int32)
+        dual, rho = self.dual, self.settings.rho
+        kernels.seed(
+            chunk.rows, targets.signs, targets.delta2, rho, bias, w, scale, self.b,
+            counts, dual.w, dual.scalars, dual.tallies,
+        )  # fmt: skip
+        self.counts[targets.numbers] = counts
+        self._hold(chunk.rows, np.flatnonzero(counts), targets)
+
+    def begin_seeding(self) -> None:
+        """Forget a: it will be summed from the counts as they are made."""
+        self.dual.restart()
+        self.active.clear()
+
+    def end_seeding(self) -> None:
+        """The counts are complete: train on the rows that have one."""
+        dual = self.dual
+        dual.settle(dual.w, dual.bias, float(dual.scalars[kernels.EXTENSION]), dual.steps)
+        self._train_in_memory()
+        self.mode = "scan"
+
+    # --- one reading ---
+
+    def begin_reading(self, reading: int, scale: float | None = None) -> None:
+        """Get ready for a reading: the rows held will be those of this one, unless all are.
+
+        ``scale``: around which a scan looks for the least primal; None = as training left it.
+        """
+        self.reading = reading
+        if not self.complete:
+            self.active.clear()
+        watching = self.overflowed and self.mode == "train" and self.stage.unlearn
+        self.overflowed = False
+        self.frozen = None
+        if self.mode == "scan" or watching:
+            self.frozen = self._freeze_best(scale)
+        elif reading > 0:
+            self.frozen = Frozen(self.dual.w, self.dual.bias, self.dual.scale, self._threshold())
+        self._watching = watching
+
+    def take(self, chunk: Chunk, positions: NDArray[np.int64]) -> None:
+        """Digest one chunk of the reading, its rows visited in the order of ``positions``."""
+        targets = self.targets(chunk)
+        if self.reading == 0:
+            self._meet(chunk, targets)
+        frozen = self.frozen
+        if frozen is not None:
+            called = frozen.scan(
+                chunk.rows, targets, self.counts[targets.numbers], self.settings.rho
+            )
+            calm = self.mode == "scan" or not (self._watching or frozen.anybody_called)
+            if calm:
+                if not self.settings.faithful:
+                    self._hold(chunk.rows, np.flatnonzero(called), targets)
+                return
+            if not self._watching:
+                self.frozen = None  # a row will move a: what was seen so far proves nothing
+        self._train(chunk.rows, positions, targets)
+
+    def finish_reading(self) -> None:
+        """Conclude from the reading what it proved, train on the rows in memory, and decide what
+        the next reading is for."""
+        frozen = self.frozen
+        if self.mode == "train":
+            self._count_epoch()
+        if frozen is not None:
+            self._certify(frozen)
+            self._conclude(frozen)
+            if self.finished:
+                return
+        if self.full_epochs >= self.settings.epoch_limit:
+            self._stop_at_limit(frozen)
+            return
+        if self.mode == "scan":
+            self._count_epoch()
+        if self.stage.brief:
+            self._next_stage("its bracket is known")
+        self._train_in_memory()
+        self.mode = "train" if self.settings.faithful or self.overflowed else "scan"
+
+    def _count_epoch(self) -> None:
+        self.full_epochs += 1
+        self.reports[-1].full_epochs += 1
+
+    def _conclude(self, frozen: Frozen) -> None:
+        """Whether the certificate just made ends the run or the stage."""
+        assert self.certificate is not None
+        gap, tolerance = self.certificate.relative_duality_gap, self.settings.tolerance
+        if tolerance > 0.0 and gap <= tolerance:
+            self._end_stage("the certificate meets the tolerance")
+            self.finished = "certified"
+        elif not self.stage.unlearn:
+            if not frozen.anybody_called:
+                self._next_stage("a full reading found no row to update")
+        elif gap <= SOLVED or (gap < 1e-6 and gap > 0.9 * self._gap_before):
+            self._end_stage("the gap is at the level of rounding")
+            self.finished = "converged"
+        self._gap_before = gap
+
+    def _stop_at_limit(self, frozen: Frozen | None) -> None:
+        if frozen is None:
+            self.mode = "scan"  # one more reading, so that the run ends with a certificate
+            return
+        self._end_stage(f"the limit of {self.settings.max_epochs} full epochs")
+        self.finished = "epoch limit"
+
+    # --- stages ---
+
+    def _begin_stage(self) -> None:
+        """Fix b of the stage from what is known; begin at a = 0, or unlearn from where we are."""
+        self.stage_number += 1
+        stage, radius = self.stage, math.sqrt(self.sq_radius)
+        upper = self.dual.upper_bound
+        if self.settings.faithful and self.reports:
+            upper = self.reports[-1].paper_upper_bound
+        self.b = stages.choose_b(stage, self.settings, radius, upper)
+        if stage.unlearn and self.dual.steps:
+            self.dual.rescale(self.counts, round(self.b * self.dual.scale))
+            self.cold = False
+        elif self.dual.steps:
+            self.dual.restart()
+            self.counts[:] = 0
+            self.cold = True
+        self.reports.append(StageReport.begin(stage, self.settings, self.b, self.dual.updates))
+
+    def _end_stage(self, why: str) -> None:
+        self.reports[-1].end(
+            why,
+            self.dual.updates,
+            self.certificate,
+            radius=math.sqrt(self.sq_radius),
+            steps=self.dual.steps if self.cold else None,
+            length=math.sqrt(self.dual.sq_norm),
+            converged=why.startswith("a full reading"),
+        )
+
+    def _next_stage(self, why: str) -> None:
+        self._end_stage(why)
+        if self.stage_number + 1 == len(self.plan):
+            self.finished = "converged"
+        else:
+            self._begin_stage()
+
+    # --- rows as they pass ---
+
+    def _meet(self, chunk: Chunk, targets: Targets) -> None:
+        """First reading: room for the chunk's columns and rows; R; and b at the first rows."""
+        rows, columns = int(targets.numbers[-1]) + 1, chunk.width
+        if columns > len(self.dual.w):
+            columns = _room(columns, len(self.dual.w))
+            self.dual.widen(columns)
+            if self.frozen is not None:
+                self.frozen.widen(columns)
+        if rows > len(self.counts):
+            self.counts.resize(_room(rows, len(self.counts)), refcheck=False)
+        squares = np.empty(len(chunk))
+        kernels.squared_norms(chunk.rows, squares)
+        squares += self.settings.rho**2 + targets.delta2
+        squares = squares[targets.signs != 0]
+        if not len(squares):
+            return
+        if squares.min() <= 0.0:
+            row = targets.numbers[targets.signs != 0][int(squares.argmin())]
+            raise DataError(
+                f"row {row + 1} has no features, and delta and rho are 0: no classifier gives it a "
+                "margin above 0. Remove the row, or give --rho or --delta above 0."
+            )
+        self.rows_met += len(squares)
+        self.sq_radius = max(self.sq_radius, float(squares.max()))
+        if self.stage_number < 0:
+            self._begin_stage()
+
+    def _threshold(self) -> float:
+        exponent = 1.0 - self.stage.epsilon
+        if self.dual.steps == 0 and not self.stage.unlearn:
+            return 0.0
+        if exponent == 0.0:
+            return self.b
+        by = self.dual.steps if self.settings.variant == "steps" else math.sqrt(self.dual.sq_norm)
+        return float(self.b * by**exponent)
+
+    def _train(self, rows: Rows, positions: NDArray[np.int64], targets: Targets) -> None:
+        counts = self.counts[targets.numbers]
+        erred = np.zeros(len(counts), dtype=np.uint8)
+        self.dual.visit(self.rule, rows, positions, targets.signs, targets.delta2, counts, erred)
+        self.counts[targets.numbers] = counts
+        if self.settings.faithful:
+            wanted = erred != 0
+        elif self.holding_all:
+            wanted = targets.signs != 0
+        else:
+            wanted = (erred != 0) | (counts > 0)
+        self._hold(rows, np.flatnonzero(wanted), targets)
+
+    def _hold(self, rows: Rows, chosen: NDArray[np.int64], targets: Targets) -> None:
+        """Copy rows to the active set. Where it is full, while training: it is solved at once
+        and emptied; while scanning: the next reading will have to train."""
+        if self.complete:
+            return
+        while len(chosen):
+            held = self.active.add(rows, chosen, targets.numbers, targets.signs, targets.delta2)
+            chosen = chosen[held:]
+            if not len(chosen):
+                return
+            if self.settings.faithful:
+                raise SettingsError(
+                    f"the active set is over its budget of {format_size(self.active.budget)}, and "
+                    "--faithful keeps every misclassified row. Give a larger --active-set."
+                )
+            if self.holding_all:
+                self.holding_all = False
+                self._drop_idle_rows()
+                continue
+            self.overflowed = True
+            if self.mode == "scan" or not len(self.active):
+                return
+            if self.stage.brief:
+                self._next_stage("its bracket is known")
+            self._train_in_memory()
+            self.active.clear()
+
+    def _drop_idle_rows(self) -> None:
+        """From now on only rows with a count, or near or below the threshold, are held."""
+        active = self.active
+        found = np.empty(len(active))
+        kernels.margins(
+            active.rows, active.signs, self.settings.rho, self.dual.augmented(1.0), found
+        )
+        counts = self.counts[active.numbers]
+        found += active.delta2 * counts
+        active.retain(np.flatnonzero((counts > 0) | (found <= NEAR * self._threshold())))
+
+    # --- rows in memory ---
+
+    def _train_in_memory(self) -> None:
+        """Solve the rows held, or give them up to N_ep mini-epochs, as the stage has it."""
+        if not len(self.active):
+            return
+        counts = self.counts[self.active.numbers]
+        if self.stage.unlearn and not self.settings.hard:
+            self._solve(counts)
+        else:
+            self._visit_active_set(counts)
+        self.counts[self.active.numbers] = counts
+
+    def _solve(self, counts: NDArray[np.int32]) -> None:
+        alone = not self.overflowed
+        solver = Solver(self.active, counts, self.dual, self.rule, self._active_order, alone=alone)
+        found = solver.solve(self._worthwhile_gap(), self.settings.mini_epochs)
+        self._count_mini_epochs(found.mini_epochs)
+        if alone:
+            self.b = self.reports[-1].b = found.b
+            self._candidate = found.v
+        elif found.a is not None:
+            self._average_parts(found.a)
+
+    def _worthwhile_gap(self) -> float:
+        """The gap to which rows in memory are worth solving: half of the tolerance if they are
+        all there are; less if they are a part of those with counts; else a tenth of what the last
+        scan left."""
+        wanted = max(0.5 * self.settings.tolerance, SOLVED)
+        if self.holding_all:
+            return wanted
+        if self.overflowed:
+            return 0.1 * wanted
+        left = 1.0 if self.certificate is None else self.certificate.relative_duality_gap
+        return max(wanted, 0.1 * left)
+
+    def _average_parts(self, solved: NDArray[np.float64]) -> None:
+        """Where rows are solved in parts the best weights are the average over the parts."""
+        if self._parts is None:
+            self._parts, self._number_of_parts = np.zeros(len(solved)), 0
+        elif len(self._parts) < len(solved):
+            missing = np.zeros(len(solved) - len(self._parts))
+            self._parts = np.concatenate((self._parts[:-1], missing, self._parts[-1:]))
+        self._parts += solved
+        self._number_of_parts += 1
+        self._candidate = self._parts / self._number_of_parts
+
+    def _visit_active_set(self, counts: NDArray[np.int32]) -> None:
+        """Up to N_ep mini-epochs, ended by one that makes no update."""
+        active = self.active
+        erred = np.zeros(len(active), dtype=np.uint8)
+        for _ in range(self.settings.mini_epochs):
+            before = self.dual.updates
+            positions = self._active_order(len(active))
+            self.dual.visit(
+                self.rule, active.rows, positions, active.signs, active.delta2, counts, erred
+            )
+            self._count_mini_epochs(1)
+            if self.dual.updates == before:
+                break
+
+    def _count_mini_epochs(self, number: int) -> None:
+        self.mini_epochs += number
+        self.reports[-1].mini_epochs += number
+
+    def _active_order(self, rows: int) -> NDArray[np.int64]:
+        if not self.settings.random:
+            return order.file_order(rows)
+        self._shuffles += 1
+        return order.active_order(self.settings.seed, self.reading, self._shuffles, rows)
+
+    # --- certificates ---
+
+    def _freeze_best(self, scale: float | None) -> Frozen:
+        """The best weights known, at rest: the candidate of the rows in memory, or a itself."""
+        best, self._candidate, self._parts = self._candidate, None, None
+        if best is None:
+            w = self.dual.w.copy() if self.mode == "train" else self.dual.w
+            scale = scale or self.dual.scale
+            return Frozen(w, self.dual.bias, scale, self._threshold())
+        w = np.zeros(len(self.dual.w))
+        w[: len(best) - 1] = self.b * best[:-1]
+        carried = self.dual.w.copy() if self.mode == "train" else self.dual.w
+        return Frozen(w, self.b * float(best[-1]), 1.0 / self.b, self._threshold(), carried)
+
+    def _certify(self, frozen: Frozen) -> None:
+        """Take the certificate; keep the weights of the least primal; drop a's drift where a
+        stood still."""
+        now, _ = frozen.certificate(hard=self.settings.hard)
+        best = self.certificate
+        if best is None or now.primal_margin >= best.primal_margin:
+            self.weights, self.bias = now.scale * frozen.w, now.scale * frozen.bias
+            self.certificate = now
+        else:
+            self.certificate = replace(now, primal_margin=best.primal_margin, scale=best.scale)
+        if not self._watching:
+            seen = frozen.evidence
+            self.dual.settle(seen.fresh, seen.fresh_bias, seen.sq_extension, seen.steps)
+
+
+def _room(needed: int, there: int) -> int:
+    """Grow by half at least, so that growing costs little."""
+    return max(needed, there + there // 2)

@@ -1,0 +1,49 @@
+"""Which chunk, which row, when: a pure function of (seed, reading), nothing to store.
+
+Bias, stated: later readings interleave GROUP blocks drawn at random from the whole data, rows
+permuted within the group. On files sorted by label or day a group mixes GROUP distant places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+GROUP = 8
+"""Blocks interleaved at a time in all readings but the first."""
+
+_BLOCKS, _ROWS, _ACTIVE = 0, 1, 2
+
+
+def _generator(*key: int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(key)))
+
+
+def block_groups(seed: int, reading: int, blocks: int) -> list[Sequence[int]]:
+    """The blocks of a later reading, in groups of ``GROUP`` that are read and visited together.
+
+    Examples
+    --------
+    >>> groups = block_groups(seed=0, reading=1, blocks=20)
+    >>> sorted(b for group in groups for b in group) == list(range(20)), len(groups)
+    (True, 3)
+    """
+    shuffled = _generator(seed, reading, _BLOCKS).permutation(blocks).tolist()
+    return [shuffled[start : start + GROUP] for start in range(0, blocks, GROUP)]
+
+
+def row_order(seed: int, reading: int, first_row: int, rows: int) -> NDArray[np.int64]:
+    """Positions of a chunk's rows in the order of visits; ``first_row`` tells chunks apart."""
+    return _generator(seed, reading, _ROWS, first_row).permutation(rows)
+
+
+def active_order(seed: int, reading: int, mini_epoch: int, rows: int) -> NDArray[np.int64]:
+    """Positions of the active set's rows in the order of visits of one mini-epoch."""
+    return _generator(seed, reading, _ACTIVE, mini_epoch).permutation(rows)
+
+
+def file_order(rows: int) -> NDArray[np.int64]:
+    """Rows as they come: the paper's order."""
+    return np.arange(rows, dtype=np.int64)

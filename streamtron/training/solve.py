@@ -1,0 +1,243 @@
+"""The rows in memory, solved: visits while they pay, Newton's method where they crawl."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron import kernels
+from streamtron.training import newton
+from streamtron.training.active_set import ActiveSet
+from streamtron.training.dual import Dual, Rule
+
+LIVE_VISITS = 4
+"""Mini-epochs over the rows that moved or have a count, to one over all rows in memory."""
+
+PATIENCE = 3.0
+"""Rounds of mini-epochs that may be missing, at the rate of the last, before Newton takes over."""
+
+RELAXATION = 1.25
+"""How far counts of rows solved in parts go beyond their part's solution."""
+
+REFINEMENT = 10
+"""Counts, a and b are scaled by this where the resolution is the limit."""
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class Solution:
+    """What is known of the rows in memory after solving.
+
+    ``v``: the best weights found, augmented, at scale 1; ``primal``: P(v) over these rows; ``gap``:
+    1 − D / P(v); ``a``: a / b as solved, augmented; ``b`` as refined; ``mini_epochs`` spent;
+    ``newton`` times called.
+    """
+
+    b: float
+    a: Vector | None = None
+    v: Vector | None = None
+    primal: float = math.inf
+    gap: float = 1.0
+    mini_epochs: int = 0
+    newton: int = 0
+
+
+class Others:
+    """The part of a that belongs to rows which are not in memory: fixed while those are solved."""
+
+    def __init__(
+        self, active: ActiveSet, counts: NDArray[np.int32], dual: Dual, rho: float
+    ) -> None:
+        held = np.zeros(len(dual.w) + 1)
+        kernels.combine(active.rows, counts.astype(np.float64) * active.signs, rho, held)
+        self.a = dual.augmented(1.0) - held
+        self.extension = float(dual.scalars[kernels.EXTENSION]) - _extension(active, counts)
+        self.steps = dual.steps - int(counts.sum(dtype=np.int64))
+
+    def objective_at(self, b: float) -> float:
+        """Their t/b − ‖a‖²/(2b²), with the sign of the shared part turned: what makes the held
+        rows' primal comparable with the whole dual."""
+        square = float(kernels.square_sum(self.a)) + self.extension
+        return self.steps / b - 0.5 * square / b**2
+
+
+def _extension(active: ActiveSet, counts: NDArray[np.int32]) -> float:
+    return float(kernels.dot(active.delta2 * counts, counts.astype(np.float64)))
+
+
+class Solver:
+    """Minimises P over the rows of an active set, what other rows add to a being fixed.
+
+    The problem: ½‖v − v₀‖² + Σ C_i max(0, 1 − m_i(v))² with v₀ the other rows' part of a, over b.
+
+    Rounds of one mini-epoch over all rows and LIVE_VISITS over those that moved or have a count.
+    The primal candidate is the average of a over the later mini-epochs, far better than the last
+    a; the dual is a itself. No clock decides anything.
+
+    Parameters
+    ----------
+    active, counts : the rows held, c_k of each (changed in place).
+    dual : a (changed in place).
+    rule : how rows are visited; its b is the resolution.
+    shuffle : n → the order of visits of the next mini-epoch over n rows.
+    alone : whether every row with a count is held (v₀ = 0).
+    """
+
+    def __init__(
+        self,
+        active: ActiveSet,
+        counts: NDArray[np.int32],
+        dual: Dual,
+        rule: Rule,
+        shuffle: Callable[[int], NDArray[np.int64]],
+        *,
+        alone: bool,
+    ) -> None:
+        self.active, self.counts, self.dual, self.rule = active, counts, dual, rule
+        self.shuffle = shuffle
+        self.cost = np.zeros(len(active))
+        np.divide(0.5, active.delta2, out=self.cost, where=active.signs != 0)
+        self.others = None if alone else Others(active, counts, dual, rule.rho)
+        self.found = Solution(rule.b)
+        self.total = np.zeros(len(dual.w) + 1)
+        self.summed = 0
+
+    def solve(self, target: float, mini_epochs: int) -> Solution:
+        """Until the rows' own gap is at most ``target``, or ``mini_epochs`` are spent."""
+        found, dual = self.found, self.dual
+        start = (dual.objective_at(self.rule.b), self.counts.copy())
+        gaps = [1.0]
+        while found.mini_epochs < mini_epochs:
+            moved = self._round(mini_epochs)
+            self._try(self.total / self.summed)
+            best = dual.objective if self.others is None else dual.objective_at(self.rule.b)
+            found.gap = 1.0 - best / found.primal
+            if found.gap <= target:
+                break
+            if not moved:
+                if not self._refine():
+                    break
+            elif len(gaps) > 1 and _crawls(gaps[-1], found.gap, target):
+                self._newton(target)
+                gaps = [1.0]
+                continue
+            gaps.append(found.gap)
+        if found.newton and dual.objective_at(self.rule.b) < start[0]:
+            self._take(start[1])  # too few mini-epochs to make Newton's counts pay
+        found.a = dual.augmented(1.0 / self.rule.b)
+        if self.others is not None:
+            self._overshoot(*start)
+        return found
+
+    def _overshoot(self, objective: float, before: NDArray[np.int32]) -> None:
+        """A part solved exactly while others stand still is followed by their moving on: counts
+        go RELAXATION times as far as they went (successive over-relaxation), if D still rises."""
+        solved = self.counts.copy()
+        moved = before + np.floor(RELAXATION * (solved.astype(np.float64) - before) + 0.5)
+        self._take(np.clip(moved, 0, kernels.COUNT_MAX).astype(np.int32))
+        if self.dual.objective_at(self.rule.b) < objective:
+            self._take(solved)
+
+    def _take(self, counts: NDArray[np.int32]) -> None:
+        self.counts[:] = counts
+        self._sum_afresh()
+
+    def _round(self, mini_epochs: int) -> bool:
+        """One mini-epoch over all rows, some over the live ones; whether anything moved."""
+        erred = np.zeros(len(self.active), dtype=np.uint8)
+        before = self.dual.updates
+        self._mini_epoch(self.shuffle(len(self.active)), erred)
+        moved = self.dual.updates > before
+        live = np.flatnonzero((erred != 0) | (self.counts > 0))
+        if self.summed >= self.found.mini_epochs // 2:
+            self.total[:] = 0.0  # the average is of the later half of all mini-epochs
+            self.summed = 0
+        for _ in range(min(LIVE_VISITS, mini_epochs - self.found.mini_epochs)):
+            self._mini_epoch(live[self.shuffle(len(live))], erred)
+        if not self.summed:
+            self._remember()
+        return moved
+
+    def _mini_epoch(self, positions: NDArray[np.int64], erred: NDArray[np.uint8]) -> None:
+        active = self.active
+        self.dual.visit(
+            self.rule, active.rows, positions, active.signs, active.delta2, self.counts, erred
+        )
+        self.found.mini_epochs += 1
+        self._remember()
+
+    def _remember(self) -> None:
+        self.total += self.dual.augmented(1.0 / self.rule.b)
+        self.summed += 1
+
+    def _try(self, v: Vector) -> None:
+        """Keep v if its P at the best of a few scales is the least so far."""
+        active = self.active
+        margins = np.empty(len(active))
+        kernels.margins(active.rows, active.signs, self.rule.rho, v, margins)
+        theta = 1.0
+        if self.others is None:
+            theta = newton.best_scale(v, margins, self.cost)
+        slacks = np.maximum(0.0, 1.0 - theta * margins)
+        primal = 0.5 * kernels.square_sum(theta * v - self._center())
+        primal += kernels.dot(self.cost * slacks, slacks)
+        if self.others is not None:
+            primal += self.others.objective_at(self.rule.b)
+        if primal < self.found.primal:
+            self.found.primal, self.found.v = primal, theta * v
+
+    def _center(self) -> Vector:
+        """v₀."""
+        if self.others is None:
+            return np.zeros(len(self.total))
+        return self.others.a / self.rule.b
+
+    def _newton(self, target: float) -> None:
+        """Newton's method from the best weights; counts from its slacks: c_k = b slack_k / Δ_k²."""
+        active, rho = self.active, self.rule.rho
+        assert self.found.v is not None
+        precision = target * 0.1**self.found.newton
+        v, margins = newton.minimise(
+            active.rows, active.signs, self.cost, rho, self.found.v, self._center(), precision
+        )
+        self.found.newton += 1
+        self._try(v)
+        dual = 2.0 * self.rule.b * self.cost * np.maximum(0.0, 1.0 - margins)
+        self.counts[:] = np.minimum(np.floor(dual + 0.5), kernels.COUNT_MAX)
+        self._sum_afresh()
+
+    def _sum_afresh(self) -> None:
+        """a and t from the counts."""
+        others, held = self.others, np.zeros(len(self.total))
+        factors = self.counts.astype(np.float64) * self.active.signs
+        kernels.combine(self.active.rows, factors, self.rule.rho, held)
+        extension = _extension(self.active, self.counts)
+        steps = int(self.counts.sum(dtype=np.int64))
+        if others is not None:
+            held += others.a
+            extension += others.extension
+            steps += others.steps
+        self.dual.settle(held[:-1].copy(), float(held[-1]), extension, steps)
+
+    def _refine(self) -> bool:
+        """A finer resolution: counts, a and b times a whole number, nothing lost. Only where the
+        counts of all rows are at hand."""
+        if self.others is not None:
+            return False
+        factor = self.dual.rescale(self.counts, REFINEMENT)
+        rule = self.rule
+        b = rule.b * factor
+        self.rule = Rule(b, rule.epsilon, rule.by_length, rule.unlearn, rule.rho)
+        self.found.b = b
+        return factor > 1
+
+
+def _crawls(before: float, gap: float, target: float) -> bool:
+    """Whether, at the rate of the last round, more than PATIENCE rounds are missing."""
+    rate = math.log(before / gap)
+    return rate <= 0.0 or math.log(gap / target) > PATIENCE * rate

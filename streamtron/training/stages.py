@@ -1,0 +1,113 @@
+"""Plans: which ε, which b, and when a stage is done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamtron import theory
+from streamtron.config import Settings
+
+FIRST_B = 5.0
+"""b/R² of the first stage at ε = 1, as in the paper."""
+
+UNLEARN_B = 500.0
+"""b/R² of an unlearning stage: its resolution."""
+
+ACCURACY = 0.05
+"""δ of (bl) where the upper bound is ‖a‖/t, which is tight: the stage promises 1/(1 + ε + δ)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One ε until it is done.
+
+    Parameters
+    ----------
+    epsilon : 0 < ε < 2.
+    unlearn : whether well classified rows give counts back (ε = 1 only).
+    b_relative : b/R^(1+ε) or b/R² as given by hand; None = chosen when the stage begins.
+    brief : auto only: the stage hands over after one reading, whether converged or not.
+    """
+
+    epsilon: float
+    unlearn: bool = False
+    b_relative: float | None = None
+    brief: bool = False
+
+    @property
+    def name(self) -> str:
+        """``"1"``, ``"0.1"`` … or ``"unlearn"``."""
+        return "unlearn" if self.unlearn else f"{self.epsilon:g}"
+
+
+def plan(settings: Settings) -> tuple[Stage, ...]:
+    """The stages of a run, in order.
+
+    Auto is ε = 1, which brackets γ_d whatever b is; then, if the tolerance is so loose that its
+    promise can meet it, ε = 0.1 with b from that bracket; then unlearning, which goes to the
+    optimum itself. The paper's own procedure is ε = 1 and 0.1, each to convergence.
+
+    Examples
+    --------
+    >>> [stage.name for stage in plan(Settings())]
+    ['1', 'unlearn']
+    >>> [stage.name for stage in plan(Settings(tol=0.3))]
+    ['1', '0.1', 'unlearn']
+    """
+    names = settings.stages
+    if names is None:
+        given = settings.b or (None, None)
+        brief = not settings.faithful
+        first = Stage(1.0, b_relative=given[0], brief=brief)
+        second = Stage(0.1, b_relative=given[1], brief=brief)
+        if settings.faithful:
+            return first, second
+        finish = Stage(1.0, unlearn=True)
+        if settings.b is None and settings.tol < promised_gap(second.epsilon):
+            return first, finish
+        return first, second, finish
+    b = settings.b or (None,) * len(names)
+    return tuple(
+        Stage(1.0, unlearn=True, b_relative=given)
+        if name == "unlearn"
+        else Stage(float(name), b_relative=given)
+        for name, given in zip(names, b, strict=True)
+    )
+
+
+def promised_gap(epsilon: float) -> float:
+    """The relative duality gap that a length stage promises: 1 − (1/(1 + ε + δ))²."""
+    return 1.0 - theory.promised_fraction_length(epsilon, ACCURACY) ** 2
+
+
+def b_scale(epsilon: float, settings: Settings, radius: float) -> float:
+    """What b is relative to: R^(1+ε) for the length variant, R² for steps."""
+    return radius ** (1.0 + epsilon) if settings.variant == "length" else radius**2
+
+
+def choose_b(stage: Stage, settings: Settings, radius: float, upper_bound: float | None) -> float:
+    """b of a stage that begins, in absolute terms.
+
+    Given by hand, or: 5 R² at ε = 1 (500 R² with unlearning); for other ε ≤ 1 from (bl) or (bt)
+    at the tightest upper bound known on γ_d (R if there is none), with the paper's δ where the
+    procedure is the paper's; 5 times b's scale for ε > 1, where the paper has no rule.
+
+    Parameters
+    ----------
+    radius : R, or what is known of it.
+    upper_bound : the tightest upper bound on γ_d so far, or None.
+    """
+    epsilon = stage.epsilon
+    scale = b_scale(epsilon, settings, radius)
+    if stage.b_relative is not None:
+        return stage.b_relative * scale
+    if stage.unlearn:
+        return UNLEARN_B * radius**2
+    if epsilon >= 1.0:
+        return FIRST_B * scale
+    gamma_up = min(upper_bound, radius) if upper_bound is not None else radius
+    if settings.variant == "steps":
+        # (bt) with its guard at ε < ½ asks for hundreds of readings, so the guard is left out
+        relative = ((1.0 - epsilon / 2.0) * (gamma_up / radius) ** 2) ** (1.0 - epsilon)
+        return float(radius**2 * relative * ACCURACY**-epsilon)
+    return theory.b_second_stage(radius, epsilon, gamma_up, 1.0 if settings.faithful else ACCURACY)

@@ -1,0 +1,284 @@
+"""The algorithm in plain lists: the slow twin that the package is held against.
+
+It imports nothing of the package. `Oracle` performs the same floating-point operations in the same
+order as the kernels, so that the two can be compared with ``==``. `Oracle.certificate` is a
+reference instead: its sums are correctly rounded.
+
+A row is a list of (column, value) with a label ±1; ``delta2`` holds Δ_k² per row; the reflected
+extended pattern is y_k = l_k (x_k, ρ, Δ_k e_k) and a = Σ c_k y_k.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import nnls
+
+Row = Sequence[tuple[int, float]]
+Order = Callable[[int, list[int]], list[int]]
+
+LARGEST_COUNT = 2**31 - 1
+
+
+class Certificate(NamedTuple):
+    """What a scan at frozen weights proves: directional ≤ primal ≤ γ_d ≤ upper."""
+
+    directional_margin: float
+    primal_margin: float
+    upper_bound: float
+    scale: float
+    """The s at which P(s) is smallest; w scaled by it is LIBLINEAR's w."""
+    length: float
+
+
+class Run(NamedTuple):
+    """What a run took; ``converged`` = it ended at a full epoch without an update."""
+
+    full_epochs: int
+    mini_epochs: int
+    updates: int
+    converged: bool
+
+
+def file_order(_epoch: int, rows: list[int]) -> list[int]:
+    """The order of the file, which is the paper's."""
+    return rows
+
+
+class Oracle:
+    """One learner over rows held in lists; ``variant`` is "steps" or "length"."""
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        labels: Sequence[int],
+        delta2: Sequence[float],
+        rho: float = 0.0,
+        *,
+        b: float = 1.0,
+        epsilon: float = 1.0,
+        variant: str = "length",
+        width: int | None = None,
+    ) -> None:
+        assert len(rows) == len(labels) == len(delta2)
+        assert variant in ("steps", "length")
+        self.rows, self.labels, self.delta2, self.rho = rows, labels, delta2, rho
+        self.b, self.epsilon, self.variant = b, epsilon, variant
+        columns = 1 + max((column for row in rows for column, _ in row), default=-1)
+        self.w = [0.0] * (columns if width is None else width)
+        self.bias = 0.0
+        self.counts = [0] * len(rows)
+        self.t = 0
+        self.sq_norm = 0.0
+
+    # --- one row ---
+
+    def margin(self, k: int) -> float:
+        """l (w·x + ρ w_bias), the nonzeros added in row order."""
+        dot = 0.0
+        for column, value in self.rows[k]:
+            dot += float(value) * self.w[column]
+        return self.labels[k] * (dot + self.rho * self.bias)
+
+    def extended_margin(self, k: int) -> float:
+        """y·a = l (w·x + ρ w_bias) + Δ² c."""
+        return self.margin(k) + self.delta2[k] * self.counts[k]
+
+    def sq_length(self, k: int) -> float:
+        """q = ‖y‖²."""
+        total = 0.0
+        for _, value in self.rows[k]:
+            total += float(value) * float(value)
+        return total + self.rho * self.rho + self.delta2[k]
+
+    def threshold(self) -> float:
+        """b t^(1−ε) or b ‖a‖^(1−ε); 0 at t = 0, and at ‖a‖ = 0 for the length variant."""
+        if self.t == 0:
+            return 0.0
+        if self.epsilon == 1.0:
+            return self.b
+        if self.variant == "steps":
+            return self.b * float(self.t) ** (1.0 - self.epsilon)
+        norm = math.sqrt(self.sq_norm)
+        return 0.0 if norm == 0.0 else self.b * norm ** (1.0 - self.epsilon)
+
+    def _add(self, k: int, m: int, extended: float, q: float) -> None:
+        """a ← a + m y, with everything that is carried along."""
+        factor = float(m) * self.labels[k]
+        for column, value in self.rows[k]:
+            self.w[column] += factor * float(value)
+        self.bias += factor * self.rho
+        self.sq_norm = max(0.0, self.sq_norm + (2.0 * m * extended + float(m) * m * q))
+        self.counts[k] += m
+        self.t += m
+
+    def visit(self, k: int) -> bool:
+        """a ← a + y if y·a ≤ threshold; whether it was."""
+        extended = self.extended_margin(k)
+        mistake = extended <= self.threshold()
+        if mistake:
+            self._add(k, 1, extended, self.sq_length(k))
+        return mistake
+
+    def visit_unlearn(self, k: int, b: float | None = None) -> int:
+        """a ← a + m y, m = max(⌊(b − y·a)/q + ½⌋, −c), clipped to what a count can hold."""
+        q = self.sq_length(k)
+        if q == 0.0:
+            return 0
+        extended = self.extended_margin(k)
+        m = math.floor(((self.b if b is None else b) - extended) / q + 0.5)
+        m = min(max(m, -self.counts[k]), LARGEST_COUNT - self.counts[k])
+        if m != 0:
+            self._add(k, m, extended, q)
+        return m
+
+    # --- epochs ---
+
+    def full_epoch(self, order: Sequence[int]) -> list[int]:
+        """Visit rows in this order; those that were misclassified, in the order met."""
+        return [k for k in order if self.visit(k)]
+
+    def mini_epoch(self, active: Sequence[int]) -> int:
+        """Visit the active set in this order; the number of updates."""
+        return sum(self.visit(k) for k in active)
+
+    def run(
+        self,
+        order: Order = file_order,
+        n_ep: int = 50,
+        faithful: bool = True,
+        max_epochs: int | None = None,
+    ) -> Run:
+        """The paper's procedure, up to a full epoch without an update (or ``max_epochs``).
+
+        The active set is the rows found misclassified in this full epoch; if not ``faithful``,
+        also every row with a count. Up to ``n_ep`` mini-epochs, or until one makes no update.
+        ``order(full epoch, rows)`` orders full and mini-epochs alike.
+        """
+        full = mini = 0
+        started = self.t
+        everything = list(range(len(self.rows)))
+        while max_epochs is None or full < max_epochs:
+            erred = self.full_epoch(order(full, everything))
+            full += 1
+            if not erred:
+                return Run(full, mini, self.t - started, True)
+            kept = [] if faithful else [k for k in everything if self.counts[k] > 0]
+            active = list(dict.fromkeys(erred + kept))
+            for _ in range(n_ep):
+                mini += 1
+                if self.mini_epoch(order(full - 1, active)) == 0:
+                    break
+        return Run(full, mini, self.t - started, False)
+
+    # --- what frozen weights prove ---
+
+    def rebuilt(self) -> tuple[list[float], float]:
+        """w and the bias weight summed afresh from the counts, correctly rounded."""
+        terms: list[list[float]] = [[] for _ in self.w]
+        for row, label, count in zip(self.rows, self.labels, self.counts, strict=True):
+            for column, value in row:
+                terms[column].append(count * label * float(value))
+        bias = math.fsum(
+            count * label * self.rho for label, count in zip(self.labels, self.counts, strict=True)
+        )
+        return [math.fsum(column) for column in terms], bias
+
+    def margins(self, w: Sequence[float], bias: float) -> list[float]:
+        """l (w·x + ρ w_bias) of every row for the weights given, correctly rounded."""
+        return [
+            label * math.fsum([*(float(v) * w[j] for j, v in row), self.rho * bias])
+            for row, label in zip(self.rows, self.labels, strict=True)
+        ]
+
+    def certificate(self) -> Certificate:
+        """The bounds that the counts prove. Needs t > 0 and ‖a‖ > 0."""
+        w, bias = self.rebuilt()
+        sq_weights = math.fsum([*(x * x for x in w), bias * bias])
+        extra = (d2 * c * c for d2, c in zip(self.delta2, self.counts, strict=True))
+        length = math.sqrt(math.fsum([sq_weights, *extra]))
+        margins = self.margins(w, bias)
+        extended = [m + d2 * c for m, d2, c in zip(margins, self.delta2, self.counts, strict=True)]
+        scale = best_scale(sq_weights, margins, self.delta2)
+        primal = primal_value(scale, sq_weights, margins, self.delta2)
+        return Certificate(
+            directional_margin=min(extended) / length,
+            primal_margin=1.0 / math.sqrt(2.0 * primal) if primal > 0.0 else math.inf,
+            upper_bound=length / self.t,
+            scale=scale,
+            length=length,
+        )
+
+
+def primal_value(
+    s: float, sq_weights: float, margins: Sequence[float], delta2: Sequence[float]
+) -> float:
+    """P(s) = ½ s² (‖w‖² + w_bias²) + Σ max(0, 1 − s m)²/(2Δ²); inf if a row with Δ = 0 has slack.
+
+    A slack of rounding size at Δ = 0 is none: it lies where s m = 1 was asked for.
+    """
+    terms = [0.5 * s * s * sq_weights]
+    for m, d2 in zip(margins, delta2, strict=True):
+        slack = max(0.0, 1.0 - s * m)
+        if d2 > 0.0:
+            terms.append(slack * slack / (2.0 * d2))
+        elif slack > 1e-14:
+            return math.inf
+    return math.fsum(terms)
+
+
+def best_scale(sq_weights: float, margins: Sequence[float], delta2: Sequence[float]) -> float:
+    """The s > 0 that minimises P(s), exactly: P' is linear between the breakpoints 1/m."""
+    hard = [m for m, d2 in zip(margins, delta2, strict=True) if d2 == 0.0]
+    if any(m <= 0.0 for m in hard):
+        return 0.0
+    least = max((1.0 / m for m in hard), default=0.0)
+    soft = [(m, 1.0 / d2) for m, d2 in zip(margins, delta2, strict=True) if d2 > 0.0]
+    # rows leave the sum at s = 1/m, the largest m first; those with m ≤ 0 never do
+    soft.sort(key=lambda pair: -pair[0])
+    for gone in range(len(soft) + 1):
+        slope = sq_weights + math.fsum(c * m * m for m, c in soft[gone:])
+        pull = math.fsum(c * m for m, c in soft[gone:])
+        end = 1.0 / soft[gone][0] if gone < len(soft) and soft[gone][0] > 0.0 else math.inf
+        if slope > 0.0 and pull / slope <= end:
+            return max(least, pull / slope)
+    return least
+
+
+def explicit(
+    rows: Sequence[Row], labels: Sequence[int], delta2: Sequence[float], rho: float
+) -> list[list[float]]:
+    """The reflected extended patterns y_k written out, as dense lists."""
+    width = 1 + max((column for row in rows for column, _ in row), default=-1)
+    patterns = []
+    for k, (row, label, d2) in enumerate(zip(rows, labels, delta2, strict=True)):
+        y = [0.0] * (width + 1 + len(rows))
+        for column, value in row:
+            y[column] = label * float(value)
+        y[width] = label * rho
+        y[width + 1 + k] = math.sqrt(d2)
+        patterns.append(y)
+    return patterns
+
+
+def gamma_d(
+    rows: Sequence[Row], labels: Sequence[int], delta2: Sequence[float], rho: float = 0.0
+) -> tuple[float, float]:
+    """A bracket, tight to rounding, around the maximum directional margin of a small set.
+
+    γ_d = min ‖Σ α_k y_k‖ over α ≥ 0, Σ α = 1: non-negative least squares on ‖Yᵀc‖² + (Σc − 1)²
+    finds the direction. The lower end is proven by the direction it gives, the upper by its
+    convex combination, so neither leans on the solver.
+    """
+    Y = np.array(explicit(rows, labels, delta2, rho))
+    scale = float(np.sqrt((Y * Y).sum(axis=1).max()))
+    system = np.vstack([Y.T / scale, np.ones(len(Y))])
+    target = np.zeros(len(system))
+    target[-1] = 1.0
+    c, _ = nnls(system, target)
+    a = Y.T @ c
+    length = float(np.linalg.norm(a))
+    return float((Y @ a).min()) / length, length / float(c.sum())

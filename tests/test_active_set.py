@@ -1,0 +1,103 @@
+"""The active set holds copies of rows, in the order they came, within its budget."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamtron.training.active_set import NONZERO_BYTES, ROW_BYTES, ActiveSet
+from tests.oracle import Row
+from tests.sources import csr
+
+prove = settings(max_examples=100, deadline=None, derandomize=True)
+
+nonzeros = st.dictionaries(st.integers(0, 9), st.integers(1, 9).map(float), max_size=6)
+chunks = st.lists(nonzeros.map(lambda row: sorted(row.items())), min_size=1, max_size=8)
+batches = st.lists(st.tuples(chunks, st.lists(st.integers(0, 7), unique=True)), max_size=6)
+
+
+def held(active: ActiveSet) -> list[Row]:
+    """The rows it holds, as lists."""
+    indptr, indices, values = active.rows
+    return [
+        [(int(indices[j]), float(values[j])) for j in range(indptr[k], indptr[k + 1])]
+        for k in range(len(active))
+    ]
+
+
+def fill(active: ActiveSet, rows: list[Row], wanted: list[int], first: int) -> int:
+    """Add the rows at ``wanted``; their numbers are ``first`` more, signs and Δ² follow them."""
+    numbers = np.arange(first, first + len(rows), dtype=np.int64)
+    signs = np.where(numbers % 2 == 0, 1, -1).astype(np.int8)
+    chosen = np.array(wanted, dtype=np.int64)
+    return active.add(csr(rows), chosen, numbers, signs, numbers / 4.0)
+
+
+def size(row: Row) -> int:
+    return NONZERO_BYTES * len(row) + ROW_BYTES
+
+
+@prove
+@given(batches, st.integers(0, 500))
+def test_it_holds_as_many_of_the_first_rows_as_fit_with_all_that_belongs_to_them(
+    made: list[tuple[list[Row], list[int]]], budget: int
+) -> None:
+    active, expected, numbers, spent = ActiveSet(budget), [], [], 0
+    for n, (rows, wanted) in enumerate(made):
+        wanted = [k for k in wanted if k < len(rows)]
+        fits = 0
+        for k in wanted:
+            if spent + size(rows[k]) > budget:
+                break
+            spent += size(rows[k])
+            fits += 1
+        assert fill(active, rows, wanted, 100 * n) == fits
+        expected += [rows[k] for k in wanted[:fits]]
+        numbers += [100 * n + k for k in wanted[:fits]]
+    assert held(active) == expected
+    assert active.numbers.tolist() == numbers
+    assert active.signs.tolist() == [1 if number % 2 == 0 else -1 for number in numbers]
+    assert active.delta2.tolist() == [number / 4 for number in numbers]
+    assert active.nbytes == spent <= budget
+    assert active.nonzeros == sum(map(len, expected))
+
+
+@prove
+@given(chunks, st.sets(st.integers(0, 7)))
+def test_retain_keeps_the_chosen_rows_and_room_for_more(rows: list[Row], kept: set[int]) -> None:
+    active = ActiveSet(10**6)
+    fill(active, rows, list(range(len(rows))), 0)
+    chosen = sorted(k for k in kept if k < len(rows))
+    active.retain(np.array(chosen, dtype=np.int64))
+    assert held(active) == [rows[k] for k in chosen]
+    assert active.numbers.tolist() == chosen
+    assert active.delta2.tolist() == [k / 4 for k in chosen]
+    assert fill(active, rows, [0], 100) == 1
+    assert held(active) == [*(rows[k] for k in chosen), rows[0]]
+    assert active.numbers.tolist() == [*chosen, 100]
+
+
+@prove
+@given(chunks)
+def test_after_clear_it_is_empty_and_fills_anew(rows: list[Row]) -> None:
+    active = ActiveSet(10**6)
+    fill(active, rows, list(range(len(rows))), 0)
+    active.clear()
+    assert (len(active), active.nbytes, active.nonzeros) == (0, 0, 0)
+    assert fill(active, rows, [0], 7) == 1
+    assert held(active) == [rows[0]]
+
+
+def test_its_rows_are_read_only() -> None:
+    active = ActiveSet(10**6)
+    fill(active, [[(0, 1.0)]], [0], 0)
+    assert not any(array.flags.writeable for array in active.rows)
+
+
+def test_growing_keeps_what_was_held() -> None:
+    active = ActiveSet(10**9)
+    for n in range(200):
+        fill(active, [[(n, float(n + 1))]], [0], n)
+    assert held(active) == [[(n, float(n + 1))] for n in range(200)]
+    assert active.numbers.tolist() == list(range(200))

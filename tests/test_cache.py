@@ -1,0 +1,471 @@
+"""The cache: found again, never wrong, never half, never larger than the disk."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import random
+import shutil
+from collections import namedtuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamtron.errors import DataError, FileDamaged, MachineError
+from streamtron.shards import Piece, cache_files, clear_cache, flat
+from streamtron.shards.cache import _load_sources, shown_bytes
+from streamtron.shards.flat import CachedShard, GroupReader, read_contents
+from tests.test_source import ListReader, Row, bits, small_blocks, source_of, write_shard
+
+
+@pytest.fixture(autouse=True)
+def _blocks_are_small() -> Iterator[None]:
+    with small_blocks():
+        yield
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    """Three shards: with values, with ones alone, with row weights; 7 + 9 + 6 rows."""
+    directory = tmp_path / "shards"
+    directory.mkdir()
+    plain: list[Row] = [(float(k % 2), 1.0, {k: k + 0.5, 9: -1.0}) for k in range(7)]
+    ones: list[Row] = [(float(k % 2), 1.0, {k: 1.0, 11: 1.0}) for k in range(9)]
+    weighted: list[Row] = [(float(k % 2), k / 4, {k: 2.0}) for k in range(6)]
+    for name, rows in (("a", plain), ("b", ones), ("c", weighted)):
+        write_shard(directory / f"{name}.svm", rows)
+    return directory
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the shards whose pieces were asked for."""
+    monkeypatch.setattr(ListReader, "opened", names := [])
+    return names
+
+
+def read(shards: Path, cache: Path, **options: Any) -> tuple[Any, ...]:
+    """All that one reading tells."""
+    with source_of(shards, cache, **options) as source:
+        chunks = [bits(chunk) for chunk in source.chunks()]
+        return chunks, source.labels, source.width, source.blocks, source.manifest
+
+
+def flat_files(cache: Path) -> list[Path]:
+    return sorted(cache.glob("*.cache"))
+
+
+# A later run -------------------------------------------------------------------------------------
+
+
+def test_a_later_run_never_opens_the_shards_and_learns_the_same(
+    shards: Path, cache: Path, opened: list[str]
+) -> None:
+    first = read(shards, cache)
+    assert opened == ["a.svm", "b.svm", "c.svm"]
+    assert read(shards, cache) == first
+    assert opened == ["a.svm", "b.svm", "c.svm"]
+    assert len(flat_files(cache)) == 3
+
+
+def test_only_a_changed_shard_is_read_again_where_the_phase_stays(
+    shards: Path, cache: Path, opened: list[str]
+) -> None:
+    read(shards, cache)
+    rows: list[Row] = [(float(k % 2), 1.0, {k: 1.0, 12: 1.0}) for k in range(9)]
+    write_shard(shards / "b.svm", rows)
+    opened.clear()
+    found = read(shards, cache)
+    assert opened == ["b.svm"]
+    assert found == read(shards, cache.with_name("fresh"))
+    assert len(flat_files(cache)) == 3, "the old file of b.svm is removed"
+
+
+def test_shards_whose_phase_moved_are_read_again(
+    shards: Path, cache: Path, opened: list[str]
+) -> None:
+    read(shards, cache)
+    write_shard(shards / "b.svm", [(1.0, 1.0, {k: 1.0}) for k in range(8)])
+    opened.clear()
+    found = read(shards, cache)
+    assert opened == ["b.svm", "c.svm"]
+    assert found == read(shards, cache.with_name("fresh"))
+
+
+def test_another_way_of_reading_does_not_use_the_file(
+    shards: Path, cache: Path, opened: list[str]
+) -> None:
+    from streamtron.shards import Reading
+
+    read(shards, cache)
+    read(shards, cache, reading=Reading(weights_in_label=True))
+    assert len(opened) == 6
+    assert len(flat_files(cache)) == 6
+
+
+def test_another_version_of_the_format_is_made_afresh_with_a_warning(
+    shards: Path,
+    cache: Path,
+    opened: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first = read(shards, cache)
+    monkeypatch.setattr(flat, "FORMAT_VERSION", flat.FORMAT_VERSION + 1)
+    with caplog.at_level(logging.WARNING, "streamtron"):
+        assert read(shards, cache) == first
+    assert len(opened) == 6
+    assert caplog.text.count("another version") == 3
+
+
+def test_the_bytes_of_a_cache_file_do_not_depend_on_how_the_reader_cuts(
+    shards: Path, cache: Path
+) -> None:
+    class Crumbs(ListReader):
+        def pieces(self) -> Iterator[Piece]:
+            for piece in super().pieces():
+                for k in range(len(piece.codes)):
+                    a, b = piece.indptr[k : k + 2]
+                    yield Piece(
+                        piece.indptr[k : k + 2] - a,
+                        piece.indices[a:b],
+                        None if piece.values is None else piece.values[a:b],
+                        piece.codes[k : k + 1],
+                        piece.classes,
+                        np.ones(1) if piece.weights is None else piece.weights[k : k + 1],
+                        lambda i, place=piece.place, k=k: place(k + i),
+                    )
+
+    other = cache.with_name("crumbs")
+    assert read(shards, cache) == read(shards, other, open_reader=Crumbs)
+    files, crumbs = flat_files(cache), flat_files(other)
+    assert [f.name for f in files] == [f.name for f in crumbs]
+    assert [f.read_bytes() for f in files] == [f.read_bytes() for f in crumbs]
+
+
+def test_values_and_weights_that_are_all_one_take_no_room(shards: Path, cache: Path) -> None:
+    read(shards, cache)
+    sizes = {}
+    for file in flat_files(cache):
+        contents = read_contents(str(file))
+        assert contents is not None
+        rows, nonzeros = (sum(e[k] for e in contents.entries) for k in (1, 2))
+        sizes[rows] = contents.bytes - 8 * rows - 4 * nonzeros
+    assert sizes == {7: 4 * 14, 9: 0, 6: 4 * 6 + 8 * 6}
+
+
+# Damage ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def flipped(path: Path, bit: int) -> Iterator[None]:
+    """One bit of a file is the other way round for a while."""
+    flip(path, bit)
+    yield
+    flip(path, bit)
+
+
+def flip(path: Path, bit: int) -> None:
+    with path.open("r+b", buffering=0) as file:
+        file.seek(bit // 8)
+        byte = file.read(1)[0] ^ 1 << bit % 8
+        file.seek(bit // 8)
+        file.write(bytes([byte]))
+
+
+def read_all(path: Path) -> list[Any]:
+    contents = read_contents(str(path))
+    assert contents is not None
+    return list(CachedShard(str(path), "a.svm", 0, contents).pieces())
+
+
+def test_every_flipped_bit_of_head_footer_and_end_is_noticed(shards: Path, cache: Path) -> None:
+    read(shards, cache)
+    path = flat_files(cache)[0]
+    contents = read_contents(str(path))
+    assert contents is not None
+    footer = contents.entries[-1].offset + contents.entries[-1].bytes
+    for byte in [*range(len(flat._HEAD)), *range(footer, path.stat().st_size)]:
+        for bit in range(8 * byte, 8 * byte + 8):
+            with flipped(path, bit), pytest.raises(FileDamaged, match=path.name):
+                read_contents(str(path))
+    assert read_contents(str(path)) == contents
+
+
+def test_two_thousand_random_flips_never_give_wrong_data(shards: Path, cache: Path) -> None:
+    read(shards, cache)
+    rng = random.Random(0)
+    for path in flat_files(cache):
+        bits_there = 8 * path.stat().st_size
+        for _ in range(700):
+            with (
+                flipped(path, rng.randrange(bits_there)),
+                pytest.raises(FileDamaged, match=path.name),
+            ):
+                read_all(path)
+        assert read_all(path)
+
+
+def test_a_file_cut_off_anywhere_is_damaged(shards: Path, cache: Path) -> None:
+    read(shards, cache)
+    path = flat_files(cache)[0]
+    for length in reversed(range(path.stat().st_size)):
+        os.truncate(path, length)
+        with pytest.raises(FileDamaged):
+            read_all(path)
+
+
+def test_a_flipped_bit_is_named_with_file_and_block_in_every_later_reading(
+    shards: Path, cache: Path
+) -> None:
+    read(shards, cache)
+    with source_of(shards, cache) as source:
+        list(source.chunks())
+        [path] = [f for f in flat_files(cache) if len(read_all(f)[0].codes) == 3]  # b.svm
+        contents = read_contents(str(path))
+        assert contents is not None
+        entry = contents.entries[1]
+        flip(path, 8 * (entry.offset + 5))
+        with pytest.raises(FileDamaged, match=f"{path.name}, block 2: the checksum differs"):
+            list(source.chunks([[0, 4], [2]]))
+        assert [len(chunk) for chunk in source.chunks([[0, 1], [3]])] == [10, 5]
+        os.truncate(path, entry.offset + 3)
+        with pytest.raises(FileDamaged, match=path.name):
+            list(source.chunks())
+    clear_cache(str(cache))
+    assert len(read(shards, cache)[0]) == 5
+
+
+def test_a_file_under_another_files_name_is_refused(shards: Path, cache: Path) -> None:
+    read(shards, cache)
+    files = flat_files(cache)
+    shutil.copy(files[0], files[1])
+    with pytest.raises(FileDamaged, match="the cache of something else"):
+        read(shards, cache)
+
+
+def test_a_damaged_list_of_sources_costs_a_reading_and_a_warning(
+    shards: Path, cache: Path, opened: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    first = read(shards, cache)
+    path = cache / "manifest.json"
+    for bit in range(8 * path.stat().st_size):
+        with flipped(path, bit):
+            assert _load_sources(str(cache)) == {}
+    flip(path, 300)
+    opened.clear()
+    caplog.clear()
+    assert read(shards, cache) == first
+    assert opened == ["a.svm", "b.svm", "c.svm"]
+    assert "manifest.json: damaged" in caplog.text
+    assert len(_load_sources(str(cache))) == 3
+
+
+# Interruption and room ---------------------------------------------------------------------------
+
+
+def test_a_reading_left_early_keeps_whole_shards_and_no_part(
+    shards: Path, cache: Path, opened: list[str]
+) -> None:
+    with source_of(shards, cache) as source:
+        chunks = source.chunks()
+        next(chunks), next(chunks)
+        source.close()
+    names = sorted(path.name for path in cache.iterdir())
+    assert all(name.endswith((".cache", "manifest.json")) for name in names), names
+    whole = len(flat_files(cache))
+    assert whole < 3
+    opened.clear()
+    assert read(shards, cache) == read(shards, cache.with_name("fresh"))
+    assert opened[: 3 - whole] == ["a.svm", "b.svm", "c.svm"][whole:]
+
+
+def test_a_reading_that_fails_keeps_whole_shards_and_no_part(
+    shards: Path, cache: Path, opened: list[str]
+) -> None:
+    write_shard(shards / "b.svm", [(float(k), 1.0, {}) for k in range(9)])
+    with pytest.raises(DataError, match="third label"):
+        read(shards, cache)
+    assert len(flat_files(cache)) == 1
+    assert {path.name for path in cache.iterdir()} == {flat_files(cache)[0].name, "manifest.json"}
+    opened.clear()
+    read(shards, cache, most_labels=None)
+    assert opened == ["b.svm", "c.svm"]
+
+
+def test_every_whole_shard_of_a_failed_reading_is_known_to_the_next(
+    tmp_path: Path, cache: Path, opened: list[str]
+) -> None:
+    many = tmp_path / "many"
+    many.mkdir()
+    for number in range(11):
+        write_shard(many / f"{number:02}.svm", [(number // 10 + 0.0, 1.0, {number: 1.5})])
+    with pytest.raises(DataError):
+        read(many, cache, most_labels=1)
+    opened.clear()
+    read(many, cache)
+    assert opened == ["10.svm"]
+
+
+def disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 0, free))
+
+
+def test_a_disk_without_room_is_refused_before_much_is_written(
+    shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total = sum(file.stat().st_size for file in shards.iterdir())
+
+    class Telling(ListReader):
+        bytes_read = 1
+
+    needed = (8 * 7 + 8 * 14) * total  # the first piece's bytes in the cache for one byte of source
+    disk(monkeypatch, needed - 1)
+    with pytest.raises(MachineError) as caught:
+        read(shards, cache, open_reader=Telling)
+    assert f"needs about {shown_bytes(needed)}, and {shown_bytes(needed - 1)} are free" in str(
+        caught.value
+    )
+    assert cache_files(str(cache)) == []
+    disk(monkeypatch, needed)
+    assert len(read(shards, cache, open_reader=Telling)[0]) == 5
+
+
+def test_a_disk_that_fills_while_the_cache_grows_is_refused(
+    shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk(monkeypatch, 8 * 5 + 8 * 10 - 1)
+    with pytest.raises(MachineError, match=r"the next rows of the cache need 0\.0 MB"):
+        read(shards, cache)
+    assert cache_files(str(cache)) == []
+
+
+def test_a_full_disk_is_a_sentence_and_leaves_no_part(
+    shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(MachineError, match=r"the disk is full .*--cache-dir"):
+        read(shards, cache)
+    assert cache_files(str(cache)) == []
+
+
+def test_a_cache_directory_that_cannot_be_made_is_a_sentence(shards: Path, cache: Path) -> None:
+    cache.write_text("a file")
+    with pytest.raises(MachineError, match=r"cannot be written .*--cache-dir"):
+        read(shards, cache)
+
+
+def test_what_a_killed_run_left_is_removed_and_what_a_living_one_writes_is_not(
+    shards: Path, cache: Path
+) -> None:
+    cache.mkdir()
+    (cache / "dead.tmp").write_text("half a shard")
+    with open(cache / "living.tmp", "w") as living:
+        fcntl.flock(living, fcntl.LOCK_EX)
+        read(shards, cache)
+    assert sorted(path.name for path in cache.glob("*.tmp")) == ["living.tmp"]
+
+
+def test_clearing_removes_what_is_ours_and_nothing_else(shards: Path, cache: Path) -> None:
+    read(shards, cache)
+    (cache / "mine.txt").write_text("keep")
+    size = sum(os.stat(path).st_size for path in cache_files(str(cache)))
+    assert clear_cache(str(cache)) == size > 0
+    assert [path.name for path in cache.iterdir()] == ["mine.txt"]
+    assert clear_cache(str(cache / "nowhere")) == 0
+
+
+# Buffers -----------------------------------------------------------------------------------------
+
+
+def test_chunks_that_are_kept_keep_their_rows(shards: Path, cache: Path) -> None:
+    with source_of(shards, cache) as source:
+        first = [bits(chunk) for chunk in source.chunks()]
+        kept = list(source.chunks([[k] for k in (0, 1, 2, 3, 4)] * 4))
+        assert [bits(chunk) for chunk in kept] == first * 4
+
+
+def test_chunks_that_are_not_kept_share_few_buffers(
+    shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: list[GroupReader] = []
+
+    class Watched(GroupReader):
+        def __init__(self) -> None:
+            super().__init__()
+            readers.append(self)
+
+    monkeypatch.setattr("streamtron.shards.source.GroupReader", Watched)
+    with source_of(shards, cache) as source:
+        list(source.chunks())
+        for _ in range(3):
+            for _ in source.chunks([[k % 5] for k in range(200)]):
+                # One here, two waiting, one in the reader's hand, one to spare.
+                assert len(readers[0]._buffers) <= 6
+    assert len(readers) == 1, "the next reading goes on with the same buffers"
+
+
+def test_a_buffer_is_used_again_as_soon_as_nobody_holds_it(shards: Path, cache: Path) -> None:
+    with source_of(shards, cache) as source:
+        list(source.chunks())
+        whole = source._whole
+    assert whole is not None
+    reader = GroupReader()
+    with reader.files:
+        chunk = reader.chunk(whole.picks[0], ((0, 5),))
+        at = chunk.rows.indptr.ctypes.data
+        codes = chunk.codes
+        del chunk
+        other = reader.chunk(whole.picks[1], ((5, 10),))
+        assert other.rows.indptr.ctypes.data != at, "the codes of the first are still held"
+        del codes, other
+        assert reader.chunk(whole.picks[0], ((0, 5),)).rows.indptr.ctypes.data == at
+
+
+def test_many_files_are_read_with_few_descriptors(tmp_path: Path, cache: Path) -> None:
+    for number in range(9):
+        write_shard(tmp_path / f"{number}.svm", [(1.0, 1.0, {number: 1.5})])
+    wanted = [([2.0 - 0.5], [k]) for k in range(9)]
+    with source_of(tmp_path, cache) as source:
+        list(source.chunks())
+        whole = source._whole
+    assert whole is not None
+    files = flat.OpenFiles(most=2)
+    with files:
+        for pick in (pick for block in whole.picks for pick in block):
+            files.descriptor(pick.shard.path)
+            assert len(files._descriptors) <= 2
+    found = [
+        (piece.values.tolist(), piece.indices.tolist())
+        for block in whole.picks
+        for pick in block
+        for piece in pick.shard.pieces()
+        if piece.values is not None
+    ]
+    assert found == wanted
+
+
+def test_a_shard_file_is_told_apart_by_its_time_alone(
+    shards: Path, cache: Path, opened: list[str]
+) -> None:
+    read(shards, cache)
+    status = (shards / "b.svm").stat()
+    os.utime(shards / "b.svm", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    opened.clear()
+    read(shards, cache)
+    assert opened == ["b.svm"]

@@ -1,0 +1,391 @@
+"""What a frozen scan proves, held against exact arithmetic and against γ_d of small sets."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from streamtron import kernels
+from streamtron.certificate import Certificate, Evidence, least_primal
+from streamtron.chunk import freeze
+from streamtron.config import Settings
+from streamtron.training.learner import Learner
+from streamtron.training.loop import train
+from tests.oracle import Oracle, Row, best_scale, gamma_d, primal_value
+from tests.sources import ListSource, csr, random_rows
+
+prove = settings(max_examples=100, deadline=None, derandomize=True)
+
+ROUNDING = 1e-9
+"""Relative room for the rounding of the reference solver and of sums of a few terms."""
+
+COLUMNS = 5
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A small set and the state that some updates have left."""
+
+    rows: list[Row]
+    signs: list[int]
+    delta2: list[float]
+    rho: float
+    w: list[float]
+    bias: float
+    counts: list[int]
+
+    def evidence(self, scale: float, threshold: float = 0.0, part: slice = slice(None)) -> Evidence:
+        """A scan of the rows, or of a part of them."""
+        evidence = Evidence(scale, COLUMNS)
+        signs = np.array(self.signs[part], dtype=np.int8)
+        delta2, counts = np.array(self.delta2[part]), np.array(self.counts[part], dtype=np.int32)
+        w = np.array(self.w)
+        freeze(signs, delta2, counts, w)
+        kernels.scan(
+            csr(self.rows[part]), signs, delta2, counts, self.rho, self.bias, threshold, w, scale,
+            evidence.bins, evidence.fresh, evidence.sums, evidence.totals,
+            np.zeros(len(signs), dtype=np.uint8),
+        )  # fmt: skip
+        return evidence
+
+    def certificate(self, scale: float | None = None) -> Certificate:
+        hard = all(d2 == 0.0 for d2 in self.delta2)
+        around = self.best_scale or 1.0 if scale is None else scale
+        return self.evidence(around).certificate(np.array(self.w), self.bias, hard=hard)[0]
+
+    @property
+    def sq_weights(self) -> float:
+        return math.fsum([*(x * x for x in self.w), self.bias * self.bias])
+
+    @property
+    def margins(self) -> list[float]:
+        twin = Oracle(self.rows, self.signs, self.delta2, self.rho, width=COLUMNS)
+        return twin.margins(self.w, self.bias)
+
+    @property
+    def best_scale(self) -> float:
+        return best_scale(self.sq_weights, self.margins, self.delta2)
+
+    def primal(self, s: float) -> float:
+        return primal_value(s, self.sq_weights, self.margins, self.delta2)
+
+    @property
+    def exact_sq_length(self) -> Fraction:
+        """‖Σ c_k y_k‖² without rounding."""
+        sums, bias, extension = [Fraction(0)] * COLUMNS, Fraction(0), Fraction(0)
+        for row, sign, d2, c in zip(self.rows, self.signs, self.delta2, self.counts, strict=True):
+            for column, value in row:
+                sums[column] += c * sign * Fraction(float(np.float32(value)))
+            bias += c * sign * Fraction(self.rho)
+            extension += Fraction(d2) * c * c
+        return sum((x * x for x in sums), Fraction(0)) + bias * bias + extension
+
+
+quarters = st.integers(-8, 8).filter(bool).map(lambda n: n / 4)
+
+
+@st.composite
+def trained_sets(draw: st.DrawFn, hard: bool = False) -> Trained:
+    """Rows after some visits in any order; where ``hard``, column 0 separates them."""
+    n = draw(st.integers(2, 7))
+    columns = st.integers(1 if hard else 0, COLUMNS - 1)
+    rows: list[Row] = []
+    signs = [draw(st.sampled_from([-1, 1])) for _ in range(n)]
+    for sign in signs:
+        row = draw(st.dictionaries(columns, quarters, max_size=4))
+        if hard:
+            row[0] = sign * draw(st.sampled_from([0.5, 1.0, 2.0]))
+        rows.append(sorted(row.items()))
+    delta2 = [0.0 if hard else draw(st.sampled_from([0.25, 1.0, 1.0, 4.0])) for _ in range(n)]
+    rho = draw(st.sampled_from([0.0, 0.5, 1.0]))
+    twin = Oracle(
+        rows, signs, delta2, rho, width=COLUMNS,
+        b=draw(st.floats(0.1, 200.0)), epsilon=draw(st.sampled_from([0.1, 0.5, 1.0, 1.5])),
+        variant=draw(st.sampled_from(["steps", "length"])),
+    )  # fmt: skip
+    for k in draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=60)):
+        if draw(st.booleans()):
+            twin.visit(k)
+        else:
+            twin.visit_unlearn(k)
+    assume(twin.t > 0)
+    return Trained(rows, signs, delta2, rho, twin.w, twin.bias, twin.counts)
+
+
+# --- the bracket ---
+
+
+@prove
+@given(trained_sets())
+def test_soft_bounds_bracket_the_best_margin_after_any_updates(case: Trained) -> None:
+    low, high = gamma_d(case.rows, case.signs, case.delta2, case.rho)
+    found = case.certificate()
+    assert found.directional_margin <= high * (1 + ROUNDING)
+    assert found.primal_margin <= high * (1 + ROUNDING)
+    assert found.upper_bound is not None
+    assert found.upper_bound >= low * (1 - ROUNDING)
+    assert found.rows_scanned == len(case.rows)
+
+
+@prove
+@given(trained_sets())
+def test_the_primal_margin_is_never_below_the_directional_one_at_the_best_scale(
+    case: Trained,
+) -> None:
+    found = case.certificate()
+    assert found.primal_margin >= found.directional_margin * (1 - 1e-4)
+
+
+@prove
+@given(trained_sets(hard=True))
+def test_hard_margin_bounds_bracket_the_best_margin_and_the_primal_is_the_directional(
+    case: Trained,
+) -> None:
+    low, high = gamma_d(case.rows, case.signs, case.delta2, case.rho)
+    found = case.certificate(scale=1.0)
+    assert found.upper_bound is not None
+    assert found.primal_margin == found.directional_margin <= high * (1 + ROUNDING)
+    assert found.upper_bound >= low * (1 - ROUNDING)
+    if found.directional_margin > 0:
+        least = min(m for m in case.margins)
+        assert found.scale * least == pytest.approx(1.0)
+
+
+@prove
+@given(trained_sets())
+def test_the_gap_is_primal_less_dual_over_primal(case: Trained) -> None:
+    found = case.certificate()
+    assert found.upper_bound is not None
+    P, D = 0.5 / found.primal_margin**2, 0.5 / found.upper_bound**2
+    assert found.relative_duality_gap == pytest.approx(max(0.0, (P - D) / P), abs=1e-12)
+
+
+def test_a_lower_bound_above_the_upper_by_rounding_is_a_gap_of_0() -> None:
+    assert Certificate(0.5, 1.0 + 1e-15, 1.0, 10, 1.0).relative_duality_gap == 0.0
+
+
+@pytest.mark.parametrize(
+    "found", [Certificate(0.5, 0.5, None, 10, 1.0), Certificate(-1.0, -1.0, 1.0, 10, 1.0)]
+)
+def test_without_an_upper_bound_or_a_positive_margin_nothing_is_proven(found: Certificate) -> None:
+    assert found.relative_duality_gap == 1.0
+
+
+@prove
+@given(trained_sets())
+def test_without_counts_of_its_own_a_scan_gives_no_upper_bound(case: Trained) -> None:
+    found, _ = case.evidence(1.0).certificate(
+        np.array(case.w), case.bias, hard=False, counted=False
+    )
+    assert found.upper_bound is None
+
+
+@prove
+@given(trained_sets())
+def test_drift_is_the_distance_of_the_carried_weights_from_the_counts(case: Trained) -> None:
+    drifted = replace(case, w=[case.w[0] + 3.0, *case.w[1:]])
+    fresh = math.sqrt(math.fsum(x * x for x in case.w))
+    assume(fresh > 0)
+    assert drifted.certificate(1.0).drift == pytest.approx(3.0 / fresh)
+
+
+# --- min over s of P(s) ---
+
+
+@prove
+@given(trained_sets(), st.floats(-3.0, 3.0))
+def test_least_primal_is_never_below_the_true_least_whatever_the_first_scale(
+    case: Trained, doublings: float
+) -> None:
+    assume(case.best_scale > 0)
+    scale = case.best_scale * 2.0**doublings
+    primal, s = least_primal(case.evidence(scale).bins, scale, case.sq_weights)
+    assert primal >= case.primal(case.best_scale) * (1 - 1e-12)
+    assert primal >= case.primal(s) * (1 - 1e-12)
+
+
+@prove
+@given(trained_sets())
+def test_least_primal_is_exact_at_the_best_scale(case: Trained) -> None:
+    assume(case.best_scale > 0)
+    scale = case.best_scale
+    primal, _ = least_primal(case.evidence(scale).bins, scale, case.sq_weights)
+    assert primal == pytest.approx(case.primal(scale), rel=1e-12)
+
+
+@prove
+@given(trained_sets(), st.floats(-1.0, 1.0))
+def test_least_primal_exceeds_the_truth_by_no_more_than_the_rows_of_one_bin_can_add(
+    case: Trained, doublings: float
+) -> None:
+    assume(case.best_scale > 0)
+    scale = case.best_scale * 2.0**doublings
+    primal, _ = least_primal(case.evidence(scale).bins, scale, case.sq_weights)
+    width = kernels.BIN_WIDTH * case.best_scale / scale
+    near = [
+        d2
+        for m, d2 in zip(case.margins, case.delta2, strict=True)
+        if abs(1.0 - case.best_scale * m) <= width
+    ]
+    most = sum(width * width / (2.0 * d2) for d2 in near)
+    assert primal <= (case.primal(case.best_scale) + most) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("factor", [0.5, 0.8, 1.3, 2.0])
+def test_least_primal_is_within_1e_5_of_the_least_where_the_scale_is_within_a_factor_2(
+    seed: int, factor: float
+) -> None:
+    rows, signs = random_rows(seed, 400, COLUMNS)
+    w = np.random.default_rng(seed).normal(size=COLUMNS).tolist()
+    case = Trained(rows, signs, [1.0] * 400, 1.0, w, 0.1, [0] * 400)
+    least, scale = case.primal(case.best_scale), factor * case.best_scale
+    primal, _ = least_primal(case.evidence(scale).bins, scale, case.sq_weights)
+    assert least * (1 - 1e-12) <= primal <= least * (1 + 1e-5)
+
+
+# --- rounding ---
+
+counts = st.one_of(st.integers(0, 5), st.integers(2**30, 2**31 - 1))
+wild = st.floats(-1000.0, 1000.0, width=32, allow_subnormal=False).filter(bool)
+
+
+@st.composite
+def counted_sets(draw: st.DrawFn) -> Trained:
+    n = draw(st.integers(1, 12))
+    nonzeros = st.dictionaries(st.integers(0, COLUMNS - 1), wild, max_size=COLUMNS)
+    rows = [sorted(draw(nonzeros).items()) for _ in range(n)]
+    signs = [draw(st.sampled_from([-1, 1])) for _ in range(n)]
+    delta2 = [draw(st.sampled_from([0.0, 1e-8, 1.0])) for _ in range(n)]
+    c = draw(st.lists(counts, min_size=n, max_size=n).filter(any))
+    return Trained(rows, signs, delta2, draw(st.floats(0.0, 2.0)), [0.0] * COLUMNS, 0.0, c)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(counted_sets())
+def test_the_widened_upper_bound_is_never_below_the_exact_one(case: Trained) -> None:
+    upper, rounding = case.evidence(1.0).upper_bound()
+    assert upper is not None
+    assert Fraction(upper) ** 2 * sum(case.counts) ** 2 >= case.exact_sq_length
+    assert 0.0 <= rounding < 1e-9
+
+
+def cancelling(seed: int) -> Trained:
+    """Pairs of opposite rows with counts near 2³¹, which leave little of large sums."""
+    rng = np.random.default_rng(seed)
+    rows: list[Row] = []
+    signs, c = [], []
+    for _ in range(20):
+        row = [(j, float(np.float32(rng.normal()))) for j in range(COLUMNS)]
+        rows += [row, row]
+        signs += [1, -1]
+        c += [2**31 - 1 - int(rng.integers(5)), 2**31 - 1 - int(rng.integers(5))]
+    return Trained(rows, signs, [0.0] * 40, 0.1, [0.0] * COLUMNS, 0.0, c)
+
+
+def test_without_the_widening_rounding_would_put_upper_bounds_below_the_truth() -> None:
+    too_small = 0
+    for seed in range(50):
+        case = cancelling(seed)
+        upper, rounding = case.evidence(1.0).upper_bound()
+        assert upper is not None
+        bare, t = Fraction(upper - rounding), sum(case.counts)
+        too_small += bare**2 * t**2 < case.exact_sq_length
+        assert Fraction(upper) ** 2 * t**2 >= case.exact_sq_length
+    assert too_small >= 5
+
+
+@prove
+@given(counted_sets())
+def test_the_squared_norm_is_that_of_the_counts(case: Trained) -> None:
+    evidence = case.evidence(1.0)
+    size = sum(
+        c * math.sqrt(sum(v * v for _, v in row) + case.rho**2 + d2)
+        for row, d2, c in zip(case.rows, case.delta2, case.counts, strict=True)
+    )
+    assert evidence.sq_norm == pytest.approx(float(case.exact_sq_length), abs=1e-13 * size**2)
+    assert evidence.steps == sum(case.counts)
+
+
+# --- only complete frozen scans ---
+
+
+@prove
+@given(trained_sets())
+def test_a_scan_of_a_part_of_the_rows_says_how_few_it_saw(case: Trained) -> None:
+    half = len(case.rows) // 2
+    assert (
+        case.evidence(1.0, part=slice(half))
+        .certificate(np.array(case.w), case.bias, hard=False)[0]
+        .rows_scanned
+        == half
+    )
+
+
+class Watched(Learner):
+    """A learner that notices when what it scans moves under its eyes."""
+
+    rows = proven = refused = 0
+    before: tuple[bytes, bytes] = b"", b""
+
+    def state(self) -> tuple[bytes, bytes]:
+        return self.dual.w.tobytes(), self.counts.tobytes()
+
+    def begin_reading(self, reading: int, scale: float | None = None) -> None:
+        super().begin_reading(reading, scale)
+        self.before = self.state()
+
+    def finish_reading(self) -> None:
+        certificate, moved = self.certificate, self.state() != self.before
+        scanned = self.evidence is not None and self.evidence.totals[kernels.ROWS]
+        super().finish_reading()
+        if self.certificate is certificate:
+            self.refused += moved
+            return
+        assert not moved, "a certificate came out of a reading in which a row moved"
+        assert scanned == self.rows, "a certificate of a part of the rows"
+        self.proven += 1
+
+
+@pytest.mark.parametrize("active_set", [0, 500, 2_000, 10**9])
+@pytest.mark.parametrize("stage", ["auto", "1,0.1", "unlearn"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_reading_in_which_a_row_moved_gives_no_certificate(
+    seed: int, stage: str, active_set: int
+) -> None:
+    rows, labels = random_rows(seed, 160, 6)
+    chosen = Settings(stage=stage, active_set=active_set, tol=1e-4, max_epochs=12, mini_epochs=5)
+    source = ListSource(csr(rows), labels, block_rows=8)
+    learner = Watched(chosen, source.labels)
+    learner.rows = len(rows)
+    train(source, [learner], chosen)
+    assert learner.proven > 0
+    assert learner.refused > 0
+    assert learner.certificate is not None
+    assert learner.certificate.rows_scanned == 160
+
+
+def test_mini_epochs_run_in_the_middle_of_a_calm_reading_cost_it_its_certificate() -> None:
+    """All rows are calm (y·a > b) but give counts back when a full active set is visited."""
+    rows: list[Row] = [[(0, 1.0)], [(1, 1.0)], *([[(0, 1.0)]] * 4)]
+    room_for_one = 40
+    chosen = Settings(stage="unlearn", active_set=room_for_one, rho=0, C=0.5, tol=1e-9)
+    source = ListSource(csr(rows), [1, -1, 1, 1, 1, 1])
+    learner = Watched(chosen, source.labels)
+    learner.rows = len(rows)
+    chunk = next(source.chunks())
+    learner.begin_reading(0)
+    learner.take(chunk, np.arange(6))
+    learner.finish_reading()
+    learner.counts[:6] = 1000
+    learner.dual.settle(np.array([5000.0, -1000.0]), 0.0, 6e6, 6000)
+    learner.mode = "train"
+    learner.begin_reading(1)
+    learner.take(chunk, np.arange(6))
+    learner.finish_reading()

@@ -1,0 +1,219 @@
+"""Other people's models: what is read from them, and what is refused."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from liblinear import liblinearutil
+from scipy import sparse
+from sklearn.datasets import load_svmlight_file
+
+from streamtron.errors import FileDamaged, MachineError, SettingsError
+from streamtron.foreign import load_any, load_foreign
+from streamtron.model import LinearModel
+from tests.test_model import liblinear_decisions, make_model, random_matrix, refused
+
+# --- LIBLINEAR -----------------------------------------------------------------------------------
+
+
+def test_an_export_read_back_has_the_same_weights_to_the_last_bit(tmp_path):
+    model = make_model(np.random.default_rng(0).normal(size=500), 1 / 3)
+    model.export_liblinear(tmp_path / "m")
+    again = load_any(tmp_path / "m")
+    assert again.weights.tobytes() == model.weights.tobytes()
+    assert (again.bias, again.classes) == (model.bias, model.classes)
+
+
+@pytest.mark.parametrize("solver", [0, 1, 2, 3, 5, 6, 7])
+@pytest.mark.parametrize("bias", [-1, 0, 2.5])
+@pytest.mark.parametrize("labels", [(3, -2), (-2, 3)])
+def test_every_liblinear_classifier_is_read_and_decides_alike(tmp_path, solver, bias, labels):
+    dense, weights = random_matrix(rows=80, seed=6)
+    # the label of the first row is the side that LIBLINEAR's weights point to
+    y = np.where(dense @ weights > 0, *labels)
+    theirs = liblinearutil.train(y, sparse.csr_matrix(dense), f"-s {solver} -B {bias} -q")
+    liblinearutil.save_model(str(tmp_path / "m"), theirs)
+    ours = load_any(tmp_path / "m")
+    found, values = liblinear_decisions(theirs, dense)
+    assert ours.classes == (-2.0, 3.0)
+    toward_larger = values if theirs.get_labels()[0] == 3 else -values
+    assert ours.decision_function(dense) == pytest.approx(toward_larger, rel=0, abs=1e-13)
+    sure = np.abs(values) > 1e-12
+    assert np.array_equal(ours.predict(dense)[sure], found[sure])
+    assert ours.settings["rho"] == max(bias, 0)
+    assert (ours.index_base, ours.columns, ours.certificate) == (1, 20, None)
+
+
+@pytest.mark.parametrize(
+    ("solver", "y", "sentence"),
+    [
+        (1, [1, 2, 3, 1], "nr_class 3"),
+        (1, [1, 1, 1, 1], "nr_class 1"),
+        (4, [1, 2, 1, 2], "solver_type MCSVM_CS"),
+        (11, [1, 2, 1, 2], "solver_type L2R_L2LOSS_SVR"),
+        (21, [1, 2, 1, 2], "solver_type ONECLASS_SVM"),
+    ],
+)
+def test_liblinear_models_of_other_kinds_are_refused_by_kind(tmp_path, solver, y, sentence):
+    X = sparse.csr_matrix(np.random.default_rng(0).normal(size=(4, 3)))
+    theirs = liblinearutil.train(np.array(y, dtype=float), X, f"-s {solver} -q")
+    liblinearutil.save_model(str(tmp_path / "m"), theirs)
+    message = refused(lambda: load_any(tmp_path / "m"))
+    assert sentence in message
+    assert "m: a LIBLINEAR model with" in message
+
+
+LIBLINEAR = "solver_type L2R_LR\nnr_class 2\nlabel 1 -1\nnr_feature 2\nbias 1\nw\n.5 \n2 \n-1 \n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("-1 \n", "", "2 weights, but nr_feature 2 and bias 1 ask for 3"),
+        ("-1 \n", "-1\n4\n", "4 weights, but"),
+        ("2 \n", "nan\n", "line 8: 'nan'. Wanted a finite number"),
+        ("label 1 -1\n", "", "the head of a LIBLINEAR model is incomplete"),
+        ("label 1 -1\n", "label 1 1\n", "the head"),
+        ("nr_feature 2", "nr_feature -2", "the head"),
+        ("bias 1", "bias nan", "the head"),
+        ("w\n", "", "the head"),
+    ],
+)
+def test_a_broken_liblinear_model_is_refused_with_what_is_wrong(tmp_path, old, new, sentence):
+    (tmp_path / "m").write_text(LIBLINEAR.replace(old, new, 1))
+    assert sentence in refused(lambda: load_any(tmp_path / "m"))
+
+
+def test_a_liblinear_model_may_be_laid_on_shards_with_another_base(tmp_path):
+    (tmp_path / "m").write_text(LIBLINEAR)
+    assert load_any(tmp_path / "m", index_base=0).index_base == 0
+    message = refused(lambda: load_any(tmp_path / "m", bias_last=True), SettingsError)
+    assert "a LIBLINEAR model" in message
+
+
+def test_on_real_rows_liblinears_model_read_and_written_again_decides_as_liblinear(
+    tmp_path, shared_data
+):
+    X, y = load_svmlight_file(str(shared_data / "heart_scale"))
+    theirs = liblinearutil.train(y, X, "-s 1 -B 1 -q")
+    liblinearutil.save_model(str(tmp_path / "theirs"), theirs)
+    ours = load_any(tmp_path / "theirs")
+    ours.export_liblinear(tmp_path / "ours")
+    labels, values = liblinear_decisions(liblinearutil.load_model(str(tmp_path / "ours")), X)
+    assert values == pytest.approx(ours.decision_function(X), rel=0, abs=1e-13)
+    assert labels.tolist() == liblinear_decisions(theirs, X)[0].tolist()
+    assert ours.predict(X).tolist() == labels.tolist()
+
+
+# --- coefficients --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1\n-2e0\n.5\n", "1,-2,.5", "1\t-2\t.5\n", "# coef\n\n1 # one\n-2\n0.5", " 1 -2 .5 \r\n"],
+)
+def test_coefficients_in_text_are_one_vector_with_the_intercept_last_if_so_said(tmp_path, text):
+    (tmp_path / "m").write_text(text)
+    plain = load_any(tmp_path / "m", index_base=0)
+    assert (plain.weights.tolist(), plain.bias) == ([1, -2, 0.5], 0)
+    assert (plain.classes, plain.index_base) == ((-1.0, 1.0), 0)
+    model = load_any(tmp_path / "m", index_base=1, bias_last=True, classes=("a", "b"))
+    assert (model.weights.tolist(), model.bias) == ([1, -2], 0.5)
+    assert (model.classes, model.index_base) == (("a", "b"), 1)
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 3), (3, 1)])
+@pytest.mark.parametrize("dtype", ["f4", ">f8", "i2"])
+def test_coefficients_in_npy_are_one_vector(tmp_path, shape, dtype):
+    np.save(tmp_path / "m.npy", np.array([1, -2, 5], dtype).reshape(shape))
+    model = load_any(tmp_path / "m.npy", index_base=0, bias_last=True)
+    assert (model.weights.tolist(), model.bias) == ([1, -2], 5)
+
+
+def test_what_numpy_savetxt_writes_is_read_to_the_last_bit(tmp_path):
+    coef = np.random.default_rng(2).normal(size=(1, 40))
+    np.savetxt(tmp_path / "m", coef)
+    assert load_any(tmp_path / "m", index_base=0).weights.tobytes() == coef.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("1 2\n3 4\n", "line 2: a table, but one vector is wanted"),
+        ("1\n3 4\n", "line 2: a table"),
+        ("1 2\n3\n", "line 2: a table"),
+        ("coef\n1\n", "line 1: 'coef'. Wanted a finite number"),
+        ("1\n1_0\n", "line 2: '1_0'"),
+        ("inf\n", "line 1: 'inf'"),
+        ("+1 3:0.5 7:1\n", "line 1: '3:0.5'"),
+        ("# nothing\n", "holds no number"),
+    ],
+)
+def test_text_that_is_no_vector_is_refused_by_line(tmp_path, text, sentence):
+    (tmp_path / "m").write_text(text)
+    assert sentence in refused(lambda: load_any(tmp_path / "m"))
+
+
+@pytest.mark.parametrize(
+    ("array", "sentence"),
+    [
+        (np.ones((2, 2)), "shape (2, 2). Wanted one vector"),
+        (np.array(["a"]), "an array of <U1"),
+        (np.array([1.0, np.inf]), "holds nan or inf"),
+        (np.array([{}], dtype=object), "not a readable .npy array"),
+        (np.ones(0), "m.npy: "),
+        (np.array(1.0), "shape ()"),
+    ],
+)
+def test_arrays_that_are_no_vector_are_refused_and_objects_never_unpickled(
+    tmp_path, array, sentence
+):
+    np.save(tmp_path / "m.npy", array)
+    assert sentence in refused(lambda: load_any(tmp_path / "m.npy", index_base=0))
+
+
+def test_coefficients_without_a_base_are_refused(tmp_path):
+    (tmp_path / "m").write_text("1\n2\n")
+    assert "--index-base 0 or 1" in refused(lambda: load_any(tmp_path / "m"), SettingsError)
+
+
+def test_a_pickle_is_never_opened(tmp_path):
+    (tmp_path / "m.pkl").write_bytes(b"\x80\x04cos\nsystem\n(S'touch owned'\ntR.")
+    assert "m.pkl" in refused(lambda: load_any(tmp_path / "m.pkl"))
+    assert "Pickles and archives are never opened" in refused(
+        lambda: load_foreign(tmp_path / "m.pkl")
+    )
+
+
+# --- our own -------------------------------------------------------------------------------------
+
+
+def test_flipped_bits_of_our_own_file_are_found_and_none_makes_it_a_foreign_one(tmp_path):
+    path, raw = tmp_path / "m", make_model().to_bytes()
+    bits = [*range(8 * 9), *random.Random(0).sample(range(8 * len(raw)), 200)]
+    for bit in bits:  # the first nine bytes tell ours from others
+        path.write_bytes(
+            raw[: bit // 8] + bytes([raw[bit // 8] ^ 1 << bit % 8]) + raw[bit // 8 + 1 :]
+        )
+        assert str(path) in refused(lambda: load_any(path), FileDamaged)
+
+
+@pytest.mark.parametrize("load", [load_any, load_foreign])
+def test_a_file_that_is_not_there_is_the_machines_fault_and_named(tmp_path, load):
+    assert "absent: cannot be read" in refused(lambda: load(tmp_path / "absent"), MachineError)
+
+
+def test_our_own_file_is_known_even_if_all_its_bytes_are_ascii(tmp_path):
+    model = LinearModel(np.zeros(2), 0.0, ("a", "b"), {"C": 1.0}, None, {"index_base": 1})
+    assert model.to_bytes().isascii()
+    model.save(tmp_path / "m")
+    assert load_any(tmp_path / "m") == model
+
+
+def test_what_our_own_file_says_cannot_be_overruled(tmp_path):
+    make_model().save(tmp_path / "m")
+    assert load_any(tmp_path / "m") == make_model()
+    for given_too in ({"index_base": 1}, {"bias_last": True}, {"classes": ("a", "b")}):
+        refused(lambda more=given_too: load_any(tmp_path / "m", **more), SettingsError)

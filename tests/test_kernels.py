@@ -1,0 +1,459 @@
+"""Every kernel equals its plain twin bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from streamtron import kernels
+from streamtron.chunk import Rows, freeze
+from tests.oracle import LARGEST_COUNT, Oracle, Row
+from tests.sources import csr
+
+prove = settings(max_examples=120, deadline=None, derandomize=True)
+
+COLUMNS = 6
+
+
+@dataclass
+class Case:
+    """Some rows, what to solve on them, and a state that training might have left."""
+
+    rows: list[Row]
+    signs: list[int]
+    delta2: list[float]
+    rho: float
+    order: list[int]
+    b: float
+    epsilon: float
+    by_length: bool
+    scale: float
+    counts: list[int] = field(default_factory=list)
+
+    def twin(self) -> Oracle:
+        """The oracle, in the state that the counts say."""
+        labels = [sign or 1 for sign in self.signs]
+        variant = "length" if self.by_length else "steps"
+        twin = Oracle(
+            self.rows, labels, self.delta2, self.rho,
+            b=self.b, epsilon=self.epsilon, variant=variant, width=COLUMNS,
+        )  # fmt: skip
+        for k, count in enumerate(self.counts):
+            if count and self.signs[k]:
+                twin._add(k, count, twin.extended_margin(k), twin.sq_length(k))
+        return twin
+
+
+class State:
+    """What a kernel changes, as arrays, in the same state as the twin's."""
+
+    def __init__(self, twin: Oracle) -> None:
+        self.w = np.array(twin.w)
+        self.scalars = np.zeros(4)
+        self.scalars[kernels.BIAS], self.scalars[kernels.SQ_NORM] = twin.bias, twin.sq_norm
+        self.tallies = np.array([twin.t, 0, 0], dtype=np.int64)
+        self.counts = np.array(twin.counts, dtype=np.int32)
+        self.erred = np.zeros(len(twin.rows), dtype=np.uint8)
+
+    @property
+    def arrays(self) -> tuple[NDArray[np.generic], ...]:
+        return self.counts, self.w, self.scalars, self.tallies, self.erred
+
+
+singles = st.floats(-(2.0**20), 2.0**20, width=32, allow_subnormal=False)
+values = st.one_of(st.integers(-8, 8).map(lambda n: n / 4), singles).filter(bool)
+nonzeros = st.dictionaries(st.integers(0, COLUMNS - 1), values, max_size=COLUMNS)
+extensions = st.one_of(st.sampled_from([0.0, 0.25, 1.0]), st.floats(1e-6, 1e6))
+
+
+@st.composite
+def cases(draw: st.DrawFn, started: bool = True) -> Case:
+    rows = [sorted(row.items()) for row in draw(st.lists(nonzeros, min_size=1, max_size=7))]
+    n = len(rows)
+
+    def each(element: st.SearchStrategy[float]) -> list[float]:
+        return draw(st.lists(element, min_size=n, max_size=n))
+
+    counted = started and draw(st.booleans())
+    return Case(
+        rows=rows,
+        signs=[int(sign) for sign in each(st.sampled_from([-1, -1, 0, 1, 1]))],
+        delta2=each(extensions),
+        rho=draw(st.one_of(st.sampled_from([0.0, 0.1, 1.0]), st.floats(0.01, 100.0))),
+        order=draw(st.lists(st.integers(0, n - 1), max_size=60)),
+        b=draw(st.floats(1e-3, 1e6)),
+        epsilon=draw(st.one_of(st.just(1.0), st.floats(0.05, 1.9))),
+        by_length=draw(st.booleans()),
+        scale=draw(st.floats(1e-6, 10.0)),
+        counts=[int(c) for c in each(st.integers(0, 1000))] if counted else [0] * n,
+    )
+
+
+def arrays(case: Case) -> tuple[Rows, NDArray[np.int8], NDArray[np.float64]]:
+    signs, delta2 = np.array(case.signs, dtype=np.int8), np.array(case.delta2)
+    freeze(signs, delta2)
+    return csr(case.rows), signs, delta2
+
+
+def frozen(values: list[int] | list[float], dtype: type) -> NDArray[np.generic]:
+    array = np.array(values, dtype=dtype)
+    freeze(array)
+    return array
+
+
+def cost(delta2: float) -> float:
+    return 0.5 / delta2 if delta2 > 0.0 else 0.0
+
+
+def seen_loss(case: Case, twin: Oracle, k: int) -> float:
+    slack = 1.0 - case.scale * twin.margin(k)
+    return cost(case.delta2[k]) * (slack * slack) if slack > 0.0 else 0.0
+
+
+@dataclass
+class Told:
+    """What visits tell beside the learner's state."""
+
+    loss: float = 0.0
+    extension: float = 0.0
+    moved: list[int] = field(default_factory=list)
+
+
+def plain_visits(case: Case, twin: Oracle, *, unlearn: bool) -> Told:
+    """Visit the case's rows in its order with the twin."""
+    told = Told()
+    for k in case.order:
+        if case.signs[k] == 0:
+            continue
+        told.loss += seen_loss(case, twin, k)
+        before = twin.counts[k]
+        m = twin.visit_unlearn(k) if unlearn else int(twin.visit(k))
+        if m:
+            told.extension += case.delta2[k] * (m * (2.0 * before + m))
+            told.moved.append(k)
+    return told
+
+
+def equal_states(state: State, twin: Oracle, told: Told) -> None:
+    assert state.counts.tolist() == twin.counts
+    assert state.w.tolist() == twin.w
+    assert state.scalars[kernels.BIAS] == twin.bias
+    assert state.scalars[kernels.SQ_NORM] == twin.sq_norm
+    assert state.scalars[kernels.LOSS] == told.loss
+    assert state.scalars[kernels.EXTENSION] == told.extension
+    assert state.tallies[kernels.STEPS] == twin.t
+    assert state.tallies[kernels.UPDATES] == len(told.moved)
+    assert set(np.flatnonzero(state.erred)) == set(told.moved)
+
+
+# --- visit ---
+
+
+def run_visit(case: Case, state: State) -> None:
+    rows, signs, delta2 = arrays(case)
+    kernels.visit(
+        rows, frozen(case.order, np.int64), signs, delta2, case.rho, case.b, case.epsilon,
+        case.by_length, case.scale, *state.arrays,
+    )  # fmt: skip
+
+
+@prove
+@given(cases())
+def test_visit_equals_the_oracle_bit_for_bit(case: Case) -> None:
+    twin = case.twin()
+    state = State(twin)
+    run_visit(case, state)
+    equal_states(state, twin, plain_visits(case, twin, unlearn=False))
+    assert state.tallies[kernels.CLIPPED] == 0
+
+
+def test_the_first_row_visited_is_always_misclassified() -> None:
+    case = Case([[(0, 1.0)], [(0, 2.0)]], [1, 1], [0.0, 0.0], 0.0, [1, 0], 1.0, 0.5, True, 1.0)
+    state = State(case.twin())
+    run_visit(case, state)
+    assert state.counts.tolist() == [0, 1]  # then y·a = 2 > √2
+
+
+def test_a_row_exactly_at_the_threshold_is_misclassified() -> None:
+    case = Case([[(0, 1.0)]], [1], [0.0], 0.0, [0, 0, 0, 0], 2.0, 1.0, True, 1.0)
+    state = State(case.twin())
+    run_visit(case, state)
+    assert state.counts.tolist() == [3]  # at y·a = 0, 1 and 2
+
+
+def test_a_visit_leaves_a_full_count_as_it_is_and_tallies_it() -> None:
+    case = Case([[(0, 1.0)]], [1], [1.0], 1.0, [0, 0], 1e300, 1.0, False, 1.0)
+    state = State(case.twin())
+    state.counts[0] = state.tallies[kernels.STEPS] = LARGEST_COUNT - 1
+    run_visit(case, state)
+    assert state.counts.tolist() == [LARGEST_COUNT]
+    assert state.tallies.tolist() == [LARGEST_COUNT, 1, 1]
+    assert state.w.tolist() == [1.0] + [0.0] * (COLUMNS - 1)
+
+
+# --- unlearning ---
+
+
+def run_unlearn(case: Case, state: State) -> None:
+    rows, signs, delta2 = arrays(case)
+    kernels.visit_unlearn(
+        rows, frozen(case.order, np.int64), signs, delta2, case.rho, case.b, case.scale,
+        *state.arrays,
+    )  # fmt: skip
+
+
+@prove
+@given(cases())
+def test_visit_unlearn_equals_the_oracle_bit_for_bit(case: Case) -> None:
+    twin = case.twin()
+    state = State(twin)
+    run_unlearn(case, state)
+    equal_states(state, twin, plain_visits(case, twin, unlearn=True))
+
+
+@prove
+@given(cases())
+def test_unlearning_keeps_counts_positive_and_their_sum_equal_to_t(case: Case) -> None:
+    state = State(case.twin())
+    run_unlearn(case, state)
+    assert state.counts.min() >= 0
+    assert state.counts.sum(dtype=np.int64) == state.tallies[kernels.STEPS]
+
+
+@pytest.mark.parametrize("value", [2.0**-10, 2.0**-30, 2.0**-60])
+@pytest.mark.parametrize("before", [0, 5])
+def test_a_step_beyond_the_largest_count_is_cut_there_and_never_wraps(
+    value: float, before: int
+) -> None:
+    case = Case(
+        [[(0, value)]], [1], [0.0], 0.0, [0], 1e9, 1.0, True, 1.0, counts=[before]
+    )  # fmt: skip
+    state = State(case.twin())
+    run_unlearn(case, state)
+    assert state.counts.tolist() == [LARGEST_COUNT]
+    assert state.tallies.tolist() == [LARGEST_COUNT, 1, 1]
+    assert state.w[0] == LARGEST_COUNT * value
+
+
+def test_a_row_that_is_too_well_classified_gives_back_all_its_counts_and_no_more() -> None:
+    case = Case([[(0, 1.0)]], [1], [0.0], 0.0, [0], 1.0, 1.0, True, 1.0, counts=[7])
+    state = State(case.twin())
+    state.w[0] = 1e12
+    run_unlearn(case, state)
+    assert state.counts.tolist() == [0]
+    assert state.w[0] == 1e12 - 7
+
+
+# --- the frozen scan ---
+
+
+@dataclass
+class Seen:
+    """A scan's sums, in plain Python."""
+
+    bins: list[list[float]]
+    fresh: list[float]
+    sums: list[float]
+    totals: list[int]
+    called: list[int]
+
+
+def plain_scan(case: Case, twin: Oracle, threshold: float) -> Seen:
+    seen = Seen(
+        [[0.0] * kernels.BINS for _ in range(3)], [0.0] * COLUMNS,
+        [math.inf, 0.0, 0.0, 0.0], [0, 0, 0, 0], [0] * len(case.rows),
+    )  # fmt: skip
+    for k, row in enumerate(case.rows):
+        if case.signs[k] == 0:
+            continue
+        seen.totals[kernels.ROWS] += 1
+        m, d2, c, l = twin.margin(k), case.delta2[k], twin.counts[k], case.signs[k]
+        place = case.scale * m / kernels.BIN_WIDTH
+        if place < kernels.BINS:
+            bin = max(0, math.floor(place))
+            z = 1.0 - case.scale * m
+            seen.bins[0][bin] += cost(d2) * z * z
+            seen.bins[1][bin] += cost(d2) * z * m
+            seen.bins[2][bin] += cost(d2) * m * m
+        extended = m + d2 * c
+        seen.sums[kernels.LEAST] = min(seen.sums[kernels.LEAST], extended)
+        if extended <= threshold:
+            seen.totals[kernels.CALLED] += 1
+        seen.called[k] = int(extended <= threshold or c > 0)
+        if c > 0:
+            for column, value in row:
+                seen.fresh[column] += float(c) * l * value
+            seen.totals[kernels.STEPS_SEEN] += c
+            seen.totals[kernels.SUPPORT] += 1
+            seen.sums[kernels.SQ_EXTENSION] += d2 * (float(c) * c)
+            seen.sums[kernels.LENGTHS] += c * math.sqrt(twin.sq_length(k))
+            seen.sums[kernels.FRESH_BIAS] += c * l * case.rho
+    return seen
+
+
+@prove
+@given(cases(), st.floats(-1e3, 1e6))
+def test_scan_equals_its_plain_twin_bit_for_bit(case: Case, threshold: float) -> None:
+    twin = case.twin()
+    seen = plain_scan(case, twin, threshold)
+    rows, signs, delta2 = arrays(case)
+    bins, fresh = np.zeros((3, kernels.BINS)), np.zeros(COLUMNS)
+    sums, totals = np.array([math.inf, 0.0, 0.0, 0.0]), np.zeros(4, dtype=np.int64)
+    called = np.ones(len(case.rows), dtype=np.uint8)
+    kernels.scan(
+        rows, signs, delta2, frozen(twin.counts, np.int32), case.rho, twin.bias, threshold,
+        frozen(twin.w, np.float64), case.scale, bins, fresh, sums, totals, called,
+    )  # fmt: skip
+    assert called.tolist() == seen.called
+    assert totals.tolist() == seen.totals
+    assert sums.tolist() == seen.sums
+    assert fresh.tolist() == seen.fresh
+    assert bins.tolist() == seen.bins
+
+
+@prove
+@given(cases(), st.floats(-1e3, 1e6), st.integers(0, 7))
+def test_a_scan_cut_in_two_calls_gives_the_bits_of_one(
+    case: Case, threshold: float, cut: int
+) -> None:
+    twin = case.twin()
+
+    def scanned(borders: list[int]) -> list[list[float]]:
+        bins, fresh = np.zeros((3, kernels.BINS)), np.zeros(COLUMNS)
+        sums, totals = np.array([math.inf, 0.0, 0.0, 0.0]), np.zeros(4, dtype=np.int64)
+        for first, last in itertools.pairwise(borders):
+            part = slice(first, last)
+            kernels.scan(
+                csr(case.rows[part]), frozen(case.signs[part], np.int8),
+                frozen(case.delta2[part], np.float64), frozen(twin.counts[part], np.int32),
+                case.rho, twin.bias, threshold, frozen(twin.w, np.float64), case.scale,
+                bins, fresh, sums, totals, np.zeros(last - first, dtype=np.uint8),
+            )  # fmt: skip
+        return [bins.tolist(), fresh.tolist(), sums.tolist(), totals.tolist()]
+
+    n = len(case.rows)
+    assert scanned([0, n]) == scanned([0, min(cut, n), n])
+
+
+# --- seeds from slacks ---
+
+
+def run_seed(case: Case, w: list[float], bias: float) -> tuple[NDArray[np.generic], ...]:
+    rows, signs, delta2 = arrays(case)
+    counts, fresh = np.full(len(case.rows), 9, dtype=np.int32), np.zeros(COLUMNS)
+    scalars, tallies = np.zeros(4), np.zeros(3, dtype=np.int64)
+    kernels.seed(
+        rows, signs, delta2, case.rho, bias, frozen(w, np.float64), case.scale, case.b,
+        counts, fresh, scalars, tallies,
+    )  # fmt: skip
+    return counts, fresh, scalars, tallies
+
+
+@prove
+@given(cases())
+def test_seed_gives_counts_in_proportion_to_the_slacks_bit_for_bit(case: Case) -> None:
+    case.delta2 = [d2 or 1.0 for d2 in case.delta2]
+    twin = case.twin()
+    counts, fresh, scalars, tallies = run_seed(case, twin.w, twin.bias)
+    sums, bias, extension, clipped, wanted = [0.0] * COLUMNS, 0.0, 0.0, 0, []
+    for k, row in enumerate(case.rows):
+        slack = 1.0 - case.scale * twin.margin(k)
+        if case.signs[k] == 0 or slack <= 0.0:
+            wanted.append(0)
+            continue
+        c = math.floor(case.b * slack / case.delta2[k] + 0.5)
+        clipped += c > LARGEST_COUNT
+        c = min(c, LARGEST_COUNT)
+        wanted.append(c)
+        for column, value in row:
+            sums[column] += float(c) * case.signs[k] * value
+        bias += float(c) * case.signs[k] * case.rho
+        extension += case.delta2[k] * (float(c) * c)
+    assert counts.tolist() == wanted
+    assert fresh.tolist() == sums
+    assert scalars[kernels.BIAS] == bias
+    assert scalars[kernels.EXTENSION] == extension
+    assert tallies.tolist() == [sum(wanted), 0, clipped]
+
+
+@pytest.mark.parametrize("delta2", [1e-10, 1e-15, 1e-20])
+def test_a_seed_beyond_the_largest_count_is_cut_there_and_never_wraps(delta2: float) -> None:
+    case = Case([[(0, 1.0)]], [1], [delta2], 0.0, [], 500.0, 1.0, True, 1.0)
+    counts, _, _, tallies = run_seed(case, [0.0] * COLUMNS, 0.0)
+    assert counts.tolist() == [LARGEST_COUNT]
+    assert tallies.tolist() == [LARGEST_COUNT, 0, 1]
+
+
+# --- small ones ---
+
+
+@prove
+@given(cases(started=False))
+def test_squared_norms_are_summed_in_row_order(case: Case) -> None:
+    squares = np.full(len(case.rows), np.nan)
+    kernels.squared_norms(csr(case.rows), squares)
+    plain = []
+    for row in case.rows:
+        total = 0.0
+        for _, value in row:
+            total += value * value
+        plain.append(total)
+    assert squares.tolist() == plain
+
+
+vectors = st.lists(st.floats(-1e100, 1e100), max_size=30)
+
+
+@prove
+@given(vectors)
+@example([1e16, 1.0, -1.0, 1e-8])
+def test_square_sum_adds_from_the_first_to_the_last(vector: list[float]) -> None:
+    total = 0.0
+    for value in vector:
+        total += value * value
+    assert kernels.square_sum(frozen(vector, np.float64)) == total
+
+
+@prove
+@given(st.lists(st.tuples(st.floats(-1e100, 1e100), st.floats(-1e100, 1e100)), max_size=30))
+def test_square_distance_adds_from_the_first_to_the_last(pairs: list[tuple[float, float]]) -> None:
+    total = 0.0
+    for u, v in pairs:
+        total += (u - v) * (u - v)
+    left, right = [u for u, _ in pairs], [v for _, v in pairs]
+    assert kernels.square_distance(frozen(left, np.float64), frozen(right, np.float64)) == total
+
+
+@prove
+@given(cases(started=False), st.integers(0, 100))
+def test_copy_rows_copies_the_chosen_rows_in_the_chosen_order(case: Case, first: int) -> None:
+    chosen = frozen(case.order, np.int64)
+    copied = [case.rows[k] for k in case.order]
+    room = sum(map(len, copied))
+    indptr = np.full(len(copied) + 1, first, dtype=np.int64)
+    indices, values = np.zeros(room, dtype=np.uint32), np.zeros(room, dtype=np.float32)
+    kernels.copy_rows(csr(case.rows), chosen, indptr, indices, values)
+    expected = csr(copied)
+    assert (indptr - first).tolist() == expected.indptr.tolist()
+    assert indices.tolist() == expected.indices.tolist()
+    assert values.tolist() == expected.values.tolist()
+
+
+def test_rows_may_begin_past_the_first_nonzero() -> None:
+    whole = csr([[(0, 5.0)], [(1, 2.0), (2, 3.0)], []])
+    tail = Rows(whole.indptr[1:], whole.indices, whole.values)
+    squares = np.zeros(2)
+    kernels.squared_norms(tail, squares)
+    assert squares.tolist() == [13.0, 0.0]
+
+
+def test_a_wrong_dtype_is_an_error_and_not_a_second_compilation() -> None:
+    with pytest.raises(TypeError):
+        kernels.square_sum(frozen([1.0], np.float32))

@@ -1,0 +1,80 @@
+"""Order is a function of (seed, reading) and of nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamtron.training import order
+
+prove = settings(max_examples=60, deadline=None, derandomize=True)
+
+numbers = st.integers(0, 2**40)
+
+
+@prove
+@given(numbers, numbers, st.integers(0, 300))
+def test_every_block_is_read_once_in_groups_of_at_most_the_stated_size(
+    seed: int, reading: int, blocks: int
+) -> None:
+    groups = order.block_groups(seed, reading, blocks)
+    assert sorted(block for group in groups for block in group) == list(range(blocks))
+    assert all(1 <= len(group) <= order.GROUP for group in groups)
+    assert len(groups) == -(-blocks // order.GROUP)
+
+
+@prove
+@given(numbers, numbers, st.integers(0, 500))
+def test_every_row_of_a_chunk_is_visited_once(seed: int, reading: int, rows: int) -> None:
+    for positions in (
+        order.row_order(seed, reading, 7, rows),
+        order.active_order(seed, reading, 7, rows),
+        order.file_order(rows),
+    ):
+        assert positions.dtype == np.int64
+        assert sorted(positions.tolist()) == list(range(rows))
+
+
+@prove
+@given(numbers, numbers)
+def test_the_same_question_has_the_same_answer(seed: int, reading: int) -> None:
+    first, second = (
+        (
+            order.block_groups(seed, reading, 40),
+            order.row_order(seed, reading, 3, 40).tolist(),
+            order.active_order(seed, reading, 3, 40).tolist(),
+        )
+        for _ in range(2)
+    )
+    assert first == second
+
+
+@pytest.mark.parametrize("other", [(1, 5, 3), (0, 6, 3), (0, 5, 4)])
+def test_another_seed_reading_or_place_gives_another_order(other: tuple[int, int, int]) -> None:
+    assert order.row_order(0, 5, 3, 100).tolist() != order.row_order(*other, 100).tolist()
+    assert order.active_order(0, 5, 3, 100).tolist() != order.active_order(*other, 100).tolist()
+
+
+def test_blocks_rows_and_active_sets_are_shuffled_independently() -> None:
+    rows, active = order.row_order(0, 5, 3, 100), order.active_order(0, 5, 3, 100)
+    assert rows.tolist() != active.tolist()
+    assert order.block_groups(0, 5, 100) != order.block_groups(0, 6, 100)
+
+
+def test_a_group_mixes_distant_blocks() -> None:
+    groups = order.block_groups(0, 1, 800)
+    spans = [max(group) - min(group) for group in groups]
+    assert np.median(spans) > 400
+
+
+def test_the_answers_do_not_change_between_versions() -> None:
+    assert order.block_groups(0, 1, 6) == [GOLDEN_GROUP]
+    assert order.row_order(0, 1, 0, 6).tolist() == GOLDEN_ROWS
+    assert order.active_order(0, 1, 0, 6).tolist() == GOLDEN_ACTIVE
+
+
+GOLDEN_GROUP = [1, 4, 3, 0, 2, 5]
+GOLDEN_ROWS = [0, 5, 4, 1, 3, 2]
+GOLDEN_ACTIVE = [5, 1, 4, 0, 3, 2]

@@ -1,0 +1,171 @@
+"""The pipelines run as they are written, on public names only."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import math
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import streamtron
+from tests.sources import random_rows
+
+PIPELINES = Path(__file__).resolve().parents[1] / "pipelines"
+
+
+@pytest.fixture(scope="module")
+def paper_tables() -> ModuleType:
+    """The script as a module."""
+    path = PIPELINES / "paper_tables.py"
+    spec = importlib.util.spec_from_file_location("paper_tables", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["paper_tables"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def small_file(tmp_path: Path) -> Path:
+    """Sixty random rows as libsvm text."""
+    rows, labels = random_rows(0, 60, 5)
+    lines = [
+        " ".join([str(label), *(f"{column + 1}:{value!r}" for column, value in row)])
+        for row, label in zip(rows, labels, strict=True)
+    ]
+    path = tmp_path / "small.svm"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("script", sorted(PIPELINES.glob("*.py")), ids=lambda path: path.stem)
+def test_a_pipeline_uses_public_names_only(script: Path) -> None:
+    tree = ast.parse(script.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("streamtron"):
+            assert node.module == "streamtron"
+            assert {alias.name for alias in node.names} <= set(streamtron.__all__)
+        if isinstance(node, ast.Import):
+            assert not any(alias.name.startswith("streamtron.") for alias in node.names)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            assert node.value.id != "streamtron" or node.attr in streamtron.__all__
+
+
+def test_every_pipeline_is_named_in_the_readme() -> None:
+    readme = (PIPELINES / "README.md").read_text()
+    assert [path.name for path in PIPELINES.glob("*.py") if path.name not in readme] == []
+
+
+def test_paper_tables_prints_both_tables_beside_the_papers_figures(small_file: Path) -> None:
+    script = PIPELINES / "paper_tables.py"
+    command = [sys.executable, str(script), str(small_file), "--set", "adult"]
+    options = ["--table", "all", "--tiny", "--epochs", "2000"]
+    run = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    for figure in ("6.8839", "11.352", "577", "8.3274", "0.838", "8.4917", "0.9420"):
+        assert figure.rstrip("0") in run.stdout
+    assert "t-Margitron, ε = 0.001" in run.stdout
+    assert "ℓ-Margitron, ε = 0.0005" in run.stdout
+
+
+def test_paper_tables_says_in_one_sentence_what_is_wrong_with_the_file(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.svm"
+    bad.write_text("1 1:nan\n-1 1:2\n")
+    script = PIPELINES / "paper_tables.py"
+    command = [sys.executable, str(script), str(bad), "--set", "adult"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode != 0
+    assert "Traceback" not in run.stderr
+    assert run.stderr.startswith("paper_tables: ")
+    assert "line 1" in run.stderr
+
+
+def test_a_run_that_does_not_converge_is_given_up_at_the_cap(
+    paper_tables: ModuleType, small_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paper_tables.main([str(small_file), "--set", "adult", "--epochs", "1"])
+    assert "not converged after 1 full epochs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "epsilon"),
+    [
+        ("adult", "steps", 0.001),
+        ("adult", "length", 0.0005),
+        ("web", "steps", 0.2),
+        ("web", "length", 0.2),
+        ("ccat", "steps", 0.1),
+        ("ccat", "length", 0.1),
+        ("cover", "steps", 0.01),
+        ("cover", "length", 0.005),
+    ],
+)
+def test_epsilon_of_table_3_follows_from_its_last_columns(
+    paper_tables: ModuleType, name: str, variant: str, epsilon: float
+) -> None:
+    column = getattr(paper_tables.PAPER[name], variant)
+    assert paper_tables.epsilon_of(variant, column.limit) == pytest.approx(epsilon, abs=1e-4)
+
+
+@pytest.mark.parametrize("guess", [1e-6, 0.3, 1e4])
+def test_the_search_finds_b_from_either_side(paper_tables: ModuleType, guess: float) -> None:
+    tried: list[float] = []
+
+    def f_est_at(b: float) -> float | None:
+        tried.append(b)
+        return None if b > 50 else b / (1 + b)
+
+    effort = paper_tables.Effort(epochs=1)
+    assert paper_tables.search(f_est_at, guess, 2.0, 0.75, effort)
+    assert tried[-1] == pytest.approx(3.0, rel=0.01)
+
+
+def test_the_search_gives_up_after_its_runs(paper_tables: ModuleType) -> None:
+    tried: list[float] = []
+    effort = paper_tables.Effort(epochs=1, runs=5)
+    assert not paper_tables.search(lambda b: tried.append(b), 1.0, 2.0, 0.75, effort)
+    assert len(tried) == 5
+
+
+def test_the_geometric_margin_leaves_the_augmentation_out(
+    paper_tables: ModuleType, small_file: Path
+) -> None:
+    """Against min y·a / √(‖w‖² + Σ Δ² c²) from the model's own weights and counts."""
+    paper = paper_tables.Paper("", 1, 1, 1, 1, 1, 1, 1, 1, None, None)
+    outcome, (_, second) = paper_tables.faithful_run(
+        str(small_file), paper, paper_tables.Effort(5000)
+    )
+    directional = second["directional_margin"]
+    scale, counts = outcome.report["certificate"]["scale"], outcome.counts.astype(float)
+    square = float((outcome.model.weights**2).sum()) / scale**2 + float((counts**2).sum())
+    length = math.sqrt(square + (outcome.model.bias / scale) ** 2)
+    expected = directional * length / math.sqrt(square)
+    assert paper_tables.geometric_margin(outcome, directional, 1) == pytest.approx(expected)
+
+
+def test_adult_shows_the_papers_first_stage_to_its_last_digit(
+    paper_tables: ModuleType, shared_data: Path
+) -> None:
+    paper, effort = paper_tables.PAPER["adult"], paper_tables.Effort(1000)
+    path = str(shared_data / "a9a.xz")
+    _, [first] = paper_tables.faithful_run(path, paper, effort, stage="1")
+    assert 1e3 * first["directional_margin"] == pytest.approx(6.884, abs=0.0005)
+    assert 1e3 * first["paper_upper_bound"] == pytest.approx(11.352, abs=0.0005)
+    assert first["b_relative"] == pytest.approx(5.0)
+
+
+@pytest.mark.slow
+def test_adult_shows_the_papers_second_stage_within_its_chance(
+    paper_tables: ModuleType, shared_data: Path
+) -> None:
+    paper, effort = paper_tables.PAPER["adult"], paper_tables.Effort(10_000)
+    _, (_, second) = paper_tables.faithful_run(str(shared_data / "a9a.xz"), paper, effort)
+    assert 1e5 * second["b_relative"] == pytest.approx(577, abs=0.5)
+    assert 1e3 * second["directional_margin"] == pytest.approx(8.3274, rel=0.0015)
+    assert second["f_est"] == pytest.approx(0.838, abs=0.001)

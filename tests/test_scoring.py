@@ -1,0 +1,203 @@
+"""Predictions and metrics as they stream over shards."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from streamtron.conversion import convert
+from streamtron.errors import DataError, MachineError
+from streamtron.evaluation import evaluate as evaluate_rows
+from streamtron.model import LinearModel
+from streamtron.scoring import evaluate, predict, write_predictions
+from streamtron.shards.corpus import generate
+
+COLUMNS = 200
+ROWS = 9000  # three blocks
+
+
+def _model(**changes: object) -> LinearModel:
+    weights = np.random.default_rng(0).normal(size=COLUMNS)
+    model = LinearModel(weights, 0.25, (-1.0, 1.0), {}, None, {"index_base": 1})
+    return replace(model, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("corpus")
+    generate(str(directory), rows=ROWS, columns=COLUMNS, seed=3, shards=3)
+    return directory
+
+
+def _read(shards: list[Path]) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and a dense matrix from libsvm text, read by nothing of ours."""
+    lines = [line.split() for shard in shards for line in shard.read_text().splitlines()]
+    matrix = np.zeros((len(lines), COLUMNS), dtype=np.float32)
+    for row, words in enumerate(lines):
+        for word in words[1:]:
+            column, value = word.split(":")
+            matrix[row, int(column) - 1] = value
+    return np.array([float(words[0]) for words in lines]), matrix
+
+
+def test_predictions_are_w_x_plus_bias_of_every_row_in_the_order_of_the_shards(
+    corpus: Path,
+) -> None:
+    model = _model()
+    _, matrix = _read(sorted(corpus.iterdir()))
+    scores = list(predict(model, corpus))
+    decisions = np.concatenate([score.decisions for score in scores])
+    labels = np.concatenate([score.labels for score in scores])
+    np.testing.assert_allclose(decisions, matrix @ model.weights + 0.25, rtol=1e-9, atol=1e-9)
+    assert len(scores) > 1
+    assert (labels == np.where(decisions > 0, 1.0, -1.0)).all()
+
+
+def test_predictions_are_the_same_bits_however_the_rows_are_cut_into_shards(
+    corpus: Path, tmp_path: Path
+) -> None:
+    convert(corpus, tmp_path / "cut", to="libsvm", rows_per_shard=701)
+    whole, cut = io.BytesIO(), io.BytesIO()
+    write_predictions(_model(), corpus, whole)
+    write_predictions(_model(), tmp_path / "cut", cut)
+    assert whole.getvalue() == cut.getvalue()
+    assert whole.getvalue().count(b"\n") == ROWS
+
+
+def test_labels_in_the_input_change_no_prediction_whatever_they_are(tmp_path: Path) -> None:
+    features = ["1:1 3:2", "2:0.5", ""]
+    for name, labels in {"ours": "1 -1 1", "others": "7 8 9"}.items():
+        rows = zip(labels.split(), features, strict=True)
+        (tmp_path / name).write_text("".join(f"{label} {row}\n" for label, row in rows))
+    [ours] = predict(_model(), tmp_path / "ours")
+    [others] = predict(_model(), tmp_path / "others")
+    assert ours.decisions.tolist() == others.decisions.tolist()
+    assert ours.labels.tolist() == others.labels.tolist()
+
+
+def test_text_and_parquet_predictions_read_back_as_the_same_float64(
+    corpus: Path, tmp_path: Path
+) -> None:
+    write_predictions(_model(), corpus, tmp_path / "out.tsv")
+    write_predictions(_model(), corpus, tmp_path / "out.parquet")
+    lines = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()]
+    table = pq.read_table(tmp_path / "out.parquet", page_checksum_verification=True).to_pydict()
+    assert [float(decision) for _, decision in lines] == table["decision"]
+    assert [float(label) for label, _ in lines] == table["label"]
+    assert {label for label, _ in lines} == {"-1", "1"}
+    assert list(table) == ["label", "decision"]
+
+
+@pytest.mark.parametrize("classes", [("ham", "spam"), (False, True), (0.5, 2.0)])
+def test_predicted_labels_are_the_models_classes_in_text_and_in_parquet(
+    classes: tuple[str, str], tmp_path: Path
+) -> None:
+    model = _model(classes=classes)
+    (tmp_path / "rows").write_text("0 1:1e3\n0 1:-1e3\n")
+    write_predictions(model, tmp_path / "rows", tmp_path / "out.parquet")
+    write_predictions(model, tmp_path / "rows", tmp_path / "out.tsv")
+    [scores] = predict(model, tmp_path / "rows")
+    expected = [classes[1] if decision > 0 else classes[0] for decision in scores.decisions]
+    assert len(set(expected)) == 2
+    assert pq.read_table(tmp_path / "out.parquet")["label"].to_pylist() == expected
+    shown = [line.split("\t")[0] for line in (tmp_path / "out.tsv").read_text().splitlines()]
+    assert shown == [str(label).removesuffix(".0") for label in expected]
+
+
+def test_values_beyond_the_models_width_weigh_nothing_and_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "wide").write_text(f"1 1:1 {COLUMNS + 1}:5 {COLUMNS + 9}:5\n1 1:1\n")
+    written = write_predictions(_model(), tmp_path / "wide", tmp_path / "out")
+    assert written == (2, 2)
+    wide, narrow = (tmp_path / "out").read_text().splitlines()
+    assert wide == narrow
+
+
+def test_a_prediction_that_fails_leaves_the_output_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_text("1 1:1\n" * 20_000 + "1 1:nonsense\n")
+    for name in ("out", "out.parquet"):
+        (tmp_path / name).write_text("precious")
+        with pytest.raises(DataError, match="line 20001"):
+            write_predictions(_model(), tmp_path / "rows", tmp_path / name)
+        assert (tmp_path / name).read_text() == "precious"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.parquet", "rows"]
+
+
+def test_an_output_directory_that_is_not_there_is_a_machine_error_that_names_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "rows").write_text("1 1:1\n")
+    with pytest.raises(MachineError, match="nowhere"):
+        write_predictions(_model(), tmp_path / "rows", tmp_path / "nowhere" / "out")
+
+
+def test_a_row_weight_that_the_model_was_fitted_with_is_not_asked_for_in_prediction(
+    tmp_path: Path, corpus: Path
+) -> None:
+    convert(corpus, tmp_path / "parquet", to="parquet")
+    model = _model(reading={"index_base": 0, "weight": "importance"})
+    assert sum(len(scores.decisions) for scores in predict(model, tmp_path / "parquet")) == ROWS
+    with pytest.raises(DataError, match="importance"):
+        evaluate(model, tmp_path / "parquet")
+
+
+def test_metrics_of_shards_are_those_of_the_same_rows_in_memory(corpus: Path) -> None:
+    model = _model()
+    labels, matrix = _read(sorted(corpus.iterdir()))
+    expected = evaluate_rows(labels, model.decision_function(matrix)).to_dict()
+    assert evaluate(model, corpus).to_dict() == pytest.approx(expected, rel=1e-12)
+
+
+def test_row_weights_enter_the_metrics(tmp_path: Path) -> None:
+    model = _model(reading={"index_base": 1, "weights_in_label": True}, weights=np.ones(1))
+    (tmp_path / "rows").write_text("1:3 1:1\n-1:1 1:1\n")
+    result = evaluate(model, tmp_path / "rows")
+    assert (result.weight, result.accuracy) == (4.0, 0.75)
+
+
+def test_the_larger_class_is_the_positive_one_whatever_comes_first(tmp_path: Path) -> None:
+    model = _model(reading={"index_base": 1}, weights=np.ones(1), bias=0.0)
+    for text in ("1 1:1\n-1 1:-1\n", "-1 1:-1\n1 1:1\n"):
+        (tmp_path / "rows").write_text(text)
+        result = evaluate(model, tmp_path / "rows")
+        assert (result.true_positives, result.true_negatives) == (1.0, 1.0)
+
+
+def test_a_label_the_model_does_not_know_is_refused_by_name_and_place(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_text("1 1:1\n-1 1:1\n3 1:1\n")
+    with pytest.raises(DataError, match=r"line 3: label 3\.0.*-1\.0 and 1\.0"):
+        evaluate(_model(), tmp_path / "rows")
+
+
+def test_a_row_without_a_label_is_refused_in_evaluation(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_text("1 1:1\n1:1 2:1\n")
+    with pytest.raises(DataError, match="line 2"):
+        evaluate(_model(), tmp_path / "rows")
+
+
+def test_a_column_below_the_models_base_is_refused_rather_than_shifted(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_text("1 0:1\n")
+    with pytest.raises(DataError, match="column 0"):
+        list(predict(_model(), tmp_path / "rows"))
+
+
+def test_converting_there_and_back_gives_the_same_rows(corpus: Path, tmp_path: Path) -> None:
+    convert(corpus, tmp_path / "parquet", to="parquet")
+    convert(tmp_path / "parquet", tmp_path / "text", to="libsvm", rows_per_shard=ROWS // 3)
+    for first, again in zip(
+        sorted(corpus.iterdir()), sorted((tmp_path / "text").iterdir()), strict=True
+    ):
+        assert first.read_bytes() == again.read_bytes()
+
+
+def test_converting_text_to_text_changes_no_column_number(tmp_path: Path) -> None:
+    for base in (0, 1):
+        (tmp_path / "rows").write_text(f"1 {base}:1 7:2\n-1 4:0.5\n")
+        destination = tmp_path / f"out{base}"
+        convert(tmp_path / "rows", destination, to="libsvm")
+        text = (destination / "part-00000.svm").read_text()
+        assert text == (tmp_path / "rows").read_text()
