@@ -197,7 +197,7 @@ def visit_unlearn(rows, order, signs, delta2, rho, b, scale,
         q = _square(rows, i) + rho * rho + delta2[i]
         if q <= 0.0:
             continue
-        step = math.floor((b - y_a) / q + 0.5)
+        step = np.floor((b - y_a) / q + 0.5)
         if step < -counts[i]:
             step = np.float64(-counts[i])
         if step > COUNT_MAX - counts[i]:
@@ -305,7 +305,7 @@ def seed(rows, signs, delta2, rho, bias, w, scale, b,
         slack = 1.0 - scale * (l * (_dot(rows, i, w) + rho * bias))
         if slack <= 0.0:
             continue
-        c = math.floor(b * slack / delta2[i] + 0.5)
+        c = np.floor(b * slack / delta2[i] + 0.5)
         if c > COUNT_MAX:
             c = np.float64(COUNT_MAX)
             tallies[CLIPPED] += 1

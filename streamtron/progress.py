@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -87,16 +88,19 @@ def _bar() -> Iterator[Listener]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as drawn:
         task = drawn.add_task("starting", total=None, speed="-", gap="not known yet")
 
+        began = time.perf_counter()
+
         def listen(event: Event) -> None:
+            nonlocal began
             if isinstance(event, ReadingStarted):
+                began = time.perf_counter()
                 words = f"reading {event.reading + 1}: {event.purpose}"
                 drawn.reset(task, total=event.nonzeros, description=words)
                 if event.nonzeros is None:
                     drawn.tasks[0].total = None
             elif isinstance(event, ChunkDone):
-                speed = drawn.tasks[0].speed
-                shown = "-" if speed is None else f"{speed / 1e6:.1f}"
-                drawn.update(task, completed=event.nonzeros, speed=shown)
+                speed = event.nonzeros / 1e6 / max(time.perf_counter() - began, 1e-6)
+                drawn.update(task, completed=event.nonzeros, speed=f"{speed:.1f}")
             elif isinstance(event, ReadingDone) and event.certificate is not None:
                 drawn.update(task, gap=f"{event.certificate.relative_duality_gap:.3g}")
 

@@ -28,7 +28,7 @@ from streamtron.shards import Manifest, Reading, ShardSource, open_shards
 from streamtron.training.learner import Learner
 from streamtron.training.loop import train
 
-EXIT_CODES = {"certified": 0, "converged": 0, "epoch limit": 4}
+EXIT_CODES = {"certified": 0, "converged": 0, "epoch limit": 4, "inseparable": 4}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +39,8 @@ class Outcome:
     ----------
     model : with its certificate.
     report : plain values, the report file's content.
-    ending : ``"certified"``, ``"converged"`` or ``"epoch limit"``.
+    ending : ``"certified"``, ``"converged"``, ``"epoch limit"``, or ``"inseparable"`` (Δ = 0, and
+        no classifier has a margin above the upper bound, which is next to nothing).
     counts : int32, shape (rows,): the witness.
     manifest : what the shards contain.
     """

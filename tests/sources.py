@@ -1,9 +1,9 @@
-"""Rows in memory for tests: a ChunkSource whose blocks are as small as a test wants, random sets."""
+"""Small random sets, and a ChunkSource over rows in memory with blocks as small as wished."""
 
 from __future__ import annotations
 
-import itertools
 import io
+import itertools
 import lzma
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path

@@ -242,13 +242,16 @@ def test_a_step_beyond_the_largest_count_is_cut_there_and_never_wraps(
     assert state.w[0] == LARGEST_COUNT * value
 
 
-def test_a_row_that_is_too_well_classified_gives_back_all_its_counts_and_no_more() -> None:
+@pytest.mark.parametrize("margin", [9.0, 1e12])
+def test_a_row_that_is_too_well_classified_gives_back_all_its_counts_and_no_more(
+    margin: float,
+) -> None:
     case = Case([[(0, 1.0)]], [1], [0.0], 0.0, [0], 1.0, 1.0, True, 1.0, counts=[7])
     state = State(case.twin())
-    state.w[0] = 1e12
+    state.w[0] = margin  # at 9 the step asked for is one more than its counts
     run_unlearn(case, state)
     assert state.counts.tolist() == [0]
-    assert state.w[0] == 1e12 - 7
+    assert state.w[0] == margin - 7
 
 
 # --- the frozen scan ---

@@ -141,8 +141,6 @@ def test_faithful_b_is_relative_to_the_radius_of_all_rows_wherever_the_longest_i
     rows[35] = [(0, 50.0)]
     chosen = Settings(delta=1, rho=0, faithful=True, stage="1")
     source = ListSource(csr(rows), labels, block_rows=8)
-    for _ in source.chunks():  # the first reading that the faithful procedure needs
-        pass
     learner = trained(source, chosen)
     assert learner.reports[0].b == pytest.approx(5 * (50.0**2 + 1))
 
@@ -235,7 +233,6 @@ def test_a_small_active_set_ends_certified_or_says_that_it_stopped(
     else:
         assert learner.finished == "epoch limit"
         assert learner.full_epochs >= 40
-        assert not learner.converged
 
 
 def test_an_epoch_limit_is_kept_and_the_run_still_ends_with_a_certificate() -> None:

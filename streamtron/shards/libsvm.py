@@ -84,7 +84,7 @@ class LibsvmReader:
     ([0, 1], [1.0, -1.0], 'tiny.svm, line 2')
     """
 
-    def __init__(self, path: str, name: str, reading: Reading, piece_bytes: int = 4 << 20) -> None:
+    def __init__(self, path: str, name: str, reading: Reading, piece_bytes: int = 1 << 20) -> None:
         self._path = path
         self._name = name
         self._reading = reading

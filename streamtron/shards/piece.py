@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.chunk import Label
+from streamtron.shards.names import Vocabulary
 
 IndexBase = Literal["auto", 0, 1]
+
+
+Layout = Literal[
+    "lists", "lists of names", "pairs", "pairs of names", "map", "map of names", "vector", "columns"
+]
+"""How a row's features lie in a table, Parquet or Arrow.
+
+``lists``, a list of column numbers or names and one of values beside it; ``pairs``, a list of
+structs with a column and a value; ``map``, a map from columns to values; ``vector``, Spark's
+``VectorUDT``; ``columns``, every feature a column of numbers of its own.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +33,27 @@ class Reading:
     Parameters
     ----------
     index_base : the number of the first column. ``"auto"`` takes text columns as numbered and
-        settles on 1 after the first reading if column 0 never occurred; Parquet is 0-based.
+        settles on 1 after the first reading if column 0 never occurred; elsewhere it is 0.
     labels : ``"required"``, or ``"optional"`` (prediction: a row may come without one).
     weights_in_label : text only, a label is written ``label:weight``.
-    label_column, weight_column, indices_column, values_column : names in Parquet; None = found by
-        the usual names.
+    label_column, weight_column : names in tables; None = found by the usual names.
+    features : names of the columns that hold the features, or patterns (``f*``, ``*``) for columns
+        of numbers; None = found by the usual names.
+    values_column : where the features are a list, the name of the list of their values; None =
+        found by the usual names, ``""`` = there is none and all values are 1.
+    layout : None = told by the types of the first shard's columns. Once it is settled, all names
+        are the names that were found, and every shard must have this layout.
+    settled_by : whose layout it is, for messages.
+    hash_bits, hash_seed : features that have names are hashed, see ``Hashing``.
+    vocabulary : features that have names have their columns from here.
+    strangers : a name that is not in the vocabulary is ``"refused"``, or gets a column
+        ``"beyond"`` all those that are: prediction counts it, and it weighs 0.
+
+    Examples
+    --------
+    >>> reading = Reading(index_base=0, layout="map", features=("bag",), label_column="spam")
+    >>> Reading.from_contract(reading.contract()) == reading
+    True
     """
 
     index_base: IndexBase = "auto"
@@ -33,8 +61,56 @@ class Reading:
     weights_in_label: bool = False
     label_column: str | None = None
     weight_column: str | None = None
-    indices_column: str | None = None
+    features: tuple[str, ...] | None = None
     values_column: str | None = None
+    layout: Layout | None = None
+    settled_by: str = field(default="", compare=False)
+    hash_bits: int | None = None
+    hash_seed: int = 0
+    vocabulary: Vocabulary | None = None
+    strangers: Literal["refused", "beyond"] = "refused"
+
+    def contract(self) -> dict[str, Any]:
+        """What a model keeps of it, as plain JSON values."""
+        plain = {ours: getattr(self, theirs) for ours, theirs in _CONTRACT.items()}
+        plain["features"] = None if self.features is None else list(self.features)
+        plain["vocabulary"] = None if self.vocabulary is None else list(self.vocabulary.names)
+        return plain
+
+    @classmethod
+    def from_contract(cls, contract: Mapping[str, Any]) -> Reading:
+        """The reading that a contract stands for; what it does not speak of is the default."""
+        given = {theirs: contract[ours] for ours, theirs in _CONTRACT.items() if ours in contract}
+        for name, make in (("features", tuple), ("vocabulary", _vocabulary)):
+            if given.get(name) is not None:
+                given[name] = make(given[name])
+        return cls(**given, settled_by="the model")
+
+    def key(self) -> dict[str, Any]:
+        """Plain values that are equal where the same file gives the same pieces."""
+        vocabulary = None if self.vocabulary is None else self.vocabulary.digest
+        return self.contract() | {
+            "labels": self.labels, "strangers": self.strangers, "vocabulary": vocabulary,
+        }  # fmt: skip
+
+
+_CONTRACT = {
+    "index_base": "index_base",
+    "weights_in_label": "weights_in_label",
+    "label": "label_column",
+    "weight": "weight_column",
+    "layout": "layout",
+    "features": "features",
+    "values": "values_column",
+    "hash_bits": "hash_bits",
+    "hash_seed": "hash_seed",
+    "vocabulary": "vocabulary",
+}
+"""Name in the contract (and of the setting) → field."""
+
+
+def _vocabulary(names: list[str]) -> Vocabulary:
+    return Vocabulary(tuple(names))
 
 
 class Piece(NamedTuple):
@@ -53,6 +129,30 @@ class Piece(NamedTuple):
     classes: list[Label]
     weights: NDArray[np.float64] | None
     place: Callable[[int], str]
+
+
+def cut_piece(piece: Piece, start: int, stop: int) -> Piece:
+    """Rows ``start`` … ``stop - 1`` of a piece, as views; its class table is kept whole.
+
+    Examples
+    --------
+    >>> piece = Piece(np.array([0, 1, 3]), np.array([5, 2, 4], np.uint32), None,
+    ...               np.array([0, 0], np.int32), [1.0], None, "row {}".format)
+    >>> last = cut_piece(piece, 1, 2)
+    >>> last.indptr.tolist(), last.indices.tolist(), last.place(0)
+    ([0, 2], [2, 4], 'row 1')
+    """
+    first, last = int(piece.indptr[start]), int(piece.indptr[stop])
+    place = piece.place
+    return Piece(
+        piece.indptr[start : stop + 1] - first,
+        piece.indices[first:last],
+        None if piece.values is None else piece.values[first:last],
+        piece.codes[start:stop],
+        piece.classes,
+        None if piece.weights is None else piece.weights[start:stop],
+        lambda i: place(start + i),
+    )
 
 
 class ShardReader(Protocol):

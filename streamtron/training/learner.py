@@ -26,6 +26,9 @@ from streamtron.training.targets import TargetRule, Targets
 NEAR = 1.25
 """Rows below this many thresholds are worth holding."""
 
+NO_MARGIN = 1e-4
+"""Δ = 0: rows whose best margin is proven to be below this part of R are called inseparable."""
+
 SOLVED = 1e-12
 """No gap smaller than this is asked of rows in memory."""
 
@@ -66,7 +69,7 @@ class Learner:
         self.counts = np.zeros(0, dtype=np.int32)
         self.active = ActiveSet(settings.active_set)
         self.sq_radius = 0.0
-        self.rows_met = 0
+        self.least_delta2 = math.inf
 
         self.reading = 0
         self.mode: Mode = "train"
@@ -168,6 +171,8 @@ class Learner:
         targets = self.targets(chunk)
         if self.reading == 0:
             self._meet(chunk, targets)
+            if self.stage_number < 0 and self.sq_radius > 0.0:
+                self._begin_stage()
         frozen = self.frozen
         if frozen is not None:
             called = frozen.scan(
@@ -217,10 +222,20 @@ class Learner:
         elif not self.stage.unlearn:
             if not frozen.anybody_called:
                 self._next_stage("a full reading found no row to update")
+        elif self.settings.hard and self._inseparable():
+            self._end_stage("no classifier separates the rows with a margin worth the name")
+            self.finished = "inseparable"
         elif gap <= SOLVED or (gap < 1e-6 and gap > 0.9 * self._gap_before):
             self._end_stage("the gap is at the level of rounding")
             self.finished = "converged"
         self._gap_before = gap
+
+    def _inseparable(self) -> bool:
+        """Δ = 0: whether the upper bound leaves next to no room for a margin above 0."""
+        now = self.certificate
+        if now is None or now.upper_bound is None or now.directional_margin > 0.0:
+            return False
+        return now.upper_bound <= NO_MARGIN * math.sqrt(self.sq_radius)
 
     def _stop_at_limit(self, frozen: Frozen | None) -> None:
         if frozen is None:
@@ -238,7 +253,7 @@ class Learner:
         upper = self.dual.upper_bound
         if self.settings.faithful and self.reports:
             upper = self.reports[-1].paper_upper_bound
-        self.b = stages.choose_b(stage, self.settings, radius, upper)
+        self.b = stages.choose_b(stage, self.settings, radius, upper, self.least_delta2)
         if stage.unlearn and self.dual.steps:
             self.dual.rescale(self.counts, round(self.b * self.dual.scale))
             self.cold = False
@@ -268,8 +283,12 @@ class Learner:
 
     # --- rows as they pass ---
 
+    def measure(self, chunk: Chunk) -> None:
+        """A first reading for R, where the procedure wants b fixed from all rows."""
+        self._meet(chunk, self.targets(chunk))
+
     def _meet(self, chunk: Chunk, targets: Targets) -> None:
-        """First reading: room for the chunk's columns and rows; R; and b at the first rows."""
+        """Rows not seen before: room for their columns and counts, and R."""
         rows, columns = int(targets.numbers[-1]) + 1, chunk.width
         if columns > len(self.dual.w):
             columns = _room(columns, len(self.dual.w))
@@ -281,19 +300,19 @@ class Learner:
         squares = np.empty(len(chunk))
         kernels.squared_norms(chunk.rows, squares)
         squares += self.settings.rho**2 + targets.delta2
-        squares = squares[targets.signs != 0]
+        present = targets.signs != 0
+        squares = squares[present]
         if not len(squares):
             return
+        if not self.settings.hard:
+            self.least_delta2 = min(self.least_delta2, float(targets.delta2[present].min()))
         if squares.min() <= 0.0:
-            row = targets.numbers[targets.signs != 0][int(squares.argmin())]
+            row = targets.numbers[present][int(squares.argmin())]
             raise DataError(
                 f"row {row + 1} has no features, and delta and rho are 0: no classifier gives it a "
                 "margin above 0. Remove the row, or give --rho or --delta above 0."
             )
-        self.rows_met += len(squares)
         self.sq_radius = max(self.sq_radius, float(squares.max()))
-        if self.stage_number < 0:
-            self._begin_stage()
 
     def _threshold(self) -> float:
         exponent = 1.0 - self.stage.epsilon
@@ -362,22 +381,33 @@ class Learner:
         if not len(self.active):
             return
         counts = self.counts[self.active.numbers]
-        if self.stage.unlearn and not self.settings.hard:
+        if self.stage.unlearn and not (self.settings.hard and self.overflowed):
             self._solve(counts)
         else:
             self._visit_active_set(counts)
         self.counts[self.active.numbers] = counts
 
     def _solve(self, counts: NDArray[np.int32]) -> None:
-        alone = not self.overflowed
-        solver = Solver(self.active, counts, self.dual, self.rule, self._active_order, alone=alone)
+        alone, delta2 = not self.overflowed, self.active.delta2
+        if self.settings.hard:
+            delta2 = self._softened(delta2)
+        shuffle = self._active_order
+        solver = Solver(self.active, delta2, counts, self.dual, self.rule, shuffle, alone=alone)
         found = solver.solve(self._worthwhile_gap(), self.settings.mini_epochs)
         self._count_mini_epochs(found.mini_epochs)
+        if self.settings.hard:
+            self.dual.settle(self.dual.w, self.dual.bias, 0.0, self.dual.steps)
         if alone:
             self.b = self.reports[-1].b = found.b
             self._candidate = found.v
         elif found.a is not None:
             self._average_parts(found.a)
+
+    def _softened(self, delta2: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The hard margin is solved with a Δ so small that it costs a tenth of the tolerance: at
+        the optimum slack_k = α_k Δ², and α_k ≤ 1/γ_d². The certificate is of Δ = 0 all the same."""
+        gamma = self.dual.upper_bound or math.sqrt(self.sq_radius)
+        return np.full(len(delta2), 0.1 * self._worthwhile_gap() * gamma * gamma)
 
     def _worthwhile_gap(self) -> float:
         """The gap to which rows in memory are worth solving: half of the tolerance if they are

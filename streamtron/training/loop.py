@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from streamtron.chunk import ChunkSource
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.chunk import Chunk, ChunkSource
 from streamtron.config import Settings
 from streamtron.events import ChunkDone, Listener, ReadingDone, ReadingStarted, StageDone, ignore
 from streamtron.training import order
@@ -29,45 +33,85 @@ def train(
     source : the data.
     learners : changed in place; all share ``settings``' order and seed.
     """
+    if settings.faithful:
+        for chunk in source.chunks():
+            for learner in learners:
+                learner.measure(chunk)
     reading = 0
     while unfinished := [learner for learner in learners if learner.finished is None]:
-        purposes = sorted({learner.mode for learner in unfinished})
-        rows = sum(block.rows for block in source.blocks) or None
-        nonzeros = sum(block.nonzeros for block in source.blocks) or None
-        listen(ReadingStarted(reading, " and ".join(purposes), rows, nonzeros))
+        _tell_start(source, reading, unfinished, listen)
+        told = [_State.of(learner) for learner in unfinished]
         for learner in unfinished:
             learner.begin_reading(reading)
-        groups = None
-        if settings.random and reading > 0:
-            groups = order.block_groups(settings.seed, reading, len(source.blocks))
-        rows_done = nonzeros_done = 0
-        for chunk in source.chunks(groups):
-            positions = order.file_order(len(chunk))
-            if settings.random:
-                positions = order.row_order(settings.seed, reading, chunk.ranges[0][0], len(chunk))
+        rows = nonzeros = 0
+        for chunk in source.chunks(_groups(source, settings, reading)):
+            positions = _positions(chunk, settings, reading)
             for learner in unfinished:
                 learner.take(chunk, positions)
-            rows_done += len(chunk)
-            nonzeros_done += chunk.nonzeros
-            listen(ChunkDone(reading, rows_done, nonzeros_done))
-        for learner in unfinished:
-            stages_before, mode = len(learner.reports), learner.mode
-            updates, minis, stage = learner.dual.updates, learner.mini_epochs, learner.stage.name
-            scanned = learner.frozen is not None
+            rows += len(chunk)
+            nonzeros += chunk.nonzeros
+            listen(ChunkDone(reading, rows, nonzeros))
+        for learner, before in zip(unfinished, told, strict=True):
+            certified = learner.frozen is not None
             learner.finish_reading()
-            listen(
-                ReadingDone(
-                    reading,
-                    stage,
-                    mode,
-                    learner.dual.updates - updates,
-                    learner.mini_epochs - minis,
-                    len(learner.active),
-                    learner.certificate if scanned else None,
-                    learner.dual.upper_bound,
-                )
-            )
-            for report in learner.reports[stages_before - 1 :]:
-                if report.why:
-                    listen(StageDone(str(report.epsilon), report.why))
+            _tell_end(reading, learner, before, certified, listen)
         reading += 1
+
+
+def _groups(source: ChunkSource, settings: Settings, reading: int) -> list[Sequence[int]] | None:
+    """Blocks read together; None: as they come (there is no random access to text)."""
+    if not settings.random or reading == 0:
+        return None
+    return order.block_groups(settings.seed, reading, len(source.blocks))
+
+
+def _positions(chunk: Chunk, settings: Settings, reading: int) -> NDArray[np.int64]:
+    """The order of visits within a chunk."""
+    if not settings.random:
+        return order.file_order(len(chunk))
+    return order.row_order(settings.seed, reading, chunk.ranges[0][0], len(chunk))
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What a learner had done before a reading."""
+
+    mode: str
+    stage_number: int
+    updates: int
+    mini_epochs: int
+
+    @classmethod
+    def of(cls, learner: Learner) -> _State:
+        return cls(learner.mode, learner.stage_number, learner.dual.updates, learner.mini_epochs)
+
+
+def _tell_start(
+    source: ChunkSource, reading: int, learners: Sequence[Learner], listen: Listener
+) -> None:
+    purpose = " and ".join(sorted({learner.mode for learner in learners}))
+    rows = sum(block.rows for block in source.blocks) or None
+    nonzeros = sum(block.nonzeros for block in source.blocks) or None
+    listen(ReadingStarted(reading, purpose, rows, nonzeros))
+
+
+def _tell_end(
+    reading: int, learner: Learner, before: _State, certified: bool, listen: Listener
+) -> None:
+    first = max(before.stage_number, 0)
+    worked_in = learner.plan[first : learner.stage_number + 1]
+    listen(
+        ReadingDone(
+            reading,
+            ", ".join(stage.name for stage in worked_in),
+            before.mode,
+            learner.dual.updates - before.updates,
+            learner.mini_epochs - before.mini_epochs,
+            len(learner.active),
+            learner.certificate if certified else None,
+            learner.dual.upper_bound,
+        )
+    )
+    for report in learner.reports[first:]:
+        if report.why:
+            listen(StageDone(str(report.epsilon), report.why))

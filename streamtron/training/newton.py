@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from streamtron import kernels
 from streamtron.chunk import Rows
 
-STEPS = 40
+STEPS = 100
 """Newton steps at most; ten are usual."""
 
-CONJUGATE_STEPS = 60
+CONJUGATE_STEPS = 200
 """Conjugate gradient steps at most within one Newton step."""
 
 Vector = NDArray[np.float64]
@@ -30,11 +30,13 @@ def minimise(
     start: Vector,
     center: Vector,
     precision: float,
+    *,
+    proven: bool,
 ) -> tuple[Vector, Vector]:
     """The v that minimises P over these rows, and their margins l_i (x_i, ρ)·v.
 
-    It stops when a step lowers P by at most precision · P, or at ½‖∇P‖² ≤ precision · P: with
-    α_i = 2 C_i max(0, 1 − m_i) as the dual point, P − D = ½‖∇P‖² exactly.
+    With α_i = 2 C_i max(0, 1 − m_i) as the dual point, P − D = ½‖∇P‖² exactly. It stops when that
+    is at most precision · P; unless ``proven``, already when a step lowers P by no more.
 
     Parameters
     ----------
@@ -59,8 +61,9 @@ def minimise(
         kernels.combine(rows, -2.0 * cost * slacks * signs, rho, gradient)
         gradient += v - center
         primal = 0.5 * kernels.square_sum(v - center) + kernels.dot(cost * slacks, slacks)
-        proven = 0.5 * kernels.square_sum(gradient) <= precision * primal
-        if proven or before - primal <= precision * primal:
+        if 0.5 * kernels.square_sum(gradient) <= precision * primal:
+            break
+        if before - primal <= (1e-14 if proven else precision) * primal:
             break
         before = primal
         curvature = np.where(slacks > 0.0, 2.0 * cost, 0.0)

@@ -18,7 +18,7 @@ class StageReport:
     """One stage's figures; ``None`` where a figure does not apply.
 
     ``paper_upper_bound`` is the paper's worst-case bound on γ_d after the run (Remark 1 for
-    steps and ε = 1, γ'_d / f_est else), ``f_est`` its estimate of γ'_d/γ_d, ``direct_fraction``
+    steps and ε = 1, (sq1) else), ``f_est`` its estimate of γ'_d/γ_d, ``direct_fraction``
     the sharper b t/‖a‖^(1+ε) or b t^(2−ε)/‖a‖²: all three for a stage that began at a = 0 and
     converged.
     """
@@ -82,8 +82,10 @@ class StageReport:
             self.f_est = theory.f_est_steps(radius, self.b, epsilon, steps)
         if epsilon == 1.0 or not by_length:
             self.paper_upper_bound = theory.upper_bound_after_run(radius, self.b, epsilon, steps)
-        elif self.f_est is not None:
-            self.paper_upper_bound = margin / self.f_est
+        elif epsilon < 1.0:
+            self.paper_upper_bound = theory.upper_bound_after_run_length(
+                radius, self.b, epsilon, steps, margin
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as the report file has them."""

@@ -51,12 +51,17 @@ class Others:
     """The part of a that belongs to rows which are not in memory: fixed while those are solved."""
 
     def __init__(
-        self, active: ActiveSet, counts: NDArray[np.int32], dual: Dual, rho: float
+        self,
+        active: ActiveSet,
+        delta2: Vector,
+        counts: NDArray[np.int32],
+        dual: Dual,
+        rho: float,
     ) -> None:
         held = np.zeros(len(dual.w) + 1)
         kernels.combine(active.rows, counts.astype(np.float64) * active.signs, rho, held)
         self.a = dual.augmented(1.0) - held
-        self.extension = float(dual.scalars[kernels.EXTENSION]) - _extension(active, counts)
+        self.extension = float(dual.scalars[kernels.EXTENSION]) - _extension(delta2, counts)
         self.steps = dual.steps - int(counts.sum(dtype=np.int64))
 
     def objective_at(self, b: float) -> float:
@@ -66,8 +71,8 @@ class Others:
         return self.steps / b - 0.5 * square / b**2
 
 
-def _extension(active: ActiveSet, counts: NDArray[np.int32]) -> float:
-    return float(kernels.dot(active.delta2 * counts, counts.astype(np.float64)))
+def _extension(delta2: Vector, counts: NDArray[np.int32]) -> float:
+    return float(kernels.dot(delta2 * counts, counts.astype(np.float64)))
 
 
 class Solver:
@@ -81,7 +86,7 @@ class Solver:
 
     Parameters
     ----------
-    active, counts : the rows held, c_k of each (changed in place).
+    active, delta2, counts : the rows held, Δ_k² > 0 and c_k (changed in place) of each.
     dual : a (changed in place).
     rule : how rows are visited; its b is the resolution.
     shuffle : n → the order of visits of the next mini-epoch over n rows.
@@ -91,6 +96,7 @@ class Solver:
     def __init__(
         self,
         active: ActiveSet,
+        delta2: Vector,
         counts: NDArray[np.int32],
         dual: Dual,
         rule: Rule,
@@ -98,14 +104,17 @@ class Solver:
         *,
         alone: bool,
     ) -> None:
-        self.active, self.counts, self.dual, self.rule = active, counts, dual, rule
+        self.active, self.delta2, self.counts = active, delta2, counts
+        self.dual, self.rule = dual, rule
         self.shuffle = shuffle
         self.cost = np.zeros(len(active))
-        np.divide(0.5, active.delta2, out=self.cost, where=active.signs != 0)
-        self.others = None if alone else Others(active, counts, dual, rule.rho)
+        np.divide(0.5, delta2, out=self.cost, where=active.signs != 0)
+        self.others = None if alone else Others(active, delta2, counts, dual, rule.rho)
         self.found = Solution(rule.b)
         self.total = np.zeros(len(dual.w) + 1)
         self.summed = 0
+        if delta2 is not active.delta2:
+            self._sum_afresh()  # the carried ‖a‖ is of another Δ
 
     def solve(self, target: float, mini_epochs: int) -> Solution:
         """Until the rows' own gap is at most ``target``, or ``mini_epochs`` are spent."""
@@ -122,7 +131,7 @@ class Solver:
             if not moved:
                 if not self._refine():
                     break
-            elif len(gaps) > 1 and _crawls(gaps[-1], found.gap, target):
+            elif self._hopeless(gaps, target, mini_epochs):
                 self._newton(target)
                 gaps = [1.0]
                 continue
@@ -147,6 +156,14 @@ class Solver:
         self.counts[:] = counts
         self._sum_afresh()
 
+    def _hopeless(self, gaps: list[float], target: float, mini_epochs: int) -> bool:
+        """Whether visits alone will not do: too slow, or too few mini-epochs are left."""
+        if self.found.newton > 1:
+            return False
+        if self.found.mini_epochs + LIVE_VISITS >= mini_epochs:
+            return True
+        return len(gaps) > 1 and _crawls(gaps[-1], self.found.gap, target)
+
     def _round(self, mini_epochs: int) -> bool:
         """One mini-epoch over all rows, some over the live ones; whether anything moved."""
         erred = np.zeros(len(self.active), dtype=np.uint8)
@@ -166,7 +183,7 @@ class Solver:
     def _mini_epoch(self, positions: NDArray[np.int64], erred: NDArray[np.uint8]) -> None:
         active = self.active
         self.dual.visit(
-            self.rule, active.rows, positions, active.signs, active.delta2, self.counts, erred
+            self.rule, active.rows, positions, active.signs, self.delta2, self.counts, erred
         )
         self.found.mini_epochs += 1
         self._remember()
@@ -198,12 +215,19 @@ class Solver:
         return self.others.a / self.rule.b
 
     def _newton(self, target: float) -> None:
-        """Newton's method from the best weights; counts from its slacks: c_k = b slack_k / Δ_k²."""
+        """Newton's method from the best weights; counts from its slacks: c_k = b slack_k / Δ_k².
+        First until P is good enough, which visits then make up for in D; then until D is too."""
         active, rho = self.active, self.rule.rho
         assert self.found.v is not None
-        precision = target * 0.1**self.found.newton
         v, margins = newton.minimise(
-            active.rows, active.signs, self.cost, rho, self.found.v, self._center(), precision
+            active.rows,
+            active.signs,
+            self.cost,
+            rho,
+            self.found.v,
+            self._center(),
+            target,
+            proven=self.found.newton > 0,
         )
         self.found.newton += 1
         self._try(v)
@@ -216,7 +240,7 @@ class Solver:
         others, held = self.others, np.zeros(len(self.total))
         factors = self.counts.astype(np.float64) * self.active.signs
         kernels.combine(self.active.rows, factors, self.rule.rho, held)
-        extension = _extension(self.active, self.counts)
+        extension = _extension(self.delta2, self.counts)
         steps = int(self.counts.sum(dtype=np.int64))
         if others is not None:
             held += others.a

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from streamtron import theory
@@ -12,6 +13,9 @@ FIRST_B = 5.0
 
 UNLEARN_B = 500.0
 """b/R² of an unlearning stage: its resolution."""
+
+COUNT_OF_ONE = float(1 << 27)
+"""The largest count that a slack of 1 may come to: slacks are rarely above 16."""
 
 ACCURACY = 0.05
 """δ of (bl) where the upper bound is ‖a‖/t, which is tight: the stage promises 1/(1 + ε + δ)."""
@@ -85,7 +89,13 @@ def b_scale(epsilon: float, settings: Settings, radius: float) -> float:
     return radius ** (1.0 + epsilon) if settings.variant == "length" else radius**2
 
 
-def choose_b(stage: Stage, settings: Settings, radius: float, upper_bound: float | None) -> float:
+def choose_b(
+    stage: Stage,
+    settings: Settings,
+    radius: float,
+    upper_bound: float | None,
+    least_delta2: float = math.inf,
+) -> float:
     """b of a stage that begins, in absolute terms.
 
     Given by hand, or: 5 R² at ε = 1 (500 R² with unlearning); for other ε ≤ 1 from (bl) or (bt)
@@ -96,13 +106,15 @@ def choose_b(stage: Stage, settings: Settings, radius: float, upper_bound: float
     ----------
     radius : R, or what is known of it.
     upper_bound : the tightest upper bound on γ_d so far, or None.
+    least_delta2 : the least Δ_k² above 0. Counts come to b slack_k / Δ_k², which must stay below
+        2³¹: where norms differ by orders of magnitude, 500 R² would be too much.
     """
     epsilon = stage.epsilon
     scale = b_scale(epsilon, settings, radius)
     if stage.b_relative is not None:
         return stage.b_relative * scale
     if stage.unlearn:
-        return UNLEARN_B * radius**2
+        return min(UNLEARN_B * radius**2, COUNT_OF_ONE * least_delta2)
     if epsilon >= 1.0:
         return FIRST_B * scale
     gamma_up = min(upper_bound, radius) if upper_bound is not None else radius

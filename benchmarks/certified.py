@@ -1,0 +1,454 @@
+"""streamtron to a certified gap, beside solvers that reach the same primal and certify nothing.
+
+    python benchmarks/certified.py a9a.xz rcv1.xz --generate 200000 --C 0.5 50
+
+For every data set and C: readings, nonzeros visited, seconds and peak memory to each tolerance,
+and the seconds in which every rival's weights reach the same primal. See README.md here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import measure
+import ours
+import peers
+from data import generated, load
+from problem import Data, Problem
+
+from streamtron.config import Settings, parse_size
+from streamtron.errors import StreamtronError
+
+ROUNDING = 1e-9
+"""Relative: how far rounding may put an optimum outside of its bounds."""
+
+REFERENCE = 1e-10
+"""LIBLINEAR -s 2's -e for the optimum."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One run of a rival: with what setting, how long, and how far it came."""
+
+    setting: float
+    seconds: float
+    passes: float
+    primal: float
+
+
+@dataclass
+class Rival:
+    """A rival's climb up its ladder."""
+
+    peer: peers.Peer
+    attempts: list[Attempt] = field(default_factory=list)
+
+    def climb(self, target: float, patience: float) -> None:
+        """Finer and finer settings until the target is reached or patience (seconds) is spent."""
+        spent = 0.0
+        for setting in self.peer.ladder():
+            run = self.peer.run(setting)
+            primal = self.peer.primal(run.v)
+            self.attempts.append(Attempt(setting, run.seconds, run.passes, primal))
+            spent += run.seconds
+            if primal <= target or spent > patience:
+                return
+
+    def quickest(self, target: float) -> Attempt | None:
+        """Of the attempts that reached the target."""
+        reached = [attempt for attempt in self.attempts if attempt.primal <= target]
+        return min(reached, key=lambda attempt: attempt.seconds, default=None)
+
+    @property
+    def best(self) -> float:
+        """The least primal of any attempt."""
+        return min((attempt.primal for attempt in self.attempts), default=math.inf)
+
+
+# --- one data set, one C ---
+
+
+@dataclass
+class Case:
+    """A data set at one C: what is run on it."""
+
+    name: str
+    paths: list[str]
+    cache: str
+    data: Data
+    C: float
+    options: argparse.Namespace
+
+    def settings(self, tol: float) -> Settings:
+        """streamtron's settings."""
+        size = active_set(self.options.active_set, self.data)
+        return Settings(C=self.C, rho=self.options.rho, tol=tol, active_set=size)
+
+
+def active_set(text: str, data: Data) -> int:
+    """Bytes from a size, or from a part of the rows such as ``10%``."""
+    if not text.endswith("%"):
+        return parse_size(text)
+    whole = 8 * data.nonzeros + 24 * len(data.labels)
+    return int(float(text[:-1]) / 100 * whole)
+
+
+def compare(case: Case) -> dict[str, Any]:
+    """Everything about one case, as plain values."""
+    options = case.options
+    problem = Problem.of(case.data, case.C, options.rho)
+    measure.note(f"{case.name}, C = {case.C:g}: streamtron")
+    fits = {tol: ours.fit(case.paths, case.cache, case.settings(tol)) for tol in options.tol}
+    optimum = reference(problem)
+    rivals = [Rival(peer) for peer in peers.rivals(problem, options.passes)]
+    for rival in rivals:
+        measure.note(f"{case.name}, C = {case.C:g}: {rival.peer.name}")
+        rival.climb(min(fit.primal for fit in fits.values()), options.patience)
+    return {
+        "data": case.name,
+        "rows": len(case.data.labels),
+        "columns": int(case.data.rows.shape[1]),
+        "nonzeros": case.data.nonzeros,
+        "C": case.C,
+        "rho": options.rho,
+        "active_set": active_set(options.active_set, case.data),
+        "optimum": optimum,
+        "tolerances": [race(case, tol, fit, rivals, optimum) for tol, fit in fits.items()],
+        "attempts": {
+            rival.peer.name: [vars(attempt) for attempt in rival.attempts] for rival in rivals
+        },
+        "unbracketed": [] if optimum is None else unbracketed(fits, optimum),
+        "decomposition": against_decomposition(case),
+    }
+
+
+def reference(problem: Problem) -> float | None:
+    """The optimum by LIBLINEAR's own best effort; None without LIBLINEAR."""
+    if not peers.available("liblinear"):
+        return None
+    return problem.primal(peers.Liblinear(problem, 2).run(REFERENCE).v)
+
+
+def unbracketed(fits: dict[float, ours.Fit], optimum: float) -> list[str]:
+    """What is wrong with our bounds, in sentences: nothing, it is hoped."""
+    wrong = []
+    for tol, fit in fits.items():
+        for proof in fit.proofs:
+            below, above = proof.dual <= optimum * (1 + ROUNDING), proof.primal * (1 + ROUNDING)
+            if not (below and optimum <= above):
+                wrong.append(
+                    f"tol {tol:g}, after {proof.readings:g} readings: {proof.dual!r} … "
+                    f"{proof.primal!r} does not hold LIBLINEAR's optimum {optimum!r}"
+                )
+    return wrong
+
+
+def race(
+    case: Case, tol: float, fit: ours.Fit, rivals: Sequence[Rival], optimum: float | None
+) -> dict[str, Any]:
+    """One tolerance: ours and every rival that reaches our primal, in turn."""
+    settings = case.settings(tol)
+    target = fit.primal
+    quickest = {rival.peer.name: rival.quickest(target) for rival in rivals}
+    reached = {name: [0, 0] for name in quickest}
+
+    def again(rival: Rival, setting: float) -> float:
+        run = rival.peer.run(setting)
+        count = reached[rival.peer.name]
+        count[0] += rival.peer.primal(run.v) <= target * (1 + ROUNDING)
+        count[1] += 1
+        return run.seconds
+
+    contenders = {"streamtron": lambda: ours.fit(case.paths, case.cache, settings).seconds}
+    for rival in rivals:
+        if (found := quickest[rival.peer.name]) is not None:
+            contenders[rival.peer.name] = lambda rival=rival, found=found: again(  # type: ignore[misc]
+                rival, found.setting
+            )
+    measure.note(f"{case.name}, C = {case.C:g}: {len(contenders)} contenders to {tol:g} in turn")
+    seconds = measure.alternate(contenders, case.options.repeats)
+    own = measure.median(seconds["streamtron"])
+    with ours.counting_nonzeros() as visited:
+        ours.fit(case.paths, case.cache, settings)
+    _, peak = measure.in_fresh_process(
+        ours.fit_plainly, case.paths, case.cache, settings.to_dict()
+    )
+    return {
+        "tol": tol,
+        "ours": {
+            **fit.to_dict(),
+            "median_seconds": own,
+            "all_seconds": seconds["streamtron"],
+            "nonzeros_visited": visited[0],
+            "peak_bytes": peak,
+            "true_gap": None if optimum is None else max(0.0, 1.0 - optimum / fit.primal),
+        },
+        "rivals": [
+            standing(rival, quickest[rival.peer.name], seconds, own, reached, target)
+            for rival in rivals
+        ],
+        "liblinear_peak_bytes": liblinear_peak(case, quickest),
+    }
+
+
+def standing(
+    rival: Rival,
+    found: Attempt | None,
+    seconds: dict[str, list[float]],
+    own: float,
+    reached: dict[str, list[int]],
+    target: float,
+) -> dict[str, Any]:
+    """How a rival fared: the median to our primal, or how far it stayed above it."""
+    name = rival.peer.name
+    if found is None:
+        return {
+            "name": name,
+            "median_seconds": None,
+            "tried_to": rival.attempts[-1].setting,
+            "above_target": rival.best / target - 1.0,
+        }
+    middle = measure.median(seconds[name])
+    return {
+        "name": name,
+        "median_seconds": middle,
+        "all_seconds": seconds[name],
+        "ratio": middle / own,
+        "setting": found.setting,
+        "passes": found.passes,
+        "reached": reached[name][0] / reached[name][1],
+    }
+
+
+def liblinear_peak(case: Case, quickest: dict[str, Attempt | None]) -> dict[str, int]:
+    """Peak memory of LIBLINEAR alone with the same rows, by solver."""
+    peaks = {}
+    problem = Problem.of(case.data, case.C, case.options.rho)
+    with tempfile.TemporaryDirectory(prefix="streamtron-bench-") as directory:
+        path = str(Path(directory) / "rows")
+        problem.save(path)
+        for solver in (1, 2):
+            if (found := quickest.get(f"LIBLINEAR -s {solver}")) is not None:
+                task = (peers.liblinear_alone, path, case.C, solver, found.setting)
+                _, peaks[f"-s {solver}"] = measure.in_fresh_process(*task)
+    return peaks
+
+
+def against_decomposition(case: Case) -> dict[str, Any] | None:
+    """The paper's own comparison, on as many rows as a decomposition SVM can bear."""
+    rows = min(case.options.svc_rows, len(case.data.labels))
+    few = case.data.first(rows)
+    if rows == 0 or not peers.available("sklearn") or len(set(few.labels.tolist())) < 2:
+        return None
+    measure.note(f"{case.name}, C = {case.C:g}: a decomposition SVM on {rows} extended rows")
+    with tempfile.TemporaryDirectory(prefix="streamtron-bench-") as directory:
+        shard, cache = Path(directory) / "rows.svm", str(Path(directory) / "cache")
+        write_libsvm(few, shard)
+        ours.fill_cache([str(shard)], cache)
+        settings = case.settings(min(case.options.tol))
+        fits: list[ours.Fit] = []
+        found: list[peers.Decomposition] = []
+
+        def own() -> float:
+            fits.append(ours.fit([str(shard)], cache, settings))
+            return fits[-1].seconds
+
+        def theirs() -> float:
+            delta = math.sqrt(0.5 / case.C)
+            found.append(peers.decomposition(few, delta, case.options.svc_tol))
+            return found[-1].seconds
+
+        seconds = measure.alternate({"ours": own, "theirs": theirs}, case.options.repeats)
+    # P less the price of the bias weight is ½ ‖extended w‖² at margin 1
+    geometric = 1.0 / math.sqrt(2.0 * fits[-1].primal - fits[-1].bias ** 2)
+    middle = {name: measure.median(values) for name, values in seconds.items()}
+    return {
+        "rows": rows,
+        "tol": settings.tol,
+        "seconds": middle["ours"],
+        "geometric_margin": geometric,
+        "svc_tol": case.options.svc_tol,
+        "svc_seconds": middle["theirs"],
+        "svc_geometric_margin": found[-1].geometric_margin,
+        "svc_iterations": found[-1].iterations,
+        "ratio": middle["theirs"] / middle["ours"],
+    }
+
+
+def write_libsvm(data: Data, path: Path) -> None:
+    """The rows as text, 1-based; nine digits hold a float32."""
+    rows = data.rows
+    with open(path, "w") as file:
+        for k, label in enumerate(data.labels):
+            span = slice(rows.indptr[k], rows.indptr[k + 1])
+            pairs = zip(rows.indices[span].tolist(), rows.data[span].tolist(), strict=True)
+            file.write(f"{label:+.0f} " + " ".join(f"{j + 1}:{x:.9g}" for j, x in pairs) + "\n")
+
+
+# --- what is printed ---
+
+
+def show(case: dict[str, Any]) -> None:
+    """Tables of one case."""
+    title = (
+        f"{case['data']}: {case['rows']:,} rows, {case['columns']:,} columns, "
+        f"{case['nonzeros']:,} nonzeros; C = {case['C']:g}, ρ = {case['rho']:g}"
+    )
+    head = ["to the primal of tol", "seconds", "ratio", "peak MB", "readings", "setting", "remark"]
+    lines = []
+    for level in case["tolerances"]:
+        own = level["ours"]
+        visited = own["nonzeros_visited"] / case["nonzeros"]
+        lines.append([
+            f"{level['tol']:g}  streamtron", f"{own['median_seconds']:.3f}", "1",
+            f"{own['peak_bytes'] / 1e6:.0f}", f"{own['readings']:g}", "",
+            f"certified {own['gap']:.1e}, true {_number(own['true_gap'])}, "
+            f"visited {visited:.1f} × nonzeros, {own['ending']}",
+        ])  # fmt: skip
+        lines += [_rival_line(rival, level) for rival in level["rivals"]]
+    measure.print_table(title, head, lines)
+    print(f"LIBLINEAR's optimum {case['optimum']!r}", end=": ")
+    print("not there" if case["optimum"] is None else _verdict(case["unbracketed"]))
+    if case["decomposition"] is not None:
+        _show_decomposition(case["decomposition"])
+
+
+def _rival_line(rival: dict[str, Any], level: dict[str, Any]) -> list[str]:
+    name = rival["name"]
+    if rival["median_seconds"] is None:
+        remark = f"stays {rival['above_target']:.1e} above"
+        return [f"       {name}", "–", "–", "", "", f"to {rival['tried_to']:g}", remark]
+    peak = level["liblinear_peak_bytes"].get(name.removeprefix("LIBLINEAR "))
+    remark = f"{rival['passes']:g} passes, no certificate"
+    if rival["reached"] < 1:
+        remark += f", reached in {rival['reached']:.0%} of the runs"
+    return [
+        f"       {name}", f"{rival['median_seconds']:.3f}", f"{rival['ratio']:.2f}",
+        f"{peak / 1e6:.0f}" if peak else "", "", f"{rival['setting']:g}", remark,
+    ]  # fmt: skip
+
+
+def _verdict(unbracketed: list[str]) -> str:
+    return "; ".join(unbracketed) or "inside every bound we certified"
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.1e}"
+
+
+def _show_decomposition(found: dict[str, Any]) -> None:
+    print(
+        f"decomposition SVM, {found['rows']:,} extended rows, C = 1e5, tol {found['svc_tol']:g}: "
+        f"{found['svc_seconds']:.3f} s, 10³ γ' = {1e3 * found['svc_geometric_margin']:.4f}; "
+        f"streamtron on the same rows, tol {found['tol']:g}: {found['seconds']:.3f} s, "
+        f"10³ γ' = {1e3 * found['geometric_margin']:.4f}; ratio {found['ratio']:.1f}"
+    )
+
+
+def draw(case: dict[str, Any], path: Path) -> None:
+    """Gap against readings and against seconds."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (by_readings, by_seconds) = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True)
+    proofs = min(case["tolerances"], key=lambda level: level["tol"])["ours"]["proofs"]
+    curves = [("streamtron, certified", "k-o", [
+        (proof["readings"], proof["seconds"], 1.0 - proof["dual"] / proof["primal"])
+        for proof in proofs
+    ])]  # fmt: skip
+    optimum = case["optimum"]
+    if optimum is not None:
+        true = [(p["readings"], p["seconds"], 1.0 - optimum / p["primal"]) for p in proofs]
+        curves.append(("streamtron, true", "k:.", true))
+        for name, attempts in case["attempts"].items():
+            points = [(a["passes"], a["seconds"], 1.0 - optimum / a["primal"]) for a in attempts]
+            curves.append((name, "-x", sorted(points)))
+    for name, style, points in curves:
+        x, seconds, gap = zip(*points, strict=True) if points else ((), (), ())
+        visible = [max(value, 1e-12) for value in gap]
+        by_readings.loglog(x, visible, style, label=name)
+        by_seconds.loglog(seconds, visible, style)
+    by_readings.set_xlabel("readings from disk (streamtron), passes (the others)")
+    by_seconds.set_xlabel("seconds")
+    by_readings.set_ylabel("relative gap, 1 − P*/P")
+    by_readings.legend(fontsize="small")
+    figure.suptitle(f"{case['data']}, C = {case['C']:g}")
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+# --- the command ---
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("data", nargs="*", help="files or directories: libsvm text (.xz too)")
+    parser.add_argument("--generate", type=int, metavar="ROWS", help="a generated corpus as well")
+    parser.add_argument("--columns", type=int, default=30_000, help="of the generated corpus")
+    parser.add_argument("--C", type=float, nargs="+", default=[0.5, 50.0])
+    parser.add_argument("--rho", type=float, default=1.0, help="the augmentation; 0 = no bias")
+    parser.add_argument("--tol", type=float, nargs="+", default=[1e-2, 1e-3])
+    parser.add_argument("--active-set", default="1GB", help="a size, or a part of the rows: 10%%")
+    parser.add_argument("--repeats", type=int, default=5, help="timed runs of each, in turn")
+    parser.add_argument("--passes", type=int, default=64, help="of SGD and VW, at most")
+    parser.add_argument("--patience", type=float, default=120.0, help="seconds a rival may take")
+    parser.add_argument("--svc-rows", type=int, default=2000, help="0 = no decomposition SVM")
+    parser.add_argument("--svc-tol", type=float, default=1e-3)
+    parser.add_argument("--results", type=Path, default=measure.RESULTS, help="where they go")
+    parser.add_argument("--tiny", action="store_true", help="does it run at all? some seconds")
+    options = parser.parse_args(arguments)
+    if options.tiny:
+        options.generate, options.columns, options.C = 300, 400, options.C[:1]
+        options.repeats, options.passes, options.svc_rows = 1, 4, 40
+    if not options.data and not options.generate:
+        parser.error("name a file, or give --generate ROWS")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, save; 1 if a bound was wrong."""
+    options = parse(arguments)
+    found = measure.machine()
+    measure.print_machine(found)
+    cases = []
+    with ExitStack() as stack:
+        paths = list(options.data)
+        if options.generate:
+            corpus = generated(options.generate, options.columns, seed=0)
+            paths.append(stack.enter_context(corpus))
+        for path in paths:
+            cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="streamtron-bench-"))
+            data = load([path])
+            ours.fill_cache([path], cache)
+            for C in options.C:
+                name = Path(path).name
+                case = compare(Case(name, [path], cache, data, C, options))
+                show(case)
+                cases.append(case)
+                if peers.available("matplotlib"):
+                    draw(case, options.results / f"certified-{name}-C{C:g}.png")
+    plain = {key: value for key, value in vars(options).items() if key != "results"}
+    saved = measure.save(
+        "certified", {"machine": found, "options": plain, "cases": cases}, options.results
+    )
+    print(f"\n{saved}")
+    return int(any(case["unbracketed"] for case in cases))
+
+
+if __name__ == "__main__":
+    try:
+        raise SystemExit(main())
+    except StreamtronError as error:
+        raise SystemExit(f"certified: {error}") from None

@@ -1,0 +1,63 @@
+"""Files and generated corpora for the benchmarks."""
+
+from __future__ import annotations
+
+import lzma
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from problem import Data
+from scipy import sparse
+
+from streamtron.shards import open_shards
+from streamtron.shards.corpus import generate
+
+
+def load(paths: list[str]) -> Data:
+    """Read shards as streamtron reads them: the same rounding, the same columns."""
+    pieces, signs = [], []
+    with open_shards(paths, cache_dir=None) as source:
+        for chunk in source.chunks():
+            rows = chunk.rows
+            indptr = rows.indptr - rows.indptr[0]
+            pieces.append((rows.values.copy(), rows.indices.astype(np.int32), np.diff(indptr)))
+            signs.append(chunk.codes.copy())
+        width, base, labels = source.width, source.index_base or 0, list(source.labels)
+    values, indices, lengths = (np.concatenate(part) for part in zip(*pieces, strict=True))
+    indptr = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths))).astype(np.int32)
+    matrix = sparse.csr_matrix(
+        (values.astype(np.float64), indices - base, indptr),
+        shape=(len(lengths), width - base),
+    )
+    larger = labels.index(max(labels))  # type: ignore[type-var]
+    return Data(matrix, np.where(np.concatenate(signs) == larger, 1.0, -1.0))
+
+
+@contextmanager
+def generated(rows: int, columns: int, seed: int) -> Iterator[str]:
+    """A generated corpus as text shards, in a directory that is removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="streamtron-bench-") as directory:
+        target = str(Path(directory) / f"generated-{rows}")
+        generate(target, rows=rows, columns=columns, seed=seed)
+        yield target
+
+
+@contextmanager
+def plain_text(path: str) -> Iterator[str]:
+    """One plain text file of the same bytes: unpacked from .xz, or a directory's shards joined."""
+    source = Path(path)
+    parts = sorted(part for part in source.iterdir()) if source.is_dir() else [source]
+    if len(parts) == 1 and source.suffix != ".xz":
+        yield str(parts[0])
+        return
+    with tempfile.TemporaryDirectory(prefix="streamtron-bench-") as directory:
+        target = Path(directory) / source.name.removesuffix(".xz")
+        with open(target, "wb") as joined:
+            for part in parts:
+                with lzma.open(part) if part.suffix == ".xz" else open(part, "rb") as file:
+                    shutil.copyfileobj(file, joined)
+        yield str(target)

@@ -1,0 +1,145 @@
+"""How things are measured: alternating runs, medians, fresh processes, and on which machine."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+RESULTS = Path(__file__).resolve().parent / "results"
+LIBRARIES = (
+    "streamtron", "numpy", "scipy", "numba", "pyarrow", "scikit-learn", "liblinear-official",
+    "vowpalwabbit", "xgboost-cpu", "matplotlib",
+)  # fmt: skip
+
+
+def alternate(contenders: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+    """Seconds of every contender, one run each in turn, ``repeats`` rounds.
+
+    Each contender times itself and returns seconds, so what it must prepare is not counted. The
+    round's first is another one each time: nobody always runs behind the same neighbour.
+
+    Examples
+    --------
+    >>> alternate({"a": lambda: 1.0, "b": lambda: 2.0}, repeats=3)
+    {'a': [1.0, 1.0, 1.0], 'b': [2.0, 2.0, 2.0]}
+    """
+    names = list(contenders)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(repeats):
+        first = turn % max(len(names), 1)
+        for name in names[first:] + names[:first]:
+            seconds[name].append(contenders[name]())
+    return seconds
+
+
+def median(seconds: Sequence[float]) -> float:
+    """The median, as a float."""
+    return float(statistics.median(seconds))
+
+
+def in_fresh_process(task: Callable[..., Result], *arguments: Any) -> tuple[Result, int]:
+    """(what ``task`` returns, peak resident bytes) of a process that does nothing else.
+
+    ``task`` is a function of a module beside this one; arguments and result go as JSON. Only that
+    module is imported, so nobody's peak holds somebody else's libraries.
+    """
+    command = [sys.executable, str(Path(__file__).resolve()), task.__module__, task.__name__]
+    done = subprocess.run(
+        command, input=json.dumps(arguments), stdout=subprocess.PIPE, text=True, check=True
+    )
+    found, peak = json.loads(done.stdout.splitlines()[-1])
+    return found, peak
+
+
+def _perform(module: str, name: str) -> None:
+    """What the fresh process does."""
+    task = getattr(importlib.import_module(module), name)
+    found = task(*json.load(sys.stdin))
+    print(json.dumps([found, peak_memory()]))
+
+
+def peak_memory() -> int:
+    """Peak resident bytes of this program: ``ru_maxrss``, less what its parent had.
+
+    Linux counts in ``ru_maxrss`` also the peak of the process that a program was started from;
+    ``VmHWM`` is the same figure for the program alone.
+    """
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/self/status has no line VmHWM: the benchmarks need Linux.")
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores, load and versions: what a figure is worth nothing without."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "load": round(os.getloadavg()[0], 2),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "libraries": {name: version for name in LIBRARIES if (version := _version(name))},
+    }
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def print_machine(found: Mapping[str, Any]) -> None:
+    """Two lines at the head of every benchmark."""
+    print(
+        f"{found['cpu']}, {found['cores']} cores, {found['memory_bytes'] / 2**30:.0f} GiB, load "
+        f"{found['load']}, {found['system']}, Python {found['python']}"
+    )
+    print(", ".join(f"{name} {version}" for name, version in found["libraries"].items()))
+
+
+def print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A plain table: the first column to the left, the others to the right."""
+    lines = [list(head), *map(list, rows)]
+    widths = [max(len(line[k]) for line in lines) for k in range(len(head))]
+    print(f"\n{title}")
+    for line in lines:
+        cells = [line[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
+        print("  ".join(cells).rstrip())
+
+
+def note(text: str) -> None:
+    """Progress, to stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def save(name: str, results: Any, directory: Path) -> Path:
+    """Write ``directory/name.json``."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{name}.json"
+    path.write_text(json.dumps(results, indent=2, allow_nan=False) + "\n")
+    return path
+
+
+if __name__ == "__main__":
+    _perform(*sys.argv[1:])

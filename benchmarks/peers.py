@@ -1,0 +1,290 @@
+"""The rivals, each behind the same three lines: its name, its ladder of settings, one timed run."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tempfile
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from problem import Data, Problem
+from scipy import sparse
+
+Vector = NDArray[np.float64]
+
+class Run(NamedTuple):
+    """One training run: its seconds (loading excluded), its weights, its passes over the rows
+    (those still active, where a solver shrinks)."""
+
+    seconds: float
+    v: Vector
+    passes: float
+
+
+class Peer(Protocol):
+    """A solver of ``Problem``. ``ladder`` goes from the coarsest setting to the finest."""
+
+    name: str
+    library: str
+    own_loss: ClassVar[bool]
+
+    def ladder(self) -> Sequence[float]:
+        """Settings to try."""
+        ...
+
+    def run(self, setting: float) -> Run:
+        """Train from nothing."""
+        ...
+
+    def primal(self, v: Vector) -> float:
+        """P of its weights; at their best scale where it minimises another loss."""
+        ...
+
+
+def available(library: str) -> bool:
+    """Whether a library is installed."""
+    return importlib.util.find_spec(library) is not None
+
+
+def tolerances() -> list[float]:
+    """1, .3, .1, .03, … 1e-9.
+
+    Examples
+    --------
+    >>> tolerances()[:4]
+    [1.0, 0.3, 0.1, 0.03]
+    """
+    steps = [float(f"{digit}e-{k}") for k in range(10) for digit in (1, 3)]
+    return sorted((e for e in steps if e <= 1.0), reverse=True)
+
+
+def doublings(most: int) -> list[float]:
+    """1, 2, 4, … ``most``."""
+    return [float(2**k) for k in range(most.bit_length()) if 2**k <= most]
+
+
+class Liblinear:
+    """LIBLINEAR, solver 1 (dual coordinate descent) or 2 (trust-region Newton), by its -e."""
+
+    library = "liblinear"
+    own_loss: ClassVar[bool] = False
+
+    def __init__(self, problem: Problem, solver: int) -> None:
+        from liblinear import liblinear
+
+        self.name = f"LIBLINEAR -s {solver}"
+        self.problem, self.solver = problem, solver
+        self.loaded = liblinear.problem(problem.labels, problem.rows)
+
+    def ladder(self) -> Sequence[float]:
+        return tolerances()
+
+    def run(self, setting: float) -> Run:
+        from liblinear import liblinear, liblinearutil
+
+        parameter = liblinear.parameter(f"-s {self.solver} -c {self.problem.C!r} -e {setting!r} -q")
+        said: list[str] = []
+        parameter.print_func = liblinear.PRINT_STRING_FUN(lambda text: said.append(text.decode()))
+        start = time.perf_counter()
+        model = liblinearutil.train(self.loaded, parameter)
+        seconds = time.perf_counter() - start
+        v = np.ctypeslib.as_array(model.w, (self.problem.rows.shape[1],)).copy()
+        return Run(seconds, v * model.get_labels()[0], _passes("".join(said)))
+
+    def primal(self, v: Vector) -> float:
+        return self.problem.primal(v)
+
+
+def _passes(said: str) -> float:
+    """Passes over the rows from what LIBLINEAR prints: epochs, or Newton and CG iterations.
+
+    Examples
+    --------
+    >>> _passes("optimization finished, #iter = 12")
+    12.0
+    >>> _passes("iter  1 f 6.9e+02 |g| 1.2e+03 CG   3 step_size 1.0e+00")
+    4.0
+    """
+    epochs = sum(int(number) for number in re.findall(r"#iter = (\d+)", said))
+    newton = [int(number) for number in re.findall(r"CG\s+(\d+)", said)]
+    return float(epochs + len(newton) + sum(newton))
+
+
+def liblinear_alone(path: str, C: float, solver: int, e: float) -> float:
+    """LIBLINEAR on a saved problem, in a process of its own; returns its seconds."""
+    return Liblinear(Problem.load(path, C), solver).run(e).seconds
+
+
+class SklearnLinear:
+    """scikit-learn's LinearSVC with the squared hinge loss, by its tol."""
+
+    library = "sklearn"
+    own_loss: ClassVar[bool] = False
+    name = "sklearn LinearSVC"
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    def ladder(self) -> Sequence[float]:
+        return tolerances()
+
+    def run(self, setting: float) -> Run:
+        from sklearn.svm import LinearSVC
+
+        solver = LinearSVC(
+            loss="squared_hinge", dual="auto", C=self.problem.C, tol=setting, max_iter=10_000,
+            fit_intercept=False, random_state=0,
+        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # not converged: its weights are judged as they are
+            start = time.perf_counter()
+            solver.fit(self.problem.rows, self.problem.labels)
+            seconds = time.perf_counter() - start
+        return Run(seconds, solver.coef_.ravel().astype(np.float64), float(np.max(solver.n_iter_)))
+
+    def primal(self, v: Vector) -> float:
+        return self.problem.primal(v)
+
+
+class SklearnSgd:
+    """scikit-learn's SGDClassifier, squared hinge loss, by its passes."""
+
+    library = "sklearn"
+    own_loss: ClassVar[bool] = False
+    name = "sklearn SGD"
+
+    def __init__(self, problem: Problem, passes: int) -> None:
+        self.problem, self.passes = problem, passes
+
+    def ladder(self) -> Sequence[float]:
+        return doublings(self.passes)
+
+    def run(self, setting: float) -> Run:
+        from sklearn.linear_model import SGDClassifier
+
+        rows, labels = self.problem.rows, self.problem.labels
+        # P / (C n) is its objective: a mean of losses and ½ alpha ‖v‖²
+        alpha = 1.0 / (self.problem.C * len(labels))
+        solver = SGDClassifier(
+            loss="squared_hinge", alpha=alpha, fit_intercept=False, random_state=0
+        )
+        start = time.perf_counter()
+        for _ in range(int(setting)):
+            solver.partial_fit(rows, labels, classes=[-1.0, 1.0])
+        seconds = time.perf_counter() - start
+        return Run(seconds, solver.coef_.ravel(), setting)
+
+    def primal(self, v: Vector) -> float:
+        return self.problem.primal(v)
+
+
+class VowpalWabbit:
+    """Vowpal Wabbit from its cache, by its passes.
+
+    It has no squared hinge loss: it minimises the hinge loss, and its weights are judged at their
+    best scale.
+    """
+
+    library = "vowpalwabbit"
+    own_loss: ClassVar[bool] = True
+    name = "Vowpal Wabbit"
+
+    def __init__(self, problem: Problem, passes: int, loss: str = "hinge") -> None:
+        self.problem, self.passes, self.loss = problem, passes, loss
+        self.directory = tempfile.TemporaryDirectory(prefix="streamtron-bench-")
+        text = Path(self.directory.name) / "rows.vw"
+        write_vowpal(Data(problem.rows, problem.labels), text)
+        self.cache = Path(self.directory.name) / "rows.cache"
+        vowpal(f"-d {text} --cache_file {self.cache} {self._options(1)}").finish()
+        text.unlink()
+
+    def ladder(self) -> Sequence[float]:
+        return doublings(self.passes)
+
+    def _options(self, passes: int) -> str:
+        l2 = 1.0 / (self.problem.C * len(self.problem.labels))
+        bits = vowpal_bits(self.problem.rows.shape[1])
+        return (
+            f"--loss_function {self.loss} --l2 {l2!r} --passes {passes} -b {bits} "
+            "--noconstant --holdout_off"
+        )
+
+    def run(self, setting: float) -> Run:
+        start = time.perf_counter()
+        trained = vowpal(f"--cache_file {self.cache} {self._options(int(setting))}")
+        seconds = time.perf_counter() - start
+        columns = self.problem.rows.shape[1]
+        v = np.array([trained.get_weight(column) for column in range(columns)])
+        trained.finish()
+        return Run(seconds, v, setting)
+
+    def primal(self, v: Vector) -> float:
+        return self.problem.least_primal(v)
+
+
+def vowpal(options: str) -> Any:
+    """Vowpal Wabbit in this process, run to the end of its data; to be finished."""
+    from vowpalwabbit import Workspace
+
+    return Workspace(f"{options} --quiet")
+
+
+def vowpal_bits(columns: int) -> int:
+    """Bits of its weight vector so that no two columns meet."""
+    return max(columns - 1, 1).bit_length()
+
+
+def write_vowpal(data: Data, path: Path) -> None:
+    """The rows in Vowpal Wabbit's text format; nine digits hold a float32."""
+    rows = data.rows
+    with open(path, "w") as file:
+        for k, label in enumerate(data.labels):
+            span = slice(rows.indptr[k], rows.indptr[k + 1])
+            pairs = zip(rows.indices[span].tolist(), rows.data[span].tolist(), strict=True)
+            file.write(f"{label:.0f} | " + " ".join(f"{j}:{x:.9g}" for j, x in pairs) + "\n")
+
+
+def rivals(problem: Problem, passes: int) -> list[Peer]:
+    """All rivals whose library is installed."""
+    makers: list[tuple[str, Any]] = [
+        ("liblinear", lambda: Liblinear(problem, 1)),
+        ("liblinear", lambda: Liblinear(problem, 2)),
+        ("sklearn", lambda: SklearnLinear(problem)),
+        ("sklearn", lambda: SklearnSgd(problem, passes)),
+        ("vowpalwabbit", lambda: VowpalWabbit(problem, passes)),
+    ]
+    return [make() for library, make in makers if available(library)]
+
+
+class Decomposition(NamedTuple):
+    """What a decomposition SVM found on extended rows."""
+
+    seconds: float
+    geometric_margin: float
+    iterations: int
+
+
+def decomposition(data: Data, delta: float, tol: float) -> Decomposition:
+    """LIBSVM (scikit-learn's SVC) on rows extended explicitly, [x_k, Δ e_k], C = 10⁵: the hard
+    margin there, with a bias of its own that has no price, as the paper ran SVM^light.
+
+    The geometric margin is min_k l_k (w·[x_k, Δ e_k] + bias) / ‖w‖.
+    """
+    from sklearn.svm import SVC
+
+    rows = len(data.labels)
+    extended = sparse.csr_matrix(sparse.hstack((data.rows, delta * sparse.identity(rows))))
+    solver = SVC(kernel="linear", C=1e5, tol=tol, cache_size=400)
+    start = time.perf_counter()
+    solver.fit(extended, data.labels)
+    seconds = time.perf_counter() - start
+    w = np.asarray(solver.coef_.todense()).ravel()
+    margins = data.labels * (extended @ w + float(solver.intercept_[0]))
+    least = float(margins.min()) / float(np.sqrt(w @ w))
+    return Decomposition(seconds, least, int(np.max(solver.n_iter_)))
