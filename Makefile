@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+BENCH_READY := .venv/.bench-ready
 
-.PHONY: demo test test-slow clean
+.PHONY: demo test test-slow bench clean
 
 # A corpus is generated, a model is fitted, measured on held-out rows, and its proof is checked.
 demo: $(READY)
@@ -25,12 +26,23 @@ test: $(READY)
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
 
+# Side by side with the peers at small sizes, some minutes; larger ones: benchmarks/README.md.
+bench: $(BENCH_READY)
+	$(BIN)/python benchmarks/certified.py --generate 20000 --passes 16 --patience 20
+	$(BIN)/python benchmarks/reading.py --generate 20000
+	$(BIN)/python benchmarks/rows.py --times 1 4 --epochs 4
+
 # What make and the tools have made, .venv included.
 clean:
 	rm -rf .venv demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info build dist
+	rm -rf benchmarks/results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $(READY)
+
+$(BENCH_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	touch $(BENCH_READY)

@@ -11,16 +11,17 @@ from __future__ import annotations
 import argparse
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import measure
 import ours
 import peers
-from data import generated, load
+from data import generated, load, write_libsvm
 from problem import Data, Problem
 
 from streamtron.config import Settings, parse_size
@@ -56,6 +57,7 @@ class Rival:
         for setting in self.peer.ladder():
             run = self.peer.run(setting)
             primal = self.peer.primal(run.v)
+            primal = primal if math.isfinite(primal) else math.inf
             self.attempts.append(Attempt(setting, run.seconds, run.passes, primal))
             spent += run.seconds
             if primal <= target or spent > patience:
@@ -95,7 +97,7 @@ class Case:
 def active_set(text: str, data: Data) -> int:
     """Bytes from a size, or from a part of the rows such as ``10%``."""
     if not text.endswith("%"):
-        return parse_size(text)
+        return int(parse_size(text))
     whole = 8 * data.nonzeros + 24 * len(data.labels)
     return int(float(text[:-1]) / 100 * whole)
 
@@ -166,20 +168,19 @@ def race(
         count[1] += 1
         return run.seconds
 
-    contenders = {"streamtron": lambda: ours.fit(case.paths, case.cache, settings).seconds}
+    def own_seconds() -> float:
+        return ours.fit(case.paths, case.cache, settings).seconds
+
+    contenders: dict[str, Callable[[], float]] = {"streamtron": own_seconds}
     for rival in rivals:
         if (found := quickest[rival.peer.name]) is not None:
-            contenders[rival.peer.name] = lambda rival=rival, found=found: again(  # type: ignore[misc]
-                rival, found.setting
-            )
+            contenders[rival.peer.name] = partial(again, rival, found.setting)
     measure.note(f"{case.name}, C = {case.C:g}: {len(contenders)} contenders to {tol:g} in turn")
     seconds = measure.alternate(contenders, case.options.repeats)
     own = measure.median(seconds["streamtron"])
     with ours.counting_nonzeros() as visited:
         ours.fit(case.paths, case.cache, settings)
-    _, peak = measure.in_fresh_process(
-        ours.fit_plainly, case.paths, case.cache, settings.to_dict()
-    )
+    _, peak = measure.in_fresh_process(ours.fit_plainly, case.paths, case.cache, settings.to_dict())
     return {
         "tol": tol,
         "ours": {
@@ -280,16 +281,6 @@ def against_decomposition(case: Case) -> dict[str, Any] | None:
         "svc_iterations": found[-1].iterations,
         "ratio": middle["theirs"] / middle["ours"],
     }
-
-
-def write_libsvm(data: Data, path: Path) -> None:
-    """The rows as text, 1-based; nine digits hold a float32."""
-    rows = data.rows
-    with open(path, "w") as file:
-        for k, label in enumerate(data.labels):
-            span = slice(rows.indptr[k], rows.indptr[k + 1])
-            pairs = zip(rows.indices[span].tolist(), rows.data[span].tolist(), strict=True)
-            file.write(f"{label:+.0f} " + " ".join(f"{j + 1}:{x:.9g}" for j, x in pairs) + "\n")
 
 
 # --- what is printed ---
@@ -410,7 +401,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="does it run at all? some seconds")
     options = parser.parse_args(arguments)
     if options.tiny:
-        options.generate, options.columns, options.C = 300, 400, options.C[:1]
+        options.generate, options.columns = 300, 400
+        options.C, options.tol = options.C[:1], options.tol[:1]
         options.repeats, options.passes, options.svc_rows = 1, 4, 40
     if not options.data and not options.generate:
         parser.error("name a file, or give --generate ROWS")

@@ -33,7 +33,7 @@ def load(paths: list[str]) -> Data:
         (values.astype(np.float64), indices - base, indptr),
         shape=(len(lengths), width - base),
     )
-    larger = labels.index(max(labels))  # type: ignore[type-var]
+    larger = labels.index(max(labels))
     return Data(matrix, np.where(np.concatenate(signs) == larger, 1.0, -1.0))
 
 
@@ -61,3 +61,13 @@ def plain_text(path: str) -> Iterator[str]:
                 with lzma.open(part) if part.suffix == ".xz" else open(part, "rb") as file:
                     shutil.copyfileobj(file, joined)
         yield str(target)
+
+
+def write_libsvm(data: Data, path: Path) -> None:
+    """The rows as text, 1-based; nine digits hold a float32."""
+    rows = data.rows
+    with open(path, "w") as file:
+        for k, label in enumerate(data.labels):
+            span = slice(rows.indptr[k], rows.indptr[k + 1])
+            pairs = zip(rows.indices[span].tolist(), rows.data[span].tolist(), strict=True)
+            file.write(f"{label:+.0f} " + " ".join(f"{j + 1}:{x:.9g}" for j, x in pairs) + "\n")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import inspect
 import json
+import math
 import os
 import platform
 import statistics
@@ -23,7 +25,9 @@ LIBRARIES = (
 )  # fmt: skip
 
 
-def alternate(contenders: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+def alternate(
+    contenders: Mapping[str, Callable[[], float]], repeats: int
+) -> dict[str, list[float]]:
     """Seconds of every contender, one run each in turn, ``repeats`` rounds.
 
     Each contender times itself and returns seconds, so what it must prepare is not counted. The
@@ -54,7 +58,8 @@ def in_fresh_process(task: Callable[..., Result], *arguments: Any) -> tuple[Resu
     ``task`` is a function of a module beside this one; arguments and result go as JSON. Only that
     module is imported, so nobody's peak holds somebody else's libraries.
     """
-    command = [sys.executable, str(Path(__file__).resolve()), task.__module__, task.__name__]
+    module = Path(inspect.getfile(task)).stem  # not __module__: a script's own is __main__
+    command = [sys.executable, str(Path(__file__).resolve()), module, task.__name__]
     done = subprocess.run(
         command, input=json.dumps(arguments), stdout=subprocess.PIPE, text=True, check=True
     )
@@ -134,11 +139,19 @@ def note(text: str) -> None:
 
 
 def save(name: str, results: Any, directory: Path) -> Path:
-    """Write ``directory/name.json``."""
+    """Write ``directory/name.json``; numbers that are not finite become null."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{name}.json"
-    path.write_text(json.dumps(results, indent=2, allow_nan=False) + "\n")
+    path.write_text(json.dumps(_finite(results), indent=2, allow_nan=False) + "\n")
     return path
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 if __name__ == "__main__":

@@ -77,7 +77,8 @@ class Problem:
 
         Examples
         --------
-        >>> Problem(sparse.csr_matrix([[1.0], [-1.0]]), np.array([1.0, -1.0]), 2.0).primal(np.zeros(1))
+        >>> problem = Problem(sparse.csr_matrix([[1.0], [-1.0]]), np.array([1.0, -1.0]), C=2.0)
+        >>> problem.primal(np.zeros(1))
         4.0
         """
         return self._at(1.0, float(v @ v), self.labels * (self.rows @ v))

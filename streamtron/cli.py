@@ -74,9 +74,9 @@ def fit(
     settings = settings_of(wanted, config)
     for path in filter(None, (model, report, witness)):
         _check_writable(path)
+    from streamtron.fitting import run, run_directory
     from streamtron.inspection import directory_bytes
     from streamtron.progress import progress
-    from streamtron.run import run, run_directory
     from streamtron.summary import fit_summary, not_certified
 
     with progress(verbose=_verbose()) as listen:
@@ -154,7 +154,7 @@ def certify(
     MODEL is ours, a LIBLINEAR model or a file of coefficients; the latter two need --C (and --rho).
     Without SHARDS, MODEL is a run: its own shards and witness are taken, which costs one reading.
     """
-    from streamtron.certify import certify as prove
+    from streamtron.proof import certify as prove
     from streamtron.summary import proof_lines
 
     wanted, machine = split(given)
@@ -298,6 +298,8 @@ def _finite(value: Any) -> Any:
 
 def _check_writable(path: str) -> None:
     """Refuse now what would fail after hours."""
+    if "://" in path:
+        raise SettingsError(f"{path}: outputs are local files. Write here, and copy it there.")
     directory = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(directory):
         raise MachineError(f"{path}: there is no directory {directory}. Make it first.")
@@ -308,7 +310,7 @@ def _check_writable(path: str) -> None:
 
 def _of_run(path: str, witness: str | None) -> tuple[str, tuple[str, ...], str]:
     """The model, shards and witness of a run, named by its directory or its model."""
-    from streamtron.run import run_directory
+    from streamtron.fitting import run_directory
     from streamtron.shards import Manifest
 
     directory = path.rstrip("/") if os.path.isdir(path) else run_directory(path)
@@ -352,7 +354,7 @@ def _problem(model: LinearModel, wanted: dict[str, Any], path: str) -> Settings 
 
 def _cache_of(path: str) -> str:
     """The cache that a model, a run directory or a cache directory stands for."""
-    from streamtron.run import run_directory
+    from streamtron.fitting import run_directory
 
     inside = os.path.join(path, "cache")
     if os.path.isdir(path):
@@ -393,7 +395,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and leave the process with its exit code."""
     for stream in (sys.stdout, sys.stderr):
         cast(Any, stream).reconfigure(errors="replace")  # a terminal without ρ shows ?
-    sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+    code = _run(list(sys.argv[1:] if arguments is None else arguments))
+    prefetch = sys.modules.get("streamtron.shards.prefetch")
+    if prefetch is not None and prefetch.reading_threads():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # a reading hangs in a store, and leaving in order would wait for it
+    sys.exit(code)
 
 
 def _run(arguments: list[str]) -> int:

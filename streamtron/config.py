@@ -10,7 +10,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -58,7 +58,12 @@ class Settings:
         epoch, every stage run to convergence, tol 0, no epoch limit).
     index_base : number of the first column in text: ``"auto"``, 0 or 1.
     weights_in_label : text labels are written ``label:weight``.
-    label, weight, indices, values : column names in Parquet; None = the usual names.
+    label, weight, values : column names in Parquet and Arrow; None = the usual names.
+    features : names of the columns that hold the features, or patterns for columns of numbers; a
+        string is taken apart at its commas.
+    hash_bits : features that have names are hashed into 2^hash_bits columns, 1 … 31.
+    hash_seed : seed of that hash, 0 … 2³²-1.
+    vocabulary : or else they have their columns from this file, one name a line.
     allow_duplicate : let two shards have the same content.
 
     Raises
@@ -91,14 +96,19 @@ class Settings:
     weights_in_label: bool = False
     label: str | None = None
     weight: str | None = None
-    indices: str | None = None
+    features: tuple[str, ...] | None = None
     values: str | None = None
+    hash_bits: int | None = None
+    hash_seed: int = 0
+    vocabulary: str | None = None
     allow_duplicate: bool = False
 
     def __post_init__(self) -> None:
         for name in ("C", "delta", "rho", "tol"):
             if isinstance(getattr(self, name), int):
                 object.__setattr__(self, name, float(getattr(self, name)))
+        if self.features is not None:
+            object.__setattr__(self, "features", _names(self.features))
         if self.C is not None and self.delta is not None:
             raise SettingsError("C and delta are two names of one thing (C = 1/(2 Δ²)): give one.")
         _need(self.C is None or 0 < self.C < math.inf, "C", self.C, "a finite number above 0")
@@ -112,6 +122,12 @@ class Settings:
         _need(self.active_set >= 0, "active-set", self.active_set, "a size of 0 bytes or more")
         _need(self.seed >= 0, "seed", self.seed, "0 or more")
         _need(self.index_base in ("auto", 0, 1), "index-base", self.index_base, "auto, 0 or 1")
+        bits = self.hash_bits
+        _need(bits is None or 1 <= bits <= 31, "hash-bits", bits, "1 to 31")
+        _need(0 <= self.hash_seed < 2**32, "hash-seed", self.hash_seed, "0 to 2³²-1")
+        _need(self.features is None or all(self.features), "features", self.features, "names")
+        if bits is not None and self.vocabulary is not None:
+            raise SettingsError("hash-bits and vocabulary both give names their columns: give one.")
         if isinstance(self.class_weight, Mapping):
             for label, weight in self.class_weight.items():
                 _need(0 < weight < math.inf, f"class-weight of {label}", weight, "above 0, finite")
@@ -167,7 +183,8 @@ class Settings:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, every setting by its name."""
         plain = asdict(self)
-        plain["b"] = None if self.b is None else list(self.b)
+        for name in ("b", "features"):
+            plain[name] = None if plain[name] is None else list(plain[name])
         if isinstance(self.class_weight, Mapping):
             plain["class_weight"] = dict(self.class_weight)
         return plain
@@ -237,6 +254,11 @@ class Machine:
 def _need(condition: bool, name: str, found: object, wanted: str) -> None:
     if not condition:
         raise SettingsError(f"{name} is {found}: wanted {wanted}.")
+
+
+def _names(names: str | Iterable[str]) -> tuple[str, ...]:
+    words = names.split(",") if isinstance(names, str) else names
+    return tuple(name.strip() if isinstance(names, str) else name for name in words)
 
 
 def _stage(word: str) -> float | Unlearn:

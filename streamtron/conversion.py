@@ -1,20 +1,20 @@
-"""Shards of one format into shards of the other, whatever the reader understands."""
+"""Shards of any format into libsvm text or Parquet, whatever the readers understand."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Literal
 
 from streamtron.config import Settings
-from streamtron.run import as_paths, reading_of
+from streamtron.fitting import as_paths, reading_of
 from streamtron.scoring import Paths
-from streamtron.shards import Reading, find_shards, open_shards
+from streamtron.shards import Reading, ShardFile, find_shards, open_shards
 from streamtron.shards.convert import ROWS_PER_SHARD, Format, Written
 from streamtron.shards.convert import convert as write_shards
 from streamtron.shards.piece import Piece
-from streamtron.shards.source import open_reader
+from streamtron.shards.source import open_reader, settled
 
 
 def convert(
@@ -28,12 +28,13 @@ def convert(
 ) -> Written:
     """Write shards anew in the other format, or in the same one cut otherwise.
 
-    Text numbers columns as its source did, or from 1 where that was Parquet; Parquet always from
-    0. Rows keep their order, labels and weights. All shards appear together at the end.
+    Text numbers columns as its source did, or from 1 where that was no text; Parquet always from
+    0. Rows keep their order, labels and weights; names of features become numbers. All shards
+    appear together at the end.
 
     Parameters
     ----------
-    shards : files, directories or globs of libsvm text or Parquet.
+    shards : files, directories or globs of libsvm text, Parquet or Arrow.
     destination : a new or empty directory.
     to : ``"libsvm"`` or ``"parquet"``.
     settings : how the shards are read: ``index_base``, ``weights_in_label``, ``label``, ….
@@ -53,26 +54,26 @@ def convert(
     2
     """
     settings = settings or Settings()
-    reading = reading_of(settings)
     paths = as_paths(shards)
+    found = find_shards(paths)
+    reading = settled(found[0], reading_of(settings))
     base = _base(paths, reading, to)
     reading = replace(reading, index_base=base)
     weighted = settings.weight is not None or settings.weights_in_label
-    from_parquet = find_shards(paths)[0].format == "parquet"
     return write_shards(
-        _pieces(paths, reading),
+        _pieces(found, reading),
         os.fspath(destination),
         to=to,
         index_base=base,
-        text_base=1 if from_parquet else base,
+        text_base=base if found[0].format == "libsvm" else 1,
         weights=weighted,
         rows_per_shard=rows_per_shard,
         overwrite=overwrite,
     )
 
 
-def _pieces(paths: list[str], reading: Reading) -> Iterator[Piece]:
-    for shard in find_shards(paths):
+def _pieces(shards: Iterable[ShardFile], reading: Reading) -> Iterator[Piece]:
+    for shard in shards:
         yield from open_reader(shard, reading).pieces()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,12 +12,12 @@ import numpy as np
 from streamtron.chunk import Label
 from streamtron.config import Machine, Settings
 from streamtron.errors import MachineError, SettingsError
+from streamtron.fitting import reading_of
 from streamtron.foreign import load_any
 from streamtron.memory import memory_needed
 from streamtron.model import LinearModel
-from streamtron.run import reading_of
 from streamtron.sealed import read_sealed
-from streamtron.shards import Manifest, open_shards
+from streamtron.shards import Manifest, Reading, open_shards
 from streamtron.summary import label_text
 
 Kind = Literal["model", "witness", "run", "shards"]
@@ -67,6 +67,7 @@ def inspect(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[
 
 def describe_model(model: LinearModel) -> dict[str, Any]:
     """Width, classes, settings, certificate, reader's contract and the largest weights."""
+    names = _feature_names(model.reading)
     heaviest = np.argsort(-np.abs(model.weights), kind="stable")[:LARGEST]
     return {
         "kind": "model",
@@ -78,11 +79,22 @@ def describe_model(model: LinearModel) -> dict[str, Any]:
         "certificate": None if model.certificate is None else dict(model.certificate),
         "reading": dict(model.reading),
         "largest_weights": [
-            {"column": int(j) + model.index_base, "weight": float(model.weights[j])}
+            {
+                "column": int(j) + model.index_base,
+                **({"name": names[j]} if j < len(names) else {}),
+                "weight": float(model.weights[j]),
+            }
             for j in heaviest
             if model.weights[j]
         ],
     }
+
+
+def _feature_names(reading: Mapping[str, Any]) -> list[str]:
+    """The columns' names in their order, where the contract has any."""
+    columns: list[str] | None = reading.get("features")
+    vocabulary: list[str] | None = reading.get("vocabulary")
+    return (columns if reading.get("layout") == "columns" else vocabulary) or []
 
 
 def describe_witness(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -130,6 +142,8 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
         return {
             "kind": "shards",
             "format": source.shards[0].format,
+            "layout": source.reading.layout,
+            "features": _features(source.reading),
             "rows": source.manifest.rows,
             "columns": columns,
             "nonzeros": source.manifest.nonzeros,
@@ -140,6 +154,11 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
             "shards": source.manifest.to_dict()["shards"],
             "plan": _plan(settings, machine, source.manifest.rows, columns),
         }
+
+
+def _features(reading: Reading) -> list[str] | None:
+    """The columns that the features were found in."""
+    return None if reading.features is None else list(reading.features)
 
 
 def _grown(counts: np.ndarray[Any, Any], length: int) -> np.ndarray[Any, Any]:

@@ -94,7 +94,7 @@ def _cost(delta2):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _threshold(t, sq_norm, b, epsilon, by_length):
-    """The misclassification threshold: b t^(1−ε) (misclast) or b ‖a‖^(1−ε) (misclasl); 0 at t = 0."""
+    """The threshold: b t^(1−ε) (misclast) or b ‖a‖^(1−ε) (misclasl); 0 at t = 0."""
     if t == 0:
         return 0.0
     if epsilon == 1.0:
@@ -365,7 +365,7 @@ def combine(rows, factors, rho, total):
 
 @kernel(types.void(_ROWS, _REALS, types.float64, _REALS, _F8))
 def gram_product(rows, factors, rho, v, total):
-    """Σ f_i ((x_i, ρ)·v) (x_i, ρ) is added to ``total`` in place: the Hessian's part of the rows."""
+    """Σ f_i ((x_i, ρ)·v) (x_i, ρ) is added to ``total`` in place: the rows' Hessian."""
     bias = rho * v[len(v) - 1]
     for i in range(len(factors)):
         if factors[i] != 0.0:

@@ -10,8 +10,12 @@ from streamtron.config import Machine, Settings, format_size
 from streamtron.errors import MachineError
 from streamtron.training.order import GROUP
 
-COLUMN_BYTES = 24
-"""Three vectors of float64: the weights, those summed afresh from the counts, the best so far."""
+COLUMN_BYTES = 8 * 13
+"""Vectors of float64: the weights, those summed afresh from the counts, the best so far, the
+average, and nine of the solver in memory."""
+
+SOLVER_SHARE = 1 / 6
+"""What the solver keeps a row held (margins, slacks, costs, counts), beside the active set."""
 
 ROW_BYTES = 4
 """One int32 count."""
@@ -31,13 +35,14 @@ def memory_needed(settings: Settings, *, rows: int, columns: int) -> list[Need]:
     Examples
     --------
     >>> [need.size for need in memory_needed(Settings(), rows=10**6, columns=10**6)][1:3]
-    [24000000, 4000000]
+    [104000000, 4000000]
     """
     return [
         Need("interpreter and libraries", 130_000_000),
         Need(f"weights ({COLUMN_BYTES} bytes a column)", COLUMN_BYTES * columns),
         Need(f"counts ({ROW_BYTES} bytes a row)", ROW_BYTES * rows),
         Need("active set", settings.active_set),
+        Need("solver's margins and slacks", int(SOLVER_SHARE * settings.active_set)),
         Need("chunks in flight", 4 * GROUP * BLOCK_NONZEROS * 8),
     ]
 
@@ -61,5 +66,6 @@ def check_memory(needs: Iterable[Need], machine: Machine) -> None:
         items = ", ".join(f"{need.what} {format_size(need.size)}" for need in needs)
         raise MachineError(
             f"this run needs {format_size(total)} of memory ({items}), the limit is "
-            f"{format_size(machine.memory_limit)}. Give a larger --memory or a smaller --active-set."
+            f"{format_size(machine.memory_limit)}. Give a larger --memory or a smaller "
+            "--active-set."
         )

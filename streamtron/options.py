@@ -78,17 +78,28 @@ SETTINGS: dict[str, tuple[Kind, str]] = {
         "Number of the first column in text; auto: 1 if column 0 never occurs.",
     ),
     "weights_in_label": (FLAG, "Text labels are written label:weight."),
-    "label": (TEXT, "Parquet: the column of labels [found by the usual names]."),
-    "weight": (TEXT, "Parquet: the column of row weights, ≥ 0 [none]."),
-    "indices": (TEXT, "Parquet: the list column of column numbers [found by the usual names]."),
-    "values": (TEXT, "Parquet: the list column of values [found by the usual names]."),
+    "label": (TEXT, "Parquet, Arrow: the column of labels [found by the usual names]."),
+    "weight": (TEXT, "Parquet, Arrow: the column of row weights, ≥ 0 [none]."),
+    "features": (
+        Kind(str, "NAMES"),
+        "Parquet, Arrow: the list, map or vector column of features; or columns of numbers, "
+        "NAME,NAME,… or a pattern as in f* [found by the usual names].",
+    ),
+    "values": (
+        TEXT,
+        "Parquet, Arrow: the list of values beside a list of features [found by the usual names].",
+    ),
+    "hash_bits": (INT, "Hash features that have names into 2^N columns, N from 1 to 31."),
+    "hash_seed": (INT, "Of that hash, from 0 on."),
+    "vocabulary": (TEXT, "Or a file of names, one a line: line 1 is column 0."),
     "allow_duplicate": (FLAG, "Let two shards have the same content."),
 }
 """Every setting: its type on the command line and what the help says of it."""
 
 PROBLEM = ("C", "delta", "rho", "class_weight")
 READING = (
-    "index_base", "weights_in_label", "label", "weight", "indices", "values", "allow_duplicate",
+    "index_base", "weights_in_label", "label", "weight", "features", "values", "hash_bits",
+    "hash_seed", "vocabulary", "allow_duplicate",
 )  # fmt: skip
 
 

@@ -54,7 +54,7 @@ class _Lines:
 def reading_head() -> str:
     """The words above ``reading_line``'s columns."""
     return (
-        f"{'reading':>7} {'stage':>8} {'what':>6} {'updates':>12} {'mini-epochs':>11} "
+        f"{'reading':>7} {'stage':>12} {'what':>6} {'updates':>12} {'mini-epochs':>11} "
         f"{'active rows':>12} {'upper bound':>12} {'gap':>9}"
     )
 
@@ -68,7 +68,7 @@ def reading_line(event: ReadingDone) -> str:
         estimate = event.upper_bound_estimate
         bound, gap = "-" if estimate is None else f"~{estimate:.6g}", "-"
     return (
-        f"{event.reading + 1:>7} {event.stage:>8} {event.mode:>6} {event.updates:>12,} "
+        f"{event.reading + 1:>7} {event.stage:>12} {event.mode:>6} {event.updates:>12,} "
         f"{event.mini_epochs:>11} {event.active_rows:>12,} {bound:>12} {gap:>9}"
     )
 

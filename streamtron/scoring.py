@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.evaluation import LIMIT_ROWS, Evaluation, ScoreSpool
+from streamtron.fitting import as_paths, reading_of_model
 from streamtron.model import LinearModel
-from streamtron.run import as_paths, reading_of_model
 from streamtron.sealed import write_atomically
 from streamtron.shards import open_shards
 from streamtron.shards.predictions import parquet_parts
@@ -50,7 +50,7 @@ def predict(model: LinearModel, shards: Paths) -> Iterator[Scores]:
     Parameters
     ----------
     model : its reader's contract says how the shards are read.
-    shards : files, directories or globs of libsvm text or Parquet.
+    shards : files, directories or globs of libsvm text, Parquet or Arrow.
 
     Raises
     ------
@@ -68,7 +68,8 @@ def predict(model: LinearModel, shards: Paths) -> Iterator[Scores]:
     (array([ 1., -1.]), array([ 1.5, -1.5]))
     """
     # an unlabelled row need not have a weight either
-    reading = replace(reading_of_model(model, labels="optional"), weight_column=None)
+    reading = reading_of_model(model, labels="optional", strangers="beyond")
+    reading = replace(reading, weight_column=None)
     with open_shards(as_paths(shards), reading, cache_dir=None, most_labels=None,
                      allow_duplicate=True) as source:  # fmt: skip
         for chunk in source.chunks():
@@ -108,7 +109,7 @@ def evaluate(model: LinearModel, shards: Paths, *, limit_rows: int = LIMIT_ROWS)
     Parameters
     ----------
     model : its reader's contract says how the shards are read, row weights included.
-    shards : files, directories or globs of libsvm text or Parquet, every row labelled.
+    shards : files, directories or globs of libsvm text, Parquet or Arrow, every row labelled.
     limit_rows : rows whose decisions are sorted in memory; beyond that, on disk.
 
     Raises
@@ -116,7 +117,7 @@ def evaluate(model: LinearModel, shards: Paths, *, limit_rows: int = LIMIT_ROWS)
     DataError : a label that the model does not know, and what reading refuses.
     MachineError
     """
-    reading = reading_of_model(model)
+    reading = reading_of_model(model, strangers="beyond")
     with (
         ScoreSpool(limit_rows) as spool,
         open_shards(as_paths(shards), reading, cache_dir=None, classes=model.classes,

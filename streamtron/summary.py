@@ -105,6 +105,7 @@ def _verdict(report: Mapping[str, Any]) -> str:
     words = {
         "certified": f"certified: the gap {gap:.3g} is within the tolerance {tol:g}",
         "converged": f"converged: nothing is left to update; the gap is {gap:.3g}",
+        "inseparable": "NOT certified: no classifier separates the rows by any real margin",
         "epoch limit": f"NOT certified: the gap is {gap:.3g}, the tolerance {tol:g}",
     }
     return words[report["ending"]]
@@ -113,6 +114,8 @@ def _verdict(report: Mapping[str, Any]) -> str:
 def not_certified(report: Mapping[str, Any], model: str) -> str:
     """The sentence of a fit that stopped before its tolerance was certified."""
     settings = report["settings"]
+    if report["ending"] == "inseparable":
+        return inseparable(report, model)
     gap = report["certificate"]["relative_duality_gap"]
     stage = settings["stage"]
     help_ = [f"more --max-epochs than {settings['max_epochs']}"]
@@ -124,6 +127,16 @@ def not_certified(report: Mapping[str, Any], model: str) -> str:
         f"stopped before the tolerance was certified: the relative duality gap is {gap:.3g}, "
         f"asked for was {settings['tol']:g}. {model} is written as far as it came. What would "
         f"help: {', '.join(help_[:-1])}, or {help_[-1]}."
+    )
+
+
+def inseparable(report: Mapping[str, Any], model: str) -> str:
+    """The sentence of a hard-margin fit on rows that no classifier separates."""
+    upper = report["certificate"]["upper_bound"]
+    return (
+        f"the rows look inseparable: no classifier can have a margin above {upper:.3g}, which is "
+        f"{upper / report['radius']:.1g} of R, the longest row. {model} is written as far as it "
+        "came. Give a soft margin, --C 1 say, instead of --delta 0."
     )
 
 
@@ -191,12 +204,21 @@ def _model(facts: Mapping[str, Any]) -> Lines:
         yield from _indented(facts[title])
     yield from ("", "largest weights")
     for entry in facts["largest_weights"]:
-        yield f"  column {entry['column']:>10}  {entry['weight']:>+13.6g}"
+        name = f"  {entry['name']}" if "name" in entry else ""
+        yield f"  column {entry['column']:>10}  {entry['weight']:>+13.6g}{name}"
 
 
 def _indented(values: Mapping[str, Any]) -> Lines:
     for name, value in values.items():
-        yield f"  {name:<16} {'-' if value is None else value}"
+        yield f"  {name:<16} {_brief(value)}"
+
+
+def _brief(value: Any) -> str:
+    """A value on one line: of a long list, how long it is."""
+    if isinstance(value, list):
+        more = f", … ({len(value):,} in all)" if len(value) > MANY else ""
+        return ", ".join(map(str, value[: 3 if more else MANY])) + more
+    return "-" if value is None else str(value)
 
 
 def _witness(facts: Mapping[str, Any]) -> Lines:
@@ -222,6 +244,8 @@ def _run(facts: Mapping[str, Any]) -> Lines:
 def _shards(facts: Mapping[str, Any]) -> Lines:
     yield from _some(facts, "rows", "columns", "nonzeros", "index_base")
     yield from aligned([("format", facts["format"]), ("size", format_size(facts["bytes"]))])
+    if facts["layout"] is not None:
+        yield from aligned([("features", f"{_brief(facts['features'])} ({facts['layout']})")])
     for label, rows in facts["labels"].items():
         yield from aligned([(f"label {label}", rows)])
     if facts["unlabelled_rows"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gzip
 import logging
 import os
 import random
@@ -17,8 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from streamtron import fit
 from streamtron.errors import DataError, FileDamaged, MachineError
-from streamtron.shards import Piece, cache_files, clear_cache, flat
+from streamtron.shards import Piece, cache_files, clear_cache, flat, open_shards
 from streamtron.shards.cache import _load_sources, shown_bytes
 from streamtron.shards.flat import CachedShard, GroupReader, read_contents
 from tests.test_source import ListReader, Row, bits, small_blocks, source_of, write_shard
@@ -341,6 +343,67 @@ def test_a_disk_without_room_is_refused_before_much_is_written(
     assert cache_files(str(cache)) == []
     disk(monkeypatch, needed)
     assert len(read(shards, cache, open_reader=Telling)[0]) == 5
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_a_huge_text_on_a_nearly_full_disk_is_refused_before_a_hundredth_is_written(
+    ending: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = b"".join(b"%d 1:0.5 7:1 %d:2\n" % (k % 2, k % 90 + 8) for k in range(20_000)) * 20
+    path = tmp_path / f"huge.svm{ending}"
+    path.write_bytes(gzip.compress(text, 1) if ending else text)
+    with open_shards([str(path)], cache_dir=str(cache)) as source:
+        needed = sum(8 * len(chunk) + 8 * chunk.nonzeros for chunk in source.chunks())
+    clear_cache(str(cache))
+    written: list[int] = []
+    monkeypatch.setattr(flat.FlatWriter, "write", lambda _, segment: written.append(segment.rows))
+    disk(monkeypatch, needed * 9 // 10)
+    with (
+        open_shards([str(path)], cache_dir=str(cache)) as source,
+        pytest.raises(MachineError, match="still to be read needs about"),
+    ):
+        list(source.chunks())
+    assert written == []
+    disk(monkeypatch, needed * 11 // 10)
+    with open_shards([str(path)], cache_dir=str(cache)) as source:
+        next(source.chunks())
+    assert written
+
+
+def test_a_fit_that_is_refused_leaves_no_run_directory_and_one_that_has_cached_a_shard_keeps_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
+    (tmp_path / "b.svm").write_text("1 1:nan\n")
+    with pytest.raises(DataError, match=r"b\.svm, line 1"):
+        fit(tmp_path / "b.svm", model=tmp_path / "out" / "m")
+    assert list((tmp_path / "out").iterdir()) == []
+    with pytest.raises(DataError, match=r"b\.svm, line 1"):
+        fit([tmp_path / "a.svm", tmp_path / "b.svm"], model=tmp_path / "out" / "m")
+    assert len(flat_files(tmp_path / "out" / "m.run" / "cache")) == 1
+    fit(tmp_path / "a.svm", model=tmp_path / "out" / "m", rho=0)
+    assert len(flat_files(tmp_path / "out" / "m.run" / "cache")) == 1
+
+
+def test_a_list_of_sources_that_cannot_be_written_is_a_sentence_and_keeps_the_old_one(
+    shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read(shards, cache)
+    old = (cache / "manifest.json").read_bytes()
+    write_shard(shards / "d.svm", [(1.0, 1.0, {3: 1.5})])
+    replace = os.replace
+
+    def full(source: str, target: Any) -> None:
+        if os.path.basename(target) == "manifest.json":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(MachineError, match=r"manifest\.json: cannot be written \(No space left"):
+        read(shards, cache)
+    assert (cache / "manifest.json").read_bytes() == old
+    assert {path.name[-6:] for path in cache.iterdir()} == {".cache", "t.json"}
 
 
 def test_a_disk_that_fills_while_the_cache_grows_is_refused(

@@ -115,6 +115,11 @@ def test_values_that_float32_cannot_hold_are_refused_with_their_row(X: Any, word
 def test_the_largest_integer_and_float_are_taken() -> None:
     [chunk] = MemorySource([[2**24], [-(2**24)]], [0, 1]).chunks()
     assert chunk.rows.values.tolist() == [2.0**24, -(2.0**24)]
+    large = [[2**24 + 2], [-(2**63)], [2**40 + 2**20]]
+    [chunk] = MemorySource(large, [0, 1, 0]).chunks()
+    assert [int(value) for value in chunk.rows.values] == [row[0] for row in large]
+    [chunk] = MemorySource(np.array([[2**63]], np.uint64), [0]).chunks()
+    assert int(chunk.rows.values[0]) == 2**63
     [chunk] = MemorySource([[3.4e38]], [0]).chunks()
     assert np.isfinite(chunk.rows.values).all()
 

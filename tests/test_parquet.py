@@ -14,7 +14,10 @@ import pytest
 import xxhash
 
 from streamtron.errors import DataError, MachineError
-from streamtron.shards import parquet
+from streamtron.shards import batches, parquet
+from streamtron.shards.batches import make_piece
+from streamtron.shards.columns import Columns
+from streamtron.shards.layouts import Spot
 from streamtron.shards.parquet import ParquetReader
 from streamtron.shards.piece import Piece, Reading
 
@@ -116,8 +119,8 @@ def test_a_batch_that_is_a_slice_of_longer_lists_gives_its_own_rows(list_type: A
             "y": [5, 1, 2, 5],
         }
     ).slice(1, 2)
-    columns = parquet.Columns("y", "i", "v", None)
-    piece = parquet._piece(batch, columns, Reading(), parquet._Spot("f", 0, 0))
+    columns = Columns("y", "lists", ("i",), "v")
+    piece = make_piece(batch, columns, Reading(), Spot("f", "row group 0", 0))
     assert rows_of([piece]) == [(1.0, [0, 3], [1.0, 2.0], 1.0), (2.0, [1, 2], [3.0, 4.0], 1.0)]
 
 
@@ -194,7 +197,7 @@ def test_named_columns_are_taken_dots_in_names_included_and_others_are_never_dec
         "struct": pa.array([{"label": 1}, {"label": 2}]),
     }
     path = write(table)
-    named = {"indices_column": "my.rows", "values_column": "my", "label_column": "label.x"}
+    named = {"features": ("my.rows",), "values_column": "my", "label_column": "label.x"}
     assert rows_of(read(path, **named)) == [("a", [5], [0.25], 1.0), ("b", [6], [0.75], 1.0)]
 
 
@@ -234,7 +237,7 @@ def test_columns_come_as_numbered_whatever_the_base(write: Write) -> None:
 def test_pieces_stay_within_their_nonzeros_and_together_are_all_rows(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet, "PIECE_NONZEROS", 50)
+    monkeypatch.setattr(batches, "PIECE_NONZEROS", 50)
     random = np.random.default_rng(0)
     lengths = random.integers(0, 30, 300)
     lengths[17] = 200  # one row longer than a piece may be
@@ -252,7 +255,7 @@ def test_a_row_is_named_by_its_row_group_and_its_place_in_it(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet, "BATCH_ROWS", 3)
-    monkeypatch.setattr(parquet, "PIECE_NONZEROS", 2)
+    monkeypatch.setattr(batches, "PIECE_NONZEROS", 2)
     path = write({"indices": [[k] for k in range(20)], "y": list(range(20))}, row_group_size=8)
     places = [piece.place(i) for piece in read(path) for i in range(len(piece.codes))]
     assert places == [f"rows.parquet, row group {k // 8}, row {k % 8}" for k in range(20)]
@@ -288,8 +291,7 @@ def test_a_reader_can_be_read_twice_and_gives_the_same(write: Write) -> None:
     assert rows_of(list(reader.pieces())) == rows_of(list(reader.pieces()))
 
 
-def test_the_fingerprint_is_xxh3_128_of_the_bytes(write: Write, monkeypatch: Any) -> None:
-    monkeypatch.setattr(parquet, "READ_BYTES", 100)
+def test_the_fingerprint_is_xxh3_128_of_the_bytes(write: Write) -> None:
     path = write(sample())
     digest = xxhash.xxh3_128(Path(path).read_bytes()).hexdigest()
     assert ParquetReader(path, "rows", Reading()).fingerprint() == digest
@@ -326,7 +328,7 @@ ROW_1 = "rows.parquet, row group 0, row 1: "
         ),
         (
             {"indices": pa.array([[0, 3, 4], [1]])},
-            ROW_0 + "3 column numbers in 'indices' and 2 values in 'values'. "
+            ROW_0 + "3 features in 'indices' and 2 values in 'values'. "
             "A row needs as many of one as of the other.",
         ),
         (
@@ -393,9 +395,7 @@ def test_a_null_label_that_hides_in_a_dictionary_is_refused() -> None:
     batch = pa.record_batch({"i": pa.array([[1], [2]]), "y": labels})
     assert labels.null_count == 0
     with pytest.raises(DataError, match=r"f, row group 4, row 31: null in column 'y'"):
-        parquet._piece(
-            batch, parquet.Columns("y", "i", None, None), Reading(), parquet._Spot("f", 4, 30)
-        )
+        make_piece(batch, Columns("y", "lists", ("i",)), Reading(), Spot("f", "row group 4", 30))
 
 
 def test_a_repeated_column_is_found_behind_other_rows_that_merely_need_sorting(
@@ -446,23 +446,27 @@ def test_column_0_in_a_file_declared_1_based_is_refused(write: Write) -> None:
         (
             {"indices": None, "index": [0, 1]},  # pandas' own index is no list
             {},
-            "rows.parquet: no column for the column numbers, looked for 'indices', 'index', "
-            "'columns', 'feature_indices', 'features_indices'. Name it with --indices NAME "
+            "rows.parquet: no column for the features, looked for lists, maps or vectors called "
+            "'features', 'indices', 'index', 'columns', 'feature_indices', 'features_indices', "
+            "'tokens', 'words', 'terms' and for numbers called 'f0', 'f1', … Name it with "
+            "--features NAME, or columns of numbers with --features NAME,NAME,… or "
+            '--features "*" '
             "(columns there: values list<element: float>, label int64, index int64).",
         ),
         (
             {"values": None, "tfidf": pa.array([[0.5, 1.0], [2.0]])},
             {},
-            "rows.parquet: column numbers in 'indices', and no list of numbers of a usual name for "
-            'the values. Name it with --values NAME, or say --values "" if all are 1 (columns '
-            "there: indices list<element: int32>, label int64, tfidf list<element: double>).",
+            "rows.parquet: features in the lists 'indices', and no list of numbers of a usual name "
+            'for their values. Name it with --values NAME, or say --values "" if all are 1 '
+            "(columns there: indices list<element: int32>, label int64, "
+            "tfidf list<element: double>).",
         ),
         (
             {"values": [0.5, 1.0]},
             {},
-            "rows.parquet: column numbers in 'indices', and no list of numbers of a usual name for "
-            'the values. Name it with --values NAME, or say --values "" if all are 1 (columns '
-            "there: indices list<element: int32>, values double, label int64).",
+            "rows.parquet: features in the lists 'indices', and no list of numbers of a usual name "
+            'for their values. Name it with --values NAME, or say --values "" if all are 1 '
+            "(columns there: indices list<element: int32>, values double, label int64).",
         ),
         (
             {},

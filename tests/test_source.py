@@ -28,6 +28,7 @@ from streamtron.shards import (
     ShardSource,
     find_shards,
     open_shards,
+    storage,
 )
 from streamtron.shards.prefetch import THREAD_NAME, ahead
 
@@ -493,6 +494,24 @@ def test_bytes_read_are_those_of_shards_and_then_of_the_cache(tmp_path: Path) ->
         assert source.bytes_read == shard.stat().st_size + 2 * 8 + 3 * 8
 
 
+def test_bytes_read_grow_while_a_shard_is_read_and_end_at_its_size(tmp_path: Path) -> None:
+    rows = [f"{k % 2} {k % 70 + 1}:0.25\n" for k in range(400_000)]
+    (tmp_path / "a.svm").write_text("".join(rows))
+    (tmp_path / "b.svm").write_text("".join(rows[:60]))
+    sizes = [(tmp_path / name).stat().st_size for name in ("a.svm", "b.svm")]
+    for _ in range(2):  # from the shard, and from the cache a former run has left
+        with open_shards([str(tmp_path)], cache_dir=str(tmp_path / "_c")) as source:
+            counted = []
+            for _ in source.chunks():
+                counted.append(source.bytes_read)
+            assert counted == sorted(counted)
+            assert len(set(counted)) >= 4, "a piece is some 1 MB of text"
+            assert counted[0] <= counted[-1] / 2
+            found = source.bytes_read
+        assert found == sum(sizes)
+        sizes = [400_060 * 16]
+
+
 # Reading ahead -----------------------------------------------------------------------------------
 
 
@@ -534,6 +553,17 @@ def test_an_error_ahead_is_raised_after_the_items_before_it() -> None:
     assert [next(items), next(items)] == [1, 2]
     with pytest.raises(DataError, match=r"a\.svm, line 3: broken"):
         next(items)
+    assert reading_threads() == []
+
+
+def test_a_reading_ahead_stops_in_the_midst_of_hashing_an_endless_file() -> None:
+    def hashing() -> Iterator[str]:
+        yield "begun"
+        yield storage.fingerprint("/dev/zero", "zero")
+
+    items = ahead(hashing)
+    next(items)
+    items.close()
     assert reading_threads() == []
 
 

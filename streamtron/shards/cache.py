@@ -13,7 +13,6 @@ import logging
 import os
 import shutil
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import xxhash
@@ -21,6 +20,7 @@ import xxhash
 from streamtron import chunk
 from streamtron.chunk import Label
 from streamtron.errors import FileDamaged, MachineError
+from streamtron.sealed import write_atomically
 from streamtron.shards.discover import ShardFile
 from streamtron.shards.flat import (
     TEMPORARY,
@@ -30,7 +30,6 @@ from streamtron.shards.flat import (
     read_contents,
     remove_abandoned,
 )
-from streamtron.shards.manifest import write_whole
 from streamtron.shards.piece import Reading
 
 ENDING = ".cache"
@@ -69,7 +68,7 @@ class Cache:
 
     def __init__(self, directory: str, reading: Reading) -> None:
         self._directory = os.path.abspath(directory)
-        self._reading = asdict(reading)
+        self._reading = reading.key()
         with disk_sentences(self._directory):
             os.makedirs(self._directory, exist_ok=True)
             remove_abandoned(self._directory)
@@ -123,8 +122,7 @@ class Cache:
         sources = _load_sources(self._directory) | self._new  # others may have written meanwhile
         text = json.dumps(sources, sort_keys=True)
         checked = json.dumps({"checksum": _digest(text), "sources": text})
-        with disk_sentences(self._directory):
-            write_whole(os.path.join(self._directory, _MANIFEST), checked.encode())
+        write_atomically(os.path.join(self._directory, _MANIFEST), [checked.encode()])
         self._new = {}
 
     def check_room(self, needed: float, what: str = "the next rows of the cache need") -> None:

@@ -6,6 +6,7 @@ Told by names and types alone, from the schema of the first shard; then it holds
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -32,6 +33,9 @@ USUAL_NAMES: dict[Role, tuple[str, ...]] = {
 KEY_NAMES = ("index", "indices", "column", "key", "name", "feature", "term", "token", "i", "k")
 VALUE_NAMES = ("value", "values", "val", "weight", "count", "v", "x")
 """A pair's two fields; where they have other names, its first one and its second one."""
+
+MANY = 40
+"""Columns of a table that a message names."""
 
 _NUMBERED = re.compile(r"((?:f|x|feat|feature|col|column)[_.]?)(\d+)", re.IGNORECASE)
 
@@ -71,8 +75,6 @@ def settle(schema: pa.Schema, reading: Reading, name: str) -> Reading:
     >>> settled.layout, settled.features, settled.label_column
     ('columns', ('f2', 'f10'), 'y')
     """
-    if reading.layout is not None:
-        return reading
     columns = find_columns(schema, reading, name)
     return replace(
         reading,
@@ -160,42 +162,49 @@ def _features(
     schema: pa.Schema, reading: Reading, taken: set[str | None], name: str
 ) -> tuple[str, ...]:
     """The columns that hold the features: one, or in the layout ``columns`` one a feature."""
-    if reading.features is not None:
-        literal = reading.layout is not None
-        wanted = [
+    there = Counter(schema.names)
+    if reading.features is None:
+        features = _usual(schema, taken, name)
+    elif reading.layout is not None:
+        features = reading.features
+    else:
+        features = tuple(
             column
             for given in reading.features
-            for column in ([given] if literal else _expanded(schema, given, taken))
-        ]
-        for column in dict.fromkeys(wanted):
-            _find(schema, "features", column, True, name)
-        if repeated := [column for column in wanted if wanted.count(column) > 1]:
+            for column in ([given] if given in there else _expanded(schema, given, taken))
+        )
+    for column, times in Counter(features).items():
+        if there[column] != 1:
+            _find(schema, "features", column, True, name)  # which refuses it
+        if times > 1:
             raise SettingsError(
-                f"{name}: {repeated[0]!r} is named twice among the features. Name it once."
+                f"{name}: {column!r} is named twice among the features. Name it once."
             )
-        return tuple(wanted)
-    usual = [
+    return features
+
+
+def _usual(schema: pa.Schema, taken: set[str | None], name: str) -> tuple[str, ...]:
+    """A list, map or vector of a usual name, or else columns of numbers of usual names."""
+    found = [
         field.name
         for field in schema
         if field.name in USUAL_NAMES["features"] and layout_of(field.type) not in (None, "columns")
     ]
-    if len(usual) > 1:
-        _refuse_several(schema, "features", usual, name)
-    return tuple(usual) or _numbered(schema, taken, name)
+    if len(found) > 1:
+        _refuse_several(schema, "features", found, name)
+    return tuple(found) or _numbered(schema, taken, name)
 
 
-def _expanded(schema: pa.Schema, given: str, taken: set[str | None]) -> list[str]:
-    """A name, or the columns of numbers that a pattern stands for, in the file's order."""
-    if given in schema.names:
-        return [given]
+def _expanded(schema: pa.Schema, pattern: str, taken: set[str | None]) -> list[str]:
+    """The columns of numbers that a pattern stands for, in the file's order."""
     found = [
         field.name
         for field in schema
         if layout_of(field.type) == "columns"
         and field.name not in taken
-        and fnmatchcase(field.name, given)
+        and fnmatchcase(field.name, pattern)
     ]
-    return found or [given]
+    return found or [pattern]
 
 
 def _numbered(schema: pa.Schema, taken: set[str | None], name: str) -> tuple[str, ...]:
@@ -221,23 +230,24 @@ def _numbered(schema: pa.Schema, taken: set[str | None], name: str) -> tuple[str
 def _common_layout(
     schema: pa.Schema, features: tuple[str, ...], reading: Reading, name: str
 ) -> Layout:
-    found = [layout_of(schema.field(column).type) for column in features]
-    for column, layout in zip(features, found, strict=True):
+    first = layout_of(schema.field(features[0]).type)
+    for column in features:
+        type_ = schema.field(column).type
+        layout = layout_of(type_)
         if layout is None:
             _refuse_type(schema, "features", column, name)
-        if reading.layout not in (None, layout):
+        elif reading.layout not in (None, layout):
             raise DataError(
-                f"{name}: {column!r} of type {schema.field(column).type} holds "
-                f"{_LAYOUTS[cast(Layout, layout)]}, and the features are "
-                f"{_LAYOUTS[cast(Layout, reading.layout)]} as {reading.settled_by} has them. All "
-                "shards need one layout: use streamtron convert for those that differ."
+                f"{name}: {column!r} of type {type_} holds {_LAYOUTS[layout]}, and the features "
+                f"are {_LAYOUTS[reading.layout or layout]} in {reading.settled_by}. All shards "
+                "need one layout: use streamtron convert for those that differ."
             )
-        if len(features) > 1 and layout != "columns":
+        elif len(features) > 1 and layout != "columns":
             raise DataError(
-                f"{name}: of {len(features)} columns of features {column!r} is of type "
-                f"{schema.field(column).type}. Name one list, map or vector, or columns of numbers."
+                f"{name}: of {len(features)} columns of features {column!r} is of type {type_}. "
+                "Name one list, map or vector, or columns of numbers."
             )
-    return cast(Layout, found[0])
+    return cast(Layout, first)
 
 
 def layout_of(type_: pa.DataType) -> Layout | None:
@@ -333,14 +343,18 @@ def _check_settings(columns: Columns, reading: Reading, name: str) -> None:
     if reading.values_column and not columns.layout.startswith("lists"):
         raise SettingsError(f"{where}, which hold their values. Leave --values out.")
     if reading.index_base == 1 and columns.layout not in ("lists", "pairs", "map"):
-        raise SettingsError(f"{where}, whose first column is 0. Leave --index-base 1 out.")
+        raise SettingsError(f"{where}, whose first column is 0. Give --index-base 0.")
 
 
 # Words and types -------------------------------------------------------------------------------
 
 
 def _there(schema: pa.Schema) -> str:
-    return "columns there: " + ", ".join(f"{field.name} {field.type}" for field in schema)
+    shown = [
+        f"{schema.field(k).name} {schema.field(k).type}" for k in range(min(len(schema), MANY))
+    ]
+    more = f", … {len(schema) - MANY} more" if len(schema) > MANY else ""
+    return f"columns there: {', '.join(shown)}{more}"
 
 
 def role_words(role: Role) -> str:

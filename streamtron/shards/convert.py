@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from streamtron.chunk import Label
 from streamtron.errors import DataError, MachineError, SettingsError
-from streamtron.shards.parquet import cut_piece
-from streamtron.shards.piece import Piece
+from streamtron.shards.piece import Piece, cut_piece
 
 Format = Literal["libsvm", "parquet"]
 LabelType = type[float] | type[str] | type[bool]

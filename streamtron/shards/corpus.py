@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from streamtron.errors import SettingsError
 from streamtron.shards.convert import Format, Written, convert
-from streamtron.shards.parquet import cut_piece
-from streamtron.shards.piece import Piece
+from streamtron.shards.piece import Piece, cut_piece
 
 GROUP_ROWS = 4096
 ZIPF = 1.05

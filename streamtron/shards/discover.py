@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import glob
 import os
-import stat
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple, NoReturn
 
 from streamtron.errors import DataError, MachineError
+from streamtron.shards import storage
+from streamtron.shards.storage import Stamp
 
-Format = Literal["libsvm", "parquet"]
+Format = Literal["libsvm", "parquet", "arrow"]
 
 PARQUET_ENDINGS = (".parquet", ".pq")
+ARROW_ENDINGS = (".arrow", ".arrows", ".feather", ".ipc")
 
 
 class ShardFile(NamedTuple):
     """One file of the data, as it was when it was found.
 
-    ``path`` is absolute; ``name`` is what messages call it: the path relative to the root it was
-    found under, or the whole path where two roots give the same.
+    ``path`` is absolute, or a URI; ``name`` is what messages call it: the path relative to the
+    root it was found under, or the whole path where two roots give the same.
     """
 
     path: str
@@ -31,9 +34,18 @@ class ShardFile(NamedTuple):
     mtime_ns: int
 
 
+class _Found(NamedTuple):
+    path: str
+    name: str
+    """relative to the root it was found under"""
+    stamp: Stamp
+
+
 def find_shards(paths: Sequence[str]) -> list[ShardFile]:
     """The shards that files, directories (recursively) and glob patterns stand for.
 
+    Each may be a local path or a URI of an object store (see ``storage``), where a directory is a
+    prefix that ends at a slash, and in patterns ``?`` is not a wildcard but begins the options.
     Roots come in the order given; under each, shards are ordered by the bytes of their path
     relative to it. Below a directory or a pattern, names that begin with ``_`` or ``.`` are
     ignored.
@@ -41,7 +53,7 @@ def find_shards(paths: Sequence[str]) -> list[ShardFile]:
     Raises
     ------
     DataError : nothing is there, a file of another format, mixed formats, a file given twice.
-    MachineError : a directory cannot be read.
+    MachineError : a directory cannot be read, or a store not asked.
 
     Examples
     --------
@@ -52,27 +64,37 @@ def find_shards(paths: Sequence[str]) -> list[ShardFile]:
     ...     [shard.name for shard in find_shards([root])]
     ['a.svm', 'b.svm']
     """
-    found = [pair for path in paths for pair in _under(os.path.expanduser(os.fspath(path)))]
+    found = [file for path in paths for file in _under(os.fspath(path))]
     if not found:
         raise DataError("No shards: no path was given. Name files, directories or patterns.")
-    times = Counter(name for _, name in found)
-    shards = [_shard(path, name if times[name] == 1 else path) for path, name in found]
+    times = Counter(file.name for file in found)
+    shards = [_shard(file, file.name if times[file.name] == 1 else file.path) for file in found]
     _refuse_twice(shards)
     _refuse_mixed(shards)
     return shards
 
 
-def _under(root: str) -> list[tuple[str, str]]:
-    """(path, relative name) of every file that a root stands for, in order."""
+def _under(root: str) -> list[_Found]:
+    """The files that a root stands for, in order."""
+    if storage.is_uri(root):
+        return _in_store(root)
+    return [_Found(path, name, storage.stamp(path)) for path, name in _on_disk(root)]
+
+
+# On disk -----------------------------------------------------------------------------------------
+
+
+def _on_disk(path: str) -> list[tuple[str, str]]:
+    root = storage.local_path(path)
     if os.path.isdir(root):
-        return _sorted(root, set(_walk(root)))
+        return _named(root, set(_walk(root)))
     if os.path.lexists(root):
         return [(root, os.path.basename(root))]
     if not glob.has_magic(root):
         raise DataError(f"{root}: no such file or directory. Check the path.")
     base = _before_magic(root)
     files = {file for match in glob.glob(root, recursive=True) for file in _files(match)}
-    return _sorted(base, {file for file in files if not _hidden(os.path.relpath(file, base))})
+    return _named(base, {file for file in files if not _hidden(os.path.relpath(file, base))})
 
 
 def _before_magic(pattern: str) -> str:
@@ -110,36 +132,84 @@ def _hidden(name: str) -> bool:
     return any(part.startswith(("_", ".")) and part not in (".", "..") for part in parts)
 
 
-def _sorted(base: str, files: set[str]) -> list[tuple[str, str]]:
-    if not files:
-        raise DataError(
-            f"{base}: no shards there. Looked for files whose names do not begin with _ or . "
-            "(libsvm text or Parquet)."
-        )
+def _named(base: str, files: Iterable[str]) -> list[tuple[str, str]]:
     named = [(file, os.path.relpath(file, base)) for file in files]
+    _refuse_none(base, named)
     return sorted(named, key=lambda pair: os.fsencode(pair[1]))
 
 
-def _shard(path: str, name: str) -> ShardFile:
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        raise MachineError(f"{path}: cannot be read ({error.strerror}).") from error
-    if not stat.S_ISREG(status.st_mode):
-        raise DataError(f"{path}: not a file. Shards are read several times; copy it to a file.")
-    return ShardFile(os.path.abspath(path), name, _format(path), status.st_size, status.st_mtime_ns)
+# In an object store ------------------------------------------------------------------------------
+
+
+def _in_store(uri: str) -> list[_Found]:
+    """A key, all keys below a prefix, or those that match a pattern."""
+    place = storage.place(uri)
+    info = storage.look(place)
+    if info.is_file:
+        stamp = storage.stamp_of(place, info)
+        return [_Found(place.uri, os.path.basename(place.key), stamp)]
+    base, pattern = place.key, ""
+    if info.type.name == "NotFound":
+        if not glob.has_magic(place.key):
+            raise DataError(f"{uri}: no such file or directory. Check the URI.")
+        base = _before_magic(place.key).removeprefix(".")
+        pattern = place.key[len(base) :].strip("/")
+    directory = place._replace(key=base)
+    found = [
+        _Found(directory.below(name).uri, name, storage.stamp_of(place, info))
+        for name, info in storage.files_below(directory)
+        if not _hidden(name) and _matches(name.split("/"), pattern.split("/") if pattern else [])
+    ]
+    _refuse_none(uri, found)
+    return sorted(found, key=lambda file: os.fsencode(file.name))
+
+
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether a path, or a directory above it, is what a pattern with ``**`` stands for.
+
+    Examples
+    --------
+    >>> [_matches(path.split("/"), ["**", "*.svm"]) for path in ("a.svm", "b/c/a.svm", "b/a.md")]
+    [True, True, False]
+    >>> _matches(["day-1", "b", "a.svm"], ["day-*"])
+    True
+    """
+    if not pattern:
+        return True
+    elif pattern[0] == "**":
+        return _matches(parts, pattern[1:]) or (bool(parts) and _matches(parts[1:], pattern))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
+
+
+# Any of them -------------------------------------------------------------------------------------
+
+
+def _refuse_none(where: str, found: Sequence[object]) -> None:
+    if not found:
+        raise DataError(
+            f"{where}: no shards there. Looked for files whose names do not begin with _ or . "
+            "(libsvm text, Parquet or Arrow)."
+        )
+
+
+def _shard(file: _Found, name: str) -> ShardFile:
+    path = file.path if storage.is_uri(file.path) else os.path.abspath(file.path)
+    return ShardFile(path, name, _format(path), *file.stamp)
 
 
 def _format(path: str) -> Format:
     from streamtron.shards.libsvm import is_libsvm_name  # brings numba and its second of loading
 
-    name = os.path.basename(path)
+    name = storage.file_name(path)
     if name.lower().endswith(PARQUET_ENDINGS):
         return "parquet"
+    if name.lower().endswith(ARROW_ENDINGS):
+        return "arrow"
     if is_libsvm_name(name):
         return "libsvm"
     raise DataError(
-        f"{path}: neither Parquet ({', '.join(PARQUET_ENDINGS)}) nor a name for libsvm text. "
+        f"{path}: neither Parquet ({', '.join(PARQUET_ENDINGS)}) nor Arrow "
+        f"({', '.join(ARROW_ENDINGS)}) nor a name for libsvm text. "
         "Rename it, move it away, or have it ignored by a name that begins with _."
     )
 
@@ -147,7 +217,7 @@ def _format(path: str) -> Format:
 def _refuse_twice(shards: Sequence[ShardFile]) -> None:
     met: dict[str, str] = {}
     for shard in shards:
-        real = os.path.realpath(shard.path)
+        real = shard.path if storage.is_uri(shard.path) else os.path.realpath(shard.path)
         if real in met:
             raise DataError(
                 f"{shard.path}: the same file as {met[real]}, given twice. Name it once."
@@ -165,4 +235,4 @@ def _refuse_mixed(shards: Sequence[ShardFile]) -> None:
         )
 
 
-_WORDS = {"libsvm": "libsvm text", "parquet": "Parquet"}
+_WORDS = {"libsvm": "libsvm text", "parquet": "Parquet", "arrow": "Arrow"}

@@ -6,7 +6,6 @@ the way. Without a cache every reading is one of these.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import NamedTuple
@@ -31,6 +30,7 @@ from streamtron.shards.discover import ShardFile
 from streamtron.shards.flat import CachedShard, Pick
 from streamtron.shards.manifest import Manifest, ShardRecord
 from streamtron.shards.piece import Piece, Reading, ShardReader
+from streamtron.shards.storage import stamp
 
 
 class Plan(NamedTuple):
@@ -96,7 +96,8 @@ class FirstReading:
         self._open: list[tuple[Segment, NDArray[np.int32]]] = []
         self._where: list[list[tuple[int, int]]] = [[]]  # block → (shard, segment)
         self._first_row = 0
-        self._bytes = 0
+        self._bytes = 0  # fetched since the last delivery
+        self._counted = 0  # fetched of the shard under way
         self._cache: Cache | None = None
         self._uncached: dict[str, int] = {}  # path → bytes of the shards still to be cached
 
@@ -137,13 +138,12 @@ class FirstReading:
                     yield self._close_block()
             _check_unchanged(shard)
             self._admit(shard, reader.fingerprint(), segments)
+            self._count(cached.contents.bytes if cached else _fetched(shard))
             if cache and writer:
-                self._bytes += _fetched(shard)
                 cached = cache.finish(writer, slot, reader.fingerprint(), labels.labels)
                 self._uncached.pop(shard.path, None)
                 self._check_rest(cached.contents.bytes, shard.size)
-            else:
-                self._bytes += cached.contents.bytes if cached else _fetched(shard)
+        self._counted = 0
         if cached:
             self._cached.append((cached, labels.to_source))
 
@@ -151,8 +151,10 @@ class FirstReading:
         """A shard's rows cut at the ends of blocks, and whether the block is closed by them."""
         parts: list[Segment] = []
         for number, piece in enumerate(reader.pieces()):
-            if number == 0:
-                self._check_first_piece(piece, reader)
+            fetched = getattr(reader, "bytes_read", 0)  # not every reader tells
+            self._count(fetched)
+            if number == 0 and not isinstance(reader, CachedShard):
+                self._check_first_piece(piece, fetched)
             lookup = labels.lookup(piece)
             for start, stop, closes in self._cutter.cuts(piece.indptr):
                 parts.append(cut(piece, start, stop, labels.codes(piece, start, stop, lookup)))
@@ -178,6 +180,11 @@ class FirstReading:
         self._width = max(self._width, width)
         if lowest is not None:
             self._lowest = lowest if self._lowest is None else min(lowest, self._lowest)
+
+    def _count(self, fetched: int) -> None:
+        """Take note of how many bytes of the shard under way have been fetched so far."""
+        self._bytes += max(fetched - self._counted, 0)
+        self._counted = max(fetched, self._counted)
 
     def _close_block(self) -> Delivery:
         parts, self._open = self._open, []
@@ -224,12 +231,10 @@ class FirstReading:
             raise _changed(shard, "its contents differ from the first reading's")
         self._records.append(record)
 
-    def _check_first_piece(self, piece: Piece, reader: ShardReader) -> None:
-        """The same from a first piece, where a reader tells how many bytes it took."""
-        fetched = getattr(reader, "bytes_read", None)
-        if fetched:
-            item = 4 if piece.values is None else 8
-            self._check_rest(8 * len(piece.codes) + item * len(piece.indices), fetched)
+    def _check_first_piece(self, piece: Piece, fetched: int) -> None:
+        """The same from a first piece and the bytes of the shard that it took, if they are told."""
+        item = 4 if piece.values is None else 8
+        self._check_rest(8 * len(piece.codes) + item * len(piece.indices), fetched)
 
     def _check_rest(self, cache_bytes: int, source_bytes: int) -> None:
         """Refuse to go on if the shards still to be cached will not fit, at this ratio."""
@@ -240,17 +245,14 @@ class FirstReading:
 
 
 def _fetched(shard: ShardFile) -> int:
-    """Bytes read from a shard: Parquet's fingerprint is a reading of its own."""
-    return shard.size * (2 if shard.format == "parquet" else 1)
+    """Bytes read from a shard: of all but text the fingerprint is a reading of its own."""
+    return shard.size * (1 if shard.format == "libsvm" else 2)
 
 
 def _check_unchanged(shard: ShardFile) -> None:
-    try:
-        status = os.stat(shard.path)
-    except OSError as error:
-        raise MachineError(f"{shard.name}: cannot be read ({error.strerror}).") from error
-    if (status.st_size, status.st_mtime_ns) != (shard.size, shard.mtime_ns):
-        raise _changed(shard, f"{shard.size} bytes when the run began, {status.st_size} now")
+    now = stamp(shard.path, shard.name)
+    if now != (shard.size, shard.mtime_ns):
+        raise _changed(shard, f"{shard.size} bytes when the run began, {now.size} now")
 
 
 def _changed(shard: ShardFile, how: str) -> DataError:

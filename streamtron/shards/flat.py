@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 
 from streamtron.chunk import Chunk, Label, freeze, make_rows
 from streamtron.errors import FileDamaged, MachineError
+from streamtron.sealed import reading_from
 from streamtron.shards.blocks import Segment, ones
 from streamtron.shards.piece import Piece
 
@@ -291,6 +292,8 @@ class CachedShard:
         self.path = path
         self.name = name
         self.contents = contents
+        self.bytes_read = 0
+        """Bytes of the cache file that ``pieces()`` has taken so far."""
         self._first_block = first_block
 
     def fingerprint(self) -> str:
@@ -305,9 +308,10 @@ class CachedShard:
         FileDamaged : a checksum differs.
         MachineError : the file cannot be read.
         """
-        row = 0
+        row = self.bytes_read = 0
         with OpenFiles() as files:
             for number, entry in enumerate(self.contents.entries):
+                self.bytes_read += entry.bytes
                 target = _Target.within(np.empty(_room([entry]), np.uint8), [entry])
                 self.read(number, target, files)
                 target.set_offsets()
@@ -414,7 +418,7 @@ class OpenFiles:
     def descriptor(self, path: str) -> int:
         """The file's descriptor, open for reading."""
         if path not in self._descriptors:
-            with _reading(path):
+            with reading_from(path):
                 self._descriptors[path] = os.open(path, os.O_RDONLY)
             if len(self._descriptors) > self._most:
                 os.close(self._descriptors.popitem(last=False)[1])
@@ -433,7 +437,7 @@ def _fill(
     done = 0
     while done < len(target):
         step = target[done : done + _STEP]
-        with _reading(path):
+        with reading_from(path):
             count = os.preadv(descriptor, [step], offset + done)
         if not count:
             raise _damaged(path, "it is cut off")
@@ -445,14 +449,6 @@ def _read(descriptor: int, path: str, offset: int, count: int) -> bytes:
     data = bytearray(count)
     _fill(descriptor, path, offset, memoryview(data), xxhash.xxh3_64())
     return bytes(data)
-
-
-@contextmanager
-def _reading(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise MachineError(f"{path}: cannot be read ({error.strerror or error}).") from error
 
 
 def _damaged(path: str, what: str) -> FileDamaged:

@@ -1,7 +1,7 @@
 """One function for every layout of features: a batch in, offsets, columns and values out.
 
-``LAYOUTS`` is the table of them. What they give is checked no further than its own shape: that
-column numbers are in range and values finite is seen to in ``batches``, alike for all.
+``LAYOUTS`` is the table of them. That columns are in range and rise within a row is seen to in
+``batches``, alike for all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamtron.errors import DataError
 from streamtron.shards.columns import Columns, pair_fields
-from streamtron.shards.piece import Layout
+from streamtron.shards.piece import Layout, beyond_float32
 
 
 class Spot(NamedTuple):
@@ -41,13 +41,13 @@ class Spot(NamedTuple):
 class Entries(NamedTuple):
     """A batch's features, row after row.
 
-    ``columns`` are numbers of any integer type, or names as an Arrow array; ``values`` numbers of
-    any type, None if all are 1.
+    ``columns`` are numbers of any integer type, or names as an Arrow array; ``values`` are finite,
+    None if all are 1.
     """
 
     indptr: NDArray[np.int64]
     columns: NDArray[Any] | pa.Array
-    values: NDArray[Any] | None
+    values: NDArray[np.float32] | None
 
 
 def lists(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
@@ -65,19 +65,22 @@ def lists(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
             f"{lengths[row]} features in {column!r} and {value_lengths[row]} values in "
             f"{columns.values!r}. A row needs as many of one as of the other.",
         )
-    return Entries(indptr, _keys(keys), _numbers(values))
+    return Entries(indptr, _keys(keys), float32(indptr, _numbers(values), spot))
 
 
 def pairs(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
     """A list of structs of a column and a value; a map is one of those, too."""
     [column] = columns.features
     array = batch.column(column)
-    key, value = (0, 1) if pa.types.is_map(array.type) else pair_fields(array.type.value_type) or ()
+    key, value = 0, 1
+    if not pa.types.is_map(array.type):
+        key, value = pair_fields(array.type.value_type) or (key, value)
     indptr, structs = _items(array, column, spot)
     keys, values = structs.field(key), structs.field(value)
     for items in (keys, values):
         _no_null_items(items, indptr, column, spot)
-    return Entries(indptr, _keys(_plain(keys)), _numbers(_plain(values)))
+    numbers = float32(indptr, _numbers(_plain(values)), spot)
+    return Entries(indptr, _keys(_plain(keys)), numbers)
 
 
 def vector(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
@@ -97,7 +100,7 @@ def vector(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
             f"a vector of type {kinds[first(odd)]} in column {column!r}. 0 is sparse and 1 dense.",
         )
     indptr, items = _items(values, f"{column}.values", spot)
-    numbers = _numbers(items)
+    numbers = float32(indptr, _numbers(items), spot)
     indices = _sparse_indices(array, column, indptr, dense, spot)
     if not dense.any():
         return Entries(indptr, indices, numbers)
@@ -143,22 +146,18 @@ def _sparse_indices(
 
 def dense_columns(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
     """Columns of numbers, one a feature in their order; zeros are not stored."""
-    numbers = [_column(batch, column, spot) for column in columns.features]
-    stored = np.empty((len(batch), len(numbers)), dtype=bool)
-    for j, column in enumerate(numbers):
-        stored[:, j] = column != 0
+    values = np.empty((len(batch), len(columns.features)), dtype=np.float32)
+    for j, column in enumerate(columns.features):
+        values[:, j] = _column(batch, column, spot)
+    stored = values != 0
     rows, within = np.nonzero(stored)
-    values = np.empty(stored.shape, dtype=np.result_type(np.float32, *numbers))
-    for j, column in enumerate(numbers):
-        values[:, j] = column
     return Entries(_offsets(rows, len(batch)), within, values[stored])
 
 
-def _column(batch: pa.RecordBatch, column: str, spot: Spot) -> NDArray[Any]:
+def _column(batch: pa.RecordBatch, column: str, spot: Spot) -> NDArray[np.float32]:
     array = _plain(batch.column(column))
     no_nulls(array, column, spot)
-    numbers = _numbers(array)
-    return numbers.astype(np.int8) if numbers.dtype.kind == "b" else numbers
+    return float32(np.arange(len(batch) + 1), _numbers(array), spot, column)
 
 
 LAYOUTS: dict[Layout, Callable[[pa.RecordBatch, Columns, Spot], Entries]] = {
@@ -222,6 +221,30 @@ def no_nulls(array: pa.Array, column: str, spot: Spot) -> None:
     if array.null_count:
         row = first(array.is_null())
         spot.refuse(row, f"null in column {column!r}. Fill it in or remove the row.")
+
+
+def float32(
+    indptr: NDArray[np.int64], numbers: NDArray[Any], spot: Spot, column: str | None = None
+) -> NDArray[np.float32]:
+    """Values rounded to float32; what float32 cannot hold is refused, ``column`` named if given."""
+    inside = "" if column is None else f" in column {column!r}"
+    if numbers.dtype.kind in "iu" and (unfit := beyond_float32(numbers)).any():
+        at = first(unfit)
+        spot.refuse(
+            row_of(indptr, at),
+            f"value {numbers[at]}{inside} is an integer beyond 2²⁴ that float32 cannot hold. "
+            "Rescale its column, or make identifiers columns of their own.",
+        )
+    with np.errstate(over="ignore"):  # judged below, by row
+        values = numbers.astype(np.float32, copy=False)
+    finite = np.isfinite(values)
+    if not finite.all():
+        at = first(~finite)
+        row, number = row_of(indptr, at), float(numbers[at])
+        if np.isfinite(number):
+            spot.refuse(row, f"value {number!r}{inside} overflows float32. Rescale the column.")
+        spot.refuse(row, f"value {number!r}{inside}. Values must be finite; remove it or the row.")
+    return values
 
 
 def first(mask: pa.Array | NDArray[np.bool_]) -> int:

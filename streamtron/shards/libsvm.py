@@ -7,24 +7,21 @@ refused, with file and line.
 
 from __future__ import annotations
 
-import bz2
-import lzma
 import re
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import PurePath
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import xxhash
-import zstandard
 from numpy.typing import NDArray
 
 from streamtron import kernels
 from streamtron.chunk import Label
-from streamtron.errors import DataError, MachineError
+from streamtron.errors import DataError
+from streamtron.shards import storage
 from streamtron.shards.piece import Piece, Reading
+from streamtron.shards.streams import PACKED, TextStream
 
 LINE_LIMIT = 1 << 28
 """Bytes of the longest line read, some twenty million nonzeros; a longer one is no libsvm text."""
@@ -32,9 +29,6 @@ LINE_LIMIT = 1 << 28
 FLOAT32_OVERFLOW = 2.0**128 - 2.0**103
 """The smallest number that rounds to infinity in float32."""
 
-_READ_BYTES = 1 << 18
-_SIP = 4096  # compressed bytes unpacked at once: small, for bzip2 can turn them into 100 MB
-_PACKED = (".gz", ".bz2", ".xz", ".zst")
 _OTHER_FORMATS = re.compile(
     r"\.(parquet|pq|arrows?|feather|ipc|orc|avro|[ct]sv|jsonl?|ndjson|np[yz]|h5|hdf5|safetensors"
     r"|pkl|pickle|db|sqlite|toml|ya?ml|md|zip|tar|tgz|7z)"
@@ -53,7 +47,7 @@ def is_libsvm_name(name: str) -> bool:
     [True, True, True, False]
     """
     path = PurePath(name.lower())
-    if path.suffix in _PACKED:
+    if path.suffix in PACKED:
         path = path.with_suffix("")
     return not _OTHER_FORMATS.fullmatch(path.suffix)
 
@@ -63,7 +57,7 @@ class LibsvmReader:
 
     Parameters
     ----------
-    path : the file.
+    path : the file, a local path or a URI.
     name : what messages call it.
     reading : ``index_base`` 1 refuses column 0; columns are delivered as numbered, whatever the
         base. With ``labels="optional"`` a row may begin with its first pair and then has code -1.
@@ -90,6 +84,13 @@ class LibsvmReader:
         self._reading = reading
         self._piece_bytes = piece_bytes
         self._fingerprint: str | None = None
+        self._stream = TextStream(path, name)
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of the file, as stored, that the rows delivered last were made of, and all before
+        them: 0 before ``pieces()``, the file's size after it."""
+        return self._stream.bytes_read
 
     def pieces(self) -> Iterator[Piece]:
         """The rows in file order, some at a time; none if the file has no row.
@@ -99,13 +100,14 @@ class LibsvmReader:
         DataError : the first line that is refused, or damaged compressed data.
         MachineError : the file cannot be read.
         """
-        digest = xxhash.xxh3_128()
+        self._stream = stream = TextStream(self._path, self._name)
         parser = _Parser(self._name, self._reading)
-        for text in _whole_lines(self._text(digest), self._piece_bytes, self._name):
-            piece = parser.parse(text)
+        text = stream.text(self._piece_bytes)
+        for lines in _whole_lines(text, self._piece_bytes, self._name):
+            piece = parser.parse(lines)
             if len(piece.codes):
                 yield piece
-        self._fingerprint = digest.hexdigest()
+        self._fingerprint = stream.fingerprint()
 
     def fingerprint(self) -> str:
         """xxh3-128 of the file's bytes as stored, 32 hex digits; free after ``pieces()``.
@@ -115,80 +117,11 @@ class LibsvmReader:
         MachineError : the file cannot be read.
         """
         if self._fingerprint is None:
-            digest = xxhash.xxh3_128()
-            for _ in _stored(self._path, self._name, _READ_BYTES, digest):
-                pass
-            self._fingerprint = digest.hexdigest()
+            self._fingerprint = storage.fingerprint(self._path, self._name)
         return self._fingerprint
 
-    def _text(self, digest: xxhash.xxh3_128) -> Iterator[bytes]:
-        suffix = PurePath(self._path.lower()).suffix
-        if suffix not in _PACKED:
-            size = min(self._piece_bytes, _READ_BYTES)
-            return _stored(self._path, self._name, size, digest)
-        return _unpacked(_stored(self._path, self._name, _SIP, digest), suffix, self._name)
 
-
-# --- bytes ---
-
-
-def _stored(path: str, name: str, size: int, digest: xxhash.xxh3_128) -> Iterator[bytes]:
-    """The file's bytes, ``size`` at a time, each also given to ``digest``."""
-    try:
-        with open(path, "rb") as file:
-            while block := file.read(size):
-                digest.update(block)
-                yield block
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise MachineError(
-            f"{name}: cannot be read ({reason}). Check the path, its permissions and the disk."
-        ) from error
-
-
-class _Decompressor(Protocol):
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, /) -> bytes: ...
-
-
-_DECOMPRESSORS: dict[str, Callable[[], _Decompressor]] = {
-    ".gz": lambda: zlib.decompressobj(wbits=31),
-    ".bz2": bz2.BZ2Decompressor,
-    ".xz": lzma.LZMADecompressor,
-    ".zst": lambda: zstandard.ZstdDecompressor().decompressobj(),
-}
-_DAMAGE = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, ValueError, EOFError)
-
-
-def _unpacked(blocks: Iterator[bytes], suffix: str, name: str) -> Iterator[bytes]:
-    """The text of one or several concatenated streams, zeros between them passed over.
-
-    The standard library's file objects drop what follows a stream if it looks wrong; here that
-    is an error, for it may be a damaged second stream.
-    """
-    remedy = "Copy or compress the file again."
-    stream: _Decompressor | None = None
-    begun = False
-    for stored in blocks:
-        block = stored
-        while block:
-            if stream is None:
-                block = block.lstrip(b"\0")
-                if not block:
-                    break
-                stream, begun = _DECOMPRESSORS[suffix](), True
-            try:
-                yield stream.decompress(block)
-            except _DAMAGE as error:
-                raise DataError(f"{name}: damaged {suffix} data ({error}). {remedy}") from error
-            block = stream.unused_data
-            if stream.eof:
-                stream = None
-    if stream is not None or not begun:
-        raise DataError(f"{name}: the {suffix} data is cut off before its end. {remedy}")
+# --- lines ---
 
 
 def _whole_lines(blocks: Iterator[bytes], piece_bytes: int, name: str) -> Iterator[memoryview]:
@@ -374,7 +307,7 @@ _SIGNATURES = {
     b"\xfd7zXZ": "xz data. Give the file a name that ends in .xz",
     b"\x28\xb5\x2f\xfd": "Zstandard data. Give the file a name that ends in .zst",
     b"PAR1": "a Parquet file. Give it a name that ends in .parquet",
-    b"ARROW1": "an Arrow file. Convert it to Parquet or libsvm text",
+    b"ARROW1": "an Arrow file. Give it a name that ends in .arrow",
     b"PK\x03\x04": "a zip archive. Unpack it",
     b"\xff\xfe": "UTF-16 text. Convert it to UTF-8",
     b"\xfe\xff": "UTF-16 text. Convert it to UTF-8",

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from streamtron.errors import DataError, MachineError
+from streamtron.errors import DataError
+from streamtron.sealed import reading_from, write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +17,7 @@ class ShardRecord:
     Parameters
     ----------
     name : what messages call it.
-    path : the file, absolute.
+    path : the file, absolute, or its URI.
     format : ``"libsvm"`` or ``"parquet"``.
     bytes, mtime_ns : its size and the time of its last change.
     fingerprint : xxh3-128 of its bytes, 32 hex digits.
@@ -103,10 +101,7 @@ class Manifest:
         MachineError : it cannot be written.
         """
         text = json.dumps(self.to_dict(), indent=1, sort_keys=True) + "\n"
-        try:
-            write_whole(path, text.encode())
-        except OSError as error:
-            raise MachineError(f"{path}: cannot be written ({error.strerror}).") from error
+        write_atomically(path, [text.encode()])
 
     @classmethod
     def load(cls, path: str) -> Manifest:
@@ -118,10 +113,8 @@ class Manifest:
         MachineError : the file cannot be read.
         """
         try:
-            with open(path, "rb") as file:
+            with reading_from(path), open(path, "rb") as file:
                 return cls.from_dict(json.loads(file.read()), path)
-        except OSError as error:
-            raise MachineError(f"{path}: cannot be read ({error.strerror}).") from error
         except ValueError as error:
             if isinstance(error, DataError):
                 raise
@@ -144,18 +137,3 @@ def _check(shards: tuple[ShardRecord, ...], where: str) -> None:
                 f"the shards before it end at {row}."
             )
         row += shard.rows
-
-
-def write_whole(path: str, data: bytes) -> None:
-    """Replace a file's contents so that a reader finds the old or the new, never a part."""
-    directory = os.path.dirname(path) or "."
-    descriptor, temporary = tempfile.mkstemp(".tmp", dir=directory)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)

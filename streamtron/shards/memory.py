@@ -11,10 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from streamtron.chunk import Block, Chunk, Label, freeze, make_rows
 from streamtron.errors import DataError
 from streamtron.shards.blocks import BlockCutter, LabelTable
+from streamtron.shards.piece import beyond_float32
 
 MOST_COLUMNS = 2**32 - 1
-MOST_INTEGER = 2**24
-"""float32 holds every integer up to here and not all beyond."""
 
 
 class MemorySource:
@@ -39,7 +38,7 @@ class MemorySource:
     Raises
     ------
     DataError : wrong shapes; no rows; a value that is not finite or overflows float32; an integer
-        beyond 2²⁴; a column twice in a row; a label or weight that is refused.
+        that float32 cannot hold; a column twice in a row; a label or weight that is refused.
 
     Examples
     --------
@@ -201,11 +200,11 @@ def _row_of(nonzero: int, indptr: NDArray[Any]) -> int:
 def _float32(values: NDArray[Any], indptr: NDArray[Any]) -> NDArray[np.float32]:
     """Values rounded to float32; what it cannot hold is refused."""
     if values.dtype.kind in "iu":
-        at = _first((values > MOST_INTEGER) | (values < -MOST_INTEGER))
+        at = _first(beyond_float32(values))
         if at is not None:
             raise DataError(
-                f"X, row {_row_of(at, indptr)}: value {values[at]} is an integer beyond 2**24, "
-                "where float32 has gaps. Rescale the column."
+                f"X, row {_row_of(at, indptr)}: value {values[at]} is an integer beyond 2**24 that "
+                "float32 cannot hold. Rescale the column."
             )
     with np.errstate(over="ignore"):  # judged below, by row
         rounded = values.astype(np.float32)

@@ -1,4 +1,4 @@
-"""What every reader gives: pieces of a shard, as the file has them; and how a file is to be read."""
+"""What every reader gives, pieces of a shard as the file has them; and how it is to be read."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ class Piece(NamedTuple):
     """Some consecutive rows of one shard, checked: columns rise strictly within a row, values are
     finite, weights are finite and ≥ 0. Cut anywhere the reader likes.
 
-    ``codes`` point into ``classes`` (this piece's own table, in order of appearance), -1 = no label.
-    ``values`` is None where all are 1. ``place(i)`` names row i of the piece for a message:
+    ``codes`` point into ``classes`` (this piece's own table, in order of appearance), -1 = no
+    label. ``values`` is None where all are 1. ``place(i)`` names row i of the piece for a message:
     ``"part-0007.svm, line 1204"`` or ``"part-0007.parquet, row group 3, row 17"``.
     """
 
@@ -165,3 +165,17 @@ class ShardReader(Protocol):
     def fingerprint(self) -> str:
         """xxh3-128 of the file's bytes, 32 hex digits; free once ``pieces()`` has streamed them."""
         ...
+
+
+def beyond_float32(integers: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which integers float32 cannot hold: more than 24 bits from their first 1 to their last.
+
+    Examples
+    --------
+    >>> beyond_float32(np.array([2**24, 2**24 + 1, 2**24 + 2, -(2**63)])).tolist()
+    [False, True, False, False]
+    """
+    size = integers if integers.dtype.kind == "u" else np.abs(integers.astype(np.int64))
+    size = size.astype(np.uint64)  # also right for -2⁶³, whose absolute value wraps onto itself
+    last_one = size & (~size + np.uint64(1))
+    return (size >> np.uint64(24) >= last_one) & (size > 0)

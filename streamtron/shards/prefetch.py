@@ -14,6 +14,29 @@ T = TypeVar("T")
 
 THREAD_NAME = "streamtron-ahead"
 
+PATIENCE = 1.5
+"""Seconds that a closed reading may take to notice; a store's own retries can take minutes."""
+
+
+def reading_threads() -> list[threading.Thread]:
+    """Threads that are reading still: none, unless one hangs in a store."""
+    return [thread for thread in threading.enumerate() if thread.name == THREAD_NAME]
+
+
+_here = threading.local()
+
+
+class _Left(BaseException):
+    """The consumer has left, and the producer is in the midst of an item."""
+
+
+def stop_if_left() -> None:
+    """End a reading ahead whose consumer has left; to be called by whatever takes long within one
+    item. Nothing happens in a thread that does not read ahead."""
+    channel = getattr(_here, "channel", None)
+    if channel is not None and channel.closed:
+        raise _Left
+
 
 def ahead(iterator_factory: Callable[[], Iterator[T]], depth: int = 2) -> Generator[T, None, None]:
     """The items of ``iterator_factory()``, made in another thread up to ``depth`` items ahead.
@@ -43,10 +66,11 @@ def ahead(iterator_factory: Callable[[], Iterator[T]], depth: int = 2) -> Genera
     finally:
         channel.close()
         if thread is not threading.current_thread():  # the garbage collector runs anywhere
-            thread.join()
+            thread.join(PATIENCE)  # a store that hangs is not waited for
 
 
 def _produce(iterator_factory: Callable[[], Iterator[T]], channel: _Channel[T]) -> None:
+    _here.channel = channel
     try:
         iterator = iterator_factory()
         try:
@@ -58,6 +82,8 @@ def _produce(iterator_factory: Callable[[], Iterator[T]], channel: _Channel[T]) 
         finally:
             if isinstance(iterator, Generator):
                 iterator.close()
+    except _Left:
+        channel.end(None)
     except BaseException as error:  # whatever it is belongs to the consumer
         channel.end(error)
     else:

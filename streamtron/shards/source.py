@@ -7,16 +7,21 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from types import TracebackType
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from streamtron.chunk import Block, Chunk, Label
-from streamtron.errors import MachineError
+from streamtron.errors import MachineError, SettingsError
 from streamtron.shards.discover import ShardFile, find_shards
 from streamtron.shards.first_reading import Delivery, FirstReading, Plan, Whole
 from streamtron.shards.flat import GroupReader
 from streamtron.shards.manifest import Manifest
 from streamtron.shards.piece import Reading, ShardReader
 from streamtron.shards.prefetch import ahead
+
+if TYPE_CHECKING:
+    from streamtron.shards.arrow import ArrowReader
+    from streamtron.shards.parquet import ParquetReader
 
 MOST_COLUMNS = 2**32 - 1
 
@@ -71,13 +76,44 @@ def open_shards(
 
 def open_reader(shard: ShardFile, reading: Reading) -> ShardReader:
     """The reader for a shard's format."""
-    if shard.format == "parquet":
-        from streamtron.shards.parquet import ParquetReader
+    if shard.format == "libsvm":
+        from streamtron.shards.libsvm import LibsvmReader
 
-        return ParquetReader(shard.path, shard.name, reading)
-    from streamtron.shards.libsvm import LibsvmReader
+        return LibsvmReader(shard.path, shard.name, reading)
+    return _table_reader(shard, reading)
 
-    return LibsvmReader(shard.path, shard.name, reading)
+
+def settled(shard: ShardFile, reading: Reading) -> Reading:
+    """The reading with everything settled that the first shard's columns tell; see ``Reading``.
+
+    Raises
+    ------
+    DataError, SettingsError : the columns do not suit the reading; the file is damaged.
+    MachineError : the file cannot be read.
+    """
+    if reading.layout is not None:
+        return reading
+    if shard.format != "libsvm":
+        from streamtron.shards.columns import settle
+
+        return settle(_table_reader(shard, reading).schema(), reading, shard.name)
+    if reading.features or reading.hash_bits is not None or reading.vocabulary is not None:
+        raise SettingsError(
+            f"{shard.name}: libsvm text has column numbers and no names. Leave --features, "
+            "--hash-bits and --vocabulary out."
+        )
+    return reading
+
+
+def _table_reader(shard: ShardFile, reading: Reading) -> ParquetReader | ArrowReader:
+    # a format's library is loaded only where the format is read
+    if shard.format == "arrow":
+        from streamtron.shards.arrow import ArrowReader
+
+        return ArrowReader(shard.path, shard.name, reading)
+    from streamtron.shards.parquet import ParquetReader
+
+    return ParquetReader(shard.path, shard.name, reading)
 
 
 class ShardSource:
@@ -112,6 +148,7 @@ class ShardSource:
         self._cache_dir = cache_dir
         self._labels: list[Label] = list(classes or ())
         self._width = 0
+        self._settled = False
         self._whole: Whole | None = None
         self._nonzeros_read = 0
         self._bytes_read = 0
@@ -122,6 +159,12 @@ class ShardSource:
     def shards(self) -> tuple[ShardFile, ...]:
         """The files, in their order."""
         return self._plan.shards
+
+    @property
+    def reading(self) -> Reading:
+        """How the shards are read; the first call of ``chunks`` settles what they tell by
+        themselves."""
+        return self._plan.reading
 
     @property
     def labels(self) -> list[Label]:
@@ -163,8 +206,8 @@ class ShardSource:
     def bytes_read(self) -> int:
         """Bytes fetched from disk for what was delivered so far, from shards and cache.
 
-        A shard counts when its last row is delivered; Parquet twice, for its fingerprint is a
-        reading of its own.
+        A shard counts as its rows are delivered; all but text twice in the end, for the
+        fingerprint is then a reading of its own.
         """
         return self._bytes_read
 
@@ -182,7 +225,7 @@ class ShardSource:
         """
         if self._plan.reading.index_base != "auto":
             return self._plan.reading.index_base
-        if self.shards[0].format == "parquet":
+        if self.shards[0].format != "libsvm":
             return 0
         if self._whole is None:
             return None
@@ -235,6 +278,7 @@ class ShardSource:
             )
         if order is not None and self._whole is None:
             raise ValueError("An order of blocks before the first complete reading.")
+        self._settle()
         if self._whole is None or self._cache_dir is None:
             deliveries = FirstReading(self._plan, self._cache_dir, self.manifest).deliveries
         else:
@@ -243,6 +287,12 @@ class ShardSource:
         running = self._deliver(deliveries)
         self._running.add(running)
         return running
+
+    def _settle(self) -> None:
+        # a reader that is not one of ours settles for itself what its shards are
+        if not self._settled and self._plan.open_reader is open_reader:
+            self._plan = self._plan._replace(reading=settled(self.shards[0], self._plan.reading))
+        self._settled = True
 
     def _deliver(
         self, deliveries: Callable[[], Iterator[Delivery]]

@@ -20,14 +20,18 @@ from streamtron.training.active_set import ActiveSet
 from streamtron.training.dual import Dual, Rule
 from streamtron.training.frozen import Frozen
 from streamtron.training.report import StageReport
-from streamtron.training.solve import Solver
+from streamtron.training.solve import Average, Solution, Solver
 from streamtron.training.targets import TargetRule, Targets
 
 NEAR = 1.25
 """Rows below this many thresholds are worth holding."""
 
 NO_MARGIN = 1e-4
-"""Δ = 0: rows whose best margin is proven to be below this part of R are called inseparable."""
+"""Δ = 0: rows whose best margin is proven to be below this part of their mean length are called
+inseparable."""
+
+SOFTNESS = (1e4, 1e3, 1e2, 1e1, 1.0)
+"""Δ = 0: the small Δ² with which rows are solved is come to in these steps."""
 
 SOLVED = 1e-12
 """No gap smaller than this is asked of rows in memory."""
@@ -70,6 +74,8 @@ class Learner:
         self.active = ActiveSet(settings.active_set)
         self.sq_radius = 0.0
         self.least_delta2 = math.inf
+        self.rows_met = 0
+        self.lengths = 0.0
 
         self.reading = 0
         self.mode: Mode = "train"
@@ -84,8 +90,7 @@ class Learner:
         self.weights: NDArray[np.float64] = self.dual.w
         self.bias = 0.0
         self._candidate: NDArray[np.float64] | None = None
-        self._parts: NDArray[np.float64] | None = None
-        self._number_of_parts = 0
+        self._parts = Average()
         self._shuffles = 0
         self._gap_before = math.inf
         self._watching = False
@@ -144,6 +149,8 @@ class Learner:
         """The counts are complete: train on the rows that have one."""
         dual = self.dual
         dual.settle(dual.w, dual.bias, float(dual.scalars[kernels.EXTENSION]), dual.steps)
+        if dual.steps:
+            self.b = 1.0 / dual.scale  # where D of these counts is largest
         self._train_in_memory()
         self.mode = "scan"
 
@@ -235,7 +242,7 @@ class Learner:
         now = self.certificate
         if now is None or now.upper_bound is None or now.directional_margin > 0.0:
             return False
-        return now.upper_bound <= NO_MARGIN * math.sqrt(self.sq_radius)
+        return now.upper_bound <= NO_MARGIN * self.lengths / self.rows_met
 
     def _stop_at_limit(self, frozen: Frozen | None) -> None:
         if frozen is None:
@@ -313,6 +320,8 @@ class Learner:
                 "margin above 0. Remove the row, or give --rho or --delta above 0."
             )
         self.sq_radius = max(self.sq_radius, float(squares.max()))
+        self.rows_met += len(squares)
+        self.lengths += math.fsum(np.sqrt(squares))
 
     def _threshold(self) -> float:
         exponent = 1.0 - self.stage.epsilon
@@ -388,26 +397,52 @@ class Learner:
         self.counts[self.active.numbers] = counts
 
     def _solve(self, counts: NDArray[np.int32]) -> None:
-        alone, delta2 = not self.overflowed, self.active.delta2
         if self.settings.hard:
-            delta2 = self._softened(delta2)
-        shuffle = self._active_order
-        solver = Solver(self.active, delta2, counts, self.dual, self.rule, shuffle, alone=alone)
-        found = solver.solve(self._worthwhile_gap(), self.settings.mini_epochs)
-        self._count_mini_epochs(found.mini_epochs)
-        if self.settings.hard:
-            self.dual.settle(self.dual.w, self.dual.bias, 0.0, self.dual.steps)
+            self._solve_hard(counts)
+            return
+        alone = not self.overflowed
+        best = np.append(self.weights, self.bias) if alone and self.certificate else None
+        found = self._solve_with(self.active.delta2, counts, self.settings.mini_epochs, best)
         if alone:
-            self.b = self.reports[-1].b = found.b
             self._candidate = found.v
         elif found.a is not None:
-            self._average_parts(found.a)
+            self._candidate = self._parts.add(found.a)
 
-    def _softened(self, delta2: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The hard margin is solved with a Δ so small that it costs a tenth of the tolerance: at
+    def _solve_hard(self, counts: NDArray[np.int32]) -> None:
+        """The hard margin through ever smaller Δ, to one that costs a tenth of what is wanted: at
         the optimum slack_k = α_k Δ², and α_k ≤ 1/γ_d². The certificate is of Δ = 0 all the same."""
         gamma = self.dual.upper_bound or math.sqrt(self.sq_radius)
-        return np.full(len(delta2), 0.1 * self._worthwhile_gap() * gamma * gamma)
+        hardest = 0.1 * self._worthwhile_gap() * gamma * gamma
+        best = None
+        for softness in SOFTNESS:
+            delta2 = np.full(len(self.active), softness * hardest)
+            visits = max(1, self.settings.mini_epochs // len(SOFTNESS))
+            best = self._solve_with(delta2, counts, visits, best).v
+        self._candidate = best
+        self.dual.settle(self.dual.w, self.dual.bias, 0.0, self.dual.steps)
+
+    def _solve_with(
+        self,
+        delta2: NDArray[np.float64],
+        counts: NDArray[np.int32],
+        mini_epochs: int,
+        best: NDArray[np.float64] | None,
+    ) -> Solution:
+        solver = Solver(
+            self.active,
+            delta2,
+            counts,
+            self.dual,
+            self.rule,
+            self._active_order,
+            alone=not self.overflowed,
+            best=best,
+            exact=self.settings.hard,
+        )
+        found = solver.solve(self._worthwhile_gap(), mini_epochs)
+        self._count_mini_epochs(found.mini_epochs)
+        self.b = self.reports[-1].b = found.b
+        return found
 
     def _worthwhile_gap(self) -> float:
         """The gap to which rows in memory are worth solving: half of the tolerance if they are
@@ -420,17 +455,6 @@ class Learner:
             return 0.1 * wanted
         left = 1.0 if self.certificate is None else self.certificate.relative_duality_gap
         return max(wanted, 0.1 * left)
-
-    def _average_parts(self, solved: NDArray[np.float64]) -> None:
-        """Where rows are solved in parts the best weights are the average over the parts."""
-        if self._parts is None:
-            self._parts, self._number_of_parts = np.zeros(len(solved)), 0
-        elif len(self._parts) < len(solved):
-            missing = np.zeros(len(solved) - len(self._parts))
-            self._parts = np.concatenate((self._parts[:-1], missing, self._parts[-1:]))
-        self._parts += solved
-        self._number_of_parts += 1
-        self._candidate = self._parts / self._number_of_parts
 
     def _visit_active_set(self, counts: NDArray[np.int32]) -> None:
         """Up to N_ep mini-epochs, ended by one that makes no update."""
@@ -460,7 +484,7 @@ class Learner:
 
     def _freeze_best(self, scale: float | None) -> Frozen:
         """The best weights known, at rest: the candidate of the rows in memory, or a itself."""
-        best, self._candidate, self._parts = self._candidate, None, None
+        best, self._candidate, self._parts = self._candidate, None, Average()
         if best is None:
             w = self.dual.w.copy() if self.mode == "train" else self.dual.w
             scale = scale or self.dual.scale

@@ -19,6 +19,9 @@ STEPS = 100
 CONJUGATE_STEPS = 200
 """Conjugate gradient steps at most within one Newton step."""
 
+LINE_STEPS = 60
+"""Evaluations at most in a line search; each costs a few operations a row."""
+
 Vector = NDArray[np.float64]
 
 
@@ -115,15 +118,19 @@ def _line_search(
     """The θ that minimises P(v + θ d): a convex piecewise quadratic, by Newton within a bracket."""
     linear, square = kernels.dot(v, direction), kernels.square_sum(direction)
     found = np.empty(3)
+    kernels.loss_along(margins, slopes, cost, 0.0, found)
+    downhill = linear + found[1]
+    if downhill >= 0.0:
+        return 0.0
     low, high, theta = 0.0, np.inf, 1.0
-    for _ in range(30):
+    for _ in range(LINE_STEPS):
         kernels.loss_along(margins, slopes, cost, theta, found)
         first = linear + theta * square + found[1]
         second = square + found[2]
-        if abs(first) <= 1e-10 * (abs(linear) + second) or second <= 0.0:
+        if abs(first) <= 1e-9 * -downhill:
             break
         low, high = (theta, high) if first < 0.0 else (low, theta)
-        step = theta - first / second
+        step = theta - first / second if second > 0.0 else np.inf
         if low < step < high:
             theta = step
         else:

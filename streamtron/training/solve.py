@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,17 @@ LIVE_VISITS = 4
 PATIENCE = 3.0
 """Rounds of mini-epochs that may be missing, at the rate of the last, before Newton takes over."""
 
+EXACT = 1e-12
+"""A gap this small asks for the optimum to rounding."""
+
+FEW_COLUMNS = 16
+"""With this many rows a column, Newton's method comes before any visit."""
+
 RELAXATION = 1.25
 """How far counts of rows solved in parts go beyond their part's solution."""
+
+LARGEST_COUNT = float(1 << 29)
+"""Counts that Newton's method makes stay below this: visits then have room to 2³¹."""
 
 REFINEMENT = 10
 """Counts, a and b are scaled by this where the resolution is the limit."""
@@ -34,8 +43,8 @@ class Solution:
     """What is known of the rows in memory after solving.
 
     ``v``: the best weights found, augmented, at scale 1; ``primal``: P(v) over these rows; ``gap``:
-    1 − D / P(v); ``a``: a / b as solved, augmented; ``b`` as refined; ``mini_epochs`` spent;
-    ``newton`` times called.
+    1 − D / P(v), before counts overshoot; ``a``: a / b as solved, augmented; ``b`` as
+    refined; ``mini_epochs`` spent; ``newton`` times called.
     """
 
     b: float
@@ -45,6 +54,22 @@ class Solution:
     gap: float = 1.0
     mini_epochs: int = 0
     newton: int = 0
+
+
+class Average:
+    """The mean of augmented vectors that may grow wider: where rows are solved in parts, the best
+    weights are the average of what the parts left."""
+
+    def __init__(self) -> None:
+        self.total = np.zeros(0)
+        self.number = 0
+
+    def add(self, v: Vector) -> Vector:
+        """Take one more; returns the mean so far."""
+        missing = np.zeros(len(v) - len(self.total))
+        self.total = np.concatenate((self.total[:-1], missing, self.total[-1:])) + v
+        self.number += 1
+        return self.total / self.number
 
 
 class Others:
@@ -91,6 +116,8 @@ class Solver:
     rule : how rows are visited; its b is the resolution.
     shuffle : n → the order of visits of the next mini-epoch over n rows.
     alone : whether every row with a count is held (v₀ = 0).
+    best : weights known already, augmented, at scale 1.
+    exact : whether Newton's method is to prove the gap by itself, not counting on visits.
     """
 
     def __init__(
@@ -103,10 +130,12 @@ class Solver:
         shuffle: Callable[[int], NDArray[np.int64]],
         *,
         alone: bool,
+        best: Vector | None = None,
+        exact: bool = False,
     ) -> None:
         self.active, self.delta2, self.counts = active, delta2, counts
         self.dual, self.rule = dual, rule
-        self.shuffle = shuffle
+        self.shuffle, self.exact = shuffle, exact
         self.cost = np.zeros(len(active))
         np.divide(0.5, delta2, out=self.cost, where=active.signs != 0)
         self.others = None if alone else Others(active, delta2, counts, dual, rule.rho)
@@ -115,17 +144,23 @@ class Solver:
         self.summed = 0
         if delta2 is not active.delta2:
             self._sum_afresh()  # the carried ‖a‖ is of another Δ
+        if best is not None:
+            self._try(best)
 
     def solve(self, target: float, mini_epochs: int) -> Solution:
         """Until the rows' own gap is at most ``target``, or ``mini_epochs`` are spent."""
         found, dual = self.found, self.dual
-        start = (dual.objective_at(self.rule.b), self.counts.copy())
+        rule = self.rule
+        start = (dual.objective_at(rule.b), self.counts.copy())
         gaps = [1.0]
-        while found.mini_epochs < mini_epochs:
+        if self._few_columns() and dual.steps:
+            self._try(dual.augmented(dual.scale))
+            self._newton(target)
+            self._measure()
+        while found.gap > target and found.mini_epochs < mini_epochs:
             moved = self._round(mini_epochs)
             self._try(self.total / self.summed)
-            best = dual.objective if self.others is None else dual.objective_at(self.rule.b)
-            found.gap = 1.0 - best / found.primal
+            self._measure()
             if found.gap <= target:
                 break
             if not moved:
@@ -137,11 +172,36 @@ class Solver:
                 continue
             gaps.append(found.gap)
         if found.newton and dual.objective_at(self.rule.b) < start[0]:
+            self.rule, found.b = rule, rule.b
             self._take(start[1])  # too few mini-epochs to make Newton's counts pay
+        if target <= EXACT and self.others is None and found.v is not None:
+            self._polish(found.v)
+        if math.isfinite(found.primal):
+            self._measure()
         found.a = dual.augmented(1.0 / self.rule.b)
         if self.others is not None:
             self._overshoot(*start)
         return found
+
+    def _polish(self, best: Vector) -> None:
+        """Where all that float64 has is asked for: Newton's method to where nothing moves."""
+        active = self.active
+        v, _ = newton.minimise(
+            active.rows, active.signs, self.cost, self.rule.rho, best, self._center(),
+            EXACT**2, proven=True,
+        )  # fmt: skip
+        self._try(v)
+
+    def _few_columns(self) -> bool:
+        """Whether Newton's method is cheaper than any visit: it needs a few passes a column."""
+        columns = int(np.count_nonzero(self.dual.w))
+        return FEW_COLUMNS * columns <= len(self.active) and self.others is None
+
+    def _measure(self) -> None:
+        best = self.dual.objective
+        if self.others is not None:
+            best = self.dual.objective_at(self.rule.b)
+        self.found.gap = 1.0 - best / self.found.primal if self.found.primal > 0.0 else 1.0
 
     def _overshoot(self, objective: float, before: NDArray[np.int32]) -> None:
         """A part solved exactly while others stand still is followed by their moving on: counts
@@ -227,13 +287,22 @@ class Solver:
             self.found.v,
             self._center(),
             target,
-            proven=self.found.newton > 0,
+            proven=self.exact or self._few_columns() or self.found.newton > 0,
         )
         self.found.newton += 1
         self._try(v)
-        dual = 2.0 * self.rule.b * self.cost * np.maximum(0.0, 1.0 - margins)
-        self.counts[:] = np.minimum(np.floor(dual + 0.5), kernels.COUNT_MAX)
+        dual = 2.0 * self.cost * np.maximum(0.0, 1.0 - margins)
+        self._coarsen(float(dual.max(initial=0.0)))
+        self.counts[:] = np.minimum(np.floor(self.rule.b * dual + 0.5), kernels.COUNT_MAX)
         self._sum_afresh()
+
+    def _coarsen(self, largest: float) -> None:
+        """A coarser resolution where the largest dual, at the present one, is beyond counts."""
+        if self.others is None and self.rule.b * largest > LARGEST_COUNT:
+            self.rule = replace(self.rule, b=LARGEST_COUNT / largest)
+            self.found.b = self.rule.b
+            self.total[:] = 0.0  # the average was of another b
+            self.summed = 0
 
     def _sum_afresh(self) -> None:
         """a and t from the counts."""
@@ -254,10 +323,8 @@ class Solver:
         if self.others is not None:
             return False
         factor = self.dual.rescale(self.counts, REFINEMENT)
-        rule = self.rule
-        b = rule.b * factor
-        self.rule = Rule(b, rule.epsilon, rule.by_length, rule.unlearn, rule.rho)
-        self.found.b = b
+        self.rule = replace(self.rule, b=self.rule.b * factor)
+        self.found.b = self.rule.b
         return factor > 1
 
 

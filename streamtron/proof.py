@@ -15,19 +15,26 @@ from streamtron import witness as witness_file
 from streamtron.certificate import Certificate
 from streamtron.config import Machine, Settings
 from streamtron.errors import DataError, SettingsError
-from streamtron.model import LinearModel
-from streamtron.run import (
+from streamtron.fitting import (
     as_paths,
     cache_directory,
     class_weights,
     reading_of_model,
 )
+from streamtron.model import LinearModel
 from streamtron.shards import ShardSource, open_shards
 from streamtron.training import order
 from streamtron.training.learner import Learner
 
 SEARCH_TOLERANCE = 1e-4
 """The search for an upper bound ends early once its own gap is this small."""
+
+
+SCALED = 0.25
+"""Best scales from this to its inverse are known well after one scan."""
+
+RESCANS = 8
+"""Scans more, at most, to find the best scale of weights of another length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +108,13 @@ def certify(
         if witness is not None:
             counts = witness_file.load(witness, source.fingerprints())
         w = np.concatenate((np.zeros(model.index_base), model.weights)) / trained_scale
+        witnessed = None if counts is None else len(counts)
         learner.adopt(w, _bias_weight(model, problem) / trained_scale, counts)
         found = _scan(source, learner, trained_scale, counted=counts is not None)
-        if counts is not None and source.rows != len(counts):
-            raise DataError(f"the shards hold {source.rows} rows, the witness {len(counts)}.")
+        if witnessed is not None and source.rows != witnessed:
+            raise DataError(f"the shards hold {source.rows} rows, the witness {witnessed}.")
+        if counts is None:
+            found = _rescan_if_scaled(source, learner, trained_scale, found)
         if counts is None:
             upper, rounding = _search_upper_bound(source, learner, found.scale, readings)
             found = replace(found, upper_bound=upper, rounding_bound=rounding)
@@ -136,9 +146,22 @@ def _scan(source: ShardSource, learner: Learner, scale: float, *, counted: bool)
     """One reading at the model's own weights."""
     learner.begin_reading(0, scale)
     for chunk in source.chunks():
-        learner.take(chunk, order.file_order(0))
+        learner.take(chunk, order.file_order(len(chunk)))
     assert learner.frozen is not None
     return learner.frozen.certificate(hard=learner.settings.hard, counted=counted)[0]
+
+
+def _rescan_if_scaled(
+    source: ShardSource, learner: Learner, scale: float, found: Certificate
+) -> Certificate:
+    """P(s) is known best around the scale that a scan is given: weights of another length (a
+    perceptron's, say) are scanned again, around the best scale that was seen."""
+    for _ in range(RESCANS):
+        if SCALED <= found.scale / scale <= 1.0 / SCALED or learner.settings.hard:
+            break
+        scale = found.scale
+        found = _scan(source, learner, scale, counted=False)
+    return found
 
 
 def _search_upper_bound(
@@ -153,15 +176,18 @@ def _search_upper_bound(
     for chunk in source.chunks():
         learner.seed(chunk, w, bias, scale)
     learner.end_seeding()
+    bounds: list[tuple[float, float]] = []
     for reading in range(2, readings + 1):
         learner.begin_reading(reading)
         for chunk in source.chunks():
-            learner.take(chunk, order.file_order(0))
+            learner.take(chunk, order.file_order(len(chunk)))
         learner.finish_reading()
+        now = learner.certificate
+        if now is not None and now.upper_bound is not None:
+            bounds.append((now.upper_bound, now.rounding_bound))
         if learner.finished:
             break
-    assert learner.certificate is not None
-    return learner.certificate.upper_bound, learner.certificate.rounding_bound
+    return min(bounds) if bounds else (None, 0.0)
 
 
 def _decision_radius(certificate: Certificate) -> float:

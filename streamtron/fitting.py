@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from streamtron.memory import check_memory, columns_allowed, memory_needed
 from streamtron.model import LinearModel
 from streamtron.sealed import write_atomically
 from streamtron.shards import Manifest, Reading, ShardSource, open_shards
+from streamtron.shards.names import load_vocabulary
 from streamtron.training.learner import Learner
 from streamtron.training.loop import train
 
@@ -73,7 +75,7 @@ def fit(
 
     Parameters
     ----------
-    shards : files, directories or globs of libsvm text or Parquet.
+    shards : files, directories or globs of libsvm text, Parquet or Arrow.
     model : also write the model there, the witness and the cache beside it in ``MODEL.run``.
     settings : all settings at once, or give them by name (``C=0.5, rho=0, tol=1e-3, …``).
     machine : memory, cache directory: what does not change the model.
@@ -153,6 +155,10 @@ def _conclude(source: ShardSource, learner: Learner, settings: Settings, seconds
             f"all {source.rows} rows have the label {labels[0]}: wanted two labels. "
             "Check --label, or add shards that hold the other one."
         )
+    if unknown := [label for label in learner.targets.class_weights or () if label not in labels]:
+        raise SettingsError(
+            f"class-weight names the label {unknown[0]}, the data has {labels[0]} and {labels[1]}."
+        )
     assert learner.certificate is not None
     assert learner.finished is not None
     assert source.manifest is not None
@@ -167,9 +173,10 @@ def _conclude(source: ShardSource, learner: Learner, settings: Settings, seconds
         weights=weights,
         bias=turn * settings.rho * learner.bias,
         classes=(min(labels, key=_key), max(labels, key=_key)),
-        settings=settings.to_dict(),
+        # the names of the vocabulary are in the contract; the path of its file is not the model's
+        settings=settings.but(vocabulary=None).to_dict(),
         certificate=certificate,
-        reading={"index_base": base, **_columns_named(settings)},
+        reading={**source.reading.contract(), "index_base": base},
     )
     report = {
         "rows": source.rows,
@@ -182,6 +189,7 @@ def _conclude(source: ShardSource, learner: Learner, settings: Settings, seconds
         "peak_rss_bytes": peak_memory(),
         "settings": settings.to_dict(),
         "ending": learner.finished,
+        "radius": math.sqrt(learner.sq_radius),
         "clipped": learner.dual.clipped,
         "stages": [stage.to_dict() for stage in learner.reports],
         "certificate": certificate,
@@ -192,11 +200,6 @@ def _conclude(source: ShardSource, learner: Learner, settings: Settings, seconds
 
 def _key(label: Label) -> Any:
     return label
-
-
-def _columns_named(settings: Settings) -> dict[str, Any]:
-    names = ("weights_in_label", "label", "weight", "indices", "values")
-    return {name: getattr(settings, name) for name in names}
 
 
 # --- what the faces share ---
@@ -212,29 +215,39 @@ def as_paths(
 
 
 def reading_of(settings: Settings, *, labels: str = "required") -> Reading:
-    """How the shards are to be read, by these settings."""
+    """How the shards are to be read, by these settings; this reads the vocabulary's file.
+
+    Raises
+    ------
+    DataError, MachineError : what ``load_vocabulary`` refuses.
+    """
+    path = settings.vocabulary
     return Reading(
         index_base=settings.index_base,
         labels="optional" if labels == "optional" else "required",
         weights_in_label=settings.weights_in_label,
         label_column=settings.label,
         weight_column=settings.weight,
-        indices_column=settings.indices,
+        features=settings.features,
         values_column=settings.values,
+        hash_bits=settings.hash_bits,
+        hash_seed=settings.hash_seed,
+        vocabulary=None if path is None else load_vocabulary(path),
     )
 
 
-def reading_of_model(model: LinearModel, *, labels: str = "required") -> Reading:
-    """How a model's shards are to be read: by its own contract, never by detection."""
-    contract = model.reading
-    return Reading(
-        index_base=contract["index_base"],
+def reading_of_model(
+    model: LinearModel, *, labels: str = "required", strangers: str = "refused"
+) -> Reading:
+    """How a model's shards are to be read: by its own contract, never by detection.
+
+    ``strangers``, names that the model's vocabulary does not have, are ``"refused"``, or put
+    ``"beyond"`` the model's width, where they weigh 0.
+    """
+    return replace(
+        Reading.from_contract(model.reading),
         labels="optional" if labels == "optional" else "required",
-        weights_in_label=contract.get("weights_in_label", False),
-        label_column=contract.get("label"),
-        weight_column=contract.get("weight"),
-        indices_column=contract.get("indices"),
-        values_column=contract.get("values"),
+        strangers="beyond" if strangers == "beyond" else "refused",
     )
 
 
@@ -249,30 +262,36 @@ def cache_directory(model: str | os.PathLike[str] | None, machine: Machine) -> I
     if machine.cache_dir is not None:
         yield machine.cache_dir
     elif model is not None:
-        yield os.path.join(run_directory(model), "cache")
+        directory = os.path.join(run_directory(model), "cache")
+        try:
+            yield directory
+        finally:
+            with suppress(OSError):  # what holds something stays
+                os.rmdir(directory)
+                os.rmdir(run_directory(model))
     else:
         with tempfile.TemporaryDirectory(prefix="streamtron-") as directory:
             yield directory
 
 
 def class_weights(source: ShardSource, settings: Settings) -> Mapping[Label, float] | None:
-    """Weight of every label: as given, or n / (2 n_label), which needs a first reading."""
+    """Weight of every label: as given, or n / (classes · n_label), counted by row
+    weights, which needs a first reading."""
     given = settings.class_weight
     if given is None:
         return None
     if isinstance(given, Mapping):
         return {_as_label(text): weight for text, weight in given.items()}
-    rows = np.zeros(0, dtype=np.int64)
+    total = np.zeros(0)
     for chunk in source.chunks():
-        if chunk.weights is not None:
-            present = chunk.codes[chunk.weights > 0]
-        else:
-            present = chunk.codes
-        found = np.bincount(present, minlength=len(source.labels))
-        rows = found + np.concatenate((rows, np.zeros(len(found) - len(rows), dtype=np.int64)))
+        weights = np.ones(len(chunk)) if chunk.weights is None else chunk.weights
+        found = np.zeros(len(source.labels))
+        found[: len(total)] = total
+        np.add.at(found, chunk.codes, weights)
+        total = found
     return {
-        label: float(rows.sum() / (2 * max(int(count), 1)))
-        for label, count in zip(source.labels, rows, strict=True)
+        label: float(total.sum() / (len(total) * weight)) if weight > 0.0 else 1.0
+        for label, weight in zip(source.labels, total, strict=True)
     }
 
 

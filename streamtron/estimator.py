@@ -1,0 +1,472 @@
+"""The scikit-learn face: ``LinearSVC``'s problem, solved to a certificate.
+
+Rows in memory go through the very loop that reads shards, so weights are those of the command line.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from streamtron.certificate import Certificate
+from streamtron.chunk import Label
+from streamtron.config import SKLEARN_NAMES, Machine, Settings
+from streamtron.errors import DataError, SettingsError
+from streamtron.fitting import as_paths, cache_directory, reading_of
+from streamtron.memory import check_memory, columns_allowed, memory_needed
+from streamtron.multiclass import Found, learned, problems, together
+from streamtron.shards import MemorySource, open_shards
+from streamtron.training.learner import Learner
+from streamtron.training.loop import train
+from streamtron.training.past import Past
+
+
+class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A linear classifier with a proven margin; stands in for ``LinearSVC`` in a line.
+
+    Minimises ½(‖w‖² + w_bias²) + Σ C_k max(0, 1 − l_k(w·x_k + ρ w_bias))², a sum and not a mean,
+    which is the objective of ``sklearn.svm.LinearSVC(loss="squared_hinge")``; C_k is C times the
+    row's and the class's weight. Two classes are one problem; more are one a class, against the
+    rest, and then only the rows of the class itself bear its class weight (as in LIBLINEAR).
+
+    The values of X are rounded to float32 for training, integers beyond 2²⁴ too; what becomes
+    infinite by that is refused. Decisions take X as it is.
+
+    Parameters
+    ----------
+    C : price of a slack, > 0.
+    fit_intercept : whether there is a bias.
+    intercept_scaling : ρ > 0, the constant beside every row; the larger, the less the bias costs.
+    class_weight : None, ``"balanced"`` (n / (classes · n_class), rows counted by their weights),
+        or {label: weight > 0}; multiplies C.
+    tol : relative duality gap in [0, 1) at which training ends; 0 = down to rounding. Unlike
+        LinearSVC's it is a promise: the objective is at most this part above the least possible.
+    max_iter : full epochs at most, ≥ 1.
+    random_state : of the order of rows, ≥ 0; None is the default seed 0, not chance.
+    warm_start : let ``fit`` begin at the weights and counts of the last one, if that had as many
+        rows, columns and classes. What it converges to is the same, up to the gap.
+
+    Attributes
+    ----------
+    coef_ : float64, shape (1, columns), or (classes, columns) where there are more than two.
+    intercept_ : float64, shape (1,) or (classes,): ρ w_bias, 0 without a bias.
+    classes_ : the labels, sorted; of two, the larger is the positive one.
+    certificate_ : dict of what is proven, see ``Certificate``: ``primal_margin``,
+        ``upper_bound``, ``relative_duality_gap``, ``rows_scanned`` … With more than two classes a
+        list of them, one a class. After ``partial_fit`` see there.
+    n_iter_ : full epochs (the most of any class).
+    n_features_in_, feature_names_in_ : as everywhere in scikit-learn.
+
+    Examples
+    --------
+    >>> model = StreamtronClassifier(C=0.5).fit([[1, 0], [2, 0], [-1, 0], [0, 1]], list("aabb"))
+    >>> model.predict([[3, 0], [-3, 0]])
+    array(['a', 'b'], dtype='<U1')
+    >>> model.certificate_["relative_duality_gap"] <= 0.01
+    True
+    """
+
+    _past: list[Past]
+    _counts: list[NDArray[np.int32]]
+
+    def __init__(
+        self,
+        *,
+        C: float = 1.0,
+        fit_intercept: bool = True,
+        intercept_scaling: float = 1.0,
+        class_weight: Mapping[Any, float] | str | None = None,
+        tol: float = 0.01,
+        max_iter: int = 100,
+        random_state: Any = None,
+        warm_start: bool = False,
+    ) -> None:
+        self.C = C
+        self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
+        self.class_weight = class_weight
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.warm_start = warm_start
+
+    # --- fitting ---
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Train on rows in memory until the gap is proven to be at most ``tol``.
+
+        Parameters
+        ----------
+        X : shape (rows, columns): dense, scipy sparse (int32 or int64 indices) or a data frame.
+        y : shape (rows,): labels of at least two classes.
+        sample_weight : shape (rows,), ≥ 0; None = all 1; 0 leaves the row out.
+
+        Raises
+        ------
+        SettingsError, DataError : both are ValueErrors, as scikit-learn's own are.
+
+        Warns
+        -----
+        ConvergenceWarning : ``max_iter`` full epochs did not prove the gap; names the one reached.
+        """
+        settings = self._settings()
+        X, y = self._checked(X, y, reset=True)
+        weights = _row_weights(sample_weight, X)
+        classes, codes = np.unique(y, return_inverse=True)
+        _need_two_classes(classes, codes, weights)
+        return self._fit_memory(X, codes, classes, weights, settings)
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Learn from more rows, those of earlier calls (or of ``fit``) being gone.
+
+        The first call is ``fit``, but for classes of which there is no row yet. Each later one
+        maximises the dual over the counts of the new rows, the counts of all earlier ones staying
+        as they are; what is kept of those is their sum a and t, a vector as long as ``coef_``. One
+        pass over rows cut in parts so comes near the optimum of all of them, not to it.
+
+        ``certificate_`` afterwards: ``upper_bound`` is proven for all rows given so far, as many as
+        ``rows_scanned``, for a/t is a mean of their patterns. A margin that the weights have on all
+        of them can no more be proven, so all else is None, and ``covers`` says so.
+
+        Parameters
+        ----------
+        X, y, sample_weight : as in ``fit``.
+        classes : all labels there will be; wanted at the first call.
+
+        Raises
+        ------
+        SettingsError, DataError : class_weight="balanced"; no classes at the first call; a label
+            that is not one of them; another ``intercept_scaling`` than in earlier calls.
+        """
+        first = not hasattr(self, "classes_")
+        settings = self._settings()
+        if self.class_weight == "balanced":
+            raise SettingsError(
+                "class_weight='balanced' with partial_fit: the rows to come are not known. Give "
+                "the weights as {label: weight}."
+            )
+        if first and classes is None:
+            raise SettingsError("classes must be passed on the first call to partial_fit.")
+        X, y = self._checked(X, y, reset=first)
+        weights = _row_weights(sample_weight, X)
+        known = np.unique(np.asarray(classes)) if first else self.classes_
+        if not first and classes is not None and not np.array_equal(known, np.unique(classes)):
+            raise SettingsError(f"classes: {classes}, at the first call they were {known}.")
+        if len(known) < 2:
+            raise DataError(f"classes: {known}. Wanted are at least two.")
+        if strangers := sorted(set(np.unique(y).tolist()) - set(known.tolist()), key=repr):
+            raise DataError(f"y: label {strangers[0]!r} is not one of the classes {known}.")
+        codes = np.searchsorted(known, y)
+        if first:
+            return self._fit_memory(X, codes, known, weights, settings)
+        if settings.rho != self._rho:
+            raise SettingsError(
+                f"intercept_scaling makes ρ {settings.rho:g}, but the earlier rows had "
+                f"{self._rho:g}. Keep it, or call fit."
+            )
+        return self._learn_more(X, codes, weights, settings)
+
+    def fit_shards(
+        self,
+        shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        classes: Sequence[Label] | None = None,
+        machine: Machine | None = None,
+        **names: Any,
+    ) -> Self:
+        """Train on shards on disk, as ``streamtron.fit`` does.
+
+        Parameters
+        ----------
+        shards : files, directories or globs of libsvm text, Parquet or Arrow. Column j of a matrix
+            to predict is the shards' column j + index base.
+        classes : the labels, where there are more than two; None = two, as they come.
+        machine : memory, cache directory: what does not change the model.
+        names : settings that have no parameter here (``weight="w", index_base=1, active_set=…``).
+
+        Raises
+        ------
+        SettingsError, DataError, MachineError
+
+        Examples
+        --------
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as root:
+        ...     _ = pathlib.Path(root, "a.svm").write_text("1 1:1\\n-1 1:-1\\n1 1:2\\n-1 2:1\\n")
+        ...     model = StreamtronClassifier().fit_shards(root)
+        >>> model.predict([[1, 0], [-1, 0]])
+        array([ 1., -1.])
+        """
+        settings, machine = self._settings(names), machine or Machine()
+        check_memory(memory_needed(settings, rows=0, columns=0), machine)
+        known = None if classes is None else _sorted_labels(classes)
+        with (
+            cache_directory(None, machine) as cache,
+            open_shards(
+                as_paths(shards),
+                reading_of(settings),
+                cache_dir=cache,
+                classes=known,
+                most_labels=2 if known is None else None,
+                most_columns=columns_allowed(settings, machine),
+                allow_duplicate=settings.allow_duplicate,
+            ) as source,
+        ):
+            found = learned(source, known, settings, together(settings, machine))
+            labels = _sorted_labels(source.labels)
+            self.n_features_in_ = len(found[0].past.average) - 1
+        self.__dict__.pop("feature_names_in_", None)
+        return self._conclude(np.array(labels), found, settings)
+
+    def _fit_memory(
+        self,
+        X: Any,
+        codes: NDArray[np.intp],
+        classes: NDArray[Any],
+        weights: NDArray[np.float64] | None,
+        settings: Settings,
+    ) -> Self:
+        source = MemorySource(X, codes.astype(np.float64), weights)
+        warm = self.warm_start and self._fits(classes, X.shape)
+        found = []
+        # one after another: reading memory again costs nothing, holding the rows K times would
+        for number, learner in enumerate(self._learners(source, codes, classes, weights, settings)):
+            if warm:
+                self._adopt(learner, number)
+            train(source, [learner], settings)
+            found.append(Found.of(learner, source.rows, slice(0, X.shape[1])))
+        return self._conclude(classes, found, settings)
+
+    def _learn_more(
+        self,
+        X: Any,
+        codes: NDArray[np.intp],
+        weights: NDArray[np.float64] | None,
+        settings: Settings,
+    ) -> Self:
+        source = MemorySource(X, codes.astype(np.float64), weights)
+        learners = self._learners(source, codes, self.classes_, weights, settings)
+        for past, learner in zip(self._past, learners, strict=True):
+            past.learn(source, learner)
+        self.n_iter_ += 1
+        self._take_weights()
+        self._take_certificates([_of_past(past) for past in self._past])
+        return self
+
+    def _learners(
+        self,
+        source: MemorySource,
+        codes: NDArray[np.intp],
+        classes: NDArray[Any],
+        weights: NDArray[np.float64] | None,
+        settings: Settings,
+    ) -> list[Learner]:
+        """One for two classes, else one a class; to them a class is its number."""
+        numbers: list[Label] = [float(number) for number in range(len(classes))]
+        labels = list(dict.fromkeys([*source.labels, *numbers]))  # those first that have rows
+        return [
+            Learner(settings, labels, own, positive)
+            for positive, own in problems(numbers, self._class_weights(classes, codes, weights))
+        ]
+
+    def _conclude(self, classes: NDArray[Any], found: Sequence[Found], settings: Settings) -> Self:
+        """Take over what the learners found, and warn where it is not what was asked for."""
+        self.classes_ = classes
+        self.n_iter_ = max(one.full_epochs for one in found)
+        self._rho = settings.rho
+        self._counts = [one.counts for one in found]
+        self._past = [one.past for one in found]
+        self._take_weights()
+        self._take_certificates([one.certificate.to_dict() for one in found])
+        worst = max(one.certificate.relative_duality_gap for one in found)
+        if any(one.ending == "epoch limit" for one in found):
+            warnings.warn(
+                f"max_iter={self.max_iter} full epochs proved a relative duality gap of "
+                f"{worst:.3g}, tol={self.tol} was wanted. Increase max_iter or tol.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        return self
+
+    def _take_weights(self) -> None:
+        self.coef_ = np.array([past.average[:-1] for past in self._past])
+        self.intercept_ = np.array([self._rho * past.average[-1] for past in self._past])
+
+    def _take_certificates(self, certificates: list[dict[str, Any]]) -> None:
+        self.certificate_ = certificates[0] if len(certificates) == 1 else certificates
+
+    # --- starting where the last fit ended ---
+
+    def _fits(self, classes: NDArray[Any], shape: tuple[int, int]) -> bool:
+        """Whether the counts of the last fit can be those of these rows."""
+        counts = getattr(self, "_counts", None)
+        if counts is None or not np.array_equal(classes, self.classes_):
+            return False
+        return (len(counts[0]), self.coef_.shape[1]) == shape
+
+    def _adopt(self, learner: Learner, number: int) -> None:
+        bias = float(self.intercept_[number]) / self._rho if self._rho > 0.0 else 0.0
+        learner.adopt(self.coef_[number].copy(), bias, self._counts[number].copy())
+
+    # --- what is given ---
+
+    def _settings(self, names: Mapping[str, Any] | None = None) -> Settings:
+        if self.fit_intercept and not self.intercept_scaling > 0:
+            raise SettingsError(
+                f"intercept_scaling is {self.intercept_scaling}: wanted a number above 0. For no "
+                "bias give fit_intercept=False."
+            )
+        try:
+            own = {
+                "C": float(self.C),
+                "rho": float(self.intercept_scaling) if self.fit_intercept else 0.0,
+                "tol": float(self.tol),
+                "max_epochs": operator.index(self.max_iter),
+                "seed": _seed(self.random_state),
+                "class_weight": self.class_weight,
+            }
+            return Settings.from_dict({**own, **(names or {})})
+        except SettingsError as error:
+            raise SettingsError(_by_their_names(str(error))) from error
+        except (TypeError, ValueError) as error:
+            raise SettingsError(f"a parameter has a value of the wrong kind: {error}.") from error
+
+    def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, NDArray[Any]]:
+        with np.errstate(over="ignore"):  # refused as infinite, by row
+            X, y = validate_data(
+                self, X, y, accept_sparse="csr", dtype=np.float32, order="C", reset=reset
+            )
+        check_classification_targets(y)
+        if sparse.issparse(X) and not X.has_canonical_format:
+            X = X.copy()
+            X.sum_duplicates()
+        return X, y
+
+    def _class_weights(
+        self,
+        classes: NDArray[Any],
+        codes: NDArray[np.intp],
+        weights: NDArray[np.float64] | None,
+    ) -> dict[Label, float] | None:
+        """Weight of every class by its number."""
+        if not self.class_weight:
+            return None
+        if self.class_weight == "balanced":
+            rows = np.bincount(codes, weights, minlength=len(classes)).astype(np.float64)
+            found = rows.sum() / (len(classes) * np.where(rows > 0.0, rows, 1.0))
+        else:
+            found = compute_class_weight(self.class_weight, classes=classes, y=classes)
+        return {float(number): float(weight) for number, weight in enumerate(found)}
+
+    # --- decisions ---
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """w·x + intercept of every row; the positive class is predicted where it is above 0.
+
+        Returns
+        -------
+        float64, shape (rows,), or (rows, classes) where there are more than two.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", reset=False)
+        values: NDArray[np.float64] = safe_sparse_dot(X, self.coef_.T, dense_output=True)
+        values = values + self.intercept_
+        return values.ravel() if values.shape[1] == 1 else values
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The class of every row: the sign of its decision value, or the largest of them."""
+        values = self.decision_function(X)
+        best = (values > 0).astype(np.intp) if values.ndim == 1 else values.argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[best]
+        return labels
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+# --- what is proven, and what is given ---
+
+
+def _of_past(past: Past) -> dict[str, Any]:
+    """A certificate of the upper bound alone."""
+    upper, rounding = past.evidence.upper_bound()
+    unproven = dict.fromkeys(Certificate(0.0, 0.0, None, 0, 0.0).to_dict())
+    return {
+        **unproven,
+        "upper_bound": upper,
+        "rounding_bound": rounding,
+        "rows_scanned": past.rows,
+        "covers": f"the upper bound covers all {past.rows} rows given so far; no lower bound is "
+        "proven, for the earlier ones were not there to be scanned at these weights",
+    }
+
+
+def _row_weights(sample_weight: ArrayLike | None, X: Any) -> NDArray[np.float64] | None:
+    if sample_weight is None:
+        return None
+    weights: NDArray[np.float64] = _check_sample_weight(sample_weight, X, dtype=np.float64)
+    if weights.min() < 0.0:
+        raise DataError(
+            f"Negative values in data passed to `sample_weight`: row {int(weights.argmin())} has "
+            f"{weights.min()}. Weights are at least 0."
+        )
+    return weights
+
+
+def _need_two_classes(
+    classes: NDArray[Any], codes: NDArray[np.intp], weights: NDArray[np.float64] | None
+) -> None:
+    present = classes if weights is None else classes[np.unique(codes[weights > 0.0])]
+    if len(present) < 2:
+        held = f"only one class, {present[0]!r}" if len(present) else "no row of a class"
+        raise DataError(
+            f"y: {held}, among the rows of a weight above 0. Wanted are two classes at least."
+        )
+
+
+def _seed(random_state: Any) -> int:
+    if random_state is None:
+        return Settings().seed
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31 - 1))
+    return operator.index(random_state)
+
+
+def _by_their_names(sentence: str) -> str:
+    """A sentence on a setting, by the name that it has here."""
+    for theirs, ours in SKLEARN_NAMES.items():
+        for start in (f"{ours} ".replace("_", "-"), f"{ours}-of "):
+            if sentence.startswith(start):
+                return theirs + sentence[len(start) - 1 :]
+    return sentence
+
+
+def _sorted_labels(labels: Sequence[Label]) -> list[Label]:
+    """Sorted, and numbers as shards have them."""
+    array = np.unique(np.asarray(labels))
+    found: list[Label] = (array.astype(float) if array.dtype.kind in "iu" else array).tolist()
+    return found
+
+
+__all__ = ["StreamtronClassifier"]

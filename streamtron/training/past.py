@@ -1,0 +1,148 @@
+"""Rows that are gone: what is kept of them, and how a learner learns from more."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron import kernels
+from streamtron.certificate import Evidence
+from streamtron.chunk import ChunkSource
+from streamtron.training import order
+from streamtron.training.active_set import ActiveSet
+from streamtron.training.dual import Dual, Rule
+from streamtron.training.frozen import Frozen
+from streamtron.training.learner import SOLVED, Learner
+from streamtron.training.solve import Solver
+from streamtron.training.stages import Stage, choose_b
+from streamtron.training.targets import Targets
+
+FINISH = Stage(1.0, unlearn=True)
+
+
+@dataclass(slots=True)
+class Past:
+    """One learner's a = Σ c_k y_k and t over rows that are gone, and its weights: vectors as long
+    as a row is wide. Every row keeps the counts that it got when it was there.
+
+    Parameters
+    ----------
+    fresh, sums, totals : a and t, as the scan of every row summed them: see ``Evidence``.
+    b : counts to a unit of dual.
+    average : float64, shape (columns + 1,): the weights, augmented: each call's best ones, averaged
+        over the rows that it brought.
+    calls : so far.
+    """
+
+    fresh: NDArray[np.float64]
+    sums: NDArray[np.float64]
+    totals: NDArray[np.int64]
+    b: float
+    average: NDArray[np.float64]
+    calls: int = 1
+
+    @classmethod
+    def of(cls, learner: Learner, columns: slice, sign: float = 1.0) -> Self:
+        """What a finished learner leaves: its last scan and its weights.
+
+        ``columns``: those that are kept, 0 where they were never met; ``sign`` = −1 makes the
+        other class the positive one.
+        """
+        assert learner.frozen is not None
+        seen = learner.frozen.evidence
+        seen.sums[kernels.FRESH_BIAS] *= sign
+        # at the scale t/‖a‖² = 1/b the dual is largest
+        b = seen.sq_norm / seen.steps if seen.steps else 0.0
+        average = sign * np.append(_part(learner.weights, columns), learner.bias)
+        fresh = sign * _part(seen.fresh, columns)
+        return cls(fresh, seen.sums, seen.totals, b, average + 0.0)  # no −0
+
+    @property
+    def evidence(self) -> Evidence:
+        """The upper bound ‖a‖/t that this proves is one for all the rows so far. What it says of
+        margins means nothing, for the weights have moved."""
+        evidence = Evidence(1.0, 0)
+        evidence.fresh, evidence.sums, evidence.totals = self.fresh, self.sums, self.totals
+        return evidence
+
+    @property
+    def rows(self) -> int:
+        """Rows so far, those of weight 0 left out."""
+        return int(self.totals[kernels.ROWS])
+
+    def learn(self, source: ChunkSource, learner: Learner) -> None:
+        """Maximise the dual over the counts of these rows, which are the past thereafter.
+
+        The weights that are best for them, the past being fixed, suit the last rows: on Adult in
+        50 parts their objective ends 31 % above the least, their average's 3 %.
+
+        Parameters
+        ----------
+        source : the rows; they must fit in memory twice.
+        learner : a new one, which says what the problem is; it trains nothing itself.
+        """
+        settings, active = learner.settings, ActiveSet(sys.maxsize)
+        for chunk in source.chunks():
+            learner.measure(chunk)
+            targets = learner.targets(chunk)
+            present = np.flatnonzero(targets.signs)
+            active.add(chunk.rows, present, targets.numbers, targets.signs, targets.delta2)
+        if not len(active):
+            return
+        radius = math.sqrt(learner.sq_radius)
+        self._refine(choose_b(FINISH, settings, radius, None, learner.least_delta2))
+        counts = np.zeros(len(active), dtype=np.int32)
+        solver = Solver(
+            active,
+            active.delta2,
+            counts,
+            self._dual(),
+            Rule(self.b, FINISH.epsilon, by_length=False, unlearn=True, rho=settings.rho),
+            self._shuffle(settings.seed),
+            alone=False,
+        )
+        best = solver.solve(max(0.1 * settings.tol, SOLVED), settings.mini_epochs).v
+        assert best is not None
+        self._add(active, counts, settings.rho)
+        self.average += len(active) / self.rows * (best - self.average)
+        self.calls += 1
+
+    def _refine(self, b: float) -> None:
+        """Multiply all counts by a power of two, which rounds nothing, so that new rows can be
+        counted as finely as they need."""
+        self.b = self.b or b
+        factor = 2 ** max(0, math.floor(math.log2(b / self.b)))
+        self.fresh *= factor
+        self.sums *= factor
+        self.sums[kernels.SQ_EXTENSION] *= factor
+        self.totals[kernels.STEPS_SEEN] *= factor
+        self.b *= factor
+
+    def _dual(self) -> Dual:
+        dual, past = Dual(), self.evidence
+        dual.settle(past.fresh.copy(), past.fresh_bias, past.sq_extension, past.steps)
+        return dual
+
+    def _shuffle(self, seed: int) -> Callable[[int], NDArray[np.int64]]:
+        turn = itertools.count()
+        return lambda rows: order.active_order(seed, self.calls, next(turn), rows)
+
+    def _add(self, active: ActiveSet, counts: NDArray[np.int32], rho: float) -> None:
+        """Sum these rows' part of a on top of the earlier ones', by a scan, which bounds the
+        rounding; the weights that it scans are nobody's."""
+        scan = Frozen(np.zeros(len(self.fresh)), 0.0, 1.0, 0.0)
+        scan.evidence = self.evidence
+        scan.scan(active.rows, Targets(active.numbers, active.signs, active.delta2), counts, rho)
+
+
+def _part(values: NDArray[np.float64], columns: slice) -> NDArray[np.float64]:
+    """A copy of some columns."""
+    missing = max(columns.stop - len(values), 0)
+    return np.concatenate((values, np.zeros(missing)))[columns]

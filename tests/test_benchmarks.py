@@ -1,0 +1,356 @@
+"""The benchmarks run, and judge everybody by the same objective."""
+
+from __future__ import annotations
+
+import argparse
+import doctest
+import importlib
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from streamtron import kernels
+from streamtron.chunk import make_rows
+from streamtron.config import Settings
+from streamtron.training.dual import Dual, Rule
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What imports a benchmark's module, as the scripts do: from their own directory."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module
+
+
+def run(script: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """The script as people run it."""
+    command = [sys.executable, str(BENCHMARKS / f"{script}.py"), *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def tiny(script: str, results: Path) -> tuple[str, dict[str, Any]]:
+    """What a tiny run prints, and what it saves."""
+    done = run(script, "--tiny", "--results", str(results))
+    assert done.returncode == 0, done.stderr
+    return done.stdout, json.loads((results / f"{script}.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def certified_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+    """What a tiny run of certified.py prints and saves."""
+    return tiny("certified", tmp_path_factory.mktemp("results"))
+
+
+def few_rows(load: Any, seed: int = 0) -> Any:
+    """Forty dense random rows of four columns, the first one negative."""
+    random = np.random.default_rng(seed)
+    rows = random.normal(size=(40, 4)).astype(np.float32).astype(np.float64)
+    labels = np.where(rows[:, 0] + 0.3 * random.normal(size=40) > 0, 1.0, -1.0)
+    labels[0] = -1.0
+    return load("problem").Data(sparse.csr_matrix(rows), labels)
+
+
+def test_certified_compares_to_a_primal_that_every_rival_named_as_there_has_reached(
+    certified_run: tuple[str, dict[str, Any]],
+) -> None:
+    printed, saved = certified_run
+    [case] = saved["cases"]
+    [level] = case["tolerances"]
+    own = level["ours"]
+    assert own["ending"] == "certified"
+    assert own["gap"] <= level["tol"]
+    assert own["nonzeros_visited"] >= own["readings"] * case["nonzeros"]
+    assert own["peak_bytes"] > 50e6
+    for rival in level["rivals"]:
+        if rival["median_seconds"] is not None:
+            attempts = case["attempts"][rival["name"]]
+            [taken] = [a for a in attempts if a["setting"] == rival["setting"]]
+            assert taken["primal"] <= own["proofs"][-1]["primal"]
+            assert rival["reached"] == 1.0
+            assert rival["ratio"] == rival["median_seconds"] / own["median_seconds"]
+        assert rival["name"] in printed
+    assert saved["machine"]["libraries"]["streamtron"] in printed
+
+
+def test_certified_finds_liblinears_optimum_inside_our_bounds(
+    certified_run: tuple[str, dict[str, Any]],
+) -> None:
+    pytest.importorskip("liblinear")
+    printed, saved = certified_run
+    [case] = saved["cases"]
+    assert case["unbracketed"] == []
+    assert "inside every bound we certified" in printed
+    final = case["tolerances"][0]["ours"]["proofs"][-1]
+    assert final["dual"] * (1 - 1e-9) <= case["optimum"] <= final["primal"] * (1 + 1e-9)
+    assert 0 <= case["tolerances"][0]["ours"]["true_gap"] <= case["tolerances"][0]["tol"]
+
+
+def test_reading_gives_the_rate_of_every_reader_and_the_ratio_to_the_kernel(
+    tmp_path: Path,
+) -> None:
+    printed, saved = tiny("reading", tmp_path)
+    [one] = saved["sets"]
+    for group, base in (("text", "streamtron"), ("epochs", "training kernel, memory")):
+        assert one[group][base]["ratio"] == 1.0
+        for name, rate in one[group].items():
+            assert name in printed
+            expected = one["nonzeros"] / rate["median_seconds"]
+            assert rate["nonzeros_per_second"] == pytest.approx(expected)
+
+
+def test_rows_measures_every_size_with_the_same_active_set(tmp_path: Path) -> None:
+    _, saved = tiny("rows", tmp_path)
+    small, large = saved["sizes"]
+    assert (small["rows"], large["rows"]) == (200, 800)
+    for size in (small, large):
+        assert size["active_bytes"] <= saved["active_set"]
+        assert size["peak_bytes"] - size["peak_bytes_less_counts"] == 4 * size["rows"]
+        assert len(size["epoch_seconds"]) == round(size["readings"]) - 1
+
+
+@pytest.mark.parametrize("script", ["certified", "reading"])
+def test_a_file_that_is_refused_is_told_in_one_sentence(script: str, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.svm"
+    bad.write_text("1 1:nan\n-1 1:2\n")
+    done = run(script, str(bad), "--results", str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{script}: ")
+    assert "line 1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["measure", "problem", "data", "peers", "ours", "certified", "reading", "rows"]
+)
+def test_the_examples_in_the_benchmarks_come_out_as_written(load: Any, name: str) -> None:
+    assert doctest.testmod(load(name)).failed == 0
+
+
+def test_every_script_is_told_of_in_the_readme() -> None:
+    readme = (BENCHMARKS / "README.md").read_text()
+    assert [path.name for path in BENCHMARKS.glob("*.py") if path.name not in readme] == []
+
+
+# --- the judge ---
+
+
+def test_the_primal_is_half_the_square_plus_c_times_the_squared_slacks(load: Any) -> None:
+    data = few_rows(load)
+    problem = load("problem").Problem.of(data, 3.0, 0.5)
+    v = np.array([1.0, -2.0, 0.5, 0.25, 0.125])
+    total = 0.5 * sum(x * x for x in v)
+    for row, label in zip(data.rows.toarray(), data.labels, strict=True):
+        margin = label * (sum(x * w for x, w in zip(row, v, strict=False)) + 0.5 * v[4])
+        total += 3.0 * max(0.0, 1.0 - margin) ** 2
+    assert problem.primal(v) == pytest.approx(total, rel=1e-12)
+
+
+def test_the_least_primal_is_that_of_the_best_scale(load: Any) -> None:
+    problem = load("problem").Problem.of(few_rows(load), 3.0, 1.0)
+    v = np.array([70.0, 1.0, 2.0, -3.0, 1.0])
+    tried = min(problem.primal(s * v) for s in np.geomspace(1e-4, 1e2, 4000))
+    assert problem.least_primal(v) == pytest.approx(tried, rel=1e-5)
+    assert problem.least_primal(-v) == problem.primal(0 * v)
+
+
+def test_rows_are_loaded_with_the_larger_label_positive_and_the_base_removed(
+    load: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "a.svm").write_text("3 1:0.1 3:2\n7 2:1\n3\n")
+    data = load("data").load([str(tmp_path)])
+    assert data.labels.tolist() == [-1.0, 1.0, -1.0]
+    assert data.rows.toarray().tolist() == [[float(np.float32(0.1)), 0, 2], [0, 1, 0], [0, 0, 0]]
+
+
+def test_an_optimum_outside_of_the_bounds_is_reported(load: Any) -> None:
+    certified, ours = load("certified"), load("ours")
+    fit = SimpleNamespace(proofs=[ours.Proof(2, 0.1, primal=10.0, dual=9.0)])
+    assert certified.unbracketed({0.1: fit}, 9.5) == []
+    assert certified.unbracketed({0.1: fit}, 9.0 * (1 - 1e-10)) == []
+    assert len(certified.unbracketed({0.1: fit}, 9.0 * (1 - 1e-8))) == 1
+    assert len(certified.unbracketed({0.1: fit}, 10.0 * (1 + 1e-8))) == 1
+
+
+def test_a_wrong_bound_makes_certified_fail(
+    load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certified = load("certified")
+    for name in ("show", "draw"):
+        monkeypatch.setattr(certified, name, lambda *_: None)
+    options = ["--tiny", "--results", str(tmp_path)]
+    for wrong, code in (([], 0), (["9 … 10 does not hold 11"], 1)):
+        case = {"unbracketed": wrong}
+        monkeypatch.setattr(certified, "compare", lambda _, case=case: case)
+        assert certified.main(options) == code
+
+
+# --- the rivals ---
+
+
+@pytest.mark.parametrize("maker", ["Liblinear 1", "Liblinear 2", "SklearnLinear"])
+def test_a_rival_of_the_same_objective_comes_to_the_optimum_we_certify(
+    load: Any, maker: str, tmp_path: Path
+) -> None:
+    if maker.startswith("Liblinear"):
+        pytest.importorskip("liblinear")
+    peers, ours = load("peers"), load("ours")
+    data = few_rows(load)
+    shard, cache = tmp_path / "rows.svm", str(tmp_path / "cache")
+    load("data").write_libsvm(data, shard)
+    ours.fill_cache([str(shard)], cache)
+    fit = ours.fit([str(shard)], cache, Settings(C=2.0, rho=1.0, tol=1e-7))
+    problem = load("problem").Problem.of(data, 2.0, 1.0)
+    name, *solver = maker.split()
+    peer = getattr(peers, name)(problem, *map(int, solver))
+    run = peer.run(1e-8)
+    assert fit.dual * (1 - 1e-9) <= peer.primal(run.v) <= fit.primal * (1 + 1e-6)
+    assert run.passes >= 1
+    assert peer.run(0.3).v.tobytes() == peer.run(0.3).v.tobytes()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["SklearnSgd", "VowpalWabbit"])
+def test_a_rival_by_passes_learns_more_than_nothing(load: Any, name: str) -> None:
+    peers = load("peers")
+    data = few_rows(load)
+    problem = load("problem").Problem.of(data, 2.0, 1.0)
+    if name == "VowpalWabbit":
+        pytest.importorskip("vowpalwabbit")
+        cache = peers.VowpalCache(load("problem").Data(problem.rows, problem.labels))
+        peer = peers.VowpalWabbit(problem, 8, "hinge", cache)
+    else:
+        peer = peers.SklearnSgd(problem, 8)
+    assert list(peer.ladder()) == [1, 2, 4, 8]
+    assert peer.primal(peer.run(8).v) < 0.6 * problem.primal(np.zeros(5))
+
+
+def test_the_decomposition_svm_finds_the_margin_of_the_extended_rows(load: Any) -> None:
+    """Two rows on a line at ±2, Δ = 1: w = (2, 1, -1)·c, bias 0, margin √(4 + ½)."""
+    data = load("problem").Data(sparse.csr_matrix([[2.0], [-2.0]]), np.array([1.0, -1.0]))
+    found = load("peers").decomposition(data, delta=1.0, tol=1e-8)
+    assert found.geometric_margin == pytest.approx(math.sqrt(4.5), rel=1e-6)
+
+
+@pytest.mark.parametrize("writer", ["libsvm", "vowpal"])
+def test_text_for_others_holds_the_same_float32(load: Any, writer: str, tmp_path: Path) -> None:
+    data = few_rows(load)
+    path = tmp_path / "rows.txt"
+    if writer == "libsvm":
+        load("data").write_libsvm(data, path)
+    else:
+        load("peers").write_vowpal(data, path)
+    pairs = [word.split(":") for word in path.read_text().split() if ":" in word]
+    values = np.array([value for _, value in pairs], dtype=np.float32)
+    assert values.tobytes() == data.rows.data.astype(np.float32).tobytes()
+    first = 1 if writer == "libsvm" else 0
+    assert [int(column) - first for column, _ in pairs] == data.rows.indices.tolist()
+
+
+def rival_of(load: Any, primals: list[float], seconds: list[float]) -> Any:
+    """A rival whose ladder is 0, 1, 2, … with the primals and seconds given."""
+    run = load("peers").Run
+    peer = SimpleNamespace(
+        name="rival",
+        ladder=lambda: range(len(primals)),
+        run=lambda k: run(seconds[k], np.array([float(k)]), 1.0),
+        primal=lambda v: primals[int(v[0])],
+    )
+    return load("certified").Rival(peer)
+
+
+def test_a_rival_stops_climbing_at_the_target_and_its_quickest_way_there_is_taken(
+    load: Any,
+) -> None:
+    rival = rival_of(load, [9.0, 5.0, 3.0, 2.0, 1.0], [1.0, 4.0, 2.0, 3.0, 9.0])
+    rival.climb(target=2.5, patience=100.0)
+    assert [attempt.primal for attempt in rival.attempts] == [9.0, 5.0, 3.0, 2.0]
+    assert rival.quickest(5.0).seconds == 2.0
+    assert rival.quickest(2.5).setting == 3
+    assert rival.quickest(1.5) is None
+
+
+def test_a_rival_stops_climbing_when_patience_is_spent(load: Any) -> None:
+    rival = rival_of(load, [9.0, 5.0, 3.0], [1.0, 4.0, 2.0])
+    rival.climb(target=0.0, patience=4.5)
+    assert [attempt.primal for attempt in rival.attempts] == [9.0, 5.0]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_rival_that_diverges_is_infinitely_far_and_can_be_saved(
+    load: Any, tmp_path: Path
+) -> None:
+    data = few_rows(load)
+    wild = load("problem").Data(data.rows * sparse.diags([1e150, 1, 1, 1]), data.labels)
+    problem = load("problem").Problem.of(wild, 1e9, 1.0)
+    problem.rows.data[0] = 1e300
+    rival = load("certified").Rival(load("peers").SklearnSgd(problem, 2))
+    rival.climb(target=1.0, patience=10.0)
+    assert rival.best == math.inf
+    attempts = [vars(attempt) for attempt in rival.attempts]
+    saved = load("measure").save("it", {"attempts": attempts}, tmp_path)
+    assert [one["primal"] for one in json.loads(saved.read_text())["attempts"]] == [None, None]
+
+
+# --- the clock ---
+
+
+def test_contenders_take_turns_and_nobody_is_always_first(load: Any) -> None:
+    calls: list[str] = []
+
+    def contender(name: str) -> Any:
+        return lambda: float(calls.append(name) or len(calls))
+
+    seconds = load("measure").alternate({name: contender(name) for name in "abc"}, repeats=3)
+    assert "".join(calls) == "abcbcacab"
+    assert seconds == {"a": [1.0, 6.0, 8.0], "b": [2.0, 4.0, 9.0], "c": [3.0, 5.0, 7.0]}
+
+
+def test_the_peak_of_a_fresh_process_leaves_out_what_its_parent_holds(load: Any) -> None:
+    measure = load("measure")
+    ballast = np.ones(50_000_000)
+    found, peak = measure.in_fresh_process(measure.median, [3.0, 1.0, 2.0])
+    assert found == 2.0
+    assert 5e6 < peak < ballast.nbytes < measure.peak_memory()
+
+
+def test_the_process_that_measures_liblinear_does_not_load_streamtron(load: Any) -> None:
+    code = f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r}); import peers; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "problem" in done.stdout.split()
+    assert not {"streamtron", "numba", "pyarrow"} & set(done.stdout.split())
+
+
+def test_an_active_set_can_be_a_size_or_a_part_of_the_rows(load: Any) -> None:
+    data = few_rows(load)
+    active_set = load("certified").active_set
+    assert active_set("1MB", data) == 10**6
+    assert active_set("25%", data) == (8 * 160 + 24 * 40) // 4
+    options = argparse.Namespace(rows=1000)
+    assert load("rows").budget_of("10%", options) == 100 * (8 * 76 + 24)
+
+
+def test_nonzeros_are_counted_as_kernels_visit_them(load: Any) -> None:
+    ours = load("ours")
+    lengths = np.array([0, 3, 8, 15])
+    rows = make_rows(lengths, np.arange(15, dtype=np.uint32), np.ones(15, dtype=np.float32))
+    signs, prices = np.ones(3, dtype=np.int8), np.ones(3)
+    margins = kernels.margins
+    with ours.counting_nonzeros() as visited:
+        kernels.margins(rows, signs, 1.0, np.ones(16), np.zeros(3))
+        assert visited == [15]
+        dual, rule = Dual(), Rule(10.0, 1.0, False, True, 1.0)
+        dual.widen(15)
+        state = (signs, prices, np.zeros(3, dtype=np.int32), np.zeros(3, dtype=np.uint8))
+        dual.visit(rule, rows, np.array([2, 0]), *state)
+        assert visited == [15 + 7 + 3]
+    assert kernels.margins is margins

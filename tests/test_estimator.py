@@ -1,0 +1,587 @@
+"""The scikit-learn face: its conventions, LinearSVC's problem, the command line's bits."""
+
+from __future__ import annotations
+
+import io
+import lzma
+import pickle
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_svmlight_file
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
+from sklearn.utils.estimator_checks import check_estimator
+
+import streamtron
+from streamtron import StreamtronClassifier
+from streamtron.config import SKLEARN_NAMES, Settings
+from streamtron.errors import DataError, SettingsError
+
+EXEMPT_AS_LINEAR_SVC = dict.fromkeys(
+    (
+        "check_sample_weight_equivalence_on_dense_data",
+        "check_sample_weight_equivalence_on_sparse_data",
+    ),
+    "equal to within the certified gap, not to 1e-7; scikit-learn exempts LinearSVC as well",
+)
+
+
+def _rows(
+    n: int = 400, columns: int = 12, classes: int = 2, seed: int = 0
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Half-empty rows that float32 holds, of classes that overlap."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, columns)) * (rng.random((n, columns)) < 0.5)
+    X = X.astype(np.float32).astype(np.float64)
+    scores = X @ rng.normal(size=(columns, classes)) + 1.5 * rng.normal(size=(n, classes))
+    return X, scores.argmax(axis=1)
+
+
+def _rival(ours: StreamtronClassifier) -> LinearSVC:
+    """LinearSVC with our parameters, solved to the last digits."""
+    shared = set(SKLEARN_NAMES) - {"tol", "max_iter", "random_state"} | {"fit_intercept"}
+    parameters = {name: value for name, value in ours.get_params().items() if name in shared}
+    return LinearSVC(dual="auto", tol=1e-8, max_iter=10**6, random_state=0, **parameters)
+
+
+def _objectives(
+    model: Any, X: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64] | float = 1.0
+) -> list[float]:
+    """LinearSVC's objective of every row of ``coef_``; of many classes only the own is weighted."""
+    classes = model.classes_
+    of_class = np.ones(len(classes))
+    if isinstance(model.class_weight, dict):
+        of_class = np.array([model.class_weight.get(label, 1.0) for label in classes])
+    elif model.class_weight == "balanced":
+        sums = [np.sum((weights * np.ones(len(y)))[y == label]) for label in classes]
+        of_class = np.sum(sums) / (len(classes) * np.array(sums))
+    found = []
+    intercepts = np.broadcast_to(model.intercept_, len(model.coef_))
+    for k, (w, bias) in enumerate(zip(model.coef_, intercepts, strict=True)):
+        positive = y == classes[1 if len(classes) == 2 else k]
+        cost = np.where(positive, of_class[1 if len(classes) == 2 else k], 1.0)
+        if len(classes) == 2:
+            cost[~positive] = of_class[0]
+        slack = np.maximum(0.0, 1.0 - np.where(positive, 1, -1) * (X @ w + bias))
+        bias_weight = bias / model.intercept_scaling if model.fit_intercept else 0.0
+        regular = 0.5 * (w @ w + bias_weight**2)
+        found.append(float(regular + model.C * np.sum(weights * cost * slack**2)))
+    return found
+
+
+def _gaps(model: StreamtronClassifier) -> list[float]:
+    proven = model.certificate_ if isinstance(model.certificate_, list) else [model.certificate_]
+    return [float(one["relative_duality_gap"]) for one in proven]
+
+
+def _radii(model: StreamtronClassifier, X: Any) -> NDArray[np.float64]:
+    """How far a decision of two classes is from the optimum's at most: ‖(x, ρ)‖ √(2 (P − D))."""
+    primal = 0.5 / model.certificate_["primal_margin"] ** 2
+    squares = sparse.csr_array(X).power(2).sum(axis=1) + model.intercept_scaling**2
+    return np.sqrt(2.0 * _gaps(model)[0] * primal * squares)
+
+
+def _write_shards(X: NDArray[Any], y: NDArray[Any], root: Path, shards: int, base: int) -> Path:
+    root.mkdir()
+    for number, rows in enumerate(np.array_split(np.arange(len(y)), shards)):
+        lines = (
+            f"{y[k]} " + " ".join(f"{j + base}:{float(X[k, j])!r}" for j in np.flatnonzero(X[k]))
+            for k in rows
+        )
+        Path(root, f"{number}.svm").write_text("\n".join(lines) + "\n")
+    return root
+
+
+# --- scikit-learn's own checks ---
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learn_checks_pass_with_no_exemption_that_linear_svc_does_not_have() -> None:
+    results = check_estimator(
+        StreamtronClassifier(), expected_failed_checks=EXEMPT_AS_LINEAR_SVC, on_skip=None
+    )
+    assert sum(result["status"] == "passed" for result in results) > 50
+    assert {result["check_name"] for result in results if result["status"] == "xfail"} <= set(
+        EXEMPT_AS_LINEAR_SVC
+    )
+
+
+def test_the_parameters_have_the_defaults_of_the_settings() -> None:
+    ours = {**Settings().to_dict(), "C": 1.0}
+    theirs = StreamtronClassifier().get_params()
+    assert theirs.pop("random_state") is None
+    assert StreamtronClassifier()._settings().seed == ours["seed"]
+    assert {name: theirs[name] for name in SKLEARN_NAMES if name in theirs} == {
+        name: ours[setting] for name, setting in SKLEARN_NAMES.items() if name in theirs
+    }
+
+
+# --- LinearSVC's problem ---
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"C": 30.0},
+        {"fit_intercept": False},
+        {"intercept_scaling": 7.0},
+        {"class_weight": "balanced"},
+        {"class_weight": {0: 5.0, 1: 0.2}},
+    ],
+    ids=str,
+)
+def test_the_objective_is_linear_svc_s_and_the_gap_to_its_least_is_as_proven(
+    classes: int, parameters: dict[str, Any]
+) -> None:
+    X, y = _rows(classes=classes)
+    weights = np.random.default_rng(1).choice([0.0, 0.5, 3.0], len(y))
+    ours = StreamtronClassifier(**parameters).fit(X, y, sample_weight=weights)
+    theirs = _rival(ours).fit(X, y, sample_weight=weights)
+    assert ours.coef_.shape == theirs.coef_.shape
+    pairs = zip(_objectives(ours, X, y, weights), _objectives(theirs, X, y, weights), strict=True)
+    for (mine, least), gap in zip(pairs, _gaps(ours), strict=True):
+        assert gap <= 0.01
+        assert least <= mine * (1 + 1e-9), "theirs minimises the same objective"
+        assert mine * (1 - gap) <= least * (1 + 1e-9)
+
+
+def test_balancing_takes_no_offence_at_a_class_whose_rows_all_weigh_zero() -> None:
+    X, y = _rows(classes=3)
+    model = StreamtronClassifier(class_weight="balanced").fit(X, y, sample_weight=1.0 * (y < 2))
+    assert np.all(model.predict(X) < 2)
+
+
+def test_decisions_are_linear_svc_s_up_to_the_radius_that_the_gap_proves() -> None:
+    X, y = _rows()
+    ours = StreamtronClassifier(C=0.3, tol=1e-5).fit(X, y)
+    theirs = _rival(ours).fit(X, y)
+    radii = _radii(ours, X)
+    decisions = theirs.decision_function(X)
+    assert np.all(np.abs(ours.decision_function(X) - decisions) <= radii + 1e-7)
+    clear = np.abs(decisions) > radii
+    assert clear.mean() > 0.9
+    assert np.array_equal(ours.predict(X)[clear], theirs.predict(X)[clear])
+
+
+def test_strings_in_a_pipeline_behind_tfidf_are_predicted_as_by_linear_svc() -> None:
+    rng = np.random.default_rng(3)
+    words = np.array([f"word{k}" for k in range(60)])
+    y = rng.choice(["ham", "spam"], 200)
+    texts = [" ".join(rng.choice(words[:40] if label == "ham" else words[15:], 12)) for label in y]
+    ours = make_pipeline(TfidfVectorizer(), StreamtronClassifier(tol=1e-6)).fit(
+        texts[:150], y[:150]
+    )
+    theirs = make_pipeline(TfidfVectorizer(), _rival(ours[-1])).fit(texts[:150], y[:150])
+    assert set(ours.predict(texts[150:])) == {"ham", "spam"}
+    assert np.array_equal(ours.predict(texts[150:]), theirs.predict(texts[150:]))
+
+
+def test_a_grid_search_behind_a_scaler_scores_every_c_as_with_linear_svc() -> None:
+    X, y = _rows(classes=3)
+    grid = [0.001, 0.03, 1.0, 30.0]
+    found = [
+        GridSearchCV(make_pipeline(StandardScaler(), model), {f"{name}__C": grid}, cv=3).fit(X, y)
+        for name, model in (
+            ("streamtronclassifier", StreamtronClassifier(tol=1e-6)),
+            ("linearsvc", _rival(StreamtronClassifier())),
+        )
+    ]
+    scores = [search.cv_results_["mean_test_score"] for search in found]
+    assert np.ptp(scores[0]) > 0
+    np.testing.assert_allclose(scores[0], scores[1], atol=1.5 / len(y))
+
+
+def test_calibrated_probabilities_are_those_over_linear_svc() -> None:
+    X, y = _rows()
+    model = StreamtronClassifier(tol=1e-7)
+    ours, theirs = (
+        CalibratedClassifierCV(one, cv=3).fit(X, y).predict_proba(X)
+        for one in (model, _rival(model))
+    )
+    np.testing.assert_allclose(ours, theirs, atol=1e-3)
+
+
+@pytest.mark.parametrize("class_weight", [None, "balanced"])
+def test_cross_validated_scores_with_sample_weights_are_those_of_linear_svc(
+    class_weight: str | None,
+) -> None:
+    X, y = _rows(seed=5)
+    y = np.where(np.arange(len(y)) % 3 == 0, 0, y)  # uneven classes
+    model = StreamtronClassifier(tol=1e-6, class_weight=class_weight)
+    weights = {"sample_weight": np.random.default_rng(1).random(len(y))}
+    ours, theirs = (
+        cross_val_score(one, X, y, cv=4, scoring="balanced_accuracy", params=weights)
+        for one in (model, _rival(model))
+    )
+    np.testing.assert_allclose(ours, theirs, atol=1e-2)
+
+
+def test_on_real_text_the_objective_is_linear_svc_s(shared_data: Path) -> None:
+    content = lzma.decompress((shared_data / "rcv1_27613.ccat.xz").read_bytes())
+    X, y = load_svmlight_file(io.BytesIO(content), dtype=np.float32)
+    X, y = X[:8000], y[:8000]
+    ours = StreamtronClassifier().fit(X, y)
+    theirs = _rival(ours).set_params(tol=1e-5).fit(X, y)
+    [mine], [least] = _objectives(ours, X, y), _objectives(theirs, X, y)
+    assert mine * (1 - _gaps(ours)[0]) <= least * (1 + 1e-6)
+    assert least <= mine * (1 + 1e-6)
+
+
+# --- the command line's bits ---
+
+
+@pytest.mark.parametrize("base", [0, 1])
+@pytest.mark.parametrize("class_weight", [None, "balanced"])
+def test_the_weights_are_bit_for_bit_those_of_shards_with_the_same_rows(
+    tmp_path: Path, base: int, class_weight: Any
+) -> None:
+    X, y = _rows(n=9000, columns=30)  # three blocks
+    X[:, 0], X[0, 0] = 0.0, 1.0
+    root = _write_shards(X, y, tmp_path / "rows", shards=2, base=base)
+    model = streamtron.fit(root, C=0.5, rho=2, tol=1e-4, seed=7, class_weight=class_weight)
+    ours = StreamtronClassifier(
+        C=0.5, intercept_scaling=2, tol=1e-4, random_state=7, class_weight=class_weight
+    )
+    for fitted in (clone(ours).fit(X, y), clone(ours).fit_shards(root)):
+        assert np.array_equal(fitted.coef_[0], model.weights)
+        assert fitted.intercept_[0] == model.bias
+        if base == 0:  # a column more to number, 0, widens the bound on rounding by a hair
+            assert fitted.certificate_ == model.certificate
+        assert fitted.certificate_ == pytest.approx(model.certificate, rel=1e-5)
+    assert not np.array_equal(ours.set_params(random_state=8).fit(X, y).coef_[0], model.weights)
+
+
+@pytest.mark.parametrize("class_weight", [None, "balanced", {0: 3.0, 2: 0.5}])
+def test_many_classes_on_disk_and_in_memory_are_the_same_bits(
+    tmp_path: Path, class_weight: Any
+) -> None:
+    X, y = _rows(classes=4)
+    root = _write_shards(X, y, tmp_path / "rows", shards=3, base=1)
+    ours = StreamtronClassifier(class_weight=class_weight)
+    on_disk = clone(ours).fit_shards(root, classes=[3, 0, 1, 2])
+    in_memory = ours.fit(X, y)
+    assert on_disk.classes_.tolist() == [0.0, 1.0, 2.0, 3.0]
+    if class_weight == "balanced":  # n / (2 n_class) · 2/4 rounds otherwise
+        np.testing.assert_allclose(on_disk.coef_, in_memory.coef_, rtol=1e-6)
+    else:
+        assert np.array_equal(on_disk.coef_, in_memory.coef_)
+    assert len(on_disk.certificate_) == 4
+    assert np.mean(on_disk.predict(X) == y) == np.mean(in_memory.predict(X) == y)
+
+
+def test_settings_without_a_parameter_reach_the_shards_by_name(tmp_path: Path) -> None:
+    X, y = _rows(n=50)
+    root = _write_shards(X, y, tmp_path / "rows", shards=1, base=0)
+    wide = StreamtronClassifier().fit_shards(root, index_base=0)
+    narrow = StreamtronClassifier().fit_shards(root, index_base=0, active_set=1000)
+    assert wide.n_features_in_ == X.shape[1]
+    assert not np.array_equal(wide.coef_, narrow.coef_)
+    with pytest.raises(SettingsError, match="unknown setting colour"):
+        StreamtronClassifier().fit_shards(root, colour="red")
+
+
+def test_no_random_state_is_the_default_seed_and_not_chance() -> None:
+    X, y = _rows()
+    first, second, third = (
+        StreamtronClassifier(random_state=state).fit(X, y).coef_ for state in (None, None, 0)
+    )
+    assert np.array_equal(first, second)
+    assert np.array_equal(first, third)
+    drawn = StreamtronClassifier(random_state=np.random.RandomState(4))
+    assert drawn._settings().seed != drawn._settings().seed
+
+
+# --- what X may be ---
+
+
+def test_every_kind_of_matrix_gives_the_same_bits() -> None:
+    X, y = _rows()
+    wide = sparse.csr_array(X)
+    wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
+    expected = StreamtronClassifier().fit(X, y)
+    kinds: list[Any] = [
+        X.astype(np.float32), np.asfortranarray(X), X.tolist(), wide, sparse.csr_matrix(X),
+        sparse.csc_array(X), sparse.coo_array(X), sparse.lil_matrix(X),
+    ]  # fmt: skip
+    for kind in kinds:
+        fitted = StreamtronClassifier().fit(kind, y)
+        assert np.array_equal(fitted.coef_, expected.coef_)
+        np.testing.assert_allclose(
+            fitted.decision_function(kind), expected.decision_function(X), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_a_data_frame_s_names_are_kept_and_a_stranger_is_refused(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    X, y = _rows(columns=3)
+    frame = pandas.DataFrame(X, columns=["a", "b", "c"])
+    model = StreamtronClassifier().fit(frame, pandas.Series(y).map({0: "no", 1: "yes"}))
+    assert model.feature_names_in_.tolist() == ["a", "b", "c"]
+    assert np.array_equal(model.coef_, StreamtronClassifier().fit(X, y).coef_)
+    assert set(model.predict(frame)) == {"no", "yes"}
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame.rename(columns={"c": "d"}))
+    model.fit_shards(_write_shards(X, y, tmp_path / "rows", shards=1, base=0), index_base=0)
+    assert not hasattr(model, "feature_names_in_")
+
+
+def test_what_a_sparse_matrix_holds_twice_is_added_up_and_the_matrix_not_changed() -> None:
+    twice = sparse.csr_array(
+        (np.array([1, 2, -1, 1], np.float32), np.array([0, 0, 0, 1]), np.array([0, 2, 3, 4]))
+    )
+    y = [1, 0, 0]
+    model = StreamtronClassifier().fit(twice, y)
+    assert twice.nnz == 4
+    assert np.array_equal(model.coef_, StreamtronClassifier().fit(twice.toarray(), y).coef_)
+
+
+def test_values_are_rounded_to_float32() -> None:
+    y = [0, 1, 1, 0]
+    exact, rounded = (
+        StreamtronClassifier().fit([[large], [-3.0], [-2.0], [1.5]], y)
+        for large in (2.0**24 + 1, 2.0**24)
+    )
+    assert np.array_equal(exact.coef_, rounded.coef_)
+
+
+def test_what_is_infinite_once_rounded_is_refused() -> None:
+    with pytest.raises(ValueError, match="too large for dtype\\('float32'\\)"):
+        StreamtronClassifier().fit([[1e39], [1.0]], [0, 1])
+
+
+# --- what is refused, and what is warned of ---
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"C": -1}, "^C is -1.0"),
+        ({"max_iter": 0}, "^max_iter is 0"),
+        ({"max_iter": 2.5}, "'float' object cannot be interpreted as an integer"),
+        ({"intercept_scaling": 0}, "^intercept_scaling is 0: wanted a number above 0"),
+        ({"intercept_scaling": np.inf}, "^intercept_scaling is inf"),
+        ({"tol": 1.0}, "^tol is 1.0"),
+        ({"random_state": -1}, "^random_state is -1"),
+        ({"class_weight": "even"}, "^class_weight 'even'"),
+        ({"class_weight": {0: -1.0}}, "^class_weight of 0 is -1.0"),
+    ],
+    ids=str,
+)
+def test_a_parameter_out_of_range_is_a_value_error_by_its_own_name(
+    parameters: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(SettingsError, match=sentence):
+        StreamtronClassifier(**parameters).fit([[0.0], [1.0]], [0, 1])
+
+
+def test_one_class_is_refused_and_so_is_one_that_has_only_rows_of_weight_zero() -> None:
+    X, y = _rows(n=20)
+    with pytest.raises(DataError, match="only one class"):
+        StreamtronClassifier().fit(X, np.ones(20))
+    with pytest.raises(DataError, match=r"only one class, np\.int64\(1\)"):
+        StreamtronClassifier().fit(X, y, sample_weight=(y == 1).astype(float))
+
+
+def test_a_negative_weight_is_refused_with_its_row() -> None:
+    X, y = _rows(n=20)
+    weights = np.ones(20)
+    weights[3] = -0.5
+    with pytest.raises(DataError, match=r"row 3 has -0\.5"):
+        StreamtronClassifier().fit(X, y, sample_weight=weights)
+
+
+def test_a_gap_not_reached_is_warned_of_with_its_size() -> None:
+    X, y = _rows(n=3000)
+    with pytest.warns(ConvergenceWarning, match="max_iter=1 full epochs proved") as caught:
+        model = StreamtronClassifier(tol=1e-11, C=1e5, max_iter=1).fit(X, y)
+    gap = model.certificate_["relative_duality_gap"]
+    assert gap > 1e-11
+    assert f"{gap:.3g}" in str(caught[0].message)
+    assert caught[0].filename == __file__
+    assert model.n_iter_ == 1
+
+
+# --- copies, and starting where it ended ---
+
+
+def test_a_clone_has_the_parameters_and_nothing_learned() -> None:
+    model = StreamtronClassifier(C=3.0, warm_start=True).fit(*_rows(n=50))
+    copy = clone(model)
+    assert copy.get_params() == model.get_params()
+    assert not hasattr(copy, "coef_")
+
+
+@pytest.mark.parametrize("pickler", [pickle, cloudpickle])
+def test_a_pickled_model_decides_and_learns_on_as_before(pickler: Any) -> None:
+    X, y = _rows()
+    model = StreamtronClassifier().fit(X[:300], y[:300])
+    back = pickle.loads(pickler.dumps(model))
+    assert np.array_equal(back.decision_function(X), model.decision_function(X))
+    assert back.certificate_ == model.certificate_
+    for one in (model, back):
+        one.partial_fit(X[300:], y[300:])
+    assert np.array_equal(back.coef_, model.coef_)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("intercept", [{}, {"intercept_scaling": 9.0}, {"fit_intercept": False}])
+def test_a_warm_start_on_the_same_rows_proves_at_once_what_is_there(
+    classes: int, intercept: dict[str, Any]
+) -> None:
+    X, y = _rows(classes=classes)
+    model = StreamtronClassifier(warm_start=True, tol=1e-4, **intercept).fit(X, y)
+    before, gaps = model.coef_, _gaps(model)
+    assert model.fit(X, y).n_iter_ == 0
+    assert np.allclose(model.coef_, before, rtol=1e-2)
+    assert max(_gaps(model)) <= max(gaps) + 1e-12
+
+
+def test_a_warm_start_at_another_c_and_other_weights_meets_the_tolerance_it_is_given() -> None:
+    X, y = _rows()
+    model = StreamtronClassifier(warm_start=True, tol=1e-5).fit(X, y)
+    weights = np.random.default_rng(2).choice([0.0, 1.0, 2.0], len(y))
+    model.set_params(C=40.0, intercept_scaling=3.0).fit(X, y, sample_weight=weights)
+    theirs = _rival(model).fit(X, y, sample_weight=weights)
+    [mine], [least] = (_objectives(one, X, y, weights) for one in (model, theirs))
+    assert _gaps(model)[0] <= 1e-5
+    assert least * (1 - 1e-9) <= mine <= least * (1 + 1.1e-5)
+
+
+def test_without_a_warm_start_a_second_fit_is_the_first_again() -> None:
+    X, y = _rows()
+    model = StreamtronClassifier().fit(X, y)
+    assert np.array_equal(model.coef_, model.fit(X, y).coef_)
+    assert model.n_iter_ == StreamtronClassifier().fit(X, y).n_iter_ > 0
+
+
+def test_a_warm_start_with_other_rows_begins_from_nothing() -> None:
+    X, y = _rows()
+    model = StreamtronClassifier(warm_start=True).fit(X, y).fit(X[:100], y[:100])
+    assert np.array_equal(model.coef_, StreamtronClassifier().fit(X[:100], y[:100]).coef_)
+
+
+# --- partial_fit ---
+
+
+def test_the_first_partial_fit_is_a_fit() -> None:
+    X, y = _rows(classes=3)
+    whole = StreamtronClassifier().fit(X, y)
+    part = StreamtronClassifier().partial_fit(X, y, classes=[2, 1, 0])
+    assert np.array_equal(part.coef_, whole.coef_)
+    assert part.certificate_ == whole.certificate_
+
+
+def test_the_upper_bound_after_partial_fits_holds_for_all_rows_and_is_not_idle() -> None:
+    X, y = _rows(n=2000)
+    weights = np.random.default_rng(2).choice([0.0, 1.0, 2.0], len(y))
+    parts = StreamtronClassifier()
+    for rows in np.array_split(np.arange(len(y)), 8):
+        parts.partial_fit(X[rows], y[rows], classes=[0, 1], sample_weight=weights[rows])
+    whole = StreamtronClassifier(tol=1e-9).fit(X, y, sample_weight=weights)
+    best = whole.certificate_["primal_margin"]
+    assert best * (1 - 1e-9) <= parts.certificate_["upper_bound"] <= 1.1 * best
+    assert parts.certificate_["rows_scanned"] == np.count_nonzero(weights)
+    assert parts.n_iter_ > 1
+
+
+def test_no_lower_bound_is_claimed_for_rows_that_are_gone() -> None:
+    X, y = _rows(n=200)
+    model = StreamtronClassifier().fit(X[:100], y[:100]).partial_fit(X[100:], y[100:])
+    proven = model.certificate_
+    assert proven["rows_scanned"] == 200
+    assert "all 200 rows" in proven["covers"]
+    assert proven["primal_margin"] is proven["directional_margin"] is None
+    assert proven["relative_duality_gap"] is None
+
+
+@pytest.mark.parametrize("by_label", [False, True])
+def test_weights_learned_in_parts_come_near_the_optimum_of_all_rows(by_label: bool) -> None:
+    X, y = _rows(n=2000, classes=3)
+    order = np.argsort(y, kind="stable") if by_label else np.arange(len(y))
+    parts, whole = StreamtronClassifier(), StreamtronClassifier().fit(X, y)
+    for rows in np.array_split(order, 10):
+        parts.partial_fit(X[rows], y[rows], classes=[0, 1, 2])
+    excess = np.array(_objectives(parts, X, y)) / np.array(_objectives(whole, X, y)) - 1
+    assert excess.max() < (1.0 if by_label else 0.02)
+
+
+def test_rows_much_longer_than_all_before_are_learned_all_the_same() -> None:
+    X, y = _rows(n=2000)
+    X[100:] *= 1000
+    model = StreamtronClassifier(C=100.0).fit(X[:100], y[:100]).partial_fit(X[100:], y[100:])
+    last = StreamtronClassifier(C=100.0, tol=1e-6).fit(X[100:], y[100:])
+    best = last.certificate_["primal_margin"]
+    assert model.certificate_["upper_bound"] <= 1.1 * best
+    whole = StreamtronClassifier(C=100.0, tol=1e-6).fit(X, y)
+    assert whole.certificate_["primal_margin"] <= model.certificate_["upper_bound"]
+
+
+def test_counting_more_finely_moves_neither_the_bound_nor_its_rounding() -> None:
+    [past] = StreamtronClassifier().fit(*_rows())._past
+    before, b = past.evidence.upper_bound(), past.b
+    past._refine(1000.0 * b)
+    assert past.b == 512.0 * b
+    assert past.evidence.upper_bound() == before
+    past._refine(b)
+    assert past.b == 512.0 * b
+
+
+def test_rows_after_those_on_disk_are_learned_with_the_signs_of_those(tmp_path: Path) -> None:
+    X, y = _rows(n=400)
+    for name, flipped in (("a", y), ("b", 1 - y)):  # another label comes first
+        root = _write_shards(X[:300], flipped[:300], tmp_path / name, shards=1, base=1)
+        model = StreamtronClassifier().fit_shards(root)
+        assert model.score(X, flipped) > 0.7
+        model.partial_fit(X[300:], flipped[300:])
+        memory = StreamtronClassifier().fit(X[:300], flipped[:300])
+        memory.partial_fit(X[300:], flipped[300:])
+        assert np.array_equal(model.coef_, memory.coef_)
+        assert model.certificate_["upper_bound"] == memory.certificate_["upper_bound"]
+
+
+def test_a_row_of_weight_zero_is_as_if_it_were_not_there() -> None:
+    X, y = _rows()
+    weights = np.random.default_rng(2).choice([0.0, 1.0, 2.0], 200)
+    without, present = StreamtronClassifier().fit(X[:200], y[:200]), np.flatnonzero(weights)
+    model = clone(without).fit(X[:200], y[:200])
+    model.partial_fit(X[200:], y[200:], sample_weight=weights)
+    without.partial_fit(X[200:][present], y[200:][present], sample_weight=weights[present])
+    assert np.array_equal(model.coef_, without.coef_)
+    assert model.certificate_ == without.certificate_
+
+
+def test_partial_fit_refuses_what_it_cannot_know() -> None:
+    X, y = _rows(n=20)
+    with pytest.raises(SettingsError, match="classes must be passed"):
+        StreamtronClassifier().partial_fit(X, y)
+    with pytest.raises(SettingsError, match="balanced"):
+        StreamtronClassifier(class_weight="balanced").partial_fit(X, y, classes=[0, 1])
+    with pytest.raises(DataError, match="label 1 is not one of the classes"):
+        StreamtronClassifier().partial_fit(X, y, classes=[0, 2])
+    model = StreamtronClassifier().partial_fit(X, y, classes=[0, 1])
+    with pytest.raises(SettingsError, match="at the first call they were"):
+        model.partial_fit(X, y, classes=[0, 1, 2])
+    with pytest.raises(SettingsError, match="makes ρ 0"):
+        model.set_params(fit_intercept=False).partial_fit(X, y)
+
+
+def test_a_first_part_may_lack_a_class() -> None:
+    X, y = _rows(n=600)
+    model = StreamtronClassifier().partial_fit(X[y == 1], y[y == 1], classes=[0, 1])
+    assert np.all(model.predict(X[y == 1]) == 1)
+    model.partial_fit(X, y)
+    assert model.score(X, y) > 0.7
