@@ -304,10 +304,10 @@ def test_the_dual_does_not_fall_where_a_refinement_and_newtons_method_come_to_no
         rough = scene(seed, b=2.0, C=50.0)
         rough.solve(1e-1, 200)
         warm = scene(seed, b=2.0, C=50.0, counts=rough.counts.tolist())
-        assert warm.solve(1e-3, 40).b == 2.0
+        b = warm.solve(1e-3, 40).b
         for mini_epochs in (8, 9, 10, 15):
-            place = scene(seed, b=2.0, C=50.0, counts=warm.counts.tolist())
-            before = place.objective(2.0)
+            place = scene(seed, b=b, C=50.0, counts=warm.counts.tolist())
+            before = place.objective(b)
             found = place.solve(1e-4, mini_epochs)
             assert place.objective(found.b) >= before * (1 - 1e-9)
 
@@ -350,7 +350,7 @@ def test_a_refinement_multiplies_counts_a_and_b_and_leaves_the_bounds_alone() ->
     dual, solver = place.dual, place.solver
     before = (solver.counts.copy(), dual.w.copy(), dual.steps, dual.upper_bound, dual.objective)
     b = solver.rule.b
-    assert solver._refine()
+    assert solver._refine(10)
     assert solver.counts.tolist() == (10 * before[0]).tolist()
     assert dual.w.tolist() == pytest.approx((10 * before[1]).tolist())
     assert (solver.rule.b, solver.found.b, dual.steps) == (10 * b, 10 * b, 10 * before[2])
@@ -362,7 +362,7 @@ def test_rows_solved_in_part_keep_their_resolution_for_others_counts_are_not_at_
     place = scene(0, 60, b=20.0)
     found = place.solve(1e-9)
     before = place.solver.counts.tolist()
-    assert not place.solver._refine()
+    assert not place.solver._refine(10)
     assert place.solver.counts.tolist() == before
     assert found.b == place.solver.rule.b == 20.0
 
@@ -379,7 +379,7 @@ def test_counts_are_never_refined_beyond_what_they_can_hold() -> None:
     place = scene(0, b=1e7)
     place.solve(1e-3)
     for _ in range(12):
-        place.solver._refine()
+        place.solver._refine(10)
     assert 0 < place.solver.counts.max() <= 1 << 28
     assert place.dual.steps == place.solver.counts.sum(dtype=np.int64)
 

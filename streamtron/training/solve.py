@@ -14,8 +14,9 @@ from streamtron.training import newton
 from streamtron.training.active_set import ActiveSet
 from streamtron.training.dual import Dual, Rule
 
-LIVE_VISITS = 4
-"""Mini-epochs over the rows that moved or have a count, to one over all rows in memory."""
+LIVE_VISITS = (4, 8, 16, 32)
+"""Visits of the rows that moved or have a count, to one of all rows in memory: in the first round,
+the second, … and the last for all rounds after. Parts have the first number always."""
 
 PATIENCE = 3.0
 """Rounds of mini-epochs that may be missing, at the rate of the last, before Newton takes over."""
@@ -32,8 +33,8 @@ RELAXATION = 1.25
 LARGEST_COUNT = float(1 << 29)
 """Counts that Newton's method makes stay below this: visits then have room to 2³¹."""
 
-REFINEMENT = 10
-"""Counts, a and b are scaled by this where the resolution is the limit."""
+REFINEMENT = (10, 1000)
+"""Counts, a and b are scaled by at least and at most this where the resolution is the limit."""
 
 Vector = NDArray[np.float64]
 
@@ -105,7 +106,8 @@ class Solver:
 
     The problem: ½‖v − v₀‖² + Σ C_i max(0, 1 − m_i(v))² with v₀ the other rows' part of a, over b.
 
-    Rounds of one mini-epoch over all rows and LIVE_VISITS over those that moved or have a count.
+    Rounds of one mini-epoch over all rows and LIVE_VISITS over those that moved or have a count,
+    which are often few: mini-epochs are counted by what they visit.
     The primal candidate is the average of a over the later mini-epochs, far better than the last
     a; the dual is a itself. No clock decides anything.
 
@@ -142,6 +144,8 @@ class Solver:
         self.found = Solution(rule.b)
         self.total = np.zeros(len(dual.w) + 1)
         self.summed = 0
+        self.visits = 0
+        self.visited = 0.0  # in mini-epochs over all rows held
         if delta2 is not active.delta2:
             self._sum_afresh()  # the carried ‖a‖ is of another Δ
         if best is not None:
@@ -157,14 +161,17 @@ class Solver:
             self._try(dual.augmented(dual.scale))
             self._newton(target)
             self._measure()
-        while found.gap > target and found.mini_epochs < mini_epochs:
-            moved = self._round(mini_epochs)
+        schedule = LIVE_VISITS if self.others is None else LIVE_VISITS[:1]
+        rounds = 0
+        while found.gap > target and self.visited + 1.0 <= mini_epochs:
+            moved = self._round(schedule[min(rounds, len(schedule) - 1)], mini_epochs)
+            rounds += 1
             self._try(self.total / self.summed)
             self._measure()
             if found.gap <= target:
                 break
-            if not moved:
-                if not self._refine():
+            if not moved and not self._last_round(mini_epochs):
+                if not self._refine(self._finer(target)):
                     break
             elif self._hopeless(gaps, target, mini_epochs):
                 self._newton(target)
@@ -220,21 +227,24 @@ class Solver:
         """Whether visits alone will not do: too slow, or too few mini-epochs are left."""
         if self.found.newton > 1:
             return False
-        if self.found.mini_epochs + LIVE_VISITS >= mini_epochs:
+        if self._last_round(mini_epochs):
             return True
         return len(gaps) > 1 and _crawls(gaps[-1], self.found.gap, target)
 
-    def _round(self, mini_epochs: int) -> bool:
+    def _round(self, visits: int, mini_epochs: int) -> bool:
         """One mini-epoch over all rows, some over the live ones; whether anything moved."""
         erred = np.zeros(len(self.active), dtype=np.uint8)
         before = self.dual.updates
         self._mini_epoch(self.shuffle(len(self.active)), erred)
         moved = self.dual.updates > before
         live = np.flatnonzero((erred != 0) | (self.counts > 0))
-        if self.summed >= self.found.mini_epochs // 2:
-            self.total[:] = 0.0  # the average is of the later half of all mini-epochs
+        if self.summed >= self.visits // 2:
+            self.total[:] = 0.0  # the average is of the later half of all visits
             self.summed = 0
-        for _ in range(min(LIVE_VISITS, mini_epochs - self.found.mini_epochs)):
+        share = len(live) / len(self.active)
+        for _ in range(visits):
+            if self.visited + share > mini_epochs:
+                break
             self._mini_epoch(live[self.shuffle(len(live))], erred)
         if not self.summed:
             self._remember()
@@ -245,7 +255,9 @@ class Solver:
         self.dual.visit(
             self.rule, active.rows, positions, active.signs, self.delta2, self.counts, erred
         )
-        self.found.mini_epochs += 1
+        self.visits += 1
+        self.visited += len(positions) / len(active)
+        self.found.mini_epochs = math.ceil(self.visited)
         self._remember()
 
     def _remember(self) -> None:
@@ -286,21 +298,31 @@ class Solver:
             rho,
             self.found.v,
             self._center(),
-            target,
+            0.9 * target,
             proven=self.exact or self._few_columns() or self.found.newton > 0,
         )
         self.found.newton += 1
         self._try(v)
         dual = 2.0 * self.cost * np.maximum(0.0, 1.0 - margins)
-        self._coarsen(float(dual.max(initial=0.0)))
+        if self.others is None:
+            self._choose_resolution(dual, target)
         self.counts[:] = np.minimum(np.floor(self.rule.b * dual + 0.5), kernels.COUNT_MAX)
         self._sum_afresh()
 
-    def _coarsen(self, largest: float) -> None:
-        """A coarser resolution where the largest dual, at the present one, is beyond counts."""
-        if self.others is None and self.rule.b * largest > LARGEST_COUNT:
-            self.rule = replace(self.rule, b=LARGEST_COUNT / largest)
-            self.found.b = self.rule.b
+    def _choose_resolution(self, dual: Vector, target: float) -> None:
+        """b for counts b α, rounded: fine enough that rounding costs under a tenth of the target
+        (‖Σ δ_k y_k‖² is about Σ q_k / 12), coarse enough that no count passes LARGEST_COUNT."""
+        squares = np.empty(len(dual))
+        kernels.squared_norms(self.active.rows, squares)
+        squares += self.rule.rho**2 + self.delta2
+        error = float(kernels.dot(squares, (dual > 0.0).astype(np.float64))) / 24.0
+        b = max(self.rule.b, math.sqrt(10.0 * error / (target * self.found.primal)))
+        largest = float(dual.max(initial=0.0))
+        if b * largest > LARGEST_COUNT:
+            b = LARGEST_COUNT / largest
+        if b != self.rule.b:
+            self.rule = replace(self.rule, b=b)
+            self.found.b = b
             self.total[:] = 0.0  # the average was of another b
             self.summed = 0
 
@@ -317,12 +339,20 @@ class Solver:
             steps += others.steps
         self.dual.settle(held[:-1].copy(), float(held[-1]), extension, steps)
 
-    def _refine(self) -> bool:
+    def _last_round(self, mini_epochs: int) -> bool:
+        return self.visited + 2.0 > mini_epochs
+
+    def _finer(self, target: float) -> int:
+        """How much finer the resolution must be for the target: the gap falls with 1/b²."""
+        wanted = math.sqrt(max(self.found.gap, 0.0) / target)
+        return round(min(max(wanted, REFINEMENT[0]), REFINEMENT[1]))
+
+    def _refine(self, factor: int) -> bool:
         """A finer resolution: counts, a and b times a whole number, nothing lost. Only where the
         counts of all rows are at hand."""
         if self.others is not None:
             return False
-        factor = self.dual.rescale(self.counts, REFINEMENT)
+        factor = self.dual.rescale(self.counts, factor)
         self.rule = replace(self.rule, b=self.rule.b * factor)
         self.found.b = self.rule.b
         return factor > 1
