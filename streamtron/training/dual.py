@@ -83,6 +83,15 @@ class Dual:
         """t/b − ‖a‖²/(2b²): the dual at the scale 1/b."""
         return self.steps / b - 0.5 * self.sq_norm / b**2
 
+    def estimated_primal(self) -> float:
+        """½ s₀² ‖w‖² + the loss of the rows visited since ``forget_loss``: no bound, for a moved."""
+        weights = float(self.scalars[kernels.SQ_NORM] - self.scalars[kernels.EXTENSION])
+        return 0.5 * self.scale**2 * weights + float(self.scalars[kernels.LOSS])
+
+    def forget_loss(self) -> None:
+        """Begin a new estimate."""
+        self.scalars[kernels.LOSS] = 0.0
+
     def augmented(self, scale: float) -> NDArray[np.float64]:
         """scale · (w, w_bias), shape (columns + 1,)."""
         return scale * np.append(self.w, self.bias)

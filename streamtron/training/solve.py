@@ -164,7 +164,7 @@ class Solver:
         schedule = LIVE_VISITS if self.others is None else LIVE_VISITS[:1]
         rounds = 0
         while found.gap > target and self.visited + 1.0 <= mini_epochs:
-            moved = self._round(schedule[min(rounds, len(schedule) - 1)], mini_epochs)
+            moved = self._round(schedule[min(rounds, len(schedule) - 1)], mini_epochs, target)
             rounds += 1
             self._try(self.total / self.summed)
             self._measure()
@@ -231,7 +231,7 @@ class Solver:
             return True
         return len(gaps) > 1 and _crawls(gaps[-1], self.found.gap, target)
 
-    def _round(self, visits: int, mini_epochs: int) -> bool:
+    def _round(self, visits: int, mini_epochs: int, target: float) -> bool:
         """One mini-epoch over all rows, some over the live ones; whether anything moved."""
         erred = np.zeros(len(self.active), dtype=np.uint8)
         before = self.dual.updates
@@ -245,10 +245,17 @@ class Solver:
         for _ in range(visits):
             if self.visited + share > mini_epochs:
                 break
+            self.dual.forget_loss()
             self._mini_epoch(live[self.shuffle(len(live))], erred)
+            if self.others is None and self._looks_solved(target):
+                break
         if not self.summed:
             self._remember()
         return moved
+
+    def _looks_solved(self, target: float) -> bool:
+        """Whether the loss seen in passing promises that the round may end: an estimate."""
+        return self.dual.objective >= (1.0 - target) * self.dual.estimated_primal()
 
     def _mini_epoch(self, positions: NDArray[np.int64], erred: NDArray[np.uint8]) -> None:
         active = self.active
