@@ -84,7 +84,7 @@ class Dual:
         return self.steps / b - 0.5 * self.sq_norm / b**2
 
     def estimated_primal(self) -> float:
-        """½ s₀² ‖w‖² + the loss of the rows visited since ``forget_loss``: no bound, for a moved."""
+        """½ s₀² ‖w‖² + the loss of rows visited since ``forget_loss``: no bound, as a moved."""
         weights = float(self.scalars[kernels.SQ_NORM] - self.scalars[kernels.EXTENSION])
         return 0.5 * self.scale**2 * weights + float(self.scalars[kernels.LOSS])
 
