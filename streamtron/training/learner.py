@@ -211,7 +211,7 @@ class Learner:
         if self.mode == "scan":
             self._count_epoch()
         if self.stage.brief:
-            self._next_stage("its bracket is known")
+            self._next_stage(stages.why_next(self.plan, self.stage_number, self.settings))
         self._train_in_memory()
         self.mode = "train" if self.settings.faithful or self.overflowed else "scan"
 
@@ -368,7 +368,7 @@ class Learner:
             if self.mode == "scan" or not len(self.active):
                 return
             if self.stage.brief:
-                self._next_stage("its bracket is known")
+                self._next_stage(stages.why_next(self.plan, self.stage_number, self.settings))
             self._train_in_memory()
             self.active.clear()
 

@@ -84,6 +84,20 @@ def promised_gap(epsilon: float) -> float:
     return 1.0 - theory.promised_fraction_length(epsilon, ACCURACY) ** 2
 
 
+def why_next(plan: tuple[Stage, ...], number: int, settings: Settings) -> str:
+    """Why auto leaves a stage, and why it passes over ε = 0.1 where it does.
+
+    Examples
+    --------
+    >>> settings = Settings()
+    >>> why_next(plan(settings), 0, settings)
+    'its bracket is known; 0.1 left out: it promises a gap of 0.24'
+    """
+    if number == 0 and settings.stages is None and plan[1].unlearn:
+        return f"its bracket is known; 0.1 left out: it promises a gap of {promised_gap(0.1):.2g}"
+    return "its bracket is known"
+
+
 def b_scale(epsilon: float, settings: Settings, radius: float) -> float:
     """What b is relative to: R^(1+ε) for the length variant, R² for steps."""
     return radius ** (1.0 + epsilon) if settings.variant == "length" else radius**2
