@@ -29,7 +29,6 @@ from streamtron.training.learner import Learner
 SEARCH_TOLERANCE = 1e-4
 """The search for an upper bound ends early once its own gap is this small."""
 
-
 SCALED = 0.25
 """Best scales from this to its inverse are known well after one scan."""
 
@@ -78,7 +77,8 @@ def certify(
 
     With a witness: one reading. Without: one reading for the primal margin and the best scale,
     one that turns slacks into counts, then mini-epochs and frozen scans, at most ``readings`` more
-    in all, for the upper bound.
+    in all, for the upper bound. Weights whose best scale is far from 1 (a perceptron's, say) take
+    further scans, at most RESCANS, before the search begins.
 
     Parameters
     ----------
