@@ -21,7 +21,7 @@ from typing import Any
 import measure
 import ours
 import peers
-from data import generated, load, write_libsvm
+from data import add_data_arguments, data_sets, load, need_data, write_libsvm
 from problem import Data, Problem
 
 from streamtron.config import Settings, parse_size
@@ -385,9 +385,7 @@ def draw(case: dict[str, Any], path: Path) -> None:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("data", nargs="*", help="files or directories: libsvm text (.xz too)")
-    parser.add_argument("--generate", type=int, metavar="ROWS", help="a generated corpus as well")
-    parser.add_argument("--columns", type=int, default=30_000, help="of the generated corpus")
+    add_data_arguments(parser)
     parser.add_argument("--C", type=float, nargs="+", default=[0.5, 50.0])
     parser.add_argument("--rho", type=float, default=1.0, help="the augmentation; 0 = no bias")
     parser.add_argument("--tol", type=float, nargs="+", default=[1e-2, 1e-3])
@@ -404,8 +402,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         options.generate, options.columns = 300, 400
         options.C, options.tol = options.C[:1], options.tol[:1]
         options.repeats, options.passes, options.svc_rows = 1, 4, 40
-    if not options.data and not options.generate:
-        parser.error("name a file, or give --generate ROWS")
+    need_data(parser, options)
     return options
 
 
@@ -416,11 +413,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     measure.print_machine(found)
     cases = []
     with ExitStack() as stack:
-        paths = list(options.data)
-        if options.generate:
-            corpus = generated(options.generate, options.columns, seed=0)
-            paths.append(stack.enter_context(corpus))
-        for path in paths:
+        for path in data_sets(options, stack):
             cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="streamtron-bench-"))
             data = load([path])
             ours.fill_cache([path], cache)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import lzma
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,28 @@ from scipy import sparse
 
 from streamtron.shards import open_shards
 from streamtron.shards.corpus import generate
+
+
+def add_data_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that name what is measured: files, a generated corpus, or both."""
+    parser.add_argument("data", nargs="*", help="files or directories: libsvm text (.xz too)")
+    parser.add_argument("--generate", type=int, metavar="ROWS", help="a generated corpus as well")
+    parser.add_argument("--columns", type=int, default=30_000, help="of the generated corpus")
+
+
+def need_data(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuse to measure nothing."""
+    if not options.data and not options.generate:
+        parser.error("name a file, or give --generate ROWS")
+
+
+def data_sets(options: argparse.Namespace, stack: ExitStack) -> list[str]:
+    """The paths to measure; a generated corpus lives as long as ``stack``."""
+    paths = list(options.data)
+    if options.generate:
+        corpus = generated(options.generate, options.columns, seed=0)
+        paths.append(stack.enter_context(corpus))
+    return paths
 
 
 def load(paths: list[str]) -> Data:

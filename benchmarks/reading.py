@@ -21,7 +21,7 @@ from typing import Any
 import measure
 import numpy as np
 import peers
-from data import generated, load, plain_text
+from data import add_data_arguments, data_sets, load, need_data, plain_text
 
 from streamtron.chunk import Chunk
 from streamtron.errors import StreamtronError
@@ -313,17 +313,14 @@ def measure_file(path: str, repeats: int) -> dict[str, Any]:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("data", nargs="*", help="files or directories: libsvm text (.xz too)")
-    parser.add_argument("--generate", type=int, metavar="ROWS", help="a generated corpus as well")
-    parser.add_argument("--columns", type=int, default=30_000, help="of the generated corpus")
+    add_data_arguments(parser)
     parser.add_argument("--repeats", type=int, default=5, help="timed runs of each, in turn")
     parser.add_argument("--results", type=Path, default=measure.RESULTS, help="where they go")
     parser.add_argument("--tiny", action="store_true", help="does it run at all? some seconds")
     options = parser.parse_args(arguments)
     if options.tiny:
         options.generate, options.columns, options.repeats = 300, 400, 1
-    if not options.data and not options.generate:
-        parser.error("name a file, or give --generate ROWS")
+    need_data(parser, options)
     return options
 
 
@@ -334,11 +331,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     measure.print_machine(machine)
     found = []
     with ExitStack() as stack:
-        paths = list(options.data)
-        if options.generate:
-            corpus = generated(options.generate, options.columns, seed=0)
-            paths.append(stack.enter_context(corpus))
-        for path in paths:
+        for path in data_sets(options, stack):
             one = measure_file(path, options.repeats)
             title = f"{one['data']}: {one['rows']:,} rows, {one['nonzeros']:,} nonzeros"
             show(f"{title}; text, parsed", "ours", one["text"])
