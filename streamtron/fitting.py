@@ -194,7 +194,7 @@ def _conclude(source: ShardSource, learner: Learner, settings: Settings, seconds
         "stages": [stage.to_dict() for stage in learner.reports],
         "certificate": certificate,
     }
-    counts = learner.counts[: source.rows]
+    counts = learner.counts.dense(source.rows or 0)
     return Outcome(model, report, learner.finished, counts, source.manifest)
 
 

@@ -37,7 +37,7 @@ class Found(NamedTuple):
         assert learner.certificate is not None
         assert learner.finished is not None
         past = Past.of(learner, columns, sign)
-        counts = learner.counts[:rows].copy()
+        counts = learner.counts.dense(rows)
         return cls(past, learner.certificate, counts, learner.full_epochs, learner.finished)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,8 @@ from streamtron.chunk import Chunk, Label, Rows
 from streamtron.config import Settings, format_size
 from streamtron.errors import DataError, SettingsError
 from streamtron.training import order, stages
-from streamtron.training.active_set import ActiveSet
+from streamtron.training.active_set import ActiveSet, Pool
+from streamtron.training.counts import Counts
 from streamtron.training.dual import Dual, Rule
 from streamtron.training.frozen import Frozen
 from streamtron.training.report import StageReport
@@ -52,6 +54,8 @@ class Learner:
     ----------
     settings : what to solve and how.
     labels, class_weights, positive : see ``TargetRule``.
+    pool : where rows are held as long as all are, so that learners in company hold them once;
+        None = its own.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class Learner:
         labels: Sequence[Label] = (),
         class_weights: Mapping[Label, float] | None = None,
         positive: Label | None = None,
+        pool: Pool | None = None,
     ) -> None:
         self.settings = settings
         self.targets = TargetRule(settings.delta2, labels, class_weights, positive)
@@ -70,8 +75,9 @@ class Learner:
         self.finished: str | None = None
 
         self.dual = Dual()
-        self.counts = np.zeros(0, dtype=np.int32)
+        self.counts = Counts()
         self.active = ActiveSet(settings.active_set)
+        self.pool = Pool() if pool is None else pool
         self.sq_radius = 0.0
         self.least_delta2 = math.inf
         self.rows_met = 0
@@ -113,6 +119,14 @@ class Learner:
         """Whether the active set holds every row there is."""
         return self.holding_all and self.reading > 0
 
+    def twin(self, positive: Label) -> Learner:
+        """A learner of another class that has met the same rows, all of them the rest so far."""
+        rows = self.active.twin()
+        as_they_are = {id(one): one for one in (self.settings, self.pool, self.targets.labels)}
+        twin = copy.deepcopy(self, as_they_are | {id(self.active): rows})
+        twin.targets.positive = positive
+        return twin
+
     # --- starting from weights ---
 
     def adopt(
@@ -125,7 +139,7 @@ class Learner:
         self.mode = "scan"
         self.holding_all = False
         if counts is not None:
-            self.counts = counts
+            self.counts.put(np.arange(len(counts)), counts)
 
     def seed(self, chunk: Chunk, w: NDArray[np.float64], bias: float, scale: float) -> None:
         """Counts of one chunk from the slacks of weights: c_k = b · slack_k / Δ_k², rounded.
@@ -137,7 +151,7 @@ class Learner:
             chunk.rows, targets.signs, targets.delta2, rho, bias, w, scale, self.b,
             counts, dual.w, dual.scalars, dual.tallies,
         )  # fmt: skip
-        self.counts[targets.numbers] = counts
+        self.counts.put(targets.numbers, counts)
         self._hold(chunk.rows, np.flatnonzero(counts), targets)
 
     def begin_seeding(self) -> None:
@@ -173,17 +187,23 @@ class Learner:
             self.frozen = Frozen(self.dual.w, self.dual.bias, self.dual.scale, self._threshold())
         self._watching = watching
 
-    def take(self, chunk: Chunk, positions: NDArray[np.int64]) -> None:
-        """Digest one chunk of the reading, its rows visited in the order of ``positions``."""
+    def take(
+        self,
+        chunk: Chunk,
+        positions: NDArray[np.int64],
+        squares: NDArray[np.float64] | None = None,
+    ) -> None:
+        """Digest one chunk of the reading, its rows visited in the order of ``positions``;
+        ``squares`` are its ``square_lengths``, if they are at hand."""
         targets = self.targets(chunk)
         if self.reading == 0:
-            self._meet(chunk, targets)
+            self._meet(chunk, targets, square_lengths(chunk) if squares is None else squares)
             if self.stage_number < 0 and self.sq_radius > 0.0:
                 self._begin_stage()
         frozen = self.frozen
         if frozen is not None:
             called = frozen.scan(
-                chunk.rows, targets, self.counts[targets.numbers], self.settings.rho
+                chunk.rows, targets, self.counts.take(targets.numbers), self.settings.rho
             )
             calm = self.mode == "scan" or not (self._watching or frozen.anybody_called)
             if calm:
@@ -262,11 +282,12 @@ class Learner:
             upper = self.reports[-1].paper_upper_bound
         self.b = stages.choose_b(stage, self.settings, radius, upper, self.least_delta2)
         if stage.unlearn and self.dual.steps:
-            self.dual.rescale(self.counts, round(self.b * self.dual.scale))
+            factor = round(self.b * self.dual.scale)
+            self.counts.scale(self.dual.rescale(self.counts.largest(), factor))
             self.cold = False
         elif self.dual.steps:
             self.dual.restart()
-            self.counts[:] = 0
+            self.counts.clear()
             self.cold = True
         self.reports.append(StageReport.begin(stage, self.settings, self.b, self.dual.updates))
 
@@ -292,23 +313,18 @@ class Learner:
 
     def measure(self, chunk: Chunk) -> None:
         """A first reading for R, where the procedure wants b fixed from all rows."""
-        self._meet(chunk, self.targets(chunk))
+        self._meet(chunk, self.targets(chunk), square_lengths(chunk))
 
-    def _meet(self, chunk: Chunk, targets: Targets) -> None:
-        """Rows not seen before: room for their columns and counts, and R."""
-        rows, columns = int(targets.numbers[-1]) + 1, chunk.width
+    def _meet(self, chunk: Chunk, targets: Targets, squares: NDArray[np.float64]) -> None:
+        """Rows not seen before: room for their columns, and R."""
+        columns = chunk.width
         if columns > len(self.dual.w):
             columns = _room(columns, len(self.dual.w))
             self.dual.widen(columns)
             if self.frozen is not None:
                 self.frozen.widen(columns)
-        if rows > len(self.counts):
-            self.counts.resize(_room(rows, len(self.counts)), refcheck=False)
-        squares = np.empty(len(chunk))
-        kernels.squared_norms(chunk.rows, squares)
-        squares += self.settings.rho**2 + targets.delta2
         present = targets.signs != 0
-        squares = squares[present]
+        squares = (squares + (self.settings.rho**2 + targets.delta2))[present]
         if not len(squares):
             return
         if not self.settings.hard:
@@ -333,17 +349,27 @@ class Learner:
         return float(self.b * by**exponent)
 
     def _train(self, rows: Rows, positions: NDArray[np.int64], targets: Targets) -> None:
-        counts = self.counts[targets.numbers]
+        counts = self.counts.take(targets.numbers)
         erred = np.zeros(len(counts), dtype=np.uint8)
         self.dual.visit(self.rule, rows, positions, targets.signs, targets.delta2, counts, erred)
-        self.counts[targets.numbers] = counts
-        if self.settings.faithful:
-            wanted = erred != 0
-        elif self.holding_all:
-            wanted = targets.signs != 0
-        else:
-            wanted = (erred != 0) | (counts > 0)
+        self.counts.put(targets.numbers, counts)
+        if self.holding_all and self._share(rows, targets):
+            return
+        wanted = erred != 0
+        if not self.settings.faithful:
+            wanted |= counts > 0
         self._hold(rows, np.flatnonzero(wanted), targets)
+
+    def _share(self, rows: Rows, targets: Targets) -> bool:
+        """Hold all rows of a chunk if there is room; from the first that finds none on, only those
+        that matter are held."""
+        if self.complete:
+            return True
+        if self.active.share(self.pool, rows, targets.numbers, targets.signs, targets.delta2):
+            return True
+        self.holding_all = False
+        self._drop_idle_rows()
+        return False
 
     def _hold(self, rows: Rows, chosen: NDArray[np.int64], targets: Targets) -> None:
         """Copy rows to the active set. Where it is full, while training: it is solved at once
@@ -360,10 +386,6 @@ class Learner:
                     f"the active set is over its budget of {format_size(self.active.budget)}, and "
                     "--faithful keeps every misclassified row. Give a larger --active-set."
                 )
-            if self.holding_all:
-                self.holding_all = False
-                self._drop_idle_rows()
-                continue
             self.overflowed = True
             if self.mode == "scan" or not len(self.active):
                 return
@@ -375,11 +397,13 @@ class Learner:
     def _drop_idle_rows(self) -> None:
         """From now on only rows with a count, or near or below the threshold, are held."""
         active = self.active
+        if not len(active):
+            return
         found = np.empty(len(active))
         kernels.margins(
             active.rows, active.signs, self.settings.rho, self.dual.augmented(1.0), found
         )
-        counts = self.counts[active.numbers]
+        counts = self.counts.take(active.numbers)
         found += active.delta2 * counts
         active.retain(np.flatnonzero((counts > 0) | (found <= NEAR * self._threshold())))
 
@@ -389,12 +413,12 @@ class Learner:
         """Solve the rows held, or give them up to N_ep mini-epochs, as the stage has it."""
         if not len(self.active):
             return
-        counts = self.counts[self.active.numbers]
+        counts = self.counts.take(self.active.numbers)
         if self.stage.unlearn and not (self.settings.hard and self.overflowed):
             self._solve(counts)
         else:
             self._visit_active_set(counts)
-        self.counts[self.active.numbers] = counts
+        self.counts.put(self.active.numbers, counts)
 
     def _solve(self, counts: NDArray[np.int32]) -> None:
         if self.settings.hard:
@@ -507,6 +531,13 @@ class Learner:
         if not self._watching:
             seen = frozen.evidence
             self.dual.settle(seen.fresh, seen.fresh_bias, seen.sq_extension, seen.steps)
+
+
+def square_lengths(chunk: Chunk) -> NDArray[np.float64]:
+    """‖x_k‖² of every row of a chunk."""
+    squares = np.empty(len(chunk))
+    kernels.squared_norms(chunk.rows, squares)
+    return squares
 
 
 def _room(needed: int, there: int) -> int:

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from streamtron.chunk import Chunk, Label
 
+NOT_MET = -2
+"""No row's code: −1 is that of a row without a label."""
+
 
 @dataclass(frozen=True, slots=True)
 class Targets:
@@ -46,7 +49,7 @@ class TargetRule:
     def __call__(self, chunk: Chunk) -> Targets:
         """The chunk's targets."""
         numbers = np.concatenate([np.arange(a, z, dtype=np.int64) for a, z in chunk.ranges])
-        plus = 0 if self.positive is None else list(self.labels).index(self.positive)
+        plus = 0 if self.positive is None else _code(self.labels, self.positive)
         signs = np.where(chunk.codes == plus, np.int8(1), np.int8(-1))
         delta2 = np.full(len(chunk), self.delta2)
         weights = chunk.weights
@@ -58,3 +61,8 @@ class TargetRule:
             signs[weights == 0.0] = 0
             delta2 = delta2 / np.where(weights == 0.0, 1.0, weights)
         return Targets(numbers, signs, delta2)
+
+
+def _code(labels: Sequence[Label], label: Label) -> int:
+    """The label's code; one that no row has if it was not met yet."""
+    return labels.index(label) if label in labels else NOT_MET
