@@ -84,3 +84,24 @@ def test_after_clear_all_are_0() -> None:
     counts.clear()
     assert counts.dense(10).tolist() == [0] * 10
     assert counts.nbytes == 0
+
+
+@prove
+@given(st.dictionaries(row_numbers, st.integers(0, 2**31 - 1), max_size=20))
+def test_gaps_and_counts_tell_all(given_now: dict[int, int]) -> None:
+    counts = Counts()
+    put(counts, given_now)
+    gaps, values = counts.gaps()
+    again = Counts.of_gaps(gaps, values)
+    assert again.dense(6 * PAGE).tolist() == counts.dense(6 * PAGE).tolist()
+    assert np.cumsum(gaps).tolist() == sorted(k for k, count in given_now.items() if count)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "counts"),
+    [([1, 2], [1]), ([1], [0]), ([1], [-3]), ([1, 0], [1, 1])],
+    ids=["one missing", "a count of 0", "a negative count", "a row twice"],
+)
+def test_gaps_that_no_counts_have_are_refused(gaps: list[int], counts: list[int]) -> None:
+    with pytest.raises(ValueError, match="not positive int32"):
+        Counts.of_gaps(np.array(gaps, dtype=np.uint32), np.array(counts, dtype=np.int32))

@@ -46,6 +46,11 @@ class Classes:
         """The learner of all classes that are still to come."""
         return self._waiting
 
+    def take_up(self, waiting: Learner) -> None:
+        """Go on with the learner that waited when a run was interrupted."""
+        waiting.targets.positive = NOBODY
+        self._waiting = waiting
+
     def born(self) -> list[Learner]:
         """A learner for every label met since the last call, in the labels' order."""
         newborn = []

@@ -89,6 +89,30 @@ class Counts:
             thin = page if isinstance(page, _Thin) else _thin(page)
             yield number * PAGE + thin.at.astype(np.int64), thin.counts
 
+    def gaps(self) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
+        """Of the rows that have a count, rising: how far each lies behind the one before (the
+        first: behind row 0), and the counts."""
+        found = list(self.nonzero())
+        numbers = np.concatenate([np.zeros(1, dtype=np.int64), *(numbers for numbers, _ in found)])
+        counts = np.concatenate([np.zeros(0, dtype=np.int32), *(counts for _, counts in found)])
+        return np.diff(numbers).astype(np.uint32), counts
+
+    @classmethod
+    def of_gaps(cls, gaps: NDArray[np.uint32], counts: NDArray[np.int32]) -> Counts:
+        """The counts that ``gaps`` tells of.
+
+        Raises
+        ------
+        ValueError : counts that are not positive int32, one a gap; a row named twice.
+        """
+        right = gaps.dtype == np.uint32 and counts.dtype == np.int32 and gaps.shape == counts.shape
+        # an upper bound holds for counts ≥ 0 alone: one negative count would prove what is false
+        if not right or gaps.ndim != 1 or (counts <= 0).any() or (gaps[1:] == 0).any():
+            raise ValueError("counts that are not positive int32, one a gap")
+        made = cls()
+        made.put(np.cumsum(gaps, dtype=np.int64), counts)
+        return made
+
     def dense(self, rows: int) -> NDArray[np.int32]:
         """Counts of rows 0 … rows − 1, shape (rows,)."""
         return self.take(np.arange(rows, dtype=np.int64))

@@ -225,6 +225,16 @@ class Learner:
             self._conclude(frozen)
             if self.finished:
                 return
+        self._train_on(frozen)
+
+    def go_on(self) -> None:
+        """Take up training after an end that other settings (a smaller tolerance, more epochs)
+        would not have made."""
+        self.finished = None
+        self._train_on(self.frozen)
+
+    def _train_on(self, frozen: Frozen | None) -> None:
+        """What follows a reading that did not end the run."""
         if self.full_epochs >= self.settings.epoch_limit:
             self._stop_at_limit(frozen)
             return

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from operator import methodcaller
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from streamtron.config import Settings
 from streamtron.events import ChunkDone, Listener, ReadingDone, ReadingStarted, StageDone, ignore
 from streamtron.training import order
 from streamtron.training.learner import Learner, square_lengths
+from streamtron.training.state import NOT_BEGUN, Resumed, State
 
 
 class Births(Protocol):
@@ -27,6 +29,19 @@ class Births(Protocol):
 
     def born(self) -> Sequence[Learner]:
         """Learners of the labels met since the last call, as if they had been there all along."""
+        ...
+
+
+class Keeper(Protocol):
+    """Who keeps what a run has come to, so that it can be taken up again."""
+
+    def border(self, state: Callable[[], State]) -> None:
+        """Between two chunks, or two readings: the run can be taken up from here."""
+        ...
+
+    def no_border(self, state: Callable[[], State]) -> AbstractContextManager[None]:
+        """Around work that has no border within and may be long; ``state`` gives a copy of how it
+        began."""
         ...
 
 
@@ -41,6 +56,8 @@ def train(
     *,
     births: Births | None = None,
     threads: int = 1,
+    keeper: Keeper | None = None,
+    resumed: Resumed | None = None,
 ) -> None:
     """Read the data until every learner is finished.
 
@@ -56,50 +73,108 @@ def train(
     learners : changed in place; all share ``settings``' order and seed.
     births : where classes are met as they come; the learners born join those given.
     threads : that learners are spread over; the kernels run without Python's lock.
+    keeper : who is told of every border at which the run can be taken up again.
+    resumed : where a run is taken up; its learners are those given and those that wait.
     """
-    if settings.faithful:
-        for chunk in source.chunks():
-            for learner in learners:
-                learner.measure(chunk)
-    unfinished = [learner for learner in learners if learner.finished is None]
-    reading = 0
     with _workers(threads) as work:
-        while unfinished or (births and reading == 0):
-            newborn = births if reading == 0 else None
-            read(source, unfinished, settings, listen, reading, newborn, work)
-            unfinished = [learner for learner in unfinished if learner.finished is None]
-            reading += 1
+        loop = _Loop(source, list(learners), settings, listen, births, work, keeper)
+        loop.run(resumed)
 
 
-def read(
-    source: ChunkSource,
-    learners: list[Learner],
-    settings: Settings,
-    listen: Listener,
-    reading: int,
-    births: Births | None,
-    work: Work,
-) -> None:
-    """One reading, shown to every learner; ``learners`` grows by those born on the way."""
-    _tell_start(source, reading, learners, listen)
-    told = [_State.of(learner) for learner in learners]
-    waiting = births.waiting if births else ()
-    for learner in (*learners, *waiting):
-        learner.begin_reading(reading)
-    rows = nonzeros = 0
-    for chunk in source.chunks(_groups(source, settings, reading)):
-        if births:
-            learners += births.born()
-        show = _Show(chunk, _positions(chunk, settings, reading), reading == 0)
-        work(show, (*learners, *waiting))
-        rows += len(chunk)
-        nonzeros += chunk.nonzeros
-        listen(ChunkDone(reading, rows, nonzeros))
-    certified = [learner.frozen is not None for learner in learners]
-    told += [_State.newborn()] * (len(learners) - len(told))
-    work(methodcaller("finish_reading"), learners)
-    for learner, before, proven in zip(learners, told, certified, strict=True):
-        _tell_end(reading, learner, before, proven, listen)
+@dataclass(slots=True)
+class _Loop:
+    source: ChunkSource
+    learners: list[Learner]
+    settings: Settings
+    listen: Listener
+    births: Births | None
+    work: Work
+    keeper: Keeper | None
+
+    def run(self, resumed: Resumed | None) -> None:
+        if resumed is None and self.settings.faithful:
+            for chunk in self.source.chunks():
+                for learner in self.learners:
+                    learner.measure(chunk)
+        reading = 0 if resumed is None else resumed.reading
+        if resumed and not resumed.first and (self._unfinished() or resumed.reopened):
+            self._hold_again(resumed)
+            for learner in resumed.reopened:
+                learner.go_on()
+        while self._unfinished() or (self.births and reading == 0):
+            self._read(reading, resumed)
+            reading, resumed = reading + 1, None
+        self._border(reading, NOT_BEGUN)
+
+    def _read(self, reading: int, resumed: Resumed | None) -> None:
+        """One reading, shown to every learner, those included that are born on the way."""
+        learners = self._unfinished()
+        births = self.births if reading == 0 else None
+        waiting = births.waiting if births else ()
+        _tell_start(self.source, reading, learners, self.listen)
+        told = [_State.of(learner) for learner in learners]
+        if resumed is None or resumed.chunks == NOT_BEGUN:
+            for learner in (*learners, *waiting):
+                learner.begin_reading(reading)
+            self._border(reading, 0)
+        rows = nonzeros = number = 0
+        for number, chunk in self._passing(reading, resumed):
+            if births:
+                newborn = births.born()
+                self.learners += newborn
+                learners += newborn
+            show = _Show(chunk, _positions(chunk, self.settings, reading), reading == 0)
+            self.work(show, (*learners, *waiting))
+            rows += len(chunk)
+            nonzeros += chunk.nonzeros
+            self.listen(ChunkDone(reading, rows, nonzeros))
+            self._border(reading, number)
+        told += [_State.newborn()] * (len(learners) - len(told))
+        certified = [learner.frozen is not None for learner in learners]
+        with self._no_border(reading, number):
+            self.work(methodcaller("finish_reading"), learners)
+        for learner, before, proven in zip(learners, told, certified, strict=True):
+            _tell_end(reading, learner, before, proven, self.listen)
+
+    def _passing(self, reading: int, resumed: Resumed | None) -> Iterator[tuple[int, Chunk]]:
+        """The chunks of a reading that are still to be digested, numbered from 1."""
+        done = resumed.chunks if resumed else 0
+        groups = _groups(self.source, self.settings, reading)
+        if groups is not None:
+            yield from enumerate(self.source.chunks(groups[max(done, 0) :]), start=1 + max(done, 0))
+            return
+        for number, chunk in enumerate(self.source.chunks(), start=1):
+            if number > done:
+                yield number, chunk
+            elif resumed and resumed.first:
+                resumed.take(chunk)
+
+    def _hold_again(self, resumed: Resumed) -> None:
+        """Read the rows that were held: all in the data's order, some in that of their reading."""
+        for chunk in self.source.chunks():
+            resumed.take(chunk)
+        if not resumed.complete:
+            begun = resumed.chunks != NOT_BEGUN
+            reading = resumed.reading if begun else resumed.reading - 1
+            groups = _groups(self.source, self.settings, reading) or []
+            for chunk in self.source.chunks(groups[: resumed.chunks if begun else None]):
+                resumed.take(chunk)
+
+    def _unfinished(self) -> list[Learner]:
+        return [learner for learner in self.learners if learner.finished is None]
+
+    def _state(self, reading: int, chunks: int, *, copy: bool = False) -> State:
+        waiting = self.births.waiting if self.births and reading == 0 else ()
+        return State.of(reading, chunks, self.learners, waiting, copy=copy)
+
+    def _border(self, reading: int, chunks: int) -> None:
+        if self.keeper:
+            self.keeper.border(partial(self._state, reading, chunks))
+
+    def _no_border(self, reading: int, chunks: int) -> AbstractContextManager[None]:
+        if self.keeper is None:
+            return nullcontext()
+        return self.keeper.no_border(partial(self._state, reading, chunks, copy=True))
 
 
 class _Show:
