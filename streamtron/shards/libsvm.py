@@ -1,9 +1,8 @@
 """libsvm text into pieces: bytes are unpacked, cut into whole lines, parsed by a kernel, checked.
 
-A line is ``label column:value column:value …``, where a row may have several labels
-``label,label column:value …`` or, none, only its pairs. ``#`` begins a comment; ``qid:3`` after the label
-and blank lines are skipped; a line with only a label is an empty row. What cannot be read right is
-refused, with file and line.
+A line is ``label column:value column:value …``, with ``label,label`` or no label at all where rows
+may have several. ``#`` begins a comment; ``qid:3`` after the label and blank lines are skipped; a
+line with only a label is an empty row. What cannot be read right is refused, with file and line.
 """
 
 from __future__ import annotations
@@ -261,7 +260,8 @@ class _Parser:
     def _deferred(self, *, names: bool) -> NDArray[np.int64]:
         """What the kernel left: the labels where they may be names, or the numbers."""
         deferred = self._buffers.deferred[: self._buffers.found[kernels.DEFERRED]]
-        return deferred[(deferred[:, 0] == kernels.NAMES) == names]
+        chosen: NDArray[np.int64] = deferred[(deferred[:, 0] == kernels.NAMES) == names]
+        return chosen
 
     def _named_labels(self, text: memoryview) -> TextLabels | None:
         if not self._named:
@@ -317,7 +317,7 @@ class _Parser:
         found = self._buffers.found
         kind, at = int(found[kernels.TROUBLE]), int(found[kernels.PLACE])
         if kind != kernels.NOTHING:
-            sentence = _complaint(kind, text, at, self._first_column)
+            sentence = _complaint(kind, text, at, self._first_column, self._weighted)
             yield _Trouble(int(found[kernels.PARSED_LINES]), sentence)
 
 
@@ -360,7 +360,7 @@ def _token(text: memoryview, at: int) -> bytes:
     return _TOKEN.match(text, at)[0]  # type: ignore[index]
 
 
-def _complaint(kind: int, text: memoryview, at: int, first_column: int) -> str:
+def _complaint(kind: int, text: memoryview, at: int, first_column: int, weighted: bool) -> str:
     """What is wrong with the token at ``at``, what was wanted, what to do."""
     token = _token(text, at)
     junk = _JUNK.search(bytes(text[at : at + 1]) if kind == kernels.BAD_END else token)
@@ -372,7 +372,7 @@ def _complaint(kind: int, text: memoryview, at: int, first_column: int) -> str:
             " not binary or UTF-16."
         )
     elif kind == kernels.BAD_LABEL:
-        return _bad_label(token)
+        return _bad_label(token.partition(b":")[0] if weighted else token)
     elif kind == kernels.BAD_WEIGHT:
         return _bad_weight(token)
     elif token.startswith(b"qid:"):
@@ -389,7 +389,7 @@ def _bad_label(token: bytes) -> str:
             f"the row has no label but begins with {word}. Put a label before it; if it is"
             " label:weight, use --weights-in-label."
         )
-    return f"label {word} is no finite decimal number. Write labels like -1, 1 or 2.5."
+    return f"label {word or 'missing'} is no finite decimal number. Write labels like -1, 1 or 2.5."
 
 
 def _bad_weight(token: bytes) -> str:

@@ -127,8 +127,9 @@ class Piece(NamedTuple):
 
     ``codes`` point into ``classes`` (this piece's own table, in order of appearance), -1 = no
     label. Where a row may have several, row i has ``codes[code_offsets[i]:code_offsets[i+1]]``, all
-    different, none of them -1; elsewhere ``code_offsets`` is None. ``values`` is None where all are 1. ``place(i)`` names row i of the piece for a message:
-    ``"part-0007.svm, line 1204"`` or ``"part-0007.parquet, row group 3, row 17"``.
+    different, none of them -1; elsewhere ``code_offsets`` is None. ``values`` is None where all are
+    1. ``place(i)`` names row i of the piece for a message: ``"part-0007.svm, line 1204"`` or
+    ``"part-0007.parquet, row group 3, row 17"``.
     """
 
     indptr: NDArray[np.int64]

@@ -59,9 +59,7 @@ class TextLabels(NamedTuple):
         return None
 
 
-def text_labels(
-    text: NDArray[np.uint8], tokens: NDArray[np.int64], several: bool
-) -> TextLabels:
+def text_labels(text: NDArray[np.uint8], tokens: NDArray[np.int64], several: bool) -> TextLabels:
     """The labels in tokens of text, given as (row, first byte, byte after it) each.
 
     A label is a number if it is written as one, else a name. Refused are what is empty, not
