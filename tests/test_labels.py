@@ -172,7 +172,9 @@ def test_labels_are_numbers_beside_weights_also_with_many_classes(tmp_path: Path
 
 
 def test_names_are_refused_where_nothing_says_that_there_are_any(tmp_path: Path) -> None:
-    assert "label GCAT is no finite decimal number" in refusal(tmp_path, "GCAT 1:1\n", Reading())
+    sentence = refusal(tmp_path, "GCAT 1:1\n", Reading())
+    assert sentence.startswith("x.svm, line 1: label GCAT is no finite decimal number.")
+    assert sentence.endswith("with --multiclass they may be names.")
 
 
 REFUSED = [
@@ -312,6 +314,14 @@ def test_lists_of_booleans_and_lists_of_one_length_are_read(tmp_path: Path, read
     labels = pa.array([[True, False], [False, True], [True, False]], pa.list_(pa.bool_(), 2))
     found = [own for piece in read(tmp_path, labels) for own, _ in rows_of(piece)]
     assert found == [[True, False], [False, True], [True, False]]
+
+
+@BOTH
+def test_lists_that_are_all_empty_are_rows_without_a_label(tmp_path: Path, read: Any) -> None:
+    for type_ in (None, pa.list_(pa.null()), pa.list_(pa.string())):
+        found = read(tmp_path, pa.array([[], [], []], type_))
+        assert [own for piece in found for own, _ in rows_of(piece)] == [[], [], []]
+        assert all(piece.classes == [] for piece in found)
 
 
 @BOTH

@@ -108,12 +108,12 @@ def convert(
 
     Examples
     --------
-    >>> import tempfile
+    >>> import pathlib, tempfile
     >>> row = Piece(np.array([0, 2]), np.array([3, 9], np.uint32), np.array([1, 0.1], np.float32),
     ...             np.array([0], np.int32), [-1.0], None, "line {}".format)
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     written = convert([row], directory, to="libsvm", index_base=0)
-    ...     Path(directory, "part-00000.svm").read_text()
+    ...     pathlib.Path(directory, "part-00000.svm").read_text()
     '-1 4:1 10:0.1\\n'
     >>> written
     Written(rows=1, nonzeros=2, bytes=14)

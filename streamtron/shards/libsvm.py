@@ -372,7 +372,7 @@ def _complaint(kind: int, text: memoryview, at: int, first_column: int, weighted
             " not binary or UTF-16."
         )
     elif kind == kernels.BAD_LABEL:
-        return _bad_label(token.partition(b":")[0] if weighted else token)
+        return _not_a_number(token.partition(b":")[0]) if weighted else _bad_label(token)
     elif kind == kernels.BAD_WEIGHT:
         return _bad_weight(token)
     elif token.startswith(b"qid:"):
@@ -389,7 +389,12 @@ def _bad_label(token: bytes) -> str:
             f"the row has no label but begins with {word}. Put a label before it; if it is"
             " label:weight, use --weights-in-label."
         )
-    return f"label {word or 'missing'} is no finite decimal number. Write labels like -1, 1 or 2.5."
+    return f"{_not_a_number(token)[:-1]}; with --multiclass they may be names."
+
+
+def _not_a_number(token: bytes) -> str:
+    word = shown(token) or "missing"
+    return f"label {word} is no finite decimal number. Write labels like -1, 1 or 2.5."
 
 
 def _bad_weight(token: bytes) -> str:
@@ -423,7 +428,7 @@ def _unfit(what: int, token: bytes, number: float) -> str:
     """Why a well-written number is refused; "" if it is not."""
     infinite = abs(number) == float("inf")
     if what == kernels.LABEL:
-        return _bad_label(token) if infinite else ""
+        return _not_a_number(token) if infinite else ""
     elif what == kernels.WEIGHT:
         return _bad_weight(token) if infinite or number < 0 else ""
     elif abs(number) >= FLOAT32_OVERFLOW:
