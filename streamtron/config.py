@@ -58,6 +58,10 @@ class Settings:
         epoch, every stage run to convergence, tol 0, no epoch limit).
     index_base : number of the first column in text: ``"auto"``, 0 or 1.
     weights_in_label : text labels are written ``label:weight``.
+    multiclass : any number of labels, one a row: a classifier for each, against the rest. Labels in
+        text may be names.
+    multilabel : a row may have several labels or none: ``1,5,7`` in text, a list in Parquet and
+        Arrow. Labels in text may be names.
     label, weight, values : column names in Parquet and Arrow; None = the usual names.
     features : names of the columns that hold the features, or patterns for columns of numbers; a
         string is taken apart at its commas.
@@ -94,6 +98,8 @@ class Settings:
     faithful: bool = False
     index_base: Literal["auto", 0, 1] = "auto"
     weights_in_label: bool = False
+    multiclass: bool = False
+    multilabel: bool = False
     label: str | None = None
     weight: str | None = None
     features: tuple[str, ...] | None = None
@@ -128,6 +134,15 @@ class Settings:
         _need(self.features is None or all(self.features), "features", self.features, "names")
         if bits is not None and self.vocabulary is not None:
             raise SettingsError("hash-bits and vocabulary both give names their columns: give one.")
+        if self.multiclass and self.multilabel:
+            raise SettingsError(
+                "multiclass is one label a row, multilabel any number of them: give one."
+            )
+        if self.weights_in_label and self.multilabel:
+            raise SettingsError(
+                "weights-in-label reads label:weight, and with multilabel a row may have several "
+                "labels or none: leave it out, or give the weights in a Parquet column, --weight."
+            )
         if isinstance(self.class_weight, Mapping):
             for label, weight in self.class_weight.items():
                 _need(0 < weight < math.inf, f"class-weight of {label}", weight, "above 0, finite")

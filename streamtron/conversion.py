@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Literal
 
 from streamtron.config import Settings
+from streamtron.errors import SettingsError
 from streamtron.fitting import as_paths, reading_of
 from streamtron.scoring import Paths
 from streamtron.shards import Reading, ShardFile, find_shards, open_shards
@@ -29,8 +30,9 @@ def convert(
     """Write shards anew in the other format, or in the same one cut otherwise.
 
     Text numbers columns as its source did, or from 1 where that was no text; Parquet always from
-    0. Rows keep their order, labels and weights; names of features become numbers. All shards
-    appear together at the end.
+    0. Rows keep their order, labels and weights; names of features become numbers. With the
+    setting ``multilabel`` labels are lists in Parquet and ``1,5,7`` in text, where a label may be
+    a name (also with ``multiclass``). All shards appear together at the end.
 
     Parameters
     ----------
@@ -60,6 +62,11 @@ def convert(
     base = _base(paths, reading, to)
     reading = replace(reading, index_base=base)
     weighted = settings.weight is not None or settings.weights_in_label
+    if weighted and settings.multilabel and to == "libsvm":
+        raise SettingsError(
+            "libsvm text has no row weights beside several labels: convert to Parquet, or leave "
+            "the weight out."
+        )
     return write_shards(
         _pieces(found, reading),
         os.fspath(destination),
@@ -67,6 +74,7 @@ def convert(
         index_base=base,
         text_base=base if found[0].format == "libsvm" else 1,
         weights=weighted,
+        names=settings.multiclass or settings.multilabel,
         rows_per_shard=rows_per_shard,
         overwrite=overwrite,
     )

@@ -226,6 +226,8 @@ def reading_of(settings: Settings, *, labels: str = "required") -> Reading:
         index_base=settings.index_base,
         labels="optional" if labels == "optional" else "required",
         weights_in_label=settings.weights_in_label,
+        multiclass=settings.multiclass,
+        multilabel=settings.multilabel,
         label_column=settings.label,
         weight_column=settings.weight,
         features=settings.features,

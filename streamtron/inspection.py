@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from streamtron.chunk import Label
+from streamtron.chunk import Chunk, Label
 from streamtron.config import Machine, Settings
 from streamtron.errors import MachineError, SettingsError
 from streamtron.fitting import reading_of
@@ -129,14 +129,15 @@ def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[str, Any]:
-    """Files, rows, columns, nonzeros, labels, and the memory a fit would need."""
+    """Files, rows, columns, nonzeros, the rows of each label, and the memory a fit would need."""
     with open_shards(list(paths), reading_of(settings, labels="optional"), cache_dir=None,
                      most_labels=None, allow_duplicate=True) as source:  # fmt: skip
-        counts = np.zeros(1, dtype=np.int64)  # the last one: rows without a label
+        counts, unlabelled = np.zeros(0, dtype=np.int64), 0
         for chunk in source.chunks():
-            codes = np.where(chunk.codes < 0, len(source.labels), chunk.codes)
-            found = np.bincount(codes, minlength=len(source.labels) + 1)
-            counts = _grown(counts, len(found)) + found
+            found = np.bincount(chunk.codes[chunk.codes >= 0], minlength=len(source.labels))
+            found[: len(counts)] += counts
+            counts = found
+            unlabelled += _unlabelled(chunk)
         assert source.manifest is not None
         columns = max(source.width - (source.index_base or 0), 0)
         return {
@@ -150,7 +151,7 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
             "bytes": source.manifest.bytes,
             "index_base": source.index_base,
             "labels": _labels(source.labels, counts),
-            "unlabelled_rows": int(counts[-1]),
+            "unlabelled_rows": unlabelled,
             "shards": source.manifest.to_dict()["shards"],
             "plan": _plan(settings, machine, source.manifest.rows, columns),
         }
@@ -161,14 +162,15 @@ def _features(reading: Reading) -> list[str] | None:
     return None if reading.features is None else list(reading.features)
 
 
-def _grown(counts: np.ndarray[Any, Any], length: int) -> np.ndarray[Any, Any]:
-    """Room for labels met since, before the last entry."""
-    room = np.zeros(length - len(counts), dtype=np.int64)
-    return np.concatenate((counts[:-1], room, counts[-1:]))
+def _unlabelled(chunk: Chunk) -> int:
+    """Rows of a chunk without a label."""
+    if chunk.code_offsets is None:
+        return int(np.count_nonzero(chunk.codes < 0))
+    return int(np.count_nonzero(np.diff(chunk.code_offsets) == 0))
 
 
 def _labels(labels: Sequence[Label], counts: np.ndarray[Any, Any]) -> dict[str, int]:
-    return {label_text(label): int(n) for label, n in zip(labels, counts[:-1], strict=True)}
+    return {label_text(label): int(n) for label, n in zip(labels, counts, strict=True)}
 
 
 def _plan(settings: Settings, machine: Machine, rows: int, columns: int) -> dict[str, Any]:

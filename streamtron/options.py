@@ -78,6 +78,11 @@ SETTINGS: dict[str, tuple[Kind, str]] = {
         "Number of the first column in text; auto: 1 if column 0 never occurs.",
     ),
     "weights_in_label": (FLAG, "Text labels are written label:weight."),
+    "multiclass": (FLAG, "Any number of labels, one a row; in text they may be names."),
+    "multilabel": (
+        FLAG,
+        "Several labels a row or none: 1,5,7 in text, numbers or names; in Parquet, Arrow a list.",
+    ),
     "label": (TEXT, "Parquet, Arrow: the column of labels [found by the usual names]."),
     "weight": (TEXT, "Parquet, Arrow: the column of row weights, ≥ 0 [none]."),
     "features": (
@@ -98,8 +103,8 @@ SETTINGS: dict[str, tuple[Kind, str]] = {
 
 PROBLEM = ("C", "delta", "rho", "class_weight")
 READING = (
-    "index_base", "weights_in_label", "label", "weight", "features", "values", "hash_bits",
-    "hash_seed", "vocabulary", "allow_duplicate",
+    "index_base", "weights_in_label", "multiclass", "multilabel", "label", "weight", "features",
+    "values", "hash_bits", "hash_seed", "vocabulary", "allow_duplicate",
 )  # fmt: skip
 
 

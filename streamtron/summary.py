@@ -11,7 +11,7 @@ Lines = Iterator[str]
 Item = tuple[str, object]
 
 MANY = 20
-"""Shards listed one by one at most."""
+"""Shards, or labels, listed one by one at most."""
 
 
 def aligned(items: Sequence[Item]) -> Lines:
@@ -246,8 +246,10 @@ def _shards(facts: Mapping[str, Any]) -> Lines:
     yield from aligned([("format", facts["format"]), ("size", format_size(facts["bytes"]))])
     if facts["layout"] is not None:
         yield from aligned([("features", f"{_brief(facts['features'])} ({facts['layout']})")])
-    for label, rows in facts["labels"].items():
+    labels = sorted(facts["labels"].items(), key=lambda item: -item[1])
+    for label, rows in labels[:MANY]:
         yield from aligned([(f"label {label}", rows)])
+    yield from _more(labels)
     if facts["unlabelled_rows"]:
         yield from aligned([("without a label", facts["unlabelled_rows"])])
     yield from _shard_table(facts["shards"])

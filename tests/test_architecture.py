@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "proof": {*GROUND, "kernels", "model", "fitting", "shards", "training", "witness"},
     "summary": {"config"},
     "scoring": {*GROUND, "evaluation", "model", "fitting", "sealed", "shards", "summary"},
-    "conversion": {"config", "fitting", "scoring", "shards"},
+    "conversion": {"config", "errors", "fitting", "scoring", "shards"},
     "inspection": {
         *GROUND, "foreign", "memory", "model", "fitting", "sealed", "shards", "summary",
     },

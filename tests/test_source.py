@@ -106,6 +106,8 @@ def small_blocks(rows: int = 5, nonzeros: int = 12) -> Iterator[None]:
 def bits(chunk: Chunk) -> tuple[Any, ...]:
     """Everything a chunk is, so that == means bit for bit."""
     arrays = [*chunk.rows, chunk.codes]
+    if chunk.code_offsets is not None:
+        arrays.append(chunk.code_offsets)
     weights = None if chunk.weights is None else chunk.weights.tobytes()
     return (*((a.dtype.str, a.tobytes()) for a in arrays), weights, chunk.ranges)
 

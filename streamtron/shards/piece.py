@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.chunk import Label
+from streamtron.shards.labels import cut_codes
 from streamtron.shards.names import Vocabulary
 
 IndexBase = Literal["auto", 0, 1]
@@ -35,7 +36,10 @@ class Reading:
     index_base : the number of the first column. ``"auto"`` takes text columns as numbered and
         settles on 1 after the first reading if column 0 never occurred; elsewhere it is 0.
     labels : ``"required"``, or ``"optional"`` (prediction: a row may come without one).
-    weights_in_label : text only, a label is written ``label:weight``.
+    weights_in_label : text only, a label is written ``label:weight``, and is a number.
+    multiclass : labels in text may be names.
+    multilabel : a row has any number of labels: ``1,5,7`` in text, numbers or names; in tables a
+        list, or one. Not with ``weights_in_label``.
     label_column, weight_column : names in tables; None = found by the usual names.
     features : names of the columns that hold the features, or patterns (``f*``, ``*``) for columns
         of numbers; None = found by the usual names.
@@ -59,6 +63,8 @@ class Reading:
     index_base: IndexBase = "auto"
     labels: Literal["required", "optional"] = "required"
     weights_in_label: bool = False
+    multiclass: bool = False
+    multilabel: bool = False
     label_column: str | None = None
     weight_column: str | None = None
     features: tuple[str, ...] | None = None
@@ -97,6 +103,8 @@ class Reading:
 _CONTRACT = {
     "index_base": "index_base",
     "weights_in_label": "weights_in_label",
+    "multiclass": "multiclass",
+    "multilabel": "multilabel",
     "label": "label_column",
     "weight": "weight_column",
     "layout": "layout",
@@ -118,8 +126,10 @@ class Piece(NamedTuple):
     finite, weights are finite and ≥ 0. Cut anywhere the reader likes.
 
     ``codes`` point into ``classes`` (this piece's own table, in order of appearance), -1 = no
-    label. ``values`` is None where all are 1. ``place(i)`` names row i of the piece for a message:
-    ``"part-0007.svm, line 1204"`` or ``"part-0007.parquet, row group 3, row 17"``.
+    label. Where a row may have several, row i has ``codes[code_offsets[i]:code_offsets[i+1]]``, all
+    different, none of them -1; elsewhere ``code_offsets`` is None. ``values`` is None where all are
+    1. ``place(i)`` names row i of the piece for a message: ``"part-0007.svm, line 1204"`` or
+    ``"part-0007.parquet, row group 3, row 17"``.
     """
 
     indptr: NDArray[np.int64]
@@ -129,6 +139,12 @@ class Piece(NamedTuple):
     classes: list[Label]
     weights: NDArray[np.float64] | None
     place: Callable[[int], str]
+    code_offsets: NDArray[np.int64] | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows in the piece."""
+        return len(self.indptr) - 1
 
 
 def cut_piece(piece: Piece, start: int, stop: int) -> Piece:
@@ -144,14 +160,16 @@ def cut_piece(piece: Piece, start: int, stop: int) -> Piece:
     """
     first, last = int(piece.indptr[start]), int(piece.indptr[stop])
     place = piece.place
+    codes, code_offsets = cut_codes(piece.codes, piece.code_offsets, start, stop)
     return Piece(
         piece.indptr[start : stop + 1] - first,
         piece.indices[first:last],
         None if piece.values is None else piece.values[first:last],
-        piece.codes[start:stop],
+        codes,
         piece.classes,
         None if piece.weights is None else piece.weights[start:stop],
         lambda i: place(start + i),
+        code_offsets,
     )
 
 
