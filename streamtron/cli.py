@@ -96,12 +96,16 @@ def fit(
 @shards_argument
 @click.option(
     "-o", "--output", required=True, type=click.Path(),
-    help="File of label<TAB>decision lines; Parquet if it ends with .parquet; - for stdout.",
+    help="Lines of label and decisions with tabs; Parquet if it ends with .parquet; - for stdout.",
 )  # fmt: skip
 @verbose_option
 def predict(model: str, shards: tuple[str, ...], output: str) -> None:
     """One row out per row of SHARDS, in the same order: label and decision. Labels in SHARDS are
-    optional."""
+    optional.
+
+    Of many classes: the label (with --multilabel all labels, commas in between), then one decision
+    a class in the order of the classes; in Parquet label or labels, and the list decisions.
+    """
     from streamtron.foreign import load_any
     from streamtron.scoring import write_predictions
 
@@ -121,16 +125,24 @@ def predict(model: str, shards: tuple[str, ...], output: str) -> None:
 @streamtron.command(short_help="Accuracy, ROC AUC, … on labelled shards.")
 @click.argument("model", type=click.Path())
 @shards_argument
+@click.option(
+    "--ranking/--no-ranking", default=True, show_default=True,
+    help="ROC AUC and average precision, for which every decision is sorted.",
+)  # fmt: skip
 @json_option
 @verbose_option
-def evaluate(model: str, shards: tuple[str, ...], as_json: bool) -> None:
+def evaluate(model: str, shards: tuple[str, ...], ranking: bool, as_json: bool) -> None:
     """How well a model's decisions meet the labels of SHARDS: accuracy, precision, recall, F1, ROC
-    AUC, average precision."""
+    AUC, average precision.
+
+    Of many classes: these for each class, and their micro and macro means; accuracy is the share of
+    rows all whose labels are right.
+    """
     from streamtron.foreign import load_any
     from streamtron.scoring import evaluate as evaluate_shards
     from streamtron.summary import evaluation_lines
 
-    metrics = evaluate_shards(load_any(model), shards).to_dict()
+    metrics = evaluate_shards(load_any(model), shards, ranking=ranking).to_dict()
     _print(metrics, evaluation_lines, as_json)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamtron.chunk import Chunk, Label
 from streamtron.config import Machine, Settings
@@ -15,7 +16,7 @@ from streamtron.errors import MachineError, SettingsError
 from streamtron.fitting import reading_of
 from streamtron.foreign import load_any
 from streamtron.memory import memory_needed
-from streamtron.model import LinearModel
+from streamtron.model import Direction, LinearModel
 from streamtron.sealed import read_sealed
 from streamtron.shards import Manifest, Reading, open_shards
 from streamtron.summary import label_text
@@ -66,28 +67,49 @@ def inspect(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[
 
 
 def describe_model(model: LinearModel) -> dict[str, Any]:
-    """Width, classes, settings, certificate, reader's contract and the largest weights."""
-    names = _feature_names(model.reading)
-    heaviest = np.argsort(-np.abs(model.weights), kind="stable")[:LARGEST]
-    return {
+    """Width, classes, settings, certificate, reader's contract and the largest weights; of many
+    classes ``learners``, a list with the weights and the certificate of each."""
+    facts = {
         "kind": "model",
+        "classification": model.kind,
         "columns": model.columns,
         "nonzero_weights": int(np.count_nonzero(model.weights)),
-        "bias": model.bias,
         "classes": list(model.classes),
         "settings": dict(model.settings),
         "certificate": None if model.certificate is None else dict(model.certificate),
         "reading": dict(model.reading),
-        "largest_weights": [
-            {
-                "column": int(j) + model.index_base,
-                **({"name": names[j]} if j < len(names) else {}),
-                "weight": float(model.weights[j]),
-            }
-            for j in heaviest
-            if model.weights[j]
-        ],
     }
+    if model.kind == "two classes":
+        [learner] = model.directions()
+        return {
+            **facts, "bias": learner.bias, "largest_weights": _largest(learner.weights, model),
+        }  # fmt: skip
+    return {**facts, "learners": [_learner(each, model) for each in model.directions()]}
+
+
+def _learner(learner: Direction, model: LinearModel) -> dict[str, Any]:
+    return {
+        "label": learner.positive,
+        "nonzero_weights": int(np.count_nonzero(learner.weights)),
+        "bias": learner.bias,
+        "certificate": learner.certificate,
+        "largest_weights": _largest(learner.weights, model),
+    }
+
+
+def _largest(weights: NDArray[np.float64], model: LinearModel) -> list[dict[str, Any]]:
+    """Column, name and weight of the heaviest columns."""
+    names = _feature_names(model.reading)
+    heaviest = np.argsort(-np.abs(weights), kind="stable")[:LARGEST]
+    return [
+        {
+            "column": int(j) + model.index_base,
+            **({"name": names[j]} if j < len(names) else {}),
+            "weight": float(weights[j]),
+        }
+        for j in heaviest
+        if weights[j]
+    ]
 
 
 def _feature_names(reading: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,10 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from streamtron.chunk import Chunk, ChunkSource, Label
+from streamtron.errors import DataError
 from streamtron.evaluation import LIMIT_ROWS, Evaluation, ScoreSpool
+from streamtron.evaluation_many import ManyEvaluation, ManySpool
 from streamtron.fitting import as_paths, reading_of_model
 from streamtron.model import LinearModel
 from streamtron.sealed import write_atomically
@@ -28,9 +31,10 @@ class Scores(NamedTuple):
     """What a model says of some consecutive rows."""
 
     labels: NDArray[Any]
-    """shape (rows,), the predicted class: float64, bool, or object where classes are strings"""
+    """shape (rows,), the predicted class: float64, bool, or object where classes are strings; of a
+    multilabel model object, a tuple of classes each"""
     decisions: NDArray[np.float64]
-    """shape (rows,), w·x + bias; the class is the larger one where it is above 0"""
+    """shape (rows,), or (rows, K) of many classes: w·x + bias; see ``LinearModel.labels``"""
     beyond: int
     """nonzeros in columns beyond the model's width, which weigh 0"""
 
@@ -80,7 +84,13 @@ def predict(model: LinearModel, shards: Paths) -> Iterator[Scores]:
 def write_predictions(
     model: LinearModel, shards: Paths, output: str | os.PathLike[str] | BinaryIO
 ) -> Predicted:
-    """Write ``label<TAB>decision`` lines, or Parquet with these columns if the name says so.
+    """Write a line a row, or Parquet if the name says so.
+
+    * **Two classes:** ``label<TAB>decision``; in Parquet columns ``label`` and ``decision``.
+    * **Multiclass:** the label, then K decisions in the order of the classes, tabs in between; in
+      Parquet ``label`` and the list ``decisions``.
+    * **Multilabel:** the labels joined by commas (nothing where there is none), then K decisions;
+      in Parquet the lists ``labels`` and ``decisions``.
 
     Parameters
     ----------
@@ -97,36 +107,97 @@ def write_predictions(
         output.writelines(map(_text, scores))
     elif os.fspath(output).endswith(".parquet"):
         pairs = ((score.labels, score.decisions) for score in scores)
-        write_atomically(output, parquet_parts(pairs))
+        many = model.kind == "multilabel"
+        write_atomically(output, parquet_parts(pairs, model.classes, multilabel=many))
     else:
         write_atomically(output, map(_text, scores))
     return Predicted(tally.rows, tally.beyond)
 
 
-def evaluate(model: LinearModel, shards: Paths, *, limit_rows: int = LIMIT_ROWS) -> Evaluation:
+def evaluate(
+    model: LinearModel, shards: Paths, *, limit_rows: int = LIMIT_ROWS, ranking: bool = True
+) -> Evaluation | ManyEvaluation:
     """How well the model's decisions meet the labels of the shards.
 
     Parameters
     ----------
     model : its reader's contract says how the shards are read, row weights included.
     shards : files, directories or globs of libsvm text, Parquet or Arrow, every row labelled.
-    limit_rows : rows whose decisions are sorted in memory; beyond that, on disk.
+    limit_rows : decisions that are sorted in memory; beyond that, on disk.
+    ranking : whether ROC AUC and average precision are wanted, which need every decision sorted.
+
+    Returns
+    -------
+    Evaluation; ManyEvaluation for a model of many classes.
 
     Raises
     ------
-    DataError : a label that the model does not know, and what reading refuses.
+    DataError : a label that a model of two classes does not know, not one label that a model of
+        many knows, and what reading refuses.
     MachineError
     """
     reading = reading_of_model(model, strangers="beyond")
-    with (
-        ScoreSpool(limit_rows) as spool,
-        open_shards(as_paths(shards), reading, cache_dir=None, classes=model.classes,
-                    allow_duplicate=True) as source,
-    ):  # fmt: skip
+    known = model.classes if model.kind == "two classes" else None
+    with open_shards(as_paths(shards), reading, cache_dir=None, classes=known, most_labels=None,
+                     allow_duplicate=True) as source:  # fmt: skip
+        return evaluate_source(model, source, limit_rows=limit_rows, ranking=ranking)
+
+
+def evaluate_source(
+    model: LinearModel, source: ChunkSource, *, limit_rows: int = LIMIT_ROWS, ranking: bool = True
+) -> Evaluation | ManyEvaluation:
+    """``evaluate`` on any source of chunks whose columns are numbered as the model's shards."""
+    if model.kind != "two classes":
+        return _evaluate_many(model, source, limit_rows, ranking)
+    with ScoreSpool(limit_rows, ranking=ranking) as spool:
         for chunk in source.chunks():
-            signs = 2 * chunk.codes - 1  # code 1 is the larger class
+            codes = _codes_of_classes(model, source)[chunk.codes]
+            signs = 2 * codes - 1  # code 1 is the larger class
             spool.add(signs, model.decision_rows(chunk.rows).values, chunk.weights)
         return spool.evaluation()
+
+
+def _evaluate_many(
+    model: LinearModel, source: ChunkSource, limit_rows: int, ranking: bool
+) -> ManyEvaluation:
+    known = False
+    with ManySpool(model.classes, limit_rows=limit_rows, ranking=ranking) as spool:
+        for chunk in source.chunks():
+            truth, others = _truth(chunk, _codes_of_classes(model, source), len(model.classes))
+            decisions = model.decision_rows(chunk.rows).values
+            spool.add(truth, decisions, model.chosen(decisions), chunk.weights, others)
+            known = known or bool(truth.any())
+        if not known and source.labels:
+            raise DataError(
+                f"not one row has a class of the model: the labels are {_some(source.labels)}, the "
+                f"classes {_some(model.classes)}. Give shards labelled as those it was fitted on."
+            )
+        return spool.evaluation()
+
+
+def _codes_of_classes(model: LinearModel, source: ChunkSource) -> NDArray[np.int64]:
+    """Of each label of the source, its place among the model's classes; -1 = it is none."""
+    places = {(type(label), label): place for place, label in enumerate(model.classes)}
+    return np.array([places.get((type(label), label), -1) for label in source.labels], np.int64)
+
+
+def _truth(
+    chunk: Chunk, places: NDArray[np.int64], classes: int
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which classes each row has, shape (rows, classes); which rows have a label beside them."""
+    truth, others = np.zeros((len(chunk), classes), bool), np.zeros(len(chunk), bool)
+    rows, codes = np.arange(len(chunk)), chunk.codes
+    if (offsets := chunk.code_offsets) is not None:
+        rows, codes = np.repeat(rows, np.diff(offsets)), codes[offsets[0] : offsets[-1]]
+    of_row = places[codes]
+    known = of_row >= 0
+    truth[rows[known], of_row[known]] = True
+    others[rows[~known]] = True
+    return truth, others
+
+
+def _some(labels: Sequence[Label], most: int = 5) -> str:
+    return ", ".join(map(repr, labels[:most])) + (", …" if len(labels) > most else "")
 
 
 class _Tally:
@@ -144,6 +215,16 @@ class _Tally:
 
 def _text(scores: Scores) -> bytes:
     """One line a row; decisions in the shortest decimals that read back as the same float64."""
-    shown = {label: label_text(label) for label in set(scores.labels.tolist())}
-    pairs = zip(scores.labels.tolist(), scores.decisions.tolist(), strict=True)
-    return "".join(f"{shown[label]}\t{decision!r}\n" for label, decision in pairs).encode()
+    labels = scores.labels.tolist()
+    shown = {label: _label(label) for label in set(labels)}
+    if scores.decisions.ndim == 1:
+        pairs = zip(labels, scores.decisions.tolist(), strict=True)
+        return "".join(f"{shown[label]}\t{decision!r}\n" for label, decision in pairs).encode()
+    rows = zip(labels, scores.decisions.tolist(), strict=True)
+    lines = ("\t".join([shown[label], *map(repr, row)]) + "\n" for label, row in rows)
+    return "".join(lines).encode()
+
+
+def _label(label: Label | tuple[Label, ...]) -> str:
+    """A label, or the labels of a row, as text."""
+    return ",".join(map(label_text, label)) if isinstance(label, tuple) else label_text(label)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from streamtron.config import format_size
@@ -157,6 +157,9 @@ def proof_lines(proof: Mapping[str, Any]) -> Lines:
     yield from aligned(
         [("rows", certificate["rows_scanned"]), ("readings", round(proof["readings"], 3))]
     )
+    if "learners" in proof:
+        yield from _proofs_of_many(proof)
+        return
     yield from certificate_lines(certificate)
     scale, radius = proof["weights_scale"], proof["decision_radius"]
     yield from aligned([("scale of weights", scale), ("decision radius", radius)])
@@ -168,14 +171,60 @@ def proof_lines(proof: Mapping[str, Any]) -> Lines:
     )
 
 
+def _proofs_of_many(proof: Mapping[str, Any]) -> Lines:
+    yield from aligned([("largest gap", float(proof["certificate"]["relative_duality_gap"]))])
+    yield ""
+    yield from _learners_table(
+        [
+            (each["label"], each["certificate"], f"{each['weights_scale']:.4g}")
+            for each in proof["learners"]
+        ],
+        "scale of weights",
+    )
+
+
 # --- evaluate ---
 
 
 def evaluation_lines(metrics: Mapping[str, Any]) -> Lines:
-    """The metrics, the main ones first."""
-    names = ("rows", "accuracy", "precision", "recall", "f1", "roc_auc", "average_precision")
-    words = {"f1": "F1", "roc_auc": "ROC AUC", "average_precision": "average precision"}
-    yield from aligned([(words.get(name, name), metrics[name]) for name in names])
+    """The metrics, the main ones first; of many classes also a table of them."""
+    names = ["accuracy", "precision", "recall", "f1", "roc_auc", "average_precision"]
+    if "classes" in metrics:
+        names = ["accuracy", "hamming_loss"]
+        names += [f"micro_{name}" for name in ("precision", "recall", "f1")]
+        names += [f"macro_{name}" for name in ("precision", "recall", "f1", "roc_auc")]
+    yield from aligned([(_metric(name), metrics[name]) for name in ("rows", *names)])
+    if others := metrics.get("rows_of_other_classes"):
+        yield from aligned([("of other classes", others)])
+    if "classes" in metrics:
+        yield ""
+        yield from _metrics_table(metrics["classes"])
+
+
+def _metric(name: str) -> str:
+    """The name of a metric in words."""
+    words = name.replace("_", " ").replace("roc auc", "ROC AUC")
+    return words.replace("f1", "F1").replace("hamming", "Hamming")
+
+
+def _metrics_table(classes: Sequence[Mapping[str, Any]]) -> Lines:
+    """One row a class."""
+    columns = ("support", "precision", "recall", "f1", "roc_auc")
+    width = _width(each["label"] for each in classes)
+    heads = "".join(f" {_metric(name):>11}" for name in columns)
+    yield f"{'class':<{width}}{heads}"
+    for each in classes:
+        cells = "".join(f" {_short(each[name]):>11}" for name in columns)
+        yield f"{label_text(each['label']):<{width}}{cells}"
+
+
+def _width(labels: Iterable[object]) -> int:
+    return max(8, *(len(label_text(label)) for label in labels))
+
+
+def _short(value: object) -> str:
+    """A number in a table."""
+    return f"{value:.4f}" if isinstance(value, float) and not value.is_integer() else number(value)
 
 
 # --- inspect ---
@@ -190,22 +239,73 @@ def inspection_lines(facts: Mapping[str, Any], *, plan: bool = False) -> Lines:
 
 
 def _model(facts: Mapping[str, Any]) -> Lines:
+    yield from _two_classes(facts) if "bias" in facts else _many_classes(facts)
+    for title in ("settings", "reading"):
+        yield from ("", title)
+        yield from _indented(facts[title])
+    if "largest_weights" in facts:
+        yield from ("", "largest weights")
+        for entry in facts["largest_weights"]:
+            name = f"  {entry['name']}" if "name" in entry else ""
+            yield f"  column {entry['column']:>10}  {entry['weight']:>+13.6g}{name}"
+
+
+def _two_classes(facts: Mapping[str, Any]) -> Lines:
     yield from _some(facts, "columns", "nonzero_weights", "bias")
     smaller, larger = map(label_text, facts["classes"])
     yield from aligned([("classes", f"{larger} where the decision is above 0, else {smaller}")])
     yield ""
     if facts["certificate"] is None:
-        yield "no certificate: use streamtron certify"
+        yield _UNCERTIFIED
     else:
         yield from certificate_lines(facts["certificate"])
         yield from aligned([("rows", facts["certificate"]["rows_scanned"])])
-    for title in ("settings", "reading"):
-        yield from ("", title)
-        yield from _indented(facts[title])
-    yield from ("", "largest weights")
-    for entry in facts["largest_weights"]:
-        name = f"  {entry['name']}" if "name" in entry else ""
-        yield f"  column {entry['column']:>10}  {entry['weight']:>+13.6g}{name}"
+
+
+_UNCERTIFIED = "no certificate: use streamtron certify"
+_DECIDES = {
+    "multiclass": "{} of which the one whose decision is highest is chosen",
+    "multilabel": "{} each chosen where its decision is above 0",
+}
+
+
+def _many_classes(facts: Mapping[str, Any]) -> Lines:
+    yield from _some(facts, "columns", "nonzero_weights")
+    chosen = _DECIDES[facts["classification"]].format(f"{len(facts['classes']):,},")
+    yield from aligned([("classes", chosen)])
+    certificate = facts["certificate"]
+    if certificate is None:
+        yield from ("", _UNCERTIFIED)
+    else:
+        gap, rows = float(certificate["relative_duality_gap"]), certificate["rows_scanned"]
+        yield from aligned([("largest gap", gap), ("rows", rows)])
+    yield ""
+    yield from _learners_table(
+        [(each["label"], each["certificate"], _heaviest(each)) for each in facts["learners"]],
+        "heaviest columns",
+    )
+
+
+def _heaviest(learner: Mapping[str, Any], most: int = 3) -> str:
+    """The largest weights of a class, on one line."""
+    return "  ".join(
+        f"{entry.get('name', entry['column'])} {entry['weight']:+.3g}"
+        for entry in learner["largest_weights"][:most]
+    )
+
+
+def _learners_table(
+    learners: Sequence[tuple[object, Mapping[str, Any] | None, str]], last: str
+) -> Lines:
+    """One row a class: bounds, gap, and a last column of text."""
+    width = _width(label for label, _, _ in learners)
+    yield f"{'class':<{width}} {'lower bound':>12} {'upper bound':>12} {'gap':>10}  {last}".rstrip()
+    for label, certificate, text in learners:
+        lower, upper, gap = (
+            "-" if certificate is None or certificate[name] is None else f"{certificate[name]:.6g}"
+            for name in ("primal_margin", "upper_bound", "relative_duality_gap")
+        )
+        yield f"{label_text(label):<{width}} {lower:>12} {upper:>12} {gap:>10}  {text}".rstrip()
 
 
 def _indented(values: Mapping[str, Any]) -> Lines:

@@ -30,9 +30,11 @@ ALLOWED: dict[str, set[str]] = {
     # first floor
     "kernels": {"chunk"},
     "shards": {"chunk", "errors", "kernels", "sealed"},
-    "model": {"chunk", "errors", "sealed"},
+    "model_checks": {"chunk", "errors", "sealed"},
+    "model": {"chunk", "errors", "model_checks", "sealed"},
     "foreign": {"chunk", "errors", "model", "sealed"},
     "evaluation": {"errors"},
+    "evaluation_many": {"chunk", "evaluation"},
     # second floor
     "training": {*GROUND, "kernels"},
     # faces
@@ -41,7 +43,9 @@ ALLOWED: dict[str, set[str]] = {
     "fitting": {*GROUND, "memory", "model", "sealed", "shards", "training", "witness"},
     "proof": {*GROUND, "kernels", "model", "fitting", "shards", "training", "witness"},
     "summary": {"config"},
-    "scoring": {*GROUND, "evaluation", "model", "fitting", "sealed", "shards", "summary"},
+    "scoring": {
+        *GROUND, "evaluation", "evaluation_many", "model", "fitting", "sealed", "shards", "summary",
+    },
     "conversion": {"config", "errors", "fitting", "scoring", "shards"},
     "inspection": {
         *GROUND, "foreign", "memory", "model", "fitting", "sealed", "shards", "summary",
