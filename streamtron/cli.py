@@ -11,17 +11,16 @@ import math
 import os
 import signal
 import sys
-import time
+import threading
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import click
 
 from streamtron import options
 from streamtron.errors import DataError, MachineError, SettingsError, StreamtronError
+from streamtron.interruption import Signalled, signals
 from streamtron.options import (
     json_option,
     machine_options,
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
 STOPPED = 4
 BROKEN_PIPE = 128 + signal.SIGPIPE
-REPEATED = 2.0
 """Seconds in which a second signal is taken for the first one."""
 
 
@@ -58,12 +56,13 @@ def streamtron() -> None:
 @click.option("--report", type=click.Path(dir_okay=False), help="Write a JSON report there.")
 @click.option("--witness", type=click.Path(dir_okay=False), help="Write the row counts there.")
 @click.option("--config", type=click.Path(), help="Settings from TOML; options given here win.")
+@options.run_options
 @setting_options()
 @machine_options
 @verbose_option
 def fit(
     shards: tuple[str, ...], model: str, report: str | None, witness: str | None,
-    config: str | None, **given: Any,
+    config: str | None, resume: bool, overwrite: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Train on SHARDS (files, directories, globs) and write a certified model.
 
@@ -82,9 +81,9 @@ def fit(
     with progress(verbose=_verbose()) as listen:
         outcome = run(
             shards, settings, model=model, report=report, witness=witness, machine=machine,
-            listen=listen,
+            resume=resume, overwrite=overwrite, listen=listen,
         )  # fmt: skip
-    cache = machine.cache_dir or os.path.join(run_directory(model), "cache")
+    cache = machine.cache_dir or os.path.join(machine.run_dir or run_directory(model), "cache")
     _say(fit_summary(outcome.report, model, cache, directory_bytes(cache)))
     if outcome.exit_code == STOPPED:
         click.echo(not_certified(outcome.report, model), err=True)
@@ -377,49 +376,22 @@ def _cache_of(path: str) -> str:
 # --- the process ---------------------------------------------------------------------------------
 
 
-class _Signalled(BaseException):
-    """SIGINT or SIGTERM has arrived."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-@contextmanager
-def _signals() -> Iterator[None]:
-    """Signals end what is under way as an error does: files half-written are cleared away."""
-    last = -math.inf
-
-    def stop(number: int, _: FrameType | None) -> None:
-        nonlocal last
-        before, last = last, time.monotonic()
-        if last - before > REPEATED:  # shells and supervisors often send it twice
-            raise _Signalled(number)
-
-    old = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-
-
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and leave the process with its exit code."""
     for stream in (sys.stdout, sys.stderr):
         cast(Any, stream).reconfigure(errors="replace")  # a terminal without ρ shows ?
     code = _run(list(sys.argv[1:] if arguments is None else arguments))
-    prefetch = sys.modules.get("streamtron.shards.prefetch")
-    if prefetch is not None and prefetch.reading_threads():
+    if any(thread.name.startswith("streamtron-") for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)  # a reading hangs in a store, and leaving in order would wait for it
+        os._exit(code)  # a store hangs, a learner is at work: leaving in order would wait for them
     sys.exit(code)
 
 
 def _run(arguments: list[str]) -> int:
     verbose: dict[str, Any] = {}
     try:
-        with _signals():
+        with signals():
             context = streamtron.make_context("streamtron", arguments)
             verbose = context.meta  # shared with the command's own context
             with context:
@@ -434,7 +406,7 @@ def _run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
         return BROKEN_PIPE
     except BaseException as error:
-        if verbose.get("verbose") and not isinstance(error, _Signalled):
+        if verbose.get("verbose") and not isinstance(error, Signalled):
             traceback.print_exc()
         return _complain(*_sentence(error))
 
@@ -449,7 +421,7 @@ def _sentence(error: BaseException) -> tuple[str, int]:
     """What to say of an error, and the exit code."""
     if isinstance(error, StreamtronError):
         return str(error), error.exit_code
-    if isinstance(error, _Signalled):
+    if isinstance(error, Signalled):
         name = signal.Signals(error.number).name
         return f"stopped by {name}; nothing half-written is left.", 128 + error.number
     if isinstance(error, OSError):

@@ -253,10 +253,29 @@ class Machine:
     ----------
     memory : bytes a run may take; None = half of the machine's.
     cache_dir : where the flat copy of the shards is kept; None = in the run directory.
+    threads : that read and train, ≥ 1; None = as many as the machine has cores.
+    run_dir : where a run that writes a model keeps its checkpoints, witness and cache; None =
+        beside the model, ``MODEL.run``.
+    checkpoint_every : seconds ≥ 0 between checkpoints.
+
+    Raises
+    ------
+    SettingsError : fewer than one thread.
     """
 
     memory: int | None = None
     cache_dir: str | None = None
+    threads: int | None = None
+    run_dir: str | None = None
+    checkpoint_every: float = 300.0
+
+    def __post_init__(self) -> None:
+        _need(self.threads is None or self.threads >= 1, "threads", self.threads, "at least 1")
+
+    @property
+    def thread_count(self) -> int:
+        """Threads that read and train."""
+        return self.threads or len(os.sched_getaffinity(0))
 
     @property
     def memory_limit(self) -> int:
@@ -307,6 +326,21 @@ def parse_size(text: str) -> int:
         raise SettingsError(f"size {text!r}: wanted a number with B, kB, MB, GB, MiB or GiB.")
     number, unit, binary = match.groups()
     return int(float(number) * (_BINARY if binary else _UNITS)[unit])
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from a duration as people write it.
+
+    Examples
+    --------
+    >>> parse_duration("5m"), parse_duration("0s"), parse_duration("1.5h"), parse_duration("90")
+    (300.0, 0.0, 5400.0, 90.0)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text.lower())
+    if match is None:
+        raise SettingsError(f"duration {text!r}: wanted a number with s, m or h, as in 5m.")
+    number, unit = match.groups()
+    return float(number) * {"": 1, "s": 1, "m": 60, "h": 3600}[unit]
 
 
 def format_size(size: float) -> str:

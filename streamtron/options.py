@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from streamtron.config import Machine, Settings, format_size, parse_size
+from streamtron.config import Machine, Settings, format_size, parse_duration, parse_size
 from streamtron.errors import SettingsError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -169,6 +169,26 @@ def machine_options(command: Command) -> Command:
     return command
 
 
+def run_options(command: Command) -> Command:
+    """``--run-dir``, ``--resume``, ``--overwrite`` and ``--checkpoint-every``: what a run keeps so
+    that it can be taken up again."""
+    for option in (
+        _option(
+            Kind(str, "TIME", parse_duration),
+            "--checkpoint-every",
+            help="Time between checkpoints, as in 30s or 5m; 0s = as often as possible [5m].",
+        ),
+        click.option("--overwrite", is_flag=True, help="Begin anew where a run is there already."),
+        click.option("--resume", is_flag=True, help="Go on with the run that is there, if any."),
+        click.option(
+            "--run-dir", type=click.Path(),
+            help="Where checkpoints, witness and cache are kept [MODEL.run].",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
 def verbose_option(command: Command) -> Command:
     """``-v``: one line a reading on stderr, and a traceback with an error."""
     return click.option(
@@ -188,7 +208,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], Machine]:
     """The settings that were given, and the machine's limits."""
     settings = {name: given[name] for name in SETTINGS if given.get(name) is not None}
-    return settings, Machine(given.get("memory"), given.get("cache_dir"))
+    machine = {
+        name: given[name]
+        for name in ("memory", "cache_dir", "threads", "run_dir", "checkpoint_every")
+        if given.get(name) is not None
+    }
+    return settings, Machine(**machine)
 
 
 def settings_of(given: Mapping[str, Any], file: str | None = None) -> Settings:

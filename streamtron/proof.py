@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamtron import theory
 from streamtron import witness as witness_file
@@ -20,12 +19,13 @@ from streamtron.errors import DataError, SettingsError
 from streamtron.fitting import (
     as_paths,
     cache_directory,
-    class_weights,
     reading_of_model,
 )
+from streamtron.learning import class_weights
 from streamtron.model import Direction, LinearModel, joint_certificate
 from streamtron.shards import ShardSource, open_shards
 from streamtron.training import order
+from streamtron.training.counts import Counts
 from streamtron.training.learner import Learner
 
 SEARCH_TOLERANCE = 1e-4
@@ -120,16 +120,11 @@ def certify(
     Raises
     ------
     DataError : labels that are not the model's, a witness of other rows, damaged files.
-    SettingsError : a witness for a model of many classes; a bias where rho is 0.
+    SettingsError : a bias where rho is 0.
     """
     machine = machine or Machine()
     problem = settings or Settings.from_dict(dict(model.settings))
     directions = list(model.directions())
-    if witness is not None and model.kind != "two classes":
-        raise SettingsError(
-            f"{witness}: a witness speaks of two classes, the model has {len(directions)}. Certify "
-            "it without one."
-        )
     with (
         cache_directory(None, machine) as cache,
         open_shards(
@@ -142,17 +137,15 @@ def certify(
     ):
         active_set = 0 if witness is not None else problem.active_set // len(directions)
         learners = _learners(problem.but(active_set=active_set), source, model, directions)
-        counts = None
-        if witness is not None:
-            counts = witness_file.load(witness, source.fingerprints())
-        witnessed = None if counts is None else len(counts)
-        for learner, direction in zip(learners, directions, strict=True):
-            _adopt(learner, direction, model.index_base, counts)
+        known = None if witness is None else _witness(witness, source, len(directions))
+        counts = [None] * len(directions) if known is None else known.counts
+        for learner, direction, own in zip(learners, directions, counts, strict=True):
+            _adopt(learner, direction, model.index_base, own)
         trained = [_trained_scale(direction) for direction in directions]
-        found = _scan(source, learners, trained, counted=counts is not None)
-        if witnessed is not None and source.rows != witnessed:
-            raise DataError(f"the shards hold {source.rows} rows, the witness {witnessed}.")
-        if counts is None:
+        found = _scan(source, learners, trained, counted=known is not None)
+        if known is not None and source.rows != known.rows:
+            raise DataError(f"the shards hold {source.rows} rows, the witness {known.rows}.")
+        if known is None:
             found = _rescan_if_scaled(source, learners, trained, found)
             found = _search_upper_bounds(source, learners, found, readings)
         proofs = [
@@ -179,13 +172,23 @@ def _learners(
     return learners
 
 
+def _witness(
+    path: str | os.PathLike[str], source: ShardSource, learners: int
+) -> witness_file.Witness:
+    found = witness_file.load(path, source.fingerprints())
+    if len(found.counts) != learners:
+        raise DataError(
+            f"{path}: the witness of {len(found.counts)} learners, and the model has {learners}. "
+            "Give the witness of this model's own run."
+        )
+    return found
+
+
 def _trained_scale(direction: Direction) -> float:
     return float((direction.certificate or {}).get("scale") or 1.0)
 
 
-def _adopt(
-    learner: Learner, direction: Direction, base: int, counts: NDArray[np.int32] | None
-) -> None:
+def _adopt(learner: Learner, direction: Direction, base: int, counts: Counts | None) -> None:
     """The direction's weights as training left them, numbered as the shards number columns."""
     scale, rho = _trained_scale(direction), learner.settings.rho
     w = np.concatenate((np.zeros(base), direction.weights)) / scale

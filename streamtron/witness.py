@@ -1,6 +1,6 @@
 """The witness: counts by shard fingerprint and row, from which anybody re-proves an upper bound.
 
-A sealed safetensors file; for every shard, the gaps between the rows that have a positive count
+A sealed safetensors file; for every learner, the gaps between the rows that have a positive count
 (uint32) and those counts (int32): a few bytes a support row.
 """
 
@@ -8,49 +8,51 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.errors import DataError, FileDamaged
 from streamtron.sealed import read_sealed, write_sealed
+from streamtron.training.counts import Counts
 
 if TYPE_CHECKING:
     from streamtron.shards import Manifest
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
-def save(path: str | os.PathLike[str], counts: NDArray[np.int32], manifest: Manifest) -> None:
-    """Write the counts of all rows (int32, shape (rows,), row order of the manifest).
+class Witness(NamedTuple):
+    """Counts of ``rows`` rows, one learner after another: of two classes there is one, else one a
+    class in the order of the model's classes."""
+
+    counts: tuple[Counts, ...]
+    rows: int
+
+
+def save(path: str | os.PathLike[str], counts: Sequence[Counts], manifest: Manifest) -> None:
+    """Write the counts of all rows, in the row order of the manifest.
 
     Raises
     ------
     MachineError : the file cannot be written.
     """
     tensors: dict[str, NDArray[Any]] = {}
-    shards = []
-    for number, shard in enumerate(manifest.shards):
-        own = counts[shard.first_row : shard.first_row + shard.rows]
-        support = np.flatnonzero(own)
-        tensors[_gaps(number)] = np.diff(support, prepend=0).astype(np.uint32)
-        tensors[_counts(number)] = own[support].astype(np.int32)
-        shards.append({"fingerprint": shard.fingerprint, "rows": shard.rows})
-    write_sealed(path, {"witness_version": FORMAT_VERSION, "shards": shards}, tensors)
+    for number, own in enumerate(counts):
+        tensors[_gaps(number)], tensors[_counts(number)] = own.gaps()
+    shards = [{"fingerprint": one.fingerprint, "rows": one.rows} for one in manifest.shards]
+    content = {"witness_version": FORMAT_VERSION, "learners": len(counts), "shards": shards}
+    write_sealed(path, content, tensors)
 
 
-def load(path: str | os.PathLike[str], shards: Sequence[tuple[str, str]]) -> NDArray[np.int32]:
+def load(path: str | os.PathLike[str], shards: Sequence[tuple[str, str]]) -> Witness:
     """The counts of the shards given, matched by fingerprint whatever their names and order.
 
     Parameters
     ----------
     shards : (name, fingerprint) in the order of the rows. Of shards with one fingerprint the
         first given gets the counts of the first written.
-
-    Returns
-    -------
-    int32, shape (rows,), ≥ 0.
 
     Raises
     ------
@@ -63,13 +65,16 @@ def load(path: str | os.PathLike[str], shards: Sequence[tuple[str, str]]) -> NDA
         raise DataError(f"{path}: not a witness of version {FORMAT_VERSION}. Fit with --witness.")
     try:
         fingerprints = [str(shard["fingerprint"]) for shard in content["shards"]]
-        parts = [_unpacked(n, shard["rows"], tensors) for n, shard in enumerate(content["shards"])]
+        rows = [_size(shard["rows"]) for shard in content["shards"]]
+        learners = [_unpacked(number, sum(rows), tensors) for number in range(content["learners"])]
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise FileDamaged(
             f"{path}: sealed, but what it holds is no witness ({error}). Fit again with --witness."
         ) from error
     order = _matched(path, fingerprints, shards)
-    return np.concatenate([np.zeros(0, dtype=np.int32), *(parts[number] for number in order)])
+    if order != list(range(len(rows))):
+        learners = [_reordered(own, rows, order) for own in learners]
+    return Witness(tuple(learners), sum(rows))
 
 
 def _matched(
@@ -95,16 +100,29 @@ def _matched(
     return order
 
 
-def _unpacked(number: int, rows: int, tensors: Mapping[str, NDArray[Any]]) -> NDArray[np.int32]:
-    """The counts of all rows of one shard."""
-    gaps, counts = tensors[_gaps(number)], tensors[_counts(number)]
-    right = gaps.dtype == np.uint32 and counts.dtype == np.int32 and gaps.shape == counts.shape
-    # the upper bound holds for counts ≥ 0 alone: one negative count would prove what is false
-    if not right or (counts <= 0).any():
-        raise ValueError(f"counts of shard {number} that are not positive int32, one a gap")
-    own = np.zeros(rows, dtype=np.int32)
-    own[np.cumsum(gaps, dtype=np.int64)] = counts
-    return own
+def _size(rows: Any) -> int:
+    if type(rows) is not int or rows < 0:
+        raise ValueError(f"a shard of {rows!r} rows")
+    return rows
+
+
+def _unpacked(number: int, rows: int, tensors: Mapping[str, NDArray[Any]]) -> Counts:
+    """The counts of one learner."""
+    gaps = tensors[_gaps(number)]
+    if int(gaps.sum(dtype=np.uint64)) >= max(rows, 1):
+        raise ValueError(f"counts of rows beyond the {rows} that there are")
+    return Counts.of_gaps(gaps, tensors[_counts(number)])
+
+
+def _reordered(counts: Counts, rows: Sequence[int], order: Sequence[int]) -> Counts:
+    """The counts with the shards in another order."""
+    first = np.concatenate(([0], np.cumsum(rows)))
+    moved, start = Counts(), 0
+    for number in order:
+        numbers = np.arange(first[number], first[number + 1], dtype=np.int64)
+        moved.put(numbers - first[number] + start, counts.take(numbers))
+        start += rows[number]
+    return moved
 
 
 def _gaps(number: int) -> str:

@@ -12,7 +12,8 @@ import pytest
 
 from streamtron import cli, kernels
 from streamtron.config import Machine, Settings
-from streamtron.fitting import EXIT_CODES, run
+from streamtron.fitting import run
+from streamtron.outcome import EXIT_CODES
 from streamtron.training.learner import NO_MARGIN, Learner
 from streamtron.training.loop import train
 from tests.oracle import Oracle, Row, gamma_d

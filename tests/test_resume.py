@@ -31,6 +31,8 @@ class KeepsAll:
     def border(self, state: Callable[..., State]) -> None:
         self.states.append(state(copy=True))
 
+    end = border
+
     def no_border(self, state: Callable[[], State]) -> AbstractContextManager[None]:
         self.states.append(state())
         return nullcontext()
@@ -49,7 +51,7 @@ def taken_up(state: State, settings: Settings, source: ListSource) -> list[Learn
         lambda positive: Learner(settings, source.labels, positive=positive, pool=pool), "learners"
     )
     learners = [one.learner for one in held]
-    reopened = [one for one in learners if one.finished and one.settings.tol != 0.02]
+    reopened = [one for one in learners if one.reopen()]
     train(source, learners, settings, resumed=Resumed(state.reading, state.chunks, held, reopened))
     return learners
 
@@ -90,17 +92,11 @@ def test_classes_that_come_late_are_taken_up_too(plan: str, tmp_path: Path) -> N
         source, pool = growing(), Pool()
         again = Classes(settings, source.labels, None, pool)
 
-        def make(positive: Label | None) -> Learner:
-            return Learner(settings, source.labels, None, positive, pool)  # noqa: B023
-
-        waiting = state.learners(make, "waiting")
-        held = [*state.learners(make, "learners"), *waiting]
-        again.learners = [one.learner for one in held[: len(held) - len(waiting)]]
-        if waiting:
-            again.take_up(waiting[0].learner)
+        held, waiting = (state.learners(again.make, group) for group in ("learners", "waiting"))
+        again.take_up([one.learner for one in held], [one.learner for one in waiting])
         train(
             source, list(again.learners), settings, births=Families([again]),
-            resumed=Resumed(state.reading, state.chunks, held),
+            resumed=Resumed(state.reading, state.chunks, [*held, *waiting]),
         )  # fmt: skip
         assert [bits(learner) for learner in again.learners] == whole
 

@@ -244,6 +244,12 @@ class ShardSource:
         open_reader, reading = self._plan.open_reader, self._plan.reading
         return [(s.name, open_reader(s, reading).fingerprint()) for s in self.shards]
 
+    def take_up(self, labels: Sequence[Label], nonzeros_read: int, bytes_read: int) -> None:
+        """Go on counting where an interrupted run had come to, whose codes were those of
+        ``labels``; before the first reading."""
+        self._labels[:] = labels
+        self._nonzeros_read, self._bytes_read = nonzeros_read, bytes_read
+
     def place(self, row: int) -> str:
         """Name a row of the whole data: shard, and row in it, both from 0 (after one reading).
 

@@ -39,29 +39,39 @@ class Classes:
     ) -> None:
         self.labels, self.class_weights = labels, class_weights
         self.learners: list[Learner] = []
-        self._waiting = Learner(settings, labels, None, NOBODY, pool)
+        self.settings, self.pool = settings, pool
+        self._waiting = self.make(None)
 
     @property
     def waiting(self) -> Learner:
         """The learner of all classes that are still to come."""
         return self._waiting
 
-    def take_up(self, waiting: Learner) -> None:
-        """Go on with the learner that waited when a run was interrupted."""
-        waiting.targets.positive = NOBODY
-        self._waiting = waiting
+    def make(self, label: Label | None) -> Learner:
+        """A new learner of a class; None: of those that have not come."""
+        positive = NOBODY if label is None else label
+        return Learner(self.settings, self.labels, self._own(label), positive, self.pool)
+
+    def take_up(self, learners: list[Learner], waiting: Sequence[Learner]) -> None:
+        """Go on with the learners that there were when a run was interrupted."""
+        self.learners = learners
+        for learner in waiting:
+            self._waiting = learner
 
     def born(self) -> list[Learner]:
         """A learner for every label met since the last call, in the labels' order."""
         newborn = []
         for label in self.labels[len(self.learners) :]:
             learner = self._waiting.twin(label)
-            if self.class_weights is not None:
-                own = self.class_weights.get(label, 1.0)
-                learner.targets.class_weights = {label: own}
+            learner.targets.class_weights = self._own(label)
             newborn.append(learner)
         self.learners += newborn
         return newborn
+
+    def _own(self, label: Label | None) -> Mapping[Label, float] | None:
+        if self.class_weights is None or label is None:
+            return None
+        return {label: self.class_weights.get(label, 1.0)}
 
 
 class Families:

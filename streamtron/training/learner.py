@@ -129,9 +129,7 @@ class Learner:
 
     # --- starting from weights ---
 
-    def adopt(
-        self, w: NDArray[np.float64], bias: float, counts: NDArray[np.int32] | None = None
-    ) -> None:
+    def adopt(self, w: NDArray[np.float64], bias: float, counts: Counts | None = None) -> None:
         """Take weights (numbered as the shards number columns) and a bias weight as they are,
         and counts if there are any; the next reading is a scan of them."""
         self.dual.w = w
@@ -139,7 +137,7 @@ class Learner:
         self.mode = "scan"
         self.holding_all = False
         if counts is not None:
-            self.counts.put(np.arange(len(counts)), counts)
+            self.counts = counts
 
     def seed(self, chunk: Chunk, w: NDArray[np.float64], bias: float, scale: float) -> None:
         """Counts of one chunk from the slacks of weights: c_k = b · slack_k / Δ_k², rounded.
@@ -226,6 +224,18 @@ class Learner:
             if self.finished:
                 return
         self._train_on(frozen)
+
+    def reopen(self) -> bool:
+        """Whether it had ended, but would not have by the settings that it has now; then
+        ``go_on`` takes it further."""
+        if self.finished is None or self.certificate is None:
+            return False
+        reached = self.certificate.relative_duality_gap <= self.settings.tolerance
+        if self.finished == "epoch limit" and reached and self.settings.tolerance > 0.0:
+            self.finished = "certified"
+        if self.finished == "epoch limit":
+            return self.full_epochs < self.settings.epoch_limit
+        return self.finished == "certified" and not reached
 
     def go_on(self) -> None:
         """Take up training after an end that other settings (a smaller tolerance, more epochs)

@@ -24,8 +24,10 @@ from streamtron.training.state import NOT_BEGUN, Resumed, State
 class Births(Protocol):
     """Who sees to it that every class gets a learner when its first row comes."""
 
-    waiting: Sequence[Learner]
-    """learners of classes that are still to come: all rows so far are the rest to them"""
+    @property
+    def waiting(self) -> Sequence[Learner]:
+        """Learners of classes that are still to come: all rows so far are the rest to them."""
+        ...
 
     def born(self) -> Sequence[Learner]:
         """Learners of the labels met since the last call, as if they had been there all along."""
@@ -37,6 +39,10 @@ class Keeper(Protocol):
 
     def border(self, state: Callable[[], State]) -> None:
         """Between two chunks, or two readings: the run can be taken up from here."""
+        ...
+
+    def end(self, state: Callable[[], State]) -> None:
+        """All learners have finished."""
         ...
 
     def no_border(self, state: Callable[[], State]) -> AbstractContextManager[None]:
@@ -56,6 +62,7 @@ def train(
     *,
     births: Births | None = None,
     threads: int = 1,
+    room: Callable[[int, Chunk], None] | None = None,
     keeper: Keeper | None = None,
     resumed: Resumed | None = None,
 ) -> None:
@@ -73,11 +80,13 @@ def train(
     learners : changed in place; all share ``settings``' order and seed.
     births : where classes are met as they come; the learners born join those given.
     threads : that learners are spread over; the kernels run without Python's lock.
+    room : told of every chunk of the first reading, with the number of learners that are going to
+        take it; may raise.
     keeper : who is told of every border at which the run can be taken up again.
     resumed : where a run is taken up; its learners are those given and those that wait.
     """
     with _workers(threads) as work:
-        loop = _Loop(source, list(learners), settings, listen, births, work, keeper)
+        loop = _Loop(source, list(learners), settings, listen, births, work, room, keeper)
         loop.run(resumed)
 
 
@@ -89,6 +98,7 @@ class _Loop:
     listen: Listener
     births: Births | None
     work: Work
+    room: Callable[[int, Chunk], None] | None
     keeper: Keeper | None
 
     def run(self, resumed: Resumed | None) -> None:
@@ -104,7 +114,8 @@ class _Loop:
         while self._unfinished() or (self.births and reading == 0):
             self._read(reading, resumed)
             reading, resumed = reading + 1, None
-        self._border(reading, NOT_BEGUN)
+        if self.keeper:
+            self.keeper.end(partial(self._state, reading, NOT_BEGUN))
 
     def _read(self, reading: int, resumed: Resumed | None) -> None:
         """One reading, shown to every learner, those included that are born on the way."""
@@ -123,6 +134,8 @@ class _Loop:
                 newborn = births.born()
                 self.learners += newborn
                 learners += newborn
+            if self.room and reading == 0:
+                self.room(len(learners) + len(waiting), chunk)
             show = _Show(chunk, _positions(chunk, self.settings, reading), reading == 0)
             self.work(show, (*learners, *waiting))
             rows += len(chunk)
@@ -194,16 +207,21 @@ def _workers(threads: int) -> Iterator[Work]:
     if threads < 2:
         yield _one_by_one
         return
-    with ThreadPoolExecutor(threads, thread_name_prefix="streamtron-learner") as pool:
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="streamtron-learner")
 
-        def work(task: Callable[[Learner], None], learners: Iterable[Learner]) -> None:
-            learners = list(learners)
-            if len(learners) < 2:
-                _one_by_one(task, learners)
-            else:
-                list(pool.map(task, learners))
+    def work(task: Callable[[Learner], None], learners: Iterable[Learner]) -> None:
+        learners = list(learners)
+        if len(learners) < 2:
+            _one_by_one(task, learners)
+        else:
+            list(pool.map(task, learners))
 
+    try:
         yield work
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)  # a signal does not wait for a solver
+        raise
+    pool.shutdown()
 
 
 def _one_by_one(task: Callable[[Learner], None], learners: Iterable[Learner]) -> None:
