@@ -238,10 +238,19 @@ class Machine:
     ----------
     memory : bytes a run may take; None = half of the machine's.
     cache_dir : where the flat copy of the shards is kept; None = in the run directory.
+    threads : that read and train, ≥ 1; None = as many as the machine has cores.
+
+    Raises
+    ------
+    SettingsError : fewer than one thread.
     """
 
     memory: int | None = None
     cache_dir: str | None = None
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        _need(self.threads is None or self.threads >= 1, "threads", self.threads, "at least 1")
 
     @property
     def memory_limit(self) -> int:

@@ -131,7 +131,8 @@ def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
 def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[str, Any]:
     """Files, rows, columns, nonzeros, labels, and the memory a fit would need."""
     with open_shards(list(paths), reading_of(settings, labels="optional"), cache_dir=None,
-                     most_labels=None, allow_duplicate=True) as source:  # fmt: skip
+                     most_labels=None, allow_duplicate=True,
+                     threads=machine.threads) as source:  # fmt: skip
         counts = np.zeros(1, dtype=np.int64)  # the last one: rows without a label
         for chunk in source.chunks():
             codes = np.where(chunk.codes < 0, len(source.labels), chunk.codes)

@@ -149,7 +149,7 @@ def _option(kind: Kind, *names: str, help: str) -> Callable[[Command], Command]:
 
 
 def machine_options(command: Command) -> Command:
-    """``--memory`` and ``--cache-dir``: they never change what is computed."""
+    """``--memory``, ``--cache-dir`` and ``--threads``: they never change what is computed."""
     for option in (
         click.option(
             "--cache-dir", type=click.Path(), help="Where the flat copy of the shards is kept."
@@ -158,6 +158,11 @@ def machine_options(command: Command) -> Command:
             SIZE,
             "--memory",
             help="Refuse to run if more memory is needed [half of the machine's].",
+        ),
+        _option(
+            INT,
+            "--threads",
+            help="Threads that read and train; never changes the model [the machine's cores].",
         ),
     ):
         command = option(command)
@@ -183,7 +188,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], Machine]:
     """The settings that were given, and the machine's limits."""
     settings = {name: given[name] for name in SETTINGS if given.get(name) is not None}
-    return settings, Machine(given.get("memory"), given.get("cache_dir"))
+    return settings, Machine(given.get("memory"), given.get("cache_dir"), given.get("threads"))
 
 
 def settings_of(given: Mapping[str, Any], file: str | None = None) -> Settings:

@@ -100,6 +100,7 @@ def certify(
             cache_dir=cache if witness is None else machine.cache_dir,
             classes=model.classes,
             allow_duplicate=problem.allow_duplicate,
+            threads=machine.threads,
         ) as source,
     ):
         learner = _learner(problem, source, model, keep=witness is None)

@@ -17,7 +17,7 @@ from streamtron.shards.first_reading import Delivery, FirstReading, Plan, Whole
 from streamtron.shards.flat import GroupReader
 from streamtron.shards.manifest import Manifest
 from streamtron.shards.piece import Reading, ShardReader
-from streamtron.shards.prefetch import ahead
+from streamtron.shards.prefetch import ahead, cores
 
 if TYPE_CHECKING:
     from streamtron.shards.arrow import ArrowReader
@@ -35,6 +35,7 @@ def open_shards(
     most_labels: int | None = 2,
     most_columns: int = MOST_COLUMNS,
     allow_duplicate: bool = False,
+    threads: int | None = None,
 ) -> ShardSource:
     """A source of the rows in files, directories and patterns; nothing is read yet.
 
@@ -48,6 +49,8 @@ def open_shards(
     most_labels : one label more is refused; None = any number.
     most_columns : a column of this number or beyond is refused.
     allow_duplicate : take two shards with the same bytes as they are.
+    threads : that parse text and read the cache, ≥ 1; None = as many as the machine has cores.
+        They change nothing but the time it takes.
 
     Raises
     ------
@@ -71,15 +74,16 @@ def open_shards(
         most_labels=most_labels,
         most_columns=most_columns,
         allow_duplicate=allow_duplicate,
+        threads=threads,
     )
 
 
-def open_reader(shard: ShardFile, reading: Reading) -> ShardReader:
+def open_reader(shard: ShardFile, reading: Reading, threads: int = 1) -> ShardReader:
     """The reader for a shard's format."""
     if shard.format == "libsvm":
         from streamtron.shards.libsvm import LibsvmReader
 
-        return LibsvmReader(shard.path, shard.name, reading)
+        return LibsvmReader(shard.path, shard.name, reading, threads=threads)
     return _table_reader(shard, reading)
 
 
@@ -116,6 +120,9 @@ def _table_reader(shard: ShardFile, reading: Reading) -> ParquetReader | ArrowRe
     return ParquetReader(shard.path, shard.name, reading)
 
 
+_open_reader = open_reader  # the name of a parameter below
+
+
 class ShardSource:
     """A ``ChunkSource`` over shards; see ``open_shards``. A context manager.
 
@@ -134,8 +141,10 @@ class ShardSource:
         most_labels: int | None = 2,
         most_columns: int = MOST_COLUMNS,
         allow_duplicate: bool = False,
-        open_reader: Callable[[ShardFile, Reading], ShardReader] = open_reader,
+        threads: int | None = None,
+        open_reader: Callable[[ShardFile, Reading], ShardReader] | None = None,
     ) -> None:
+        self._threads = threads or cores()
         self._plan = Plan(
             tuple(shards),
             reading,
@@ -143,12 +152,12 @@ class ShardSource:
             most_labels,
             most_columns,
             allow_duplicate,
-            open_reader,
+            open_reader or partial(_open_reader, threads=self._threads),
         )
         self._cache_dir = cache_dir
         self._labels: list[Label] = list(classes or ())
         self._width = 0
-        self._settled = False
+        self._settled = open_reader is not None  # it settles for itself what its shards are
         self._whole: Whole | None = None
         self._nonzeros_read = 0
         self._bytes_read = 0
@@ -289,8 +298,7 @@ class ShardSource:
         return running
 
     def _settle(self) -> None:
-        # a reader that is not one of ours settles for itself what its shards are
-        if not self._settled and self._plan.open_reader is open_reader:
+        if not self._settled:
             self._plan = self._plan._replace(reading=settled(self.shards[0], self._plan.reading))
         self._settled = True
 
