@@ -12,6 +12,8 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import xxhash
 from hypothesis import given, settings
@@ -31,6 +33,7 @@ from streamtron.shards import (
     storage,
 )
 from streamtron.shards.prefetch import THREAD_NAME, ahead, in_order
+from streamtron.shards.source import open_reader, settled
 
 Row = tuple[float | str | None, float, dict[int, float]]
 """label, weight, {column: value}"""
@@ -510,6 +513,25 @@ def test_bytes_read_grow_while_a_shard_is_read_and_end_at_its_size(tmp_path: Pat
             found = source.bytes_read
         assert found == sum(sizes)
         sizes = [400_060 * 16]
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow", "arrows"])
+def test_bytes_read_of_a_table_grow_with_its_rows_to_its_size(ending: str, tmp_path: Path) -> None:
+    table = pa.table({"indices": [[k % 70] for k in range(60_000)], "label": [0, 1] * 30_000})
+    path = tmp_path / f"a.{ending}"
+    if ending == "parquet":
+        pq.write_table(table, path, row_group_size=7_000)
+    else:
+        new = pa.ipc.new_file if ending == "arrow" else pa.ipc.new_stream
+        with pa.OSFile(str(path), "wb") as sink, new(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=20_000)
+    [shard] = find_shards([str(path)])
+    reader, delivered = open_reader(shard, settled(shard, Reading())), 0
+    assert reader.bytes_read == 0
+    for piece in reader.pieces():
+        delivered += len(piece.codes)
+        assert reader.bytes_read == pytest.approx(shard.size * delivered / 60_000, rel=0.03)
+    assert delivered == 60_000
 
 
 # Reading ahead -----------------------------------------------------------------------------------

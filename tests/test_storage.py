@@ -8,6 +8,7 @@ import json
 import os
 import queue
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import feather
 
 from streamtron.errors import DataError, MachineError
 from streamtron.shards import ShardSource, find_shards, open_shards, storage
@@ -356,6 +358,49 @@ def test_later_readings_and_later_runs_do_not_fetch_the_objects_again(
         assert len(list(source.chunks([[0]]))) == 1
     with pytest.raises(MachineError, match=r"s3://data/t: cannot be read \(the server does not"):
         find_shards(["s3://data/t"])
+
+
+@pytest.mark.parametrize("format_", ["parquet", "arrow"])
+def test_a_table_is_fetched_once_and_its_copy_is_gone_with_the_reading(
+    format_: str, own: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "RANGE_BYTES", 1 << 14)
+    table = pa.table({"indices": [[k, k + 1] for k in range(9_000)], "label": [0, 1, 1] * 3_000})
+    for number in range(2):
+        path = tmp_path / f"{number}.{format_}"
+        if format_ == "parquet":
+            pq.write_table(table.slice(number), path, row_group_size=1_000, compression="none")
+        else:
+            feather.write_feather(table.slice(number), path, compression="uncompressed")
+        own.put(f"data/t/{path.name}", path.read_bytes())
+    requests = [-(-path.stat().st_size // (1 << 14)) for path in sorted(tmp_path.iterdir())]
+    assert min(requests) >= 5
+    cache = tmp_path / "_cache"
+    with open_shards(["s3://data/t"], cache_dir=str(cache)) as source:
+        source._settle()  # the columns are those of the first shard's footer
+        own.requests()
+        first = chunks_of(source)
+        assert source.bytes_read == sum(shard.size for shard in source.shards)
+    fetched = [line for line in own.requests() if line.startswith("GET /data/t/")]
+    assert [fetched.count(f"GET /data/t/{k}.{format_}") for k in range(2)] == requests
+    with open_shards([str(tmp_path)], cache_dir=None) as local:
+        assert chunks_of(local) == first
+    assert {path.suffix for path in cache.iterdir()} == {".cache", ".json"}
+
+
+def test_no_room_for_the_copy_of_a_table_is_a_sentence_and_not_a_byte_is_fetched(
+    own: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(pa.table({"indices": [[1], [2]], "label": [0, 1]}), tmp_path / "a.parquet")
+    own.put("data/a.parquet", (tmp_path / "a.parquet").read_bytes())
+    usage = type(shutil.disk_usage("/"))
+    with open_shards(["s3://data/a.parquet"], cache_dir=None) as source:
+        source._settle()
+        own.requests()
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 0))
+        with pytest.raises(MachineError, match=r"s3://data/a\.parquet: no copy of it can be kept"):
+            chunks_of(source)
+    assert not [line for line in own.requests() if line.startswith("GET")]
 
 
 def test_an_object_that_changed_is_read_again_by_the_next_run_and_refused_within_one(

@@ -20,8 +20,7 @@ from streamtron.shards.piece import Reading, ShardReader
 from streamtron.shards.prefetch import ahead, cores
 
 if TYPE_CHECKING:
-    from streamtron.shards.arrow import ArrowReader
-    from streamtron.shards.parquet import ParquetReader
+    from streamtron.shards.tables import TableReader
 
 MOST_COLUMNS = 2**32 - 1
 
@@ -78,13 +77,21 @@ def open_shards(
     )
 
 
-def open_reader(shard: ShardFile, reading: Reading, threads: int = 1) -> ShardReader:
-    """The reader for a shard's format."""
+def open_reader(
+    shard: ShardFile, reading: Reading, threads: int = 1, scratch: str | None = None
+) -> ShardReader:
+    """The reader for a shard's format.
+
+    Parameters
+    ----------
+    threads : see ``LibsvmReader``.
+    scratch : see ``TableReader``.
+    """
     if shard.format == "libsvm":
         from streamtron.shards.libsvm import LibsvmReader
 
         return LibsvmReader(shard.path, shard.name, reading, threads=threads)
-    return _table_reader(shard, reading)
+    return _table_reader(shard, reading, scratch)
 
 
 def settled(shard: ShardFile, reading: Reading) -> Reading:
@@ -109,15 +116,15 @@ def settled(shard: ShardFile, reading: Reading) -> Reading:
     return reading
 
 
-def _table_reader(shard: ShardFile, reading: Reading) -> ParquetReader | ArrowReader:
+def _table_reader(shard: ShardFile, reading: Reading, scratch: str | None = None) -> TableReader:
     # a format's library is loaded only where the format is read
     if shard.format == "arrow":
         from streamtron.shards.arrow import ArrowReader
 
-        return ArrowReader(shard.path, shard.name, reading)
+        return ArrowReader(shard.path, shard.name, reading, scratch)
     from streamtron.shards.parquet import ParquetReader
 
-    return ParquetReader(shard.path, shard.name, reading)
+    return ParquetReader(shard.path, shard.name, reading, scratch)
 
 
 _open_reader = open_reader  # the name of a parameter below
@@ -152,7 +159,7 @@ class ShardSource:
             most_labels,
             most_columns,
             allow_duplicate,
-            open_reader or partial(_open_reader, threads=self._threads),
+            open_reader or partial(_open_reader, threads=self._threads, scratch=cache_dir),
         )
         self._cache_dir = cache_dir
         self._labels: list[Label] = list(classes or ())
@@ -215,8 +222,8 @@ class ShardSource:
     def bytes_read(self) -> int:
         """Bytes fetched from disk for what was delivered so far, from shards and cache.
 
-        A shard counts as its rows are delivered; all but text twice in the end, for the
-        fingerprint is then a reading of its own.
+        A shard counts as its rows are delivered; a local table twice in the end, for its
+        fingerprint is a reading of its own.
         """
         return self._bytes_read
 
