@@ -9,11 +9,13 @@ import os
 import queue
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
 from urllib.parse import quote
@@ -92,7 +94,7 @@ def server() -> Iterator[Server]:
     there.stop()
 
 
-def use(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def use(server: Server | Stalling, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a user of this server has in the environment."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
@@ -478,6 +480,77 @@ def test_a_command_without_its_server_says_one_sentence_and_exits_5(
         "endpoint (AWS_ENDPOINT_URL), and run again.\n"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+class Stalling(ThreadingHTTPServer):
+    """A store that knows one object of any name and never answers requests of one method."""
+
+    daemon_threads = True
+
+    def __init__(self, method: str) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_HEAD(self) -> None:
+                stall.answer(self)
+
+            def do_GET(self) -> None:
+                stall.answer(self)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        stall = self
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.method, self.reached, self._released = method, threading.Event(), threading.Event()
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self._thread = threading.Thread(target=self.serve_forever)
+        self._thread.start()
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        request.close_connection = True
+        if request.command == self.method:
+            self.reached.set()
+            self._released.wait()
+            return
+        request.send_response(200)
+        request.send_header("Content-Length", "100000")
+        request.send_header("Last-Modified", "Wed, 01 Jan 2025 00:00:00 GMT")
+        request.end_headers()
+
+    def stop(self) -> None:
+        self._released.set()
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("words", "method"),
+    [
+        ("fit s3://data/a.svm --model m", "HEAD"),
+        ("fit s3://data/a.svm --model m", "GET"),
+        ("fit s3://data/a.svm.gz --model m", "GET"),
+        ("fit s3://data/a.parquet --model m", "GET"),
+        ("convert s3://data/a.svm converted --format parquet", "GET"),
+    ],
+)
+def test_a_command_whose_store_never_answers_is_ended_by_a_signal(
+    words: str, method: str, number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Stalling(method)
+    use(server, monkeypatch)
+    try:
+        process = subprocess.Popen(
+            [STREAMTRON, *words.split()], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        )
+        assert server.reached.wait(100)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=100)  # the server waits for longer
+    finally:
+        process.kill()
+        server.stop()
+    assert process.returncode == 128 + number
+    assert err == f"stopped by {number.name}; nothing half-written is left.\n"
 
 
 # What is refused ---------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ class ArrowReader(TableReader):
     Examples
     --------
     >>> import tempfile, pathlib
+    >>> from streamtron.shards import Reading
     >>> table = pa.table({"bag": [[(0, 1.0), (7, 0.5)], [(3, 2.0)]], "y": [1, -1]},
     ...     pa.schema({"bag": pa.map_(pa.int32(), pa.float32()), "y": pa.int8()}))
     >>> with tempfile.TemporaryDirectory() as directory:

@@ -35,6 +35,7 @@ class ParquetReader(TableReader):
     Examples
     --------
     >>> import tempfile, pathlib
+    >>> from streamtron.shards import Reading
     >>> table = pa.table({"indices": [[0, 7], [3]], "values": [[1.0, 0.5], [2.0]], "y": [1, -1]})
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     path = str(pathlib.Path(directory, "a.parquet"))

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -75,6 +76,19 @@ def ahead(iterator_factory: Callable[[], Iterator[T]], depth: int = 2) -> Genera
         channel.close()
         if thread is not threading.current_thread():  # the garbage collector runs anywhere
             thread.join(PATIENCE)  # a store that hangs is not waited for
+
+
+def apart(function: Callable[[], T]) -> T:
+    """What ``function`` returns or raises, run in another thread: the main thread can then be
+    interrupted by a signal, and leave a store that hangs alone.
+
+    Examples
+    --------
+    >>> apart(lambda: threading.current_thread().name)
+    'streamtron-ahead'
+    """
+    with closing(ahead(lambda: iter([function()]))) as results:
+        return next(results)
 
 
 def _produce(iterator_factory: Callable[[], Iterator[T]], channel: _Channel[T]) -> None:

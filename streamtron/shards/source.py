@@ -17,7 +17,7 @@ from streamtron.shards.first_reading import Delivery, FirstReading, Plan, Whole
 from streamtron.shards.flat import GroupReader
 from streamtron.shards.manifest import Manifest
 from streamtron.shards.piece import Reading, ShardReader
-from streamtron.shards.prefetch import ahead, cores
+from streamtron.shards.prefetch import ahead, apart, cores
 
 if TYPE_CHECKING:
     from streamtron.shards.tables import TableReader
@@ -107,7 +107,7 @@ def settled(shard: ShardFile, reading: Reading) -> Reading:
     if shard.format != "libsvm":
         from streamtron.shards.columns import settle
 
-        return settle(_table_reader(shard, reading).schema(), reading, shard.name)
+        return settle(apart(_table_reader(shard, reading).schema), reading, shard.name)
     if reading.features or reading.hash_bits is not None or reading.vocabulary is not None:
         raise SettingsError(
             f"{shard.name}: libsvm text has column numbers and no names. Leave --features, "
@@ -258,7 +258,7 @@ class ShardSource:
         if self.manifest is not None:
             return [(shard.name, shard.fingerprint) for shard in self.manifest.shards]
         open_reader, reading = self._plan.open_reader, self._plan.reading
-        return [(s.name, open_reader(s, reading).fingerprint()) for s in self.shards]
+        return [(s.name, apart(open_reader(s, reading).fingerprint)) for s in self.shards]
 
     def place(self, row: int) -> str:
         """Name a row of the whole data: shard, and row in it, both from 0 (after one reading).
