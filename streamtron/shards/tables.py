@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from streamtron.errors import DataError, MachineError
 from streamtron.shards import storage
+from streamtron.shards.copies import open_whole
 from streamtron.shards.piece import Piece, Reading
 
 
@@ -52,7 +53,7 @@ class TableReader(ABC):
         self.bytes_read = 0
         with (
             sentences(self.name, self.KIND),
-            storage.open_whole(self.path, self.name, self._scratch) as (file, fingerprint),
+            open_whole(self.path, self.name, self._scratch) as (file, fingerprint),
         ):
             self._fingerprint = fingerprint or self._fingerprint
             size = file.size()
