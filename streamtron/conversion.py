@@ -15,6 +15,7 @@ from streamtron.shards import Reading, ShardFile, find_shards, open_shards
 from streamtron.shards.convert import ROWS_PER_SHARD, Format, Written
 from streamtron.shards.convert import convert as write_shards
 from streamtron.shards.piece import Piece
+from streamtron.shards.prefetch import ahead
 from streamtron.shards.source import open_reader, settled
 
 
@@ -82,7 +83,7 @@ def convert(
 
 def _pieces(shards: Iterable[ShardFile], reading: Reading) -> Iterator[Piece]:
     for shard in shards:
-        yield from open_reader(shard, reading).pieces()
+        yield from ahead(open_reader(shard, reading).pieces)
 
 
 def _base(paths: list[str], reading: Reading, to: Format) -> Literal[0, 1]:

@@ -232,6 +232,7 @@ class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 most_labels=2 if known is None else None,
                 most_columns=columns_allowed(settings, machine),
                 allow_duplicate=settings.allow_duplicate,
+                threads=machine.threads,
             ) as source,
         ):
             several = known is not None and len(known) > 2

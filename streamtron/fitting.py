@@ -177,6 +177,7 @@ def _opened(paths: list[str], settings: Settings, machine: Machine, cache: str) 
         most_labels=None if several(settings) else 2,
         most_columns=columns_allowed(settings, machine),
         allow_duplicate=settings.allow_duplicate,
+        threads=machine.threads,
     )
 
 

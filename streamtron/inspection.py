@@ -153,7 +153,8 @@ def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
 def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[str, Any]:
     """Files, rows, columns, nonzeros, the rows of each label, and the memory a fit would need."""
     with open_shards(list(paths), reading_of(settings, labels="optional"), cache_dir=None,
-                     most_labels=None, allow_duplicate=True) as source:  # fmt: skip
+                     most_labels=None, allow_duplicate=True,
+                     threads=machine.threads) as source:  # fmt: skip
         counts, unlabelled = np.zeros(0, dtype=np.int64), 0
         for chunk in source.chunks():
             found = np.bincount(chunk.codes[chunk.codes >= 0], minlength=len(source.labels))

@@ -154,7 +154,7 @@ def _option(kind: Kind, *names: str, help: str) -> Callable[[Command], Command]:
 
 
 def machine_options(command: Command) -> Command:
-    """``--memory`` and ``--cache-dir``: they never change what is computed."""
+    """``--memory``, ``--cache-dir`` and ``--threads``: they never change what is computed."""
     for option in (
         click.option(
             "--cache-dir", type=click.Path(), help="Where the flat copy of the shards is kept."
@@ -163,6 +163,11 @@ def machine_options(command: Command) -> Command:
             SIZE,
             "--memory",
             help="Refuse to run if more memory is needed [half of the machine's].",
+        ),
+        _option(
+            INT,
+            "--threads",
+            help="Threads that read and train; never changes the model [the machine's cores].",
         ),
     ):
         command = option(command)

@@ -133,6 +133,7 @@ def certify(
             cache_dir=cache if witness is None else machine.cache_dir,
             classes=model.classes,
             allow_duplicate=problem.allow_duplicate,
+            threads=machine.threads,
         ) as source,
     ):
         active_set = 0 if witness is not None else problem.active_set // len(directions)

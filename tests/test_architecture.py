@@ -64,6 +64,7 @@ ALLOWED: dict[str, set[str]] = {
 
 OWNERS: dict[str, set[str]] = {
     "numba": {"kernels"},
+    "llvmlite": {"kernels"},
     "pyarrow": {"shards"},
     "sklearn": {"estimator", "evaluation", "shards"},
     "dask": {"cluster"},

@@ -104,7 +104,9 @@ def test_every_setting_is_an_option_of_fit_and_has_its_name() -> None:
     assert list(options.SETTINGS) == names
     there = {word for parameter in cli.fit.params for word in parameter.opts}
     assert {options.option_name(name) for name in names} <= there
-    machine_and_files = {"--memory", "--cache-dir", "--model", "--report", "--witness", "--config"}
+    machine_and_files = {
+        "--memory", "--cache-dir", "--threads", "--model", "--report", "--witness", "--config",
+    }  # fmt: skip
     assert there - {options.option_name(name) for name in names} == {
         *machine_and_files, "shards", "-v", "--verbose",
     }  # fmt: skip

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamtron.chunk import Label
 from streamtron.config import Settings
 from streamtron.sealed import read_sealed, write_sealed
 from streamtron.training.active_set import Pool

@@ -30,7 +30,7 @@ from streamtron.shards.discover import ShardFile
 from streamtron.shards.flat import CachedShard, Pick
 from streamtron.shards.manifest import Manifest, ShardRecord
 from streamtron.shards.piece import Piece, Reading, ShardReader
-from streamtron.shards.storage import stamp
+from streamtron.shards.storage import is_uri, stamp
 
 
 class Plan(NamedTuple):
@@ -246,8 +246,8 @@ class FirstReading:
 
 
 def _fetched(shard: ShardFile) -> int:
-    """Bytes read from a shard: of all but text the fingerprint is a reading of its own."""
-    return shard.size * (1 if shard.format == "libsvm" else 2)
+    """Bytes read from a shard: of a local table the fingerprint is a reading of its own."""
+    return shard.size * (1 if shard.format == "libsvm" or is_uri(shard.path) else 2)
 
 
 def _check_unchanged(shard: ShardFile) -> None:

@@ -8,7 +8,10 @@ line with only a label is an empty row. What cannot be read right is refused, wi
 from __future__ import annotations
 
 import re
+import threading
+from collections import deque
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -21,11 +24,15 @@ from streamtron.chunk import Label
 from streamtron.errors import DataError
 from streamtron.shards import storage
 from streamtron.shards.piece import Piece, Reading
+from streamtron.shards.prefetch import in_order
 from streamtron.shards.streams import PACKED, TextStream
 from streamtron.shards.text_labels import NOT_FINITE, TextLabels, shown, text_labels
 
 LINE_LIMIT = 1 << 28
 """Bytes of the longest line read, some twenty million nonzeros; a longer one is no libsvm text."""
+
+MOST_PARSERS = 8
+"""Threads that parse one file, at most: more of them outrun whoever takes the rows."""
 
 FLOAT32_OVERFLOW = 2.0**128 - 2.0**103
 """The smallest number that rounds to infinity in float32."""
@@ -67,6 +74,7 @@ class LibsvmReader:
         and with the latter a row has the labels between its commas, or none.
     piece_bytes : text a piece is made of, in bytes, rounded to whole lines; it changes the cutting
         and nothing else.
+    threads : that parse, one piece each; they change nothing.
 
     Examples
     --------
@@ -81,19 +89,23 @@ class LibsvmReader:
     ([0, 1], [1.0, -1.0], 'tiny.svm, line 2')
     """
 
-    def __init__(self, path: str, name: str, reading: Reading, piece_bytes: int = 1 << 20) -> None:
+    def __init__(
+        self,
+        path: str,
+        name: str,
+        reading: Reading,
+        piece_bytes: int = 1 << 20,
+        threads: int = 1,
+    ) -> None:
         self._path = path
         self._name = name
         self._reading = reading
         self._piece_bytes = piece_bytes
+        self._threads = min(threads, MOST_PARSERS)
         self._fingerprint: str | None = None
-        self._stream = TextStream(path, name)
-
-    @property
-    def bytes_read(self) -> int:
+        self.bytes_read = 0
         """Bytes of the file, as stored, that the rows delivered last were made of, and all before
         them: 0 before ``pieces()``, the file's size after it."""
-        return self._stream.bytes_read
 
     def pieces(self) -> Iterator[Piece]:
         """The rows in file order, some at a time; none if the file has no row.
@@ -103,14 +115,22 @@ class LibsvmReader:
         DataError : the first line that is refused, or damaged compressed data.
         MachineError : the file cannot be read.
         """
-        self._stream = stream = TextStream(self._path, self._name)
+        self.bytes_read = 0
+        stream = TextStream(self._path, self._name)
         parser = _Parser(self._name, self._reading)
-        text = stream.text(self._piece_bytes)
-        for lines in _whole_lines(text, self._piece_bytes, self._name):
-            piece = parser.parse(lines)
-            if piece.rows:
-                yield piece
+        with closing(in_order(parser.parse, self._texts(stream), self._threads)) as parsed:
+            for piece, self.bytes_read in parsed:
+                if piece.rows:
+                    yield piece
+        self.bytes_read = stream.bytes_read
         self._fingerprint = stream.fingerprint()
+
+    def _texts(self, stream: TextStream) -> Iterator[_Text]:
+        blocks = stream.text(self._piece_bytes)
+        line = 1
+        for lines in _whole_lines(blocks, self._piece_bytes, self._name, self._threads):
+            yield _Text(lines, line, stream.bytes_read)
+            line += int(np.count_nonzero(np.frombuffer(lines, np.uint8) == _NEWLINE))
 
     def fingerprint(self) -> str:
         """xxh3-128 of the file's bytes as stored, 32 hex digits; free after ``pieces()``.
@@ -126,13 +146,26 @@ class LibsvmReader:
 
 # --- lines ---
 
+_NEWLINE = ord("\n")
 
-def _whole_lines(blocks: Iterator[bytes], piece_bytes: int, name: str) -> Iterator[memoryview]:
+
+class _Text(NamedTuple):
+    """Whole lines, the number of the first, and the bytes as stored read for them and before."""
+
+    lines: memoryview
+    first_line: int
+    bytes_read: int
+
+
+def _whole_lines(
+    blocks: Iterator[bytes], piece_bytes: int, name: str, good_for: int
+) -> Iterator[memoryview]:
     """Text of ``piece_bytes`` or little more that ends with a newline, as often as there is any.
 
-    One buffer holds all of them in turn (fresh memory for each costs as much as reading the file):
-    a text is good until the next is asked for.
+    A few buffers hold all of them in turn (fresh memory for each costs as much as reading the
+    file): a text is good until ``good_for`` more have been asked for, and another.
     """
+    others = deque(bytearray(piece_bytes + 1) for _ in range(good_for))
     buffer = bytearray(piece_bytes + 1)
     size = 0
     for block in blocks:
@@ -145,8 +178,12 @@ def _whole_lines(blocks: Iterator[bytes], piece_bytes: int, name: str) -> Iterat
         end = buffer.rfind(b"\n", start, size) + 1
         if end:
             yield memoryview(buffer)[:end]
-            buffer[: size - end] = buffer[end:size]
-            size -= end
+            rest, size = memoryview(buffer)[end:size], size - end
+            others.append(buffer)
+            buffer = others.popleft()
+            if size >= len(buffer):
+                buffer = bytearray(size + 1)
+            buffer[:size] = rest
         elif size > LINE_LIMIT + piece_bytes:
             raise DataError(
                 f"{name}: a line of more than {LINE_LIMIT >> 20} MiB. Libsvm text has a row on"
@@ -192,8 +229,8 @@ class _Trouble(NamedTuple):
     sentence: str
 
 
-class _Parser:
-    """Parses the texts of one file one after another; keeps buffers and the line reached."""
+class _Parser(threading.local):
+    """Parses the texts of one file; every thread that does has buffers of its own."""
 
     def __init__(self, name: str, reading: Reading) -> None:
         self._name = name
@@ -203,13 +240,14 @@ class _Parser:
         self._named = (reading.multiclass or reading.multilabel) and not reading.weights_in_label
         optional = reading.labels == "optional" or reading.multilabel
         self._optional = optional and not reading.weights_in_label
-        self._line = 1
         self._size = 0
         self._buffers = _Buffers.for_text(0)
 
-    def parse(self, text: memoryview) -> Piece:
-        """The rows of whole lines; DataError for the first line that is refused."""
-        if self._line == 1:
+    def parse(self, given: _Text) -> tuple[Piece, int]:
+        """The rows of whole lines, and the bytes read for them and before; DataError for the first
+        line that is refused."""
+        text, line, bytes_read = given
+        if line == 1:
             text = _without_mark(text, self._name)
         if len(text) > self._size:
             self._size = len(text) * 5 // 4  # the next one is a little longer or shorter
@@ -232,13 +270,11 @@ class _Parser:
         ]
         if troubles:
             first = min(troubles, key=lambda trouble: trouble.line)
-            raise DataError(f"{self._name}, line {self._line + first.line}: {first.sentence}")
-        piece = self._piece(int(found[kernels.PARSED_ROWS]), named)
-        self._line += int(found[kernels.PARSED_LINES])
-        return piece
+            raise DataError(f"{self._name}, line {line + first.line}: {first.sentence}")
+        return self._piece(int(found[kernels.PARSED_ROWS]), named, line), bytes_read
 
-    def _piece(self, rows: int, named: TextLabels | None) -> Piece:
-        buffers, name, first = self._buffers, self._name, self._line
+    def _piece(self, rows: int, named: TextLabels | None, first_line: int) -> Piece:
+        buffers, name = self._buffers, self._name
         nonzeros = int(buffers.indptr[rows])
         values = buffers.values[:nonzeros]
         if named is None:
@@ -253,7 +289,7 @@ class _Parser:
             codes=codes,
             classes=classes,
             weights=buffers.weights[:rows].copy() if self._weighted else None,
-            place=lambda row: f"{name}, line {first + int(lines[row])}",
+            place=lambda row: f"{name}, line {first_line + int(lines[row])}",
             code_offsets=code_offsets,
         )
 

@@ -17,11 +17,10 @@ from streamtron.shards.first_reading import Delivery, FirstReading, Plan, Whole
 from streamtron.shards.flat import GroupReader
 from streamtron.shards.manifest import Manifest
 from streamtron.shards.piece import Reading, ShardReader
-from streamtron.shards.prefetch import ahead
+from streamtron.shards.prefetch import ahead, apart, cores
 
 if TYPE_CHECKING:
-    from streamtron.shards.arrow import ArrowReader
-    from streamtron.shards.parquet import ParquetReader
+    from streamtron.shards.tables import TableReader
 
 MOST_COLUMNS = 2**32 - 1
 
@@ -35,6 +34,7 @@ def open_shards(
     most_labels: int | None = 2,
     most_columns: int = MOST_COLUMNS,
     allow_duplicate: bool = False,
+    threads: int | None = None,
 ) -> ShardSource:
     """A source of the rows in files, directories and patterns; nothing is read yet.
 
@@ -48,6 +48,8 @@ def open_shards(
     most_labels : one label more is refused; None = any number.
     most_columns : a column of this number or beyond is refused.
     allow_duplicate : take two shards with the same bytes as they are.
+    threads : that parse text and read the cache, ≥ 1; None = as many as the machine has cores.
+        They change nothing but the time it takes.
 
     Raises
     ------
@@ -71,16 +73,25 @@ def open_shards(
         most_labels=most_labels,
         most_columns=most_columns,
         allow_duplicate=allow_duplicate,
+        threads=threads,
     )
 
 
-def open_reader(shard: ShardFile, reading: Reading) -> ShardReader:
-    """The reader for a shard's format."""
+def open_reader(
+    shard: ShardFile, reading: Reading, threads: int = 1, scratch: str | None = None
+) -> ShardReader:
+    """The reader for a shard's format.
+
+    Parameters
+    ----------
+    threads : see ``LibsvmReader``.
+    scratch : see ``TableReader``.
+    """
     if shard.format == "libsvm":
         from streamtron.shards.libsvm import LibsvmReader
 
-        return LibsvmReader(shard.path, shard.name, reading)
-    return _table_reader(shard, reading)
+        return LibsvmReader(shard.path, shard.name, reading, threads=threads)
+    return _table_reader(shard, reading, scratch)
 
 
 def settled(shard: ShardFile, reading: Reading) -> Reading:
@@ -96,7 +107,7 @@ def settled(shard: ShardFile, reading: Reading) -> Reading:
     if shard.format != "libsvm":
         from streamtron.shards.columns import settle
 
-        return settle(_table_reader(shard, reading).schema(), reading, shard.name)
+        return settle(apart(_table_reader(shard, reading).schema), reading, shard.name)
     if reading.features or reading.hash_bits is not None or reading.vocabulary is not None:
         raise SettingsError(
             f"{shard.name}: libsvm text has column numbers and no names. Leave --features, "
@@ -105,15 +116,18 @@ def settled(shard: ShardFile, reading: Reading) -> Reading:
     return reading
 
 
-def _table_reader(shard: ShardFile, reading: Reading) -> ParquetReader | ArrowReader:
+def _table_reader(shard: ShardFile, reading: Reading, scratch: str | None = None) -> TableReader:
     # a format's library is loaded only where the format is read
     if shard.format == "arrow":
         from streamtron.shards.arrow import ArrowReader
 
-        return ArrowReader(shard.path, shard.name, reading)
+        return ArrowReader(shard.path, shard.name, reading, scratch)
     from streamtron.shards.parquet import ParquetReader
 
-    return ParquetReader(shard.path, shard.name, reading)
+    return ParquetReader(shard.path, shard.name, reading, scratch)
+
+
+_open_reader = open_reader  # the name of a parameter below
 
 
 class ShardSource:
@@ -134,8 +148,10 @@ class ShardSource:
         most_labels: int | None = 2,
         most_columns: int = MOST_COLUMNS,
         allow_duplicate: bool = False,
-        open_reader: Callable[[ShardFile, Reading], ShardReader] = open_reader,
+        threads: int | None = None,
+        open_reader: Callable[[ShardFile, Reading], ShardReader] | None = None,
     ) -> None:
+        self._threads = threads or cores()
         self._plan = Plan(
             tuple(shards),
             reading,
@@ -143,12 +159,12 @@ class ShardSource:
             most_labels,
             most_columns,
             allow_duplicate,
-            open_reader,
+            open_reader or partial(_open_reader, threads=self._threads, scratch=cache_dir),
         )
         self._cache_dir = cache_dir
         self._labels: list[Label] = list(classes or ())
         self._width = 0
-        self._settled = False
+        self._settled = open_reader is not None  # it settles for itself what its shards are
         self._whole: Whole | None = None
         self._nonzeros_read = 0
         self._bytes_read = 0
@@ -206,8 +222,8 @@ class ShardSource:
     def bytes_read(self) -> int:
         """Bytes fetched from disk for what was delivered so far, from shards and cache.
 
-        A shard counts as its rows are delivered; all but text twice in the end, for the
-        fingerprint is then a reading of its own.
+        A shard counts as its rows are delivered; a local table twice in the end, for its
+        fingerprint is a reading of its own.
         """
         return self._bytes_read
 
@@ -242,7 +258,7 @@ class ShardSource:
         if self.manifest is not None:
             return [(shard.name, shard.fingerprint) for shard in self.manifest.shards]
         open_reader, reading = self._plan.open_reader, self._plan.reading
-        return [(s.name, open_reader(s, reading).fingerprint()) for s in self.shards]
+        return [(s.name, apart(open_reader(s, reading).fingerprint)) for s in self.shards]
 
     def take_up(self, labels: Sequence[Label], nonzeros_read: int, bytes_read: int) -> None:
         """Go on counting where an interrupted run had come to, whose codes were those of
@@ -295,8 +311,7 @@ class ShardSource:
         return running
 
     def _settle(self) -> None:
-        # a reader that is not one of ours settles for itself what its shards are
-        if not self._settled and self._plan.open_reader is open_reader:
+        if not self._settled:
             self._plan = self._plan._replace(reading=settled(self.shards[0], self._plan.reading))
         self._settled = True
 
