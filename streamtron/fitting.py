@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import time
@@ -22,6 +23,8 @@ from streamtron.runs import Checkpoint, Run, Saver, open_run
 from streamtron.shards import Reading, ShardSource, open_shards
 from streamtron.shards.names import load_vocabulary
 from streamtron.training.state import State
+
+_log = logging.getLogger(__name__)
 
 
 def fit(
@@ -103,7 +106,7 @@ def run(
             run = stack.enter_context(
                 open_run(kept, settings, stamps, resume=resume, overwrite=overwrite)
             )
-            saver, state = _saver(run, source, machine)
+            saver, state = _saver(run, source, machine, resume)
             stack.enter_context(interruption.waiting_for_a_border())
             [learners] = learn(source, [settings], machine, listen, keeper=saver, state=state)
         outcome = conclude(source, learners, settings, time.perf_counter() - began)
@@ -181,9 +184,13 @@ def _opened(paths: list[str], settings: Settings, machine: Machine, cache: str) 
     )
 
 
-def _saver(run: Run, source: ShardSource, machine: Machine) -> tuple[Saver, State | None]:
+def _saver(
+    run: Run, source: ShardSource, machine: Machine, resume: bool
+) -> tuple[Saver, State | None]:
     """Who saves the run at its borders, and where to take it up."""
     before = run.load()
+    if resume and before is None:
+        _log.warning("%s: no checkpoint there; the run starts over.", run.path)
     if before is not None:
         source.take_up(before.labels, before.nonzeros_read, before.bytes_read)
 

@@ -17,7 +17,13 @@ from typing import Any, NamedTuple
 from streamtron import interruption
 from streamtron.chunk import Label
 from streamtron.config import Settings
-from streamtron.errors import DataError, FileDamaged, MachineError, SettingsError
+from streamtron.errors import (
+    DataError,
+    FileDamaged,
+    MachineError,
+    SettingsError,
+    StreamtronError,
+)
 from streamtron.sealed import read_sealed, reading_from, write_atomically, write_sealed
 from streamtron.training.state import State
 
@@ -48,6 +54,11 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a checkpoint, whole or not."""
+        return any((self.path / name).exists() for name in (CHECKPOINT, BEFORE))
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint; the one before is kept until this one is whole, and beside it.
@@ -130,7 +141,12 @@ def open_run(
         else:
             run.forget()
         write_record(run.path, settings, stamps)
-        yield run
+        try:
+            yield run
+        except StreamtronError:
+            if not run.begun:
+                run.forget()  # there is nothing to go on with
+            raise
 
 
 class Saver:

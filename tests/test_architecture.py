@@ -38,10 +38,17 @@ ALLOWED: dict[str, set[str]] = {
     # second floor
     "training": {*GROUND, "kernels"},
     # faces
-    "witness": {"errors", "sealed", "shards"},
+    "interruption": set(),
+    "witness": {"errors", "sealed", "shards", "training"},
     "memory": {"chunk", "config", "errors", "training"},
-    "fitting": {*GROUND, "memory", "model", "sealed", "shards", "training", "witness"},
-    "proof": {*GROUND, "kernels", "model", "fitting", "shards", "training", "witness"},
+    "learning": {*GROUND, "memory", "shards", "training"},
+    "runs": {*GROUND, "interruption", "sealed", "training"},
+    "outcome": {*GROUND, "learning", "model", "sealed", "shards", "training", "witness"},
+    "fitting": {
+        *GROUND, "interruption", "learning", "memory", "model", "outcome", "runs", "shards",
+        "training",
+    },
+    "proof": {*GROUND, "kernels", "learning", "model", "fitting", "shards", "training", "witness"},
     "summary": {"config"},
     "scoring": {
         *GROUND, "evaluation", "evaluation_many", "model", "fitting", "sealed", "shards", "summary",
@@ -50,14 +57,13 @@ ALLOWED: dict[str, set[str]] = {
     "inspection": {
         *GROUND, "foreign", "memory", "model", "fitting", "sealed", "shards", "summary",
     },
-    "multiclass": {*GROUND, "memory", "fitting", "shards", "training"},
-    "estimator": {*GROUND, "memory", "multiclass", "fitting", "shards", "training"},
+    "estimator": {*GROUND, "memory", "learning", "fitting", "shards", "training"},
     "cluster": {*GROUND, "model", "fitting", "scoring", "shards", "training"},
     "progress": {"events"},
     "options": {"config", "errors"},
     "cli": {
-        "proof", "config", "conversion", "errors", "foreign", "inspection", "model", "options",
-        "progress", "fitting", "scoring", "shards", "summary",
+        "proof", "config", "conversion", "errors", "foreign", "inspection", "interruption", "model",
+        "options", "progress", "fitting", "scoring", "shards", "summary",
     },
 }  # fmt: skip
 """Module or package → what of streamtron it may import beside itself."""

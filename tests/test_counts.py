@@ -34,6 +34,7 @@ def test_what_was_put_last_is_taken_and_0_where_nothing_was(
     assert counts.take(np.array(asked, dtype=np.int64)).tolist() == [plain.get(k, 0) for k in asked]
     assert counts.dense(50).tolist() == [plain.get(k, 0) for k in range(50)]
     assert counts.largest() == max(plain.values(), default=0)
+    assert counts.total() == sum(plain.values())
     nonzero = [
         (int(number), int(count))
         for numbers, values in counts.nonzero()

@@ -24,6 +24,7 @@ from streamtron.model import LinearModel
 from streamtron.proof import ManyProof, Proof, certify
 from streamtron.sealed import read_sealed, write_sealed
 from streamtron.shards.corpus import generate
+from streamtron.training.counts import Counts
 from tests.oracle import Oracle, Row, best_scale, primal_value
 from tests.sources import dense, random_rows, read_libsvm
 
@@ -239,8 +240,10 @@ def test_counts_in_the_witness_of_worse_rows_make_a_looser_bound_but_never_a_fal
     data: Data, tmp_path: Path
 ) -> None:
     outcome = fitted(data, tmp_path, C=2.0)
-    counts = np.random.default_rng(0).permutation(outcome.counts)
-    witness_file.save(tmp_path / "shuffled", counts, outcome.manifest)
+    shuffled = Counts()
+    counts = np.random.default_rng(0).permutation(outcome.counts[0].dense(ROWS))
+    shuffled.put(np.arange(ROWS), counts)
+    witness_file.save(tmp_path / "shuffled", [shuffled], outcome.manifest)
     proof = certify(outcome.model, data.path, witness=tmp_path / "shuffled")
     sound(proof, best_margin(data, 2.0, 1.0))
     assert proof.certificate.relative_duality_gap > 0.1
@@ -400,10 +403,32 @@ def test_a_model_of_many_classes_whose_weights_are_scaled_gets_the_scale_back(
         )
 
 
-def test_a_witness_for_a_model_of_many_classes_is_refused(data: Data, tmp_path: Path) -> None:
+def test_a_witness_of_another_number_of_learners_is_refused(data: Data, tmp_path: Path) -> None:
     model, path, _ = many(data, tmp_path)
-    with pytest.raises(SettingsError, match="witness speaks of two classes, the model has 3"):
-        certify(model, path, witness=tmp_path / "w", settings=Settings(C=0.5))
+    two = run(path, Settings(multiclass=True), witness=tmp_path / "w", machine=Machine())
+    assert len(two.counts) == 3
+    fewer = witness_file.save(tmp_path / "w", two.counts[:2], two.manifest)
+    refused(
+        lambda: certify(model, path, witness=tmp_path / "w", settings=Settings(C=0.5)),
+        "witness of 2 learners", "model has 3",
+    )  # fmt: skip
+    assert fewer is None
+
+
+def test_the_witness_of_many_classes_proves_the_certificates_of_the_fit_anew(
+    data: Data, tmp_path: Path
+) -> None:
+    _, path, _ = many(data, tmp_path)
+    settings = Settings(multiclass=True, C=0.5)
+    outcome = run(path, settings, witness=tmp_path / "w", machine=Machine())
+    proof = certify(outcome.model, path, witness=tmp_path / "w")
+    assert isinstance(proof, ManyProof)
+    assert proof.readings == 1.0
+    for (label, own), fitted_ones in zip(proof.classes, outcome.report["learners"], strict=True):
+        assert label == fitted_ones["label"]
+        claimed = fitted_ones["certificate"]
+        assert own.certificate.upper_bound == pytest.approx(claimed["upper_bound"], rel=1e-9)
+        assert own.certificate.primal_margin == pytest.approx(claimed["primal_margin"], rel=1e-6)
 
 
 def test_a_bias_where_the_problem_has_none_is_refused(data: Data, tmp_path: Path) -> None:

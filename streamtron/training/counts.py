@@ -81,6 +81,10 @@ class Counts:
         """The largest count; 0 if there is none."""
         return max((int(counts.max(initial=0)) for _, counts in self.nonzero()), default=0)
 
+    def total(self) -> int:
+        """t = Σ c_k."""
+        return sum(int(counts.sum(dtype=np.int64)) for _, counts in self.nonzero())
+
     def nonzero(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
         """Row numbers that have a count, rising, and their counts: a page at a time."""
         for number, page in enumerate(self._pages):
