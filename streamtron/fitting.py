@@ -134,6 +134,49 @@ def run(
         learner = Learner(settings, source.labels, class_weights(source, settings))
         train(source, [learner], settings, listen)
         outcome = _conclude(source, learner, settings, time.perf_counter() - began)
+    write_outcome(outcome, model=model, report=report, witness=witness)
+    return outcome
+
+
+def run_many(
+    shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    candidates: Sequence[Settings],
+    *,
+    machine: Machine,
+    listen: Listener = ignore,
+    cache_dir: str | None,
+) -> list[Outcome]:
+    """A fit of every candidate; nothing is written but the cache.
+
+    Parameters
+    ----------
+    candidates : at least one; they may differ in C, delta, rho, tol, class_weight, max_epochs and
+        mini_epochs, and share what decides reading, order and seed.
+    cache_dir : where the flat copy of the shards is kept; None = as ``machine`` says.
+
+    Returns
+    -------
+    list of Outcome, one a candidate, each equal to what ``run`` finds for it alone.
+    """
+    if cache_dir is not None:
+        machine = replace(machine, cache_dir=cache_dir)
+    return [run(shards, settings, machine=machine, listen=listen) for settings in candidates]
+
+
+def write_outcome(
+    outcome: Outcome,
+    *,
+    model: str | os.PathLike[str] | None = None,
+    report: str | os.PathLike[str] | None = None,
+    witness: str | os.PathLike[str] | None = None,
+) -> None:
+    """Write what a run leaves behind: the model, with witness and manifest in its run directory;
+    the report; the witness once more. What is None is not written.
+
+    Raises
+    ------
+    MachineError : a file cannot be written.
+    """
     if model is not None:
         directory = Path(run_directory(model))
         directory.mkdir(parents=True, exist_ok=True)
@@ -145,7 +188,6 @@ def run(
     if report is not None:
         text = json.dumps(outcome.report, indent=2, allow_nan=False) + "\n"
         write_atomically(report, [text.encode()])
-    return outcome
 
 
 def _conclude(source: ShardSource, learner: Learner, settings: Settings, seconds: float) -> Outcome:
@@ -309,4 +351,4 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-__all__ = ["Outcome", "fit", "run"]
+__all__ = ["Outcome", "fit", "run", "run_many", "write_outcome"]

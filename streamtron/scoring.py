@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streamtron.errors import SettingsError
 from streamtron.evaluation import LIMIT_ROWS, Evaluation, ScoreSpool
 from streamtron.fitting import as_paths, reading_of_model
 from streamtron.model import LinearModel
@@ -117,16 +119,41 @@ def evaluate(model: LinearModel, shards: Paths, *, limit_rows: int = LIMIT_ROWS)
     DataError : a label that the model does not know, and what reading refuses.
     MachineError
     """
-    reading = reading_of_model(model, strangers="beyond")
+    return evaluate_many([model], shards, limit_rows=limit_rows)[0]
+
+
+def evaluate_many(
+    models: Sequence[LinearModel], shards: Paths, *, limit_rows: int = LIMIT_ROWS
+) -> list[Evaluation]:
+    """The same of several models on one reading of the shards.
+
+    Parameters
+    ----------
+    models : at least one, of the same classes and the same reader's contract, as models of one
+        sweep are.
+    limit_rows : of every model; see ``evaluate``.
+
+    Raises
+    ------
+    SettingsError : models that would not read the shards alike.
+    """
+    first = models[0]
+    if any((one.classes, one.reading) != (first.classes, first.reading) for one in models):
+        raise SettingsError(
+            "models with different classes or reader's contracts: one reading cannot serve them "
+            "all. Evaluate them one by one."
+        )
     with (
-        ScoreSpool(limit_rows) as spool,
-        open_shards(as_paths(shards), reading, cache_dir=None, classes=model.classes,
-                    allow_duplicate=True) as source,
+        ExitStack() as stack,
+        open_shards(as_paths(shards), reading_of_model(first, strangers="beyond"), cache_dir=None,
+                    classes=first.classes, allow_duplicate=True) as source,
     ):  # fmt: skip
+        spools = [stack.enter_context(ScoreSpool(limit_rows)) for _ in models]
         for chunk in source.chunks():
             signs = 2 * chunk.codes - 1  # code 1 is the larger class
-            spool.add(signs, model.decision_rows(chunk.rows).values, chunk.weights)
-        return spool.evaluation()
+            for model, spool in zip(models, spools, strict=True):
+                spool.add(signs, model.decision_rows(chunk.rows).values, chunk.weights)
+        return [spool.evaluation() for spool in spools]
 
 
 class _Tally:

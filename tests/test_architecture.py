@@ -24,6 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "theory": set(),
     "chunk": set(),
     "config": {"errors"},
+    "candidates": {"config", "errors"},
     "certificate": {"kernels"},
     "events": {"certificate"},
     "sealed": {"errors"},
@@ -42,6 +43,12 @@ ALLOWED: dict[str, set[str]] = {
     "proof": {*GROUND, "kernels", "model", "fitting", "shards", "training", "witness"},
     "summary": {"config"},
     "scoring": {*GROUND, "evaluation", "model", "fitting", "sealed", "shards", "summary"},
+    "splits": {*GROUND, "fitting", "scoring", "shards"},
+    "trials": {*GROUND, "fitting", "sealed", "shards"},
+    "sweeping": {
+        *GROUND, "candidates", "evaluation", "fitting", "scoring", "shards", "splits", "trials",
+    },
+    "plot": {"errors", "sealed"},
     "conversion": {"config", "fitting", "scoring", "shards"},
     "inspection": {
         *GROUND, "foreign", "memory", "model", "fitting", "sealed", "shards", "summary",
@@ -50,10 +57,11 @@ ALLOWED: dict[str, set[str]] = {
     "estimator": {*GROUND, "memory", "multiclass", "fitting", "shards", "training"},
     "cluster": {*GROUND, "model", "fitting", "scoring", "shards", "training"},
     "progress": {"events"},
-    "options": {"config", "errors"},
+    "options": {"candidates", "config", "errors"},
     "cli": {
-        "proof", "config", "conversion", "errors", "foreign", "inspection", "model", "options",
-        "progress", "fitting", "scoring", "shards", "summary",
+        "candidates", "proof", "config", "conversion", "errors", "foreign", "inspection", "model",
+        "options", "plot", "progress", "fitting", "scoring", "shards", "summary", "sweeping",
+        "trials",
     },
 }  # fmt: skip
 """Module or package → what of streamtron it may import beside itself."""
@@ -66,6 +74,7 @@ OWNERS: dict[str, set[str]] = {
     "distributed": {"cluster"},
     "click": {"cli", "options"},
     "rich": {"progress"},
+    "matplotlib": {"plot"},
 }
 """Library → the only modules that import it."""
 
@@ -188,7 +197,7 @@ def _fresh(code: str) -> str:
 
 LOADED = (
     "import sys; print([name for name in "
-    "('dask', 'click', 'rich', 'sklearn', 'scipy', 'numpy', 'numba', 'pyarrow') "
+    "('dask', 'click', 'rich', 'sklearn', 'scipy', 'numpy', 'numba', 'pyarrow', 'matplotlib') "
     "if name in sys.modules])"
 )
 
