@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from streamtron.candidates import Range, candidates_of, values_of
@@ -45,6 +46,9 @@ HELD_ROWS = 1 << 17
 same in any company, for the last digits of ROC AUC depend on it."""
 
 Given = str | float | Iterable[float] | Range
+
+Attempts = Callable[[Sequence[Split], Sequence[Settings]], list[list[Trial]]]
+"""Who fits and measures: every candidate on every split, one list of trials a split."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,17 +156,22 @@ def run_sweep(
     witness: str | os.PathLike[str] | None = None,
     machine: Machine,
     listen: Listener = ignore,
+    attempts: Attempts | None = None,
 ) -> Sweep:
     """A sweep over candidates that are settings already, and all that it leaves behind.
 
     Parameters as in ``sweep``; ``report`` and ``witness`` are the best one's, as in ``run``.
+    ``attempts`` calls ``attempt`` for every split, for all candidates at once or in groups: the
+    trials are the same; None = here, one split after the other.
     """
     if metric not in METRICS:
         raise SettingsError(f"metric {metric!r}: wanted one of {', '.join(METRICS)}.")
     _check_candidates(candidates, halving)
     splits = splits_of(shards, valid, folds, candidates[0])
     with cache_directory(model, machine) as cache:
-        trials = _all_rungs(splits, candidates, halving, metric, machine, listen, cache)
+        if attempts is None:
+            attempts = partial(_here, machine=machine, listen=listen, cache_dir=cache)
+        trials = _all_rungs(splits, candidates, halving, metric, attempts)
     best = ranked(_last(trials), metric)[0]
     outcome, best = best.outcome, replace(best, outcome=None)
     trials = [replace(trial, outcome=None) for trial in trials]  # the others' models are let go
@@ -192,9 +201,7 @@ def _all_rungs(
     candidates: Sequence[Settings],
     halving: bool,
     metric: str,
-    machine: Machine,
-    listen: Listener,
-    cache: str,
+    attempts: Attempts,
 ) -> list[Trial]:
     """A trial for every candidate; only those of the last rung may keep their outcomes."""
     trials: dict[int, Trial] = {}
@@ -202,7 +209,8 @@ def _all_rungs(
     steps = looser_rungs(candidates) if halving else 0
     for rung in range(steps + 1):
         own = [at_rung(candidates[number], steps - rung) for number in running]
-        found = _tried(splits, own, machine, listen, cache)
+        folds = zip(*attempts(splits, own), strict=True)
+        found = [_mean(one, parts) for one, parts in zip(own, folds, strict=True)]
         for number, trial in zip(running, found, strict=True):
             trials[number] = _behind(trials.get(number), trial, number, rung)
         check_measured(found, metric)
@@ -255,40 +263,40 @@ def _behind(before: Trial | None, trial: Trial, number: int, rung: int) -> Trial
     return trial if before is None else _added([before, trial], trial)
 
 
-def _tried(
-    splits: Sequence[Split],
-    candidates: Sequence[Settings],
-    machine: Machine,
-    listen: Listener,
-    cache: str,
-) -> list[Trial]:
-    """Every candidate on every split, one split after the other."""
-    if splits[0].fold is None:
-        return attempt(
-            splits[0].shards, splits[0].valid, candidates, machine=machine, listen=listen,
-            cache_dir=cache,
-        )  # fmt: skip
-    folds = [_fold(split, candidates, machine, listen, cache) for split in splits]
-    return [
-        _mean(one, list(parts))
-        for one, parts in zip(candidates, zip(*folds, strict=True), strict=True)
-    ]
+def _here(
+    splits: Sequence[Split], candidates: Sequence[Settings], **where: Any
+) -> list[list[Trial]]:
+    return [attempt(split, candidates, **where) for split in splits]
 
 
-def _fold(
+def attempt(
     split: Split,
     candidates: Sequence[Settings],
+    *,
     machine: Machine,
-    listen: Listener,
-    cache: str,
+    listen: Listener = ignore,
+    cache_dir: str,
+    worker: str = "local",
 ) -> list[Trial]:
+    """Fit candidates on one scan of a split's shards, and measure them on one reading of the rest.
+
+    Parameters
+    ----------
+    candidates : as ``run_many`` takes them.
+    worker : who does it, for the table.
+
+    Returns
+    -------
+    list of Trial, one a candidate in their order, with their outcomes if the split has all shards;
+    each but for ``seconds``, ``started`` and ``finished`` the same in any company.
+    """
+    if split.fold is None:
+        return _measured(split, candidates, machine, listen, cache_dir, worker)
     # columns as they are numbered: column 0 may occur in the fold's own shards alone
     numbered = [one.but(index_base=0) if one.index_base == "auto" else one for one in candidates]
     try:
-        with _fold_cache(cache) as own:
-            trials = attempt(
-                split.shards, split.valid, numbered, machine=machine, listen=listen, cache_dir=own
-            )
+        with _fold_cache(cache_dir) as own:
+            trials = _measured(split, numbered, machine, listen, own, worker)
     except DataError as error:
         raise DataError(f"{split.fold}: {error}") from error
     return [replace(trial, outcome=None) for trial in trials]
@@ -303,32 +311,14 @@ def _fold_cache(cache: str) -> Iterator[str]:
         yield directory
 
 
-def attempt(
-    shards: Paths,
-    valid: Paths,
-    candidates: Sequence[Settings],
-    *,
-    machine: Machine,
-    listen: Listener = ignore,
-    cache_dir: str | None = None,
-    worker: str = "local",
-) -> list[Trial]:
-    """Fit candidates on one scan of the shards, and measure them on one reading of others.
-
-    Parameters
-    ----------
-    candidates : as ``run_many`` takes them.
-    worker : who does it, for the table.
-
-    Returns
-    -------
-    list of Trial, one a candidate in their order, with their outcomes; each but for ``seconds``,
-    ``started`` and ``finished`` the same in any company.
-    """
+def _measured(
+    split: Split, candidates: Sequence[Settings], machine: Machine, listen: Listener, cache: str,
+    worker: str,
+) -> list[Trial]:  # fmt: skip
     started = _now()
-    outcomes = run_many(shards, candidates, machine=machine, listen=listen, cache_dir=cache_dir)
+    outcomes = run_many(split.shards, candidates, machine=machine, listen=listen, cache_dir=cache)
     models = [outcome.model for outcome in outcomes]
-    measured = evaluate_many(models, valid, limit_rows=HELD_ROWS)
+    measured = evaluate_many(models, split.valid, limit_rows=HELD_ROWS)
     finished = _now()
     return [
         _trial(number, settings, outcome, evaluation, worker, started, finished)
@@ -352,8 +342,8 @@ def _trial(
     )  # fmt: skip
 
 
-def _mean(settings: Settings, parts: list[Trial]) -> Trial:
-    """The trial that the folds of a candidate make."""
+def _mean(settings: Settings, parts: Sequence[Trial]) -> Trial:
+    """The trial that a candidate's trials on all folds make; of a single one, itself."""
     worst = max(parts, key=lambda part: (part.exit_code, part.gap))
     metrics = {name: _average([part.metrics[name] for part in parts]) for name in METRICS}
     return _added(parts, replace(worst, settings=settings, metrics=metrics))

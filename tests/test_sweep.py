@@ -33,9 +33,9 @@ from streamtron.model import LinearModel
 from streamtron.plot import plot_sweep
 from streamtron.scoring import evaluate, evaluate_many
 from streamtron.shards.corpus import generate
-from streamtron.splits import splits_of
-from streamtron.sweeping import Sweep, at_rung, run_sweep
-from streamtron.trials import COLUMNS
+from streamtron.splits import Split, splits_of
+from streamtron.sweeping import Sweep, at_rung, attempt, run_sweep
+from streamtron.trials import COLUMNS, Trial
 
 STREAMTRON = Path(sys.executable).parent / "streamtron"
 TRAIN, HELD = 1200, 400
@@ -776,6 +776,28 @@ def test_random_candidates_in_python_are_those_of_the_command(run: Run, place: P
     )  # fmt: skip
     assert lasting(found.rows()) == lasting(table(place / "r.csv"))
     assert len({trial.settings.C for trial in found.trials}) == 4
+
+
+@pytest.mark.parametrize("valid", [None, "held-out"])
+def test_candidates_tried_one_by_one_give_the_table_of_one_scan(
+    valid: str | None, place: Path
+) -> None:
+    candidates = candidates_of(Settings(), {"C": (0.01, 1.0, 100.0), "rho": (0.0, 1.0)})
+
+    def one_by_one(splits: Sequence[Split], some: Sequence[Settings]) -> list[list[Trial]]:
+        machine, cache = Machine(), str(place / "one-by-one")
+        return [
+            [attempt(split, [one], machine=machine, cache_dir=cache)[0] for one in some]
+            for split in splits
+        ]
+
+    with contextlib.chdir(place):
+        one, many = (
+            run_sweep("train", candidates, valid=valid, folds=None if valid else 2, halving=True,
+                      machine=Machine(), attempts=attempts)
+            for attempts in (one_by_one, None)
+        )  # fmt: skip
+    assert lasting(one.rows()) == lasting(many.rows())
 
 
 def test_shards_that_are_gone_are_a_data_error(tmp_path: Path) -> None:
