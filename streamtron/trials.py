@@ -87,16 +87,23 @@ class Trial:
 
     def row(self, best: Trial) -> dict[str, Any]:
         """The trial's row of the table: a value for each of ``COLUMNS``."""
-        own = {name: getattr(self, name) for name in COLUMNS if hasattr(self, name)}
-        return {
-            **own,
+        values = {
+            **{name: getattr(self, name) for name in _OWN},
             **price(self.settings),
             "rho": self.settings.rho,
             "tol": self.settings.tolerance,
             **self.metrics,
-            **{name: self.certificate[name] for name in BOUNDS},
+            **self.certificate,
             "best": self.candidate == best.candidate,
         }
+        return {name: values[name] for name in COLUMNS}
+
+
+_OWN = (
+    "candidate", "rung", "readings", "full_epochs", "ending", "seconds", "worker", "started",
+    "finished",
+)  # fmt: skip
+"""Columns that a trial has by their names."""
 
 
 def price(settings: Settings) -> dict[str, float | None]:

@@ -411,6 +411,19 @@ def test_a_metric_that_no_validation_row_defines_is_refused(run: Run, place: Pat
     assert run(*words, "--metric", "recall").returncode == 0
 
 
+def test_a_candidate_without_the_metric_comes_behind_all_that_have_it(
+    run: Run, place: Path
+) -> None:
+    # stopped so early, the smaller C calls no row positive: its precision is 0/0
+    words = ("--max-epochs", 1, "--mini-epochs", 2, "--tol", 0.001, "--C", "0.0001,1")
+    done = run("sweep", "train", "--valid", "held-out", *words, "--metric", "precision",
+               "--table", "none.csv")  # fmt: skip
+    assert done.returncode == 4
+    small, large = table(place / "none.csv")
+    assert small["precision"] is None
+    assert (small["best"], large["best"]) == (False, True)
+
+
 def test_several_validation_shards_are_measured_as_one(run: Run, place: Path) -> None:
     parts = sorted((place / "held-out").iterdir())
     words = ("--C", "0.1,1", "--table", "parts.csv")
@@ -509,6 +522,15 @@ def test_column_0_in_a_single_shard_does_not_disturb_the_fold_without_it(tmp_pat
     found = streamtron.sweep(tmp_path, C=[0.1, 1])
     assert found.best.metrics["accuracy"] == 1.0
     assert found.best.settings.index_base == "auto"
+
+
+def test_a_metric_that_one_fold_lacks_is_not_a_mean_of_the_others(run: Run, tmp_path: Path) -> None:
+    for name, text in (("a", "1 1:1\n-1 2:1\n"), ("b", "1 1:2\n-1 2:2\n"), ("c", "1 1:3\n")):
+        (tmp_path / name).write_text(text)
+    trial = streamtron.sweep(tmp_path).best
+    assert trial.metrics["accuracy"] == 1.0
+    assert trial.metrics["roc_auc"] is None
+    _one_sentence(run("sweep", tmp_path, "--metric", "roc_auc"), 3, "no candidate has a roc_auc")
 
 
 def test_a_fold_with_one_label_only_is_refused_by_its_number(run: Run, tmp_path: Path) -> None:
