@@ -411,17 +411,13 @@ def test_a_metric_that_no_validation_row_defines_is_refused(run: Run, place: Pat
     assert run(*words, "--metric", "recall").returncode == 0
 
 
-def test_a_candidate_without_the_metric_comes_behind_all_that_have_it(
-    run: Run, place: Path
-) -> None:
-    # stopped so early, the smaller C calls no row positive: its precision is 0/0
-    words = ("--max-epochs", 1, "--mini-epochs", 2, "--tol", 0.001, "--C", "0.0001,1")
-    done = run("sweep", "train", "--valid", "held-out", *words, "--metric", "precision",
-               "--table", "none.csv")  # fmt: skip
-    assert done.returncode == 4
-    small, large = table(place / "none.csv")
-    assert small["precision"] is None
-    assert (small["best"], large["best"]) == (False, True)
+def test_a_candidate_without_the_metric_comes_behind_all_that_have_it(tmp_path: Path) -> None:
+    shard = tmp_path / "few-positives.svm"
+    shard.write_text("1 1:1\n" + "-1 2:1\n" * 9)
+    found = streamtron.sweep(shard, valid=shard, C=[0.001, 100], metric="precision")
+    # the smaller C calls no row positive: its precision is 0/0
+    assert [trial.metrics["precision"] for trial in found.trials] == [None, 1.0]
+    assert found.best.settings.C == 100
 
 
 def test_several_validation_shards_are_measured_as_one(run: Run, place: Path) -> None:
@@ -577,6 +573,25 @@ def test_with_halving_the_best_is_of_the_last_rung_and_what_fit_writes(
     words = ("--C", best["C"], "--rho", best["rho"])
     assert run("fit", "train", "--model", "as-halved", *words).returncode == 0
     assert _run_files(place / "halved") == _run_files(place / "as-halved")
+
+
+def test_a_candidate_left_behind_is_not_the_best_whatever_the_others_come_to(
+    place: Path,
+) -> None:
+    def disappointing(splits: Sequence[Split], some: Sequence[Settings]) -> list[list[Trial]]:
+        """The accuracy is C at a loose tolerance and nothing at all in the end."""
+        trials = attempt(splits[0], some, machine=Machine(), cache_dir=str(place / "disappointing"))
+        for trial in trials:
+            assert isinstance(trial.metrics, dict)
+            trial.metrics["accuracy"] = trial.settings.C if trial.settings.tol > 0.2 else 0
+        return [trials]
+
+    found = run_sweep(
+        place / "train", candidates_of(Settings(tol=0.1), {"C": (0.5, 0.75)}), machine=Machine(),
+        valid=place / "held-out", halving=True, attempts=disappointing,
+    )  # fmt: skip
+    assert [trial.metrics["accuracy"] for trial in found.trials] == [0.5, 0]
+    assert found.best.settings.C == 0.75
 
 
 def test_a_candidate_that_goes_on_is_charged_for_the_rungs_before(
