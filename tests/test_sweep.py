@@ -511,6 +511,13 @@ def test_with_folds_the_best_is_fitted_on_all_shards_as_fit_does_it(
     assert [path.name for path in caches[0]] == [path.name for path in caches[1]]
 
 
+def test_with_folds_and_no_model_asked_for_nothing_is_fitted_on_all_shards(place: Path) -> None:
+    found = streamtron.sweep(place / "train", C=[0.1, 1], folds=2, settings=Settings(tol=0.5))
+    assert found.outcome is None
+    assert found.report is None
+    assert found.exit_code == found.best.exit_code == 0
+
+
 def test_column_0_in_a_single_shard_does_not_disturb_the_fold_without_it(tmp_path: Path) -> None:
     texts = ("1 0:1 1:1\n-1 2:1\n", "1 1:1\n-1 2:2\n", "1 1:3\n-1 2:1 3:1\n")
     for number, text in enumerate(texts):
