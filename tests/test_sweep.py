@@ -701,6 +701,13 @@ def test_the_plot_marks_the_best_and_has_a_line_a_rho(place: Path, swept: Rows) 
     assert "not to the tolerance" not in drawn
 
 
+def test_c_is_drawn_on_a_logarithmic_axis_in_its_own_order(swept: Rows, tmp_path: Path) -> None:
+    plot_sweep(tmp_path / "one.svg", swept, "accuracy")
+    plot_sweep(tmp_path / "two.svg", swept[::-1], "accuracy")
+    assert "10^{-1}" in (tmp_path / "one.svg").read_text()  # the label of a tick
+    assert (tmp_path / "one.svg").read_text() == (tmp_path / "two.svg").read_text()
+
+
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_the_same_table_is_the_same_picture(ending: str, swept: Rows, tmp_path: Path) -> None:
     for name in ("one", "two"):
