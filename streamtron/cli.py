@@ -19,9 +19,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import click
 
 from streamtron import options
+from streamtron.candidates import candidates_of
+from streamtron.config import METRICS
 from streamtron.errors import DataError, MachineError, SettingsError, StreamtronError
 from streamtron.interruption import Signalled, signals
 from streamtron.options import (
+    candidate_options,
     json_option,
     machine_options,
     setting_options,
@@ -88,6 +91,83 @@ def fit(
     if outcome.exit_code == STOPPED:
         click.echo(not_certified(outcome.report, model), err=True)
     return outcome.exit_code
+
+
+@streamtron.command(short_help="Fit many settings, keep what does best on other rows.")
+@shards_argument
+@click.option(
+    "--valid", multiple=True, type=click.Path(),
+    help="Shards to measure on; can be given again. Without it: folds of SHARDS.",
+)  # fmt: skip
+@click.option(
+    "--folds", type=int,
+    help="Without --valid: fit so many times, each time without other shards [5].",
+)  # fmt: skip
+@click.option("--random", type=int, help="Draw so many candidates [all combinations].")
+@click.option(
+    "--halving", is_flag=True,
+    help="All candidates to a loose tolerance, the better half to a tighter one, and so on.",
+)  # fmt: skip
+@click.option("--metric", default="accuracy", show_default=True, type=click.Choice(METRICS),
+              help="What the best is best in; of equals the smaller C is taken.")  # fmt: skip
+@click.option("--table", type=click.Path(dir_okay=False), help="Write it as .csv or .parquet.")
+@click.option("--plot", type=click.Path(dir_okay=False),
+              help="Draw the metric against C as .png or .svg.")  # fmt: skip
+@click.option("--model", type=click.Path(dir_okay=False), help="Write the best there, as fit does.")
+@click.option("--report", type=click.Path(dir_okay=False), help="The best one's JSON report.")
+@click.option("--witness", type=click.Path(dir_okay=False), help="The best one's row counts.")
+@click.option("--overwrite", is_flag=True, help="Replace the run that --model has already.")
+@click.option("--config", type=click.Path(), help="Settings from TOML; options given here win.")
+@candidate_options
+@machine_options
+@verbose_option
+def sweep(
+    shards: tuple[str, ...], valid: tuple[str, ...], folds: int | None, random: int | None,
+    halving: bool, metric: str, table: str | None, plot: str | None, model: str | None,
+    report: str | None, witness: str | None, overwrite: bool, config: str | None, **given: Any,
+) -> int:  # fmt: skip
+    """Fit all combinations of --C (or --delta) and --rho on SHARDS, measure them on --valid, and
+    write the best as --model.
+
+    The model is the one that fit writes with the same settings. The exit code is 0 if the best is
+    certified, whatever became of the others, and 4 if it is not; the table says how each ended.
+    """
+    wanted, machine = split(given)
+    values = {name: wanted.pop(name) for name in options.LISTS if name in wanted}
+    candidates = candidates_of(settings_of(wanted, config), values, random)
+    for path in filter(None, (table, plot, model, report, witness)):
+        _check_writable(path)
+    from streamtron.fitting import run_directory
+    from streamtron.inspection import directory_bytes
+    from streamtron.plot import check_plot, plot_sweep
+    from streamtron.progress import progress
+    from streamtron.summary import best_not_certified, not_certified, place_lines, sweep_summary
+    from streamtron.sweeping import run_sweep
+    from streamtron.trials import check_table, write_table
+
+    if table:
+        check_table(table)
+    if plot:
+        check_plot(plot)
+    with progress(verbose=_verbose()) as listen:
+        found = run_sweep(
+            shards, candidates, valid=valid or None, folds=folds, halving=halving, metric=metric,
+            model=model, report=report, witness=witness, machine=machine, overwrite=overwrite,
+            listen=listen,
+        )  # fmt: skip
+    rows, proven = found.rows(), found.report
+    if table:
+        write_table(table, rows)
+    if plot:
+        plot_sweep(plot, rows, metric)
+    _say(sweep_summary(rows, metric, proven))
+    if model:
+        cache = machine.cache_dir or os.path.join(run_directory(model), "cache")
+        _say(place_lines(model, cache, directory_bytes(cache)))
+    if found.exit_code == STOPPED:
+        stopped = not_certified(proven, model) if proven and model else best_not_certified(rows)
+        click.echo(stopped, err=True)
+    return found.exit_code
 
 
 @streamtron.command(short_help="Label and decision of every row.")

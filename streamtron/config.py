@@ -31,6 +31,9 @@ SKLEARN_NAMES = {
 }
 """scikit-learn's name → ours."""
 
+METRICS = ("accuracy", "precision", "recall", "f1", "roc_auc", "average_precision")
+"""What a sweep can choose by; see ``evaluation.Evaluation``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:

@@ -22,6 +22,7 @@ from streamtron.outcome import Outcome, conclude, write_outcome
 from streamtron.runs import Checkpoint, Run, Saver, open_run
 from streamtron.shards import Reading, ShardSource, open_shards
 from streamtron.shards.names import load_vocabulary
+from streamtron.training.learner import Learner
 from streamtron.training.state import State
 
 _log = logging.getLogger(__name__)
@@ -133,7 +134,7 @@ def run_many(
     Returns
     -------
     list of Outcome, one a candidate, each equal to what ``run`` finds for it alone, but that
-    ``readings``, ``bytes_read`` and ``seconds`` of the report are those of all.
+    ``bytes_read`` and ``seconds`` of the report are those of all.
 
     Raises
     ------
@@ -150,9 +151,15 @@ def run_many(
         found = learn(source, candidates, machine, listen)
         seconds = time.perf_counter() - began
         return [
-            conclude(source, learners, settings, seconds)
+            conclude(source, learners, settings, seconds, readings=_readings(learners, settings))
             for learners, settings in zip(found, candidates, strict=True)
         ]
+
+
+def _readings(learners: Sequence[Learner], settings: Settings) -> float:
+    """What these learners' own run would have read."""
+    first = settings.faithful + (settings.class_weight == "balanced")
+    return float(first + max(learner.readings for learner in learners))
 
 
 OWN = ("C", "delta", "rho", "tol", "class_weight", "max_epochs", "mini_epochs")

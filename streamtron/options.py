@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from streamtron.candidates import values_of
 from streamtron.config import Machine, Settings, format_size, parse_duration, parse_size
 from streamtron.errors import SettingsError
 
@@ -101,6 +103,13 @@ SETTINGS: dict[str, tuple[Kind, str]] = {
 }
 """Every setting: its type on the command line and what the help says of it."""
 
+LISTS = {
+    "C": "Prices of a slack, as in 0.1,1,10, or with --random a range, 0.01..100 [1].",
+    "delta": "Δ in place of C: a list, or with --random a range above 0.",
+    "rho": "Constants that carry the bias, as in 0,1; 0 = no bias [1].",
+}
+"""The settings of which a sweep takes many, and what its help says of them."""
+
 PROBLEM = ("C", "delta", "rho", "class_weight")
 READING = (
     "index_base", "weights_in_label", "multiclass", "multilabel", "label", "weight", "features",
@@ -151,6 +160,15 @@ def _option(kind: Kind, *names: str, help: str) -> Callable[[Command], Command]:
     return click.option(
         *names, type=kind.type, metavar=kind.metavar, default=None, callback=read, help=help
     )
+
+
+def candidate_options(command: Command) -> Command:
+    """The options of all settings, where ``--C``, ``--delta`` and ``--rho`` take lists."""
+    command = setting_options(*(name for name in SETTINGS if name not in LISTS))(command)
+    for name in reversed(LISTS):
+        kind = Kind(str, "VALUES", partial(values_of, name))
+        command = _option(kind, option_name(name), name, help=LISTS[name])(command)
+    return command
 
 
 def machine_options(command: Command) -> Command:

@@ -58,9 +58,15 @@ class Outcome:
 
 
 def conclude(
-    source: ShardSource, learners: Sequence[Learner], settings: Settings, seconds: float
+    source: ShardSource,
+    learners: Sequence[Learner],
+    settings: Settings,
+    seconds: float,
+    *,
+    readings: float | None = None,
 ) -> Outcome:
-    """The outcome of one candidate's learners, which are finished.
+    """The outcome of one candidate's learners, which are finished. ``readings`` are those that it
+    took, alone; None = all that the source delivered.
 
     Raises
     ------
@@ -83,7 +89,7 @@ def conclude(
         "rows": source.rows,
         "columns": model.columns,
         "nonzeros": source.nonzeros,
-        "readings": source.readings,
+        "readings": source.readings if readings is None else readings,
         "full_epochs": max(learner.full_epochs for learner in learners),
         "seconds": seconds,
         "bytes_read": source.bytes_read,

@@ -131,11 +131,8 @@ def open_run(
         for left in run.path.glob(".streamtron-*"):
             left.unlink(missing_ok=True)  # half-written by a process that was killed
         there = (run.path / "run.json").exists()
-        if there and not (resume or overwrite):
-            raise SettingsError(
-                f"{path}: a run is there already. Go on with it by --resume, begin anew by "
-                "--overwrite, or give another --model or --run-dir."
-            )
+        if not (resume or overwrite):
+            refuse_existing(path)
         if there and resume:
             _check_same(run.path, settings, stamps)
         else:
@@ -147,6 +144,15 @@ def open_run(
             if not run.begun:
                 run.forget()  # there is nothing to go on with
             raise
+
+
+def refuse_existing(path: str | os.PathLike[str]) -> None:
+    """Raise the SettingsError that a run is there already, if one is."""
+    if (Path(path) / "run.json").exists():
+        raise SettingsError(
+            f"{path}: a run is there already. Go on with it by --resume, begin anew by "
+            "--overwrite, or give another --model or --run-dir."
+        )
 
 
 class Saver:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, BinaryIO, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.chunk import Chunk, ChunkSource, Label
-from streamtron.errors import DataError
+from streamtron.errors import DataError, SettingsError
 from streamtron.evaluation import LIMIT_ROWS, Evaluation, ScoreSpool
 from streamtron.evaluation_many import ManyEvaluation, ManySpool
 from streamtron.fitting import as_paths, reading_of_model
@@ -136,43 +137,117 @@ def evaluate(
         many knows, and what reading refuses.
     MachineError
     """
-    reading = reading_of_model(model, strangers="beyond")
-    known = model.classes if model.kind == "two classes" else None
+    return evaluate_many([model], shards, limit_rows=limit_rows, ranking=ranking)[0]
+
+
+def evaluate_many(
+    models: Sequence[LinearModel],
+    shards: Paths,
+    *,
+    limit_rows: int = LIMIT_ROWS,
+    ranking: bool = True,
+) -> list[Evaluation | ManyEvaluation]:
+    """The same of several models on one reading of the shards.
+
+    Parameters
+    ----------
+    models : at least one, of the same classes and the same reader's contract, as models of one
+        sweep are.
+    limit_rows, ranking : of every model; see ``evaluate``.
+
+    Raises
+    ------
+    SettingsError : models that would not read the shards alike.
+    """
+    first = models[0]
+    if any((one.classes, one.reading) != (first.classes, first.reading) for one in models):
+        raise SettingsError(
+            "models with different classes or reader's contracts: one reading cannot serve them "
+            "all. Evaluate them one by one."
+        )
+    reading = reading_of_model(first, strangers="beyond")
+    known = first.classes if first.kind == "two classes" else None
     with open_shards(as_paths(shards), reading, cache_dir=None, classes=known, most_labels=None,
                      allow_duplicate=True) as source:  # fmt: skip
-        return evaluate_source(model, source, limit_rows=limit_rows, ranking=ranking)
+        return evaluate_source(models, source, limit_rows=limit_rows, ranking=ranking)
 
 
 def evaluate_source(
-    model: LinearModel, source: ChunkSource, *, limit_rows: int = LIMIT_ROWS, ranking: bool = True
-) -> Evaluation | ManyEvaluation:
-    """``evaluate`` on any source of chunks whose columns are numbered as the model's shards."""
-    if model.kind != "two classes":
-        return _evaluate_many(model, source, limit_rows, ranking)
-    with ScoreSpool(limit_rows, ranking=ranking) as spool:
-        for chunk in source.chunks():
-            codes = _codes_of_classes(model, source)[chunk.codes]
-            signs = 2 * codes - 1  # code 1 is the larger class
-            spool.add(signs, model.decision_rows(chunk.rows).values, chunk.weights)
-        return spool.evaluation()
-
-
-def _evaluate_many(
-    model: LinearModel, source: ChunkSource, limit_rows: int, ranking: bool
-) -> ManyEvaluation:
-    known = False
-    with ManySpool(model.classes, limit_rows=limit_rows, ranking=ranking) as spool:
-        for chunk in source.chunks():
-            truth, others = _truth(chunk, _codes_of_classes(model, source), len(model.classes))
-            decisions = model.decision_rows(chunk.rows).values
-            spool.add(truth, decisions, model.chosen(decisions), chunk.weights, others)
-            known = known or bool(truth.any())
-        if not known and source.labels:
-            raise DataError(
-                f"not one row has a class of the model: the labels are {_some(source.labels)}, the "
-                f"classes {_some(model.classes)}. Give shards labelled as those it was fitted on."
+    models: Sequence[LinearModel],
+    source: ChunkSource,
+    *,
+    limit_rows: int = LIMIT_ROWS,
+    ranking: bool = True,
+) -> list[Evaluation | ManyEvaluation]:
+    """``evaluate_many`` on any source of chunks whose columns are numbered as the models'
+    shards."""
+    with ExitStack() as stack:
+        judges = [
+            (_TwoClasses if model.kind == "two classes" else _ManyClasses)(
+                model, source, stack, limit_rows, ranking
             )
-        return spool.evaluation()
+            for model in models
+        ]
+        for chunk in source.chunks():
+            for judge in judges:
+                judge.take(chunk)
+        return [judge.evaluation() for judge in judges]
+
+
+class _TwoClasses:
+    """What a model of two classes is worth, chunk by chunk."""
+
+    def __init__(
+        self,
+        model: LinearModel,
+        source: ChunkSource,
+        stack: ExitStack,
+        limit_rows: int,
+        ranking: bool,
+    ) -> None:
+        self.model, self.source = model, source
+        self.spool = stack.enter_context(ScoreSpool(limit_rows, ranking=ranking))
+
+    def take(self, chunk: Chunk) -> None:
+        codes = _codes_of_classes(self.model, self.source)[chunk.codes]
+        signs = 2 * codes - 1  # code 1 is the larger class
+        self.spool.add(signs, self.model.decision_rows(chunk.rows).values, chunk.weights)
+
+    def evaluation(self) -> Evaluation:
+        return self.spool.evaluation()
+
+
+class _ManyClasses:
+    """What a model of many classes is worth, chunk by chunk."""
+
+    def __init__(
+        self,
+        model: LinearModel,
+        source: ChunkSource,
+        stack: ExitStack,
+        limit_rows: int,
+        ranking: bool,
+    ) -> None:
+        self.model, self.source, self.known = model, source, False
+        spool = ManySpool(model.classes, limit_rows=limit_rows, ranking=ranking)
+        self.spool = stack.enter_context(spool)
+
+    def take(self, chunk: Chunk) -> None:
+        model = self.model
+        places = _codes_of_classes(model, self.source)
+        truth, others = _truth(chunk, places, len(model.classes))
+        decisions = model.decision_rows(chunk.rows).values
+        self.spool.add(truth, decisions, model.chosen(decisions), chunk.weights, others)
+        self.known = self.known or bool(truth.any())
+
+    def evaluation(self) -> ManyEvaluation:
+        if not self.known and self.source.labels:
+            raise DataError(
+                f"not one row has a class of the model: the labels are {_some(self.source.labels)},"
+                f" the classes {_some(self.model.classes)}. Give shards labelled as those it was "
+                "fitted on."
+            )
+        return self.spool.evaluation()
 
 
 def _codes_of_classes(model: LinearModel, source: ChunkSource) -> NDArray[np.int64]:

@@ -79,6 +79,11 @@ def fit_summary(report: Mapping[str, Any], model: str, cache: str, cache_bytes: 
     yield ""
     yield from certificate_lines(report["certificate"])
     yield _verdict(report)
+    yield from place_lines(model, cache, cache_bytes)
+
+
+def place_lines(model: str, cache: str, cache_bytes: int) -> Lines:
+    """Where the model is, and the cache with its size."""
     yield ""
     yield f"{'model':<18} {model}"
     yield f"{'cache':<18} {cache}  ({format_size(cache_bytes)})"
@@ -137,6 +142,61 @@ def inseparable(report: Mapping[str, Any], model: str) -> str:
         f"the rows look inseparable: no classifier can have a margin above {upper:.3g}, which is "
         f"{upper / report['radius']:.1g} of R, the longest row. {model} is written as far as it "
         "came. Give a soft margin, --C 1 say, instead of --delta 0."
+    )
+
+
+# --- sweep ---
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def sweep_summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> Lines:
+    """The table of a sweep, one line a candidate, and what is proven of the best.
+
+    ``report``: of the best one's fit on all shards, None if there was none.
+    """
+    columns = _columns(rows, metric)
+    heads = (f"{head:>10}" for head in columns)
+    yield f"  {' '.join(heads)} {'gap':>9} {'readings':>9}  ended because"
+    for row in rows:
+        cells = (f"{_digits(row[name]):>10}" for name in columns.values())
+        gap, star = f"{row['relative_duality_gap']:.3g}", "*" if row["best"] else " "
+        yield f"{star} {' '.join(cells)} {gap:>9} {row['readings']:>9.4g}  {_why(row, rows)}"
+    best = next(row for row in rows if row["best"])
+    yield ""
+    price = "delta = 0" if best["C"] is None else f"C = {best['C']:g}"
+    yield f"{'best (*)':<18} {price}, rho = {best['rho']:g}: {metric} {_digits(best[metric])}"
+    if report is not None:
+        yield from certificate_lines(report["certificate"])
+        yield _verdict(report)
+
+
+def _columns(rows: Rows, metric: str) -> dict[str, str]:
+    """Head → name of the columns that are shown."""
+    price = "delta" if any(row["C"] is None for row in rows) else "C"
+    words = {"f1": "F1", "roc_auc": "ROC AUC", "average_precision": "avg. prec."}
+    names = dict.fromkeys((price, "rho", metric, "accuracy", "f1", "roc_auc", "average_precision"))
+    return {words.get(name, name): name for name in names}
+
+
+def _digits(value: float | None) -> str:
+    return "-" if value is None else f"{value:.5g}"
+
+
+def _why(row: Mapping[str, Any], rows: Rows) -> str:
+    """Why a candidate ended, or at which tolerance successive halving left it behind."""
+    if row["rung"] == max(other["rung"] for other in rows):
+        return str(row["ending"])
+    return f"left behind at tolerance {row['tol']:g}"
+
+
+def best_not_certified(rows: Rows) -> str:
+    """The sentence of a sweep whose best candidate stopped too early, and which wrote no model."""
+    best = next(row for row in rows if row["best"])
+    return (
+        "the best candidate stopped before its tolerance was certified: the relative duality gap "
+        f"is {best['relative_duality_gap']:.3g}, asked for was {best['tol']:g}. What would help: "
+        f"more --max-epochs, or a --tol looser than {best['tol']:g}."
     )
 
 

@@ -24,6 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "theory": set(),
     "chunk": set(),
     "config": {"errors"},
+    "candidates": {"config", "errors"},
     "certificate": {"kernels"},
     "events": {"certificate"},
     "sealed": {"errors"},
@@ -53,6 +54,13 @@ ALLOWED: dict[str, set[str]] = {
     "scoring": {
         *GROUND, "evaluation", "evaluation_many", "model", "fitting", "sealed", "shards", "summary",
     },
+    "splits": {*GROUND, "fitting", "scoring", "shards"},
+    "trials": {*GROUND, "fitting", "outcome", "sealed", "shards"},
+    "sweeping": {
+        *GROUND, "candidates", "evaluation", "evaluation_many", "fitting", "outcome", "runs",
+        "scoring", "shards", "splits", "trials",
+    },
+    "plot": {"errors", "sealed"},
     "conversion": {"config", "errors", "fitting", "scoring", "shards"},
     "inspection": {
         *GROUND, "foreign", "memory", "model", "fitting", "sealed", "shards", "summary",
@@ -60,10 +68,11 @@ ALLOWED: dict[str, set[str]] = {
     "estimator": {*GROUND, "memory", "learning", "fitting", "shards", "training"},
     "cluster": {*GROUND, "model", "fitting", "scoring", "shards", "training"},
     "progress": {"events"},
-    "options": {"config", "errors"},
+    "options": {"candidates", "config", "errors"},
     "cli": {
-        "proof", "config", "conversion", "errors", "foreign", "inspection", "interruption", "model",
-        "options", "progress", "fitting", "scoring", "shards", "summary",
+        "candidates", "proof", "config", "conversion", "errors", "foreign", "inspection",
+        "interruption", "model", "options", "plot", "progress", "fitting", "scoring", "shards",
+        "summary", "sweeping", "trials",
     },
 }  # fmt: skip
 """Module or package → what of streamtron it may import beside itself."""
@@ -77,6 +86,7 @@ OWNERS: dict[str, set[str]] = {
     "distributed": {"cluster"},
     "click": {"cli", "options"},
     "rich": {"progress"},
+    "matplotlib": {"plot"},
 }
 """Library → the only modules that import it."""
 
@@ -199,7 +209,7 @@ def _fresh(code: str) -> str:
 
 LOADED = (
     "import sys; print([name for name in "
-    "('dask', 'click', 'rich', 'sklearn', 'scipy', 'numpy', 'numba', 'pyarrow') "
+    "('dask', 'click', 'rich', 'sklearn', 'scipy', 'numpy', 'numba', 'pyarrow', 'matplotlib') "
     "if name in sys.modules])"
 )
 

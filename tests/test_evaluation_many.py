@@ -192,7 +192,7 @@ def test_a_multilabel_source_is_judged_by_label_sets_whatever_their_order():
     truth = (model.decision_function(X) + rng.normal(size=(300, 3))) > 0
     sets = [tuple(np.array(["a", "b", "c"])[row][::-1].tolist()) for row in truth]
     sets[7] = (*sets[7], "zoo")
-    found = evaluate_source(model, LabelSets(as_rows(X), sets, block_rows=64))
+    [found] = evaluate_source([model], LabelSets(as_rows(X), sets, block_rows=64))
     assert isinstance(found, ManyEvaluation)
     chosen = model.decision_function(X) > 0
     assert found.micro_f1 == pytest.approx(
@@ -213,7 +213,7 @@ def test_a_multiclass_source_is_judged_by_the_highest_decision(block_rows):
     model, X = random_model((1.0, 2.0, 5.0))
     y = np.random.default_rng(3).choice([5.0, 9.0, 1.0, 2.0], 300)
     y[:150] = model.predict(X)[:150]
-    found = evaluate_source(model, ListSource(as_rows(X), y.tolist(), block_rows=block_rows))
+    [found] = evaluate_source([model], ListSource(as_rows(X), y.tolist(), block_rows=block_rows))
     assert isinstance(found, ManyEvaluation)
     predicted = model.predict(X)
     known = {"labels": [1.0, 2.0, 5.0]}
@@ -228,7 +228,7 @@ def test_row_weights_enter_the_metrics_of_many_classes():
     model, X = random_model(("a", "b", "c"))
     y, weights = model.predict(X), np.linspace(0, 3, 300)
     y[::3] = "b"
-    found = evaluate_source(model, ListSource(as_rows(X), y.tolist(), weights.tolist()))
+    [found] = evaluate_source([model], ListSource(as_rows(X), y.tolist(), weights.tolist()))
     expected = metrics.accuracy_score(y, model.predict(X), sample_weight=weights)
     assert found.accuracy == pytest.approx(expected, **EXACT)
     assert found.weight == pytest.approx(weights.sum())
@@ -239,7 +239,7 @@ def test_rows_of_which_not_one_has_a_class_of_the_model_are_refused_with_both_li
     model, X = random_model(("1", "2", "3"))
     source = ListSource(as_rows(X), labels * 100)
     with pytest.raises(DataError, match="not one row has a class of the model") as caught:
-        evaluate_source(model, source)
+        evaluate_source([model], source)
     assert repr(labels[0]) in str(caught.value)
     assert "the classes '1', '2', '3'" in str(caught.value)
 
@@ -247,4 +247,4 @@ def test_rows_of_which_not_one_has_a_class_of_the_model_are_refused_with_both_li
 def test_booleans_are_not_taken_for_the_numbers_that_python_says_they_equal():
     model, X = random_model((0.0, 1.0, 2.0))
     with pytest.raises(DataError, match="not one row has a class"):
-        evaluate_source(model, ListSource(as_rows(X), [True, False] * 150))
+        evaluate_source([model], ListSource(as_rows(X), [True, False] * 150))

@@ -84,6 +84,7 @@ class Learner:
         self.lengths = 0.0
 
         self.reading = 0
+        self.readings = 0
         self.mode: Mode = "train"
         self.full_epochs = 0
         self.mini_epochs = 0
@@ -216,6 +217,7 @@ class Learner:
         """Conclude from the reading what it proved, train on the rows in memory, and decide what
         the next reading is for."""
         frozen = self.frozen
+        self.readings += 1
         if self.mode == "train":
             self._count_epoch()
         if frozen is not None:
