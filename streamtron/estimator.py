@@ -229,6 +229,7 @@ class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 most_labels=2 if known is None else None,
                 most_columns=columns_allowed(settings, machine),
                 allow_duplicate=settings.allow_duplicate,
+                on_bad_shard=settings.on_bad_shard,
             ) as source,
         ):
             found = learned(source, known, settings, together(settings, machine))

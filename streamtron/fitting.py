@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron import witness as witness_file
+from streamtron.certificate import Certificate
 from streamtron.chunk import Label
 from streamtron.config import Machine, Settings
 from streamtron.errors import DataError, SettingsError
@@ -129,6 +130,7 @@ def run(
             cache_dir=cache,
             most_columns=columns_allowed(settings, machine),
             allow_duplicate=settings.allow_duplicate,
+            on_bad_shard=settings.on_bad_shard,
         ) as source,
     ):
         learner = Learner(settings, source.labels, class_weights(source, settings))
@@ -168,7 +170,7 @@ def _conclude(source: ShardSource, learner: Learner, settings: Settings, seconds
     weights = np.zeros(max(source.width - base, 0))
     found = learner.weights[base : source.width]
     weights[: len(found)] = turn * found
-    certificate = learner.certificate.to_dict()
+    certificate = covering(learner.certificate, source)
     model = LinearModel(
         weights=weights,
         bias=turn * settings.rho * learner.bias,
@@ -191,6 +193,7 @@ def _conclude(source: ShardSource, learner: Learner, settings: Settings, seconds
         "ending": learner.finished,
         "radius": math.sqrt(learner.sq_radius),
         "clipped": learner.dual.clipped,
+        "skipped": [shard._asdict() for shard in source.skipped],
         "stages": [stage.to_dict() for stage in learner.reports],
         "certificate": certificate,
     }
@@ -203,6 +206,15 @@ def _key(label: Label) -> Any:
 
 
 # --- what the faces share ---
+
+
+def covering(certificate: Certificate, source: ShardSource) -> dict[str, Any]:
+    """The certificate as plain values. It covers the rows that were read: ``skipped`` lists the
+    shards, with the reasons, that it says nothing of, where there are any."""
+    plain: dict[str, Any] = certificate.to_dict()
+    if source.skipped:
+        plain["skipped"] = [shard._asdict() for shard in source.skipped]
+    return plain
 
 
 def as_paths(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from streamtron.chunk import Label
 from streamtron.errors import DataError, SettingsError
 from streamtron.model import LinearModel
-from streamtron.sealed import reading_from
+from streamtron.sealed import reading_from, regular
 
 _LIBLINEAR_CLASSIFIERS = {  # with one weight a column for two classes
     *("L2R_LR", "L2R_LR_DUAL", "L1R_LR", "L2R_L1LOSS_SVC_DUAL"),
@@ -108,7 +108,7 @@ def _refuse(path: Path, what: str) -> None:
 
 
 def _first_bytes(path: Path) -> bytes:
-    with reading_from(path), open(path, "rb") as file:
+    with reading_from(path), open(path, "rb", opener=regular) as file:
         return file.read(4096)
 
 
@@ -178,7 +178,7 @@ def _checked_head(path: Path, head: dict[str, str]) -> tuple[float, float, int, 
         columns, augmentation = int(head["nr_feature"]), float(head["bias"])
         if first == second or columns < 0 or not math.isfinite(augmentation) or "w" not in head:
             raise ValueError
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, OverflowError) as error:
         raise DataError(
             f"{path}: the head of a LIBLINEAR model is incomplete or wrong. Wanted two labels, "
             "nr_feature, bias and w; write the model again."

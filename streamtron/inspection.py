@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from streamtron import witness
 from streamtron.chunk import Label
 from streamtron.config import Machine, Settings
 from streamtron.errors import MachineError, SettingsError
@@ -99,16 +100,16 @@ def _feature_names(reading: Mapping[str, Any]) -> list[str]:
 
 def describe_witness(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The shards a witness speaks of, rows that have a count, and t, the sum of all counts."""
-    content, tensors = read_sealed(path, "witness")
+    table, tensors = witness.contents(path)
     counts = [tensor for name, tensor in tensors.items() if name.endswith(".counts")]
     return {
         "kind": "witness",
         "bytes": os.path.getsize(path),
-        "rows": sum(shard["rows"] for shard in content["shards"]),
+        "rows": sum(shard.rows for shard in table),
         "support_rows": sum(len(own) for own in counts),
         "steps": sum(int(own.sum(dtype=np.int64)) for own in counts),
         "largest_count": max((int(own.max(initial=0)) for own in counts), default=0),
-        "shards": content["shards"],
+        "shards": [shard._asdict() for shard in table],
     }
 
 
@@ -116,13 +117,13 @@ def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The shards a run was fitted on, its witness, and the size of its cache."""
     directory = Path(path)
     manifest = Manifest.load(str(directory / "manifest.json"))
-    witness = directory / "witness"
+    counts = directory / "witness"
     return {
         "kind": "run",
         "rows": manifest.rows,
         "nonzeros": manifest.nonzeros,
         "bytes": manifest.bytes,
-        "witness": str(witness) if witness.is_file() else None,
+        "witness": str(counts) if counts.is_file() else None,
         "cache_bytes": directory_bytes(directory / "cache"),
         "shards": manifest.to_dict()["shards"],
     }
@@ -131,7 +132,8 @@ def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
 def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[str, Any]:
     """Files, rows, columns, nonzeros, labels, and the memory a fit would need."""
     with open_shards(list(paths), reading_of(settings, labels="optional"), cache_dir=None,
-                     most_labels=None, allow_duplicate=True) as source:  # fmt: skip
+                     most_labels=None, allow_duplicate=True,
+                     on_bad_shard=settings.on_bad_shard) as source:  # fmt: skip
         counts = np.zeros(1, dtype=np.int64)  # the last one: rows without a label
         for chunk in source.chunks():
             codes = np.where(chunk.codes < 0, len(source.labels), chunk.codes)
@@ -152,6 +154,7 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
             "labels": _labels(source.labels, counts),
             "unlabelled_rows": int(counts[-1]),
             "shards": source.manifest.to_dict()["shards"],
+            "skipped": [shard._asdict() for shard in source.skipped],
             "plan": _plan(settings, machine, source.manifest.rows, columns),
         }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from streamtron.shards import Manifest
 
 FORMAT_VERSION = 1
+
+
+class Counted(NamedTuple):
+    """A shard as a witness knows it."""
+
+    fingerprint: str
+    rows: int
 
 
 def save(path: str | os.PathLike[str], counts: NDArray[np.int32], manifest: Manifest) -> None:
@@ -58,18 +65,42 @@ def load(path: str | os.PathLike[str], shards: Sequence[tuple[str, str]]) -> NDA
     DataError : no witness, or a witness of other shards.
     MachineError : the file cannot be read.
     """
+    table, tensors = contents(path)
+    order = _matched(path, [shard.fingerprint for shard in table], shards)
+    try:
+        counts = np.zeros(sum(shard.rows for shard in table), dtype=np.int32)
+    except (ValueError, MemoryError) as error:
+        raise FileDamaged(
+            f"{path}: counts of {sum(shard.rows for shard in table)} rows, more than memory holds. "
+            "Give the witness of these shards."
+        ) from error
+    first = 0
+    for number in order:
+        gaps, own = tensors[_gaps(number)], tensors[_counts(number)]
+        counts[first + np.cumsum(gaps, dtype=np.int64)] = own  # pages without a count stay unused
+        first += table[number].rows
+    return counts
+
+
+def contents(path: str | os.PathLike[str]) -> tuple[list[Counted], dict[str, NDArray[Any]]]:
+    """The shards that a witness speaks of, and the gaps and counts of each, checked.
+
+    Raises
+    ------
+    FileDamaged, DataError, MachineError : as ``load``.
+    """
     content, tensors = read_sealed(path, "witness")
     if content.get("witness_version") != FORMAT_VERSION:
         raise DataError(f"{path}: not a witness of version {FORMAT_VERSION}. Fit with --witness.")
     try:
-        fingerprints = [str(shard["fingerprint"]) for shard in content["shards"]]
-        parts = [_unpacked(n, shard["rows"], tensors) for n, shard in enumerate(content["shards"])]
+        table = [Counted(shard["fingerprint"], shard["rows"]) for shard in content["shards"]]
+        for number, shard in enumerate(table):
+            _check(number, shard, tensors)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise FileDamaged(
             f"{path}: sealed, but what it holds is no witness ({error}). Fit again with --witness."
         ) from error
-    order = _matched(path, fingerprints, shards)
-    return np.concatenate([np.zeros(0, dtype=np.int32), *(parts[number] for number in order)])
+    return table, tensors
 
 
 def _matched(
@@ -95,16 +126,17 @@ def _matched(
     return order
 
 
-def _unpacked(number: int, rows: int, tensors: Mapping[str, NDArray[Any]]) -> NDArray[np.int32]:
-    """The counts of all rows of one shard."""
+def _check(number: int, shard: Counted, tensors: Mapping[str, NDArray[Any]]) -> None:
+    """ValueError unless these are positive counts of rows that the shard has."""
     gaps, counts = tensors[_gaps(number)], tensors[_counts(number)]
-    right = gaps.dtype == np.uint32 and counts.dtype == np.int32 and gaps.shape == counts.shape
+    if type(shard.fingerprint) is not str or type(shard.rows) is not int or shard.rows < 0:
+        raise ValueError(f"shard {number} is {shard.rows!r} rows of {shard.fingerprint!r}")
+    right = gaps.dtype == np.uint32 and counts.dtype == np.int32
     # the upper bound holds for counts ≥ 0 alone: one negative count would prove what is false
-    if not right or (counts <= 0).any():
+    if not right or gaps.shape != counts.shape or gaps.ndim != 1 or (counts <= 0).any():
         raise ValueError(f"counts of shard {number} that are not positive int32, one a gap")
-    own = np.zeros(rows, dtype=np.int32)
-    own[np.cumsum(gaps, dtype=np.int64)] = counts
-    return own
+    if len(gaps) and int(gaps.sum(dtype=np.uint64)) >= shard.rows:
+        raise ValueError(f"a count beyond the {shard.rows} rows of shard {number}")
 
 
 def _gaps(number: int) -> str:

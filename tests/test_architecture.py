@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     "scoring": {*GROUND, "evaluation", "model", "fitting", "sealed", "shards", "summary"},
     "conversion": {"config", "fitting", "scoring", "shards"},
     "inspection": {
-        *GROUND, "foreign", "memory", "model", "fitting", "sealed", "shards", "summary",
+        *GROUND, "foreign", "memory", "model", "fitting", "sealed", "shards", "summary", "witness",
     },
     "multiclass": {*GROUND, "memory", "fitting", "shards", "training"},
     "estimator": {*GROUND, "memory", "multiclass", "fitting", "shards", "training"},
