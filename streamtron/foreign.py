@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from tokenize import TokenError
 from typing import Literal
 
 import numpy as np
@@ -195,8 +196,10 @@ def _from_npy(path: Path) -> NDArray[np.float64]:
     try:
         with reading_from(path):
             array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise DataError(f"{path}: not a readable .npy array of numbers ({error}).") from error
+    except (ValueError, EOFError, SyntaxError, RecursionError, TokenError) as error:
+        raise DataError(
+            f"{path}: not a readable .npy array of numbers ({error!s:.200})."
+        ) from error
     if array.dtype.kind not in "iuf" or max(array.shape, default=0) != array.size:
         raise DataError(
             f"{path}: an array of {array.dtype}, shape {array.shape}. "
