@@ -22,6 +22,9 @@ _LIBLINEAR_CLASSIFIERS = {  # with one weight a column for two classes
     *("L2R_L2LOSS_SVC", "L2R_L2LOSS_SVC_DUAL", "L1R_L2LOSS_SVC"),
 }
 
+_NO_NPY = (ValueError, EOFError, FloatingPointError, SyntaxError, TokenError, RecursionError)
+"""What numpy raises on a header that is not one."""
+
 
 def load_any(
     path: str | os.PathLike[str],
@@ -194,9 +197,9 @@ def _from_text(path: Path) -> NDArray[np.float64]:
 
 def _from_npy(path: Path) -> NDArray[np.float64]:
     try:
-        with reading_from(path):
+        with reading_from(path), np.errstate(over="raise"):  # a shape whose product wraps
             array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, SyntaxError, RecursionError, TokenError) as error:
+    except _NO_NPY as error:
         raise DataError(
             f"{path}: not a readable .npy array of numbers ({error!s:.200})."
         ) from error
