@@ -320,6 +320,23 @@ def test_a_damaged_file_whose_source_has_other_bytes_now_is_refused_and_stays(
         assert len(list(source.chunks())) == 5
 
 
+def test_a_damaged_file_whose_source_reads_otherwise_now_is_refused(
+    shards: Path, cache: Path
+) -> None:
+    class Fickle(ListReader):
+        """Of the same bytes it makes other rows each time."""
+
+        def pieces(self) -> Iterator[Piece]:
+            for piece in super().pieces():
+                yield piece._replace(indices=piece.indices + np.uint32(len(self.opened)))
+
+    with source_of(shards, cache, open_reader=Fickle) as source:
+        list(source.chunks())
+        spoil_middle(cache, rows_in_first=3)
+        with pytest.raises(FileDamaged, match="made afresh it holds other rows than before"):
+            list(source.chunks())
+
+
 def test_a_file_under_another_files_name_is_made_afresh(
     shards: Path, cache: Path, opened: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -420,6 +437,28 @@ def test_a_disk_without_room_is_refused_before_much_is_written(
     assert cache_files(str(cache)) == []
     disk(monkeypatch, needed)
     assert len(read(shards, cache, open_reader=Telling)[0]) == 5
+
+
+@pytest.mark.parametrize("on_bad_shard", ["error", "skip"])
+def test_a_disk_with_room_for_all_of_the_cache_and_hardly_more_is_taken(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, on_bad_shard: str
+) -> None:
+    many = tmp_path / "many"
+    many.mkdir()
+    for number in range(4):
+        rows: list[Row] = [(float(k % 2), 1.0, {k: k + number + 0.5}) for k in range(500)]
+        write_shard(many / f"{number}.svm", rows)
+    read(many, cache)
+    room = sum(file.stat().st_size for file in flat_files(cache))
+    clear_cache(str(cache))
+    usage = namedtuple("usage", "total used free")
+
+    def left(_: str) -> Any:
+        return usage(room, 0, room - sum(file.stat().st_size for file in cache.iterdir()))
+
+    monkeypatch.setattr(shutil, "disk_usage", left)
+    read(many, cache, on_bad_shard=on_bad_shard)
+    assert len(flat_files(cache)) == 4
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
