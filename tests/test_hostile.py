@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -486,3 +487,62 @@ def test_a_hostile_parquet_file_is_refused_by_name(tmp_path: Path, name: str) ->
     path.write_bytes(TABLES[name](path))
     with open_shards([str(path)], cache_dir=None) as source:
         assert refusal(lambda: list(source.chunks()), DataError).startswith("a.parquet: ")
+
+
+def arrow(path: Path, compression: str | None = None, stream: bool = False) -> bytearray:
+    labels = [float(k % 2) for k in range(5000)]
+    table = pa.table({"indices": [[1, k % 9 + 2] for k in range(5000)], "label": labels})
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    new = pa.ipc.new_stream if stream else pa.ipc.new_file
+    with pa.OSFile(str(path), "wb") as sink, new(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return bytearray(path.read_bytes())
+
+
+def inflated(raw: bytearray, size: int) -> bytearray:
+    """A compressed file one of whose buffers says that it unpacks to so many bytes."""
+    said = struct.pack("<q", 8 * 5000)  # the labels; the number before a buffer is its real size
+    at = raw.rindex(said)
+    raw[at : at + 8] = struct.pack("<q", size)
+    return raw
+
+
+ARROWS: dict[str, Callable[[Path], bytes | bytearray]] = {
+    "empty": lambda p: b"",
+    "magic alone": lambda p: b"ARROW1",
+    "magic twice": lambda p: b"ARROW1\0\0ARROW1",
+    "a footer of 2 GB": lambda p: arrow(p)[:-10] + struct.pack("<i", 2**31 - 1) + b"ARROW1",
+    "a footer below 0": lambda p: arrow(p)[:-10] + struct.pack("<i", -1) + b"ARROW1",
+    "a footer of zeros": lambda p: (
+        arrow(p)[:-510] + bytes(500) + struct.pack("<i", 500) + b"ARROW1"
+    ),
+    "a message of 2 GB": lambda p: b"\xff" * 4 + struct.pack("<i", 2**31 - 1) + bytes(100),
+    "a message below 0": lambda p: b"\xff" * 4 + struct.pack("<i", -5) + bytes(100),
+    "a message of zeros": lambda p: b"\xff" * 4 + struct.pack("<i", 96) + bytes(96),
+    "a buffer that unpacks to 2^60 bytes": lambda p: inflated(arrow(p, "lz4"), HUGE),
+    "a buffer that unpacks to 16 GB": lambda p: inflated(arrow(p, "zstd"), 2**34),
+    "a buffer that unpacks to -2 bytes": lambda p: inflated(arrow(p, "zstd"), -2),
+    "a buffer that unpacks to too much": lambda p: inflated(arrow(p, "lz4"), 8 * 5000 + 8),
+    "a stream cut off": lambda p: arrow(p, stream=True)[:-5000],
+}
+
+
+@pytest.mark.parametrize("name", ARROWS)
+def test_a_hostile_arrow_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a.arrow"
+    path.write_bytes(ARROWS[name](path))
+    with open_shards([str(path)], cache_dir=None) as source:
+        assert refusal(lambda: list(source.chunks())).startswith("a.arrow: ")
+
+
+def test_hostile_tables_get_no_memory_that_is_not_theirs(tmp_path: Path) -> None:
+    parquet(tmp_path / "warm.parquet")
+    files = []
+    for ending, tables in (("parquet", TABLES), ("arrow", ARROWS)):
+        for number, make in enumerate(tables.values()):
+            path = tmp_path / f"{number}.{ending}"
+            path.write_bytes(make(path))
+            files.append(("shards", path))
+    lines = [*in_little_room(tmp_path / "warm.parquet", *files)]
+    for (_, path), line in zip(files, lines, strict=True):
+        assert re.match(rf"(DataError|MachineError) {path.name}: ", line), line
