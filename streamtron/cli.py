@@ -287,7 +287,7 @@ def inspect(paths: tuple[str, ...], plan: bool, as_json: bool, **given: Any) -> 
 @click.option("--format", "format_", required=True, type=click.Choice(["libsvm", "parquet"]))
 @click.option("--rows-per-shard", type=click.IntRange(min=1), default=1 << 17, show_default=True)
 @click.option("--overwrite", is_flag=True, help="Replace the shards of an earlier conversion.")
-@setting_options(*options.READING[:-1])
+@setting_options(*options.READING[:-2])
 @verbose_option
 def convert(
     shards: tuple[str, ...], destination: str, format_: str, rows_per_shard: int, overwrite: bool,

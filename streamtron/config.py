@@ -20,6 +20,7 @@ from streamtron.errors import SettingsError
 Variant = Literal["length", "steps"]
 Order = Literal["random", "sequential"]
 Unlearn = Literal["unlearn"]
+OnBadShard = Literal["error", "skip"]
 
 SKLEARN_NAMES = {
     "intercept_scaling": "rho",
@@ -72,6 +73,8 @@ class Settings:
     hash_seed : seed of that hash, 0 … 2³²-1.
     vocabulary : or else they have their columns from this file, one name a line.
     allow_duplicate : let two shards have the same content.
+    on_bad_shard : ``"skip"`` leaves shards out that cannot be read as data, whole, and lists them;
+        ``"error"`` ends the run. What the disk or the network refuses always ends it.
 
     Raises
     ------
@@ -111,6 +114,7 @@ class Settings:
     hash_seed: int = 0
     vocabulary: str | None = None
     allow_duplicate: bool = False
+    on_bad_shard: OnBadShard = "error"
 
     def __post_init__(self) -> None:
         for name in ("C", "delta", "rho", "tol"):
@@ -125,6 +129,12 @@ class Settings:
         _need(0 <= self.rho < math.inf, "rho", self.rho, "a finite number ≥ 0 (0 = no bias)")
         _need(self.variant in ("length", "steps"), "variant", self.variant, "length or steps")
         _need(self.order in ("random", "sequential"), "order", self.order, "random or sequential")
+        _need(
+            self.on_bad_shard in ("error", "skip"),
+            "on-bad-shard",
+            self.on_bad_shard,
+            "error or skip",
+        )
         _need(0 <= self.tol < 1, "tol", self.tol, "a relative duality gap, 0 ≤ tol < 1")
         _need(self.max_epochs >= 1, "max-epochs", self.max_epochs, "at least 1")
         _need(self.mini_epochs >= 0, "mini-epochs", self.mini_epochs, "0 or more")
@@ -216,17 +226,19 @@ class Settings:
                 f"unknown setting {', '.join(unknown)}; known: {', '.join(sorted(known))}."
             )
         plain = dict(values)
-        if isinstance(plain.get("b"), int | float):
-            plain["b"] = [plain["b"]]
-        if plain.get("b") is not None:
-            plain["b"] = tuple(float(value) for value in plain["b"])
-        if isinstance(plain.get("active_set"), str):
-            plain["active_set"] = parse_size(plain["active_set"])
-        if isinstance(plain.get("stage"), int | float):
-            plain["stage"] = str(plain["stage"])
         try:
+            if isinstance(plain.get("b"), int | float):
+                plain["b"] = [plain["b"]]
+            if plain.get("b") is not None:
+                plain["b"] = tuple(float(value) for value in plain["b"])
+            if isinstance(plain.get("active_set"), str):
+                plain["active_set"] = parse_size(plain["active_set"])
+            if isinstance(plain.get("stage"), int | float):
+                plain["stage"] = str(plain["stage"])
             return cls(**plain)
-        except TypeError as error:
+        except SettingsError:
+            raise
+        except (TypeError, ValueError, AttributeError) as error:
             raise SettingsError(f"a setting has a value of the wrong kind: {error}.") from error
 
     @classmethod

@@ -233,6 +233,7 @@ class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 most_columns=columns_allowed(settings, machine),
                 allow_duplicate=settings.allow_duplicate,
                 threads=machine.threads,
+                on_bad_shard=settings.on_bad_shard,
             ) as source,
         ):
             several = known is not None and len(known) > 2

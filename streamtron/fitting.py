@@ -188,6 +188,7 @@ def _opened(paths: list[str], settings: Settings, machine: Machine, cache: str) 
         most_columns=columns_allowed(settings, machine),
         allow_duplicate=settings.allow_duplicate,
         threads=machine.threads,
+        on_bad_shard=settings.on_bad_shard,
     )
 
 

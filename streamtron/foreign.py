@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from tokenize import TokenError
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from streamtron.chunk import Label
 from streamtron.errors import DataError, SettingsError
 from streamtron.model import LinearModel
-from streamtron.sealed import reading_from
+from streamtron.sealed import reading_from, regular
 
 _CRAMMER_SINGER = "MCSVM_CS"
 """Has one weight a column and class even for two classes."""
@@ -23,6 +24,9 @@ _LIBLINEAR_CLASSIFIERS = {
     *("L2R_LR", "L2R_LR_DUAL", "L1R_LR", "L2R_L1LOSS_SVC_DUAL"),
     *("L2R_L2LOSS_SVC", "L2R_L2LOSS_SVC_DUAL", "L1R_L2LOSS_SVC", _CRAMMER_SINGER),
 }
+
+_NO_NPY = (ValueError, EOFError, FloatingPointError, SyntaxError, TokenError, RecursionError)
+"""What numpy raises on a header that is not one."""
 
 
 def load_any(
@@ -122,7 +126,7 @@ def _refuse(path: Path, what: str) -> None:
 
 
 def _first_bytes(path: Path) -> bytes:
-    with reading_from(path), open(path, "rb") as file:
+    with reading_from(path), open(path, "rb", opener=regular) as file:
         return file.read(4096)
 
 
@@ -218,7 +222,7 @@ def _checked_head(path: Path, head: dict[str, str]) -> _Head:
         alike = len(set(labels)) == len(labels) == int(classes) > 0
         if not alike or columns < 0 or not math.isfinite(augmentation) or "w" not in head:
             raise ValueError
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, OverflowError) as error:
         raise DataError(
             f"{path}: the head of a LIBLINEAR model is incomplete or wrong. Wanted nr_class, as "
             "many labels, nr_feature, bias and w; write the model again."
@@ -233,10 +237,12 @@ def _from_text(path: Path) -> NDArray[np.float64]:
 
 def _from_npy(path: Path) -> NDArray[np.float64]:
     try:
-        with reading_from(path):
+        with reading_from(path), np.errstate(over="raise"):  # a shape whose product wraps
             array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise DataError(f"{path}: not a readable .npy array of numbers ({error}).") from error
+    except _NO_NPY as error:
+        raise DataError(
+            f"{path}: not a readable .npy array of numbers ({error!s:.200})."
+        ) from error
     one = max(array.shape, default=0) == array.size
     if array.dtype.kind not in "iuf" or not (one or (array.ndim == 2 and len(array) > 2)):
         raise DataError(

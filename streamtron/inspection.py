@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from streamtron import witness
 from streamtron.chunk import Chunk, Label
 from streamtron.config import Machine, Settings
 from streamtron.errors import MachineError, SettingsError
@@ -121,16 +122,16 @@ def _feature_names(reading: Mapping[str, Any]) -> list[str]:
 
 def describe_witness(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The shards a witness speaks of, rows that have a count, and t, the sum of all counts."""
-    content, tensors = read_sealed(path, "witness")
-    counts = [tensor for name, tensor in tensors.items() if name.endswith(".counts")]
+    found = witness.contents(path)
     return {
         "kind": "witness",
         "bytes": os.path.getsize(path),
-        "rows": sum(shard["rows"] for shard in content["shards"]),
-        "support_rows": sum(len(own) for own in counts),
-        "steps": sum(int(own.sum(dtype=np.int64)) for own in counts),
-        "largest_count": max((int(own.max(initial=0)) for own in counts), default=0),
-        "shards": content["shards"],
+        "rows": sum(shard.rows for shard in found.shards),
+        "learners": len(found.counts),
+        "support_rows": sum(len(own) for own in found.counts),
+        "steps": sum(int(own.sum(dtype=np.int64)) for own in found.counts),
+        "largest_count": max((int(own.max(initial=0)) for own in found.counts), default=0),
+        "shards": [shard._asdict() for shard in found.shards],
     }
 
 
@@ -138,13 +139,13 @@ def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The shards a run was fitted on, its witness, and the size of its cache."""
     directory = Path(path)
     manifest = Manifest.load(str(directory / "manifest.json"))
-    witness = directory / "witness"
+    counts = directory / "witness"
     return {
         "kind": "run",
         "rows": manifest.rows,
         "nonzeros": manifest.nonzeros,
         "bytes": manifest.bytes,
-        "witness": str(witness) if witness.is_file() else None,
+        "witness": str(counts) if counts.is_file() else None,
         "cache_bytes": directory_bytes(directory / "cache"),
         "shards": manifest.to_dict()["shards"],
     }
@@ -154,7 +155,8 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
     """Files, rows, columns, nonzeros, the rows of each label, and the memory a fit would need."""
     with open_shards(list(paths), reading_of(settings, labels="optional"), cache_dir=None,
                      most_labels=None, allow_duplicate=True,
-                     threads=machine.threads) as source:  # fmt: skip
+                     threads=machine.threads,
+                     on_bad_shard=settings.on_bad_shard) as source:  # fmt: skip
         counts, unlabelled = np.zeros(0, dtype=np.int64), 0
         for chunk in source.chunks():
             found = np.bincount(chunk.codes[chunk.codes >= 0], minlength=len(source.labels))
@@ -176,6 +178,7 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
             "labels": _labels(source.labels, counts),
             "unlabelled_rows": unlabelled,
             "shards": source.manifest.to_dict()["shards"],
+            "skipped": [shard._asdict() for shard in source.skipped],
             "plan": _plan(settings, machine, source.manifest.rows, columns),
         }
 

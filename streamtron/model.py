@@ -306,7 +306,7 @@ class LinearModel:
                 certificate=content["certificate"],
                 reading=content["reading"],
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise FileDamaged(
                 f"{path}: sealed, but what it holds is no model ({error}). Fit again."
             ) from error

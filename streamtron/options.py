@@ -100,6 +100,11 @@ SETTINGS: dict[str, tuple[Kind, str]] = {
     "hash_seed": (INT, "Of that hash, from 0 on."),
     "vocabulary": (TEXT, "Or a file of names, one a line: line 1 is column 0."),
     "allow_duplicate": (FLAG, "Let two shards have the same content."),
+    "on_bad_shard": (
+        Kind(click.Choice(["error", "skip"])),
+        "Shards that are malformed, cut short or damaged: end the run, or leave them out and list "
+        "them.",
+    ),
 }
 """Every setting: its type on the command line and what the help says of it."""
 
@@ -113,7 +118,7 @@ LISTS = {
 PROBLEM = ("C", "delta", "rho", "class_weight")
 READING = (
     "index_base", "weights_in_label", "multiclass", "multilabel", "label", "weight", "features",
-    "values", "hash_bits", "hash_seed", "vocabulary", "allow_duplicate",
+    "values", "hash_bits", "hash_seed", "vocabulary", "allow_duplicate", "on_bad_shard",
 )  # fmt: skip
 
 

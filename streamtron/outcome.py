@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron import witness as witness_file
+from streamtron.certificate import Certificate
 from streamtron.chunk import Label
 from streamtron.config import Settings
 from streamtron.errors import DataError, SettingsError
@@ -96,8 +97,9 @@ def conclude(
         "peak_rss_bytes": peak_memory(),
         "settings": settings.to_dict(),
         "ending": max((_ending(learner) for learner in learners), key=ENDINGS.index),
+        "skipped": [shard._asdict() for shard in source.skipped],
     }
-    own = [_own_report(learner) for learner in learners]
+    own = [_own_report(learner, source) for learner in learners]
     if model.kind == "two classes":
         report |= own[0]
     else:
@@ -166,7 +168,7 @@ def _model(source: ShardSource, learners: Sequence[Learner], settings: Settings)
     turn = -1.0 if two and not several(settings) and source.labels[0] == classes[0] else 1.0
     weights = np.array([turn * _weights(source, learner) for learner in learners])
     bias = np.array([turn * settings.rho * learner.bias for learner in learners])
-    certificates = [_certificate(learner) for learner in learners]
+    certificates = [_certificate(learner, source) for learner in learners]
     return LinearModel(
         weights=weights[0] if two else weights,
         bias=float(bias[0]) if two else bias,
@@ -186,18 +188,27 @@ def _weights(source: ShardSource, learner: Learner) -> NDArray[np.float64]:
     return weights
 
 
-def _own_report(learner: Learner) -> dict[str, Any]:
+def _own_report(learner: Learner, source: ShardSource) -> dict[str, Any]:
     return {
         "radius": math.sqrt(learner.sq_radius),
         "clipped": learner.dual.clipped,
         "stages": [stage.to_dict() for stage in learner.reports],
-        "certificate": _certificate(learner),
+        "certificate": _certificate(learner, source),
     }
 
 
-def _certificate(learner: Learner) -> dict[str, Any]:
+def _certificate(learner: Learner, source: ShardSource) -> dict[str, Any]:
     assert learner.certificate is not None
-    return learner.certificate.to_dict()
+    return covering(learner.certificate, source)
+
+
+def covering(certificate: Certificate, source: ShardSource) -> dict[str, Any]:
+    """The certificate as plain values. It covers the rows that were read: ``skipped`` lists the
+    shards, with the reasons, that it says nothing of, where there are any."""
+    plain: dict[str, Any] = certificate.to_dict()
+    if source.skipped:
+        plain["skipped"] = [shard._asdict() for shard in source.skipped]
+    return plain
 
 
 def _ending(learner: Learner) -> str:

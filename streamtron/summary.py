@@ -209,6 +209,17 @@ def certificate_lines(certificate: Mapping[str, Any]) -> Lines:
     yield from aligned([("lower bound", certificate["primal_margin"])])
     yield from aligned([("upper bound", "none found" if upper is None else upper)])
     yield from aligned([("gap", float(gap))])
+    if "skipped" in certificate:
+        yield f"They cover the {certificate['rows_scanned']:,} rows that were read."
+        yield from _left_out(certificate["skipped"])
+
+
+def _left_out(skipped: Sequence[Mapping[str, str]]) -> Lines:
+    if skipped:
+        yield f"{len(skipped):,} shard(s) could not be read and were left out:"
+    for shard in skipped[:MANY]:
+        yield f"  {shard['reason']}"
+    yield from _more(skipped)
 
 
 def proof_lines(proof: Mapping[str, Any]) -> Lines:
@@ -413,6 +424,7 @@ def _shards(facts: Mapping[str, Any]) -> Lines:
     if facts["unlabelled_rows"]:
         yield from aligned([("without a label", facts["unlabelled_rows"])])
     yield from _shard_table(facts["shards"])
+    yield from _left_out(facts["skipped"])
 
 
 def _shard_table(shards: Sequence[Mapping[str, Any]]) -> Lines:

@@ -23,6 +23,26 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 2
 
 
+class Counted(NamedTuple):
+    """A shard as a witness knows it."""
+
+    fingerprint: str
+    rows: int
+
+
+class Contents(NamedTuple):
+    """What a witness file holds, checked: the shards, and gaps and counts of so many learners."""
+
+    shards: list[Counted]
+    learners: int
+    tensors: Mapping[str, NDArray[Any]]
+
+    @property
+    def counts(self) -> list[NDArray[np.int32]]:
+        """The counts above 0 of every learner."""
+        return [self.tensors[_counts(number)] for number in range(self.learners)]
+
+
 class Witness(NamedTuple):
     """Counts of ``rows`` rows, one learner after another: of two classes there is one, else one a
     class in the order of the model's classes."""
@@ -60,21 +80,40 @@ def load(path: str | os.PathLike[str], shards: Sequence[tuple[str, str]]) -> Wit
     DataError : no witness, or a witness of other shards.
     MachineError : the file cannot be read.
     """
+    found = contents(path)
+    order = _matched(path, [shard.fingerprint for shard in found.shards], shards)
+    rows = [shard.rows for shard in found.shards]
+    learners = [
+        Counts.of_gaps(found.tensors[_gaps(number)], found.tensors[_counts(number)])
+        for number in range(found.learners)
+    ]
+    if order != list(range(len(rows))):
+        learners = [_reordered(own, rows, order) for own in learners]
+    return Witness(tuple(learners), sum(rows))
+
+
+def contents(path: str | os.PathLike[str]) -> Contents:
+    """What is in the file, in little memory.
+
+    Raises
+    ------
+    FileDamaged, DataError, MachineError : as ``load``.
+    """
     content, tensors = read_sealed(path, "witness")
     if content.get("witness_version") != FORMAT_VERSION:
         raise DataError(f"{path}: not a witness of version {FORMAT_VERSION}. Fit with --witness.")
     try:
-        fingerprints = [str(shard["fingerprint"]) for shard in content["shards"]]
-        rows = [_size(shard["rows"]) for shard in content["shards"]]
-        learners = [_unpacked(number, sum(rows), tensors) for number in range(content["learners"])]
+        table = [Counted(shard["fingerprint"], shard["rows"]) for shard in content["shards"]]
+        for shard in table:
+            _check(shard)
+        rows = sum(shard.rows for shard in table)
+        for number in range(content["learners"]):
+            _check_counts(number, rows, tensors)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise FileDamaged(
             f"{path}: sealed, but what it holds is no witness ({error}). Fit again with --witness."
         ) from error
-    order = _matched(path, fingerprints, shards)
-    if order != list(range(len(rows))):
-        learners = [_reordered(own, rows, order) for own in learners]
-    return Witness(tuple(learners), sum(rows))
+    return Contents(table, content["learners"], tensors)
 
 
 def _matched(
@@ -100,27 +139,30 @@ def _matched(
     return order
 
 
-def _size(rows: Any) -> int:
-    if type(rows) is not int or rows < 0:
-        raise ValueError(f"a shard of {rows!r} rows")
-    return rows
+def _check(shard: Counted) -> None:
+    if type(shard.fingerprint) is not str or type(shard.rows) is not int or shard.rows < 0:
+        raise ValueError(f"a shard of {shard.rows!r} rows of {shard.fingerprint!r}")
 
 
-def _unpacked(number: int, rows: int, tensors: Mapping[str, NDArray[Any]]) -> Counts:
-    """The counts of one learner."""
-    gaps = tensors[_gaps(number)]
-    if int(gaps.sum(dtype=np.uint64)) >= max(rows, 1):
-        raise ValueError(f"counts of rows beyond the {rows} that there are")
-    return Counts.of_gaps(gaps, tensors[_counts(number)])
+def _check_counts(number: int, rows: int, tensors: Mapping[str, NDArray[Any]]) -> None:
+    """ValueError unless these are positive counts of rows that there are."""
+    gaps, counts = tensors[_gaps(number)], tensors[_counts(number)]
+    right = gaps.dtype == np.uint32 and counts.dtype == np.int32
+    # the upper bound holds for counts ≥ 0 alone: one negative count would prove what is false
+    if not right or gaps.shape != counts.shape or gaps.ndim != 1 or (counts <= 0).any():
+        raise ValueError(f"counts of learner {number} that are not positive int32, one a gap")
+    if len(gaps) and int(gaps.sum(dtype=np.uint64)) >= rows:
+        raise ValueError(f"a count beyond the {rows} rows that there are")
 
 
 def _reordered(counts: Counts, rows: Sequence[int], order: Sequence[int]) -> Counts:
     """The counts with the shards in another order."""
     first = np.concatenate(([0], np.cumsum(rows)))
     moved, start = Counts(), 0
+    numbers, values = counts.entries()
     for number in order:
-        numbers = np.arange(first[number], first[number + 1], dtype=np.int64)
-        moved.put(numbers - first[number] + start, counts.take(numbers))
+        own = slice(*np.searchsorted(numbers, first[number : number + 2]))
+        moved.put(numbers[own] - first[number] + start, values[own])
         start += rows[number]
     return moved
 

@@ -63,7 +63,7 @@ ALLOWED: dict[str, set[str]] = {
     "plot": {"errors", "sealed"},
     "conversion": {"config", "errors", "fitting", "scoring", "shards"},
     "inspection": {
-        *GROUND, "foreign", "memory", "model", "fitting", "sealed", "shards", "summary",
+        *GROUND, "foreign", "memory", "model", "fitting", "sealed", "shards", "summary", "witness",
     },
     "estimator": {*GROUND, "memory", "learning", "fitting", "shards", "training"},
     "cluster": {*GROUND, "model", "fitting", "scoring", "shards", "training"},

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote
 
 import fsspec
@@ -617,14 +618,15 @@ def test_the_page_that_a_library_writes_becomes_its_first_line() -> None:
     )
 
 
+@pytest.mark.parametrize("on_bad_shard", ["error", "skip"])
 def test_a_server_that_goes_away_in_mid_file_does_not_make_the_file_damaged(
-    own: Server, tmp_path: Path
+    own: Server, tmp_path: Path, on_bad_shard: Literal["error", "skip"]
 ) -> None:
     rows = [[k, k + 1] for k in range(40_000)]
     table = pa.table({"indices": rows, "label": [k % 2 for k in range(40_000)]})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=2_000, compression="none")
     own.put("data/a.parquet", (tmp_path / "a.parquet").read_bytes())
-    with open_shards(["s3://data/a.parquet"], cache_dir=None) as source:
+    with open_shards(["s3://data/a.parquet"], cache_dir=None, on_bad_shard=on_bad_shard) as source:
         chunks = source.chunks()
         next(chunks)
         own.stop()

@@ -106,19 +106,17 @@ def _join_or_none(
 def lowest_and_width(segment: Segment) -> tuple[int | None, int]:
     """The smallest column number (None without nonzeros) and 1 + the largest.
 
-    Columns rise within a row, so the first and the last of each row are enough.
+    All of them are looked at, although they should rise within a row: kernels trust the width, and
+    a cache file is no more than a file.
 
     Examples
     --------
     >>> lowest_and_width(Segment(np.array([0, 2, 2]), np.array([3, 9]), None, np.zeros(2), None))
     (3, 10)
     """
-    filled = np.flatnonzero(np.diff(segment.indptr))
-    if not len(filled):
+    if not segment.nonzeros:
         return None, 0
-    firsts = segment.indices[segment.indptr[filled]]
-    lasts = segment.indices[segment.indptr[filled + 1] - 1]
-    return int(firsts.min()), int(lasts.max()) + 1
+    return int(segment.indices.min()), int(segment.indices.max()) + 1
 
 
 _ones = np.ones(0, np.float32)
@@ -140,7 +138,7 @@ class BlockCutter:
 
     Attributes
     ----------
-    rows, nonzeros : what the open block holds so far.
+    rows, nonzeros : what the open block holds so far; at first what is given.
     blocks : the blocks closed so far.
 
     Examples
@@ -153,10 +151,10 @@ class BlockCutter:
     [Block(first_row=0, rows=4096, nonzeros=0), Block(first_row=4096, rows=1904, nonzeros=0)]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int = 0, nonzeros: int = 0) -> None:
         self.blocks: list[Block] = []
-        self.rows = 0
-        self.nonzeros = 0
+        self.rows = rows
+        self.nonzeros = nonzeros
         self._first_row = 0
 
     @property

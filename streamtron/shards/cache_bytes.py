@@ -27,6 +27,10 @@ class OpenFiles:
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
 
+    def forget(self, path: str) -> None:
+        """Close a file, in whose place there is another one now."""
+        os.close(self._descriptors.pop(path))
+
     def descriptor(self, path: str) -> int:
         """The file's descriptor, open for reading."""
         if path not in self._descriptors:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import logging
 import os
 import struct
 import sys
@@ -36,7 +37,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from streamtron.chunk import Chunk, Label, freeze, make_rows
-from streamtron.errors import MachineError
+from streamtron.errors import FileDamaged, MachineError
 from streamtron.shards.blocks import Segment, ones
 from streamtron.shards.cache_bytes import OpenFiles, damaged, fill, read_bytes
 from streamtron.shards.labels import Offsets
@@ -48,6 +49,8 @@ TEMPORARY = ".tmp"
 _HEAD = b"streamtron cache"
 _END = b"end of the cache"
 _TAIL = struct.Struct("<QQ16s")
+
+_log = logging.getLogger("streamtron")
 
 
 class Entry(NamedTuple):
@@ -233,11 +236,30 @@ def read_contents(path: str) -> Contents | None:
         footer = read_bytes(descriptor, path, start, length)
     if xxhash.xxh3_64_intdigest(footer) != checksum:
         raise damaged(path, "the checksum of its footer differs")
-    fields = json.loads(footer)
-    if fields["version"] != FORMAT_VERSION:
-        return None
-    entries = [Entry(*entry) for entry in fields["entries"]]
-    return Contents(fields["key"], fields["labels"], entries)
+    try:
+        fields = json.loads(footer)
+        if fields["version"] != FORMAT_VERSION:
+            return None
+        entries = [Entry(*entry) for entry in fields["entries"]]
+        _check_entries(entries, start)
+        return Contents(dict(fields["key"]), list(fields["labels"]), entries)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise damaged(path, "its footer is none that we write") from error
+
+
+def _check_entries(entries: Sequence[Entry], stop: int) -> None:
+    """ValueError unless the segments fill the file from its head to ``stop``: then no more is
+    ever allocated for them than is there."""
+    offset = len(_HEAD)
+    for entry in entries:
+        numbers = (*entry[:3], entry.checksum, 0 if entry.labels is None else entry.labels)
+        if any(type(number) is not int or number < 0 for number in numbers):
+            raise ValueError(f"not a segment: {entry}")
+        if entry.offset != offset:
+            raise ValueError(f"a gap or an overlap before {entry}")
+        offset += entry.bytes
+    if offset != stop:
+        raise ValueError(f"segments up to {offset}, the footer from {stop} on")
 
 
 class _Target(NamedTuple):
@@ -331,6 +353,8 @@ class CachedShard:
         self.contents = contents
         self.bytes_read = 0
         """Bytes of the cache file that ``pieces()`` has taken so far."""
+        self.remake: Callable[[], Contents] | None = None
+        """Writes the file afresh from the shard; None = a damaged file is refused."""
         self._first_block = first_block
 
     def fingerprint(self) -> str:
@@ -342,7 +366,7 @@ class CachedShard:
 
         Raises
         ------
-        FileDamaged : a checksum differs.
+        FileDamaged : a checksum differs, or what is in the file would lead out of it.
         MachineError : the file cannot be read.
         """
         row = self.bytes_read = 0
@@ -352,6 +376,7 @@ class CachedShard:
                 target = _Target.within(np.empty(_room([entry]), np.uint8), [entry])
                 self.read(number, target, files)
                 target.set_offsets()
+                self._check_sense(number, target)
                 yield Piece(
                     target.indptr,
                     target.indices,
@@ -367,8 +392,30 @@ class CachedShard:
     def _place(self, first_row: int, i: int) -> str:
         return f"{self.name}, row {first_row + i} of the shard"
 
+    def _check_sense(self, number: int, target: _Target) -> None:
+        """What a right checksum leaves open. Columns are judged by who reads; and what is read
+        later has the same checksum."""
+        lengths_fit = target.indptr[-1] == self.contents.entries[number].nonzeros
+        codes, labels = target.codes, len(self.contents.labels)
+        if not lengths_fit or codes.min(initial=0) < -1 or codes.max(initial=-1) >= labels:
+            raise damaged(self.path, f"block {self._first_block + number}: not as we write them")
+
     def read(self, number: int, target: _Target, files: OpenFiles) -> None:
-        """Read one segment and compare its checksum."""
+        """Read one segment and compare its checksum; a damaged file is first made afresh."""
+        try:
+            self._read(number, target, files)
+        except FileDamaged as damage:
+            if self.remake is None:
+                raise
+            _log.warning("%s It is made afresh from %s.", damage, self.name)
+            if self.remake() != self.contents:
+                raise FileDamaged(
+                    f"{self.path}: made afresh it holds other rows than before. Run again."
+                ) from damage
+            files.forget(self.path)
+            self._read(number, target, files)
+
+    def _read(self, number: int, target: _Target, files: OpenFiles) -> None:
         entry = self.contents.entries[number]
         digest = xxhash.xxh3_64()
         descriptor, offset = files.descriptor(self.path), entry.offset

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.chunk import Label
+from streamtron.errors import DataError
 from streamtron.shards.labels import cut_codes
 from streamtron.shards.names import Vocabulary
 
@@ -85,7 +86,16 @@ class Reading:
 
     @classmethod
     def from_contract(cls, contract: Mapping[str, Any]) -> Reading:
-        """The reading that a contract stands for; what it does not speak of is the default."""
+        """The reading that a contract stands for; what it does not speak of is the default.
+
+        Raises
+        ------
+        DataError : a value that no contract of ours has.
+        """
+        for ours, is_right in _RIGHT.items():
+            if ours in contract and not is_right(contract[ours]):
+                found = f"{ours} = {contract[ours]!r:.60}"
+                raise DataError(f"the model's reader contract has {found}. Fit again.")
         given = {theirs: contract[ours] for ours, theirs in _CONTRACT.items() if ours in contract}
         for name, make in (("features", tuple), ("vocabulary", _vocabulary)):
             if given.get(name) is not None:
@@ -115,6 +125,29 @@ _CONTRACT = {
     "vocabulary": "vocabulary",
 }
 """Name in the contract (and of the setting) → field."""
+
+
+def _is_text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _are_names(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(x, str) for x in value))
+
+
+_RIGHT: dict[str, Callable[[Any], bool]] = {
+    "index_base": lambda value: type(value) in (int, str) and value in ("auto", 0, 1),
+    "weights_in_label": lambda value: isinstance(value, bool),
+    "label": _is_text,
+    "weight": _is_text,
+    "layout": lambda value: value is None or value in get_args(Layout),
+    "features": _are_names,
+    "values": _is_text,
+    "hash_bits": lambda value: value is None or (type(value) is int and 1 <= value <= 31),
+    "hash_seed": lambda value: type(value) is int and 0 <= value < 2**32,
+    "vocabulary": _are_names,
+}
+"""Name in the contract → whether a value can be meant: a model may come from anywhere."""
 
 
 def _vocabulary(names: list[str]) -> Vocabulary:

@@ -7,13 +7,20 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from weakref import WeakSet
 
 from streamtron.chunk import Block, Chunk, Label
-from streamtron.errors import MachineError, SettingsError
+from streamtron.errors import DataError, MachineError, SettingsError
 from streamtron.shards.discover import ShardFile, find_shards
-from streamtron.shards.first_reading import Delivery, FirstReading, Plan, Whole
+from streamtron.shards.first_reading import (
+    Delivery,
+    FirstReading,
+    Plan,
+    Skipped,
+    Whole,
+    check_all_unchanged,
+)
 from streamtron.shards.flat import GroupReader
 from streamtron.shards.manifest import Manifest
 from streamtron.shards.piece import Reading, ShardReader
@@ -35,6 +42,7 @@ def open_shards(
     most_columns: int = MOST_COLUMNS,
     allow_duplicate: bool = False,
     threads: int | None = None,
+    on_bad_shard: Literal["error", "skip"] = "error",
 ) -> ShardSource:
     """A source of the rows in files, directories and patterns; nothing is read yet.
 
@@ -50,6 +58,9 @@ def open_shards(
     allow_duplicate : take two shards with the same bytes as they are.
     threads : that parse text and read the cache, ≥ 1; None = as many as the machine has cores.
         They change nothing but the time it takes.
+    on_bad_shard : ``"skip"`` leaves a shard that its reader refuses out as a whole, from its first
+        row on, and lists it in ``skipped``; ``"error"`` ends the reading. Only the first complete
+        reading leaves shards out.
 
     Raises
     ------
@@ -74,6 +85,7 @@ def open_shards(
         most_columns=most_columns,
         allow_duplicate=allow_duplicate,
         threads=threads,
+        on_bad_shard=on_bad_shard,
     )
 
 
@@ -149,6 +161,7 @@ class ShardSource:
         most_columns: int = MOST_COLUMNS,
         allow_duplicate: bool = False,
         threads: int | None = None,
+        on_bad_shard: Literal["error", "skip"] = "error",
         open_reader: Callable[[ShardFile, Reading], ShardReader] | None = None,
     ) -> None:
         self._threads = threads or cores()
@@ -159,6 +172,7 @@ class ShardSource:
             most_labels,
             most_columns,
             allow_duplicate,
+            on_bad_shard == "skip",
             open_reader or partial(_open_reader, threads=self._threads, scratch=cache_dir),
         )
         self._cache_dir = cache_dir
@@ -173,7 +187,7 @@ class ShardSource:
 
     @property
     def shards(self) -> tuple[ShardFile, ...]:
-        """The files, in their order."""
+        """The files, in their order; from the first complete reading on without those skipped."""
         return self._plan.shards
 
     @property
@@ -204,6 +218,14 @@ class ShardSource:
         return self._whole.manifest if self._whole else None
 
     @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """The shards that were left out, with the reason; empty until the first complete reading.
+
+        The manifest, and all that is said of the data, does without them.
+        """
+        return self._whole.skipped if self._whole else ()
+
+    @property
     def rows(self) -> int | None:
         """Rows in the data; None until the first complete reading."""
         return self._whole.manifest.rows if self._whole else None
@@ -215,7 +237,7 @@ class ShardSource:
 
     @property
     def nonzeros_read(self) -> int:
-        """Nonzeros delivered so far."""
+        """Nonzeros delivered so far, and those read a first time to prove their shard whole."""
         return self._nonzeros_read
 
     @property
@@ -288,8 +310,8 @@ class ShardSource:
         ------
         DataError : what the readers refuse; a label too many or of another kind; a shard that
             changed, or is there twice; no rows at all.
-        FileDamaged : a cache file is not as it was written.
-        MachineError : a file cannot be read, no room for the cache, a column beyond
+        FileDamaged : a cache file is not as it was written, although it was made afresh.
+        MachineError : a file cannot be read or is gone, no room for the cache, a column beyond
             ``most_columns``; ``order`` without a cache.
         ValueError : ``order`` before the first complete reading.
         """
@@ -305,14 +327,14 @@ class ShardSource:
             deliveries = FirstReading(self._plan, self._cache_dir, self.manifest).deliveries
         else:
             groups = order if order is not None else ((k,) for k in range(len(self.blocks)))
-            deliveries = partial(_cached, self._whole, groups, self._idle)
+            deliveries = partial(_cached, self._whole, groups, self._idle, self.shards)
         running = self._deliver(deliveries)
         self._running.add(running)
         return running
 
     def _settle(self) -> None:
         if not self._settled:
-            self._plan = self._plan._replace(reading=settled(self.shards[0], self._plan.reading))
+            self._plan = self._plan._replace(reading=_settled_by_first(self._plan))
         self._settled = True
 
     def _deliver(
@@ -321,13 +343,21 @@ class ShardSource:
         with closing(ahead(deliveries)) as arriving:
             for delivery in arriving:
                 self._bytes_read += delivery.bytes
+                self._nonzeros_read += delivery.proven
                 if self._whole is None:
                     self._labels += delivery.labels[len(self._labels) :]
                     self._width = max(self._width, delivery.width)
-                    self._whole = delivery.whole
+                    self._know(delivery.whole)
                 if delivery.chunk is not None:
                     self._nonzeros_read += delivery.chunk.nonzeros
                     yield delivery.chunk
+
+    def _know(self, whole: Whole | None) -> None:
+        self._whole = whole
+        if whole is not None and whole.skipped:
+            left_out = {shard.name for shard in whole.skipped}
+            read = tuple(shard for shard in self.shards if shard.name not in left_out)
+            self._plan = self._plan._replace(shards=read)
 
     def close(self) -> None:
         """Stop every reading that is under way; no thread and no temporary file is left."""
@@ -346,10 +376,29 @@ class ShardSource:
         self.close()
 
 
+def _settled_by_first(plan: Plan) -> Reading:
+    """The reading as the first shard settles it, or the first that can be read."""
+    refused: DataError | None = None
+    for shard in plan.shards if plan.skip_bad else plan.shards[:1]:
+        try:
+            return settled(shard, plan.reading)
+        except DataError as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
+
+
 def _cached(
-    whole: Whole, groups: Iterable[Sequence[int]], idle: list[GroupReader]
+    whole: Whole,
+    groups: Iterable[Sequence[int]],
+    idle: list[GroupReader],
+    shards: Iterable[ShardFile],
 ) -> Iterator[Delivery]:
-    """Groups of blocks from the cache; ``idle`` keeps readers, with their buffers, for the next."""
+    """Groups of blocks from the cache; ``idle`` keeps readers, with their buffers, for the next.
+
+    The cache would do without the shards, but counts belong to rows that are there.
+    """
+    check_all_unchanged(shards)
     with ExitStack() as stack:
         reader = idle.pop() if idle else GroupReader()
         stack.callback(idle.append, reader)

@@ -21,7 +21,7 @@ class _Thin(NamedTuple):
     counts: NDArray[np.int32]
 
 
-_Page = NDArray[np.int32] | _Thin | None
+_Page = NDArray[np.int32] | _Thin
 
 
 class Counts:
@@ -39,43 +39,40 @@ class Counts:
     """
 
     def __init__(self) -> None:
-        self._pages: list[_Page] = []
+        self._pages: dict[int, _Page] = {}
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
         return sum(
             page.nbytes if isinstance(page, np.ndarray) else sum(part.nbytes for part in page)
-            for page in self._pages
-            if page is not None
+            for page in self._pages.values()
         )
 
     def take(self, numbers: NDArray[np.int64]) -> NDArray[np.int32]:
         """Counts of rows, shape of ``numbers``: row numbers ≥ 0 in any order."""
         found = np.zeros(len(numbers), dtype=np.int32)
         for number, run, at in _runs(numbers):
-            if number < len(self._pages) and self._pages[number] is not None:
+            if number in self._pages:
                 found[run] = self._full(number)[at]
         return found
 
     def put(self, numbers: NDArray[np.int64], counts: NDArray[np.int32]) -> None:
         """Set counts of rows, each row named once."""
         for number, run, at in _runs(numbers):
-            self._pages += [None] * (number + 1 - len(self._pages))
             full = self._full(number)
             full[at] = counts[run]
             self._pages[number] = _packed(full)
 
     def clear(self) -> None:
         """All counts are 0."""
-        self._pages = []
+        self._pages = {}
 
     def scale(self, factor: int) -> None:
         """Multiply every count; the caller sees to it that none passes 2³¹ − 1."""
-        for page in self._pages:
-            if page is not None:
-                values = page if isinstance(page, np.ndarray) else page.counts
-                values *= np.int32(factor)
+        for page in self._pages.values():
+            values = page if isinstance(page, np.ndarray) else page.counts
+            values *= np.int32(factor)
 
     def largest(self) -> int:
         """The largest count; 0 if there is none."""
@@ -87,19 +84,23 @@ class Counts:
 
     def nonzero(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
         """Row numbers that have a count, rising, and their counts: a page at a time."""
-        for number, page in enumerate(self._pages):
-            if page is None:
-                continue
+        for number in sorted(self._pages):
+            page = self._pages[number]
             thin = page if isinstance(page, _Thin) else _thin(page)
             yield number * PAGE + thin.at.astype(np.int64), thin.counts
+
+    def entries(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """All row numbers that have a count, rising, and their counts."""
+        found = list(self.nonzero())
+        numbers = np.concatenate([np.zeros(0, dtype=np.int64), *(numbers for numbers, _ in found)])
+        counts = np.concatenate([np.zeros(0, dtype=np.int32), *(counts for _, counts in found)])
+        return numbers, counts
 
     def gaps(self) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
         """Of the rows that have a count, rising: how far each lies behind the one before (the
         first: behind row 0), and the counts."""
-        found = list(self.nonzero())
-        numbers = np.concatenate([np.zeros(1, dtype=np.int64), *(numbers for numbers, _ in found)])
-        counts = np.concatenate([np.zeros(0, dtype=np.int32), *(counts for _, counts in found)])
-        return np.diff(numbers).astype(np.uint32), counts
+        numbers, counts = self.entries()
+        return np.diff(numbers, prepend=0).astype(np.uint32), counts
 
     @classmethod
     def of_gaps(cls, gaps: NDArray[np.uint32], counts: NDArray[np.int32]) -> Counts:
@@ -123,7 +124,7 @@ class Counts:
 
     def _full(self, number: int) -> NDArray[np.int32]:
         """A page with all its rows; a thin one is unpacked."""
-        page = self._pages[number]
+        page = self._pages.get(number)
         if isinstance(page, np.ndarray):
             return page
         full = np.zeros(PAGE, dtype=np.int32)
