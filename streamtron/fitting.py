@@ -100,12 +100,12 @@ def run(
         _opened(as_paths(shards), settings, machine, cache) as source,
         ExitStack() as stack,
     ):
-        if kept is None:
+        if model is None or kept is None:
             [learners] = learn(source, [settings], machine, listen)
         else:
             stamps = [(shard.name, shard.size, shard.mtime_ns) for shard in source.shards]
             run = stack.enter_context(
-                open_run(kept, settings, stamps, resume=resume, overwrite=overwrite)
+                open_run(kept, settings, stamps, model, resume=resume, overwrite=overwrite)
             )
             saver, state = _saver(run, source, machine, resume)
             stack.enter_context(interruption.waiting_for_a_border())

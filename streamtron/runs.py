@@ -105,6 +105,7 @@ def open_run(
     path: str | os.PathLike[str],
     settings: Settings,
     stamps: Stamps,
+    model: str | os.PathLike[str],
     *,
     resume: bool = False,
     overwrite: bool = False,
@@ -115,6 +116,7 @@ def open_run(
     ----------
     settings, stamps : the run's settings and shards, which must be those of a run that is taken
         up, but for ``MAY_CHANGE``.
+    model : where the run's model goes.
     resume : go on with the run that is there, if any.
     overwrite : begin anew whatever is there.
 
@@ -137,7 +139,7 @@ def open_run(
             _check_same(run.path, settings, stamps)
         else:
             run.forget()
-        write_record(run.path, settings, stamps)
+        write_record(run.path, settings, stamps, model)
         try:
             yield run
         except StreamtronError:
@@ -197,10 +199,13 @@ class Saver:
         self._saved = time.monotonic()
 
 
-def write_record(path: Path, settings: Settings, stamps: Stamps) -> None:
+def write_record(
+    path: Path, settings: Settings, stamps: Stamps, model: str | os.PathLike[str]
+) -> None:
     """Write what the run is of: ``run.json``."""
     record = {
         "run_version": FORMAT_VERSION,
+        "model": os.path.abspath(model),
         "settings": settings.to_dict(),
         "shards": [list(stamp) for stamp in stamps],
     }
