@@ -27,12 +27,11 @@ from streamtron.chunk import Label
 from streamtron.config import SKLEARN_NAMES, Machine, Settings
 from streamtron.errors import DataError, SettingsError
 from streamtron.fitting import as_paths, cache_directory, reading_of
-from streamtron.learning import Found, learn, problems
+from streamtron.learning import Found, learn, problems, train_together
 from streamtron.memory import check_memory, columns_allowed, memory_needed
 from streamtron.shards import MemorySource, open_shards
 from streamtron.training.counts import Counts
 from streamtron.training.learner import Learner
-from streamtron.training.loop import train
 from streamtron.training.past import Past
 
 
@@ -263,13 +262,15 @@ class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     ) -> Self:
         source = MemorySource(X, codes.astype(np.float64), weights)
         warm = self.warm_start and self._fits(classes, X.shape)
-        found = []
-        # one after another: reading memory again costs nothing, holding the rows K times would
-        for number, learner in enumerate(self._learners(source, codes, classes, weights, settings)):
-            if warm:
+
+        def learners() -> list[Learner]:
+            new = self._learners(source, codes, classes, weights, settings)
+            for number, learner in enumerate(new if warm else ()):
                 self._adopt(learner, number)
-            train(source, [learner], settings)
-            found.append(Found.of(learner, slice(0, X.shape[1])))
+            return new
+
+        finished = train_together(source, learners, settings, Machine())
+        found = [Found.of(learner, slice(0, X.shape[1])) for learner in finished]
         self._rows = X.shape[0]
         return self._conclude(classes, found, settings)
 

@@ -3,13 +3,13 @@ memory learn side by side on the same readings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from streamtron.certificate import Certificate
-from streamtron.chunk import Chunk, Label
+from streamtron.chunk import Chunk, ChunkSource, Label
 from streamtron.config import Machine, Settings
 from streamtron.events import Listener, ignore
 from streamtron.memory import memory_needed
@@ -147,15 +147,46 @@ def _in_groups(
     for settings, own in zip(candidates, weights, strict=True):
         found.append([_one(settings, source, own, label) for label in labels])
         waiting += found[-1]
-    for start in range(0, len(waiting), at_once):
-        group, pool = waiting[start : start + at_once], Pool()
+    _train_groups(source, waiting, candidates[0], machine, listen, at_once)
+    return found
+
+
+def _train_groups(
+    source: ChunkSource,
+    learners: Sequence[Learner],
+    settings: Settings,
+    machine: Machine,
+    listen: Listener,
+    at_once: int,
+) -> None:
+    for start in range(0, len(learners), at_once):
+        group, pool = learners[start : start + at_once], Pool()
         for learner in group:
             learner.pool = pool
-        train(source, group, candidates[0], listen, threads=machine.thread_count)
+        train(source, group, settings, listen, threads=machine.thread_count)
         for learner in group:
             learner.active.clear()
             learner.pool = Pool()
-    return found
+
+
+def train_together(
+    source: ChunkSource,
+    make: Callable[[], list[Learner]],
+    settings: Settings,
+    machine: Machine,
+) -> list[Learner]:
+    """Learners whose classes are known, trained side by side or, if they do not all fit in memory,
+    in groups; ``make`` makes them anew."""
+    learners, pool = make(), Pool()
+    for learner in learners:
+        learner.pool = pool
+    try:
+        room = Room(settings, machine, pool)
+        train(source, learners, settings, threads=machine.thread_count, room=room)
+    except Crowded as crowded:
+        learners = make()
+        _train_groups(source, learners, settings, machine, ignore, crowded.fit)
+    return learners
 
 
 def _one(
