@@ -460,12 +460,12 @@ class Learner:
         return found
 
     def _worthwhile_gap(self) -> float:
-        """The gap to which rows in memory are worth solving: half of the tolerance if they are
-        all there are; less if they are a part of those with counts; else a tenth of what the last
-        scan left."""
-        wanted = max(0.5 * self.settings.tolerance, SOLVED)
+        """The gap to which rows in memory are worth solving: nearly the tolerance if they are all
+        there are, for the scan then finds what they say; half of it, or a tenth of what the last
+        scan left, if others have no count; less if they are a part of those with counts."""
         if self.holding_all:
-            return wanted
+            return max(0.8 * self.settings.tolerance, SOLVED)
+        wanted = max(0.5 * self.settings.tolerance, SOLVED)
         if self.overflowed:
             return 0.1 * wanted
         left = 1.0 if self.certificate is None else self.certificate.relative_duality_gap
