@@ -79,6 +79,21 @@ def test_retain_keeps_the_chosen_rows_and_room_for_more(rows: list[Row], kept: s
 
 
 @prove
+@given(chunks, st.permutations(range(8)), st.integers(0, 500))
+def test_of_rows_in_any_order_it_keeps_the_first_that_fit_in_a_smaller_budget(
+    rows: list[Row], wanted: list[int], budget: int
+) -> None:
+    active = ActiveSet(10**6)
+    fill(active, rows, list(range(len(rows))), 0)
+    wanted = [k for k in wanted if k < len(rows)]
+    active.keep(np.array(wanted, dtype=np.int64), budget)
+    kept = active.numbers.tolist()
+    assert kept == sorted(wanted[: len(kept)])
+    assert active.nbytes <= budget
+    assert len(kept) == len(wanted) or active.nbytes + size(rows[wanted[len(kept)]]) > budget
+
+
+@prove
 @given(chunks)
 def test_after_clear_it_is_empty_and_fills_anew(rows: list[Row]) -> None:
     active = ActiveSet(10**6)
@@ -87,6 +102,15 @@ def test_after_clear_it_is_empty_and_fills_anew(rows: list[Row]) -> None:
     assert (len(active), active.nbytes, active.nonzeros) == (0, 0, 0)
     assert fill(active, rows, [0], 7) == 1
     assert held(active) == [rows[0]]
+
+
+@prove
+@given(chunks)
+def test_the_sizes_of_its_rows_sum_to_what_it_counts_against_the_budget(rows: list[Row]) -> None:
+    active = ActiveSet(10**6)
+    fill(active, rows, list(range(len(rows))), 0)
+    assert active.sizes.tolist() == [size(row) for row in rows]
+    assert active.sizes.sum() == active.nbytes
 
 
 def test_its_rows_are_read_only() -> None:

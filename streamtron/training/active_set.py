@@ -177,6 +177,11 @@ class ActiveSet:
         """What the rows held count against the budget."""
         return NONZERO_BYTES * self.nonzeros + ROW_BYTES * self._rows
 
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """What each row held counts against the budget, shape (rows,)."""
+        return NONZERO_BYTES * np.diff(self.rows.indptr) + ROW_BYTES
+
     def clear(self) -> None:
         """Forget all rows; the memory is kept for the next ones, if it is the set's own."""
         if self._pool is not None:
@@ -231,6 +236,12 @@ class ActiveSet:
         for array in (self._signs, self._delta2):
             array[:kept] = array[chosen]
         self._rows = kept
+
+    def keep(self, chosen: NDArray[np.int64], budget: float) -> None:
+        """Hold only the first of the rows at positions ``chosen`` (in any order) that fit in
+        ``budget`` bytes together."""
+        fits = np.searchsorted(np.cumsum(self.sizes[chosen]), budget, side="right")
+        self.retain(np.sort(chosen[:fits]))
 
     @property
     def rows(self) -> Rows:

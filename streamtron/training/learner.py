@@ -28,6 +28,9 @@ from streamtron.training.targets import TargetRule, Targets
 NEAR = 1.25
 """Rows below this many thresholds are worth holding."""
 
+KEPT = 0.5
+"""The part of a full active set's budget that rows may stay in once they have been solved."""
+
 NO_MARGIN = 1e-4
 """Δ = 0: rows whose best margin is proven to be below this part of their mean length are called
 inseparable."""
@@ -395,7 +398,7 @@ class Learner:
 
     def _hold(self, rows: Rows, chosen: NDArray[np.int64], targets: Targets) -> None:
         """Copy rows to the active set. Where it is full, while training: it is solved at once
-        and emptied; while scanning: the next reading will have to train."""
+        and most of it leaves; while scanning: the next reading will have to train."""
         if self.complete:
             return
         while len(chosen):
@@ -414,7 +417,19 @@ class Learner:
             if self.stage.brief:
                 self._next_stage(stages.why_next(self.plan, self.stage_number, self.settings))
             self._train_in_memory()
-            self.active.clear()
+            self._keep_some()
+
+    def _keep_some(self) -> None:
+        """Of the rows just solved, some stay to be solved once more with those to come: drawn by
+        counts to the byte, up to KEPT of the budget. Parts that share no rows need twice the
+        readings, for each is solved as if the others stood still."""
+        active, before = self.active, len(self.active)
+        counts = self.counts[active.numbers]
+        live = np.flatnonzero(counts)
+        drawn = self._drawn_order(counts[live] / active.sizes[live])
+        active.keep(live[drawn], KEPT * active.budget)
+        if len(active) == before:
+            active.clear()  # the next row finds no room beside these
 
     def _drop_idle_rows(self) -> None:
         """From now on only rows with a count, or near or below the threshold, are held."""
@@ -491,12 +506,12 @@ class Learner:
         return found
 
     def _worthwhile_gap(self) -> float:
-        """The gap to which rows in memory are worth solving: half of the tolerance if they are
-        all there are; less if they are a part of those with counts; else a tenth of what the last
-        scan left."""
-        wanted = max(0.5 * self.settings.tolerance, SOLVED)
+        """The gap to which rows in memory are worth solving: nearly the tolerance if they are all
+        there are, for the scan then finds what they say; half of it, or a tenth of what the last
+        scan left, if others have no count; less if they are a part of those with counts."""
         if self.holding_all:
-            return wanted
+            return max(0.8 * self.settings.tolerance, SOLVED)
+        wanted = max(0.5 * self.settings.tolerance, SOLVED)
         if self.overflowed:
             return 0.1 * wanted
         left = 1.0 if self.certificate is None else self.certificate.relative_duality_gap
@@ -525,6 +540,12 @@ class Learner:
             return order.file_order(rows)
         self._shuffles += 1
         return order.active_order(self.settings.seed, self.reading, self._shuffles, rows)
+
+    def _drawn_order(self, weights: NDArray[np.float64]) -> NDArray[np.int64]:
+        if not self.settings.random:
+            return np.argsort(-weights, kind="stable")
+        self._shuffles += 1
+        return order.drawn_order(self.settings.seed, self.reading, self._shuffles, weights)
 
     # --- certificates ---
 
