@@ -461,7 +461,7 @@ class Watched(Learner):
 
     def _weights(self) -> dict[int, float]:
         numbers = self.active.numbers
-        weights = self.counts[numbers] / self.active.sizes
+        weights = self.counts.take(numbers) / self.active.sizes
         return dict(zip(numbers.tolist(), weights.tolist(), strict=True))
 
 

@@ -424,7 +424,7 @@ class Learner:
         counts to the byte, up to KEPT of the budget. Parts that share no rows need twice the
         readings, for each is solved as if the others stood still."""
         active, before = self.active, len(self.active)
-        counts = self.counts[active.numbers]
+        counts = self.counts.take(active.numbers)
         live = np.flatnonzero(counts)
         drawn = self._drawn_order(counts[live] / active.sizes[live])
         active.keep(live[drawn], KEPT * active.budget)
