@@ -139,6 +139,10 @@ def _runs(
     """Stretches of consecutive entries that lie in one page: (page, entries, places in it)."""
     if not len(numbers):
         return
+    first = int(numbers.min()) // PAGE
+    if first == int(numbers.max()) // PAGE:
+        yield first, slice(None), numbers - first * PAGE
+        return
     pages = numbers // PAGE
     borders = np.flatnonzero(pages[1:] != pages[:-1]) + 1
     for start, stop in zip((0, *borders), (*borders, len(numbers)), strict=True):

@@ -362,7 +362,8 @@ class Learner:
             )
         self.sq_radius = max(self.sq_radius, float(squares.max()))
         self.rows_met += len(squares)
-        self.lengths += math.fsum(np.sqrt(squares))
+        if self.settings.hard:
+            self.lengths += math.fsum(np.sqrt(squares))
 
     def _threshold(self) -> float:
         exponent = 1.0 - self.stage.epsilon

@@ -145,7 +145,7 @@ class _Loop:
         told += [_State.newborn()] * (len(learners) - len(told))
         certified = [learner.frozen is not None for learner in learners]
         with self._no_border(reading, number):
-            self.work(methodcaller("finish_reading"), learners)
+            self.work(methodcaller("finish_reading"), sorted(learners, key=_lightness))
         for learner, before, proven in zip(learners, told, certified, strict=True):
             _tell_end(reading, learner, before, proven, self.listen)
 
@@ -222,6 +222,11 @@ def _workers(threads: int) -> Iterator[Work]:
         pool.shutdown(wait=False, cancel_futures=True)  # a signal does not wait for a solver
         raise
     pool.shutdown()
+
+
+def _lightness(learner: Learner) -> tuple[float, int]:
+    """Those that take long to solve go first, so that no thread works on alone at the end."""
+    return learner.settings.delta2, -learner.dual.updates
 
 
 def _one_by_one(task: Callable[[Learner], None], learners: Iterable[Learner]) -> None:
