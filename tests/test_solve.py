@@ -388,6 +388,17 @@ def test_counts_are_never_refined_beyond_what_they_can_hold() -> None:
     assert place.dual.steps == place.solver.counts.sum(dtype=np.int64)
 
 
+def test_rows_taken_at_another_extension_have_their_norm_summed_anew() -> None:
+    here = scene(0, counts=[3] * ROWS)
+    softer = np.full(ROWS, 7.0)
+    solver = Solver(
+        here.solver.active, softer, here.counts, here.dual, here.solver.rule,
+        order.file_order, alone=True,
+    )  # fmt: skip
+    a = here.a()
+    assert solver.dual.sq_norm == pytest.approx(a @ a + ROWS * 7.0 * 9.0, rel=1e-12)
+
+
 @visits
 @pytest.mark.parametrize("seed", range(4))
 def test_the_last_weights_are_no_better_than_those_returned(seed: int) -> None:
