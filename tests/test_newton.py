@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -194,6 +194,30 @@ def test_a_rough_answer_stops_early_and_is_not_the_proven_one() -> None:
     assert 0.5 * (chosen.gradient(exact) ** 2).sum() <= 0.05 * chosen.primal(exact)
     assert 0.5 * (chosen.gradient(rough) ** 2).sum() > 0.05 * chosen.primal(rough)
     assert chosen.primal(rough) <= 1.1 * chosen.primal(exact)
+
+
+def test_a_rough_answer_takes_fewer_conjugate_gradient_steps_a_newton_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = {"gram_product": 0, "gram_diagonal": 0}
+
+    def count(name: str) -> None:
+        original = getattr(kernels, name)
+
+        def counted(*arguments: Any) -> None:
+            calls[name] += 1
+            original(*arguments)
+
+        monkeypatch.setattr(kernels, name, counted)
+
+    for name in calls:
+        count(name)
+    rates = []
+    for proven in (False, True):
+        calls.update(gram_product=0, gram_diagonal=0)
+        problem(1, 100.0).solved(1e-9, proven=proven)
+        rates.append(calls["gram_product"] / calls["gram_diagonal"])
+    assert rates[0] < 0.8 * rates[1]
 
 
 @problems

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from streamtron import kernels
+from streamtron.chunk import Rows
 from streamtron.config import Settings
 from streamtron.training import order, solve
 from streamtron.training.active_set import ActiveSet
@@ -386,6 +388,80 @@ def test_counts_are_never_refined_beyond_what_they_can_hold() -> None:
     assert place.dual.steps == place.solver.counts.sum(dtype=np.int64)
 
 
+def test_rows_taken_at_another_extension_have_their_norm_summed_anew() -> None:
+    here = scene(0, counts=[3] * ROWS)
+    softer = np.full(ROWS, 7.0)
+    solver = Solver(
+        here.solver.active, softer, here.counts, here.dual, here.solver.rule,
+        order.file_order, alone=True,
+    )  # fmt: skip
+    a = here.a()
+    assert solver.dual.sq_norm == pytest.approx(a @ a + ROWS * 7.0 * 9.0, rel=1e-12)
+
+
+@visits
+@pytest.mark.parametrize("seed", range(4))
+def test_the_last_weights_are_no_better_than_those_returned(seed: int) -> None:
+    found = (here := scene(seed, C=0.2)).solve(1e-4)
+    assert found.newton == 0
+    assert found.a is not None
+    assert found.primal <= here.primal(found.a) * (1 + 1e-12)
+
+
+class Told(Solver):
+    """A solver that tells of its rounds and of every look at all rows for a true P."""
+
+    def __init__(self, *arguments: Any, **names: Any) -> None:
+        self.told: list[str] = []
+        super().__init__(*arguments, **names)
+
+    def _round(self, *arguments: Any) -> bool:
+        moved = super()._round(*arguments)
+        self.told.append("solved?" if self._looks_solved(arguments[2]) else "far")
+        return moved
+
+    def _try(self, v: Vector) -> None:
+        self.told.append("look")
+        super()._try(v)
+
+
+@visits
+@pytest.mark.parametrize(("target", "first"), [(1e-5, ["far", "far"]), (0.5, ["solved?", "look"])])
+def test_after_the_first_round_rows_are_asked_for_p_only_if_the_loss_seen_in_passing_is_small(
+    target: float, first: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.test_solve.Solver", Told)
+    here = scene(0)
+    assert here.solve(target).gap <= target
+    assert isinstance(here.solver, Told)
+    assert here.solver.told[:2] == first
+    assert "look" in here.solver.told
+
+
+@visits
+def test_the_average_is_looked_at_only_where_the_last_weights_do_not_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tests.test_solve.Solver", Told)
+    here = scene(0, C=0.2)
+    assert here.solve(1e-4).gap <= 1e-4
+    assert isinstance(here.solver, Told)
+    by_round = "".join(word[0] for word in here.solver.told)
+    assert re.fullmatch(r"f([fs]ll)+[fs]l", by_round)  # the last round's last weights did
+
+
+def test_newtons_method_comes_when_visits_would_want_too_many_of_the_mini_epochs_left() -> None:
+    assert solve._rounds_missing(0.4, 0.2, 0.05) == pytest.approx(2.0)
+    assert solve._rounds_missing(0.2, 0.2, 0.05) == math.inf
+    solver = scene(0).solver
+    solver.found.gap, solver.visited = 0.2, 10.0
+    enough = 10.0 + math.ceil(2.0 * 5.0 / solve.PATIENCE)
+    assert not solver._hopeless([1.0, 0.4], 5.0, 0.05, int(enough))
+    assert solver._hopeless([1.0, 0.4], 5.0, 0.05, int(enough) - 1)
+    assert not solver._hopeless([1.0], 5.0, 0.05, 20), "one round tells of no rate"
+    assert solver._hopeless([1.0], 5.0, 0.05, 11), "one mini-epoch is left"
+
+
 def test_the_same_rows_and_orders_give_the_same_bits() -> None:
     bits = []
     for _ in range(2):
@@ -518,6 +594,27 @@ def test_ccat_in_tenths_is_certified_in_eight_readings_whatever_the_seed(shared_
         learner = trained(source, Settings(C=50.0, active_set=sizes(source) // 10, seed=seed))
         assert learner.finished == "certified"
         assert source.nonzeros_read <= 8 * len(rows.indices)
+
+
+@pytest.mark.parametrize(("C", "most"), [(0.5, 5.0), (50.0, 20.0)])
+def test_ccat_in_memory_is_certified_in_two_readings_and_few_visits(
+    C: float, most: float, shared_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, labels = read_libsvm(shared_data / "rcv1_27613.ccat.xz")
+    source = ListSource(rows, labels)
+    visited = 0
+    visit = kernels.visit_unlearn
+
+    def counted(rows: Rows, order: NDArray[np.int64], *others: Any) -> None:
+        nonlocal visited
+        visited += int((rows.indptr[order + 1] - rows.indptr[order]).sum())
+        visit(rows, order, *others)
+
+    monkeypatch.setattr(kernels, "visit_unlearn", counted)
+    learner = trained(source, Settings(C=C))
+    assert learner.finished == "certified"
+    assert source.nonzeros_read == 2 * len(rows.indices)
+    assert visited <= most * len(rows.indices)
 
 
 @pytest.mark.parametrize("tol", [1e-4, 1e-6])

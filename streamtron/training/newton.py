@@ -19,6 +19,10 @@ STEPS = 100
 CONJUGATE_STEPS = 200
 """Conjugate gradient steps at most within one Newton step."""
 
+EXACT, ROUGH = 0.1, 0.35
+"""The part of ‖∇P‖ to which a Newton step's equations are solved: where the last digits count,
+and where rows change sides of the margin long before."""
+
 LINE_STEPS = 60
 """Evaluations at most in a line search; each costs a few operations a row."""
 
@@ -70,7 +74,7 @@ def minimise(
             break
         before = primal
         curvature = np.where(slacks > 0.0, 2.0 * cost, 0.0)
-        direction = _newton_direction(rows, curvature, rho, gradient)
+        direction = _newton_direction(rows, curvature, rho, gradient, EXACT if proven else ROUGH)
         slopes = np.empty(len(signs))
         kernels.margins(rows, signs, rho, direction, slopes)
         theta = _line_search(v - center, direction, margins, slopes, cost)
@@ -88,8 +92,10 @@ def best_scale(v: Vector, margins: Vector, cost: Vector) -> float:
     return theta if theta > 0.0 else 1.0
 
 
-def _newton_direction(rows: Rows, curvature: Vector, rho: float, gradient: Vector) -> Vector:
-    """Solves (I + Σ 2C x xᵀ) d = −∇P to a tenth of ‖∇P‖ by preconditioned conjugate gradients."""
+def _newton_direction(
+    rows: Rows, curvature: Vector, rho: float, gradient: Vector, accuracy: float
+) -> Vector:
+    """Solves (I + Σ 2C x xᵀ) d = −∇P to ``accuracy`` ‖∇P‖ by preconditioned conjugate gradients."""
     diagonal = np.ones(len(gradient))
     kernels.gram_diagonal(rows, curvature, rho, diagonal)
     direction = np.zeros(len(gradient))
@@ -97,7 +103,7 @@ def _newton_direction(rows: Rows, curvature: Vector, rho: float, gradient: Vecto
     scaled = residual / diagonal
     search = scaled.copy()
     product = kernels.dot(residual, scaled)
-    enough = 0.01 * kernels.square_sum(gradient)
+    enough = accuracy**2 * kernels.square_sum(gradient)
     for _ in range(CONJUGATE_STEPS):
         image = search.copy()
         kernels.gram_product(rows, curvature, rho, search, image)

@@ -18,8 +18,9 @@ LIVE_VISITS = (4, 8, 16, 32)
 """Visits of the rows that moved or have a count, to one of all rows in memory: in the first round,
 the second, … and the last for all rounds after. Parts have the first number always."""
 
-PATIENCE = 3.0
-"""Rounds of mini-epochs that may be missing, at the rate of the last, before Newton takes over."""
+PATIENCE = 0.45
+"""The part of the mini-epochs left that visits may still want, at the rate of the last round,
+before Newton takes over: it needs visits after it, and costs many itself."""
 
 EXACT = 1e-12
 """A gap this small asks for the optimum to rounding."""
@@ -108,8 +109,9 @@ class Solver:
 
     Rounds of one mini-epoch over all rows and LIVE_VISITS over those that moved or have a count,
     which are often few: mini-epochs are counted by what they visit.
-    The primal candidate is the average of a over the later mini-epochs, far better than the last
-    a; the dual is a itself. No clock decides anything.
+    The primal candidates are the last a and the average of a over the later mini-epochs, the one
+    better where visits go fast, the other where they crawl; the dual is a itself. No clock decides
+    anything.
 
     Parameters
     ----------
@@ -146,7 +148,7 @@ class Solver:
         self.summed = 0
         self.visits = 0
         self.visited = 0.0  # in mini-epochs over all rows held
-        if delta2 is not active.delta2:
+        if not np.may_share_memory(delta2, active.delta2):
             self._sum_afresh()  # the carried ‖a‖ is of another Δ
         if best is not None:
             self._try(best)
@@ -164,16 +166,19 @@ class Solver:
         schedule = LIVE_VISITS if self.others is None else LIVE_VISITS[:1]
         rounds = 0
         while found.gap > target and self.visited + 1.0 <= mini_epochs:
+            before = self.visited
             moved = self._round(schedule[min(rounds, len(schedule) - 1)], mini_epochs, target)
             rounds += 1
-            self._try(self.total / self.summed)
-            self._measure()
+            if rounds == 1 and moved and self._looks_unsolved(target, mini_epochs):
+                gaps.append(1.0 - dual.objective / dual.estimated_primal())
+                continue
+            self._try_last_and_average(target)
             if found.gap <= target:
                 break
             if not moved and not self._last_round(mini_epochs):
                 if not self._refine(self._finer(target)):
                     break
-            elif self._hopeless(gaps, target, mini_epochs):
+            elif self._hopeless(gaps, self.visited - before, target, mini_epochs):
                 self._newton(target)
                 gaps = [1.0]
                 continue
@@ -204,6 +209,15 @@ class Solver:
         columns = int(np.count_nonzero(self.dual.w))
         return FEW_COLUMNS * columns <= len(self.active) and self.others is None
 
+    def _try_last_and_average(self, target: float) -> None:
+        """The average costs one more look at all rows, so it is tried where the last a is not
+        good enough."""
+        self._try(self.dual.augmented(1.0 / self.rule.b))
+        self._measure()
+        if self.found.gap > target:
+            self._try(self.total / self.summed)
+            self._measure()
+
     def _measure(self) -> None:
         best = self.dual.objective
         if self.others is not None:
@@ -223,13 +237,16 @@ class Solver:
         self.counts[:] = counts
         self._sum_afresh()
 
-    def _hopeless(self, gaps: list[float], target: float, mini_epochs: int) -> bool:
+    def _hopeless(self, gaps: list[float], spent: float, target: float, mini_epochs: int) -> bool:
         """Whether visits alone will not do: too slow, or too few mini-epochs are left."""
         if self.found.newton > 1:
             return False
         if self._last_round(mini_epochs):
             return True
-        return len(gaps) > 1 and _crawls(gaps[-1], self.found.gap, target)
+        if len(gaps) < 2:
+            return False
+        missing = spent * _rounds_missing(gaps[-1], self.found.gap, target)
+        return missing > PATIENCE * (mini_epochs - self.visited)
 
     def _round(self, visits: int, mini_epochs: int, target: float) -> bool:
         """One mini-epoch over all rows, some over the live ones; whether anything moved."""
@@ -256,6 +273,13 @@ class Solver:
     def _looks_solved(self, target: float) -> bool:
         """Whether the loss seen in passing promises that the round may end: an estimate."""
         return self.dual.objective >= (1.0 - target) * self.dual.estimated_primal()
+
+    def _looks_unsolved(self, target: float, mini_epochs: int) -> bool:
+        """Whether it is no use yet to ask all rows for the true P: the first round's estimate
+        knows too little of the rows that are not live, so it is rather too small."""
+        if self.found.v is not None or self.others is not None or self._last_round(mini_epochs):
+            return False
+        return not self._looks_solved(target)
 
     def _mini_epoch(self, positions: NDArray[np.int64], erred: NDArray[np.uint8]) -> None:
         active = self.active
@@ -366,7 +390,7 @@ class Solver:
         return factor > 1
 
 
-def _crawls(before: float, gap: float, target: float) -> bool:
-    """Whether, at the rate of the last round, more than PATIENCE rounds are missing."""
+def _rounds_missing(before: float, gap: float, target: float) -> float:
+    """Rounds to the target at the rate of the last one."""
     rate = math.log(before / gap)
-    return rate <= 0.0 or math.log(gap / target) > PATIENCE * rate
+    return math.log(gap / target) / rate if rate > 0.0 else math.inf
