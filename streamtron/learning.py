@@ -3,8 +3,9 @@ memory learn side by side on the same readings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from streamtron.training.counts import Counts
 from streamtron.training.learner import Learner
 from streamtron.training.loop import Keeper, train
 from streamtron.training.past import Past
-from streamtron.training.state import Resumed, State
+from streamtron.training.state import Held, Resumed, State
 
 ClassWeights = Mapping[Label, float]
 
@@ -54,22 +55,14 @@ def learn(
     keeper, state : see ``training.loop.train``; with a state the run is taken up there.
     """
     weights = class_weights_of(source, candidates)
-    pool = Pool()
-    room = Room(candidates[0], machine, pool)
+    task = _Task(source, candidates, weights, machine, listen, Pool())
     try:
         if several(candidates[0]):
-            return _by_class(
-                source, candidates, weights, machine, listen, pool, room, keeper, state
-            )
-        learners, resumed = _two_classes(source, candidates, weights, pool, state)
-        train(
-            source, learners, candidates[0], listen,
-            threads=machine.thread_count, room=room, keeper=keeper, resumed=resumed,
-        )  # fmt: skip
-        return [[learner] for learner in learners]
+            return task.by_class(keeper, state)
+        return task.of_two_classes(keeper, state)
     except Crowded as crowded:
-        fit = crowded.fit
-    return _in_groups(source, candidates, weights, machine, listen, fit)
+        at_once = crowded.fit
+    return task.in_groups(at_once)
 
 
 def several(settings: Settings) -> bool:
@@ -77,78 +70,81 @@ def several(settings: Settings) -> bool:
     return settings.multiclass or settings.multilabel
 
 
-def _two_classes(
-    source: ShardSource,
-    candidates: Sequence[Settings],
-    weights: Sequence[ClassWeights | None],
-    pool: Pool,
-    state: State | None,
-) -> tuple[list[Learner], Resumed | None]:
-    learners = [
-        Learner(settings, source.labels, own, pool=pool)
-        for settings, own in zip(candidates, weights, strict=True)
-    ]
-    if state is None:
-        return learners, None
-    fresh = iter(learners)
-    held = state.learners(lambda _: next(fresh), "learners")
-    return learners, _resumed(state, learners, held)
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """Candidates, with the class weights of each, and what they learn from."""
+
+    source: ShardSource
+    candidates: Sequence[Settings]
+    weights: Sequence[ClassWeights | None]
+    machine: Machine
+    listen: Listener
+    pool: Pool
+
+    def of_two_classes(self, keeper: Keeper | None, state: State | None) -> list[list[Learner]]:
+        learners = [
+            Learner(settings, self.source.labels, own, pool=self.pool)
+            for settings, own in self._each()
+        ]
+        resumed = None
+        if state is not None:
+            fresh = iter(learners)
+            held = state.learners(lambda _: next(fresh), "learners")
+            resumed = _resumed(state, learners, held)
+        self._train(learners, None, keeper, resumed)
+        return [[learner] for learner in learners]
+
+    def by_class(self, keeper: Keeper | None, state: State | None) -> list[list[Learner]]:
+        families = [
+            Classes(settings, self.source.labels, own, self.pool) for settings, own in self._each()
+        ]
+        resumed = None
+        if state is not None:
+            [family] = families  # a run directory is of one candidate
+            held = state.learners(family.make, "learners")
+            waiting = state.learners(family.make, "waiting")
+            family.take_up([one.learner for one in held], [one.learner for one in waiting])
+            resumed = _resumed(state, family.learners, [*held, *waiting])
+        there = [learner for family in families for learner in family.learners]
+        self._train(there, Families(families), keeper, resumed)
+        return [family.learners for family in families]
+
+    def _each(self) -> Iterator[tuple[Settings, ClassWeights | None]]:
+        return zip(self.candidates, self.weights, strict=True)
+
+    def _train(
+        self,
+        learners: Sequence[Learner],
+        births: Families | None,
+        keeper: Keeper | None,
+        resumed: Resumed | None,
+    ) -> None:
+        train(
+            self.source, learners, self.candidates[0], self.listen,
+            births=births, threads=self.machine.thread_count, keeper=keeper, resumed=resumed,
+            room=Room(self.candidates[0], self.machine, self.pool),
+        )  # fmt: skip
+
+    def in_groups(self, at_once: int) -> list[list[Learner]]:
+        """One group after another; each learner gives its rows back when its group is done."""
+        source = self.source
+        labels: Sequence[Label | None] = [None]
+        if several(self.candidates[0]):
+            if source.rows is None:
+                for _ in source.chunks():  # until every label is known
+                    pass
+            labels = list(source.labels)
+        found = [
+            [_one(settings, source, own, label) for label in labels]
+            for settings, own in self._each()
+        ]
+        every = [learner for own in found for learner in own]
+        _train_groups(source, every, self.candidates[0], self.machine, self.listen, at_once)
+        return found
 
 
-def _by_class(
-    source: ShardSource,
-    candidates: Sequence[Settings],
-    weights: Sequence[ClassWeights | None],
-    machine: Machine,
-    listen: Listener,
-    pool: Pool,
-    room: Room,
-    keeper: Keeper | None,
-    state: State | None,
-) -> list[list[Learner]]:
-    families = [
-        Classes(settings, source.labels, own, pool)
-        for settings, own in zip(candidates, weights, strict=True)
-    ]
-    resumed = None
-    if state is not None:
-        [family] = families  # a run directory is of one candidate
-        held = state.learners(family.make, "learners")
-        waiting = state.learners(family.make, "waiting")
-        family.take_up([one.learner for one in held], [one.learner for one in waiting])
-        resumed = _resumed(state, family.learners, [*held, *waiting])
-    train(
-        source, [one for family in families for one in family.learners], candidates[0], listen,
-        births=Families(families), threads=machine.thread_count, room=room, keeper=keeper,
-        resumed=resumed,
-    )  # fmt: skip
-    return [family.learners for family in families]
-
-
-def _resumed(state: State, learners: Sequence[Learner], held: Sequence[Any]) -> Resumed:
+def _resumed(state: State, learners: Sequence[Learner], held: Sequence[Held]) -> Resumed:
     return Resumed(state.reading, state.chunks, held, [one for one in learners if one.reopen()])
-
-
-def _in_groups(
-    source: ShardSource,
-    candidates: Sequence[Settings],
-    weights: Sequence[ClassWeights | None],
-    machine: Machine,
-    listen: Listener,
-    at_once: int,
-) -> list[list[Learner]]:
-    """One group after another; each learner gives its rows back when its group is done."""
-    if several(candidates[0]) and source.rows is None:
-        for _ in source.chunks():  # until every label is known
-            pass
-    labels: Sequence[Label | None] = list(source.labels) if several(candidates[0]) else [None]
-    found: list[list[Learner]] = []
-    waiting: list[Learner] = []
-    for settings, own in zip(candidates, weights, strict=True):
-        found.append([_one(settings, source, own, label) for label in labels])
-        waiting += found[-1]
-    _train_groups(source, waiting, candidates[0], machine, listen, at_once)
-    return found
 
 
 def _train_groups(

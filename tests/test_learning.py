@@ -1,0 +1,95 @@
+"""Learners that do not fit in memory side by side run in groups, and find the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamtron.config import Machine, Settings
+from streamtron.fitting import run_many
+from streamtron.learning import Room, learn
+from streamtron.memory import memory_needed
+from streamtron.shards import Reading, open_shards
+from streamtron.shards.corpus import generate
+
+COLUMNS = 3000
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("learning")
+    generate(str(path / "two"), rows=9000, columns=COLUMNS, seed=3)
+    lines = [
+        line for shard in sorted((path / "two").iterdir()) for line in shard.read_text().split("\n")
+    ]
+    rng = np.random.default_rng(0)
+    topics = [f"c{k}" for k in rng.integers(4, size=len(lines))]
+    many = [
+        f"{topic} {line.split(' ', 1)[1]}"
+        for topic, line in zip(topics, lines, strict=True)
+        if line
+    ]
+    (path / "many.svm").write_text("\n".join(many[:6000]) + "\n")
+    return path
+
+
+def room_for(learners: int, settings: Settings, *, shared: bool) -> Machine:
+    """A machine on which so many learners fit and one more does not."""
+
+    def need(number: int) -> int:
+        needs = memory_needed(
+            settings, rows=9000, columns=COLUMNS + 1, learners=number, threads=2, shared=shared
+        )
+        return sum(each.size for each in needs)
+
+    return Machine(memory=(need(learners) + need(learners + 1)) // 2, threads=2)
+
+
+@pytest.mark.parametrize("active_set", [10**8, 200_000], ids=["all rows fit", "rows do not fit"])
+def test_candidates_that_do_not_fit_together_run_in_groups_and_find_the_same(
+    place: Path, tmp_path: Path, active_set: int
+) -> None:
+    candidates = [Settings(C=C, active_set=active_set, tol=0.1) for C in (0.1, 0.5, 1, 2, 5)]
+    shared = active_set > 10**6
+    machines = [Machine(threads=2), room_for(2, candidates[0], shared=shared)]
+    wide, tight = (
+        run_many(place / "two", candidates, machine=machine, cache_dir=str(tmp_path))
+        for machine in machines
+    )
+    assert [one.model for one in tight] == [one.model for one in wide]
+    assert [one.report["stages"][-1]["updates"] for one in tight] == [
+        one.report["stages"][-1]["updates"] for one in wide
+    ]
+    assert tight[0].report["bytes_read"] > wide[0].report["bytes_read"]
+
+
+def test_classes_that_do_not_fit_together_run_in_groups_and_find_the_same(
+    place: Path, tmp_path: Path
+) -> None:
+    settings = Settings(multiclass=True, tol=0.1)
+    found = []
+    for machine in (Machine(threads=2), room_for(3, settings, shared=True)):
+        with open_shards(
+            [str(place / "many.svm")], Reading(multiclass=True), cache_dir=str(tmp_path),
+            most_labels=None,
+        ) as source:  # fmt: skip
+            [learners] = learn(source, [settings], machine)
+            labels = [learner.targets.positive for learner in learners]
+            found.append((labels, [one.weights.tobytes() for one in learners], source.readings))
+    (labels, weights, readings), (again, same, more) = found
+    assert sorted(map(str, labels)) == ["c0", "c1", "c2", "c3"]
+    assert (again, same) == (labels, weights)
+    assert more > readings
+
+
+def test_a_single_learner_is_never_crowded(place: Path) -> None:
+    from streamtron.training.active_set import Pool
+
+    settings = Settings()
+    with open_shards([str(place / "two")], cache_dir=None) as source:
+        room = Room(settings, Machine(memory=1), Pool())
+        for chunk in source.chunks():
+            room(1, chunk)
+    assert room.columns > 1
