@@ -34,7 +34,7 @@ FORMAT_VERSION = 1
 MAY_CHANGE = ("tol", "max_epochs")
 """Settings that a run which is taken up may have otherwise than before."""
 
-CHECKPOINT, BEFORE = "checkpoint", "checkpoint.before"
+CHECKPOINT, BEFORE, LOCK = "checkpoint", "checkpoint.before", "lock"
 
 Stamps = Sequence[tuple[str, int, int]]
 """(name, bytes, time of the last change in ns) of every shard, in order."""
@@ -145,6 +145,7 @@ def open_run(
         except StreamtronError:
             if not run.begun:
                 run.forget()  # there is nothing to go on with
+                (run.path / LOCK).unlink(missing_ok=True)
             raise
 
 
@@ -291,11 +292,14 @@ def _checkpoint(path: Path) -> Checkpoint:
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
     """An flock, which dies with its process; who has it is told in the file, for messages only."""
+    path = directory / LOCK
     with reading_from(directory):
-        descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_ino != path.stat().st_ino:
+                raise BlockingIOError  # removed by a run that was refused just now
         except OSError as error:
             holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
             raise MachineError(

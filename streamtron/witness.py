@@ -15,12 +15,15 @@ from numpy.typing import NDArray
 
 from streamtron.errors import DataError, FileDamaged
 from streamtron.sealed import read_sealed, write_sealed
-from streamtron.training.counts import Counts
+from streamtron.training.counts import Counts, check_gaps
 
 if TYPE_CHECKING:
     from streamtron.shards import Manifest
 
 FORMAT_VERSION = 2
+
+MOST_ROWS = 2**48
+"""No shard has as many rows: a row takes a byte at least."""
 
 
 class Counted(NamedTuple):
@@ -140,17 +143,15 @@ def _matched(
 
 
 def _check(shard: Counted) -> None:
-    if type(shard.fingerprint) is not str or type(shard.rows) is not int or shard.rows < 0:
+    known = type(shard.fingerprint) is str and type(shard.rows) is int
+    if not known or not 0 <= shard.rows < MOST_ROWS:
         raise ValueError(f"a shard of {shard.rows!r} rows of {shard.fingerprint!r}")
 
 
 def _check_counts(number: int, rows: int, tensors: Mapping[str, NDArray[Any]]) -> None:
     """ValueError unless these are positive counts of rows that there are."""
     gaps, counts = tensors[_gaps(number)], tensors[_counts(number)]
-    right = gaps.dtype == np.uint32 and counts.dtype == np.int32
-    # the upper bound holds for counts ≥ 0 alone: one negative count would prove what is false
-    if not right or gaps.shape != counts.shape or gaps.ndim != 1 or (counts <= 0).any():
-        raise ValueError(f"counts of learner {number} that are not positive int32, one a gap")
+    check_gaps(gaps, counts)
     if len(gaps) and int(gaps.sum(dtype=np.uint64)) >= rows:
         raise ValueError(f"a count beyond the {rows} rows that there are")
 

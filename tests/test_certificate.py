@@ -337,7 +337,7 @@ class Watched(Learner):
 
     def begin_reading(self, reading: int, scale: float | None = None) -> None:
         super().begin_reading(reading, scale)
-        self.counts_before = self.counts[: len(self.X)].astype(np.float64)
+        self.counts_before = self.counts.dense(len(self.X)).astype(np.float64)
         self.w_before = self.frozen.w.tobytes() if self.frozen is not None else b""
 
     def finish_reading(self) -> None:

@@ -148,7 +148,7 @@ def test_a_damaged_cache_file_is_not_lost_where_there_is_no_room_to_make_it_afre
     damaged = bytearray(path.read_bytes())
     damaged[100] ^= 1
     path.write_bytes(damaged)
-    done = run(place, *words)
+    done = run(place, *words, "--overwrite")
     assert done.returncode == 5
     assert "the checksum differs" in done.stderr
     assert "the disk is full (No space left on device)" in done.stderr

@@ -25,7 +25,7 @@ from streamtron.foreign import load_any
 from streamtron.model import LinearModel
 from streamtron.sealed import sealed_bytes, write_sealed
 from streamtron.shards import Manifest, open_shards
-from streamtron.shards.flat import _END, _HEAD, _TAIL, CachedShard, read_contents
+from streamtron.shards.flat import _END, _HEAD, _TAIL, CachedShard, Entry, read_contents
 from tests.test_sealed import sealed_by_a_stranger
 from tests.test_source import bits
 
@@ -214,7 +214,7 @@ def test_a_witness_of_absurdly_many_rows_is_refused(tmp_path: Path, rows: int) -
     path = tmp_path / "w"
     none = {"000000.gaps": np.zeros(0, np.uint32), "000000.counts": np.zeros(0, np.int32)}
     shards = [{"fingerprint": "0" * 32, "rows": rows}]
-    write_sealed(path, {"witness_version": 1, "shards": shards}, none)
+    write_sealed(path, {"witness_version": 2, "learners": 1, "shards": shards}, none)
     message = refusal(lambda: witness.load(path, [("a", "0" * 32)]), FileDamaged)
     assert f"{rows} rows" in message
 
@@ -274,8 +274,7 @@ def write_flat(path: Path, segments: bytes, footer: dict[str, Any] | bytes) -> N
 
 
 def entry_of(footer: dict[str, Any], **change: Any) -> dict[str, Any]:
-    names = ["offset", "rows", "nonzeros", "has_values", "has_weights", "checksum"]
-    entry = dict(zip(names, footer["entries"][0], strict=True)) | change
+    entry = dict(zip(Entry._fields, footer["entries"][0], strict=True)) | change
     return footer | {"entries": [list(entry.values())]}
 
 

@@ -465,8 +465,9 @@ def test_fit_predict_evaluate_certify_and_inspect_give_from_a_store_what_they_gi
     done = run("inspect", "s3://data/train/*", "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["rows"] == 1500
     own.requests()
-    done = run("fit", "s3://data/train", "--model", tmp_path / "store.model", cwd=tmp_path)
-    assert done.returncode == 0
+    again = ("fit", "s3://data/train", "--model", tmp_path / "store.model", "--overwrite")
+    done = run(*again, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     assert not [line for line in own.requests() if line.startswith("GET /data/train/")]
 
 

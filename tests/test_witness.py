@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamtron import witness
@@ -73,6 +73,7 @@ def test_counts_follow_the_fingerprint_whatever_the_names_and_the_order(path, or
     assert counts == [count for fingerprint in order for count in COUNTS[fingerprint]]
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, LARGEST), max_size=9), max_size=5), st.randoms())
 def test_any_counts_of_any_shards_come_back_in_any_order(tmp_path_factory, shards, rng):
     numbered = {str(n): own for n, own in enumerate(shards)}

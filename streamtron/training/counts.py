@@ -108,12 +108,9 @@ class Counts:
 
         Raises
         ------
-        ValueError : counts that are not positive int32, one a gap; a row named twice.
+        ValueError : what ``check_gaps`` refuses.
         """
-        right = gaps.dtype == np.uint32 and counts.dtype == np.int32 and gaps.shape == counts.shape
-        # an upper bound holds for counts ≥ 0 alone: one negative count would prove what is false
-        if not right or gaps.ndim != 1 or (counts <= 0).any() or (gaps[1:] == 0).any():
-            raise ValueError("counts that are not positive int32, one a gap")
+        check_gaps(gaps, counts)
         made = cls()
         made.put(np.cumsum(gaps, dtype=np.int64), counts)
         return made
@@ -131,6 +128,19 @@ class Counts:
         if page is not None:
             full[page.at] = page.counts
         return full
+
+
+def check_gaps(gaps: NDArray[np.uint32], counts: NDArray[np.int32]) -> None:
+    """Refuse what ``Counts.gaps`` never gives.
+
+    Raises
+    ------
+    ValueError : counts that are not positive int32, one a gap; a row named twice.
+    """
+    right = gaps.dtype == np.uint32 and counts.dtype == np.int32 and gaps.shape == counts.shape
+    # an upper bound holds for counts ≥ 0 alone: one negative count would prove what is false
+    if not right or gaps.ndim != 1 or (counts <= 0).any() or (gaps[1:] == 0).any():
+        raise ValueError("counts that are not positive int32, one a gap")
 
 
 def _runs(
