@@ -23,6 +23,7 @@ import click
 from streamtron import options
 from streamtron.errors import DataError, MachineError, SettingsError, StreamtronError
 from streamtron.options import (
+    cluster_options,
     json_option,
     machine_options,
     setting_options,
@@ -30,11 +31,14 @@ from streamtron.options import (
     shards_argument,
     split,
     verbose_option,
+    workers_memory_option,
 )
 
 if TYPE_CHECKING:
+    from streamtron.cluster import Workers
     from streamtron.config import Settings
     from streamtron.model import LinearModel
+    from streamtron.spread import Spread
 
 STOPPED = 4
 BROKEN_PIPE = 128 + signal.SIGPIPE
@@ -98,20 +102,22 @@ def fit(
     "-o", "--output", required=True, type=click.Path(),
     help="File of label<TAB>decision lines; Parquet if it ends with .parquet; - for stdout.",
 )  # fmt: skip
+@workers_memory_option
+@cluster_options
 @verbose_option
-def predict(model: str, shards: tuple[str, ...], output: str) -> None:
+def predict(model: str, shards: tuple[str, ...], output: str, **where: Any) -> None:
     """One row out per row of SHARDS, in the same order: label and decision. Labels in SHARDS are
     optional."""
     from streamtron.foreign import load_any
     from streamtron.scoring import write_predictions
 
     loaded = load_any(model)
-    if output == "-":
-        written = write_predictions(loaded, shards, sys.stdout.buffer)
-        sys.stdout.flush()
-    else:
+    if output != "-":
         _check_writable(output)
-        written = write_predictions(loaded, shards, output)
+    with _spread(**where) as spread:
+        to = sys.stdout.buffer if output == "-" else output
+        written = write_predictions(loaded, shards, to, spread=spread)
+    sys.stdout.flush()
     beyond = ""
     if written.beyond:
         beyond = f"; {written.beyond:,} values in columns beyond the model's width weigh 0"
@@ -122,15 +128,19 @@ def predict(model: str, shards: tuple[str, ...], output: str) -> None:
 @click.argument("model", type=click.Path())
 @shards_argument
 @json_option
+@workers_memory_option
+@cluster_options
 @verbose_option
-def evaluate(model: str, shards: tuple[str, ...], as_json: bool) -> None:
+def evaluate(model: str, shards: tuple[str, ...], as_json: bool, **where: Any) -> None:
     """How well a model's decisions meet the labels of SHARDS: accuracy, precision, recall, F1, ROC
     AUC, average precision."""
     from streamtron.foreign import load_any
     from streamtron.scoring import evaluate as evaluate_shards
     from streamtron.summary import evaluation_lines
 
-    metrics = evaluate_shards(load_any(model), shards).to_dict()
+    loaded = load_any(model)
+    with _spread(**where) as spread:
+        metrics = evaluate_shards(loaded, shards, spread=spread).to_dict()
     _print(metrics, evaluation_lines, as_json)
 
 
@@ -197,6 +207,8 @@ def inspect(paths: tuple[str, ...], plan: bool, as_json: bool, **given: Any) -> 
 @click.option("--rows-per-shard", type=click.IntRange(min=1), default=1 << 17, show_default=True)
 @click.option("--overwrite", is_flag=True, help="Replace the shards of an earlier conversion.")
 @setting_options(*options.READING[:-1])
+@workers_memory_option
+@cluster_options
 @verbose_option
 def convert(
     shards: tuple[str, ...], destination: str, format_: str, rows_per_shard: int, overwrite: bool,
@@ -206,10 +218,11 @@ def convert(
     from streamtron.conversion import convert as convert_shards
 
     settings = settings_of(split(given)[0])
-    written = convert_shards(
-        shards, destination, to=format_, settings=settings,  # type: ignore[arg-type]
-        rows_per_shard=rows_per_shard, overwrite=overwrite,
-    )  # fmt: skip
+    with _workers(**given) as spread:
+        written = convert_shards(
+            shards, destination, to=format_, settings=settings,  # type: ignore[arg-type]
+            rows_per_shard=rows_per_shard, overwrite=overwrite, spread=spread,
+        )  # fmt: skip
     _say_written(written, destination)
 
 
@@ -224,10 +237,12 @@ def convert(
 @click.option("--format", "format_", type=click.Choice(["libsvm", "parquet"]), default="libsvm",
               show_default=True)  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the shards of an earlier corpus.")
+@workers_memory_option
+@cluster_options
 @verbose_option
 def generate(
     directory: str, rows: int, columns: int, seed: int, skip: int, shards: int, format_: str,
-    overwrite: bool,
+    overwrite: bool, **where: Any,
 ) -> None:  # fmt: skip
     """Write shards of a text-like corpus to DIRECTORY: Zipf columns, tf-idf, 3 % of labels flipped.
 
@@ -235,10 +250,11 @@ def generate(
     """
     from streamtron.shards.corpus import generate as generate_corpus
 
-    written = generate_corpus(
-        directory, rows=rows, columns=columns, seed=seed, shards=shards,
-        format=format_, first_row=skip, overwrite=overwrite,  # type: ignore[arg-type]
-    )  # fmt: skip
+    with _spread(**where) as spread:
+        written = generate_corpus(
+            directory, rows=rows, columns=columns, seed=seed, shards=shards, spread=spread,
+            format=format_, first_row=skip, overwrite=overwrite,  # type: ignore[arg-type]
+        )  # fmt: skip
     _say_written(written, directory)
 
 
@@ -261,6 +277,33 @@ def cache(path: str, clear: bool) -> None:
 
 
 # --- what the commands share ---------------------------------------------------------------------
+
+
+@contextmanager
+def _workers(
+    *, workers: int | None, scheduler: str | None, dashboard: str | None, memory: int | None,
+    **_: Any,
+) -> Iterator[Workers | None]:  # fmt: skip
+    """The workers that ``cluster_options`` ask for; None if they ask for none."""
+    if workers is None and scheduler is None:
+        yield None
+        return
+    from streamtron.cluster import connect
+    from streamtron.config import Machine
+
+    with connect(
+        workers, scheduler, machine=Machine(memory), dashboard=dashboard, loud=_verbose()
+    ) as found:
+        yield found
+
+
+@contextmanager
+def _spread(**where: Any) -> Iterator[Spread]:
+    """The same, or this process."""
+    from streamtron.spread import in_turn
+
+    with _workers(**where) as found:
+        yield found or in_turn
 
 
 def _verbose() -> bool:

@@ -164,6 +164,26 @@ def machine_options(command: Command) -> Command:
     return command
 
 
+def cluster_options(command: Command) -> Command:
+    """``--workers``, ``--scheduler``, ``--dashboard``: where the work is done, which never changes
+    what is computed. The command gets them as ``workers``, ``scheduler`` and ``dashboard``."""
+    for option in (
+        click.option("--dashboard", metavar="HOST:PORT", help="Dask's dashboard [none]."),
+        click.option("--scheduler", metavar="ADDRESS_OR_FILE",
+                     help="Or let the workers of this running Dask scheduler do it."),
+        click.option("--workers", type=click.IntRange(min=1), metavar="N",
+                     help="Spread the work over N processes of Dask."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def workers_memory_option(command: Command) -> Command:
+    """``--memory`` where only workers are limited by it."""
+    words = "That --workers may take together [half of the machine's]."
+    return _option(SIZE, "--memory", help=words)(command)
+
+
 def verbose_option(command: Command) -> Command:
     """``-v``: one line a reading on stderr, and a traceback with an error."""
     return click.option(

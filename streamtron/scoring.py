@@ -1,6 +1,7 @@
 """Scores of shards by a model that exists: decisions as they stream past, metrics of all of them.
 
-Rows come in the order of the shards, are read once and need no cache; memory is a few blocks.
+Rows come in the order of the shards, are read once and need no cache. Memory is a few blocks; where
+workers score the shards, the decisions of a few shards.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ from streamtron.evaluation import LIMIT_ROWS, Evaluation, ScoreSpool
 from streamtron.fitting import as_paths, reading_of_model
 from streamtron.model import LinearModel
 from streamtron.sealed import write_atomically
-from streamtron.shards import open_shards
+from streamtron.shards import Reading, ShardFile, ShardSource, find_shards, no_rows, settled
 from streamtron.shards.predictions import parquet_parts
+from streamtron.spread import Arrays, Spread, in_turn, regrouped
 from streamtron.summary import label_text
+
+GROUP_ROWS = 4096
+"""Sums of row weights are made by so many rows, wherever shards and blocks end."""
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -42,7 +47,7 @@ class Predicted(NamedTuple):
     beyond: int
 
 
-def predict(model: LinearModel, shards: Paths) -> Iterator[Scores]:
+def predict(model: LinearModel, shards: Paths, *, spread: Spread = in_turn) -> Iterator[Scores]:
     """The model's classes and decisions, one per row, in the order of the shards.
 
     Labels in the shards may be missing, and are not looked at.
@@ -51,6 +56,7 @@ def predict(model: LinearModel, shards: Paths) -> Iterator[Scores]:
     ----------
     model : its reader's contract says how the shards are read.
     shards : files, directories or globs of libsvm text, Parquet or Arrow.
+    spread : where the shards are read and scored: here, or on workers.
 
     Raises
     ------
@@ -70,29 +76,42 @@ def predict(model: LinearModel, shards: Paths) -> Iterator[Scores]:
     # an unlabelled row need not have a weight either
     reading = reading_of_model(model, labels="optional", strangers="beyond")
     reading = replace(reading, weight_column=None)
-    with open_shards(as_paths(shards), reading, cache_dir=None, most_labels=None,
-                     allow_duplicate=True) as source:  # fmt: skip
+    files = find_shards(as_paths(shards))
+    rows = 0
+    for scores in spread(predict_shard, files, model, settled(files[0], reading)):
+        rows += len(scores.decisions)
+        yield scores
+    if not rows:
+        raise no_rows(files)
+
+
+def predict_shard(shard: ShardFile, model: LinearModel, reading: Reading) -> Iterator[Scores]:
+    """The scores of one shard, which may have no row."""
+    with ShardSource([shard], reading, cache_dir=None, most_labels=None,
+                     allow_duplicate=True, allow_empty=True) as source:  # fmt: skip
         for chunk in source.chunks():
             decisions, beyond = model.decision_rows(chunk.rows)
             yield Scores(model.labels(decisions), decisions, beyond)
 
 
 def write_predictions(
-    model: LinearModel, shards: Paths, output: str | os.PathLike[str] | BinaryIO
-) -> Predicted:
+    model: LinearModel, shards: Paths, output: str | os.PathLike[str] | BinaryIO,
+    *, spread: Spread = in_turn,
+) -> Predicted:  # fmt: skip
     """Write ``label<TAB>decision`` lines, or Parquet with these columns if the name says so.
 
     Parameters
     ----------
     output : a path, written whole or not at all, Parquet if it ends with ``.parquet``; or an open
         binary file, which gets text.
+    spread : where the shards are read and scored: here, or on workers.
 
     Raises
     ------
     DataError, MachineError
     """
     tally = _Tally()
-    scores = tally.counted(predict(model, shards))
+    scores = tally.counted(predict(model, shards, spread=spread))
     if not isinstance(output, str | os.PathLike):
         output.writelines(map(_text, scores))
     elif os.fspath(output).endswith(".parquet"):
@@ -103,7 +122,9 @@ def write_predictions(
     return Predicted(tally.rows, tally.beyond)
 
 
-def evaluate(model: LinearModel, shards: Paths, *, limit_rows: int = LIMIT_ROWS) -> Evaluation:
+def evaluate(
+    model: LinearModel, shards: Paths, *, limit_rows: int = LIMIT_ROWS, spread: Spread = in_turn
+) -> Evaluation:
     """How well the model's decisions meet the labels of the shards.
 
     Parameters
@@ -111,22 +132,32 @@ def evaluate(model: LinearModel, shards: Paths, *, limit_rows: int = LIMIT_ROWS)
     model : its reader's contract says how the shards are read, row weights included.
     shards : files, directories or globs of libsvm text, Parquet or Arrow, every row labelled.
     limit_rows : rows whose decisions are sorted in memory; beyond that, on disk.
+    spread : where the shards are read and scored: here, or on workers.
 
     Raises
     ------
     DataError : a label that the model does not know, and what reading refuses.
     MachineError
     """
-    reading = reading_of_model(model, strangers="beyond")
-    with (
-        ScoreSpool(limit_rows) as spool,
-        open_shards(as_paths(shards), reading, cache_dir=None, classes=model.classes,
-                    allow_duplicate=True) as source,
-    ):  # fmt: skip
+    files = find_shards(as_paths(shards))
+    reading = settled(files[0], reading_of_model(model, strangers="beyond"))
+    with ScoreSpool(limit_rows) as spool:
+        for rows in regrouped(spread(judge_shard, files, model, reading), GROUP_ROWS):
+            spool.add(*rows)
+        found = spool.evaluation()
+    if not found.rows:
+        raise no_rows(files)
+    return found
+
+
+def judge_shard(shard: ShardFile, model: LinearModel, reading: Reading) -> Iterator[Arrays]:
+    """The (signs, decisions, weights) of one shard, which may have no row."""
+    with ShardSource([shard], reading, cache_dir=None, classes=model.classes,
+                     allow_duplicate=True, allow_empty=True) as source:  # fmt: skip
         for chunk in source.chunks():
             signs = 2 * chunk.codes - 1  # code 1 is the larger class
-            spool.add(signs, model.decision_rows(chunk.rows).values, chunk.weights)
-        return spool.evaluation()
+            weights = np.ones(len(chunk)) if chunk.weights is None else chunk.weights
+            yield signs, model.decision_rows(chunk.rows).values, weights
 
 
 class _Tally:

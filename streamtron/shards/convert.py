@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
@@ -42,6 +44,10 @@ class Written(NamedTuple):
     rows: int
     nonzeros: int
     bytes: int
+
+    def plus(self, other: Written) -> Written:
+        """Both together."""
+        return Written(*map(sum, zip(self, other, strict=True)))
 
 
 class ShardStyle(NamedTuple):
@@ -109,23 +115,54 @@ def convert(
     >>> written
     Written(rows=1, nonzeros=2, bytes=14)
     """
-    if rows_per_shard < 1:
-        raise SettingsError(f"rows per shard {rows_per_shard}. A shard needs at least 1 row.")
+    check_rows_per_shard(rows_per_shard)
     rest = iter(pieces)
     first = next((piece for piece in rest if len(piece.codes)), None)
     if first is None:
         raise DataError(f"{destination}: no rows to write. Give shards that have rows.")
-    label_type = _type_of(first.classes[0]) if first.classes else float
+    label_type = label_type_of(first)
     style = ShardStyle(index_base, text_base, label_type, weights)
+    with new_shards(destination, ENDINGS[to], overwrite) as shard_path:
+        return write_shards(chain([first], rest), shard_path, to, style, rows_per_shard)
+
+
+def write_shards(
+    pieces: Iterable[Piece], path_of: Callable[[int], str], to: Format, style: ShardStyle,
+    rows_per_shard: int,
+) -> Written:  # fmt: skip
+    """Consecutive shards, cut every ``rows_per_shard`` rows; ``path_of`` their number, from 0.
+
+    A shard appears under its path whole: somebody else who writes the same one, a worker that was
+    given up for dead, is not in the way.
+
+    Raises
+    ------
+    DataError, MachineError : as ``convert``.
+    """
     write = write_parquet_shard if to == "parquet" else write_libsvm_shard
     total = Written(0, 0, 0)
-    with new_shards(destination, ENDINGS[to], overwrite) as shard_path:
-        for number, shard in groupby(
-            _numbered(chain([first], rest), rows_per_shard), key=lambda numbered: numbered[0]
-        ):
-            written = write(shard_path(number), (piece for _, piece in shard), style)
-            total = Written(*map(sum, zip(total, written, strict=True)))
+    for number, numbered in groupby(_numbered(pieces, rows_per_shard), key=itemgetter(0)):
+        path = path_of(number)
+        attempt = f"{path}.{secrets.token_hex(4)}"
+        try:
+            written = write(attempt, (piece for _, piece in numbered), style)
+            with _disk(path):
+                os.replace(attempt, path)
+        finally:
+            Path(attempt).unlink(missing_ok=True)
+        total = total.plus(written)
     return total
+
+
+def check_rows_per_shard(rows: int) -> None:
+    """Refuse a number of rows that no shard can have, with a SettingsError."""
+    if rows < 1:
+        raise SettingsError(f"rows per shard {rows}. A shard needs at least 1 row.")
+
+
+def label_type_of(piece: Piece) -> LabelType:
+    """The type of labels that the first rows of a conversion make all others have."""
+    return _type_of(piece.classes[0]) if piece.classes else float
 
 
 # One shard -------------------------------------------------------------------------------------
@@ -404,15 +441,20 @@ def new_shards(destination: str, ending: str, overwrite: bool) -> Iterator[Calla
                 path.replace(final)
             _flush_directory(directory)
     finally:
-        for path in hidden:
+        for path in _left_behind(directory):
             path.unlink(missing_ok=True)
+
+
+def _left_behind(directory: Path) -> list[Path]:
+    """Hidden files of a conversion that is under way, or was killed."""
+    return [path for path in directory.iterdir() if re.match(r"\.part-.*\.partial", path.name)]
 
 
 def _old_shards(directory: Path, overwrite: bool) -> list[Path]:
     there = sorted(directory.iterdir())
     old = [path for path in there if re.fullmatch(r"part-\d+\.(svm|parquet)", path.name)]
     # What a killed conversion left behind is overwritten by number, or cleared away here.
-    left = [path for path in there if re.fullmatch(r"\.part-.*\.partial", path.name)]
+    left = _left_behind(directory)
     if foreign := [path.name for path in there if path not in old and path not in left]:
         raise SettingsError(
             f"{directory}: not empty, holds {foreign[0]!r}. Give a new or an empty directory."

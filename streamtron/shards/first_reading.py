@@ -6,7 +6,7 @@ the way. Without a cache every reading is one of these.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -42,6 +42,7 @@ class Plan(NamedTuple):
     most_labels: int | None
     most_columns: int
     allow_duplicate: bool
+    allow_empty: bool
     open_reader: Callable[[ShardFile, Reading], ShardReader]
 
 
@@ -198,11 +199,8 @@ class FirstReading:
         return Delivery(chunk, fetched, tuple(self._table.labels), self._width, whole)
 
     def _all_known(self) -> Whole:
-        if not self._cutter.blocks:
-            raise DataError(
-                f"{self._plan.shards[0].name}: no rows, in {len(self._plan.shards)} shard(s). "
-                "Name shards with rows in them."
-            )
+        if not self._cutter.blocks and not self._plan.allow_empty:
+            raise no_rows(self._plan.shards)
         picks = [
             [
                 Pick(self._cached[shard][0], number, self._cached[shard][1])
@@ -242,6 +240,13 @@ class FirstReading:
         if self._cache and rest and source_bytes:
             what = f"the cache of the {shown_bytes(rest)} still to be read needs about"
             self._cache.check_room(rest * cache_bytes / source_bytes, what)
+
+
+def no_rows(shards: Sequence[ShardFile]) -> DataError:
+    """What to raise where no shard has a row."""
+    return DataError(
+        f"{shards[0].name}: no rows, in {len(shards)} shard(s). Name shards with rows in them."
+    )
 
 
 def _fetched(shard: ShardFile) -> int:

@@ -11,6 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from streamtron.spread import regrouped
+
+GROUP_ROWS = 1 << 16
+"""Rows of a row group, however the predictions came."""
+
 
 def parquet_parts(
     predictions: Iterable[tuple[NDArray[Any], NDArray[np.float64]]],
@@ -30,7 +35,7 @@ def parquet_parts(
     """
     pipe = _Pipe()
     writer: pq.ParquetWriter | None = None
-    for labels, decisions in predictions:
+    for labels, decisions in regrouped(predictions, GROUP_ROWS):
         table = pa.table({"label": labels, "decision": decisions})
         if writer is None:
             writer = pq.ParquetWriter(

@@ -121,7 +121,7 @@ class ShardSource:
 
     Chunks come from a thread that reads ahead. What the source says of itself is always as of the
     last chunk delivered, so it does not depend on timing. Chunks may be kept; a consumer that does
-    not keep them reads with a handful of buffers.
+    not keep them reads with a handful of buffers. ``allow_empty``: no rows at all are no error.
     """
 
     def __init__(
@@ -134,6 +134,7 @@ class ShardSource:
         most_labels: int | None = 2,
         most_columns: int = MOST_COLUMNS,
         allow_duplicate: bool = False,
+        allow_empty: bool = False,
         open_reader: Callable[[ShardFile, Reading], ShardReader] = open_reader,
     ) -> None:
         self._plan = Plan(
@@ -143,6 +144,7 @@ class ShardSource:
             most_labels,
             most_columns,
             allow_duplicate,
+            allow_empty,
             open_reader,
         )
         self._cache_dir = cache_dir
