@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -274,6 +275,51 @@ def cache(path: str, clear: bool) -> None:
     files = cache_files(directory)
     size = format_size(sum(os.path.getsize(file) for file in files))
     click.echo(f"{directory}: {size} in {len(files):,} files")
+
+
+@streamtron.command(short_help="Run the jobs of a TOML file, each after those it needs.")
+@click.argument("file", metavar="JOBS.TOML", type=click.Path())
+@click.option("--again", is_flag=True, help="Run every job, also those that are done.")
+@workers_memory_option
+@cluster_options
+@verbose_option
+def batch(file: str, again: bool, **where: Any) -> int:
+    """Run fits, predictions, conversions, … that wait for each other, as JOBS.toml lists them.
+
+    JOBS.status.json says what became of each, JOBS.logs holds what they printed. Called again, it
+    runs only what is not done. The exit code is 0, or that of the first job that failed.
+    """
+    from streamtron.batch import load_batch
+    from streamtron.jobs import exit_code, on_workers, one_by_one, run_batch
+    from streamtron.summary import batch_verdict, fate_line
+
+    jobs = load_batch(file, _command_line)
+    with _workers(**where) as workers:
+        if workers is None:
+            runner = one_by_one
+        else:
+            runner = on_workers(workers, workers.memory_each, _with("memory"))
+        fates = run_batch(
+            jobs, runner, again=again, listen=lambda fate: click.echo(fate_line(asdict(fate)))
+        )
+    code = exit_code(fates)
+    click.echo(batch_verdict(file, [asdict(fate) for fate in fates]), err=code != 0)
+    return code
+
+
+def _command_line(name: str, given: Mapping[str, Any]) -> list[str]:
+    if name not in streamtron.commands:
+        raise SettingsError(f"there is no command {name}.")
+    return options.command_line(streamtron.commands[name], given)
+
+
+def _with(option: str) -> list[str]:
+    """The commands that have an option."""
+    return [
+        name
+        for name, command in streamtron.commands.items()
+        if any(parameter.name == option for parameter in command.params)
+    ]
 
 
 # --- what the commands share ---------------------------------------------------------------------

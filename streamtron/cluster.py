@@ -79,14 +79,14 @@ def connect(
         stack.enter_context(dask.config.set({_LARGE_KEY: LARGE}))
         if not loud:
             stack.enter_context(_quiet())
-        cluster = None
+        cluster = limit = None
         if workers is not None:
             limit = (machine or Machine()).memory_limit // workers
             cluster = stack.enter_context(_local(workers, limit, dashboard, loud))
         client = stack.enter_context(_client(cluster or scheduler, patience))
         _await_workers(client, patience)
         _check_versions(client)
-        yield Workers(client, cluster)
+        yield Workers(client, cluster, limit)
 
 
 _LARGE_KEY = "distributed.admin.large-graph-warning-threshold"
@@ -99,16 +99,18 @@ class Workers:
     ----------
     client : Dask's client.
     cluster : the LocalCluster that is ours to end; None where the scheduler is somebody else's.
+    memory_each : bytes that each of our workers may take; None where they are somebody else's.
     """
 
-    def __init__(self, client: Client, cluster: LocalCluster | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        cluster: LocalCluster | None = None,
+        memory_each: int | None = None,
+    ) -> None:
         self.client = client
+        self.memory_each = memory_each
         self._cluster = cluster
-
-    @property
-    def own(self) -> int | None:
-        """Worker processes that were started for us; None where the scheduler is another's."""
-        return None if self._cluster is None else len(self._cluster.workers)
 
     def __call__(
         self, function: Callable[..., Iterable[Result]], items: Sequence[Any], *shared: Any
@@ -172,12 +174,55 @@ class Workers:
             ]
             place_of = {future.key: place for place, future in enumerate(futures)}
             results: dict[int, Result] = {}
-            for future in as_completed(futures):
+            for future in as_completed(futures, loop=self.client.loop):
                 place = place_of[future.key]
                 results[place] = self._result(future)
                 if done is not None:
                     done(place, results[place])
             return [results[place] for place in range(len(futures))]
+
+    def graph(
+        self,
+        function: Callable[..., Result],
+        items: Sequence[Any],
+        names: Sequence[str],
+        after: Sequence[Sequence[int]],
+    ) -> Iterator[tuple[int, Result | MachineError]]:
+        """(place, ``function(item, *results)``) of every item as it finishes; the results are
+        those of the items that it comes after.
+
+        Parameters
+        ----------
+        names : what the tasks are called on the dashboard, one an item.
+        after : for every item the places of earlier ones.
+
+        Yields
+        ------
+        A MachineError in place of a result where the workers died, or where those of an item
+        before it did.
+
+        Raises
+        ------
+        As ``__call__``.
+        """
+        from distributed import as_completed
+
+        token = secrets.token_hex(4)
+        with self._submitting() as submit:
+            futures: list[Future] = []
+            for place, (name, item) in enumerate(zip(names, items, strict=True)):
+                before = [futures[earlier] for earlier in after[place]]
+                key = f"{name}-{token}-{place}"
+                futures.append(submit(function, item, *before, key=key))
+            place_of = {future.key: place for place, future in enumerate(futures)}
+            for future in as_completed(futures, loop=self.client.loop):
+                try:
+                    result: Result | MachineError = self._result(future)
+                except MachineError as error:
+                    if future.status != "error":
+                        raise
+                    result = error
+                yield place_of[future.key], result
 
     @contextmanager
     def _submitting(self) -> Iterator[Callable[..., Future]]:
@@ -200,10 +245,12 @@ class Workers:
 
     def _abandon(self, futures: Sequence[Future]) -> None:
         """A running task cannot be interrupted: it is left alone, or its worker is ended."""
-        if self._cluster is not None:
-            self._cluster.close()
-        elif self.client.status == "running":
+        if self.client.status != "running":
+            return
+        if self._cluster is None:
             self.client.cancel(list(futures))
+        else:
+            self.client.restart(wait_for_workers=False)
 
     def _most(self) -> int:
         threads: dict[str, int] = self.client.nthreads()
@@ -245,6 +292,21 @@ def _listed(function: Callable[..., Iterable[Result]], *values: Any) -> list[Res
 
 def _itself(value: Result) -> Result:
     return value
+
+
+def still_wanted() -> Callable[[], bool]:
+    """Within a task: a function that tells whether anybody still waits for it. Nobody does when
+    it was cancelled, or the client is gone."""
+    from distributed import get_worker
+
+    worker = get_worker()
+    key = worker.get_current_task()
+
+    def wanted() -> bool:
+        state = worker.state.tasks.get(key)
+        return state is not None and state.state != "cancelled"
+
+    return wanted
 
 
 # Getting there -----------------------------------------------------------------------------------
@@ -306,7 +368,7 @@ def _client(to: LocalCluster | str | None, patience: float) -> Client:
             f"{to}: no scheduler answered within {patience:g} s ({_words(error)}). Start one with "
             "dask scheduler, or let --workers start its own."
         ) from error
-    except (ValueError, KeyError, ImportError) as error:
+    except (ValueError, KeyError, ImportError, AssertionError) as error:
         raise SettingsError(
             f"--scheduler {to}: not an address that dask knows, nor a scheduler file "
             f"({_words(error)}). Give tcp://host:8786, or the file of dask scheduler "

@@ -1,0 +1,270 @@
+"""Workers of Dask, real ones: processes that talk over TCP on loopback, and are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+
+from streamtron.cluster import Workers, connect
+from streamtron.config import Machine, Settings
+from streamtron.conversion import convert
+from streamtron.errors import DataError, MachineError, SettingsError
+from streamtron.model import LinearModel
+from streamtron.scoring import evaluate, write_predictions
+from streamtron.shards.corpus import generate
+
+COLUMNS = 200
+ROWS = 9000  # three blocks, whose borders are no shards' borders
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture(scope="module")
+def model() -> LinearModel:
+    weights = np.random.default_rng(0).normal(size=COLUMNS)
+    return LinearModel(weights, 0.25, (-1.0, 1.0), {}, None, {"index_base": 1})
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five shards of text, one of them without a row."""
+    directory = tmp_path_factory.mktemp("corpus") / "shards"
+    generate(str(directory), rows=ROWS, columns=COLUMNS, seed=3, shards=4)
+    (directory / "part-00001b.svm").write_text("# nothing\n")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    """Two workers of our own."""
+    with connect(2) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def scheduler() -> Iterator[str]:
+    """The address of a scheduler that was started by hand, with one worker."""
+    port_file = [BIN / "dask", "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
+    with _process(*port_file) as found:
+        address = _said(found, "Scheduler at:").split()[-1]
+        with _process(BIN / "dask", "worker", address, "--nthreads", "1", "--no-dashboard") as one:
+            _said(one, "Registered to:")
+            yield address
+
+
+class _process:
+    """A process that is gone at the end of the block."""
+
+    def __init__(self, *words: object) -> None:
+        self.process = subprocess.Popen(
+            list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def __enter__(self) -> subprocess.Popen[str]:
+        return self.process
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.communicate(timeout=30)
+
+
+def _said(process: subprocess.Popen[str], words: str) -> str:
+    assert process.stdout is not None
+    return next(line for line in process.stdout if words in line)
+
+
+def _files(directory: Path) -> dict[str, bytes]:
+    """Everything in a directory, hidden files too."""
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+# --- the same as one process ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["tsv", "parquet"])
+def test_predictions_by_workers_are_the_file_that_one_process_writes(
+    workers: Workers, model: LinearModel, corpus: Path, tmp_path: Path, ending: str
+) -> None:
+    one, many = tmp_path / f"one.{ending}", tmp_path / f"many.{ending}"
+    assert write_predictions(model, corpus, one) == write_predictions(
+        model, corpus, many, spread=workers
+    )
+    assert one.read_bytes() == many.read_bytes()
+
+
+def test_metrics_by_workers_are_those_of_one_process_to_the_last_bit_of_weighted_sums(
+    workers: Workers, model: LinearModel, corpus: Path, tmp_path: Path
+) -> None:
+    weights = np.random.default_rng(1).random(ROWS)
+    shards = sorted(corpus.glob("*0?.svm"))
+    lines = [line for path in shards for line in path.read_text().splitlines(keepends=True)]
+    for number in range(3):
+        some = range(number * 3000, (number + 1) * 3000)
+        text = "".join(lines[k].replace(" ", f":{float(weights[k])!r} ", 1) for k in some)
+        (tmp_path / f"{number}.svm").write_text(text)
+    reading = {"index_base": 1, "weights_in_label": True}
+    weighted = LinearModel(model.weights, model.bias, model.classes, {}, None, reading)
+    one = evaluate(weighted, tmp_path)
+    assert one.rows == ROWS
+    assert one.weight == pytest.approx(weights.sum())
+    assert evaluate(weighted, tmp_path, spread=workers) == one
+
+
+@pytest.mark.parametrize("to", ["libsvm", "parquet"])
+@pytest.mark.parametrize("rows", [999, 2250, 4000, 20_000])
+def test_shards_converted_by_workers_are_those_of_one_process(
+    workers: Workers, corpus: Path, tmp_path: Path, to: Any, rows: int
+) -> None:
+    one, many = tmp_path / "one", tmp_path / "many"
+    written = convert(corpus, one, to=to, rows_per_shard=rows)
+    assert convert(corpus, many, to=to, rows_per_shard=rows, spread=workers) == written
+    assert _files(many) == _files(one)
+    assert len(_files(one)) == -(-ROWS // rows)
+
+
+@pytest.mark.parametrize(("name", "base"), [("from-0", 0), ("from-1", 1)])
+def test_workers_find_the_first_column_that_one_process_finds(
+    workers: Workers, tmp_path: Path, name: str, base: int
+) -> None:
+    """The only column 0 is in the last shard."""
+    for number, column in enumerate([5, 3, base]):
+        (tmp_path / f"{number}.svm").write_text(f"1 {column}:1\n-1 7:{number + 1}\n")
+    convert(tmp_path / "*.svm", tmp_path / "one", to="parquet")
+    convert(tmp_path / "*.svm", tmp_path / "many", to="parquet", spread=workers)
+    convert(tmp_path / "*.svm", tmp_path / "told", to="parquet", settings=Settings(index_base=base))
+    assert _files(tmp_path / "many") == _files(tmp_path / "one") == _files(tmp_path / "told")
+
+
+@pytest.mark.parametrize("format", ["libsvm", "parquet"])
+def test_a_corpus_generated_by_workers_is_that_of_one_process(
+    workers: Workers, tmp_path: Path, format: Any
+) -> None:
+    recipe: Any = {"rows": 5000, "columns": 500, "seed": 2, "shards": 3, "first_row": 4000}
+    one = generate(str(tmp_path / "one"), format=format, **recipe)
+    many = generate(str(tmp_path / "many"), format=format, spread=workers, **recipe)
+    assert many == one
+    assert _files(tmp_path / "many") == _files(tmp_path / "one")
+
+
+def test_results_are_in_the_order_of_the_items_and_told_as_they_finish(workers: Workers) -> None:
+    told: list[tuple[int, int]] = []
+    results = workers.submit_all(
+        _plus, range(20), [f"plus-{n}" for n in range(20)], 100,
+        done=lambda place, result: told.append((place, result)),
+    )  # fmt: skip
+    assert results == list(range(100, 120))
+    assert sorted(told) == list(enumerate(results))
+
+
+def _plus(item: int, shared: int) -> int:
+    return item + shared
+
+
+# --- what goes wrong -----------------------------------------------------------------------------
+
+
+def test_an_error_in_a_shard_is_the_sentence_of_one_process(
+    workers: Workers, model: LinearModel, tmp_path: Path
+) -> None:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    for number in range(6):
+        (directory / f"{number}.svm").write_text("1 1:1\n" if number != 4 else "1 1:1\n1 2:x\n")
+    sentences = []
+    for more in ({}, {"spread": workers}):
+        with pytest.raises(DataError) as caught:
+            write_predictions(model, directory, tmp_path / "out", **more)  # type: ignore[arg-type]
+        sentences.append(str(caught.value))
+    assert sentences[0] == sentences[1]
+    assert sentences[0].startswith("4.svm, line 2")
+    assert not (tmp_path / "out").exists()
+
+
+def test_shards_without_any_row_are_refused_by_workers_too(
+    workers: Workers, model: LinearModel, tmp_path: Path
+) -> None:
+    (tmp_path / "a.svm").write_text("# nothing\n")
+    for work in (
+        lambda: evaluate(model, tmp_path / "a.svm", spread=workers),
+        lambda: write_predictions(model, tmp_path / "a.svm", tmp_path / "out", spread=workers),
+        lambda: convert(tmp_path / "a.svm", tmp_path / "b", to="parquet", spread=workers),
+    ):
+        with pytest.raises(DataError, match=r"a\.svm: no rows"):
+            work()
+
+
+def test_a_task_whose_worker_is_killed_runs_again_and_the_result_is_the_same(
+    workers: Workers, tmp_path: Path
+) -> None:
+    found = list(workers(_dies_once, [0, 1, 2, 3], str(tmp_path)))
+    assert found == [0, 10, 20, 30]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["died-0", "died-1"]
+
+
+def _dies_once(item: int, directory: str) -> Iterator[int]:
+    mark = Path(directory, f"died-{item}")
+    if item < 2 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    yield 10 * item
+
+
+def test_a_task_that_kills_every_worker_is_a_sentence(workers: Workers) -> None:
+    with (
+        connect(scheduler=workers.client.scheduler.address) as guest,
+        pytest.raises(MachineError, match=r"_dies-.*workers died one after the other"),
+    ):
+        list(guest(_dies, ["a"]))
+
+
+def _dies(_: str) -> Iterator[int]:
+    os.kill(os.getpid(), signal.SIGKILL)
+    yield 0
+
+
+def test_a_task_that_takes_more_than_its_workers_memory_is_a_sentence(tmp_path: Path) -> None:
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        connect(1, machine=Machine(memory=400_000_000)) as workers,
+        pytest.raises(MachineError, match="larger --memory"),
+    ):
+        list(workers(_hungry, [10**9]))
+
+
+def _hungry(size: int) -> Iterator[int]:
+    held = bytearray(b"1") * size
+    threading.Event().wait()  # its nanny ends it
+    yield len(held)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({}, "give one of them"),
+        ({"workers": 2, "scheduler": "tcp://127.0.0.1:1"}, "give one of them"),
+        ({"workers": 0}, "wanted at least 1"),
+        ({"scheduler": "no-such-file.json"}, "neither an address"),
+        ({"scheduler": "gopher://127.0.0.1:1"}, "not an address that dask knows"),
+        ({"scheduler": __file__}, "nor a scheduler file"),
+    ],
+)
+def test_what_cannot_be_a_cluster_is_refused(asked: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SettingsError, match=sentence), connect(**asked):
+        pass
+
+
+def test_a_scheduler_that_does_not_answer_is_a_sentence() -> None:
+    with (
+        pytest.raises(MachineError, match=r"no scheduler answered within 0\.5 s"),
+        connect(scheduler="tcp://127.0.0.1:1", patience=0.5),
+    ):
+        pass
