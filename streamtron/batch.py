@@ -130,15 +130,14 @@ def _tables(path: str) -> Iterator[dict[str, Any]]:
         raise SettingsError(f"{path}: wanted [[job]] tables and nothing else, found {[*content]}.")
     met: set[str] = set()
     for number, table in enumerate(found, start=1):
-        name = table.get("name", f"number {number}") if isinstance(table, dict) else ""
+        name = table.get("name") if isinstance(table, dict) else None
         if not isinstance(name, str) or not name or not set(name) <= _NAME or name[0] in ".-":
             raise SettingsError(
-                f"{path}, job number {number}: name {name!r}. Wanted letters, digits, _, - and ., "
-                "and neither - nor . in front."
+                f"{path}, job number {number}: its name is {name!r}. Wanted: letters, digits, _, "
+                "- and ., the last two not in front."
             )
-        if name in met or "name" not in table:
-            why = "the name of an earlier job too" if name in met else "it has no name"
-            raise _refused(path, name, why)
+        if name in met:
+            raise _refused(path, name, "the name of an earlier job too")
         met.add(name)
         after = table.get("after", [])
         after = [after] if isinstance(after, str) else after

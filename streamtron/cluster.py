@@ -93,7 +93,7 @@ _LARGE_KEY = "distributed.admin.large-graph-warning-threshold"
 
 
 class Workers:
-    """The workers of a scheduler; see ``connect``.
+    """The workers of a scheduler; see ``connect``. After an error our own ones are gone.
 
     Parameters
     ----------
@@ -227,6 +227,8 @@ class Workers:
     @contextmanager
     def _submitting(self) -> Iterator[Callable[..., Future]]:
         """Submit tasks that are let go at the end; if the block fails, those under way end too."""
+        if self.client.status != "running":
+            raise MachineError("these workers are gone since an error before. Connect again.")
         futures: list[Future] = []
 
         def submit(function: Callable[..., Any], *values: Any, key: str) -> Future:
@@ -245,12 +247,10 @@ class Workers:
 
     def _abandon(self, futures: Sequence[Future]) -> None:
         """A running task cannot be interrupted: it is left alone, or its worker is ended."""
-        if self.client.status != "running":
-            return
-        if self._cluster is None:
+        if self._cluster is not None:
+            self._cluster.close()
+        elif self.client.status == "running":
             self.client.cancel(list(futures))
-        else:
-            self.client.restart(wait_for_workers=False)
 
     def _most(self) -> int:
         threads: dict[str, int] = self.client.nthreads()

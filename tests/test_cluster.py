@@ -50,6 +50,13 @@ def workers() -> Iterator[Workers]:
         yield found
 
 
+@pytest.fixture
+def guest(workers: Workers) -> Iterator[Workers]:
+    """The same workers by their scheduler's address: an error does not end them."""
+    with connect(scheduler=workers.client.scheduler.address) as found:
+        yield found
+
+
 @pytest.fixture(scope="module")
 def scheduler() -> Iterator[str]:
     """The address of a scheduler that was started by hand, with one worker."""
@@ -173,14 +180,14 @@ def _plus(item: int, shared: int) -> int:
 
 
 def test_an_error_in_a_shard_is_the_sentence_of_one_process(
-    workers: Workers, model: LinearModel, tmp_path: Path
+    guest: Workers, model: LinearModel, tmp_path: Path
 ) -> None:
     directory = tmp_path / "data"
     directory.mkdir()
     for number in range(6):
         (directory / f"{number}.svm").write_text("1 1:1\n" if number != 4 else "1 1:1\n1 2:x\n")
     sentences = []
-    for more in ({}, {"spread": workers}):
+    for more in ({}, {"spread": guest}):
         with pytest.raises(DataError) as caught:
             write_predictions(model, directory, tmp_path / "out", **more)  # type: ignore[arg-type]
         sentences.append(str(caught.value))
@@ -190,13 +197,13 @@ def test_an_error_in_a_shard_is_the_sentence_of_one_process(
 
 
 def test_shards_without_any_row_are_refused_by_workers_too(
-    workers: Workers, model: LinearModel, tmp_path: Path
+    guest: Workers, model: LinearModel, tmp_path: Path
 ) -> None:
     (tmp_path / "a.svm").write_text("# nothing\n")
     for work in (
-        lambda: evaluate(model, tmp_path / "a.svm", spread=workers),
-        lambda: write_predictions(model, tmp_path / "a.svm", tmp_path / "out", spread=workers),
-        lambda: convert(tmp_path / "a.svm", tmp_path / "b", to="parquet", spread=workers),
+        lambda: evaluate(model, tmp_path / "a.svm", spread=guest),
+        lambda: write_predictions(model, tmp_path / "a.svm", tmp_path / "out", spread=guest),
+        lambda: convert(tmp_path / "a.svm", tmp_path / "b", to="parquet", spread=guest),
     ):
         with pytest.raises(DataError, match=r"a\.svm: no rows"):
             work()
@@ -218,11 +225,8 @@ def _dies_once(item: int, directory: str) -> Iterator[int]:
     yield 10 * item
 
 
-def test_a_task_that_kills_every_worker_is_a_sentence(workers: Workers) -> None:
-    with (
-        connect(scheduler=workers.client.scheduler.address) as guest,
-        pytest.raises(MachineError, match=r"_dies-.*workers died one after the other"),
-    ):
+def test_a_task_that_kills_every_worker_is_a_sentence(guest: Workers) -> None:
+    with pytest.raises(MachineError, match=r"_dies-.*workers died one after the other"):
         list(guest(_dies, ["a"]))
 
 
