@@ -345,7 +345,8 @@ def _local(workers: int, limit: int, dashboard: str | None, loud: bool) -> Local
         processes=True,
         protocol="tcp",
         memory_limit=limit,
-        dashboard_address=dashboard,
+        dashboard_address=dashboard or "127.0.0.1:0",  # None would be port 8787 of every address
+        scheduler_kwargs={"dashboard": dashboard is not None},
         silence_logs=logging.WARNING if loud else logging.CRITICAL + 1,
     )
 

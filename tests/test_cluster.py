@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from streamtron.shards.corpus import generate
 COLUMNS = 200
 ROWS = 9000  # three blocks, whose borders are no shards' borders
 BIN = Path(sys.executable).parent
+LOCAL = ("--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0")
 
 
 @pytest.fixture(scope="module")
@@ -57,24 +59,31 @@ def guest(workers: Workers) -> Iterator[Workers]:
         yield found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def scheduler() -> Iterator[str]:
-    """The address of a scheduler that was started by hand, with one worker."""
-    port_file = [BIN / "dask", "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
-    with _process(*port_file) as found:
-        address = _said(found, "Scheduler at:").split()[-1]
-        with _process(BIN / "dask", "worker", address, "--nthreads", "1", "--no-dashboard") as one:
-            _said(one, "Registered to:")
-            yield address
+    """The address of a scheduler that was started by hand, without workers."""
+    words = [BIN / "dask", "scheduler", *LOCAL]
+    with _process(*words) as found:
+        yield _said(found, "Scheduler at:").split()[-1]
+
+
+@contextlib.contextmanager
+def _worker(scheduler: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A worker that was started by hand, and is not started again when it dies."""
+    words = [BIN / "dask", "worker", scheduler, "--nthreads", "1", "--no-nanny", *LOCAL[:2]]
+    with _process(*words, **environment) as found:
+        _said(found, "Registered to:")
+        yield found
 
 
 class _process:
     """A process that is gone at the end of the block."""
 
-    def __init__(self, *words: object) -> None:
+    def __init__(self, *words: object, **environment: str) -> None:
         self.process = subprocess.Popen(
-            list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+            list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env=os.environ | environment,
+        )  # fmt: skip
 
     def __enter__(self) -> subprocess.Popen[str]:
         return self.process
@@ -272,3 +281,82 @@ def test_a_scheduler_that_does_not_answer_is_a_sentence() -> None:
         connect(scheduler="tcp://127.0.0.1:1", patience=0.5),
     ):
         pass
+
+
+# --- a scheduler that was started by hand --------------------------------------------------------
+
+
+def test_a_worker_killed_in_mid_task_and_a_client_killed_and_back_change_nothing(
+    scheduler: str, model: LinearModel, corpus: Path, tmp_path: Path
+) -> None:
+    model.save(tmp_path / "model")
+    write_predictions(model, corpus, tmp_path / "one.tsv")
+    command = [
+        sys.executable, "-m", "streamtron.cli", "predict", str(tmp_path / "model"), str(corpus),
+        "-o", str(tmp_path / "many.tsv"), "--scheduler", scheduler,
+    ]  # fmt: skip
+    with _worker(scheduler), _worker(scheduler), connect(scheduler=scheduler) as workers:
+        threading.Thread(target=_kill_once_begun, args=(tmp_path / "a",)).start()
+        assert list(workers(_waits_once, ["a", "b"], str(tmp_path))) == ["a", "b"]
+        with _process(*command) as client:
+            _until(lambda: len(workers.client.run_on_scheduler(_clients)) > 1)
+            client.kill()
+        subprocess.run(command, check=True, capture_output=True)
+    assert (tmp_path / "many.tsv").read_bytes() == (tmp_path / "one.tsv").read_bytes()
+
+
+def _clients(dask_scheduler: Any) -> list[str]:
+    return [name for name in dask_scheduler.clients if name.startswith("Client-")]
+
+
+def _waits_once(item: str, directory: str) -> Iterator[str]:
+    mark = Path(directory, item)
+    if item == "a" and not mark.exists():
+        mark.write_text(str(os.getpid()))
+        threading.Event().wait()
+    yield item
+
+
+def _kill_once_begun(mark: Path, process: subprocess.Popen[str] | None = None) -> None:
+    """Kill a process, or the one that says in the mark who it is."""
+    _until(lambda: mark.exists() and mark.read_text() != "")
+    os.kill(process.pid if process else int(mark.read_text()), signal.SIGKILL)
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.02)
+
+
+def test_a_scheduler_without_workers_is_a_sentence(scheduler: str) -> None:
+    with (
+        pytest.raises(MachineError, match="a scheduler without workers"),
+        connect(scheduler=scheduler, patience=0.5),
+    ):
+        pass
+
+
+def test_a_worker_with_another_version_is_a_sentence(scheduler: str, tmp_path: Path) -> None:
+    other = tmp_path / "streamtron-99.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: streamtron\nVersion: 99.0\n")
+    paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    with (
+        _worker(scheduler, PYTHONPATH=paths),
+        pytest.raises(MachineError, match=r"has streamtron 99\.0, this is"),
+        connect(scheduler=scheduler),
+    ):
+        pass
+
+
+def test_a_scheduler_that_goes_away_is_a_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "scheduler.json"
+    words = [BIN / "dask", "scheduler", *LOCAL]
+    with _process(*words, "--scheduler-file", file) as found:
+        address = _said(found, "Scheduler at:").split()[-1]
+        with _worker(address), connect(scheduler=str(file)) as workers:
+            results = workers(_waits_once, ["a"], str(tmp_path))
+            threading.Thread(target=_kill_once_begun, args=(tmp_path / "a", found)).start()
+            with pytest.raises(MachineError, match="the scheduler is gone"):
+                list(results)
