@@ -201,6 +201,7 @@ def jobs(names: Sequence[str], settings: Mapping[str, Any]) -> str:
         lines += [
             "[[job]]", f'name = "fit-{name}"', 'command = "fit"', 'shards = ["train"]',
             f'model = "{name}.model"', f'report = "{name}.json"', f'label = "{name}"',
+            "accept_uncertified = true",
             *(f"{key} = {json.dumps(value)}" for key, value in settings.items()), "",
             "[[job]]", f'name = "test-{name}"', 'command = "evaluate"', f'after = "fit-{name}"',
             f'model = "{name}.model"', 'shards = ["held-out"]', "json = true", "",

@@ -18,7 +18,10 @@
     output = "new.tsv"
 
 Every other name in a job is an argument or an option of its command: ``rows_per_shard`` is
-``--rows-per-shard``. Paths are relative to the file's directory. ``jobs`` runs what is read here.
+``--rows-per-shard``. Paths are relative to the file's directory. ``accept_uncertified = true`` lets
+those behind a fit run also if it stopped before its tolerance was certified. A job that may run
+again over its own shards, a ``generate`` or ``convert``, wants ``overwrite = true``. ``jobs`` runs
+what is read here.
 """
 
 from __future__ import annotations
@@ -52,7 +55,10 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
 }
 """Command → those of its names that are files or directories it writes; no other is run here."""
 
-OWN = ("name", "command", "after")
+OWN = ("name", "command", "after", "accept_uncertified")
+
+STOPPED = 4
+"""The exit code of a fit that stopped before its tolerance was certified; its model is written."""
 
 CommandLine = Callable[[str, Mapping[str, Any]], list[str]]
 """From a command and its settings to the words of its command line; SettingsError if they are
@@ -70,6 +76,7 @@ class Job:
     after : names of the jobs that must be done before.
     outputs : absolute paths of what it writes.
     digest : of the job and of everything before it: another one where any setting has changed.
+    accepted : exit codes with which it is done.
     """
 
     name: str
@@ -77,6 +84,7 @@ class Job:
     after: tuple[str, ...]
     outputs: tuple[str, ...]
     digest: str
+    accepted: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +151,9 @@ def _tables(path: str) -> Iterator[dict[str, Any]]:
         after = [after] if isinstance(after, str) else after
         if not isinstance(after, list) or not all(isinstance(one, str) for one in after):
             raise _refused(path, name, f"after is {after!r}, wanted names of jobs")
+        if table.get("accept_uncertified", False) not in (True, False):
+            found_word = repr(table["accept_uncertified"])
+            raise _refused(path, name, f"accept_uncertified is {found_word}, wanted true or false")
         if table.get("command") not in OUTPUTS:
             found_word = table.get("command", "missing")
             raise _refused(
@@ -188,6 +199,7 @@ def _job(
         tuple(table["after"]),
         tuple(os.path.join(os.path.dirname(path), str(output)) for output in outputs),
         digest,
+        (0, STOPPED) if table.get("accept_uncertified") is True else (0,),
     )
 
 

@@ -64,6 +64,8 @@ class Ended(NamedTuple):
     sentence: str
     started: str
     finished: str
+    well: bool
+    """whether the jobs behind it may run"""
 
 
 class Order(NamedTuple):
@@ -73,6 +75,7 @@ class Order(NamedTuple):
     words: tuple[str, ...]
     directory: str
     logs: str
+    accepted: tuple[int, ...] = (0,)
 
     def limited_to(self, memory: int, commands: Container[str]) -> Order:
         """The same with so much memory, where the command is one of these and does not say."""
@@ -129,7 +132,7 @@ def run_batch(
         done = _done(batch.jobs, known)
         wanted = [job for job in batch.jobs if job.name not in done]
         board.set(known[job.name] if job.name in done else _fresh(job) for job in batch.jobs)
-        orders = [Order(job.name, job.words, batch.directory, logs) for job in wanted]
+        orders = [Order(job.name, job.words, batch.directory, logs, job.accepted) for job in wanted]
         try:
             runner(wanted, orders, board.tell)
         except BaseException:
@@ -202,8 +205,9 @@ class _Board:
         """A job runs, has ended, was skipped, or could not be run: an exception."""
         fate = self._fates[name]
         if isinstance(what, Ended):
-            state: State = "failed" if what.exit_code else "done"
-            fate = replace(fate, state=state, **what._asdict())
+            known = what._asdict()
+            state: State = "done" if known.pop("well") else "failed"
+            fate = replace(fate, state=state, **known)
         elif isinstance(what, MachineError):
             fate = replace(
                 fate, state="failed", exit_code=what.exit_code, sentence=str(what), finished=_now()
@@ -266,7 +270,7 @@ def one_by_one(
             continue
         tell(job.name, "running")
         ended = execute(order)
-        if ended.exit_code:
+        if not ended.well:
             missed.add(job.name)
         tell(job.name, ended)
 
@@ -289,7 +293,7 @@ def on_workers(workers: Workers, memory: int | None = None, limited: Container[s
         for number, result in workers.graph(
             _execute_after, orders, [job.name for job in jobs], after
         ):
-            if not isinstance(result, Ended) or result.exit_code:
+            if not isinstance(result, Ended) or not result.well:
                 missed.add(number)
             skipped = result is None or not missed.isdisjoint(after[number])
             tell(jobs[number].name, "skipped" if skipped else result)
@@ -299,7 +303,7 @@ def on_workers(workers: Workers, memory: int | None = None, limited: Container[s
 
 def _execute_after(order: Order, *before: Ended | None) -> Ended | None:
     """None where a job before has not ended well."""
-    if any(ended is None or ended.exit_code for ended in before):
+    if not all(ended is not None and ended.well for ended in before):
         return None
     return execute(order, still_wanted())
 
@@ -324,7 +328,8 @@ def execute(order: Order, wanted: Callable[[], bool] = lambda: True) -> Ended:
         last = Path(said).read_bytes().decode(errors="replace").strip().splitlines()[-1:]
     except OSError as error:
         raise MachineError(f"job {order.name!r} cannot be run: {error}.") from error
-    return Ended(code, "".join(last) if code else "", started, _now())
+    said_last = "".join(last) if code else ""
+    return Ended(code, said_last, started, _now(), code in order.accepted)
 
 
 def _wait(process: subprocess.Popen[bytes], wanted: Callable[[], bool]) -> int:

@@ -86,7 +86,8 @@ def in_process(jobs: Sequence[Job], orders: Sequence[Order], tell: Callable[...,
     for job, order in zip(jobs, orders, strict=True):
         tell(job.name, "running")
         with contextlib.chdir(order.directory), contextlib.redirect_stdout(io.StringIO()):
-            tell(job.name, Ended(cli._run(list(order.words)), "", "", ""))
+            code = cli._run(list(order.words))
+        tell(job.name, Ended(code, "", "", "", code in order.accepted))
 
 
 def _started(directory: Path, text: str, **how: Any) -> list[str]:
@@ -165,6 +166,7 @@ FIT = "[[job]]\nname='a'\ncommand='fit'\nshards='a'\nmodel='m'\n"
             "wait for each other",
         ),
         (FIT + FIT.replace("name='a'", "name='b'"), "job 'b': "),
+        (FIT + "accept_uncertified = 4\n", "accept_uncertified is 4, wanted true or false"),
         (FIT + "config = 'none.toml'\n", "none.toml: cannot be read as TOML settings"),
     ],
 )
@@ -278,6 +280,18 @@ def test_a_status_file_that_is_none_is_refused_in_a_sentence(tmp_path: Path) -> 
         (tmp_path / "night.status.json").write_text(content)
         with pytest.raises(DataError, match="not a batch's status"):
             _run(tmp_path, MAKE)
+
+
+@pytest.mark.parametrize(("accept", "last"), [("true", "done"), ("false", "skipped")])
+def test_jobs_behind_a_fit_that_stopped_too_early_run_only_if_that_is_accepted(
+    tmp_path: Path, accept: str, last: str
+) -> None:
+    fit = FIT.replace("shards='a'", "shards='train'") + "after='make'\nstage='1'\nmax_epochs=1\n"
+    see = "[[job]]\nname='see'\ncommand='inspect'\npaths='m'\nafter='a'\n"
+    fates = _run(tmp_path, f"{MAKE}{fit}accept_uncertified={accept}\n{see}")
+    assert fates["a"].exit_code == 4
+    assert "the tolerance was certified" in fates["a"].sentence
+    assert fates["see"].state == last
 
 
 def test_a_job_ended_by_a_signal_is_the_machines_failure() -> None:
