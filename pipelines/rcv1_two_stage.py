@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 
 import streamtron
 
-SITE = "http://www.ai.mit.edu/projects/jmlr/papers/volume5/lewis04a"
+SITE = "http://www.jmlr.org/papers/volume5/lewis04a"
 TRAIN = "lyrl2004_vectors_test_pt0.dat"
 HELD_OUT = "lyrl2004_vectors_train.dat"
 TOPICS = "rcv1-v2.topics.qrels"

@@ -9,8 +9,9 @@ The only module that imports dask, and only where it is used.
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
-import os
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,6 +31,8 @@ PATIENCE = 30.0
 """Seconds to wait for a scheduler to answer, and for its first worker."""
 AHEAD = 2
 """Items under way or finished and not yet asked for, to every thread of the workers."""
+NOTICE = 1.0
+"""Seconds, about, until a worker is killed that is in the midst of a task that nobody wants."""
 LARGE = "1 GiB"
 """What travels with a task, a model say, may be so large before Dask warns."""
 
@@ -248,6 +251,7 @@ class Workers:
     def _abandon(self, futures: Sequence[Future]) -> None:
         """A running task cannot be interrupted: it is left alone, or its worker is ended."""
         if self._cluster is not None:
+            self._cluster.sync(_end_now, self._cluster)
             self._cluster.close()
         elif self.client.status == "running":
             self.client.cancel(list(futures))
@@ -309,6 +313,12 @@ def still_wanted() -> Callable[[], bool]:
     return wanted
 
 
+async def _end_now(cluster: LocalCluster) -> None:
+    """End worker processes in the midst of their tasks: a signal is obeyed within two seconds."""
+    ends = (nanny.close(timeout=NOTICE) for nanny in cluster.workers.values())
+    await asyncio.gather(*ends, return_exceptions=True)
+
+
 # Getting there -----------------------------------------------------------------------------------
 
 
@@ -354,26 +364,36 @@ def _local(workers: int, limit: int, dashboard: str | None, loud: bool) -> Local
 def _client(to: LocalCluster | str | None, patience: float) -> Client:
     from distributed import Client
 
-    where: dict[str, Any] = {"address": to}
     if isinstance(to, str) and "://" not in to:
-        if not os.path.isfile(to):
-            raise SettingsError(
-                f"--scheduler {to}: neither an address (tcp://host:8786) nor a scheduler file "
-                "that is there."
-            )
-        where = {"scheduler_file": to}
+        to = _address_in(to)
     try:
-        return Client(**where, timeout=patience, set_as_default=False)
+        return Client(to, timeout=patience, set_as_default=False)
     except (OSError, TimeoutError) as error:
         raise MachineError(
             f"{to}: no scheduler answered within {patience:g} s ({_words(error)}). Start one with "
             "dask scheduler, or let --workers start its own."
         ) from error
-    except (ValueError, KeyError, ImportError, AssertionError) as error:
+    except (ValueError, ImportError) as error:
         raise SettingsError(
-            f"--scheduler {to}: not an address that dask knows, nor a scheduler file "
-            f"({_words(error)}). Give tcp://host:8786, or the file of dask scheduler "
-            "--scheduler-file."
+            f"--scheduler {to}: not an address that dask knows ({_words(error)}). Give "
+            "tcp://host:8786, or the file of dask scheduler --scheduler-file."
+        ) from error
+
+
+def _address_in(file: str) -> str:
+    """The address that a scheduler file gives."""
+    try:
+        with open(file, encoding="utf-8") as content:
+            return str(json.load(content)["address"])
+    except OSError as error:
+        raise SettingsError(
+            f"--scheduler {file}: neither an address (tcp://host:8786) nor a scheduler file that "
+            f"can be read ({error.strerror})."
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise SettingsError(
+            f"--scheduler {file}: not a scheduler file. Give one that dask scheduler "
+            "--scheduler-file has written."
         ) from error
 
 

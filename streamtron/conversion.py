@@ -32,10 +32,10 @@ from streamtron.shards.convert import (
     Written,
     check_rows_per_shard,
     label_type_of,
-    new_shards,
     write_shards,
 )
 from streamtron.shards.convert import convert as convert_pieces
+from streamtron.shards.new_shards import new_shards
 from streamtron.shards.piece import Piece, cut_piece
 from streamtron.spread import Spread
 

@@ -16,6 +16,7 @@ import dask
 import numpy as np
 import pytest
 
+from streamtron import cli
 from streamtron.cluster import Workers, connect
 from streamtron.config import Machine, Settings
 from streamtron.conversion import convert
@@ -89,8 +90,10 @@ class _process:
         return self.process
 
     def __exit__(self, *_: object) -> None:
-        self.process.terminate()
-        self.process.communicate(timeout=30)
+        self.process.kill()  # a worker would wait for a task that never ends
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self.process.wait()
 
 
 def _said(process: subprocess.Popen[str], words: str) -> str:
@@ -234,6 +237,7 @@ def _dies_once(item: int, directory: str) -> Iterator[int]:
     yield 10 * item
 
 
+@pytest.mark.slow
 def test_a_task_that_kills_every_worker_is_a_sentence(guest: Workers) -> None:
     with pytest.raises(MachineError, match=r"_dies-.*workers died one after the other"):
         list(guest(_dies, ["a"]))
@@ -244,6 +248,42 @@ def _dies(_: str) -> Iterator[int]:
     yield 0
 
 
+def test_a_failure_or_a_signal_ends_our_own_workers_and_leaves_nothing_half_written(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "bad.svm").write_text("1 1:x\n")
+    with connect(1) as workers:
+        with pytest.raises(DataError):
+            convert(tmp_path / "bad.svm", tmp_path / "out", to="parquet", spread=workers)
+        with pytest.raises(MachineError, match="gone since an error before"):
+            list(workers(_waits_once, ["a"], str(tmp_path)))
+    made = tmp_path / "made"
+    words = ["generate", made, "--rows", "30000000", "--workers", "1"]
+    with _process(sys.executable, "-m", "streamtron.cli", *words) as process:
+        _until(lambda: made.is_dir() and any(made.iterdir()))
+        process.terminate()
+        said, _ = process.communicate()
+        assert process.returncode == 143
+        assert said == "stopped by SIGTERM; nothing half-written is left.\n"
+    assert list(made.iterdir()) == []
+
+
+def test_the_commands_do_with_workers_what_they_do_without(
+    corpus: Path, model: LinearModel, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model.save(tmp_path / "model")
+    said = []
+    for name, where in (("one", []), ("many", ["--workers", "1"])):
+        words = ["predict", str(tmp_path / "model"), str(corpus), "-o", str(tmp_path / name)]
+        assert cli._run([*words, *where]) == 0
+        said.append(capfd.readouterr())
+    assert (tmp_path / "many").read_bytes() == (tmp_path / "one").read_bytes()
+    assert said[0] == said[1]
+    assert cli._run([*words, "--workers", "1", "--scheduler", "tcp://127.0.0.1:1"]) == 2
+    assert capfd.readouterr().err.startswith("workers and a scheduler: give one of them")
+
+
+@pytest.mark.slow
 def test_a_task_that_takes_more_than_its_workers_memory_is_a_sentence(tmp_path: Path) -> None:
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
@@ -267,7 +307,7 @@ def _hungry(size: int) -> Iterator[int]:
         ({"workers": 0}, "wanted at least 1"),
         ({"scheduler": "no-such-file.json"}, "neither an address"),
         ({"scheduler": "gopher://127.0.0.1:1"}, "not an address that dask knows"),
-        ({"scheduler": __file__}, "nor a scheduler file"),
+        ({"scheduler": __file__}, "not a scheduler file"),
     ],
 )
 def test_what_cannot_be_a_cluster_is_refused(asked: dict[str, Any], sentence: str) -> None:
@@ -337,6 +377,7 @@ def test_a_scheduler_without_workers_is_a_sentence(scheduler: str) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_worker_with_another_version_is_a_sentence(scheduler: str, tmp_path: Path) -> None:
     other = tmp_path / "streamtron-99.0.dist-info"
     other.mkdir()
@@ -350,6 +391,7 @@ def test_a_worker_with_another_version_is_a_sentence(scheduler: str, tmp_path: P
         pass
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_goes_away_is_a_sentence(tmp_path: Path) -> None:
     file = tmp_path / "scheduler.json"
     words = [BIN / "dask", "scheduler", *LOCAL]

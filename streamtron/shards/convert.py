@@ -8,15 +8,13 @@ memory is one row group (or one longer row).
 from __future__ import annotations
 
 import os
-import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +23,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from streamtron.chunk import Label
-from streamtron.errors import DataError, MachineError, SettingsError
+from streamtron.errors import DataError, SettingsError
+from streamtron.shards.new_shards import disk, flush, new_shards
 from streamtron.shards.piece import Piece, cut_piece
 
 Format = Literal["libsvm", "parquet"]
@@ -146,7 +145,7 @@ def write_shards(
         attempt = f"{path}.{secrets.token_hex(4)}"
         try:
             written = write(attempt, (piece for _, piece in numbered), style)
-            with _disk(path):
+            with disk(path):
                 os.replace(attempt, path)
         finally:
             Path(attempt).unlink(missing_ok=True)
@@ -176,14 +175,14 @@ def write_parquet_shard(path: str, pieces: Iterable[Piece], style: ShardStyle) -
     DataError, MachineError : as ``convert``.
     """
     rows = nonzeros = 0
-    with _disk(path), open(path, "wb") as file:
+    with disk(path), open(path, "wb") as file:
         with pq.ParquetWriter(
             file, _schema(style), compression="zstd", write_page_checksum=True
         ) as writer:
             for group in _groups(pieces, style):
                 writer.write_table(_table(group, style), row_group_size=GROUP_ROWS)
                 rows, nonzeros = rows + len(group.codes), nonzeros + len(group.indices)
-        return Written(rows, nonzeros, _flush(file))
+        return Written(rows, nonzeros, flush(file))
 
 
 def write_libsvm_shard(path: str, pieces: Iterable[Piece], style: ShardStyle) -> Written:
@@ -194,12 +193,12 @@ def write_libsvm_shard(path: str, pieces: Iterable[Piece], style: ShardStyle) ->
     DataError, MachineError : as ``convert``; a string as label.
     """
     rows = nonzeros = 0
-    with _disk(path), open(path, "wb") as file:
+    with disk(path), open(path, "wb") as file:
         for group in _groups(pieces, style):
             file.write(_text(group, style))
             file.write(b"\n")
             rows, nonzeros = rows + len(group.codes), nonzeros + len(group.indices)
-        return Written(rows, nonzeros, _flush(file))
+        return Written(rows, nonzeros, flush(file))
 
 
 def _schema(style: ShardStyle) -> pa.Schema:
@@ -402,95 +401,3 @@ def _place_among(pieces: list[Piece], row: int) -> str:
             return piece.place(row)
         row -= len(piece.codes)
     raise IndexError(row)
-
-
-# All shards or none -----------------------------------------------------------------------------
-
-
-@contextmanager
-def new_shards(destination: str, ending: str, overwrite: bool) -> Iterator[Callable[[int], str]]:
-    """A directory to which shards are added together, when the ``with`` block ends well.
-
-    Gives the function from a shard's number to the path to write it at: a hidden file, which
-    readers ignore. At the end all of them are renamed to ``part-00000.<ending>``, …, shards of an
-    earlier conversion are removed if ``overwrite``; if the block raises, the hidden ones are.
-
-    Raises
-    ------
-    SettingsError : the directory holds files, or with ``overwrite`` files other than ``part-*``.
-    MachineError : it cannot be written.
-    """
-    directory = Path(destination)
-    with _disk(destination):
-        directory.mkdir(parents=True, exist_ok=True)
-        old = _old_shards(directory, overwrite)
-    hidden: dict[Path, Path] = {}
-
-    def shard_path(number: int) -> str:
-        final = directory / f"part-{number:05d}.{ending}"
-        partial_file = directory / f".{final.name}.partial"
-        hidden[partial_file] = final
-        return str(partial_file)
-
-    try:
-        yield shard_path
-        with _disk(destination):
-            for path in set(old) - set(hidden.values()):
-                path.unlink()
-            for path, final in hidden.items():
-                path.replace(final)
-            _flush_directory(directory)
-    finally:
-        for path in _left_behind(directory):
-            path.unlink(missing_ok=True)
-
-
-def _left_behind(directory: Path) -> list[Path]:
-    """Hidden files of a conversion that is under way, or was killed."""
-    return [path for path in directory.iterdir() if re.match(r"\.part-.*\.partial", path.name)]
-
-
-def _old_shards(directory: Path, overwrite: bool) -> list[Path]:
-    there = sorted(directory.iterdir())
-    old = [path for path in there if re.fullmatch(r"part-\d+\.(svm|parquet)", path.name)]
-    # What a killed conversion left behind is overwritten by number, or cleared away here.
-    left = _left_behind(directory)
-    if foreign := [path.name for path in there if path not in old and path not in left]:
-        raise SettingsError(
-            f"{directory}: not empty, holds {foreign[0]!r}. Give a new or an empty directory."
-        )
-    if old and not overwrite:
-        raise SettingsError(
-            f"{directory}: not empty, holds {len(old)} shards from {old[0].name!r} on. Give a new "
-            "directory, or say that they may be overwritten."
-        )
-    for path in left:
-        path.unlink()
-    return old
-
-
-def _flush(file: BinaryIO) -> int:
-    """Force a file to the disk; its size in bytes."""
-    file.flush()
-    os.fsync(file.fileno())
-    return file.tell()
-
-
-def _flush_directory(directory: Path) -> None:
-    """Force the renames to the disk."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _disk(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise MachineError(
-            f"{path}: cannot be written ({reason}). Make room or choose another."
-        ) from error

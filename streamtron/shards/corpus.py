@@ -27,9 +27,9 @@ from streamtron.shards.convert import (
     Format,
     ShardStyle,
     Written,
-    new_shards,
     write_shards,
 )
+from streamtron.shards.new_shards import new_shards
 from streamtron.shards.piece import Piece, cut_piece
 from streamtron.spread import Spread, in_turn
 
