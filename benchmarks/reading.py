@@ -27,6 +27,7 @@ from streamtron.chunk import Chunk
 from streamtron.errors import StreamtronError
 from streamtron.shards import Reading, ShardSource, open_shards
 from streamtron.shards.libsvm import LibsvmReader
+from streamtron.shards.prefetch import cores
 from streamtron.training import order
 from streamtron.training.dual import Dual, Rule
 from streamtron.training.frozen import Frozen
@@ -52,10 +53,10 @@ def timed() -> Iterator[Callable[[], float]]:
 # --- text ---
 
 
-def parse_ours(path: str) -> float:
+def parse_ours(path: str, threads: int) -> float:
     """Every piece of the file, parsed and checked."""
     with timed() as seconds:
-        for _ in LibsvmReader(path, Path(path).name, Reading()).pieces():
+        for _ in LibsvmReader(path, Path(path).name, Reading(), threads=threads).pieces():
             pass
     return seconds()
 
@@ -99,7 +100,10 @@ def parse_vowpal(path: str) -> float:
 
 def parsers(path: str, vowpal_text: str | None) -> dict[str, Contender]:
     """All whose library is installed."""
-    found: dict[str, Contender] = {"streamtron": lambda: parse_ours(path)}
+    found: dict[str, Contender] = {
+        "streamtron": lambda: parse_ours(path, 1),
+        "streamtron, all threads": lambda: parse_ours(path, cores()),
+    }
     if peers.available("xgboost"):
         found["XGBoost, 1 thread"] = lambda: parse_xgboost(path, 1)
         found["XGBoost, all threads"] = lambda: parse_xgboost(path, 0)

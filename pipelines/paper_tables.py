@@ -124,7 +124,7 @@ def geometric_margin(outcome: Any, directional: float, rho: float) -> float:
     if rho == 0:
         return directional
     certificate = outcome.report["certificate"]
-    length = certificate["upper_bound"] * float(outcome.counts.sum(dtype="int64"))
+    length = certificate["upper_bound"] * float(outcome.counts[0].total())
     bias_weight = outcome.model.bias / (rho * certificate["scale"])
     return directional / math.sqrt(1.0 - (bias_weight / length) ** 2)
 

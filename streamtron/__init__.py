@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from streamtron.proof import certify
     from streamtron.scoring import evaluate, predict
     from streamtron.shards.corpus import generate
+    from streamtron.sweeping import sweep
 
     __version__: str
 
@@ -43,6 +44,7 @@ _HOME = {
     "load": ("foreign", "load_any"),
     "predict": ("scoring", "predict"),
     "run": ("fitting", "run"),
+    "sweep": ("sweeping", "sweep"),
 }
 """Public name → (module, its name there)."""
 
@@ -62,6 +64,7 @@ __all__ = [
     "load",
     "predict",
     "run",
+    "sweep",
 ]
 
 

@@ -11,19 +11,22 @@ import math
 import os
 import signal
 import sys
-import time
+import threading
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import click
 
 from streamtron import options
+from streamtron.candidates import candidates_of
+from streamtron.config import METRICS
 from streamtron.errors import DataError, MachineError, SettingsError, StreamtronError
+from streamtron.interruption import Signalled, signals
 from streamtron.options import (
+    candidate_options,
     cluster_options,
     json_option,
     machine_options,
@@ -43,8 +46,6 @@ if TYPE_CHECKING:
 
 STOPPED = 4
 BROKEN_PIPE = 128 + signal.SIGPIPE
-REPEATED = 2.0
-"""Seconds in which a second signal is taken for the first one."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -63,12 +64,13 @@ def streamtron() -> None:
 @click.option("--report", type=click.Path(dir_okay=False), help="Write a JSON report there.")
 @click.option("--witness", type=click.Path(dir_okay=False), help="Write the row counts there.")
 @click.option("--config", type=click.Path(), help="Settings from TOML; options given here win.")
+@options.run_options
 @setting_options()
 @machine_options
 @verbose_option
 def fit(
     shards: tuple[str, ...], model: str, report: str | None, witness: str | None,
-    config: str | None, **given: Any,
+    config: str | None, resume: bool, overwrite: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Train on SHARDS (files, directories, globs) and write a certified model.
 
@@ -87,13 +89,90 @@ def fit(
     with progress(verbose=_verbose()) as listen:
         outcome = run(
             shards, settings, model=model, report=report, witness=witness, machine=machine,
-            listen=listen,
+            resume=resume, overwrite=overwrite, listen=listen,
         )  # fmt: skip
-    cache = machine.cache_dir or os.path.join(run_directory(model), "cache")
+    cache = machine.cache_dir or os.path.join(machine.run_dir or run_directory(model), "cache")
     _say(fit_summary(outcome.report, model, cache, directory_bytes(cache)))
     if outcome.exit_code == STOPPED:
         click.echo(not_certified(outcome.report, model), err=True)
     return outcome.exit_code
+
+
+@streamtron.command(short_help="Fit many settings, keep what does best on other rows.")
+@shards_argument
+@click.option(
+    "--valid", multiple=True, type=click.Path(),
+    help="Shards to measure on; can be given again. Without it: folds of SHARDS.",
+)  # fmt: skip
+@click.option(
+    "--folds", type=int,
+    help="Without --valid: fit so many times, each time without other shards [5].",
+)  # fmt: skip
+@click.option("--random", type=int, help="Draw so many candidates [all combinations].")
+@click.option(
+    "--halving", is_flag=True,
+    help="All candidates to a loose tolerance, the better half to a tighter one, and so on.",
+)  # fmt: skip
+@click.option("--metric", default="accuracy", show_default=True, type=click.Choice(METRICS),
+              help="What the best is best in; of equals the smaller C is taken.")  # fmt: skip
+@click.option("--table", type=click.Path(dir_okay=False), help="Write it as .csv or .parquet.")
+@click.option("--plot", type=click.Path(dir_okay=False),
+              help="Draw the metric against C as .png or .svg.")  # fmt: skip
+@click.option("--model", type=click.Path(dir_okay=False), help="Write the best there, as fit does.")
+@click.option("--report", type=click.Path(dir_okay=False), help="The best one's JSON report.")
+@click.option("--witness", type=click.Path(dir_okay=False), help="The best one's row counts.")
+@click.option("--overwrite", is_flag=True, help="Replace the run that --model has already.")
+@click.option("--config", type=click.Path(), help="Settings from TOML; options given here win.")
+@candidate_options
+@machine_options
+@verbose_option
+def sweep(
+    shards: tuple[str, ...], valid: tuple[str, ...], folds: int | None, random: int | None,
+    halving: bool, metric: str, table: str | None, plot: str | None, model: str | None,
+    report: str | None, witness: str | None, overwrite: bool, config: str | None, **given: Any,
+) -> int:  # fmt: skip
+    """Fit all combinations of --C (or --delta) and --rho on SHARDS, measure them on --valid, and
+    write the best as --model.
+
+    The model is the one that fit writes with the same settings. The exit code is 0 if the best is
+    certified, whatever became of the others, and 4 if it is not; the table says how each ended.
+    """
+    wanted, machine = split(given)
+    values = {name: wanted.pop(name) for name in options.LISTS if name in wanted}
+    candidates = candidates_of(settings_of(wanted, config), values, random)
+    for path in filter(None, (table, plot, model, report, witness)):
+        _check_writable(path)
+    from streamtron.fitting import run_directory
+    from streamtron.inspection import directory_bytes
+    from streamtron.plot import check_plot, plot_sweep
+    from streamtron.progress import progress
+    from streamtron.summary import best_not_certified, not_certified, place_lines, sweep_summary
+    from streamtron.sweeping import run_sweep
+    from streamtron.trials import check_table, write_table
+
+    if table:
+        check_table(table)
+    if plot:
+        check_plot(plot)
+    with progress(verbose=_verbose()) as listen:
+        found = run_sweep(
+            shards, candidates, valid=valid or None, folds=folds, halving=halving, metric=metric,
+            model=model, report=report, witness=witness, machine=machine, overwrite=overwrite,
+            listen=listen,
+        )  # fmt: skip
+    rows, proven = found.rows(), found.report
+    if table:
+        write_table(table, rows)
+    if plot:
+        plot_sweep(plot, rows, metric)
+    _say(sweep_summary(rows, metric, proven))
+    if model:
+        cache = machine.cache_dir or os.path.join(run_directory(model), "cache")
+        _say(place_lines(model, cache, directory_bytes(cache)))
+    if found.exit_code == STOPPED:
+        stopped = not_certified(proven, model) if proven and model else best_not_certified(rows)
+        click.echo(stopped, err=True)
+    return found.exit_code
 
 
 @streamtron.command(short_help="Label and decision of every row.")
@@ -101,14 +180,18 @@ def fit(
 @shards_argument
 @click.option(
     "-o", "--output", required=True, type=click.Path(),
-    help="File of label<TAB>decision lines; Parquet if it ends with .parquet; - for stdout.",
+    help="Lines of label and decisions with tabs; Parquet if it ends with .parquet; - for stdout.",
 )  # fmt: skip
 @workers_memory_option
 @cluster_options
 @verbose_option
 def predict(model: str, shards: tuple[str, ...], output: str, **where: Any) -> None:
     """One row out per row of SHARDS, in the same order: label and decision. Labels in SHARDS are
-    optional."""
+    optional.
+
+    Of many classes: the label (with --multilabel all labels, commas in between), then one decision
+    a class in the order of the classes; in Parquet label or labels, and the list decisions.
+    """
     from streamtron.foreign import load_any
     from streamtron.scoring import write_predictions
 
@@ -128,20 +211,30 @@ def predict(model: str, shards: tuple[str, ...], output: str, **where: Any) -> N
 @streamtron.command(short_help="Accuracy, ROC AUC, … on labelled shards.")
 @click.argument("model", type=click.Path())
 @shards_argument
+@click.option(
+    "--ranking/--no-ranking", default=True, show_default=True,
+    help="ROC AUC and average precision, for which every decision is sorted.",
+)  # fmt: skip
 @json_option
 @workers_memory_option
 @cluster_options
 @verbose_option
-def evaluate(model: str, shards: tuple[str, ...], as_json: bool, **where: Any) -> None:
+def evaluate(
+    model: str, shards: tuple[str, ...], ranking: bool, as_json: bool, **where: Any
+) -> None:
     """How well a model's decisions meet the labels of SHARDS: accuracy, precision, recall, F1, ROC
-    AUC, average precision."""
+    AUC, average precision.
+
+    Of many classes: these for each class, and their micro and macro means; accuracy is the share of
+    rows all whose labels are right.
+    """
     from streamtron.foreign import load_any
     from streamtron.scoring import evaluate as evaluate_shards
     from streamtron.summary import evaluation_lines
 
     loaded = load_any(model)
     with _spread(**where) as spread:
-        metrics = evaluate_shards(loaded, shards, spread=spread).to_dict()
+        metrics = evaluate_shards(loaded, shards, ranking=ranking, spread=spread).to_dict()
     _print(metrics, evaluation_lines, as_json)
 
 
@@ -207,7 +300,7 @@ def inspect(paths: tuple[str, ...], plan: bool, as_json: bool, **given: Any) -> 
 @click.option("--format", "format_", required=True, type=click.Choice(["libsvm", "parquet"]))
 @click.option("--rows-per-shard", type=click.IntRange(min=1), default=1 << 17, show_default=True)
 @click.option("--overwrite", is_flag=True, help="Replace the shards of an earlier conversion.")
-@setting_options(*options.READING[:-1])
+@setting_options(*options.READING[:-2])
 @workers_memory_option
 @cluster_options
 @verbose_option
@@ -454,49 +547,22 @@ def _cache_of(path: str) -> str:
 # --- the process ---------------------------------------------------------------------------------
 
 
-class _Signalled(BaseException):
-    """SIGINT or SIGTERM has arrived."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-@contextmanager
-def _signals() -> Iterator[None]:
-    """Signals end what is under way as an error does: files half-written are cleared away."""
-    last = -math.inf
-
-    def stop(number: int, _: FrameType | None) -> None:
-        nonlocal last
-        before, last = last, time.monotonic()
-        if last - before > REPEATED:  # shells and supervisors often send it twice
-            raise _Signalled(number)
-
-    old = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-
-
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and leave the process with its exit code."""
     for stream in (sys.stdout, sys.stderr):
         cast(Any, stream).reconfigure(errors="replace")  # a terminal without ρ shows ?
     code = _run(list(sys.argv[1:] if arguments is None else arguments))
-    prefetch = sys.modules.get("streamtron.shards.prefetch")
-    if prefetch is not None and prefetch.reading_threads():
+    if any(thread.name.startswith("streamtron-") for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)  # a reading hangs in a store, and leaving in order would wait for it
+        os._exit(code)  # a store hangs, a learner is at work: leaving in order would wait for them
     sys.exit(code)
 
 
 def _run(arguments: list[str]) -> int:
     verbose: dict[str, Any] = {}
     try:
-        with _signals():
+        with signals():
             context = streamtron.make_context("streamtron", arguments)
             verbose = context.meta  # shared with the command's own context
             with context:
@@ -511,7 +577,7 @@ def _run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
         return BROKEN_PIPE
     except BaseException as error:
-        if verbose.get("verbose") and not isinstance(error, _Signalled):
+        if verbose.get("verbose") and not isinstance(error, Signalled):
             traceback.print_exc()
         return _complain(*_sentence(error))
 
@@ -526,7 +592,7 @@ def _sentence(error: BaseException) -> tuple[str, int]:
     """What to say of an error, and the exit code."""
     if isinstance(error, StreamtronError):
         return str(error), error.exit_code
-    if isinstance(error, _Signalled):
+    if isinstance(error, Signalled):
         name = signal.Signals(error.number).name
         return f"stopped by {name}; nothing half-written is left.", 128 + error.number
     if isinstance(error, OSError):

@@ -20,6 +20,7 @@ from streamtron.errors import SettingsError
 Variant = Literal["length", "steps"]
 Order = Literal["random", "sequential"]
 Unlearn = Literal["unlearn"]
+OnBadShard = Literal["error", "skip"]
 
 SKLEARN_NAMES = {
     "intercept_scaling": "rho",
@@ -30,6 +31,9 @@ SKLEARN_NAMES = {
     "class_weight": "class_weight",
 }
 """scikit-learn's name → ours."""
+
+METRICS = ("accuracy", "precision", "recall", "f1", "roc_auc", "average_precision")
+"""What a sweep can choose by; see ``evaluation.Evaluation``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,10 @@ class Settings:
         epoch, every stage run to convergence, tol 0, no epoch limit).
     index_base : number of the first column in text: ``"auto"``, 0 or 1.
     weights_in_label : text labels are written ``label:weight``.
+    multiclass : any number of labels, one a row: a classifier for each, against the rest. Labels in
+        text may be names.
+    multilabel : a row may have several labels or none: ``1,5,7`` in text, a list in Parquet and
+        Arrow. Labels in text may be names.
     label, weight, values : column names in Parquet and Arrow; None = the usual names.
     features : names of the columns that hold the features, or patterns for columns of numbers; a
         string is taken apart at its commas.
@@ -65,6 +73,8 @@ class Settings:
     hash_seed : seed of that hash, 0 … 2³²-1.
     vocabulary : or else they have their columns from this file, one name a line.
     allow_duplicate : let two shards have the same content.
+    on_bad_shard : ``"skip"`` leaves shards out that cannot be read as data, whole, and lists them;
+        ``"error"`` ends the run. What the disk or the network refuses always ends it.
 
     Raises
     ------
@@ -94,6 +104,8 @@ class Settings:
     faithful: bool = False
     index_base: Literal["auto", 0, 1] = "auto"
     weights_in_label: bool = False
+    multiclass: bool = False
+    multilabel: bool = False
     label: str | None = None
     weight: str | None = None
     features: tuple[str, ...] | None = None
@@ -102,6 +114,7 @@ class Settings:
     hash_seed: int = 0
     vocabulary: str | None = None
     allow_duplicate: bool = False
+    on_bad_shard: OnBadShard = "error"
 
     def __post_init__(self) -> None:
         for name in ("C", "delta", "rho", "tol"):
@@ -116,6 +129,12 @@ class Settings:
         _need(0 <= self.rho < math.inf, "rho", self.rho, "a finite number ≥ 0 (0 = no bias)")
         _need(self.variant in ("length", "steps"), "variant", self.variant, "length or steps")
         _need(self.order in ("random", "sequential"), "order", self.order, "random or sequential")
+        _need(
+            self.on_bad_shard in ("error", "skip"),
+            "on-bad-shard",
+            self.on_bad_shard,
+            "error or skip",
+        )
         _need(0 <= self.tol < 1, "tol", self.tol, "a relative duality gap, 0 ≤ tol < 1")
         _need(self.max_epochs >= 1, "max-epochs", self.max_epochs, "at least 1")
         _need(self.mini_epochs >= 0, "mini-epochs", self.mini_epochs, "0 or more")
@@ -128,6 +147,15 @@ class Settings:
         _need(self.features is None or all(self.features), "features", self.features, "names")
         if bits is not None and self.vocabulary is not None:
             raise SettingsError("hash-bits and vocabulary both give names their columns: give one.")
+        if self.multiclass and self.multilabel:
+            raise SettingsError(
+                "multiclass is one label a row, multilabel any number of them: give one."
+            )
+        if self.weights_in_label and self.multilabel:
+            raise SettingsError(
+                "weights-in-label reads label:weight, and with multilabel a row may have several "
+                "labels or none: leave it out, or give the weights in a Parquet column, --weight."
+            )
         if isinstance(self.class_weight, Mapping):
             for label, weight in self.class_weight.items():
                 _need(0 < weight < math.inf, f"class-weight of {label}", weight, "above 0, finite")
@@ -198,17 +226,19 @@ class Settings:
                 f"unknown setting {', '.join(unknown)}; known: {', '.join(sorted(known))}."
             )
         plain = dict(values)
-        if isinstance(plain.get("b"), int | float):
-            plain["b"] = [plain["b"]]
-        if plain.get("b") is not None:
-            plain["b"] = tuple(float(value) for value in plain["b"])
-        if isinstance(plain.get("active_set"), str):
-            plain["active_set"] = parse_size(plain["active_set"])
-        if isinstance(plain.get("stage"), int | float):
-            plain["stage"] = str(plain["stage"])
         try:
+            if isinstance(plain.get("b"), int | float):
+                plain["b"] = [plain["b"]]
+            if plain.get("b") is not None:
+                plain["b"] = tuple(float(value) for value in plain["b"])
+            if isinstance(plain.get("active_set"), str):
+                plain["active_set"] = parse_size(plain["active_set"])
+            if isinstance(plain.get("stage"), int | float):
+                plain["stage"] = str(plain["stage"])
             return cls(**plain)
-        except TypeError as error:
+        except SettingsError:
+            raise
+        except (TypeError, ValueError, AttributeError) as error:
             raise SettingsError(f"a setting has a value of the wrong kind: {error}.") from error
 
     @classmethod
@@ -238,10 +268,29 @@ class Machine:
     ----------
     memory : bytes a run may take; None = half of the machine's.
     cache_dir : where the flat copy of the shards is kept; None = in the run directory.
+    threads : that read and train, ≥ 1; None = as many as the machine has cores.
+    run_dir : where a run that writes a model keeps its checkpoints, witness and cache; None =
+        beside the model, ``MODEL.run``.
+    checkpoint_every : seconds ≥ 0 between checkpoints.
+
+    Raises
+    ------
+    SettingsError : fewer than one thread.
     """
 
     memory: int | None = None
     cache_dir: str | None = None
+    threads: int | None = None
+    run_dir: str | None = None
+    checkpoint_every: float = 300.0
+
+    def __post_init__(self) -> None:
+        _need(self.threads is None or self.threads >= 1, "threads", self.threads, "at least 1")
+
+    @property
+    def thread_count(self) -> int:
+        """Threads that read and train."""
+        return self.threads or len(os.sched_getaffinity(0))
 
     @property
     def memory_limit(self) -> int:
@@ -292,6 +341,21 @@ def parse_size(text: str) -> int:
         raise SettingsError(f"size {text!r}: wanted a number with B, kB, MB, GB, MiB or GiB.")
     number, unit, binary = match.groups()
     return int(float(number) * (_BINARY if binary else _UNITS)[unit])
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from a duration as people write it.
+
+    Examples
+    --------
+    >>> parse_duration("5m"), parse_duration("0s"), parse_duration("1.5h"), parse_duration("90")
+    (300.0, 0.0, 5400.0, 90.0)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text.lower())
+    if match is None:
+        raise SettingsError(f"duration {text!r}: wanted a number with s, m or h, as in 5m.")
+    number, unit = match.groups()
+    return float(number) * {"": 1, "s": 1, "m": 60, "h": 3600}[unit]
 
 
 def format_size(size: float) -> str:

@@ -11,7 +11,7 @@ from itertools import accumulate, groupby
 from typing import Literal, NamedTuple
 
 from streamtron.config import Settings
-from streamtron.errors import DataError
+from streamtron.errors import DataError, SettingsError
 from streamtron.fitting import as_paths, reading_of
 from streamtron.scoring import Paths
 from streamtron.shards import (
@@ -27,16 +27,17 @@ from streamtron.shards.convert import (
     ENDINGS,
     ROWS_PER_SHARD,
     Format,
-    LabelType,
+    Labels,
     ShardStyle,
     Written,
     check_rows_per_shard,
-    label_type_of,
+    labels_of,
     write_shards,
 )
 from streamtron.shards.convert import convert as convert_pieces
 from streamtron.shards.new_shards import new_shards
 from streamtron.shards.piece import Piece, cut_piece
+from streamtron.shards.prefetch import ahead
 from streamtron.spread import Spread
 
 
@@ -53,8 +54,9 @@ def convert(
     """Write shards anew in the other format, or in the same one cut otherwise.
 
     Text numbers columns as its source did, or from 1 where that was no text; Parquet always from
-    0. Rows keep their order, labels and weights; names of features become numbers. All shards
-    appear together at the end.
+    0. Rows keep their order, labels and weights; names of features become numbers. With the
+    setting ``multilabel`` labels are lists in Parquet and ``1,5,7`` in text, where a label may be
+    a name (also with ``multiclass``). All shards appear together at the end.
 
     Parameters
     ----------
@@ -85,7 +87,13 @@ def convert(
     found = find_shards(paths)
     reading = settled(found[0], reading_of(settings))
     weights = settings.weight is not None or settings.weights_in_label
-    target = Target(os.fspath(destination), to, weights, rows_per_shard, overwrite)
+    if weights and settings.multilabel and to == "libsvm":
+        raise SettingsError(
+            "libsvm text has no row weights beside several labels: convert to Parquet, or leave "
+            "the weight out."
+        )
+    names = settings.multiclass or settings.multilabel
+    target = Target(os.fspath(destination), to, weights, names, rows_per_shard, overwrite)
     if spread is not None:
         return _convert_on_workers(spread, found, reading, target)
     base = _base(paths, reading, to)
@@ -96,6 +104,7 @@ def convert(
         index_base=base,
         text_base=base if found[0].format == "libsvm" else 1,
         weights=weights,
+        names=names,
         rows_per_shard=rows_per_shard,
         overwrite=overwrite,
     )
@@ -103,7 +112,7 @@ def convert(
 
 def _pieces(shards: Iterable[ShardFile], reading: Reading) -> Iterator[Piece]:
     for shard in shards:
-        yield from open_reader(shard, reading).pieces()
+        yield from ahead(open_reader(shard, reading).pieces)
 
 
 def _base(paths: list[str], reading: Reading, to: Format) -> Literal[0, 1]:
@@ -127,6 +136,8 @@ class Target(NamedTuple):
     directory: str
     to: Format
     weights: bool
+    names: bool
+    """whether text may have strings as labels"""
     rows_per_shard: int
     overwrite: bool
 
@@ -136,8 +147,7 @@ class Survey(NamedTuple):
 
     rows: int
     has_column_0: bool
-    label_type: LabelType
-    """of its first row; float without one"""
+    labels: Labels
 
 
 class Stretch(NamedTuple):
@@ -161,11 +171,14 @@ def _convert_on_workers(
     if not sum(rows):
         raise no_rows(shards)
     base = _surveyed_base(surveys, shards, reading, target.to)
+    labels = [known.labels for known in surveys if known.rows]
     style = ShardStyle(
         base,
         base if shards[0].format == "libsvm" else 1,
-        next(known.label_type for known in surveys if known.rows),
+        next((each.type for each in labels if each.type), float),
         target.weights,
+        labels[0].several,
+        target.names,
     )
     reading = replace(reading, index_base=base)
     with new_shards(target.directory, ENDINGS[target.to], target.overwrite) as shard_path:
@@ -183,13 +196,13 @@ def _convert_on_workers(
 
 def survey(shard: ShardFile, reading: Reading) -> Iterator[Survey]:
     """Read a shard for its ``Survey``."""
-    rows, has_column_0, label_type = 0, False, None
+    rows, has_column_0, labels = 0, False, Labels(None, False)
     for piece in open_reader(shard, reading).pieces():
-        rows += len(piece.codes)
+        if labels.type is None and piece.rows:
+            labels = labels_of([piece])
+        rows += piece.rows
         has_column_0 |= bool((piece.indices == 0).any())
-        if label_type is None and len(piece.codes):
-            label_type = label_type_of(piece)
-    yield Survey(rows, has_column_0, label_type or float)
+    yield Survey(rows, has_column_0, labels)
 
 
 def write_stretch(
@@ -202,8 +215,8 @@ def write_stretch(
 
 def _some_rows(pieces: Iterator[Piece], skip: int, rows: int) -> Iterator[Piece]:
     for piece in pieces:
-        start = min(skip, len(piece.codes))
-        stop = min(len(piece.codes), start + rows)
+        start = min(skip, piece.rows)
+        stop = min(piece.rows, start + rows)
         skip, rows = skip - start, rows - (stop - start)
         if stop > start:
             yield cut_piece(piece, start, stop)

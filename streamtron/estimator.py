@@ -5,6 +5,7 @@ Rows in memory go through the very loop that reads shards, so weights are those 
 
 from __future__ import annotations
 
+import copy
 import operator
 import os
 import warnings
@@ -26,11 +27,11 @@ from streamtron.chunk import Label
 from streamtron.config import SKLEARN_NAMES, Machine, Settings
 from streamtron.errors import DataError, SettingsError
 from streamtron.fitting import as_paths, cache_directory, reading_of
+from streamtron.learning import Found, learn, problems, train_together
 from streamtron.memory import check_memory, columns_allowed, memory_needed
-from streamtron.multiclass import Found, learned, problems, together
 from streamtron.shards import MemorySource, open_shards
+from streamtron.training.counts import Counts
 from streamtron.training.learner import Learner
-from streamtron.training.loop import train
 from streamtron.training.past import Past
 
 
@@ -80,7 +81,8 @@ class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     """
 
     _past: list[Past]
-    _counts: list[NDArray[np.int32]]
+    _counts: list[Counts]
+    _rows: int
 
     def __init__(
         self,
@@ -229,11 +231,24 @@ class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 most_labels=2 if known is None else None,
                 most_columns=columns_allowed(settings, machine),
                 allow_duplicate=settings.allow_duplicate,
+                threads=machine.threads,
+                on_bad_shard=settings.on_bad_shard,
             ) as source,
         ):
-            found = learned(source, known, settings, together(settings, machine))
+            several = known is not None and len(known) > 2
+            [learners] = learn(source, [settings.but(multiclass=several)], machine)
             labels = _sorted_labels(source.labels)
+            if len(labels) < 2:
+                raise DataError(
+                    f"all {source.rows} rows have one class, {labels[0]!r}: wanted two. Add shards "
+                    "that hold the other one, or check label."
+                )
+            # of two classes the first label met was the positive one
+            sign = -1.0 if not several and source.labels[0] == labels[0] else 1.0
+            columns = slice(source.index_base or 0, max(source.width, source.index_base or 0))
+            found = [Found.of(one, columns, sign) for one in learners]
             self.n_features_in_ = len(found[0].past.average) - 1
+            self._rows = source.rows or 0
         self.__dict__.pop("feature_names_in_", None)
         return self._conclude(np.array(labels), found, settings)
 
@@ -247,13 +262,16 @@ class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     ) -> Self:
         source = MemorySource(X, codes.astype(np.float64), weights)
         warm = self.warm_start and self._fits(classes, X.shape)
-        found = []
-        # one after another: reading memory again costs nothing, holding the rows K times would
-        for number, learner in enumerate(self._learners(source, codes, classes, weights, settings)):
-            if warm:
+
+        def learners() -> list[Learner]:
+            new = self._learners(source, codes, classes, weights, settings)
+            for number, learner in enumerate(new if warm else ()):
                 self._adopt(learner, number)
-            train(source, [learner], settings)
-            found.append(Found.of(learner, source.rows, slice(0, X.shape[1])))
+            return new
+
+        finished = train_together(source, learners, settings, Machine())
+        found = [Found.of(learner, slice(0, X.shape[1])) for learner in finished]
+        self._rows = X.shape[0]
         return self._conclude(classes, found, settings)
 
     def _learn_more(
@@ -321,11 +339,11 @@ class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         counts = getattr(self, "_counts", None)
         if counts is None or not np.array_equal(classes, self.classes_):
             return False
-        return (len(counts[0]), self.coef_.shape[1]) == shape
+        return (self._rows, self.coef_.shape[1]) == shape
 
     def _adopt(self, learner: Learner, number: int) -> None:
         bias = float(self.intercept_[number]) / self._rho if self._rho > 0.0 else 0.0
-        learner.adopt(self.coef_[number].copy(), bias, self._counts[number].copy())
+        learner.adopt(self.coef_[number].copy(), bias, copy.deepcopy(self._counts[number]))
 
     # --- what is given ---
 

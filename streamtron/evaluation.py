@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from types import TracebackType
 from typing import IO, NamedTuple, Self
 
@@ -93,6 +92,8 @@ class ScoreSpool:
         decision). It decides memory and speed, and of the results only the last digits.
     directory : where the runs go, in one nameless file that vanishes with this object or the
         process; the system's temporary directory if None.
+    ranking : whether ROC AUC and average precision are wanted; without them nothing is kept.
+    file : a file of runs that several spools share, in place of one of its own.
 
     Raises
     ------
@@ -109,7 +110,12 @@ class ScoreSpool:
     """
 
     def __init__(
-        self, limit_rows: int = LIMIT_ROWS, directory: str | os.PathLike[str] | None = None
+        self,
+        limit_rows: int = LIMIT_ROWS,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        ranking: bool = True,
+        file: RunFile | None = None,
     ) -> None:
         if limit_rows < 1:
             raise SettingsError(f"limit_rows: {limit_rows}. Give at least 1.")
@@ -118,7 +124,8 @@ class ScoreSpool:
         self._cases = np.zeros((2, 2))  # [is positive, is predicted positive], summed weights
         self._held: list[tuple[Floats, Floats]] = []  # (decisions, signed weights)
         self._held_rows = 0
-        self._runs = _Runs(directory)
+        self._runs = _Runs(file or RunFile(directory))
+        self._ranked = ranking
 
     def __enter__(self) -> Self:
         return self
@@ -133,9 +140,15 @@ class ScoreSpool:
 
     def close(self) -> None:
         """Give the disk space back."""
-        self._runs.close()
+        self._runs.file.close()
 
-    def add(self, signs: ArrayLike, decisions: ArrayLike, weights: ArrayLike | None = None) -> None:
+    def add(
+        self,
+        signs: ArrayLike,
+        decisions: ArrayLike,
+        weights: ArrayLike | None = None,
+        chosen: NDArray[np.bool_] | None = None,
+    ) -> None:
         """Take in the rows of a chunk.
 
         Parameters
@@ -143,6 +156,8 @@ class ScoreSpool:
         signs : shape (rows,), +1 for the larger class, −1 for the other.
         decisions : shape (rows,), finite.
         weights : shape (rows,), finite and ≥ 0; a row of weight 0 leaves every metric as it is.
+        chosen : shape (rows,), whether a row is predicted positive, where that is not decided by
+            the sign of its decision (of many classes, the highest decision wins).
 
         Raises
         ------
@@ -155,8 +170,10 @@ class ScoreSpool:
         """
         sign, decision, weight = _checked_rows(self._rows, signs, decisions, weights)
         self._rows += len(sign)
-        case = 2 * (sign > 0) + (decision > 0)
+        case = 2 * (sign > 0) + (decision > 0 if chosen is None else chosen)
         self._cases += np.bincount(case, weight, minlength=4).reshape(2, 2)
+        if not self._ranked:
+            return
         kept = weight > 0
         self._held.append((decision[kept], (sign * weight)[kept]))
         self._held_rows += int(np.count_nonzero(kept))
@@ -175,16 +192,14 @@ class ScoreSpool:
             false_positives=fp,
             false_negatives=fn,
             true_negatives=tn,
-            accuracy=_ratio(tp + tn, total),
-            precision=_ratio(tp, tp + fp),
-            recall=_ratio(tp, tp + fn),
-            f1=_ratio(2 * tp, 2 * tp + fp + fn),
+            accuracy=ratio(tp + tn, total),
+            **prf(tp, fp, fn),
             roc_auc=auc,
             average_precision=average_precision,
         )
 
     def _ranking(self, positives: float, negatives: float) -> tuple[float | None, float | None]:
-        if not positives:
+        if not positives or not self._ranked:
             return None, None
         if not negatives:
             return None, 1.0
@@ -203,8 +218,27 @@ class ScoreSpool:
         return np.concatenate(decisions), np.concatenate(weights)
 
 
-def _ratio(part: float, whole: float) -> float | None:
+def ratio(part: float, whole: float) -> float | None:
+    """A share; None if there is nothing to share."""
     return part / whole if whole else None
+
+
+def prf(
+    true_positives: float, false_positives: float, false_negatives: float
+) -> dict[str, float | None]:
+    """Precision, recall and F1 from the weights of the cases; None where 0/0.
+
+    Examples
+    --------
+    >>> prf(3, 1, 2)
+    {'precision': 0.75, 'recall': 0.6, 'f1': 0.6666666666666666}
+    """
+    tp, fp, fn = true_positives, false_positives, false_negatives
+    return {
+        "precision": ratio(tp, tp + fp),
+        "recall": ratio(tp, tp + fn),
+        "f1": ratio(2 * tp, 2 * tp + fp + fn),
+    }
 
 
 class _CheckedRows(NamedTuple):
@@ -291,52 +325,49 @@ def _ranking_of_groups(groups: Iterable[Floats]) -> tuple[float, float]:
     return min(area / (positives * negatives), 1.0), min(precisions / positives, 1.0)
 
 
-class _Runs:
-    """Sorted runs of tied records, one after the other in one temporary file.
+class RunFile:
+    """One nameless temporary file for the sorted runs of a spool, or of several.
 
-    The file is read by explicit calls, not mapped: mapped pages count as this process's memory.
+    It is read by explicit calls, not mapped: mapped pages count as this process's memory.
+
+    Parameters
+    ----------
+    directory : where it is; the system's temporary directory if None. Made when first written to.
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | None) -> None:
+    def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
         self._directory = directory
         self._file: IO[bytes] | None = None
-        self._ends = [0]  # in records; run i is _ends[i] … _ends[i + 1]
+        self._records = 0
 
-    def __len__(self) -> int:
-        return len(self._ends) - 1
+    def append(self, records: Floats) -> tuple[int, int]:
+        """Write records behind all others; where they begin and end.
 
-    def append(self, records: Floats) -> None:
+        Raises
+        ------
+        MachineError
+            The disk takes no more.
+        """
         with self._disk():
             if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115
-            self._file.seek(self._ends[-1] * _RECORD_BYTES)
+            self._file.seek(self._records * _RECORD_BYTES)
             self._file.write(records.tobytes())
             self._file.flush()
-        self._ends.append(self._ends[-1] + len(records))
+        start = self._records
+        self._records += len(records)
+        return start, self._records
 
     def read(self, start: int, stop: int) -> Floats:
+        """Records ``start`` … ``stop - 1``."""
         assert self._file is not None
         with self._disk():
             self._file.seek(start * _RECORD_BYTES)
             data = self._file.read((stop - start) * _RECORD_BYTES)
         return np.frombuffer(data, np.float64).reshape(-1, 3)
 
-    def merged(self, limit_rows: int) -> Iterator[Floats]:
-        """All records in order, in blocks of about ``limit_rows``; a tie is never cut in two.
-
-        What lies up to the lowest end of what is in memory is complete: no run has a decision
-        twice, so nothing unread can tie with it.
-        """
-        block = max(limit_rows // len(self), 1)
-        cursors = [_Cursor(self, *ends, block) for ends in pairwise(self._ends)]
-        while True:
-            ceiling = min(cursor.known_up_to() for cursor in cursors)
-            records = _tied(np.concatenate([cursor.take(ceiling) for cursor in cursors]))
-            if not len(records):
-                return
-            yield records
-
     def close(self) -> None:
+        """Give the disk space back."""
         if self._file is not None:
             self._file.close()
 
@@ -352,18 +383,47 @@ class _Runs:
             ) from error
 
 
+class _Runs:
+    """Sorted runs of tied records in a file."""
+
+    def __init__(self, file: RunFile) -> None:
+        self.file = file
+        self._spans: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    def append(self, records: Floats) -> None:
+        self._spans.append(self.file.append(records))
+
+    def merged(self, limit_rows: int) -> Iterator[Floats]:
+        """All records in order, in blocks of about ``limit_rows``; a tie is never cut in two.
+
+        What lies up to the lowest end of what is in memory is complete: no run has a decision
+        twice, so nothing unread can tie with it.
+        """
+        block = max(limit_rows // len(self), 1)
+        cursors = [_Cursor(self.file, *span, block) for span in self._spans]
+        while True:
+            ceiling = min(cursor.known_up_to() for cursor in cursors)
+            records = _tied(np.concatenate([cursor.take(ceiling) for cursor in cursors]))
+            if not len(records):
+                return
+            yield records
+
+
 class _Cursor:
     """A place in one run, with up to ``block`` records after it in memory."""
 
-    def __init__(self, runs: _Runs, start: int, stop: int, block: int) -> None:
-        self._runs, self._next, self._stop, self._block = runs, start, stop, block
+    def __init__(self, file: RunFile, start: int, stop: int, block: int) -> None:
+        self._file, self._next, self._stop, self._block = file, start, stop, block
         self._held: Floats = np.empty((0, 3))
 
     def known_up_to(self) -> float:
         """Read on if little is left; the last key in memory, infinity if nothing comes after it."""
         if len(self._held) <= self._block // 2 and self._next < self._stop:
             stop = min(self._next + self._block - len(self._held), self._stop)
-            self._held = np.concatenate([self._held, self._runs.read(self._next, stop)])
+            self._held = np.concatenate([self._held, self._file.read(self._next, stop)])
             self._next = stop
         return math.inf if self._next == self._stop else float(self._held[-1, 0])
 

@@ -2,61 +2,30 @@
 
 from __future__ import annotations
 
-import json
-import math
+import logging
 import os
-import resource
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from streamtron import witness as witness_file
-from streamtron.chunk import Label
+from streamtron import interruption
 from streamtron.config import Machine, Settings
-from streamtron.errors import DataError, SettingsError
+from streamtron.errors import SettingsError
 from streamtron.events import Listener, ignore
+from streamtron.learning import learn, several
 from streamtron.memory import check_memory, columns_allowed, memory_needed
 from streamtron.model import LinearModel
-from streamtron.sealed import write_atomically
-from streamtron.shards import Manifest, Reading, ShardSource, open_shards
+from streamtron.outcome import Outcome, conclude, write_outcome
+from streamtron.runs import Checkpoint, Run, Saver, open_run
+from streamtron.shards import Reading, ShardSource, open_shards
 from streamtron.shards.names import load_vocabulary
 from streamtron.training.learner import Learner
-from streamtron.training.loop import train
+from streamtron.training.state import State
 
-EXIT_CODES = {"certified": 0, "converged": 0, "epoch limit": 4, "inseparable": 4}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
-    """What a run came to.
-
-    Parameters
-    ----------
-    model : with its certificate.
-    report : plain values, the report file's content.
-    ending : ``"certified"``, ``"converged"``, ``"epoch limit"``, or ``"inseparable"`` (Δ = 0, and
-        no classifier has a margin above the upper bound, which is next to nothing).
-    counts : int32, shape (rows,): the witness.
-    manifest : what the shards contain.
-    """
-
-    model: LinearModel
-    report: dict[str, Any]
-    ending: str
-    counts: NDArray[np.int32]
-    manifest: Manifest
-
-    @property
-    def exit_code(self) -> int:
-        """0 certified or converged, 4 stopped before the tolerance was certified."""
-        return EXIT_CODES[self.ending]
+_log = logging.getLogger(__name__)
 
 
 def fit(
@@ -112,94 +81,131 @@ def run(
     report: str | os.PathLike[str] | None = None,
     witness: str | os.PathLike[str] | None = None,
     machine: Machine,
+    resume: bool = False,
+    overwrite: bool = False,
     listen: Listener = ignore,
 ) -> Outcome:
     """A fit with everything it leaves behind: model, report, witness, run directory.
 
-    Parameters as in ``fit``; ``report`` and ``witness`` name files to write as well.
+    Parameters
+    ----------
+    report, witness : files to write as well.
+    resume, overwrite : go on with the run that is in the run directory, or begin anew; if neither
+        is said, a run that is there is refused. See ``runs.open_run``.
     """
     began = time.perf_counter()
-    paths = as_paths(shards)
-    check_memory(memory_needed(settings, rows=0, columns=0), machine)
+    kept = None if model is None else machine.run_dir or run_directory(model)
     with (
-        cache_directory(model, machine) as cache,
-        open_shards(
-            paths,
-            reading_of(settings),
-            cache_dir=cache,
-            most_columns=columns_allowed(settings, machine),
-            allow_duplicate=settings.allow_duplicate,
-        ) as source,
+        cache_directory(kept, machine) as cache,
+        _opened(as_paths(shards), settings, machine, cache) as source,
+        ExitStack() as stack,
     ):
-        learner = Learner(settings, source.labels, class_weights(source, settings))
-        train(source, [learner], settings, listen)
-        outcome = _conclude(source, learner, settings, time.perf_counter() - began)
-    if model is not None:
-        directory = Path(run_directory(model))
-        directory.mkdir(parents=True, exist_ok=True)
-        witness_file.save(directory / "witness", outcome.counts, outcome.manifest)
-        outcome.manifest.save(str(directory / "manifest.json"))
-        outcome.model.save(model)
-    if witness is not None:
-        witness_file.save(witness, outcome.counts, outcome.manifest)
-    if report is not None:
-        text = json.dumps(outcome.report, indent=2, allow_nan=False) + "\n"
-        write_atomically(report, [text.encode()])
+        if model is None or kept is None:
+            [learners] = learn(source, [settings], machine, listen)
+        else:
+            stamps = [(shard.name, shard.size, shard.mtime_ns) for shard in source.shards]
+            run = stack.enter_context(
+                open_run(kept, settings, stamps, model, resume=resume, overwrite=overwrite)
+            )
+            saver, state = _saver(run, source, machine, resume)
+            stack.enter_context(interruption.waiting_for_a_border())
+            [learners] = learn(source, [settings], machine, listen, keeper=saver, state=state)
+        outcome = conclude(source, learners, settings, time.perf_counter() - began)
+        write_outcome(outcome, model=model, run=kept, report=report, witness=witness)
     return outcome
 
 
-def _conclude(source: ShardSource, learner: Learner, settings: Settings, seconds: float) -> Outcome:
-    labels = list(source.labels)
-    if len(labels) < 2:
-        raise DataError(
-            f"all {source.rows} rows have the label {labels[0]}: wanted two labels. "
-            "Check --label, or add shards that hold the other one."
-        )
-    if unknown := [label for label in learner.targets.class_weights or () if label not in labels]:
-        raise SettingsError(
-            f"class-weight names the label {unknown[0]}, the data has {labels[0]} and {labels[1]}."
-        )
-    assert learner.certificate is not None
-    assert learner.finished is not None
-    assert source.manifest is not None
-    assert source.index_base is not None
-    turn = 1.0 if _key(labels[0]) > _key(labels[1]) else -1.0
-    base = source.index_base
-    weights = np.zeros(max(source.width - base, 0))
-    found = learner.weights[base : source.width]
-    weights[: len(found)] = turn * found
-    certificate = learner.certificate.to_dict()
-    model = LinearModel(
-        weights=weights,
-        bias=turn * settings.rho * learner.bias,
-        classes=(min(labels, key=_key), max(labels, key=_key)),
-        # the names of the vocabulary are in the contract; the path of its file is not the model's
-        settings=settings.but(vocabulary=None).to_dict(),
-        certificate=certificate,
-        reading={**source.reading.contract(), "index_base": base},
+def run_many(
+    shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    candidates: Sequence[Settings],
+    *,
+    machine: Machine,
+    listen: Listener = ignore,
+    cache_dir: str | None,
+) -> list[Outcome]:
+    """A fit of every candidate, all on the same readings; nothing is written but the cache.
+
+    Parameters
+    ----------
+    candidates : at least one; they may differ in C, delta, rho, tol, class_weight, max_epochs and
+        mini_epochs, and share what decides reading, order and seed.
+    cache_dir : where the flat copy of the shards is kept; None = as ``machine`` says.
+
+    Returns
+    -------
+    list of Outcome, one a candidate, each equal to what ``run`` finds for it alone, but that
+    ``bytes_read`` and ``seconds`` of the report are those of all.
+
+    Raises
+    ------
+    SettingsError : candidates that cannot learn from the same readings.
+    """
+    began = time.perf_counter()
+    _check_alike(candidates)
+    if cache_dir is not None:
+        machine = replace(machine, cache_dir=cache_dir)
+    with (
+        cache_directory(None, machine) as cache,
+        _opened(as_paths(shards), candidates[0], machine, cache) as source,
+    ):
+        found = learn(source, candidates, machine, listen)
+        seconds = time.perf_counter() - began
+        return [
+            conclude(source, learners, settings, seconds, readings=_readings(learners, settings))
+            for learners, settings in zip(found, candidates, strict=True)
+        ]
+
+
+def _readings(learners: Sequence[Learner], settings: Settings) -> float:
+    """What these learners' own run would have read."""
+    first = settings.faithful + (settings.class_weight == "balanced")
+    return float(first + max(learner.readings for learner in learners))
+
+
+OWN = ("C", "delta", "rho", "tol", "class_weight", "max_epochs", "mini_epochs")
+"""Settings that candidates may have each for itself."""
+
+
+def _check_alike(candidates: Sequence[Settings]) -> None:
+    first = candidates[0].to_dict()
+    for other in candidates[1:]:
+        now = other.to_dict()
+        for name in first:
+            if name not in OWN and now[name] != first[name]:
+                raise SettingsError(
+                    f"{name} is {first[name]} in one candidate and {now[name]} in another. "
+                    f"Candidates that share readings may differ in {', '.join(OWN)}."
+                )
+
+
+def _opened(paths: list[str], settings: Settings, machine: Machine, cache: str) -> ShardSource:
+    check_memory(memory_needed(settings, rows=0, columns=0), machine)
+    return open_shards(
+        paths,
+        reading_of(settings),
+        cache_dir=cache,
+        most_labels=None if several(settings) else 2,
+        most_columns=columns_allowed(settings, machine),
+        allow_duplicate=settings.allow_duplicate,
+        threads=machine.threads,
+        on_bad_shard=settings.on_bad_shard,
     )
-    report = {
-        "rows": source.rows,
-        "columns": model.columns,
-        "nonzeros": source.nonzeros,
-        "readings": source.readings,
-        "full_epochs": learner.full_epochs,
-        "seconds": seconds,
-        "bytes_read": source.bytes_read,
-        "peak_rss_bytes": peak_memory(),
-        "settings": settings.to_dict(),
-        "ending": learner.finished,
-        "radius": math.sqrt(learner.sq_radius),
-        "clipped": learner.dual.clipped,
-        "stages": [stage.to_dict() for stage in learner.reports],
-        "certificate": certificate,
-    }
-    counts = learner.counts[: source.rows]
-    return Outcome(model, report, learner.finished, counts, source.manifest)
 
 
-def _key(label: Label) -> Any:
-    return label
+def _saver(
+    run: Run, source: ShardSource, machine: Machine, resume: bool
+) -> tuple[Saver, State | None]:
+    """Who saves the run at its borders, and where to take it up."""
+    before = run.load()
+    if resume and before is None:
+        _log.warning("%s: no checkpoint there; the run starts over.", run.path)
+    if before is not None:
+        source.take_up(before.labels, before.nonzeros_read, before.bytes_read)
+
+    def checkpoint(state: State) -> Checkpoint:
+        return Checkpoint(state, list(source.labels), source.nonzeros_read, source.bytes_read)
+
+    return Saver(run, machine.checkpoint_every, checkpoint), before and before.state
 
 
 # --- what the faces share ---
@@ -226,6 +232,8 @@ def reading_of(settings: Settings, *, labels: str = "required") -> Reading:
         index_base=settings.index_base,
         labels="optional" if labels == "optional" else "required",
         weights_in_label=settings.weights_in_label,
+        multiclass=settings.multiclass,
+        multilabel=settings.multilabel,
         label_column=settings.label,
         weight_column=settings.weight,
         features=settings.features,
@@ -257,56 +265,21 @@ def run_directory(model: str | os.PathLike[str]) -> str:
 
 
 @contextmanager
-def cache_directory(model: str | os.PathLike[str] | None, machine: Machine) -> Iterator[str]:
+def cache_directory(run: str | os.PathLike[str] | None, machine: Machine) -> Iterator[str]:
     """The cache's directory: as given, or in the run directory, or temporary and removed."""
     if machine.cache_dir is not None:
         yield machine.cache_dir
-    elif model is not None:
-        directory = os.path.join(run_directory(model), "cache")
+    elif run is not None:
+        directory = os.path.join(run, "cache")
         try:
             yield directory
         finally:
             with suppress(OSError):  # what holds something stays
                 os.rmdir(directory)
-                os.rmdir(run_directory(model))
+                os.rmdir(run)
     else:
         with tempfile.TemporaryDirectory(prefix="streamtron-") as directory:
             yield directory
 
 
-def class_weights(source: ShardSource, settings: Settings) -> Mapping[Label, float] | None:
-    """Weight of every label: as given, or n / (classes · n_label), counted by row
-    weights, which needs a first reading."""
-    given = settings.class_weight
-    if given is None:
-        return None
-    if isinstance(given, Mapping):
-        return {_as_label(text): weight for text, weight in given.items()}
-    total = np.zeros(0)
-    for chunk in source.chunks():
-        weights = np.ones(len(chunk)) if chunk.weights is None else chunk.weights
-        found = np.zeros(len(source.labels))
-        found[: len(total)] = total
-        np.add.at(found, chunk.codes, weights)
-        total = found
-    return {
-        label: float(total.sum() / (len(total) * weight)) if weight > 0.0 else 1.0
-        for label, weight in zip(source.labels, total, strict=True)
-    }
-
-
-def _as_label(text: Label) -> Label:
-    if isinstance(text, str):
-        try:
-            return float(text)
-        except ValueError:
-            return text
-    return text
-
-
-def peak_memory() -> int:
-    """Peak resident memory of this process so far, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-__all__ = ["Outcome", "fit", "run"]
+__all__ = ["Outcome", "fit", "run", "run_many", "write_outcome"]

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from streamtron.chunk import Label
+from streamtron import witness
+from streamtron.chunk import Chunk, Label
 from streamtron.config import Machine, Settings
 from streamtron.errors import MachineError, SettingsError
 from streamtron.fitting import reading_of
 from streamtron.foreign import load_any
 from streamtron.memory import memory_needed
-from streamtron.model import LinearModel
+from streamtron.model import Direction, LinearModel
 from streamtron.sealed import read_sealed
 from streamtron.shards import Manifest, Reading, open_shards
 from streamtron.summary import label_text
@@ -66,28 +68,49 @@ def inspect(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[
 
 
 def describe_model(model: LinearModel) -> dict[str, Any]:
-    """Width, classes, settings, certificate, reader's contract and the largest weights."""
-    names = _feature_names(model.reading)
-    heaviest = np.argsort(-np.abs(model.weights), kind="stable")[:LARGEST]
-    return {
+    """Width, classes, settings, certificate, reader's contract and the largest weights; of many
+    classes ``learners``, a list with the weights and the certificate of each."""
+    facts = {
         "kind": "model",
+        "classification": model.kind,
         "columns": model.columns,
         "nonzero_weights": int(np.count_nonzero(model.weights)),
-        "bias": model.bias,
         "classes": list(model.classes),
         "settings": dict(model.settings),
         "certificate": None if model.certificate is None else dict(model.certificate),
         "reading": dict(model.reading),
-        "largest_weights": [
-            {
-                "column": int(j) + model.index_base,
-                **({"name": names[j]} if j < len(names) else {}),
-                "weight": float(model.weights[j]),
-            }
-            for j in heaviest
-            if model.weights[j]
-        ],
     }
+    if model.kind == "two classes":
+        [learner] = model.directions()
+        return {
+            **facts, "bias": learner.bias, "largest_weights": _largest(learner.weights, model),
+        }  # fmt: skip
+    return {**facts, "learners": [_learner(each, model) for each in model.directions()]}
+
+
+def _learner(learner: Direction, model: LinearModel) -> dict[str, Any]:
+    return {
+        "label": learner.positive,
+        "nonzero_weights": int(np.count_nonzero(learner.weights)),
+        "bias": learner.bias,
+        "certificate": learner.certificate,
+        "largest_weights": _largest(learner.weights, model),
+    }
+
+
+def _largest(weights: NDArray[np.float64], model: LinearModel) -> list[dict[str, Any]]:
+    """Column, name and weight of the heaviest columns."""
+    names = _feature_names(model.reading)
+    heaviest = np.argsort(-np.abs(weights), kind="stable")[:LARGEST]
+    return [
+        {
+            "column": int(j) + model.index_base,
+            **({"name": names[j]} if j < len(names) else {}),
+            "weight": float(weights[j]),
+        }
+        for j in heaviest
+        if weights[j]
+    ]
 
 
 def _feature_names(reading: Mapping[str, Any]) -> list[str]:
@@ -99,16 +122,16 @@ def _feature_names(reading: Mapping[str, Any]) -> list[str]:
 
 def describe_witness(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The shards a witness speaks of, rows that have a count, and t, the sum of all counts."""
-    content, tensors = read_sealed(path, "witness")
-    counts = [tensor for name, tensor in tensors.items() if name.endswith(".counts")]
+    found = witness.contents(path)
     return {
         "kind": "witness",
         "bytes": os.path.getsize(path),
-        "rows": sum(shard["rows"] for shard in content["shards"]),
-        "support_rows": sum(len(own) for own in counts),
-        "steps": sum(int(own.sum(dtype=np.int64)) for own in counts),
-        "largest_count": max((int(own.max(initial=0)) for own in counts), default=0),
-        "shards": content["shards"],
+        "rows": sum(shard.rows for shard in found.shards),
+        "learners": len(found.counts),
+        "support_rows": sum(len(own) for own in found.counts),
+        "steps": sum(int(own.sum(dtype=np.int64)) for own in found.counts),
+        "largest_count": max((int(own.max(initial=0)) for own in found.counts), default=0),
+        "shards": [shard._asdict() for shard in found.shards],
     }
 
 
@@ -116,27 +139,30 @@ def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The shards a run was fitted on, its witness, and the size of its cache."""
     directory = Path(path)
     manifest = Manifest.load(str(directory / "manifest.json"))
-    witness = directory / "witness"
+    counts = directory / "witness"
     return {
         "kind": "run",
         "rows": manifest.rows,
         "nonzeros": manifest.nonzeros,
         "bytes": manifest.bytes,
-        "witness": str(witness) if witness.is_file() else None,
+        "witness": str(counts) if counts.is_file() else None,
         "cache_bytes": directory_bytes(directory / "cache"),
         "shards": manifest.to_dict()["shards"],
     }
 
 
 def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[str, Any]:
-    """Files, rows, columns, nonzeros, labels, and the memory a fit would need."""
+    """Files, rows, columns, nonzeros, the rows of each label, and the memory a fit would need."""
     with open_shards(list(paths), reading_of(settings, labels="optional"), cache_dir=None,
-                     most_labels=None, allow_duplicate=True) as source:  # fmt: skip
-        counts = np.zeros(1, dtype=np.int64)  # the last one: rows without a label
+                     most_labels=None, allow_duplicate=True,
+                     threads=machine.threads,
+                     on_bad_shard=settings.on_bad_shard) as source:  # fmt: skip
+        counts, unlabelled = np.zeros(0, dtype=np.int64), 0
         for chunk in source.chunks():
-            codes = np.where(chunk.codes < 0, len(source.labels), chunk.codes)
-            found = np.bincount(codes, minlength=len(source.labels) + 1)
-            counts = _grown(counts, len(found)) + found
+            found = np.bincount(chunk.codes[chunk.codes >= 0], minlength=len(source.labels))
+            found[: len(counts)] += counts
+            counts = found
+            unlabelled += _unlabelled(chunk)
         assert source.manifest is not None
         columns = max(source.width - (source.index_base or 0), 0)
         return {
@@ -150,8 +176,9 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
             "bytes": source.manifest.bytes,
             "index_base": source.index_base,
             "labels": _labels(source.labels, counts),
-            "unlabelled_rows": int(counts[-1]),
+            "unlabelled_rows": unlabelled,
             "shards": source.manifest.to_dict()["shards"],
+            "skipped": [shard._asdict() for shard in source.skipped],
             "plan": _plan(settings, machine, source.manifest.rows, columns),
         }
 
@@ -161,14 +188,15 @@ def _features(reading: Reading) -> list[str] | None:
     return None if reading.features is None else list(reading.features)
 
 
-def _grown(counts: np.ndarray[Any, Any], length: int) -> np.ndarray[Any, Any]:
-    """Room for labels met since, before the last entry."""
-    room = np.zeros(length - len(counts), dtype=np.int64)
-    return np.concatenate((counts[:-1], room, counts[-1:]))
+def _unlabelled(chunk: Chunk) -> int:
+    """Rows of a chunk without a label."""
+    if chunk.code_offsets is None:
+        return int(np.count_nonzero(chunk.codes < 0))
+    return int(np.count_nonzero(np.diff(chunk.code_offsets) == 0))
 
 
 def _labels(labels: Sequence[Label], counts: np.ndarray[Any, Any]) -> dict[str, int]:
-    return {label_text(label): int(n) for label, n in zip(labels, counts[:-1], strict=True)}
+    return {label_text(label): int(n) for label, n in zip(labels, counts, strict=True)}
 
 
 def _plan(settings: Settings, machine: Machine, rows: int, columns: int) -> dict[str, Any]:

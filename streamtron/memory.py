@@ -8,11 +8,21 @@ from dataclasses import dataclass
 from streamtron.chunk import BLOCK_NONZEROS
 from streamtron.config import Machine, Settings, format_size
 from streamtron.errors import MachineError
+from streamtron.training.active_set import ROW_BYTES as ACTIVE_ROW_BYTES
 from streamtron.training.order import GROUP
 
-COLUMN_BYTES = 8 * 13
-"""Vectors of float64: the weights, those summed afresh from the counts, the best so far, the
-average, and nine of the solver in memory."""
+LEARNER_BYTES = 8 * 10
+"""A column, for every learner: its weights, those summed afresh from the counts, the best so far,
+the average, those carried while others are watched; and a copy of each for a checkpoint."""
+
+SOLVER_BYTES = 8 * 8
+"""A column, for every learner that is being solved in memory: the solver's vectors."""
+
+COLUMN_BYTES = LEARNER_BYTES + SOLVER_BYTES
+"""A column, for one learner."""
+
+SHARED_ROW_BYTES = 9
+"""A row that all hold, for every learner but the first: its sign and Δ_k²."""
 
 SOLVER_SHARE = 1 / 6
 """What the solver keeps a row held (margins, slacks, costs, counts), beside the active set."""
@@ -29,20 +39,39 @@ class Need:
     size: int
 
 
-def memory_needed(settings: Settings, *, rows: int, columns: int) -> list[Need]:
+def memory_needed(
+    settings: Settings,
+    *,
+    rows: int,
+    columns: int,
+    learners: int = 1,
+    threads: int = 1,
+    shared: bool = True,
+) -> list[Need]:
     """What a fit keeps in memory, item by item, in bytes.
+
+    Parameters
+    ----------
+    learners, threads : side by side; as many learners as threads are being solved at a time.
+    shared : whether all learners hold the same rows, which are then there once.
 
     Examples
     --------
     >>> [need.size for need in memory_needed(Settings(), rows=10**6, columns=10**6)][1:3]
-    [104000000, 4000000]
+    [144000000, 4000000]
     """
+    solving = min(learners, threads)
+    a_column = LEARNER_BYTES * learners + SOLVER_BYTES * solving
+    active = settings.active_set * (1 if shared else learners)
+    if shared:
+        held = min(rows, settings.active_set // ACTIVE_ROW_BYTES)
+        active += SHARED_ROW_BYTES * held * (learners - 1)
     return [
         Need("interpreter and libraries", 130_000_000),
-        Need(f"weights ({COLUMN_BYTES} bytes a column)", COLUMN_BYTES * columns),
-        Need(f"counts ({ROW_BYTES} bytes a row)", ROW_BYTES * rows),
-        Need("active set", settings.active_set),
-        Need("solver's margins and slacks", int(SOLVER_SHARE * settings.active_set)),
+        Need(f"weights ({a_column} bytes a column)", a_column * columns),
+        Need(f"counts ({ROW_BYTES * learners} bytes a row)", ROW_BYTES * learners * rows),
+        Need("active set", active),
+        Need("solver's margins and slacks", int(SOLVER_SHARE * settings.active_set) * solving),
         Need("chunks in flight", 4 * GROUP * BLOCK_NONZEROS * 8),
     ]
 

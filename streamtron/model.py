@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,35 +14,67 @@ from scipy import sparse
 
 from streamtron.chunk import Label, Rows
 from streamtron.errors import DataError, FileDamaged, SettingsError
-from streamtron.sealed import canonical, read_sealed, sealed_bytes, write_atomically, write_sealed
+from streamtron.model_checks import (
+    Kind,
+    checked_bias,
+    checked_certificate,
+    checked_classes,
+    checked_reading,
+    checked_weights,
+    is_int32,
+    plain,
+)
+from streamtron.sealed import read_sealed, sealed_bytes, write_atomically, write_sealed
 
-FORMAT_VERSION = 1
+FORMAT_VERSIONS = {"two classes": 1, "multiclass": 2, "multilabel": 2}
+"""Kind of model → version of its file; that of two classes is as it was before there were more."""
 
 
 class Decisions(NamedTuple):
     """What a model says of a chunk's rows."""
 
     values: NDArray[np.float64]
-    """shape (rows,), w·x + bias"""
+    """shape (rows,), or (rows, K) of a model of many classes: w·x + bias"""
     beyond: int
     """nonzeros in columns beyond the model's width; they weigh 0"""
 
 
+class Direction(NamedTuple):
+    """One learner of a model: what tells one class from the rest."""
+
+    positive: Label
+    """the class where w·x + bias > 0"""
+    weights: NDArray[np.float64]
+    """shape (columns,)"""
+    bias: float
+    certificate: Mapping[str, Any] | None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LinearModel:
-    """A linear classifier of two classes: ``classes[1]`` where w·x + bias > 0, else ``classes[0]``.
+    """A linear classifier of two classes, or of many.
+
+    * **Two classes:** ``classes[1]`` where w·x + bias > 0, else ``classes[0]``.
+    * **Multiclass:** K ≥ 3 classes, each with weights of its own that tell it from the rest; a row
+      is of the class whose decision is highest, of the first among equals.
+    * **Multilabel** (``reading["multilabel"]``): K ≥ 1 classes, and a row has every class whose
+      decision is above 0: all, some or none.
 
     Two models are equal if their files are, byte for byte.
 
     Parameters
     ----------
-    weights : float64, shape (columns,), finite; ``weights[j]`` belongs to the column that the
-        shards number ``j + index_base``. Copied, made read-only, −0 becomes 0.
-    bias : what is added to w·x: ρ w_bias, in the unit of a decision value.
-    classes : (smaller, larger), both numbers, both strings or both booleans.
+    weights : float64, finite, shape (columns,) for two classes, else (K, columns);
+        ``weights[…, j]`` belongs to the column that the shards number ``j + index_base``. Copied,
+        made read-only, −0 becomes 0.
+    bias : what is added to w·x: ρ w_bias, in the unit of a decision value; float64, shape (K,),
+        where there are K rows of weights.
+    classes : in rising order, all numbers, all strings or all booleans; K of them where there are
+        K rows of weights.
     settings : JSON; what changed the model.
     certificate : JSON; what is proven (``directional_margin``, ``primal_margin``, ``upper_bound``,
-        ``relative_duality_gap``, ``rows_scanned`` …); None if nothing is.
+        ``relative_duality_gap``, ``rows_scanned`` …); None if nothing is. Of many classes see
+        ``joint_certificate``.
     reading : JSON; the reader's contract. ``index_base`` (0 or 1) must be there; ``columns`` is
         filled in.
 
@@ -59,30 +90,41 @@ class LinearModel:
     array([ 1.5, -1.5])
     >>> model.predict(np.array([[1.0, 0.0], [0.0, 1.0]]))
     array([ 1., -1.])
+    >>> weights = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
+    >>> many = LinearModel(weights, np.zeros(3), ("a", "b", "c"), {}, None, {"index_base": 1})
+    >>> many.kind, many.predict(np.array([[2.0, 1.0], [-1.0, -1.0]]))
+    ('multiclass', array(['a', 'c'], dtype=object))
     """
 
     weights: NDArray[np.float64]
-    bias: float
-    classes: tuple[Label, Label]
+    bias: float | NDArray[np.float64]
+    classes: tuple[Label, ...]
     settings: Mapping[str, Any] = field(repr=False)
     certificate: Mapping[str, Any] | None
     reading: Mapping[str, Any] = field(repr=False)
 
     def __post_init__(self) -> None:
-        weights = _checked_weights(self.weights)
+        weights = checked_weights(self.weights)
         settle = object.__setattr__
         settle(self, "weights", weights)
-        settle(self, "bias", _checked_number("bias", self.bias))
-        settle(self, "classes", _checked_classes(self.classes))
-        settle(self, "settings", _plain("settings", self.settings))
+        settle(self, "bias", checked_bias(self.bias, weights))
+        settle(self, "settings", plain("settings", self.settings))
+        settle(self, "reading", checked_reading(self.reading, weights))
+        settle(self, "classes", checked_classes(self.classes, self.kind, weights))
         if self.certificate is not None:
-            settle(self, "certificate", _plain("certificate", self.certificate))
-        settle(self, "reading", _checked_reading(self.reading, len(weights)))
+            settle(self, "certificate", checked_certificate(self.certificate, weights))
+
+    @property
+    def kind(self) -> Kind:
+        """``"two classes"``, ``"multiclass"`` or ``"multilabel"``."""
+        if self.weights.ndim == 1:
+            return "two classes"
+        return "multilabel" if self.reading.get("multilabel") else "multiclass"
 
     @property
     def columns(self) -> int:
         """The model's width: columns that have a weight."""
-        return len(self.weights)
+        return int(self.weights.shape[-1])
 
     @property
     def index_base(self) -> int:
@@ -93,6 +135,16 @@ class LinearModel:
         if not isinstance(other, LinearModel):
             return NotImplemented
         return self.to_bytes() == other.to_bytes()
+
+    def directions(self) -> Iterator[Direction]:
+        """The learners: one for two classes, else one a class, in the order of ``classes``."""
+        if self.weights.ndim == 1:
+            yield Direction(self.classes[1], self.weights, float(self.bias), self.certificate)
+            return
+        proven = self.certificate["learners"] if self.certificate else [None] * len(self.classes)
+        for k, positive in enumerate(self.classes):
+            weights = np.ascontiguousarray(self.weights[k])
+            yield Direction(positive, weights, float(np.asarray(self.bias)[k]), proven[k])
 
     # --- decisions -------------------------------------------------------------------------------
 
@@ -106,7 +158,8 @@ class LinearModel:
 
         Returns
         -------
-        float64, shape (rows,). The same bits from dense and from sparse X with sorted columns.
+        float64, shape (rows,) for two classes, else (rows, K). The same bits from dense and from
+        sparse X with sorted columns.
 
         Raises
         ------
@@ -123,8 +176,7 @@ class LinearModel:
         rows = sparse.csr_array(matrix)
         if not np.isfinite(rows.data).all():
             raise DataError("X: holds nan or inf. Values must be finite; remove or fill them.")
-        values: NDArray[np.float64] = rows @ self.weights + self.bias
-        return values
+        return self._decided(rows)
 
     def decision_rows(self, rows: Rows) -> Decisions:
         """w·x + bias of a chunk's rows, whose columns are numbered as in the shards.
@@ -155,26 +207,58 @@ class LinearModel:
         known = columns < self.columns
         beyond = len(known) - int(np.count_nonzero(known))
         if beyond == len(known):
-            return Decisions(np.full(len(rows.indptr) - 1, self.bias), beyond)
+            alone = np.full((len(rows.indptr) - 1, *np.shape(self.bias)), self.bias)
+            return Decisions(alone, beyond)
         values = rows.values[start:stop]
         if beyond:  # a value of 0 in column 0 adds nothing
             values, columns = values * known, columns * known
         shape = (len(rows.indptr) - 1, self.columns)
         matrix = sparse.csr_array((values, columns, rows.indptr - start), shape=shape)
-        return Decisions(matrix @ self.weights + self.bias, beyond)
+        return Decisions(self._decided(matrix), beyond)
 
-    def labels(self, decisions: NDArray[np.float64]) -> NDArray[Any]:
-        """The class of each decision value: ``classes[1]`` where it is > 0, else ``classes[0]``.
+    def _decided(self, rows: sparse.csr_array) -> NDArray[np.float64]:
+        # weights.T lies row by row, so that a nonzero adds K neighbours at once
+        values: NDArray[np.float64] = rows @ self.weights.T
+        values += self.bias
+        return values
+
+    def chosen(self, decisions: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which classes the decisions of a model of many classes choose.
+
+        Parameters
+        ----------
+        decisions : shape (rows, K).
 
         Returns
         -------
-        shape of ``decisions``; float64, bool, or object where classes are strings.
+        bool, shape (rows, K); of a multiclass model exactly one in a row.
         """
+        if self.kind == "multilabel":
+            return decisions > 0.0
+        highest = np.argmax(decisions, axis=1, keepdims=True)
+        chosen: NDArray[np.bool_] = highest == np.arange(len(self.classes))
+        return chosen
+
+    def labels(self, decisions: NDArray[np.float64]) -> NDArray[Any]:
+        """The class of each row's decisions: of two ``classes[1]`` where it is > 0, else
+        ``classes[0]``; of many the one whose decision is highest (the first of equals); of a
+        multilabel model all whose decision is > 0.
+
+        Returns
+        -------
+        shape (rows,); float64, bool, or object where classes are strings. Of a multilabel model
+        object: a tuple of classes, in their order, for each row.
+        """
+        if self.kind == "multilabel":
+            sets = (tuple(compress(self.classes, row)) for row in (decisions > 0).tolist())
+            return np.fromiter(sets, dtype=object, count=len(decisions))
         dtype = object if isinstance(self.classes[0], str) else None
-        return np.array(self.classes, dtype=dtype)[(decisions > 0).astype(np.intp)]
+        codes = decisions.argmax(axis=1) if decisions.ndim == 2 else (decisions > 0).astype(np.intp)
+        labels: NDArray[Any] = np.array(self.classes, dtype=dtype)[codes]
+        return labels
 
     def predict(self, X: ArrayLike | sparse.sparray) -> NDArray[Any]:
-        """The class of every row of X: ``labels(decision_function(X))``."""
+        """The class, or the classes, of every row of X: ``labels(decision_function(X))``."""
         return self.labels(self.decision_function(X))
 
     # --- the file --------------------------------------------------------------------------------
@@ -208,54 +292,67 @@ class LinearModel:
         """
         content, tensors = read_sealed(path)
         version = content.get("format_version")
-        if version != FORMAT_VERSION:
+        if version not in FORMAT_VERSIONS.values():
             raise DataError(
-                f"{path}: model format version {version}, this streamtron reads {FORMAT_VERSION}. "
+                f"{path}: model format version {version}, this streamtron reads 1 and 2. "
                 "Use the streamtron that wrote it, or fit again."
             )
         try:
             return cls(
                 weights=tensors["weights"],
-                bias=tensors["bias"].item(),
+                bias=tensors["bias"],
                 classes=content["classes"],
                 settings=content["settings"],
                 certificate=content["certificate"],
                 reading=content["reading"],
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise FileDamaged(
                 f"{path}: sealed, but what it holds is no model ({error}). Fit again."
             ) from error
 
     def export_liblinear(self, path: str | os.PathLike[str]) -> None:
-        """Write LIBLINEAR's text model (L2R_L2LOSS_SVC); ``weights[j]`` is its feature j + 1.
+        """Write LIBLINEAR's text model (L2R_L2LOSS_SVC); ``weights[…, j]`` is its feature j + 1.
 
         The bias is written as the weight of a feature of value 1, so LIBLINEAR's decision values
-        are ours up to rounding, with the sign of the larger class.
+        are ours up to rounding, with the sign of the larger class; of many classes, one against
+        the rest in the order of ``classes``.
 
         Raises
         ------
         SettingsError
-            Classes that are not integers: LIBLINEAR's model can hold no others.
+            A multilabel model, or classes that are not integers: LIBLINEAR's model can hold no
+            others.
         MachineError
             The file cannot be written.
         """
-        if not all(_is_int32(label) for label in self.classes):
+        if self.kind == "multilabel":
             raise SettingsError(
-                f"{path}: classes {self.classes[0]!r} and {self.classes[1]!r}; a LIBLINEAR model "
-                "holds integers only. Fit on integer labels, or keep the streamtron model."
+                f"{path}: a multilabel model, and LIBLINEAR gives a row one label. Fit with "
+                "--multiclass, or keep the streamtron model."
             )
-        smaller, larger = (int(label) for label in self.classes)
+        if odd := [label for label in self.classes if not is_int32(label)]:
+            raise SettingsError(
+                f"{path}: the class {odd[-1]!r}; a LIBLINEAR model holds integers only. Fit on "
+                "integer labels, or keep the streamtron model."
+            )
+        # LIBLINEAR's weights of two classes point to the label that it names first
+        named = self.classes[::-1] if self.kind == "two classes" else self.classes
         head = (
-            f"solver_type L2R_L2LOSS_SVC\nnr_class 2\nlabel {larger} {smaller}\n"
+            f"solver_type L2R_L2LOSS_SVC\nnr_class {len(named)}\n"
+            f"label {' '.join(str(int(label)) for label in named)}\n"
             f"nr_feature {self.columns}\nbias 1\nw\n"
         )
-        numbers = (f"{weight:.17g} \n".encode() for weight in (*self.weights, self.bias))
-        write_atomically(path, (head.encode(), *numbers))
+        write_atomically(path, (head.encode(), *self._liblinear_lines()))
+
+    def _liblinear_lines(self) -> Iterator[bytes]:
+        """The weights of each feature, of every class; the biases last."""
+        for weights in (*self.weights.T, self.bias):
+            yield "".join(f"{weight:.17g} " for weight in np.ravel(weights)).encode() + b"\n"
 
     def _content(self) -> dict[str, Any]:
         return {
-            "format_version": FORMAT_VERSION,
+            "format_version": FORMAT_VERSIONS[self.kind],
             "classes": self.classes,
             "settings": self.settings,
             "certificate": self.certificate,
@@ -266,63 +363,26 @@ class LinearModel:
         return {"bias": np.array(self.bias), "weights": self.weights}
 
 
-# --- what a model may hold -----------------------------------------------------------------------
+def joint_certificate(learners: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The certificate of a model of many classes.
 
+    Parameters
+    ----------
+    learners : one certificate a class, in the order of the classes.
 
-def _checked_weights(weights: ArrayLike) -> NDArray[np.float64]:
-    checked: NDArray[np.float64] = np.ascontiguousarray(weights, dtype=np.float64) + 0.0  # no −0
-    if np.ndim(weights) != 1:
-        raise SettingsError(f"weights: shape {np.shape(weights)}. Give one number a column.")
-    if not np.isfinite(checked).all():
-        bad = int(np.flatnonzero(~np.isfinite(checked))[0])
-        raise SettingsError(f"weights: {checked[bad]} at position {bad}. Weights must be finite.")
-    checked.setflags(write=False)
-    return checked
+    Returns
+    -------
+    ``relative_duality_gap``, the largest of all; ``rows_scanned``, the fewest; ``learners``.
 
-
-def _checked_number(name: str, number: float) -> float:
-    if not math.isfinite(number):
-        raise SettingsError(f"{name}: {number}. It must be finite.")
-    return float(number) + 0.0  # no −0: equal models are equal files
-
-
-def _checked_classes(classes: Iterable[Label]) -> tuple[Label, Label]:
-    labels = tuple(_checked_label(label) for label in classes)
-    if len(labels) != 2 or type(labels[0]) is not type(labels[1]) or not labels[0] < labels[1]:  # type: ignore[operator]
-        raise SettingsError(
-            f"classes: {labels}. Give two of one kind, the smaller first: a positive decision "
-            "means the second."
-        )
-    return labels
-
-
-def _checked_label(label: Label) -> Label:
-    if isinstance(label, bool | np.bool_):
-        return bool(label)
-    if isinstance(label, str):
-        return str(label)
-    return _checked_number("classes", label)
-
-
-def _checked_reading(reading: Mapping[str, Any], columns: int) -> dict[str, Any]:
-    plain = _plain("reading", {"columns": columns, **reading})
-    if plain["columns"] != columns:
-        raise SettingsError(f"reading: columns = {plain['columns']}, but {columns} weights.")
-    if plain.get("index_base") not in (0, 1):
-        raise SettingsError(f"reading: index_base = {plain.get('index_base')!r}. Give 0 or 1.")
-    return plain
-
-
-def _plain(name: str, mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """The mapping as JSON would give it back, so that a model equals its file read again."""
-    try:
-        plain: dict[str, Any] = json.loads(canonical(dict(mapping)))
-    except (TypeError, ValueError) as error:
-        raise SettingsError(
-            f"{name}: {error}. A model holds finite numbers, text, booleans, None, lists, mappings."
-        ) from error
-    return plain
-
-
-def _is_int32(label: Label) -> bool:
-    return not isinstance(label, str) and float(label).is_integer() and abs(label) < 2**31
+    Examples
+    --------
+    >>> gaps = [{"relative_duality_gap": gap, "rows_scanned": 9} for gap in (0.25, 0.5)]
+    >>> joint = joint_certificate(gaps)
+    >>> joint["relative_duality_gap"], joint["rows_scanned"], len(joint["learners"])
+    (0.5, 9, 2)
+    """
+    return {
+        "relative_duality_gap": max(each["relative_duality_gap"] for each in learners),
+        "rows_scanned": min(each["rows_scanned"] for each in learners),
+        "learners": [dict(each) for each in learners],
+    }

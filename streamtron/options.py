@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from streamtron.config import Machine, Settings, format_size, parse_size
+from streamtron.candidates import values_of
+from streamtron.config import Machine, Settings, format_size, parse_duration, parse_size
 from streamtron.errors import SettingsError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -78,6 +80,11 @@ SETTINGS: dict[str, tuple[Kind, str]] = {
         "Number of the first column in text; auto: 1 if column 0 never occurs.",
     ),
     "weights_in_label": (FLAG, "Text labels are written label:weight."),
+    "multiclass": (FLAG, "Any number of labels, one a row; in text they may be names."),
+    "multilabel": (
+        FLAG,
+        "Several labels a row or none: 1,5,7 in text, numbers or names; in Parquet, Arrow a list.",
+    ),
     "label": (TEXT, "Parquet, Arrow: the column of labels [found by the usual names]."),
     "weight": (TEXT, "Parquet, Arrow: the column of row weights, ≥ 0 [none]."),
     "features": (
@@ -93,13 +100,25 @@ SETTINGS: dict[str, tuple[Kind, str]] = {
     "hash_seed": (INT, "Of that hash, from 0 on."),
     "vocabulary": (TEXT, "Or a file of names, one a line: line 1 is column 0."),
     "allow_duplicate": (FLAG, "Let two shards have the same content."),
+    "on_bad_shard": (
+        Kind(click.Choice(["error", "skip"])),
+        "Shards that are malformed, cut short or damaged: end the run, or leave them out and list "
+        "them.",
+    ),
 }
 """Every setting: its type on the command line and what the help says of it."""
 
+LISTS = {
+    "C": "Prices of a slack, as in 0.1,1,10, or with --random a range, 0.01..100 [1].",
+    "delta": "Δ in place of C: a list, or with --random a range above 0.",
+    "rho": "Constants that carry the bias, as in 0,1; 0 = no bias [1].",
+}
+"""The settings of which a sweep takes many, and what its help says of them."""
+
 PROBLEM = ("C", "delta", "rho", "class_weight")
 READING = (
-    "index_base", "weights_in_label", "label", "weight", "features", "values", "hash_bits",
-    "hash_seed", "vocabulary", "allow_duplicate",
+    "index_base", "weights_in_label", "multiclass", "multilabel", "label", "weight", "features",
+    "values", "hash_bits", "hash_seed", "vocabulary", "allow_duplicate", "on_bad_shard",
 )  # fmt: skip
 
 
@@ -155,8 +174,17 @@ def _option(
     )  # fmt: skip
 
 
+def candidate_options(command: Command) -> Command:
+    """The options of all settings, where ``--C``, ``--delta`` and ``--rho`` take lists."""
+    command = setting_options(*(name for name in SETTINGS if name not in LISTS))(command)
+    for name in reversed(LISTS):
+        kind = Kind(str, "VALUES", partial(values_of, name))
+        command = _option(kind, option_name(name), name, help=LISTS[name])(command)
+    return command
+
+
 def machine_options(command: Command) -> Command:
-    """``--memory`` and ``--cache-dir``: they never change what is computed."""
+    """``--memory``, ``--cache-dir`` and ``--threads``: they never change what is computed."""
     for option in (
         click.option(
             "--cache-dir", type=click.Path(), help="Where the flat copy of the shards is kept."
@@ -166,7 +194,32 @@ def machine_options(command: Command) -> Command:
             "--memory",
             help="Refuse to run if more memory is needed [half of the machine's].",
         ),
+        _option(
+            INT,
+            "--threads",
+            help="Threads that read and train; never changes the model [the machine's cores].",
+        ),
     ):
+        command = option(command)
+    return command
+
+
+def run_options(command: Command) -> Command:
+    """``--run-dir``, ``--resume``, ``--overwrite`` and ``--checkpoint-every``: what a run keeps so
+    that it can be taken up again."""
+    for option in (
+        _option(
+            Kind(str, "TIME", parse_duration),
+            "--checkpoint-every",
+            help="Time between checkpoints, as in 30s or 5m; 0s = as often as possible [5m].",
+        ),
+        click.option("--overwrite", is_flag=True, help="Begin anew where a run is there already."),
+        click.option("--resume", is_flag=True, help="Go on with the run that is there, if any."),
+        click.option(
+            "--run-dir", type=click.Path(),
+            help="Where checkpoints, witness and cache are kept [MODEL.run].",
+        ),
+    ):  # fmt: skip
         command = option(command)
     return command
 
@@ -210,7 +263,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], Machine]:
     """The settings that were given, and the machine's limits."""
     settings = {name: given[name] for name in SETTINGS if given.get(name) is not None}
-    return settings, Machine(given.get("memory"), given.get("cache_dir"))
+    machine = {
+        name: given[name]
+        for name in ("memory", "cache_dir", "threads", "run_dir", "checkpoint_every")
+        if given.get(name) is not None
+    }
+    return settings, Machine(**machine)
 
 
 def settings_of(given: Mapping[str, Any], file: str | None = None) -> Settings:
@@ -265,7 +323,7 @@ def command_line(command: click.Command, given: Mapping[str, Any]) -> list[str]:
         word
         for name in sorted(given)
         if isinstance(option := known[name], click.Option)
-        and (word := _option_word(option, name, given[name]))
+        for word in _option_words(option, name, given[name])
     ]
     words.append("--")  # an argument may begin with a dash
     for argument in command.params:
@@ -282,13 +340,14 @@ def _name_of(parameter: click.Parameter) -> str:
     return str(parameter.name)
 
 
-def _option_word(option: click.Option, name: str, value: Any) -> str:
+def _option_words(option: click.Option, name: str, value: Any) -> list[str]:
     flag = max(option.opts, key=len)
     if not option.is_flag:
-        return f"{flag}={_text(value)}"
+        several = value if option.multiple and isinstance(value, list) else [value]
+        return [f"{flag}={_text(one)}" for one in several]
     if not isinstance(value, bool):
         raise SettingsError(f"{name} is {value!r}: wanted true or false.")
-    return flag if value else (option.secondary_opts or [""])[0]
+    return [flag] if value else option.secondary_opts[:1]
 
 
 def _text(value: Any) -> str:

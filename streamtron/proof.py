@@ -13,17 +13,19 @@ import numpy as np
 from streamtron import theory
 from streamtron import witness as witness_file
 from streamtron.certificate import Certificate
+from streamtron.chunk import Label
 from streamtron.config import Machine, Settings
 from streamtron.errors import DataError, SettingsError
 from streamtron.fitting import (
     as_paths,
     cache_directory,
-    class_weights,
     reading_of_model,
 )
-from streamtron.model import LinearModel
+from streamtron.learning import class_weights
+from streamtron.model import Direction, LinearModel, joint_certificate
 from streamtron.shards import ShardSource, open_shards
 from streamtron.training import order
+from streamtron.training.counts import Counts
 from streamtron.training.learner import Learner
 
 SEARCH_TOLERANCE = 1e-4
@@ -64,6 +66,28 @@ class Proof:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class ManyProof:
+    """What was proven of a model of many classes, on the same readings.
+
+    Parameters
+    ----------
+    classes : (label, proof) of every class against the rest, in the order of the classes.
+    readings : of the data, as a whole.
+    """
+
+    classes: tuple[tuple[Label, Proof], ...]
+    readings: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for ``--json``: the joint certificate, and ``learners``, a list of the
+        proofs with their ``label``."""
+        learners = [{"label": label, **proof.to_dict()} for label, proof in self.classes]
+        joint = joint_certificate([each["certificate"] for each in learners])
+        del joint["learners"]
+        return {"certificate": joint, "readings": self.readings, "learners": learners}
+
+
 def certify(
     model: LinearModel,
     shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -72,7 +96,7 @@ def certify(
     settings: Settings | None = None,
     readings: int = 4,
     machine: Machine | None = None,
-) -> Proof:
+) -> Proof | ManyProof:
     """How far from the best possible a model is at most, on these rows.
 
     With a witness: one reading. Without: one reading for the primal margin and the best scale,
@@ -80,18 +104,27 @@ def certify(
     in all, for the upper bound. Weights whose best scale is far from 1 (a perceptron's, say) take
     further scans, at most RESCANS, before the search begins.
 
+    Of many classes each is certified against the rest, all on the same readings; in the search for
+    upper bounds they share the active set.
+
     Parameters
     ----------
     model : any linear model; its reader's contract says how the shards are read.
     settings : the problem (C or delta, rho, class_weight) for a foreign model; None = the model's.
     readings : at most, after the first, without a witness.
 
+    Returns
+    -------
+    Proof; ManyProof for a model of many classes.
+
     Raises
     ------
     DataError : labels that are not the model's, a witness of other rows, damaged files.
+    SettingsError : a bias where rho is 0.
     """
     machine = machine or Machine()
     problem = settings or Settings.from_dict(dict(model.settings))
+    directions = list(model.directions())
     with (
         cache_directory(None, machine) as cache,
         open_shards(
@@ -100,94 +133,157 @@ def certify(
             cache_dir=cache if witness is None else machine.cache_dir,
             classes=model.classes,
             allow_duplicate=problem.allow_duplicate,
+            threads=machine.threads,
         ) as source,
     ):
-        learner = _learner(problem, source, model, keep=witness is None)
-        trained_scale = float((model.certificate or {}).get("scale") or 1.0)
-        counts = None
-        if witness is not None:
-            counts = witness_file.load(witness, source.fingerprints())
-        w = np.concatenate((np.zeros(model.index_base), model.weights)) / trained_scale
-        witnessed = None if counts is None else len(counts)
-        learner.adopt(w, _bias_weight(model, problem) / trained_scale, counts)
-        found = _scan(source, learner, trained_scale, counted=counts is not None)
-        if witnessed is not None and source.rows != witnessed:
-            raise DataError(f"the shards hold {source.rows} rows, the witness {witnessed}.")
-        if counts is None:
-            found = _rescan_if_scaled(source, learner, trained_scale, found)
-        if counts is None:
-            upper, rounding = _search_upper_bound(source, learner, found.scale, readings)
-            found = replace(found, upper_bound=upper, rounding_bound=rounding)
-        return Proof(found, found.scale / trained_scale, source.readings, _decision_radius(found))
+        active_set = 0 if witness is not None else problem.active_set // len(directions)
+        learners = _learners(problem.but(active_set=active_set), source, model, directions)
+        known = None if witness is None else _witness(witness, source, len(directions))
+        counts = [None] * len(directions) if known is None else known.counts
+        for learner, direction, own in zip(learners, directions, counts, strict=True):
+            _adopt(learner, direction, model.index_base, own)
+        trained = [_trained_scale(direction) for direction in directions]
+        found = _scan(source, learners, trained, counted=known is not None)
+        if known is not None and source.rows != known.rows:
+            raise DataError(f"the shards hold {source.rows} rows, the witness {known.rows}.")
+        if known is None:
+            found = _rescan_if_scaled(source, learners, trained, found)
+            found = _search_upper_bounds(source, learners, found, readings)
+        proofs = [
+            Proof(each, each.scale / scale, source.readings, _decision_radius(each))
+            for each, scale in zip(found, trained, strict=True)
+        ]
+        if model.kind == "two classes":
+            return proofs[0]
+        return ManyProof(tuple(zip(model.classes, proofs, strict=True)), source.readings)
 
 
-def _learner(problem: Settings, source: ShardSource, model: LinearModel, *, keep: bool) -> Learner:
-    """A learner of the model's problem; ``keep``: whether it may hold rows for mini-epochs."""
-    exact = problem.but(
-        stage="unlearn", b=None, tol=SEARCH_TOLERANCE, faithful=False,
-        active_set=problem.active_set if keep else 0,
-    )  # fmt: skip
+def _learners(
+    problem: Settings, source: ShardSource, model: LinearModel, directions: Sequence[Direction]
+) -> list[Learner]:
+    """Learners of the model's problem, one a direction."""
+    exact = problem.but(stage="unlearn", b=None, tol=SEARCH_TOLERANCE, faithful=False)
     weights = class_weights(source, problem)
-    return Learner(exact, source.labels, weights, positive=model.classes[1])
+    learners = []
+    for positive, *_ in directions:
+        own = weights
+        if weights is not None and model.kind != "two classes":
+            own = {positive: weights.get(positive, 1.0)}  # the rest weighs 1
+        learners.append(Learner(exact, source.labels, own, positive=positive))
+    return learners
 
 
-def _bias_weight(model: LinearModel, problem: Settings) -> float:
-    if problem.rho > 0.0:
-        return model.bias / problem.rho
-    if model.bias != 0.0:
-        raise SettingsError(
-            f"the model has the bias {model.bias:g}, but rho is 0. Give --rho as it was trained "
-            "with (LIBLINEAR's -B)."
+def _witness(
+    path: str | os.PathLike[str], source: ShardSource, learners: int
+) -> witness_file.Witness:
+    found = witness_file.load(path, source.fingerprints())
+    if len(found.counts) != learners:
+        raise DataError(
+            f"{path}: the witness of {len(found.counts)} learners, and the model has {learners}. "
+            "Give the witness of this model's own run."
         )
-    return 0.0
-
-
-def _scan(source: ShardSource, learner: Learner, scale: float, *, counted: bool) -> Certificate:
-    """One reading at the model's own weights."""
-    learner.begin_reading(0, scale)
-    for chunk in source.chunks():
-        learner.take(chunk, order.file_order(len(chunk)))
-    assert learner.frozen is not None
-    return learner.frozen.certificate(hard=learner.settings.hard, counted=counted)[0]
-
-
-def _rescan_if_scaled(
-    source: ShardSource, learner: Learner, scale: float, found: Certificate
-) -> Certificate:
-    """P(s) is known best around the scale that a scan is given: weights of another length (a
-    perceptron's, say) are scanned again, around the best scale that was seen."""
-    for _ in range(RESCANS):
-        if SCALED <= found.scale / scale <= 1.0 / SCALED or learner.settings.hard:
-            break
-        scale = found.scale
-        found = _scan(source, learner, scale, counted=False)
     return found
 
 
-def _search_upper_bound(
-    source: ShardSource, learner: Learner, scale: float, readings: int
-) -> tuple[float | None, float]:
-    """The upper bound that at most ``readings`` more readings find: counts from the slacks in the
-    first of them, then mini-epochs and frozen scans."""
-    if learner.settings.hard or readings < 2:
-        return None, 0.0
-    w, bias = learner.dual.w.copy(), learner.dual.bias
-    learner.begin_seeding()
+def _trained_scale(direction: Direction) -> float:
+    return float((direction.certificate or {}).get("scale") or 1.0)
+
+
+def _adopt(learner: Learner, direction: Direction, base: int, counts: Counts | None) -> None:
+    """The direction's weights as training left them, numbered as the shards number columns."""
+    scale, rho = _trained_scale(direction), learner.settings.rho
+    w = np.concatenate((np.zeros(base), direction.weights)) / scale
+    if rho == 0.0 and direction.bias != 0.0:
+        raise SettingsError(
+            f"the model has the bias {direction.bias:g}, but rho is 0. Give --rho as it was "
+            "trained with (LIBLINEAR's -B)."
+        )
+    learner.adopt(w, direction.bias / rho / scale if rho > 0.0 else 0.0, counts)
+
+
+def _read(source: ShardSource, learners: Sequence[Learner]) -> None:
+    """One reading, in file order."""
     for chunk in source.chunks():
-        learner.seed(chunk, w, bias, scale)
-    learner.end_seeding()
-    bounds: list[tuple[float, float]] = []
-    for reading in range(2, readings + 1):
-        learner.begin_reading(reading)
-        for chunk in source.chunks():
+        for learner in learners:
             learner.take(chunk, order.file_order(len(chunk)))
-        learner.finish_reading()
-        now = learner.certificate
-        if now is not None and now.upper_bound is not None:
-            bounds.append((now.upper_bound, now.rounding_bound))
-        if learner.finished:
+
+
+def _scan(
+    source: ShardSource, learners: Sequence[Learner], scales: Sequence[float], *, counted: bool
+) -> list[Certificate]:
+    """One reading at the models' own weights."""
+    for learner, scale in zip(learners, scales, strict=True):
+        learner.begin_reading(0, scale)
+    _read(source, learners)
+    found = []
+    for learner in learners:
+        assert learner.frozen is not None
+        found.append(learner.frozen.certificate(hard=learner.settings.hard, counted=counted)[0])
+    return found
+
+
+def _rescan_if_scaled(
+    source: ShardSource,
+    learners: Sequence[Learner],
+    scales: Sequence[float],
+    found: Sequence[Certificate],
+) -> list[Certificate]:
+    """P(s) is known best around the scale that a scan is given: weights of another length (a
+    perceptron's, say) are scanned again, around the best scale that was seen."""
+    best, around = list(found), list(scales)
+    for _ in range(RESCANS):
+        far = [
+            k for k, learner in enumerate(learners)
+            if not (SCALED <= best[k].scale / around[k] <= 1.0 / SCALED or learner.settings.hard)
+        ]  # fmt: skip
+        if not far:
             break
-    return min(bounds) if bounds else (None, 0.0)
+        for k in far:
+            around[k] = best[k].scale
+        again = _scan(source, [learners[k] for k in far], [around[k] for k in far], counted=False)
+        for k, certificate in zip(far, again, strict=True):
+            best[k] = certificate
+    return best
+
+
+def _search_upper_bounds(
+    source: ShardSource, learners: Sequence[Learner], found: Sequence[Certificate], readings: int
+) -> list[Certificate]:
+    """The certificates with the upper bounds that at most ``readings`` more readings find: counts
+    from the slacks in the first of them, then mini-epochs and frozen scans."""
+    bounds: list[list[tuple[float, float]]] = [[] for _ in learners]
+    if readings >= 2 and not learners[0].settings.hard:
+        _seed(source, learners, [each.scale for each in found])
+        for reading in range(2, readings + 1):
+            searching = [learner for learner in learners if not learner.finished]
+            if not searching:
+                break
+            for learner in searching:
+                learner.begin_reading(reading)
+            _read(source, searching)
+            for learner, own in zip(learners, bounds, strict=True):
+                if learner in searching:
+                    learner.finish_reading()
+                    now = learner.certificate
+                    if now is not None and now.upper_bound is not None:
+                        own.append((now.upper_bound, now.rounding_bound))
+    least = [min(own, default=(None, 0.0)) for own in bounds]
+    return [
+        replace(each, upper_bound=upper, rounding_bound=rounding)
+        for each, (upper, rounding) in zip(found, least, strict=True)
+    ]
+
+
+def _seed(source: ShardSource, learners: Sequence[Learner], scales: Sequence[float]) -> None:
+    """One reading that turns the slacks of each learner's weights into counts."""
+    weights = [(learner.dual.w.copy(), learner.dual.bias) for learner in learners]
+    for learner in learners:
+        learner.begin_seeding()
+    for chunk in source.chunks():
+        for learner, (w, bias), scale in zip(learners, weights, scales, strict=True):
+            learner.seed(chunk, w, bias, scale)
+    for learner in learners:
+        learner.end_seeding()
 
 
 def _decision_radius(certificate: Certificate) -> float:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streamtron.chunk import Chunk, ChunkSource, Label
+from streamtron.errors import DataError, SettingsError
 from streamtron.evaluation import LIMIT_ROWS, Evaluation, ScoreSpool
+from streamtron.evaluation_many import ManyEvaluation, ManySpool
 from streamtron.fitting import as_paths, reading_of_model
 from streamtron.model import LinearModel
 from streamtron.sealed import write_atomically
@@ -33,9 +37,10 @@ class Scores(NamedTuple):
     """What a model says of some consecutive rows."""
 
     labels: NDArray[Any]
-    """shape (rows,), the predicted class: float64, bool, or object where classes are strings"""
+    """shape (rows,), the predicted class: float64, bool, or object where classes are strings; of a
+    multilabel model object, a tuple of classes each"""
     decisions: NDArray[np.float64]
-    """shape (rows,), w·x + bias; the class is the larger one where it is above 0"""
+    """shape (rows,), or (rows, K) of many classes: w·x + bias; see ``LinearModel.labels``"""
     beyond: int
     """nonzeros in columns beyond the model's width, which weigh 0"""
 
@@ -98,7 +103,13 @@ def write_predictions(
     model: LinearModel, shards: Paths, output: str | os.PathLike[str] | BinaryIO,
     *, spread: Spread = in_turn,
 ) -> Predicted:  # fmt: skip
-    """Write ``label<TAB>decision`` lines, or Parquet with these columns if the name says so.
+    """Write a line a row, or Parquet if the name says so.
+
+    * **Two classes:** ``label<TAB>decision``; in Parquet columns ``label`` and ``decision``.
+    * **Multiclass:** the label, then K decisions in the order of the classes, tabs in between; in
+      Parquet ``label`` and the list ``decisions``.
+    * **Multilabel:** the labels joined by commas (nothing where there is none), then K decisions;
+      in Parquet the lists ``labels`` and ``decisions``.
 
     Parameters
     ----------
@@ -116,48 +127,214 @@ def write_predictions(
         output.writelines(map(_text, scores))
     elif os.fspath(output).endswith(".parquet"):
         pairs = ((score.labels, score.decisions) for score in scores)
-        write_atomically(output, parquet_parts(pairs))
+        many = model.kind == "multilabel"
+        write_atomically(output, parquet_parts(pairs, model.classes, multilabel=many))
     else:
         write_atomically(output, map(_text, scores))
     return Predicted(tally.rows, tally.beyond)
 
 
 def evaluate(
-    model: LinearModel, shards: Paths, *, limit_rows: int = LIMIT_ROWS, spread: Spread = in_turn
-) -> Evaluation:
+    model: LinearModel,
+    shards: Paths,
+    *,
+    limit_rows: int = LIMIT_ROWS,
+    ranking: bool = True,
+    spread: Spread = in_turn,
+) -> Evaluation | ManyEvaluation:
     """How well the model's decisions meet the labels of the shards.
 
     Parameters
     ----------
     model : its reader's contract says how the shards are read, row weights included.
     shards : files, directories or globs of libsvm text, Parquet or Arrow, every row labelled.
-    limit_rows : rows whose decisions are sorted in memory; beyond that, on disk.
+    limit_rows : decisions that are sorted in memory; beyond that, on disk.
+    ranking : whether ROC AUC and average precision are wanted, which need every decision sorted.
     spread : where the shards are read and scored: here, or on workers.
+
+    Returns
+    -------
+    Evaluation; ManyEvaluation for a model of many classes.
 
     Raises
     ------
-    DataError : a label that the model does not know, and what reading refuses.
+    DataError : a label that a model of two classes does not know, not one label that a model of
+        many knows, and what reading refuses.
     MachineError
     """
+    return evaluate_many([model], shards, limit_rows=limit_rows, ranking=ranking, spread=spread)[0]
+
+
+def evaluate_many(
+    models: Sequence[LinearModel],
+    shards: Paths,
+    *,
+    limit_rows: int = LIMIT_ROWS,
+    ranking: bool = True,
+    spread: Spread = in_turn,
+) -> list[Evaluation | ManyEvaluation]:
+    """The same of several models on one reading of the shards.
+
+    Parameters
+    ----------
+    models : at least one, of the same classes and the same reader's contract, as models of one
+        sweep are.
+    limit_rows, ranking : of every model; see ``evaluate``.
+    spread : as in ``evaluate``.
+
+    Raises
+    ------
+    SettingsError : models that would not read the shards alike.
+    """
+    first = models[0]
+    if any((one.classes, one.reading) != (first.classes, first.reading) for one in models):
+        raise SettingsError(
+            "models with different classes or reader's contracts: one reading cannot serve them "
+            "all. Evaluate them one by one."
+        )
     files = find_shards(as_paths(shards))
-    reading = settled(files[0], reading_of_model(model, strangers="beyond"))
-    with ScoreSpool(limit_rows) as spool:
-        for rows in regrouped(spread(judge_shard, files, model, reading), GROUP_ROWS):
-            spool.add(*rows)
-        found = spool.evaluation()
-    if not found.rows:
+    reading = settled(files[0], reading_of_model(first, strangers="beyond"))
+    found = _evaluations(
+        models, spread(judge_shard, files, tuple(models), reading), limit_rows, ranking
+    )
+    if not found[0].rows:
         raise no_rows(files)
     return found
 
 
-def judge_shard(shard: ShardFile, model: LinearModel, reading: Reading) -> Iterator[Arrays]:
-    """The (signs, decisions, weights) of one shard, which may have no row."""
-    with ShardSource([shard], reading, cache_dir=None, classes=model.classes,
+def evaluate_source(
+    models: Sequence[LinearModel],
+    source: ChunkSource,
+    *,
+    limit_rows: int = LIMIT_ROWS,
+    ranking: bool = True,
+) -> list[Evaluation | ManyEvaluation]:
+    """``evaluate_many`` on any source of chunks whose columns are numbered as the models'
+    shards."""
+    return _evaluations(models, _judged(models, source), limit_rows, ranking)
+
+
+def judge_shard(
+    shard: ShardFile, models: Sequence[LinearModel], reading: Reading
+) -> Iterator[Judged]:
+    """What the models of one sweep say of one shard, which may have no row."""
+    known = models[0].classes if models[0].kind == "two classes" else None
+    with ShardSource([shard], reading, cache_dir=None, classes=known, most_labels=None,
                      allow_duplicate=True, allow_empty=True) as source:  # fmt: skip
-        for chunk in source.chunks():
-            signs = 2 * chunk.codes - 1  # code 1 is the larger class
-            weights = np.ones(len(chunk)) if chunk.weights is None else chunk.weights
-            yield signs, model.decision_rows(chunk.rows).values, weights
+        yield from _judged(models, source)
+
+
+class Judged(NamedTuple):
+    """The truth of some consecutive rows, and every model's decisions on them."""
+
+    rows: Arrays
+    """weights; of two classes the signs; of many the truth, bool of shape (rows, K), and which rows
+    have a label beside them, bool; then the decisions of each model"""
+    labels: tuple[Label, ...]
+    """all that the source has met"""
+
+
+def _judged(models: Sequence[LinearModel], source: ChunkSource) -> Iterator[Judged]:
+    """Chunk by chunk; the models have the same classes."""
+    first = models[0]
+    for chunk in source.chunks():
+        places = _codes_of_classes(first, source)
+        if first.kind == "two classes":
+            truth: Arrays = (2 * places[chunk.codes] - 1,)  # code 1 is the larger class
+        else:
+            truth = _truth(chunk, places, len(first.classes))
+        weights = np.ones(len(chunk)) if chunk.weights is None else chunk.weights
+        decisions = (model.decision_rows(chunk.rows).values for model in models)
+        yield Judged((weights, *truth, *decisions), tuple(source.labels))
+
+
+def _evaluations(
+    models: Sequence[LinearModel], judged: Iterator[Judged], limit_rows: int, ranking: bool
+) -> list[Evaluation | ManyEvaluation]:
+    labels: dict[Label, None] = {}
+
+    def rows() -> Iterator[Arrays]:
+        for part in judged:
+            labels.update(dict.fromkeys(part.labels))
+            yield part.rows
+
+    with ExitStack() as stack:
+        judge = _TwoClasses if models[0].kind == "two classes" else _ManyClasses
+        judges = [judge(model, stack, limit_rows, ranking) for model in models]
+        for weights, *truth in regrouped(rows(), GROUP_ROWS):
+            truth, decisions = truth[: -len(models)], truth[-len(models) :]
+            for one, values in zip(judges, decisions, strict=True):
+                one.take(weights, truth, values)
+        return [one.evaluation(tuple(labels)) for one in judges]
+
+
+class _TwoClasses:
+    """What a model of two classes is worth, group by group of rows."""
+
+    def __init__(
+        self, model: LinearModel, stack: ExitStack, limit_rows: int, ranking: bool
+    ) -> None:
+        self.spool = stack.enter_context(ScoreSpool(limit_rows, ranking=ranking))
+
+    def take(
+        self, weights: NDArray[Any], truth: Sequence[NDArray[Any]], decisions: NDArray[Any]
+    ) -> None:
+        self.spool.add(truth[0], decisions, weights)
+
+    def evaluation(self, _: Sequence[Label]) -> Evaluation:
+        return self.spool.evaluation()
+
+
+class _ManyClasses:
+    """What a model of many classes is worth, group by group of rows."""
+
+    def __init__(
+        self, model: LinearModel, stack: ExitStack, limit_rows: int, ranking: bool
+    ) -> None:
+        self.model, self.known = model, False
+        spool = ManySpool(model.classes, limit_rows=limit_rows, ranking=ranking)
+        self.spool = stack.enter_context(spool)
+
+    def take(
+        self, weights: NDArray[Any], truth: Sequence[NDArray[Any]], decisions: NDArray[Any]
+    ) -> None:
+        classes, others = truth
+        self.spool.add(classes, decisions, self.model.chosen(decisions), weights, others)
+        self.known = self.known or bool(classes.any())
+
+    def evaluation(self, labels: Sequence[Label]) -> ManyEvaluation:
+        if not self.known and labels:
+            raise DataError(
+                f"not one row has a class of the model: the labels are {_some(labels)}, the "
+                f"classes {_some(self.model.classes)}. Give shards labelled as those it was "
+                "fitted on."
+            )
+        return self.spool.evaluation()
+
+
+def _codes_of_classes(model: LinearModel, source: ChunkSource) -> NDArray[np.int64]:
+    """Of each label of the source, its place among the model's classes; -1 = it is none."""
+    places = {(type(label), label): place for place, label in enumerate(model.classes)}
+    return np.array([places.get((type(label), label), -1) for label in source.labels], np.int64)
+
+
+def _truth(
+    chunk: Chunk, places: NDArray[np.int64], classes: int
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which classes each row has, shape (rows, classes); which rows have a label beside them."""
+    truth, others = np.zeros((len(chunk), classes), bool), np.zeros(len(chunk), bool)
+    rows, codes = np.arange(len(chunk)), chunk.codes
+    if (offsets := chunk.code_offsets) is not None:
+        rows, codes = np.repeat(rows, np.diff(offsets)), codes[offsets[0] : offsets[-1]]
+    of_row = places[codes]
+    known = of_row >= 0
+    truth[rows[known], of_row[known]] = True
+    others[rows[~known]] = True
+    return truth, others
+
+
+def _some(labels: Sequence[Label], most: int = 5) -> str:
+    return ", ".join(map(repr, labels[:most])) + (", …" if len(labels) > most else "")
 
 
 class _Tally:
@@ -175,6 +352,16 @@ class _Tally:
 
 def _text(scores: Scores) -> bytes:
     """One line a row; decisions in the shortest decimals that read back as the same float64."""
-    shown = {label: label_text(label) for label in set(scores.labels.tolist())}
-    pairs = zip(scores.labels.tolist(), scores.decisions.tolist(), strict=True)
-    return "".join(f"{shown[label]}\t{decision!r}\n" for label, decision in pairs).encode()
+    labels = scores.labels.tolist()
+    shown = {label: _label(label) for label in set(labels)}
+    if scores.decisions.ndim == 1:
+        pairs = zip(labels, scores.decisions.tolist(), strict=True)
+        return "".join(f"{shown[label]}\t{decision!r}\n" for label, decision in pairs).encode()
+    rows = zip(labels, scores.decisions.tolist(), strict=True)
+    lines = ("\t".join([shown[label], *map(repr, row)]) + "\n" for label, row in rows)
+    return "".join(lines).encode()
+
+
+def _label(label: Label | tuple[Label, ...]) -> str:
+    """A label, or the labels of a row, as text."""
+    return ",".join(map(label_text, label)) if isinstance(label, tuple) else label_text(label)

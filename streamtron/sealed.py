@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ import safetensors.numpy
 import xxhash
 from numpy.typing import NDArray
 
-from streamtron.errors import FileDamaged, MachineError
+from streamtron.errors import DataError, FileDamaged, MachineError
 
 _DTYPES = {"F64": "<f8", "I32": "<i4", "U32": "<u4", "I64": "<i8"}
 _CODES = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
@@ -127,11 +128,36 @@ def write_atomically(path: str | os.PathLike[str], parts: Iterable[bytes | memor
 
 @contextmanager
 def reading_from(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Around what reads a file: an OSError becomes a MachineError that names the file."""
+    """Around what reads a file: an OSError becomes a MachineError that names the file, and so does
+    a file that memory does not hold."""
     try:
         yield
     except OSError as error:
         raise MachineError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    except MemoryError as error:
+        raise MachineError(f"{path}: does not fit in memory. Give the right file.") from error
+
+
+def regular(path: str, flags: int) -> int:
+    """An ``opener`` for ``open`` that refuses what is no file, where a pipe would let us wait.
+
+    Raises
+    ------
+    DataError : a pipe, a socket or a device.
+
+    Examples
+    --------
+    >>> open("/dev/null", opener=regular)
+    Traceback (most recent call last):
+    ...
+    streamtron.errors.DataError: /dev/null: not a file but a pipe or a device. Copy it to a file.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    mode = os.fstat(descriptor).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # ``open`` itself refuses a directory
+        os.close(descriptor)
+        raise DataError(f"{path}: not a file but a pipe or a device. Copy it to a file.")
+    return descriptor
 
 
 def canonical(value: Any) -> str:
@@ -197,7 +223,7 @@ def _tensors(
 
 def _read_if_sealed(path: str | os.PathLike[str], what: str) -> bytes:
     """All of the file, after a glance at its start: what is not ours may be a terabyte."""
-    with reading_from(path), open(path, "rb") as file:
+    with reading_from(path), open(path, "rb", opener=regular) as file:
         start, size = file.read(9), os.fstat(file.fileno()).st_size
         length = int.from_bytes(start[:8], "little")
         if start[8:] == b"{" and length <= min(size - 8, _LONGEST_HEADER):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from streamtron.config import format_size
@@ -11,7 +11,7 @@ Lines = Iterator[str]
 Item = tuple[str, object]
 
 MANY = 20
-"""Shards listed one by one at most."""
+"""Shards, or labels, listed one by one at most."""
 
 
 def aligned(items: Sequence[Item]) -> Lines:
@@ -79,6 +79,11 @@ def fit_summary(report: Mapping[str, Any], model: str, cache: str, cache_bytes: 
     yield ""
     yield from certificate_lines(report["certificate"])
     yield _verdict(report)
+    yield from place_lines(model, cache, cache_bytes)
+
+
+def place_lines(model: str, cache: str, cache_bytes: int) -> Lines:
+    """Where the model is, and the cache with its size."""
     yield ""
     yield f"{'model':<18} {model}"
     yield f"{'cache':<18} {cache}  ({format_size(cache_bytes)})"
@@ -140,6 +145,61 @@ def inseparable(report: Mapping[str, Any], model: str) -> str:
     )
 
 
+# --- sweep ---
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def sweep_summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> Lines:
+    """The table of a sweep, one line a candidate, and what is proven of the best.
+
+    ``report``: of the best one's fit on all shards, None if there was none.
+    """
+    columns = _columns(rows, metric)
+    heads = (f"{head:>10}" for head in columns)
+    yield f"  {' '.join(heads)} {'gap':>9} {'readings':>9}  ended because"
+    for row in rows:
+        cells = (f"{_digits(row[name]):>10}" for name in columns.values())
+        gap, star = f"{row['relative_duality_gap']:.3g}", "*" if row["best"] else " "
+        yield f"{star} {' '.join(cells)} {gap:>9} {row['readings']:>9.4g}  {_why(row, rows)}"
+    best = next(row for row in rows if row["best"])
+    yield ""
+    price = "delta = 0" if best["C"] is None else f"C = {best['C']:g}"
+    yield f"{'best (*)':<18} {price}, rho = {best['rho']:g}: {metric} {_digits(best[metric])}"
+    if report is not None:
+        yield from certificate_lines(report["certificate"])
+        yield _verdict(report)
+
+
+def _columns(rows: Rows, metric: str) -> dict[str, str]:
+    """Head → name of the columns that are shown."""
+    price = "delta" if any(row["C"] is None for row in rows) else "C"
+    words = {"f1": "F1", "roc_auc": "ROC AUC", "average_precision": "avg. prec."}
+    names = dict.fromkeys((price, "rho", metric, "accuracy", "f1", "roc_auc", "average_precision"))
+    return {words.get(name, name): name for name in names}
+
+
+def _digits(value: float | None) -> str:
+    return "-" if value is None else f"{value:.5g}"
+
+
+def _why(row: Mapping[str, Any], rows: Rows) -> str:
+    """Why a candidate ended, or at which tolerance successive halving left it behind."""
+    if row["rung"] == max(other["rung"] for other in rows):
+        return str(row["ending"])
+    return f"left behind at tolerance {row['tol']:g}"
+
+
+def best_not_certified(rows: Rows) -> str:
+    """The sentence of a sweep whose best candidate stopped too early, and which wrote no model."""
+    best = next(row for row in rows if row["best"])
+    return (
+        "the best candidate stopped before its tolerance was certified: the relative duality gap "
+        f"is {best['relative_duality_gap']:.3g}, asked for was {best['tol']:g}. What would help: "
+        f"more --max-epochs, or a --tol looser than {best['tol']:g}."
+    )
+
+
 # --- certificates ---
 
 
@@ -149,6 +209,17 @@ def certificate_lines(certificate: Mapping[str, Any]) -> Lines:
     yield from aligned([("lower bound", certificate["primal_margin"])])
     yield from aligned([("upper bound", "none found" if upper is None else upper)])
     yield from aligned([("gap", float(gap))])
+    if "skipped" in certificate:
+        yield f"They cover the {certificate['rows_scanned']:,} rows that were read."
+        yield from _left_out(certificate["skipped"])
+
+
+def _left_out(skipped: Sequence[Mapping[str, str]]) -> Lines:
+    if skipped:
+        yield f"{len(skipped):,} shard(s) could not be read and were left out:"
+    for shard in skipped[:MANY]:
+        yield f"  {shard['reason']}"
+    yield from _more(skipped)
 
 
 def proof_lines(proof: Mapping[str, Any]) -> Lines:
@@ -157,6 +228,9 @@ def proof_lines(proof: Mapping[str, Any]) -> Lines:
     yield from aligned(
         [("rows", certificate["rows_scanned"]), ("readings", round(proof["readings"], 3))]
     )
+    if "learners" in proof:
+        yield from _proofs_of_many(proof)
+        return
     yield from certificate_lines(certificate)
     scale, radius = proof["weights_scale"], proof["decision_radius"]
     yield from aligned([("scale of weights", scale), ("decision radius", radius)])
@@ -168,14 +242,60 @@ def proof_lines(proof: Mapping[str, Any]) -> Lines:
     )
 
 
+def _proofs_of_many(proof: Mapping[str, Any]) -> Lines:
+    yield from aligned([("largest gap", float(proof["certificate"]["relative_duality_gap"]))])
+    yield ""
+    yield from _learners_table(
+        [
+            (each["label"], each["certificate"], f"{each['weights_scale']:.4g}")
+            for each in proof["learners"]
+        ],
+        "scale of weights",
+    )
+
+
 # --- evaluate ---
 
 
 def evaluation_lines(metrics: Mapping[str, Any]) -> Lines:
-    """The metrics, the main ones first."""
-    names = ("rows", "accuracy", "precision", "recall", "f1", "roc_auc", "average_precision")
-    words = {"f1": "F1", "roc_auc": "ROC AUC", "average_precision": "average precision"}
-    yield from aligned([(words.get(name, name), metrics[name]) for name in names])
+    """The metrics, the main ones first; of many classes also a table of them."""
+    names = ["accuracy", "precision", "recall", "f1", "roc_auc", "average_precision"]
+    if "classes" in metrics:
+        names = ["accuracy", "hamming_loss"]
+        names += [f"micro_{name}" for name in ("precision", "recall", "f1")]
+        names += [f"macro_{name}" for name in ("precision", "recall", "f1", "roc_auc")]
+    yield from aligned([(_metric(name), metrics[name]) for name in ("rows", *names)])
+    if others := metrics.get("rows_of_other_classes"):
+        yield from aligned([("of other classes", others)])
+    if "classes" in metrics:
+        yield ""
+        yield from _metrics_table(metrics["classes"])
+
+
+def _metric(name: str) -> str:
+    """The name of a metric in words."""
+    words = name.replace("_", " ").replace("roc auc", "ROC AUC")
+    return words.replace("f1", "F1").replace("hamming", "Hamming")
+
+
+def _metrics_table(classes: Sequence[Mapping[str, Any]]) -> Lines:
+    """One row a class."""
+    columns = ("support", "precision", "recall", "f1", "roc_auc")
+    width = _width(each["label"] for each in classes)
+    heads = "".join(f" {_metric(name):>11}" for name in columns)
+    yield f"{'class':<{width}}{heads}"
+    for each in classes:
+        cells = "".join(f" {_short(each[name]):>11}" for name in columns)
+        yield f"{label_text(each['label']):<{width}}{cells}"
+
+
+def _width(labels: Iterable[object]) -> int:
+    return max(8, *(len(label_text(label)) for label in labels))
+
+
+def _short(value: object) -> str:
+    """A number in a table."""
+    return f"{value:.4f}" if isinstance(value, float) and not value.is_integer() else number(value)
 
 
 # --- inspect ---
@@ -190,22 +310,73 @@ def inspection_lines(facts: Mapping[str, Any], *, plan: bool = False) -> Lines:
 
 
 def _model(facts: Mapping[str, Any]) -> Lines:
+    yield from _two_classes(facts) if "bias" in facts else _many_classes(facts)
+    for title in ("settings", "reading"):
+        yield from ("", title)
+        yield from _indented(facts[title])
+    if "largest_weights" in facts:
+        yield from ("", "largest weights")
+        for entry in facts["largest_weights"]:
+            name = f"  {entry['name']}" if "name" in entry else ""
+            yield f"  column {entry['column']:>10}  {entry['weight']:>+13.6g}{name}"
+
+
+def _two_classes(facts: Mapping[str, Any]) -> Lines:
     yield from _some(facts, "columns", "nonzero_weights", "bias")
     smaller, larger = map(label_text, facts["classes"])
     yield from aligned([("classes", f"{larger} where the decision is above 0, else {smaller}")])
     yield ""
     if facts["certificate"] is None:
-        yield "no certificate: use streamtron certify"
+        yield _UNCERTIFIED
     else:
         yield from certificate_lines(facts["certificate"])
         yield from aligned([("rows", facts["certificate"]["rows_scanned"])])
-    for title in ("settings", "reading"):
-        yield from ("", title)
-        yield from _indented(facts[title])
-    yield from ("", "largest weights")
-    for entry in facts["largest_weights"]:
-        name = f"  {entry['name']}" if "name" in entry else ""
-        yield f"  column {entry['column']:>10}  {entry['weight']:>+13.6g}{name}"
+
+
+_UNCERTIFIED = "no certificate: use streamtron certify"
+_DECIDES = {
+    "multiclass": "{} of which the one whose decision is highest is chosen",
+    "multilabel": "{} each chosen where its decision is above 0",
+}
+
+
+def _many_classes(facts: Mapping[str, Any]) -> Lines:
+    yield from _some(facts, "columns", "nonzero_weights")
+    chosen = _DECIDES[facts["classification"]].format(f"{len(facts['classes']):,},")
+    yield from aligned([("classes", chosen)])
+    certificate = facts["certificate"]
+    if certificate is None:
+        yield from ("", _UNCERTIFIED)
+    else:
+        gap, rows = float(certificate["relative_duality_gap"]), certificate["rows_scanned"]
+        yield from aligned([("largest gap", gap), ("rows", rows)])
+    yield ""
+    yield from _learners_table(
+        [(each["label"], each["certificate"], _heaviest(each)) for each in facts["learners"]],
+        "heaviest columns",
+    )
+
+
+def _heaviest(learner: Mapping[str, Any], most: int = 3) -> str:
+    """The largest weights of a class, on one line."""
+    return "  ".join(
+        f"{entry.get('name', entry['column'])} {entry['weight']:+.3g}"
+        for entry in learner["largest_weights"][:most]
+    )
+
+
+def _learners_table(
+    learners: Sequence[tuple[object, Mapping[str, Any] | None, str]], last: str
+) -> Lines:
+    """One row a class: bounds, gap, and a last column of text."""
+    width = _width(label for label, _, _ in learners)
+    yield f"{'class':<{width}} {'lower bound':>12} {'upper bound':>12} {'gap':>10}  {last}".rstrip()
+    for label, certificate, text in learners:
+        lower, upper, gap = (
+            "-" if certificate is None or certificate[name] is None else f"{certificate[name]:.6g}"
+            for name in ("primal_margin", "upper_bound", "relative_duality_gap")
+        )
+        yield f"{label_text(label):<{width}} {lower:>12} {upper:>12} {gap:>10}  {text}".rstrip()
 
 
 def _indented(values: Mapping[str, Any]) -> Lines:
@@ -246,11 +417,14 @@ def _shards(facts: Mapping[str, Any]) -> Lines:
     yield from aligned([("format", facts["format"]), ("size", format_size(facts["bytes"]))])
     if facts["layout"] is not None:
         yield from aligned([("features", f"{_brief(facts['features'])} ({facts['layout']})")])
-    for label, rows in facts["labels"].items():
+    labels = sorted(facts["labels"].items(), key=lambda item: -item[1])
+    for label, rows in labels[:MANY]:
         yield from aligned([(f"label {label}", rows)])
+    yield from _more(labels)
     if facts["unlabelled_rows"]:
         yield from aligned([("without a label", facts["unlabelled_rows"])])
     yield from _shard_table(facts["shards"])
+    yield from _left_out(facts["skipped"])
 
 
 def _shard_table(shards: Sequence[Mapping[str, Any]]) -> Lines:

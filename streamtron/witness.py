@@ -1,6 +1,6 @@
 """The witness: counts by shard fingerprint and row, from which anybody re-proves an upper bound.
 
-A sealed safetensors file; for every shard, the gaps between the rows that have a positive count
+A sealed safetensors file; for every learner, the gaps between the rows that have a positive count
 (uint32) and those counts (int32): a few bytes a support row.
 """
 
@@ -8,39 +8,65 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.errors import DataError, FileDamaged
 from streamtron.sealed import read_sealed, write_sealed
+from streamtron.training.counts import Counts
 
 if TYPE_CHECKING:
     from streamtron.shards import Manifest
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
-def save(path: str | os.PathLike[str], counts: NDArray[np.int32], manifest: Manifest) -> None:
-    """Write the counts of all rows (int32, shape (rows,), row order of the manifest).
+class Counted(NamedTuple):
+    """A shard as a witness knows it."""
+
+    fingerprint: str
+    rows: int
+
+
+class Contents(NamedTuple):
+    """What a witness file holds, checked: the shards, and gaps and counts of so many learners."""
+
+    shards: list[Counted]
+    learners: int
+    tensors: Mapping[str, NDArray[Any]]
+
+    @property
+    def counts(self) -> list[NDArray[np.int32]]:
+        """The counts above 0 of every learner."""
+        return [self.tensors[_counts(number)] for number in range(self.learners)]
+
+
+class Witness(NamedTuple):
+    """Counts of ``rows`` rows, one learner after another: of two classes there is one, else one a
+    class in the order of the model's classes."""
+
+    counts: tuple[Counts, ...]
+    rows: int
+
+
+def save(path: str | os.PathLike[str], counts: Sequence[Counts], manifest: Manifest) -> None:
+    """Write the counts of all rows, in the row order of the manifest.
 
     Raises
     ------
     MachineError : the file cannot be written.
     """
     tensors: dict[str, NDArray[Any]] = {}
-    shards = []
-    for number, shard in enumerate(manifest.shards):
-        own = counts[shard.first_row : shard.first_row + shard.rows]
-        support = np.flatnonzero(own)
-        tensors[_gaps(number)] = np.diff(support, prepend=0).astype(np.uint32)
-        tensors[_counts(number)] = own[support].astype(np.int32)
-        shards.append({"fingerprint": shard.fingerprint, "rows": shard.rows})
-    write_sealed(path, {"witness_version": FORMAT_VERSION, "shards": shards}, tensors)
+    for number, own in enumerate(counts):
+        tensors[_gaps(number)], tensors[_counts(number)] = own.gaps()
+    shards = [{"fingerprint": one.fingerprint, "rows": one.rows} for one in manifest.shards]
+    content = {"witness_version": FORMAT_VERSION, "learners": len(counts), "shards": shards}
+    write_sealed(path, content, tensors)
 
 
-def load(path: str | os.PathLike[str], shards: Sequence[tuple[str, str]]) -> NDArray[np.int32]:
+def load(path: str | os.PathLike[str], shards: Sequence[tuple[str, str]]) -> Witness:
     """The counts of the shards given, matched by fingerprint whatever their names and order.
 
     Parameters
@@ -48,28 +74,46 @@ def load(path: str | os.PathLike[str], shards: Sequence[tuple[str, str]]) -> NDA
     shards : (name, fingerprint) in the order of the rows. Of shards with one fingerprint the
         first given gets the counts of the first written.
 
-    Returns
-    -------
-    int32, shape (rows,), ≥ 0.
-
     Raises
     ------
     FileDamaged : not the bytes that were written, or counts that no run writes.
     DataError : no witness, or a witness of other shards.
     MachineError : the file cannot be read.
     """
+    found = contents(path)
+    order = _matched(path, [shard.fingerprint for shard in found.shards], shards)
+    rows = [shard.rows for shard in found.shards]
+    learners = [
+        Counts.of_gaps(found.tensors[_gaps(number)], found.tensors[_counts(number)])
+        for number in range(found.learners)
+    ]
+    if order != list(range(len(rows))):
+        learners = [_reordered(own, rows, order) for own in learners]
+    return Witness(tuple(learners), sum(rows))
+
+
+def contents(path: str | os.PathLike[str]) -> Contents:
+    """What is in the file, in little memory.
+
+    Raises
+    ------
+    FileDamaged, DataError, MachineError : as ``load``.
+    """
     content, tensors = read_sealed(path, "witness")
     if content.get("witness_version") != FORMAT_VERSION:
         raise DataError(f"{path}: not a witness of version {FORMAT_VERSION}. Fit with --witness.")
     try:
-        fingerprints = [str(shard["fingerprint"]) for shard in content["shards"]]
-        parts = [_unpacked(n, shard["rows"], tensors) for n, shard in enumerate(content["shards"])]
+        table = [Counted(shard["fingerprint"], shard["rows"]) for shard in content["shards"]]
+        for shard in table:
+            _check(shard)
+        rows = sum(shard.rows for shard in table)
+        for number in range(content["learners"]):
+            _check_counts(number, rows, tensors)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise FileDamaged(
             f"{path}: sealed, but what it holds is no witness ({error}). Fit again with --witness."
         ) from error
-    order = _matched(path, fingerprints, shards)
-    return np.concatenate([np.zeros(0, dtype=np.int32), *(parts[number] for number in order)])
+    return Contents(table, content["learners"], tensors)
 
 
 def _matched(
@@ -95,16 +139,32 @@ def _matched(
     return order
 
 
-def _unpacked(number: int, rows: int, tensors: Mapping[str, NDArray[Any]]) -> NDArray[np.int32]:
-    """The counts of all rows of one shard."""
+def _check(shard: Counted) -> None:
+    if type(shard.fingerprint) is not str or type(shard.rows) is not int or shard.rows < 0:
+        raise ValueError(f"a shard of {shard.rows!r} rows of {shard.fingerprint!r}")
+
+
+def _check_counts(number: int, rows: int, tensors: Mapping[str, NDArray[Any]]) -> None:
+    """ValueError unless these are positive counts of rows that there are."""
     gaps, counts = tensors[_gaps(number)], tensors[_counts(number)]
-    right = gaps.dtype == np.uint32 and counts.dtype == np.int32 and gaps.shape == counts.shape
+    right = gaps.dtype == np.uint32 and counts.dtype == np.int32
     # the upper bound holds for counts ≥ 0 alone: one negative count would prove what is false
-    if not right or (counts <= 0).any():
-        raise ValueError(f"counts of shard {number} that are not positive int32, one a gap")
-    own = np.zeros(rows, dtype=np.int32)
-    own[np.cumsum(gaps, dtype=np.int64)] = counts
-    return own
+    if not right or gaps.shape != counts.shape or gaps.ndim != 1 or (counts <= 0).any():
+        raise ValueError(f"counts of learner {number} that are not positive int32, one a gap")
+    if len(gaps) and int(gaps.sum(dtype=np.uint64)) >= rows:
+        raise ValueError(f"a count beyond the {rows} rows that there are")
+
+
+def _reordered(counts: Counts, rows: Sequence[int], order: Sequence[int]) -> Counts:
+    """The counts with the shards in another order."""
+    first = np.concatenate(([0], np.cumsum(rows)))
+    moved, start = Counts(), 0
+    numbers, values = counts.entries()
+    for number in order:
+        own = slice(*np.searchsorted(numbers, first[number : number + 2]))
+        moved.put(numbers[own] - first[number] + start, values[own])
+        start += rows[number]
+    return moved
 
 
 def _gaps(number: int) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamtron.training.active_set import NONZERO_BYTES, ROW_BYTES, ActiveSet
+from streamtron.training.active_set import NONZERO_BYTES, ROW_BYTES, ActiveSet, Pool
 from tests.oracle import Row
 from tests.sources import csr
 
@@ -79,6 +79,21 @@ def test_retain_keeps_the_chosen_rows_and_room_for_more(rows: list[Row], kept: s
 
 
 @prove
+@given(chunks, st.permutations(range(8)), st.integers(0, 500))
+def test_of_rows_in_any_order_it_keeps_the_first_that_fit_in_a_smaller_budget(
+    rows: list[Row], wanted: list[int], budget: int
+) -> None:
+    active = ActiveSet(10**6)
+    fill(active, rows, list(range(len(rows))), 0)
+    wanted = [k for k in wanted if k < len(rows)]
+    active.keep(np.array(wanted, dtype=np.int64), budget)
+    kept = active.numbers.tolist()
+    assert kept == sorted(wanted[: len(kept)])
+    assert active.nbytes <= budget
+    assert len(kept) == len(wanted) or active.nbytes + size(rows[wanted[len(kept)]]) > budget
+
+
+@prove
 @given(chunks)
 def test_after_clear_it_is_empty_and_fills_anew(rows: list[Row]) -> None:
     active = ActiveSet(10**6)
@@ -87,6 +102,15 @@ def test_after_clear_it_is_empty_and_fills_anew(rows: list[Row]) -> None:
     assert (len(active), active.nbytes, active.nonzeros) == (0, 0, 0)
     assert fill(active, rows, [0], 7) == 1
     assert held(active) == [rows[0]]
+
+
+@prove
+@given(chunks)
+def test_the_sizes_of_its_rows_sum_to_what_it_counts_against_the_budget(rows: list[Row]) -> None:
+    active = ActiveSet(10**6)
+    fill(active, rows, list(range(len(rows))), 0)
+    assert active.sizes.tolist() == [size(row) for row in rows]
+    assert active.sizes.sum() == active.nbytes
 
 
 def test_its_rows_are_read_only() -> None:
@@ -101,3 +125,64 @@ def test_growing_keeps_what_was_held() -> None:
         fill(active, [[(n, float(n + 1))]], [0], n)
     assert held(active) == [[(n, float(n + 1))] for n in range(200)]
     assert active.numbers.tolist() == list(range(200))
+
+
+# --- rows held once by several ---
+
+
+def offer(active: ActiveSet, pool: Pool, rows: list[Row], first: int) -> bool:
+    """Share all rows; numbers, signs and Δ² as in ``fill``."""
+    numbers = np.arange(first, first + len(rows), dtype=np.int64)
+    signs = np.where(numbers % 2 == 0, 1, -1).astype(np.int8)
+    return active.share(pool, csr(rows), numbers, signs, numbers / 4.0)
+
+
+ROWS: list[Row] = [[(0, 1.0)], [(1, 2.0), (3, 1.0)], [], [(2, 5.0)]]
+
+
+def test_rows_shared_by_several_are_held_once() -> None:
+    pool, sets = Pool(), [ActiveSet(10**6) for _ in range(3)]
+    for first in (0, 4):
+        for active in sets:
+            assert offer(active, pool, ROWS, first)
+    assert len(pool) == 8
+    for active in sets:
+        assert held(active) == [*ROWS, *ROWS]
+        assert active.numbers.tolist() == list(range(8))
+        assert active.delta2.tolist() == [k / 4 for k in range(8)]
+        assert np.shares_memory(active.rows.values, sets[0].rows.values)
+
+
+def test_a_pool_takes_a_chunk_wholly_or_not_at_all() -> None:
+    budget = sum(map(size, ROWS)) + size(ROWS[0])
+    pool, active = Pool(), ActiveSet(budget)
+    assert offer(active, pool, ROWS, 0)
+    assert not offer(active, pool, ROWS, 4)
+    assert held(active) == ROWS
+    assert pool.nbytes == sum(map(size, ROWS))
+
+
+@prove
+@given(st.sets(st.integers(0, 3)), st.sets(st.integers(0, 3)))
+def test_who_leaves_the_pool_takes_its_rows_along_and_leaves_the_others_theirs(
+    mine: set[int], theirs: set[int]
+) -> None:
+    pool, sets = Pool(), [ActiveSet(10**6) for _ in range(2)]
+    for active in sets:
+        offer(active, pool, ROWS, 0)
+    for active, kept in zip(sets, (sorted(mine), sorted(theirs)), strict=True):
+        active.retain(np.array(kept, dtype=np.int64))
+        assert held(active) == [ROWS[k] for k in kept]
+        assert active.numbers.tolist() == kept
+        assert fill(active, ROWS, [1], 100) == 1
+    assert held(sets[0]) == [*(ROWS[k] for k in sorted(mine)), ROWS[1]]
+
+
+def test_clearing_a_set_that_shares_leaves_the_others_their_rows() -> None:
+    pool, sets = Pool(), [ActiveSet(10**6) for _ in range(2)]
+    for active in sets:
+        offer(active, pool, ROWS, 0)
+    sets[0].clear()
+    fill(sets[0], [[(9, 9.0)]], [0], 50)
+    assert held(sets[0]) == [[(9, 9.0)]]
+    assert held(sets[1]) == ROWS

@@ -24,6 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "theory": set(),
     "chunk": set(),
     "config": {"errors"},
+    "candidates": {"config", "errors"},
     "certificate": {"kernels"},
     "events": {"certificate"},
     "sealed": {"errors"},
@@ -31,46 +32,65 @@ ALLOWED: dict[str, set[str]] = {
     # first floor
     "kernels": {"chunk"},
     "shards": {"chunk", "errors", "kernels", "sealed", "spread"},
-    "model": {"chunk", "errors", "sealed"},
+    "model_checks": {"chunk", "errors", "sealed"},
+    "model": {"chunk", "errors", "model_checks", "sealed"},
     "foreign": {"chunk", "errors", "model", "sealed"},
     "evaluation": {"errors"},
+    "evaluation_many": {"chunk", "evaluation"},
     # second floor
     "training": {*GROUND, "kernels"},
     # faces
-    "witness": {"errors", "sealed", "shards"},
+    "interruption": set(),
+    "witness": {"errors", "sealed", "shards", "training"},
     "memory": {"chunk", "config", "errors", "training"},
-    "fitting": {*GROUND, "memory", "model", "sealed", "shards", "training", "witness"},
-    "proof": {*GROUND, "kernels", "model", "fitting", "shards", "training", "witness"},
+    "learning": {*GROUND, "memory", "shards", "training"},
+    "runs": {*GROUND, "interruption", "sealed", "training"},
+    "outcome": {*GROUND, "learning", "model", "sealed", "shards", "training", "witness"},
+    "fitting": {
+        *GROUND, "interruption", "learning", "memory", "model", "outcome", "runs", "shards",
+        "training",
+    },
+    "proof": {*GROUND, "kernels", "learning", "model", "fitting", "shards", "training", "witness"},
     "summary": {"config"},
     "scoring": {
-        *GROUND, "evaluation", "model", "fitting", "sealed", "shards", "spread", "summary",
+        *GROUND, "evaluation", "evaluation_many", "model", "fitting", "sealed", "shards", "spread",
+        "summary",
     },
+    "splits": {*GROUND, "fitting", "scoring", "shards"},
+    "trials": {*GROUND, "fitting", "outcome", "sealed", "shards"},
+    "sweeping": {
+        *GROUND, "candidates", "evaluation", "evaluation_many", "fitting", "outcome", "runs",
+        "scoring", "shards", "splits", "trials",
+    },
+    "plot": {"errors", "sealed"},
     "conversion": {"config", "errors", "fitting", "scoring", "shards", "spread"},
     "inspection": {
-        *GROUND, "foreign", "memory", "model", "fitting", "sealed", "shards", "summary",
+        *GROUND, "foreign", "memory", "model", "fitting", "sealed", "shards", "summary", "witness",
     },
-    "multiclass": {*GROUND, "memory", "fitting", "shards", "training"},
-    "estimator": {*GROUND, "memory", "multiclass", "fitting", "shards", "training"},
+    "estimator": {*GROUND, "memory", "learning", "fitting", "shards", "training"},
     "cluster": {"config", "errors"},
     "batch": {"errors", "sealed"},
     "jobs": {"batch", "cluster", "errors", "sealed"},
     "progress": {"events"},
-    "options": {"config", "errors"},
+    "options": {"candidates", "config", "errors"},
     "cli": {
-        "batch", "cluster", "proof", "config", "conversion", "errors", "foreign", "inspection",
-        "jobs", "model", "options", "progress", "fitting", "scoring", "shards", "spread", "summary",
+        "batch", "candidates", "cluster", "proof", "config", "conversion", "errors", "foreign",
+        "inspection", "interruption", "jobs", "model", "options", "plot", "progress", "fitting",
+        "scoring", "shards", "spread", "summary", "sweeping", "trials",
     },
 }  # fmt: skip
 """Module or package → what of streamtron it may import beside itself."""
 
 OWNERS: dict[str, set[str]] = {
     "numba": {"kernels"},
+    "llvmlite": {"kernels"},
     "pyarrow": {"shards"},
     "sklearn": {"estimator", "evaluation", "shards"},
     "dask": {"cluster"},
     "distributed": {"cluster"},
     "click": {"cli", "options"},
     "rich": {"progress"},
+    "matplotlib": {"plot"},
 }
 """Library → the only modules that import it."""
 
@@ -192,7 +212,7 @@ def _fresh(code: str) -> str:
 
 LOADED = (
     "import sys; print([name for name in "
-    "('dask', 'click', 'rich', 'sklearn', 'scipy', 'numpy', 'numba', 'pyarrow') "
+    "('dask', 'click', 'rich', 'sklearn', 'scipy', 'numpy', 'numba', 'pyarrow', 'matplotlib') "
     "if name in sys.modules])"
 )
 

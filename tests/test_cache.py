@@ -228,33 +228,127 @@ def test_a_file_cut_off_anywhere_is_damaged(shards: Path, cache: Path) -> None:
             read_all(path)
 
 
-def test_a_flipped_bit_is_named_with_file_and_block_in_every_later_reading(
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was warned of, each time one sentence or two."""
+    return [record.getMessage() for record in caplog.records]
+
+
+def spoil_middle(cache: Path, rows_in_first: int) -> tuple[Path, flat.Entry]:
+    """Turn a bit in the second segment of the one shard whose first segment has so many rows."""
+    [path] = [f for f in flat_files(cache) if len(read_all(f)[0].codes) == rows_in_first]
+    contents = read_contents(str(path))
+    assert contents is not None
+    flip(path, 8 * (contents.entries[1].offset + 5))
+    return path, contents.entries[1]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_flipped_bit_found_in_a_later_reading_costs_a_warning_and_no_bit_of_the_data(
+    shards: Path, cache: Path, opened: list[str], caplog: pytest.LogCaptureFixture, kept: bool
+) -> None:
+    first = read(shards, cache)[0]
+    with source_of(shards, cache if kept else cache.with_name("own")) as source:
+        assert [bits(chunk) for chunk in source.chunks()] == first
+        cache = cache if kept else cache.with_name("own")
+        path, _ = spoil_middle(cache, rows_in_first=3)  # b.svm
+        good = path.stat().st_size
+        opened.clear()
+        for order in (None, [[0], [1], [2], [3], [4]]):
+            assert [bits(chunk) for chunk in source.chunks(order)] == first
+    assert opened == ["b.svm"], "made afresh once, and whole from then on"
+    [warning] = told(caplog)
+    assert warning.startswith(f"{path}, block 2: the checksum differs.")
+    assert warning.endswith("It is made afresh from b.svm.")
+    assert path.stat().st_size == good
+    assert read_all(path)
+
+
+def test_a_cache_file_cut_off_between_two_readings_is_made_afresh(
+    shards: Path, cache: Path, opened: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with source_of(shards, cache) as source:
+        first = [bits(chunk) for chunk in source.chunks()]
+        path, entry = spoil_middle(cache, rows_in_first=3)
+        os.truncate(path, entry.offset + 3)
+        opened.clear()
+        assert [bits(chunk) for chunk in source.chunks()] == first
+    assert opened == ["b.svm"]
+    assert "it is cut off" in told(caplog)[0]
+
+
+@pytest.mark.parametrize("byte", [0, -1, -30, -60, "first segment", "second segment"])
+def test_a_later_run_makes_a_damaged_file_afresh_and_learns_the_same(
+    byte: int | str,
+    shards: Path,
+    cache: Path,
+    opened: list[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first = read(shards, cache)
+    files = [(path, path.read_bytes()) for path in flat_files(cache)]
+    path = next(path for path, _ in files if len(read_all(path)) == 3)  # b.svm
+    contents = read_contents(str(path))
+    assert contents is not None
+    places = {"first segment": 0, "second segment": 1}
+    at = contents.entries[places[byte]].offset if isinstance(byte, str) else byte
+    flip(path, 8 * (at % path.stat().st_size))
+    opened.clear()
+    assert read(shards, cache) == first
+    assert opened == ["b.svm"]
+    [warning] = told(caplog)
+    assert str(path) in warning
+    assert "It is made afresh from b.svm." in warning
+    assert [(path, path.read_bytes()) for path in flat_files(cache)] == files
+
+
+def test_a_damaged_file_whose_source_has_other_bytes_now_is_refused_and_stays(
     shards: Path, cache: Path
 ) -> None:
-    read(shards, cache)
     with source_of(shards, cache) as source:
         list(source.chunks())
-        [path] = [f for f in flat_files(cache) if len(read_all(f)[0].codes) == 3]  # b.svm
-        contents = read_contents(str(path))
-        assert contents is not None
-        entry = contents.entries[1]
-        flip(path, 8 * (entry.offset + 5))
-        with pytest.raises(FileDamaged, match=f"{path.name}, block 2: the checksum differs"):
-            list(source.chunks([[0, 4], [2]]))
-        assert [len(chunk) for chunk in source.chunks([[0, 1], [3]])] == [10, 5]
-        os.truncate(path, entry.offset + 3)
-        with pytest.raises(FileDamaged, match=path.name):
+        path, _ = spoil_middle(cache, rows_in_first=3)
+        shard = shards / "b.svm"
+        before = shard.stat()
+        text = shard.read_text()
+        shard.write_text(text.replace('"11": 1.0', '"12": 1.0'))
+        os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))  # only the bytes tell
+        with pytest.raises(DataError, match=r"b\.svm: changed .*what the cache was made of"):
             list(source.chunks())
-    clear_cache(str(cache))
-    assert len(read(shards, cache)[0]) == 5
+        assert path.exists()
+        shard.write_text(text)
+        os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert len(list(source.chunks())) == 5
 
 
-def test_a_file_under_another_files_name_is_refused(shards: Path, cache: Path) -> None:
-    read(shards, cache)
+def test_a_damaged_file_whose_source_reads_otherwise_now_is_refused(
+    shards: Path, cache: Path
+) -> None:
+    class Fickle(ListReader):
+        """Of the same bytes it makes other rows each time."""
+
+        def pieces(self) -> Iterator[Piece]:
+            for piece in super().pieces():
+                yield piece._replace(indices=piece.indices + np.uint32(len(self.opened)))
+
+    with source_of(shards, cache, open_reader=Fickle) as source:
+        list(source.chunks())
+        spoil_middle(cache, rows_in_first=3)
+        with pytest.raises(FileDamaged, match="made afresh it holds other rows than before"):
+            list(source.chunks())
+
+
+def test_a_file_under_another_files_name_is_made_afresh(
+    shards: Path, cache: Path, opened: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    first = read(shards, cache)
     files = flat_files(cache)
+    good = files[1].read_bytes()
     shutil.copy(files[0], files[1])
-    with pytest.raises(FileDamaged, match="the cache of something else"):
-        read(shards, cache)
+    opened.clear()
+    assert read(shards, cache) == first
+    assert len(opened) == 1
+    assert f"{files[1]}: not ours" in told(caplog)[0]
+    assert files[1].read_bytes() == good
 
 
 def test_a_damaged_list_of_sources_costs_a_reading_and_a_warning(
@@ -343,6 +437,28 @@ def test_a_disk_without_room_is_refused_before_much_is_written(
     assert cache_files(str(cache)) == []
     disk(monkeypatch, needed)
     assert len(read(shards, cache, open_reader=Telling)[0]) == 5
+
+
+@pytest.mark.parametrize("on_bad_shard", ["error", "skip"])
+def test_a_disk_with_room_for_all_of_the_cache_and_hardly_more_is_taken(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, on_bad_shard: str
+) -> None:
+    many = tmp_path / "many"
+    many.mkdir()
+    for number in range(4):
+        rows: list[Row] = [(float(k % 2), 1.0, {k: k + number + 0.5}) for k in range(500)]
+        write_shard(many / f"{number}.svm", rows)
+    read(many, cache)
+    room = sum(file.stat().st_size for file in flat_files(cache))
+    clear_cache(str(cache))
+    usage = namedtuple("usage", "total used free")
+
+    def left(_: str) -> Any:
+        return usage(room, 0, room - sum(file.stat().st_size for file in cache.iterdir()))
+
+    monkeypatch.setattr(shutil, "disk_usage", left)
+    read(many, cache, on_bad_shard=on_bad_shard)
+    assert len(flat_files(cache)) == 4
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])

@@ -21,7 +21,7 @@ import click
 import pytest
 from safetensors import safe_open
 
-from streamtron import cli, options
+from streamtron import cli, interruption, options
 from streamtron.config import Settings, format_size
 from streamtron.errors import SettingsError
 from streamtron.events import ChunkDone, ReadingDone, ReadingStarted, StageDone
@@ -104,7 +104,10 @@ def test_every_setting_is_an_option_of_fit_and_has_its_name() -> None:
     assert list(options.SETTINGS) == names
     there = {word for parameter in cli.fit.params for word in parameter.opts}
     assert {options.option_name(name) for name in names} <= there
-    machine_and_files = {"--memory", "--cache-dir", "--model", "--report", "--witness", "--config"}
+    machine_and_files = {
+        "--memory", "--cache-dir", "--threads", "--model", "--report", "--witness", "--config",
+        "--run-dir", "--resume", "--overwrite", "--checkpoint-every",
+    }  # fmt: skip
     assert there - {options.option_name(name) for name in names} == {
         *machine_and_files, "shards", "-v", "--verbose",
     }  # fmt: skip
@@ -335,7 +338,7 @@ def test_a_fit_that_stops_before_its_tolerance_exits_with_4_and_says_what_would_
 
 def test_the_table_of_stages_names_what_b_is_relative_to(run: Run) -> None:
     for variant, words in (("steps", "b/R²"), ("length", "b/R^(1+ε)")):
-        done = run("fit", "train", "--model", "relative", "--variant", variant)
+        done = run("fit", "train", "--model", f"relative-{variant}", "--variant", variant)
         assert words in done.stdout
 
 
@@ -590,15 +593,16 @@ def test_a_fit_that_is_interrupted_says_so_and_leaves_nothing_half_written(
 def test_a_second_signal_right_behind_the_first_does_not_disturb_the_tidying(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cli, "REPEATED", 1e6)
-    with cli._signals():
-        with pytest.raises(cli._Signalled):
+    monkeypatch.setattr(interruption, "CLEARING", 1e6)
+    with interruption.signals():
+        with pytest.raises(interruption.Signalled):
             os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
-    monkeypatch.setattr(cli, "REPEATED", 0.0)
-    with cli._signals():
+    monkeypatch.setattr(interruption, "CLEARING", 0.0)
+    monkeypatch.setattr(interruption, "REPEATED", 0.0)
+    with interruption.signals():
         for _ in range(2):
-            with pytest.raises(cli._Signalled):
+            with pytest.raises(interruption.Signalled):
                 os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -9,6 +9,7 @@ import pytest
 from liblinear import liblinearutil
 from scipy import sparse
 from sklearn.datasets import load_svmlight_file
+from sklearn.linear_model import LogisticRegression
 
 from streamtron.errors import FileDamaged, MachineError, SettingsError
 from streamtron.foreign import load_any, load_foreign
@@ -49,9 +50,7 @@ def test_every_liblinear_classifier_is_read_and_decides_alike(tmp_path, solver, 
 @pytest.mark.parametrize(
     ("solver", "y", "sentence"),
     [
-        (1, [1, 2, 3, 1], "nr_class 3"),
         (1, [1, 1, 1, 1], "nr_class 1"),
-        (4, [1, 2, 1, 2], "solver_type MCSVM_CS"),
         (11, [1, 2, 1, 2], "solver_type L2R_L2LOSS_SVR"),
         (21, [1, 2, 1, 2], "solver_type ONECLASS_SVM"),
     ],
@@ -65,6 +64,48 @@ def test_liblinear_models_of_other_kinds_are_refused_by_kind(tmp_path, solver, y
     assert "m: a LIBLINEAR model with" in message
 
 
+@pytest.mark.parametrize("solver", [0, 1, 2, 3, 4, 5, 6, 7])
+@pytest.mark.parametrize("bias", [-1, 2.5])
+def test_every_liblinear_classifier_of_many_classes_is_read_and_decides_alike(
+    tmp_path, solver, bias
+):
+    dense, _ = random_matrix(rows=80, seed=6)
+    y = np.array([7, -2, 30, 4])[np.argmax(dense[:, :4], axis=1)]  # LIBLINEAR's order is not ours
+    theirs = liblinearutil.train(y, sparse.csr_matrix(dense), f"-s {solver} -B {bias} -q")
+    liblinearutil.save_model(str(tmp_path / "m"), theirs)
+    ours = load_any(tmp_path / "m")
+    assert (ours.kind, ours.classes) == ("multiclass", (-2.0, 4.0, 7.0, 30.0))
+    found, _, values = liblinearutil.predict([], sparse.csr_matrix(dense), theirs, "-q")
+    rising = np.argsort(theirs.get_labels())
+    assert theirs.get_labels() != sorted(theirs.get_labels())
+    expected = np.array(values)[:, rising]
+    assert ours.decision_function(dense) == pytest.approx(expected, rel=0, abs=1e-13)
+    top = np.sort(expected, axis=1)
+    sure = top[:, -1] - top[:, -2] > 1e-12
+    assert np.array_equal(ours.predict(dense)[sure], np.array(found)[sure])
+    assert np.count_nonzero(sure) > 70
+    assert ours.settings["rho"] == max(bias, 0)
+
+
+@pytest.mark.parametrize("labels", [(3, -2), (-2, 3)])
+def test_crammer_and_singers_two_classes_are_read_as_the_difference_of_their_weights(
+    tmp_path, labels
+):
+    dense, weights = random_matrix(rows=80, seed=6)
+    y = np.where(dense @ weights > 0, *labels)
+    theirs = liblinearutil.train(y, sparse.csr_matrix(dense), "-s 4 -B 1 -q")
+    liblinearutil.save_model(str(tmp_path / "m"), theirs)
+    ours = load_any(tmp_path / "m")
+    # not their predict, which for two classes has room for one decision and writes both
+    by_label = {}
+    for k, label in enumerate(theirs.get_labels()):
+        coefficients, intercept = theirs.get_decfun(k)
+        by_label[label] = dense @ coefficients + intercept
+    expected = by_label[3] - by_label[-2]
+    assert ours.decision_function(dense) == pytest.approx(expected, rel=0, abs=1e-12)
+    assert np.mean(ours.predict(dense) == y) > 0.9
+
+
 LIBLINEAR = "solver_type L2R_LR\nnr_class 2\nlabel 1 -1\nnr_feature 2\nbias 1\nw\n.5 \n2 \n-1 \n"
 
 
@@ -76,6 +117,10 @@ LIBLINEAR = "solver_type L2R_LR\nnr_class 2\nlabel 1 -1\nnr_feature 2\nbias 1\nw
         ("2 \n", "nan\n", "line 8: 'nan'. Wanted a finite number"),
         ("label 1 -1\n", "", "the head of a LIBLINEAR model is incomplete"),
         ("label 1 -1\n", "label 1 1\n", "the head"),
+        ("label 1 -1\n", "label 1 -1 0\n", "the head"),
+        ("nr_class 2\n", "nr_class three\n", "the head"),
+        ("nr_class 2\n", "", "the head"),
+        ("2 \n", "2 2\n", "line 8: 2 weights. Wanted 1, one a class"),
         ("nr_feature 2", "nr_feature -2", "the head"),
         ("bias 1", "bias nan", "the head"),
         ("w\n", "", "the head"),
@@ -136,6 +181,21 @@ def test_what_numpy_savetxt_writes_is_read_to_the_last_bit(tmp_path):
     coef = np.random.default_rng(2).normal(size=(1, 40))
     np.savetxt(tmp_path / "m", coef)
     assert load_any(tmp_path / "m", index_base=0).weights.tobytes() == coef.tobytes()
+
+
+@pytest.mark.parametrize("bias_last", [False, True])
+def test_coefficients_of_many_classes_are_scikit_learns_coef_one_row_a_class(tmp_path, bias_last):
+    rng = np.random.default_rng(5)
+    X, y = rng.normal(size=(90, 6)), rng.choice(["ant", "bee", "cow"], 90)
+    theirs = LogisticRegression(fit_intercept=bias_last).fit(X, y)
+    coef = np.column_stack([theirs.coef_, theirs.intercept_]) if bias_last else theirs.coef_
+    np.save(tmp_path / "m.npy", coef)
+    given = {"index_base": 0, "bias_last": bias_last}
+    ours = load_any(tmp_path / "m.npy", **given, classes=tuple(theirs.classes_))
+    assert ours.decision_function(X) == pytest.approx(theirs.decision_function(X), abs=1e-12)
+    assert ours.predict(X).tolist() == theirs.predict(X).tolist()
+    message = refused(lambda: load_any(tmp_path / "m.npy", **given), SettingsError)
+    assert "coefficients of 3 classes do not say which" in message
 
 
 @pytest.mark.parametrize(

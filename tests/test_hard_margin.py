@@ -12,7 +12,8 @@ import pytest
 
 from streamtron import cli, kernels
 from streamtron.config import Machine, Settings
-from streamtron.fitting import EXIT_CODES, run
+from streamtron.fitting import run
+from streamtron.outcome import EXIT_CODES
 from streamtron.training.learner import NO_MARGIN, Learner
 from streamtron.training.loop import train
 from tests.oracle import Oracle, Row, gamma_d
@@ -100,7 +101,7 @@ def test_rows_of_weight_0_are_left_out_and_other_weights_do_not_matter() -> None
     source = ListSource(csr(contradicting), turned, weights, block_rows=32)
     learner = trained(source, Settings(delta=0, tol=0.01), positive=1)
     brackets(learner, rows, labels, 1.0, 0.01)
-    assert learner.counts[ROWS : ROWS + 20].tolist() == [0] * 20
+    assert learner.counts.dense(ROWS + 20)[ROWS:].tolist() == [0] * 20
     plain = trained(
         ListSource(csr(rows), labels, block_rows=32), Settings(delta=0, tol=0.01), positive=1
     )

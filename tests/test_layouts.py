@@ -490,7 +490,8 @@ def test_the_models_contract_names_layout_columns_and_names(tmp_path: Path) -> N
     shards = corpus(tmp_path / "shards", "map of names")
     model = fit(shards, **settings_for("map of names", tmp_path))
     assert {name: value for name, value in model.reading.items() if value is not None} == {
-        "columns": 6, "index_base": 0, "weights_in_label": False, "label": "label",
+        "columns": 6, "index_base": 0, "weights_in_label": False, "multiclass": False,
+        "multilabel": False, "label": "label",
         "layout": "map of names", "features": ["features"], "values": "", "hash_seed": 0,
         "vocabulary": list(NAMES),
     }  # fmt: skip

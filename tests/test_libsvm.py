@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_svmlight_file
 
 from streamtron.errors import DataError, MachineError
-from streamtron.shards import libsvm
+from streamtron.shards import libsvm, streams
 from streamtron.shards.libsvm import LibsvmReader, is_libsvm_name
 from streamtron.shards.piece import Piece, Reading
 
@@ -77,13 +77,17 @@ def rows_of(piece: Piece) -> list[Row]:
 
 
 def pieces(
-    data: bytes, reading: Reading = PLAIN, piece_bytes: int = 1 << 20, name: str = "x.svm"
+    data: bytes,
+    reading: Reading = PLAIN,
+    piece_bytes: int = 1 << 20,
+    name: str = "x.svm",
+    threads: int = 1,
 ) -> list[Piece]:
     """What the reader makes of a file with these bytes."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, name)
         path.write_bytes(data)
-        return list(LibsvmReader(str(path), name, reading, piece_bytes).pieces())
+        return list(LibsvmReader(str(path), name, reading, piece_bytes, threads).pieces())
 
 
 def read(
@@ -507,7 +511,7 @@ def test_long_bad_tokens_are_cut_in_the_message() -> None:
     [
         ("1 1:1\n".encode("utf-16"), "UTF-16"),
         (b"\xfe\xff" + "1 1:1\n".encode("utf-16-be"), "UTF-16"),
-        (gzip.compress(b"1 1:1\n"), ".gz"),
+        (gzip.compress(b"1 1:1\n", mtime=0), ".gz"),
         (bz2.compress(b"1 1:1\n"), ".bz2"),
         (lzma.compress(b"1 1:1\n"), ".xz"),
         (PACK[".zst"](b"1 1:1\n"), ".zst"),
@@ -653,6 +657,65 @@ def test_a_fingerprint_costs_no_second_reading(tmp_path: Path) -> None:
     list(reader.pieces())
     path.unlink()
     assert reader.fingerprint() == xxhash.xxh3_128(TEXT).hexdigest()
+
+
+def told(data: bytes, threads: int, name: str = "x.svm") -> list[object]:
+    """All that a reader gives and, at last, what it says: rows, where they stand, bytes read."""
+    found: list[object] = []
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, name)
+        path.write_bytes(data)
+        reader = LibsvmReader(str(path), name, PLAIN, piece_bytes=200, threads=threads)
+        try:
+            for piece in reader.pieces():
+                rows = rows_of(piece)
+                places = [piece.place(row) for row in range(len(rows))]
+                found += [(rows, places, piece.classes, reader.bytes_read)]
+        except DataError as error:
+            return [*found, str(error)]
+        return [*found, reader.bytes_read, reader.fingerprint()]
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compressed data are unpacked, and handed on, in small steps."""
+    monkeypatch.setattr(streams, "_SIP", 64)
+    monkeypatch.setattr(streams, "_UNPACKED_BYTES", 100)
+
+
+MANY_LINES = [f"{k % 3} {k + 1}:{k / 7} {k + 9}:1e-{k % 40}".encode() for k in range(2_000)]
+
+
+@pytest.mark.parametrize("threads", [2, 3, 20])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_several_threads_parse_what_one_does_to_the_last_bit_and_place(
+    threads: int, suffix: str, small_steps: None
+) -> None:
+    lines = [*MANY_LINES[:700], b"# " + 900 * b"x", b"", *MANY_LINES[700:]]
+    data = PACK.get(suffix, bytes)(b"\n".join(lines))
+    one = told(data, 1, f"x.svm{suffix}")
+    assert len(one) > 100
+    assert told(data, threads, f"x.svm{suffix}") == one
+
+
+@pytest.mark.parametrize("wrong", [[0], [3, 4], [1200, 1201], [1999], [40, 1500]])
+def test_several_threads_refuse_the_line_that_one_refuses_after_the_same_rows(
+    wrong: list[int],
+) -> None:
+    data = b"\n".join(b"1 2:x" if k in wrong else line for k, line in enumerate(MANY_LINES))
+    one = told(data, 1)
+    assert str(one[-1]).startswith(f"x.svm, line {wrong[0] + 1}: ")
+    assert told(data, 2) == one
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_damage_in_a_compressed_file_is_told_after_a_bad_line_before_it(
+    threads: int, small_steps: None
+) -> None:
+    lines = [*MANY_LINES[:1_480], b"1 2:x", *MANY_LINES[1_480:1_510]]
+    data = gzip.compress(b"\n".join(lines)) + b"junk"
+    assert "line 1481: value x in column 2" in str(told(data, threads, "x.svm.gz")[-1])
+    assert "damaged" in str(told(gzip.compress(lines[0]) + b"junk", threads, "x.svm.gz")[-1])
 
 
 def test_pieces_can_be_read_again_and_at_the_same_time(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from scipy import sparse
 
 from streamtron.chunk import make_rows
 from streamtron.errors import DataError, FileDamaged, MachineError, SettingsError
-from streamtron.model import LinearModel
+from streamtron.model import LinearModel, joint_certificate
 from streamtron.sealed import read_sealed, write_sealed
 
 ROOT = Path(__file__).parent.parent
@@ -130,6 +131,125 @@ def test_a_positive_decision_means_the_larger_class_and_zero_the_smaller(classes
     assert found.tolist() == [classes[0], classes[0], classes[1]]
 
 
+# --- many classes --------------------------------------------------------------------------------
+
+NAMES = ("ant", "bee", "cow", "doe")
+
+
+def make_many(weights, bias, classes, **more) -> LinearModel:
+    proof = {"relative_duality_gap": 0.01, "rows_scanned": 7, "upper_bound": 1 / 3}
+    certificate = joint_certificate([proof] * len(classes))
+    return make_model(weights, bias, classes, **{"certificate": certificate, **more})
+
+
+def random_many(seed=0, **more) -> tuple[LinearModel, np.ndarray]:
+    dense, _ = random_matrix(seed=seed)
+    rng = np.random.default_rng(seed + 1)
+    return make_many(rng.normal(size=(4, 20)), rng.normal(size=4), NAMES, **more), dense
+
+
+def test_every_class_is_decided_by_its_own_weights_to_the_last_bit():
+    model, dense = random_many()
+    decisions = model.decision_function(dense)
+    assert decisions.shape == (50, 4)
+    for k in range(4):
+        alone = make_model(model.weights[k], model.bias[k])
+        assert np.array_equal(decisions[:, k], alone.decision_function(dense))
+
+
+@pytest.mark.parametrize("base", [0, 1])
+@pytest.mark.parametrize("width", [0, 1, 13, 20])
+def test_streamed_rows_of_many_classes_get_the_bits_of_the_matrix_however_cut(base, width):
+    whole, dense = random_many()
+    model = make_many(whole.weights[:, :width], whole.bias, NAMES, index_base=base)
+    padded = np.column_stack([model.weights, np.zeros((4, 20 - width))])
+    expected = make_many(padded, whole.bias, NAMES).decision_function(dense)
+    pieces = [dense[:1], dense[1:30], dense[30:]]
+    decided = [model.decision_rows(as_rows(piece, base, 3)) for piece in pieces]
+    assert np.array_equal(np.concatenate([each.values for each in decided]), expected)
+    assert sum(each.beyond for each in decided) == np.count_nonzero(dense[:, width:])
+
+
+def test_a_multiclass_row_has_the_class_of_the_highest_decision_and_the_first_of_equals():
+    model = make_many(np.zeros((3, 1)), np.zeros(3), (1.0, 2.5, 7.0))
+    decisions = np.array([[-3.0, -1, -2], [0, 0, 0], [-1, 4, 4], [1, 2, 3]])
+    assert model.kind == "multiclass"
+    assert model.labels(decisions).tolist() == [2.5, 1, 2.5, 7]
+    assert model.chosen(decisions).argmax(axis=1).tolist() == [1, 0, 1, 2]
+    assert (model.chosen(decisions).sum(axis=1) == 1).all()
+
+
+def test_a_multilabel_row_has_every_class_whose_decision_is_above_zero():
+    model = make_many(np.zeros((3, 1)), np.zeros(3), ("a", "b", "c"), multilabel=True)
+    decisions = np.array([[-3.0, -1, 0], [1e-300, -0.0, 5], [1, 2, 3]])
+    assert model.kind == "multilabel"
+    assert model.labels(decisions).tolist() == [(), ("a", "c"), ("a", "b", "c")]
+    assert np.array_equal(model.chosen(decisions), decisions > 0)
+
+
+def test_multilabel_sets_of_one_size_are_still_one_set_a_row():
+    model = make_many(np.zeros((1, 1)), np.ones(1), ("a",), multilabel=True)
+    assert model.predict(np.zeros((2, 1))).tolist() == [("a",), ("a",)]
+
+
+@pytest.mark.parametrize("more", [{}, {"multilabel": True}])
+def test_the_directions_of_many_classes_are_their_learners_in_the_order_of_classes(more):
+    model, dense = random_many(**more)
+    decisions = model.decision_function(dense)
+    for k, learner in enumerate(model.directions()):
+        assert learner.positive == NAMES[k]
+        alone = make_model(learner.weights, learner.bias)
+        assert np.array_equal(alone.decision_function(dense), decisions[:, k])
+        assert learner.certificate == model.certificate["learners"][k]
+    two = make_model()
+    [only] = two.directions()
+    assert (only.positive, only.bias, only.certificate) == (1.0, 0.25, two.certificate)
+    assert only.weights is two.weights
+
+
+def test_an_uncertified_model_of_many_classes_has_directions_without_certificates():
+    model, _ = random_many(certificate=None)
+    assert [learner.certificate for learner in model.directions()] == [None] * 4
+
+
+def test_the_joint_certificate_is_as_good_as_the_worst_of_its_learners():
+    proofs = [{"relative_duality_gap": gap, "rows_scanned": 5} for gap in (0.1, 0.3, 0.2)]
+    joint = joint_certificate(proofs)
+    assert (joint["relative_duality_gap"], joint["rows_scanned"]) == (0.3, 5)
+    assert joint["learners"] == proofs
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"classes": ("a", "b")}, "Give 3 of one kind, in rising order"),
+        ({"classes": ("a", "c", "b")}, "Give 3 of one kind, in rising order"),
+        ({"classes": ("a", "b", "b")}, "Give 3 of one kind, in rising order"),
+        ({"classes": ("a", "b", 3.0)}, "Give 3 of one kind, in rising order"),
+        ({"bias": 0.0}, "bias: shape (), but weights of shape (3, 2)"),
+        ({"bias": np.zeros(2)}, "bias: shape (2,), but weights of shape (3, 2)"),
+        ({"bias": np.array([0, np.nan, 0])}, "bias: nan"),
+        ({"weights": np.array([[0, 1], [2, np.inf], [0, 0]])}, "weights: inf at position 1, 1"),
+        ({"weights": np.zeros((0, 2)), "bias": np.zeros(0)}, "weights: shape (0, 2)"),
+        ({"weights": np.zeros((3, 2, 1))}, "weights: shape (3, 2, 1)"),
+        (
+            {"weights": np.zeros((2, 2)), "bias": np.zeros(2), "classes": ("a", "b")},
+            "weights: shape (2, 2). Give one row a class, for three classes or more",
+        ),
+        ({"certificate": {"upper_bound": 1.0}}, "certificate: no learners for 3 classes"),
+        ({"certificate": joint_certificate([{"relative_duality_gap": 0, "rows_scanned": 1}])},
+         "certificate: no learners for 3 classes"),
+        (
+            {"weights": np.zeros(2), "bias": 0.0, "classes": ("a", "b"), "multilabel": True},
+            "reading: multilabel, but one row of weights",
+        ),
+    ],
+)  # fmt: skip
+def test_what_no_model_of_many_classes_can_hold_is_refused_with_its_name(change, sentence):
+    parts = {"weights": np.zeros((3, 2)), "bias": np.zeros(3), "classes": ("a", "b", "c")}
+    assert sentence in refused(lambda: make_many(**{**parts, **change}), SettingsError)
+
+
 # --- what a model may hold -----------------------------------------------------------------------
 
 
@@ -137,13 +257,13 @@ def test_a_positive_decision_means_the_larger_class_and_zero_the_smaller(classes
     ("change", "sentence"),
     [
         ({"weights": [1.0, np.nan]}, "weights: nan at position 1"),
-        ({"weights": [[1.0]]}, "weights: shape (1, 1)"),
+        ({"weights": [[1.0]]}, "weights of shape (1, 1)"),
         ({"bias": np.inf}, "bias: inf"),
         ({"classes": (1.0, -1.0)}, "the smaller first"),
         ({"classes": (1.0, 1.0)}, "the smaller first"),
         ({"classes": (0.0, True)}, "two of one kind"),
         ({"classes": (0.0, "1")}, "two of one kind"),
-        ({"classes": ("a", "b", "c")}, "Give two"),
+        ({"classes": ("a", "b", "c")}, "Give two of one kind"),
         ({"classes": (0.0, np.nan)}, "classes: nan"),
         ({"settings": {"C": np.nan}}, "settings: Out of range float"),
         ({"certificate": {"a": {1}}}, "certificate: Object of type set"),
@@ -179,6 +299,27 @@ def test_a_model_read_again_is_the_same_to_the_last_bit(tmp_path_factory, weight
     assert again.weights.tobytes() == (np.array(weights) + 0.0).tobytes()
     assert (again.bias, again.settings["C"]) == (bias, C)
     assert again.reading == model.reading == {**model.reading, "columns": len(weights)}
+
+
+@pytest.mark.parametrize("more", [{}, {"multilabel": True}, {"certificate": None}])
+def test_a_model_of_many_classes_read_again_is_the_same_to_the_last_bit(tmp_path, more):
+    model, dense = random_many(**more)
+    model.save(tmp_path / "m")
+    again = LinearModel.load(tmp_path / "m")
+    assert again == model
+    assert again.to_bytes() == model.to_bytes()
+    assert (again.kind, again.classes) == (model.kind, NAMES)
+    assert again.certificate == model.certificate
+    assert np.array_equal(again.decision_function(dense), model.decision_function(dense))
+
+
+def test_models_of_many_classes_are_equal_files_however_their_weights_lie_in_memory():
+    model, _ = random_many()
+    parts = (np.ascontiguousarray(model.weights), model.bias, NAMES)
+    again = LinearModel(*parts, model.settings, model.certificate, model.reading)
+    assert again.to_bytes() == model.to_bytes()
+    negative = make_many(np.full((3, 2), -0.0), np.full(3, -0.0), ("a", "b", "c"))
+    assert negative == make_many(np.zeros((3, 2)), np.zeros(3), ("a", "b", "c"))
 
 
 @pytest.mark.parametrize("classes", [(-1.0, 1.0), ("a", "ß\ud800"), (False, True), (0.1, 1e300)])
@@ -259,7 +400,7 @@ def rewritten(path: Path, **change) -> Path:
 def test_an_unknown_format_version_is_refused_with_both_numbers(tmp_path):
     path = rewritten(tmp_path / "m", format_version=7)
     message = refused(lambda: LinearModel.load(path))
-    assert "m: model format version 7, this streamtron reads 1" in message
+    assert "m: model format version 7, this streamtron reads 1 and 2" in message
 
 
 @pytest.mark.parametrize(
@@ -335,9 +476,30 @@ def test_liblinear_reads_our_export_and_decides_as_we_do(tmp_path, bias):
     assert set(labels) == {2, 7}
 
 
-@pytest.mark.parametrize("classes", [("a", "b"), (0.5, 1.0), (0.0, 2.0**31)])
-def test_classes_that_liblinear_cannot_hold_are_refused(tmp_path, classes):
+def test_liblinear_reads_our_export_of_many_classes_and_decides_as_we_do(tmp_path):
+    model, dense = random_many(seed=4)
+    model = replace(model, classes=(-3.0, 2.0, 5.0, 11.0))
+    model.export_liblinear(tmp_path / "m")
+    theirs = liblinearutil.load_model(str(tmp_path / "m"))
+    labels, _, values = liblinearutil.predict([], sparse.csr_matrix(dense), theirs, "-q")
+    assert theirs.get_labels() == [-3, 2, 5, 11]
+    assert np.array(values) == pytest.approx(model.decision_function(dense), rel=0, abs=1e-14)
+    assert labels == model.predict(dense).tolist()
+    assert set(labels) == {-3, 2, 5, 11}
+
+
+def test_a_multilabel_model_is_no_liblinear_model(tmp_path):
+    model = replace(random_many(multilabel=True)[0], classes=(1.0, 2.0, 3.0, 4.0))
+    message = refused(lambda: model.export_liblinear(tmp_path / "m"), SettingsError)
+    assert "a multilabel model, and LIBLINEAR gives a row one label" in message
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(
+    ("classes", "odd"), [(("a", "b"), 1), ((0.5, 1.0), 0), ((0.0, 2.0**31), 1)]
+)
+def test_classes_that_liblinear_cannot_hold_are_refused(tmp_path, classes, odd):
     model = make_model(classes=classes)
     message = refused(lambda: model.export_liblinear(tmp_path / "m"), SettingsError)
-    assert repr(classes[1]) in message
+    assert f"the class {classes[odd]!r}" in message
     assert not (tmp_path / "m").exists()

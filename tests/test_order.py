@@ -78,3 +78,25 @@ def test_the_answers_do_not_change_between_versions() -> None:
 GOLDEN_GROUP = [1, 4, 3, 0, 2, 5]
 GOLDEN_ROWS = [0, 5, 4, 1, 3, 2]
 GOLDEN_ACTIVE = [5, 1, 4, 0, 3, 2]
+
+
+@pytest.mark.parametrize("other", [(1, 5, 3), (0, 6, 3), (0, 5, 4)])
+def test_draws_are_a_permutation_that_seed_reading_and_draw_decide(
+    other: tuple[int, int, int],
+) -> None:
+    weights = np.linspace(1.0, 2.0, 100)
+    drawn = order.drawn_order(0, 5, 3, weights).tolist()
+    assert drawn == order.drawn_order(0, 5, 3, weights).tolist()
+    assert sorted(drawn) == list(range(100))
+    assert drawn != order.drawn_order(*other, weights).tolist()
+
+
+def test_a_row_is_drawn_first_as_often_as_its_weight_says() -> None:
+    weights = np.array([1.0, 2.0, 7.0])
+    first = [int(order.drawn_order(0, 0, draw, weights)[0]) for draw in range(3000)]
+    shares = np.bincount(first, minlength=3) / len(first)
+    assert np.abs(shares - weights / weights.sum()).max() < 0.03  # three standard deviations
+
+
+def test_no_draws_are_drawn_from_no_rows() -> None:
+    assert order.drawn_order(0, 0, 0, np.zeros(0)).tolist() == []

@@ -478,8 +478,8 @@ def test_column_0_in_a_file_declared_1_based_is_refused(write: Write) -> None:
         (
             {},
             {"label_column": "values"},
-            "rows.parquet: column 'values' of type list<element: float> cannot be the labels, "
-            "which are numbers, booleans or strings. Name another one with --label NAME (columns "
+            "rows.parquet: column 'values' of type list<element: float> holds several labels a "
+            "row. Use --multilabel, or name a column of single ones with --label NAME (columns "
             "there: indices list<element: int32>, values list<element: float>, label int64).",
         ),
     ],

@@ -204,7 +204,8 @@ def test_the_geometric_margin_leaves_the_augmentation_out(
         str(small_file), paper, paper_tables.Effort(5000)
     )
     directional = second["directional_margin"]
-    scale, counts = outcome.report["certificate"]["scale"], outcome.counts.astype(float)
+    scale = outcome.report["certificate"]["scale"]
+    counts = outcome.counts[0].dense(outcome.manifest.rows).astype(float)
     square = float((outcome.model.weights**2).sum()) / scale**2 + float((counts**2).sum())
     length = math.sqrt(square + (outcome.model.bias / scale) ** 2)
     expected = directional * length / math.sqrt(square)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import lzma
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from liblinear import liblinearutil
 from numpy.typing import NDArray
 
 from streamtron import witness as witness_file
@@ -19,9 +21,10 @@ from streamtron.errors import DataError, SettingsError
 from streamtron.fitting import Outcome, run
 from streamtron.foreign import load_any
 from streamtron.model import LinearModel
-from streamtron.proof import Proof, certify
+from streamtron.proof import ManyProof, Proof, certify
 from streamtron.sealed import read_sealed, write_sealed
 from streamtron.shards.corpus import generate
+from streamtron.training.counts import Counts
 from tests.oracle import Oracle, Row, best_scale, primal_value
 from tests.sources import dense, random_rows, read_libsvm
 
@@ -237,8 +240,10 @@ def test_counts_in_the_witness_of_worse_rows_make_a_looser_bound_but_never_a_fal
     data: Data, tmp_path: Path
 ) -> None:
     outcome = fitted(data, tmp_path, C=2.0)
-    counts = np.random.default_rng(0).permutation(outcome.counts)
-    witness_file.save(tmp_path / "shuffled", counts, outcome.manifest)
+    shuffled = Counts()
+    counts = np.random.default_rng(0).permutation(outcome.counts[0].dense(ROWS))
+    shuffled.put(np.arange(ROWS), counts)
+    witness_file.save(tmp_path / "shuffled", [shuffled], outcome.manifest)
     proof = certify(outcome.model, data.path, witness=tmp_path / "shuffled")
     sound(proof, best_margin(data, 2.0, 1.0))
     assert proof.certificate.relative_duality_gap > 0.1
@@ -327,6 +332,103 @@ def test_a_witness_of_ours_proves_liblinears_model_in_one_reading(
     assert proof.readings == 1.0
     assert proof.certificate.relative_duality_gap <= 1e-3
     sound(proof, best_margin(data, 1.0, 1.0))
+
+
+# --- many classes --------------------------------------------------------------------------------
+
+
+def many(data: Data, tmp_path: Path, options: str = "") -> tuple[LinearModel, Path, NDArray[Any]]:
+    """LIBLINEAR's model of three classes, shards with their labels, and the labels."""
+    y = np.random.default_rng(5).permutation(np.array([4.0, -2.0, 9.0]))[
+        np.argmax(data.X[:, :3], axis=1)
+    ]
+    theirs = liblinear(data.X, y, f"-s 1 -c 0.5 -B 1 -e 0.001 {options}")
+    liblinearutil.save_model(str(tmp_path / "theirs"), theirs)
+    path = tmp_path / "many.svm"
+    path.write_text(text(data.rows, y.tolist()))
+    return load_any(tmp_path / "theirs"), path, y
+
+
+@pytest.mark.parametrize("readings", [1, 4])
+@pytest.mark.parametrize("class_weight", [None, {"9": 3.0}])
+def test_every_class_is_certified_as_it_would_be_alone_and_on_the_same_readings(
+    data: Data, tmp_path: Path, readings: int, class_weight: Any
+) -> None:
+    model, path, y = many(data, tmp_path, "-w9 3" if class_weight else "")
+    settings = Settings(C=0.5, rho=1.0, class_weight=class_weight)
+    proof = certify(model, path, settings=settings, readings=readings)
+    assert isinstance(proof, ManyProof)
+    assert proof.readings <= 1 + readings
+    assert [label for label, _ in proof.classes] == [-2.0, 4.0, 9.0]
+    for direction, (label, found) in zip(model.directions(), proof.classes, strict=True):
+        alone_path = tmp_path / f"alone{label}.svm"
+        alone_path.write_text(text(data.rows, np.where(y == label, 1, -1).tolist()))
+        weight = {"1": 3.0} if class_weight and label == 9.0 else None
+        alone = certify(
+            LinearModel(direction.weights, direction.bias, (-1.0, 1.0), {}, None, model.reading),
+            alone_path,
+            settings=settings.but(class_weight=weight),
+            readings=readings,
+        )
+        assert found.certificate == alone.certificate
+        assert found.weights_scale == alone.weights_scale
+        assert (found.certificate.upper_bound is None) == (readings == 1)
+    if readings == 4:
+        gaps = [found.certificate.relative_duality_gap for _, found in proof.classes]
+        assert max(gaps) < 0.01
+        plain = proof.to_dict()
+        assert plain["certificate"]["relative_duality_gap"] == max(gaps)
+        assert plain["certificate"]["rows_scanned"] == ROWS
+        assert [each["label"] for each in plain["learners"]] == [-2.0, 4.0, 9.0]
+
+
+def test_a_model_of_many_classes_whose_weights_are_scaled_gets_the_scale_back(
+    data: Data, tmp_path: Path
+) -> None:
+    model, path, _ = many(data, tmp_path)
+    factors = np.array([1.0, 100.0, 0.02])
+    scaled = replace(
+        model, weights=model.weights * factors[:, None], bias=np.asarray(model.bias) * factors
+    )
+    settings = Settings(C=0.5, rho=1.0)
+    plain = certify(model, path, settings=settings)
+    again = certify(scaled, path, settings=settings)
+    assert isinstance(plain, ManyProof)
+    assert isinstance(again, ManyProof)
+    for k, factor in enumerate(factors):
+        first, second = plain.classes[k][1], again.classes[k][1]
+        assert second.weights_scale * factor == pytest.approx(first.weights_scale, rel=1e-3)
+        assert second.certificate.primal_margin == pytest.approx(
+            first.certificate.primal_margin, rel=1e-6
+        )
+
+
+def test_a_witness_of_another_number_of_learners_is_refused(data: Data, tmp_path: Path) -> None:
+    model, path, _ = many(data, tmp_path)
+    two = run(path, Settings(multiclass=True), witness=tmp_path / "w", machine=Machine())
+    assert len(two.counts) == 3
+    fewer = witness_file.save(tmp_path / "w", two.counts[:2], two.manifest)
+    refused(
+        lambda: certify(model, path, witness=tmp_path / "w", settings=Settings(C=0.5)),
+        "witness of 2 learners", "model has 3",
+    )  # fmt: skip
+    assert fewer is None
+
+
+def test_the_witness_of_many_classes_proves_the_certificates_of_the_fit_anew(
+    data: Data, tmp_path: Path
+) -> None:
+    _, path, _ = many(data, tmp_path)
+    settings = Settings(multiclass=True, C=0.5)
+    outcome = run(path, settings, witness=tmp_path / "w", machine=Machine())
+    proof = certify(outcome.model, path, witness=tmp_path / "w")
+    assert isinstance(proof, ManyProof)
+    assert proof.readings == 1.0
+    for (label, own), fitted_ones in zip(proof.classes, outcome.report["learners"], strict=True):
+        assert label == fitted_ones["label"]
+        claimed = fitted_ones["certificate"]
+        assert own.certificate.upper_bound == pytest.approx(claimed["upper_bound"], rel=1e-9)
+        assert own.certificate.primal_margin == pytest.approx(claimed["primal_margin"], rel=1e-6)
 
 
 def test_a_bias_where_the_problem_has_none_is_refused(data: Data, tmp_path: Path) -> None:

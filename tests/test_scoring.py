@@ -11,9 +11,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from streamtron.chunk import Label
 from streamtron.conversion import convert
 from streamtron.errors import DataError, MachineError
 from streamtron.evaluation import evaluate as evaluate_rows
+from streamtron.evaluation_many import ManyEvaluation
 from streamtron.model import LinearModel
 from streamtron.scoring import evaluate, predict, write_predictions
 from streamtron.shards.corpus import generate
@@ -108,6 +110,78 @@ def test_predicted_labels_are_the_models_classes_in_text_and_in_parquet(
     assert pq.read_table(tmp_path / "out.parquet")["label"].to_pylist() == expected
     shown = [line.split("\t")[0] for line in (tmp_path / "out.tsv").read_text().splitlines()]
     assert shown == [str(label).removesuffix(".0") for label in expected]
+
+
+def _many(classes: tuple[Label, ...], **reading: object) -> LinearModel:
+    rng = np.random.default_rng(1)
+    weights, bias = rng.normal(size=(len(classes), COLUMNS)), rng.normal(size=len(classes))
+    return LinearModel(weights, bias, classes, {}, None, {"index_base": 1, **reading})
+
+
+@pytest.mark.parametrize("classes", [("ant", "bee", "cow"), (0.5, 2.0, 9.0)])
+def test_of_many_classes_a_line_is_the_label_and_every_decision_in_their_order(
+    classes: tuple[Label, ...], corpus: Path, tmp_path: Path
+) -> None:
+    model = _many(classes)
+    _, matrix = _read(sorted(corpus.iterdir()))
+    write_predictions(model, corpus, tmp_path / "out.tsv")
+    write_predictions(model, corpus, tmp_path / "out.parquet")
+    lines = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()]
+    table = pq.read_table(tmp_path / "out.parquet", page_checksum_verification=True).to_pydict()
+    decisions = model.decision_function(matrix)
+    labels = [classes[k] for k in decisions.argmax(axis=1)]
+    assert len(set(labels)) == 3
+    assert [[float(word) for word in line[1:]] for line in lines] == decisions.tolist()
+    assert [line[0] for line in lines] == [str(label).removesuffix(".0") for label in labels]
+    assert table == {"label": labels, "decisions": decisions.tolist()}
+
+
+@pytest.mark.parametrize("classes", [("ant", "bee", "cow"), (1.0, 2.0, 9.0), (False, True)])
+def test_of_a_multilabel_model_a_line_begins_with_all_labels_that_have_a_decision_above_0(
+    classes: tuple[Label, ...], tmp_path: Path
+) -> None:
+    model = _many(classes, multilabel=True)
+    sign = np.eye(len(classes), COLUMNS)
+    model = replace(model, weights=sign, bias=np.full(len(classes), -0.5))
+    # the first block has no label at all: the type of the column must not depend on it
+    (tmp_path / "rows").write_text("0 9:1\n" * 5000 + "0 1:1\n0 1:1 2:1\n")
+    write_predictions(model, tmp_path / "rows", tmp_path / "out.tsv")
+    write_predictions(model, tmp_path / "rows", tmp_path / "out.parquet")
+    *_, none, one, two = (tmp_path / "out.tsv").read_text().splitlines()
+    shown = [str(label).removesuffix(".0") for label in classes[:2]]
+    rest = [[-0.5, -0.5, -0.5], [0.5, -0.5, -0.5], [0.5, 0.5, -0.5]]
+    labels = ["", shown[0], ",".join(shown)]
+    for line, label, values in zip((none, one, two), labels, rest, strict=True):
+        assert line == "\t".join([label, *map(str, values[: len(classes)])])
+    table = pq.read_table(tmp_path / "out.parquet", page_checksum_verification=True)
+    assert table["labels"].to_pylist()[-3:] == [[], [classes[0]], list(classes[:2])]
+    assert table["decisions"].to_pylist()[-1] == rest[2][: len(classes)]
+
+
+def test_predictions_of_many_classes_are_the_same_bits_however_the_rows_are_cut(
+    corpus: Path, tmp_path: Path
+) -> None:
+    convert(corpus, tmp_path / "cut", to="libsvm", rows_per_shard=701)
+    whole, cut = io.BytesIO(), io.BytesIO()
+    write_predictions(_many(("a", "b", "c")), corpus, whole)
+    write_predictions(_many(("a", "b", "c")), tmp_path / "cut", cut)
+    assert whole.getvalue() == cut.getvalue()
+
+
+def test_metrics_of_many_classes_are_read_from_shards_with_labels_unknown_to_the_model(
+    tmp_path: Path,
+) -> None:
+    model = replace(_many((1.0, 2.0, 3.0)), weights=np.eye(3, COLUMNS), bias=np.zeros(3))
+    (tmp_path / "rows").write_text("1 1:1\n2 2:1\n3 1:1\n7 3:1\n")
+    found = evaluate(model, tmp_path / "rows")
+    assert isinstance(found, ManyEvaluation)
+    assert (found.accuracy, found.rows_of_other_classes) == (0.5, 1)
+    counts = [
+        (each.true_positives, each.false_positives, each.false_negatives)
+        for _, each in found.classes
+    ]
+    assert counts == [(1, 1, 0), (1, 0, 0), (0, 1, 1)]
+    assert found.micro_f1 == 4 / 7
 
 
 def test_values_beyond_the_models_width_weigh_nothing_and_are_counted(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -17,10 +18,11 @@ from streamtron.training import order, solve
 from streamtron.training.active_set import ActiveSet
 from streamtron.training.dual import Dual, Rule
 from streamtron.training.learner import Learner
+from streamtron.training.loop import train
 from streamtron.training.newton import minimise
 from streamtron.training.solve import Solution, Solver
 from tests.oracle import Row
-from tests.sources import ListSource, csr, dense, random_rows, trained
+from tests.sources import ListSource, csr, dense, random_rows, read_libsvm, trained
 
 COLUMNS = 6
 ROWS = 150
@@ -442,6 +444,82 @@ def test_bounds_bracket_the_optimum_whatever_part_of_the_rows_fits_in_memory(
     assert source.nonzeros_read <= most * len(source.rows.indices)
 
 
+class Watched(Learner):
+    """A learner that remembers its parts: the rows that were solved, and those that then stayed,
+    with the counts to the byte of either."""
+
+    def __init__(self, settings: Settings, labels: Sequence[int]) -> None:
+        super().__init__(settings, labels)
+        self.parts: list[tuple[dict[int, float], dict[int, float]]] = []
+        self.kept_bytes: list[int] = []
+
+    def _keep_some(self) -> None:
+        solved = self._weights()
+        super()._keep_some()
+        self.parts.append((solved, self._weights()))
+        self.kept_bytes.append(self.active.nbytes)
+
+    def _weights(self) -> dict[int, float]:
+        numbers = self.active.numbers
+        weights = self.counts[numbers] / self.active.sizes
+        return dict(zip(numbers.tolist(), weights.tolist(), strict=True))
+
+
+def watched(order: Literal["random", "sequential"] = "random") -> Watched:
+    """Parts of a fifth of 600 rows."""
+    rows, labels = random_rows(13, 600, COLUMNS)
+    source = ListSource(csr(rows), labels, block_rows=128)
+    settings = Settings(C=5.0, tol=1e-3, active_set=sizes(source) // 5, order=order)
+    learner = Watched(settings, labels)
+    train(source, [learner], settings)
+    assert learner.finished == "certified"
+    assert len(learner.parts) > 3
+    return learner
+
+
+def test_of_the_rows_solved_only_some_with_a_count_stay_in_half_of_the_budget() -> None:
+    learner = watched()
+    for solved, kept in learner.parts:
+        assert set(kept) < set(solved)
+        assert min(kept.values()) > 0.0
+    assert learner.kept_bytes
+    assert max(learner.kept_bytes) <= learner.settings.active_set / 2
+
+
+def test_rows_of_many_counts_to_the_byte_stay_more_often_than_others() -> None:
+    heavier = lighter = 0
+    for solved, kept in watched().parts:
+        live = sorted((number for number in solved if solved[number]), key=solved.__getitem__)
+        lighter += sum(number in kept for number in live[: len(live) // 2])
+        heavier += sum(number in kept for number in live[-(len(live) // 2) :])
+    assert heavier > 1.5 * lighter
+
+
+def test_in_file_order_the_rows_that_stay_are_those_of_most_counts_to_the_byte() -> None:
+    for solved, kept in watched("sequential").parts:
+        gone = [weight for number, weight in solved.items() if number not in kept]
+        assert min(kept.values()) >= max(gone)
+
+
+def test_a_row_that_finds_no_room_beside_those_that_stay_is_held_all_the_same() -> None:
+    rows, labels = random_rows(14, 200, COLUMNS)
+    rows[100] = [(column, 0.001) for column in range(200)]
+    settings = Settings(C=5.0, active_set=8 * 200 + 24, max_epochs=3, order="sequential")
+    learner = Watched(settings, labels)
+    train(ListSource(csr(rows), labels), [learner], settings)
+    assert any(set(solved) == {100} for solved, _ in learner.parts)
+    assert all(len(kept) < len(solved) for solved, kept in learner.parts)
+
+
+def test_ccat_in_tenths_is_certified_in_eight_readings_whatever_the_seed(shared_data: Path) -> None:
+    rows, labels = read_libsvm(shared_data / "rcv1_27613.ccat.xz")
+    for seed in range(3):
+        source = ListSource(rows, labels)
+        learner = trained(source, Settings(C=50.0, active_set=sizes(source) // 10, seed=seed))
+        assert learner.finished == "certified"
+        assert source.nonzeros_read <= 8 * len(rows.indices)
+
+
 @pytest.mark.parametrize("tol", [1e-4, 1e-6])
 @pytest.mark.parametrize("C", [0.05, 1.0, 100.0])
 def test_fine_tolerances_are_certified_in_two_readings_of_rows_that_fit(
@@ -484,14 +562,15 @@ def wild_rows(seed: int) -> tuple[list[Row], list[int]]:
 
 def honest(learner: Learner, tol: float) -> None:
     """Certified, or stopped and said so; finite; no count cut without a word."""
-    found, rows = learner.certificate, len(learner.counts)
+    found = learner.certificate
+    counts = [count for _, page in learner.counts.nonzero() for count in page]
     assert found is not None
     assert found.upper_bound is not None
     assert math.isfinite(found.upper_bound)
     assert 0 < found.primal_margin <= found.upper_bound
     assert np.isfinite(learner.weights).all()
-    assert learner.counts[:rows].min() >= 0
-    assert learner.counts[:rows].max() < kernels.COUNT_MAX or learner.dual.clipped > 0
+    assert min(counts) > 0
+    assert max(counts) < kernels.COUNT_MAX or learner.dual.clipped > 0
     assert learner.finished == ("certified" if found.relative_duality_gap <= tol else "epoch limit")
 
 
@@ -519,4 +598,4 @@ def test_where_a_count_would_pass_what_it_can_hold_the_resolution_becomes_coarse
     learner = trained(source, Settings(C=100, rho=0, tol=1e-3, max_epochs=3))
     honest(learner, 1e-3)
     assert learner.finished == "certified"
-    assert 0 < learner.counts.max() <= kernels.COUNT_MAX // 4 + 1
+    assert 0 < learner.counts.largest() <= kernels.COUNT_MAX // 4 + 1

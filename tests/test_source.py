@@ -12,6 +12,8 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import xxhash
 from hypothesis import given, settings
@@ -30,7 +32,8 @@ from streamtron.shards import (
     open_shards,
     storage,
 )
-from streamtron.shards.prefetch import THREAD_NAME, ahead
+from streamtron.shards.prefetch import THREAD_NAME, ahead, in_order
+from streamtron.shards.source import open_reader, settled
 
 Row = tuple[float | str | None, float, dict[int, float]]
 """label, weight, {column: value}"""
@@ -106,6 +109,8 @@ def small_blocks(rows: int = 5, nonzeros: int = 12) -> Iterator[None]:
 def bits(chunk: Chunk) -> tuple[Any, ...]:
     """Everything a chunk is, so that == means bit for bit."""
     arrays = [*chunk.rows, chunk.codes]
+    if chunk.code_offsets is not None:
+        arrays.append(chunk.code_offsets)
     weights = None if chunk.weights is None else chunk.weights.tobytes()
     return (*((a.dtype.str, a.tobytes()) for a in arrays), weights, chunk.ranges)
 
@@ -512,6 +517,25 @@ def test_bytes_read_grow_while_a_shard_is_read_and_end_at_its_size(tmp_path: Pat
         sizes = [400_060 * 16]
 
 
+@pytest.mark.parametrize("ending", ["parquet", "arrow", "arrows"])
+def test_bytes_read_of_a_table_grow_with_its_rows_to_its_size(ending: str, tmp_path: Path) -> None:
+    table = pa.table({"indices": [[k % 70] for k in range(60_000)], "label": [0, 1] * 30_000})
+    path = tmp_path / f"a.{ending}"
+    if ending == "parquet":
+        pq.write_table(table, path, row_group_size=7_000)
+    else:
+        new = pa.ipc.new_file if ending == "arrow" else pa.ipc.new_stream
+        with pa.OSFile(str(path), "wb") as sink, new(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=20_000)
+    [shard] = find_shards([str(path)])
+    reader, delivered = open_reader(shard, settled(shard, Reading())), 0
+    assert reader.bytes_read == 0
+    for piece in reader.pieces():
+        delivered += len(piece.codes)
+        assert reader.bytes_read == pytest.approx(shard.size * delivered / 60_000, rel=0.03)
+    assert delivered == 60_000
+
+
 # Reading ahead -----------------------------------------------------------------------------------
 
 
@@ -554,6 +578,73 @@ def test_an_error_ahead_is_raised_after_the_items_before_it() -> None:
     with pytest.raises(DataError, match=r"a\.svm, line 3: broken"):
         next(items)
     assert reading_threads() == []
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_results_come_in_the_order_of_the_items_whoever_is_done_first(threads: int) -> None:
+    others_done = threading.Event()
+
+    def slow_at_first(k: int) -> int:
+        if k == 0 and threads > 1:
+            assert others_done.wait(30)
+        elif k == threads - 1:
+            others_done.set()
+        return k
+
+    assert list(in_order(slow_at_first, range(50), threads)) == list(range(50))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_error_among_items_made_in_order_is_raised_after_the_results_before_it(
+    threads: int,
+) -> None:
+    def items() -> Iterator[int]:
+        yield from range(7)
+        raise DataError("cut off")
+
+    results = in_order(str, items(), threads)
+    assert [next(results) for _ in range(7)] == list("0123456")
+    with pytest.raises(DataError, match="cut off"):
+        next(results)
+    results = in_order(lambda k: 1 // (3 - k), items(), threads)
+    assert [next(results) for _ in range(3)] == [0, 0, 1]
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+
+
+def test_items_made_in_order_are_asked_for_only_as_far_ahead_as_there_are_threads() -> None:
+    asked: list[int] = []
+
+    def items() -> Iterator[int]:
+        for k in range(100):
+            asked.append(k)
+            yield k
+
+    results = in_order(str, items(), 3)
+    assert next(results) == "0"
+    assert asked == [0, 1, 2, 3]
+    before = threading.active_count()
+    results.close()
+    assert threading.active_count() < before
+    assert asked == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_number_of_threads_changes_no_bit_and_is_the_machines_if_none_is_given(
+    threads: int, tmp_path: Path
+) -> None:
+    rows = [f"{k % 2} {k % 70 + 1}:{k}\n" for k in range(200_000)]
+    (tmp_path / "a.svm").write_text("".join(rows))
+    (tmp_path / "b.svm").write_text("".join(rows[1:]))
+
+    def everything(number: int | None) -> list[object]:
+        cache = str(tmp_path / f"_{number}")
+        with open_shards([str(tmp_path)], cache_dir=cache, threads=number) as source:
+            first = [(bits(chunk), source.width, source.bytes_read) for chunk in source.chunks()]
+            groups = [range(k, k + 8) for k in range(0, len(source.blocks) - 8, 8)]
+            return [*first, *map(bits, source.chunks(groups))]
+
+    assert everything(threads) == everything(None)
 
 
 def test_a_reading_ahead_stops_in_the_midst_of_hashing_an_endless_file() -> None:

@@ -8,19 +8,24 @@ import json
 import os
 import queue
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote
 
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import feather
 
 from streamtron.errors import DataError, MachineError
 from streamtron.shards import ShardSource, find_shards, open_shards, storage
@@ -90,7 +95,7 @@ def server() -> Iterator[Server]:
     there.stop()
 
 
-def use(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def use(server: Server | Stalling, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a user of this server has in the environment."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
@@ -358,6 +363,49 @@ def test_later_readings_and_later_runs_do_not_fetch_the_objects_again(
         find_shards(["s3://data/t"])
 
 
+@pytest.mark.parametrize("format_", ["parquet", "arrow"])
+def test_a_table_is_fetched_once_and_its_copy_is_gone_with_the_reading(
+    format_: str, own: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "RANGE_BYTES", 1 << 14)
+    table = pa.table({"indices": [[k, k + 1] for k in range(9_000)], "label": [0, 1, 1] * 3_000})
+    for number in range(2):
+        path = tmp_path / f"{number}.{format_}"
+        if format_ == "parquet":
+            pq.write_table(table.slice(number), path, row_group_size=1_000, compression="none")
+        else:
+            feather.write_feather(table.slice(number), path, compression="uncompressed")
+        own.put(f"data/t/{path.name}", path.read_bytes())
+    requests = [-(-path.stat().st_size // (1 << 14)) for path in sorted(tmp_path.iterdir())]
+    assert min(requests) >= 5
+    cache = tmp_path / "_cache"
+    with open_shards(["s3://data/t"], cache_dir=str(cache)) as source:
+        source._settle()  # the columns are those of the first shard's footer
+        own.requests()
+        first = chunks_of(source)
+        assert source.bytes_read == sum(shard.size for shard in source.shards)
+    fetched = [line for line in own.requests() if line.startswith("GET /data/t/")]
+    assert [fetched.count(f"GET /data/t/{k}.{format_}") for k in range(2)] == requests
+    with open_shards([str(tmp_path)], cache_dir=None) as local:
+        assert chunks_of(local) == first
+    assert {path.suffix for path in cache.iterdir()} == {".cache", ".json"}
+
+
+def test_no_room_for_the_copy_of_a_table_is_a_sentence_and_not_a_byte_is_fetched(
+    own: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(pa.table({"indices": [[1], [2]], "label": [0, 1]}), tmp_path / "a.parquet")
+    own.put("data/a.parquet", (tmp_path / "a.parquet").read_bytes())
+    usage = type(shutil.disk_usage("/"))
+    with open_shards(["s3://data/a.parquet"], cache_dir=None) as source:
+        source._settle()
+        own.requests()
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 0))
+        with pytest.raises(MachineError, match=r"s3://data/a\.parquet: no copy of it can be kept"):
+            chunks_of(source)
+    assert not [line for line in own.requests() if line.startswith("GET")]
+
+
 def test_an_object_that_changed_is_read_again_by_the_next_run_and_refused_within_one(
     s3: Server, bucket: str, tmp_path: Path
 ) -> None:
@@ -435,6 +483,77 @@ def test_a_command_without_its_server_says_one_sentence_and_exits_5(
     assert list(tmp_path.iterdir()) == []
 
 
+class Stalling(ThreadingHTTPServer):
+    """A store that knows one object of any name and never answers requests of one method."""
+
+    daemon_threads = True
+
+    def __init__(self, method: str) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_HEAD(self) -> None:
+                stall.answer(self)
+
+            def do_GET(self) -> None:
+                stall.answer(self)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        stall = self
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.method, self.reached, self._released = method, threading.Event(), threading.Event()
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self._thread = threading.Thread(target=self.serve_forever)
+        self._thread.start()
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        request.close_connection = True
+        if request.command == self.method:
+            self.reached.set()
+            self._released.wait()
+            return
+        request.send_response(200)
+        request.send_header("Content-Length", "100000")
+        request.send_header("Last-Modified", "Wed, 01 Jan 2025 00:00:00 GMT")
+        request.end_headers()
+
+    def stop(self) -> None:
+        self._released.set()
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("words", "method"),
+    [
+        ("fit s3://data/a.svm --model m", "HEAD"),
+        ("fit s3://data/a.svm --model m", "GET"),
+        ("fit s3://data/a.svm.gz --model m", "GET"),
+        ("fit s3://data/a.parquet --model m", "GET"),
+        ("convert s3://data/a.svm converted --format parquet", "GET"),
+    ],
+)
+def test_a_command_whose_store_never_answers_is_ended_by_a_signal(
+    words: str, method: str, number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Stalling(method)
+    use(server, monkeypatch)
+    try:
+        process = subprocess.Popen(
+            [STREAMTRON, *words.split()], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        )
+        assert server.reached.wait(100)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=100)  # the server waits for longer
+    finally:
+        process.kill()
+        server.stop()
+    assert process.returncode == 128 + number
+    assert err == f"stopped by {number.name}; nothing half-written is left.\n"
+
+
 # What is refused ---------------------------------------------------------------------------------
 
 
@@ -499,14 +618,15 @@ def test_the_page_that_a_library_writes_becomes_its_first_line() -> None:
     )
 
 
+@pytest.mark.parametrize("on_bad_shard", ["error", "skip"])
 def test_a_server_that_goes_away_in_mid_file_does_not_make_the_file_damaged(
-    own: Server, tmp_path: Path
+    own: Server, tmp_path: Path, on_bad_shard: Literal["error", "skip"]
 ) -> None:
     rows = [[k, k + 1] for k in range(40_000)]
     table = pa.table({"indices": rows, "label": [k % 2 for k in range(40_000)]})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=2_000, compression="none")
     own.put("data/a.parquet", (tmp_path / "a.parquet").read_bytes())
-    with open_shards(["s3://data/a.parquet"], cache_dir=None) as source:
+    with open_shards(["s3://data/a.parquet"], cache_dir=None, on_bad_shard=on_bad_shard) as source:
         chunks = source.chunks()
         next(chunks)
         own.stop()

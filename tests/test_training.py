@@ -36,7 +36,7 @@ COLUMNS = 6
 def bits(learner: Learner, rows: int) -> tuple[bytes, ...]:
     """Everything that a run leaves, to the bit."""
     dual = learner.dual
-    state = (dual.w, dual.scalars, dual.tallies, learner.weights, learner.counts[:rows])
+    state = (dual.w, dual.scalars, dual.tallies, learner.weights, learner.counts.dense(rows))
     return tuple(array.tobytes() for array in state)
 
 
@@ -56,7 +56,7 @@ class Snapshots(Learner):
     def _end_stage(self, why: str) -> None:
         if not hasattr(self, "kept"):
             self.kept = []
-        self.kept.append((self.counts.tolist(), self.dual.steps))
+        self.kept.append((self.counts.dense(self.rows_met).tolist(), self.dual.steps))
         super()._end_stage(why)
 
 
@@ -192,7 +192,7 @@ def test_the_default_plan_certifies_its_tolerance_and_weights_and_counts_prove_i
     assert found.relative_duality_gap <= 1e-3
     primal = primal_of(rows, labels, d2, rho, learner.weights.tolist(), learner.bias)
     assert 1 / math.sqrt(2 * primal) >= found.primal_margin * (1 - 1e-9)
-    upper = exact_upper_bound(rows, labels, d2, rho, learner.counts[:120])
+    upper = exact_upper_bound(rows, labels, d2, rho, learner.counts.dense(120))
     assert upper <= found.upper_bound <= upper * (1 + 1e-9)
     low, high = gamma_d(rows, labels, d2, rho)
     assert found.primal_margin <= high * (1 + 1e-9)
@@ -314,7 +314,7 @@ def test_the_same_seed_gives_the_same_bits(chosen: Settings) -> None:
 
 def test_another_seed_gives_another_order_and_another_witness() -> None:
     runs = [trained(source_of(1), Settings(seed=seed)) for seed in range(2)]
-    assert runs[0].counts.tolist() != runs[1].counts.tolist()
+    assert runs[0].counts.dense(300).tolist() != runs[1].counts.dense(300).tolist()
 
 
 def test_in_file_order_the_seed_does_not_matter() -> None:
@@ -340,7 +340,7 @@ def test_empty_columns_between_the_others_change_nothing(chosen: Settings) -> No
     spread: list[Row] = [[(7 * column + 3, value) for column, value in row] for row in rows]
     plain = trained(ListSource(csr(rows), labels, block_rows=32), chosen)
     wide = trained(ListSource(csr(spread), labels, block_rows=32), chosen)
-    assert wide.counts[:200].tolist() == plain.counts[:200].tolist()
+    assert wide.counts.dense(200).tolist() == plain.counts.dense(200).tolist()
     columns = [7 * column + 3 for column in range(COLUMNS)]
     assert wide.weights[columns].tolist() == plain.weights[:COLUMNS].tolist()
     assert np.delete(wide.weights, columns).tolist() == [0.0] * (len(wide.weights) - COLUMNS)
@@ -353,7 +353,7 @@ def test_swapping_the_labels_gives_exactly_the_opposite_weights(chosen: Settings
     minus = trained(source_of(5), chosen, positive=-1)
     assert (-minus.weights).tolist() == plus.weights.tolist()
     assert -minus.bias == plus.bias
-    assert minus.counts[:300].tolist() == plus.counts[:300].tolist()
+    assert minus.counts.dense(300).tolist() == plus.counts.dense(300).tolist()
 
 
 def test_the_labels_names_do_not_matter() -> None:
@@ -399,7 +399,7 @@ def test_rows_of_weight_0_leave_no_trace_in_bounds_radius_or_counts(chosen: Sett
     wild: list[Row] = [[(0, 1e6)] for _ in range(40)]
     weights = [1.0] * 120 + [0.0] * 40
     with_them = trained(ListSource(csr([*rows, *wild]), [*labels, *[-1] * 40], weights), chosen)
-    assert with_them.counts[120:160].tolist() == [0] * 40
+    assert with_them.counts.dense(160)[120:].tolist() == [0] * 40
     assert with_them.certificate is not None
     assert with_them.certificate.rows_scanned == 120
     assert with_them.sq_radius < 1e6
@@ -411,7 +411,7 @@ def test_a_first_block_of_rows_of_weight_0_is_no_obstacle() -> None:
     weights = [0.0] * 32 + [1.0] * 64
     learner = trained(ListSource(csr(rows), labels, weights, block_rows=32), Settings())
     assert learner.finished == "certified"
-    assert learner.counts[:32].tolist() == [0] * 32
+    assert learner.counts.dense(32).tolist() == [0] * 32
 
 
 def test_class_weights_multiply_C_like_row_weights() -> None:
@@ -449,9 +449,9 @@ def test_every_reading_and_its_certificate_are_told(chosen: Settings) -> None:
 def test_counts_sum_to_t_and_the_carried_weights_follow_from_them() -> None:
     rows, labels = random_rows(1, 300, COLUMNS)
     learner = trained(source_of(1), Settings(tol=1e-6), positive=1)
-    assert learner.counts.sum(dtype=np.int64) == learner.dual.steps
+    assert learner.counts.dense(300).sum(dtype=np.int64) == learner.dual.steps
     twin = Oracle(rows, labels, [0.5] * 300, 1.0, width=len(learner.dual.w))
-    twin.counts = learner.counts[:300].tolist()
+    twin.counts = learner.counts.dense(300).tolist()
     w, bias = twin.rebuilt()
     assert learner.dual.w == pytest.approx(w, rel=1e-12)
     assert learner.dual.bias == pytest.approx(bias, rel=1e-12)

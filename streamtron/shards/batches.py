@@ -7,11 +7,22 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streamtron.chunk import Label
-from streamtron.shards.columns import Columns, is_number
-from streamtron.shards.layouts import LAYOUTS, Spot, first, float32, no_nulls, row_of
+from streamtron.shards.columns import Columns, is_list, is_number
+from streamtron.shards.labels import Offsets, offsets_of, repeated, row_of_code
+from streamtron.shards.layouts import (
+    LAYOUTS,
+    Spot,
+    decoded,
+    first,
+    float32,
+    no_null_items,
+    no_nulls,
+    row_of,
+)
 from streamtron.shards.names import Hashing
 from streamtron.shards.piece import Piece, Reading, cut_piece
 
@@ -27,7 +38,8 @@ def make_piece(batch: pa.RecordBatch, columns: Columns, reading: Reading, spot: 
     ------
     DataError : a null, a column number outside 0 … 2³²-2 (1 … if declared 1-based), a column twice
         in a row, a name that the vocabulary does not have, a value that is not finite in float32,
-        an integer that float32 does not hold, lists of different lengths, a negative weight.
+        an integer that float32 does not hold, lists of different lengths, a negative weight, a
+        label twice in a row.
     """
     indptr, keys, values = LAYOUTS[columns.layout](batch, columns, spot)
     if columns.have_names:
@@ -35,14 +47,14 @@ def make_piece(batch: pa.RecordBatch, columns: Columns, reading: Reading, spot: 
     else:
         indices = _column_numbers(indptr, keys, reading.index_base, spot)
         indices, values = _rising(indptr, indices, values, spot)
-    codes, classes = _labels(batch, columns.label, reading, spot)
+    codes, code_offsets, classes = _labels(batch, columns.label, reading, spot)
     weights = None if columns.weight is None else _weights(batch, columns.weight, spot)
-    return Piece(indptr, indices, values, codes, classes, weights, spot.row)
+    return Piece(indptr, indices, values, codes, classes, weights, spot.row, code_offsets)
 
 
 def bounded(piece: Piece) -> Iterator[Piece]:
     """Cut a piece at PIECE_NONZEROS: rows may be very unequal."""
-    start, rows = 0, len(piece.codes)
+    start, rows = 0, piece.rows
     while start < rows:
         end = piece.indptr[start] + PIECE_NONZEROS
         stop = max(start + 1, int(np.searchsorted(piece.indptr, end, side="right")) - 1)
@@ -171,23 +183,43 @@ def _columns_of(
 
 def _labels(
     batch: pa.RecordBatch, column: str | None, reading: Reading, spot: Spot
-) -> tuple[NDArray[np.int32], list[Label]]:
-    """Class codes and their table in order of appearance; -1 for a row without a label."""
+) -> tuple[NDArray[np.int32], Offsets | None, list[Label]]:
+    """Class codes, their offsets where a row may have several, and their table in order of
+    appearance; -1, or no code at all, for a row without a label."""
     if column is None:
-        return np.full(batch.num_rows, -1, dtype=np.int32), []
-    labels = batch.column(column)
-    if pa.types.is_dictionary(labels.type):
-        labels = labels.dictionary_decode()  # a null may hide in the dictionary itself
+        count = 0 if reading.multilabel else batch.num_rows
+        offsets = np.zeros(batch.num_rows + 1, np.int64) if reading.multilabel else None
+        return np.full(count, -1, dtype=np.int32), offsets, []
+    labels = decoded(batch.column(column))
     if reading.labels == "required":
         no_nulls(labels, column, spot)
+    offsets = None
+    if reading.multilabel:
+        labels, offsets = _label_lists(labels, column, spot)
     if is_number(labels.type):
-        labels = _float_labels(labels, spot)
+        labels = _float_labels(labels, offsets, spot)
     encoded = labels.dictionary_encode()
     codes = encoded.indices.fill_null(-1).to_numpy().astype(np.int32, copy=False)
-    return codes, encoded.dictionary.to_pylist()
+    classes = encoded.dictionary.to_pylist()
+    twice = repeated(codes, offsets)
+    if twice is not None:
+        row, code = twice
+        spot.refuse(row, f"label {classes[code]!r} occurs twice. Write each label once.")
+    return codes, offsets, classes
 
 
-def _float_labels(labels: pa.Array, spot: Spot) -> pa.Array:
+def _label_lists(labels: pa.Array, column: str, spot: Spot) -> tuple[pa.Array, Offsets]:
+    """The labels of all rows and their offsets; none for a row that is null, one for a row of a
+    column without lists."""
+    if not is_list(labels.type):
+        return labels.drop_null(), offsets_of(np.asarray(labels.is_valid()))
+    lengths = pc.fill_null(pc.list_value_length(labels), 0).to_numpy(zero_copy_only=False)
+    offsets, items = offsets_of(lengths), decoded(labels.flatten())
+    no_null_items(items, offsets, column, spot)
+    return items, offsets
+
+
+def _float_labels(labels: pa.Array, offsets: Offsets | None, spot: Spot) -> pa.Array:
     """Number labels as float64, -0.0 as 0.0; one that is not finite or would be rounded refused."""
     present = np.asarray(labels.is_valid())
     numbers = labels.fill_null(0).to_numpy(zero_copy_only=False)
@@ -196,9 +228,10 @@ def _float_labels(labels: pa.Array, spot: Spot) -> pa.Array:
     if numbers.dtype.kind in "iu":
         bad |= np.abs(floats) >= 2.0**53  # beyond, two labels could become one float
     if bad.any():
-        row = first(bad)
+        at = first(bad)
         spot.refuse(
-            row, f"label {numbers[row]}. Numbers as labels are finite, integers below 2**53."
+            row_of_code(offsets, at),
+            f"label {numbers[at]}. Numbers as labels are finite, integers below 2**53.",
         )
     return pa.array(floats, mask=~present)
 

@@ -21,6 +21,7 @@ from streamtron.chunk import (
     make_rows,
 )
 from streamtron.errors import DataError
+from streamtron.shards.labels import cut_codes, offsets_of, row_of_code
 from streamtron.shards.piece import Piece
 
 _UNMET = -2
@@ -32,7 +33,7 @@ class Segment(NamedTuple):
 
     ``indptr`` int64 from 0, ``indices`` uint32, ``values`` float32 or None where all are 1,
     ``codes`` int32 into the shard's own labels (-1 = none), ``weights`` float64 or None where all
-    are 1.
+    are 1, ``code_offsets`` int64 from 0 or None where a row has one label.
     """
 
     indptr: NDArray[np.int64]
@@ -40,11 +41,12 @@ class Segment(NamedTuple):
     values: NDArray[np.float32] | None
     codes: NDArray[np.int32]
     weights: NDArray[np.float64] | None
+    code_offsets: NDArray[np.int64] | None = None
 
     @property
     def rows(self) -> int:
         """Rows in the segment."""
-        return len(self.codes)
+        return len(self.indptr) - 1
 
     @property
     def nonzeros(self) -> int:
@@ -55,12 +57,14 @@ class Segment(NamedTuple):
 def cut(piece: Piece, start: int, stop: int, codes: NDArray[np.int32]) -> Segment:
     """Rows ``start`` … ``stop - 1`` of a piece, with the codes given, as views."""
     first, last = int(piece.indptr[start]), int(piece.indptr[stop])
+    _, code_offsets = cut_codes(piece.codes, piece.code_offsets, start, stop)
     return Segment(
         piece.indptr[start : stop + 1] - first,
         piece.indices[first:last],
         None if piece.values is None else piece.values[first:last],
         codes,
         None if piece.weights is None else piece.weights[start:stop],
+        code_offsets,
     )
 
 
@@ -75,20 +79,19 @@ def join(parts: Sequence[Segment]) -> Segment:
     >>> whole.indptr.tolist(), whole.indices.tolist(), whole.values
     ([0, 1, 2], [7, 9], None)
     """
+    code_offsets = [part.code_offsets for part in parts if part.code_offsets is not None]
     return Segment(
         _join_offsets([part.indptr for part in parts]),
         np.concatenate([part.indices for part in parts]),
         _join_or_none([(part.values, part.nonzeros) for part in parts], np.float32),
         np.concatenate([part.codes for part in parts]),
         _join_or_none([(part.weights, part.rows) for part in parts], np.float64),
+        _join_offsets(code_offsets) if code_offsets else None,
     )
 
 
-def _join_offsets(indptrs: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    lengths = np.concatenate([np.diff(indptr) for indptr in indptrs])
-    joined = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=joined[1:])
-    return joined
+def _join_offsets(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return offsets_of(np.concatenate([np.diff(offsets) for offsets in parts]))
 
 
 def _join_or_none(
@@ -103,19 +106,17 @@ def _join_or_none(
 def lowest_and_width(segment: Segment) -> tuple[int | None, int]:
     """The smallest column number (None without nonzeros) and 1 + the largest.
 
-    Columns rise within a row, so the first and the last of each row are enough.
+    All of them are looked at, although they should rise within a row: kernels trust the width, and
+    a cache file is no more than a file.
 
     Examples
     --------
     >>> lowest_and_width(Segment(np.array([0, 2, 2]), np.array([3, 9]), None, np.zeros(2), None))
     (3, 10)
     """
-    filled = np.flatnonzero(np.diff(segment.indptr))
-    if not len(filled):
+    if not segment.nonzeros:
         return None, 0
-    firsts = segment.indices[segment.indptr[filled]]
-    lasts = segment.indices[segment.indptr[filled + 1] - 1]
-    return int(firsts.min()), int(lasts.max()) + 1
+    return int(segment.indices.min()), int(segment.indices.max()) + 1
 
 
 _ones = np.ones(0, np.float32)
@@ -137,7 +138,7 @@ class BlockCutter:
 
     Attributes
     ----------
-    rows, nonzeros : what the open block holds so far.
+    rows, nonzeros : what the open block holds so far; at first what is given.
     blocks : the blocks closed so far.
 
     Examples
@@ -150,10 +151,10 @@ class BlockCutter:
     [Block(first_row=0, rows=4096, nonzeros=0), Block(first_row=4096, rows=1904, nonzeros=0)]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int = 0, nonzeros: int = 0) -> None:
         self.blocks: list[Block] = []
-        self.rows = 0
-        self.nonzeros = 0
+        self.rows = rows
+        self.nonzeros = nonzeros
         self._first_row = 0
 
     @property
@@ -295,15 +296,16 @@ class ShardLabels:
         ------
         DataError : a label is refused by the source's table; earlier rows are not affected.
         """
-        mine = piece.codes[start:stop]
-        codes = lookup[mine]
-        while (unmet := codes == _UNMET).any():
-            row = int(np.argmax(unmet))
-            label = piece.classes[mine[row]]
-            source_code = self._source.code(label, piece.place(start + row))
-            lookup[mine[row]] = self._to_shard.setdefault(source_code, len(self._to_shard))
-            codes = lookup[mine]
-        return codes
+        mine, offsets = cut_codes(piece.codes, piece.code_offsets, start, stop)
+        if (lookup[mine] == _UNMET).any():
+            first = np.full(len(lookup), len(mine))
+            first[mine[::-1]] = np.arange(len(mine))[::-1]  # of the same code the last one stays
+            unmet = np.flatnonzero((lookup == _UNMET) & (first < len(mine)))
+            for code in unmet[np.argsort(first[unmet])].tolist():
+                place = piece.place(start + row_of_code(offsets, int(first[code])))
+                source_code = self._source.code(piece.classes[code], place)
+                lookup[code] = self._to_shard.setdefault(source_code, len(self._to_shard))
+        return lookup[mine]
 
 
 def make_chunk(
@@ -315,9 +317,6 @@ def make_chunk(
     whole = segments[0] if len(segments) == 1 else join(segments)
     codes = np.concatenate([to_source[segment.codes] for segment, to_source in parts])
     values = ones(whole.nonzeros) if whole.values is None else whole.values
-    freeze(codes)
-    if whole.weights is not None:
-        freeze(whole.weights)
-    return Chunk(
-        make_rows(whole.indptr, whole.indices, values), codes, ranges, weights=whole.weights
-    )
+    freeze(codes, *(a for a in (whole.code_offsets, whole.weights) if a is not None))
+    csr = make_rows(whole.indptr, whole.indices, values)
+    return Chunk(csr, codes, ranges, whole.code_offsets, whole.weights)

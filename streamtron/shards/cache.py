@@ -80,11 +80,11 @@ class Cache:
         return self._sources.get(shard.path, ())[:2] == (shard.size, shard.mtime_ns)
 
     def find(self, slot: Slot) -> CachedShard | None:
-        """The shard's flat file, if there is one for the source as it is and for this phase.
+        """The shard's flat file, if there is a whole one for the source as it is and this phase.
 
         Raises
         ------
-        FileDamaged : there is one, and its beginning, footer or end is damaged.
+        MachineError : there is one, and it cannot be read.
         """
         shard = slot.shard
         if not self.knows(shard):
@@ -93,12 +93,15 @@ class Cache:
         path = self._path(key)
         if not os.path.exists(path):
             return None
-        contents = read_contents(path)
-        if contents is None:
-            _log.warning("%s: written in another version of the format; it is made afresh.", path)
+        try:
+            contents = read_contents(path)
+        except FileDamaged as damage:
+            _log.warning("%s It is made afresh from %s.", damage, shard.name)
             return None
-        if contents.key != key:
-            raise FileDamaged(f"{path}: the cache of something else. Remove it and run again.")
+        if contents is None or contents.key != key:
+            what = "written in another version of the format" if contents is None else "not ours"
+            _log.warning("%s: %s; it is made afresh.", path, what)
+            return None
         return CachedShard(path, shard.name, slot.first_block, contents)
 
     def writer(self) -> FlatWriter:
@@ -212,14 +215,14 @@ def _load_sources(directory: str) -> Sources:
         if checked["checksum"] != _digest(checked["sources"]):
             raise ValueError("checksum")
         sources = json.loads(checked["sources"])
+        return {source: (size, mtime, known) for source, (size, mtime, known) in sources.items()}
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise MachineError(f"{path}: cannot be read ({error.strerror}).") from error
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         _log.warning("%s: damaged; the cache is made afresh.", path)
         return {}
-    return {source: (size, mtime, known) for source, (size, mtime, known) in sources.items()}
 
 
 def _digest(text: str) -> str:

@@ -105,30 +105,36 @@ def find_columns(schema: pa.Schema, reading: Reading, name: str) -> Columns:
     >>> find_columns(schema, Reading(), "a.parquet")
     Columns(label='target', layout='lists', features=('index',), values=None, weight=None)
     """
-    label = _find(schema, "label", reading.label_column, reading.labels == "required", name)
+    several, needed = reading.multilabel, reading.labels == "required"
+    if not several:
+        _refuse_label_lists(schema, reading, name)
+    label = _find(schema, "label", reading.label_column, needed, name, several)
     named = reading.weight_column
     weight = _find(schema, "weight", named, named is not None, name)
     features = _features(schema, reading, {label, weight}, name)
     layout = _common_layout(schema, features, reading, name)
-    values = _values(schema, reading, features[0], name) if layout.startswith("lists") else None
-    columns = Columns(label, layout, features, values, weight)
+    columns = Columns(label, layout, features, weight=weight)
+    if layout.startswith("lists"):
+        columns = columns._replace(values=_values(schema, reading, columns, name))
     roles: tuple[tuple[Role, str | None], ...] = (
-        ("label", label), ("values", values), ("weight", weight),
+        ("label", label), ("values", columns.values), ("weight", weight),
     )  # fmt: skip
     for role, column in roles:
-        if column is not None and not _fits(role, schema.field(column).type):
+        if column is not None and not _fits(role, schema.field(column).type, several):
             _refuse_type(schema, role, column, name)
     _check_settings(columns, reading, name)
     return columns
 
 
-def _find(schema: pa.Schema, role: Role, named: str | None, needed: bool, name: str) -> str | None:
+def _find(
+    schema: pa.Schema, role: Role, named: str | None, needed: bool, name: str, several: bool = False
+) -> str | None:
     usual = (named,) if named is not None else USUAL_NAMES[role]
     # A usual name counts only on a column of the right shape: pandas' own "index" is no list.
     found = [
         field.name
         for field in schema
-        if field.name in usual and (named is not None or _fits(role, field.type))
+        if field.name in usual and (named is not None or _fits(role, field.type, several))
     ]
     if len(found) > 1:
         _refuse_several(schema, role, found, name)
@@ -138,6 +144,23 @@ def _find(schema: pa.Schema, role: Role, named: str | None, needed: bool, name: 
             f"{', '.join(map(repr, usual))}. Name it with --{role} NAME ({_there(schema)})."
         )
     return found[0] if found else None
+
+
+def _refuse_label_lists(schema: pa.Schema, reading: Reading, name: str) -> None:
+    """Where a row has one label, and the labels can only be a column of lists."""
+    named = reading.label_column
+    usual = (named,) if named is not None else USUAL_NAMES["label"]
+    there = [field for field in schema if field.name in usual]
+    needed = named is not None or reading.labels == "required"
+    if not needed or any(_fits("label", field.type) for field in there):
+        return
+    for field in there:
+        if _fits("label", field.type, several=True):
+            raise DataError(
+                f"{name}: column {field.name!r} of type {field.type} holds several labels a row. "
+                "Use --multilabel, or name a column of single ones with --label NAME "
+                f"({_there(schema)})."
+            )
 
 
 def _refuse_several(schema: pa.Schema, role: Role, found: Iterable[str], name: str) -> None:
@@ -313,17 +336,17 @@ def _is_vector(struct: pa.DataType) -> bool:
     )
 
 
-def _values(schema: pa.Schema, reading: Reading, features: str, name: str) -> str | None:
+def _values(schema: pa.Schema, reading: Reading, columns: Columns, name: str) -> str | None:
     named = reading.values_column
     if named == "":
         return None
     found = _find(schema, "values", named, named is not None, name)
-    if found is None and any(_may_be_values(field) for field in schema):
+    if found is None and any(_may_be_values(f) for f in schema if f.name != columns.label):
         # To take all values as 1 while they stand in a column not understood would be silent.
         raise DataError(
-            f"{name}: features in the lists {features!r}, and no list of numbers of a usual name "
-            'for their values. Name it with --values NAME, or say --values "" if all are 1 '
-            f"({_there(schema)})."
+            f"{name}: features in the lists {columns.features[0]!r}, and no list of numbers of a "
+            'usual name for their values. Name it with --values NAME, or say --values "" if all '
+            f"are 1 ({_there(schema)})."
         )
     return found
 
@@ -363,7 +386,7 @@ def role_words(role: Role) -> str:
 
 
 _WANTED: dict[Role, str] = {
-    "label": "are numbers, booleans or strings",
+    "label": "are numbers, booleans or strings, with --multilabel also lists of them",
     "features": "are lists of column numbers or of names, lists of pairs of one of them and a "
     "value, maps, Spark vectors, or columns of numbers",
     "values": "are lists of numbers",
@@ -382,14 +405,16 @@ _LAYOUTS: dict[Layout, str] = {
 }
 
 
-def _fits(role: Role, type_: pa.DataType) -> bool:
+def _fits(role: Role, type_: pa.DataType, several: bool = False) -> bool:
+    """Whether a role's column may have this type; ``several``: labels may also come in lists."""
     if role == "features":
         return layout_of(type_) is not None
     if role == "values":
         return is_list(type_) and is_number(plain(type_.value_type))
-    type_ = plain(type_)
+    type_ = plain(type_.value_type if role == "label" and several and is_list(type_) else type_)
     if role == "label":
-        return is_number(type_) or bool(pa.types.is_boolean(type_)) or is_string(type_)
+        nothing = several and pa.types.is_null(type_)  # what pyarrow writes where all are empty
+        return bool(is_number(type_) or pa.types.is_boolean(type_) or is_string(type_) or nothing)
     return is_number(type_)
 
 

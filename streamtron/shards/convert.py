@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
@@ -24,8 +24,10 @@ from numpy.typing import NDArray
 
 from streamtron.chunk import Label
 from streamtron.errors import DataError, SettingsError
-from streamtron.shards.new_shards import disk, flush, new_shards
+from streamtron.shards.labels import offsets_of, row_of_code
+from streamtron.shards.new_shards import disk_sentence, flush, new_shards
 from streamtron.shards.piece import Piece, cut_piece
+from streamtron.shards.text_labels import is_text_name
 
 Format = Literal["libsvm", "parquet"]
 LabelType = type[float] | type[str] | type[bool]
@@ -56,14 +58,19 @@ class ShardStyle(NamedTuple):
     ----------
     index_base : the number of the first column in the pieces.
     text_base : the number of the first column in libsvm text; Parquet is always 0-based.
-    label_type : ``float``, ``str`` or ``bool``; libsvm text takes no strings.
+    label_type : ``float``, ``str`` or ``bool``; libsvm text takes strings only with ``names``.
     weights : write row weights: column ``weight`` in Parquet, ``label:weight`` in text.
+    multilabel : rows have any number of labels: a list in Parquet, ``1,5,7`` in text.
+    names : strings are written as labels in text, which is then to be read as multiclass or
+        multilabel.
     """
 
     index_base: Literal[0, 1] = 0
     text_base: Literal[0, 1] = 1
     label_type: LabelType = float
     weights: bool = False
+    multilabel: bool = False
+    names: bool = False
 
 
 def convert(
@@ -74,6 +81,7 @@ def convert(
     index_base: Literal[0, 1],
     text_base: Literal[0, 1] = 1,
     weights: bool = False,
+    names: bool = False,
     rows_per_shard: int = ROWS_PER_SHARD,
     overwrite: bool = False,
 ) -> Written:
@@ -93,36 +101,40 @@ def convert(
     text_base : the number of the first column in the text written.
     weights : whether rows have weights; a piece without any has weight 1. Pieces that have weights
         are refused where this is False, so none is lost.
+    names : whether text may have strings as labels; it must then be read as multiclass, or as
+        multilabel.
     overwrite : replace ``part-*`` files of an earlier conversion; other files are never touched,
         and a directory that holds any is refused.
 
     Raises
     ------
     SettingsError : the destination holds something, or ``rows_per_shard`` is below 1.
-    DataError : no rows, strings as labels for text, labels of two types, a column below the base.
+    DataError : no rows, strings as labels for text, labels of two types, a column below the base;
+        what text has no words for: weights of rows with several labels, a row with neither a label
+        nor a nonzero.
     MachineError : the disk is full or not writable.
 
     Examples
     --------
-    >>> import tempfile
+    >>> import pathlib, tempfile
     >>> row = Piece(np.array([0, 2]), np.array([3, 9], np.uint32), np.array([1, 0.1], np.float32),
     ...             np.array([0], np.int32), [-1.0], None, "line {}".format)
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     written = convert([row], directory, to="libsvm", index_base=0)
-    ...     Path(directory, "part-00000.svm").read_text()
+    ...     pathlib.Path(directory, "part-00000.svm").read_text()
     '-1 4:1 10:0.1\\n'
     >>> written
     Written(rows=1, nonzeros=2, bytes=14)
     """
     check_rows_per_shard(rows_per_shard)
     rest = iter(pieces)
-    first = next((piece for piece in rest if len(piece.codes)), None)
-    if first is None:
+    held = _up_to_a_label(rest)
+    if not held:
         raise DataError(f"{destination}: no rows to write. Give shards that have rows.")
-    label_type = label_type_of(first)
-    style = ShardStyle(index_base, text_base, label_type, weights)
+    labels = labels_of(held)
+    style = ShardStyle(index_base, text_base, labels.type or float, weights, labels.several, names)
     with new_shards(destination, ENDINGS[to], overwrite) as shard_path:
-        return write_shards(chain([first], rest), shard_path, to, style, rows_per_shard)
+        return write_shards(chain(held, rest), shard_path, to, style, rows_per_shard)
 
 
 def write_shards(
@@ -145,7 +157,7 @@ def write_shards(
         attempt = f"{path}.{secrets.token_hex(4)}"
         try:
             written = write(attempt, (piece for _, piece in numbered), style)
-            with disk(path):
+            with disk_sentence(path):
                 os.replace(attempt, path)
         finally:
             Path(attempt).unlink(missing_ok=True)
@@ -159,9 +171,30 @@ def check_rows_per_shard(rows: int) -> None:
         raise SettingsError(f"rows per shard {rows}. A shard needs at least 1 row.")
 
 
-def label_type_of(piece: Piece) -> LabelType:
-    """The type of labels that the first rows of a conversion make all others have."""
-    return _type_of(piece.classes[0]) if piece.classes else float
+class Labels(NamedTuple):
+    """What the labels of a conversion are; its first rows decide for all others."""
+
+    type: LabelType | None
+    """of the first label; None without one"""
+    several: bool
+    """whether a row may have any number of them"""
+
+
+def labels_of(pieces: Sequence[Piece]) -> Labels:
+    """What pieces that have rows say of the labels of all, the first that has any."""
+    first = next((piece.classes[0] for piece in pieces if piece.classes), None)
+    return Labels(None if first is None else _type_of(first), pieces[0].code_offsets is not None)
+
+
+def _up_to_a_label(pieces: Iterator[Piece]) -> list[Piece]:
+    """The first pieces that have rows, up to one with a label, which tells the labels' type."""
+    held = []
+    for piece in pieces:
+        if piece.rows:
+            held.append(piece)
+        if piece.classes:
+            break
+    return held
 
 
 # One shard -------------------------------------------------------------------------------------
@@ -175,13 +208,13 @@ def write_parquet_shard(path: str, pieces: Iterable[Piece], style: ShardStyle) -
     DataError, MachineError : as ``convert``.
     """
     rows = nonzeros = 0
-    with disk(path), open(path, "wb") as file:
+    with disk_sentence(path), open(path, "wb") as file:
         with pq.ParquetWriter(
             file, _schema(style), compression="zstd", write_page_checksum=True
         ) as writer:
             for group in _groups(pieces, style):
                 writer.write_table(_table(group, style), row_group_size=GROUP_ROWS)
-                rows, nonzeros = rows + len(group.codes), nonzeros + len(group.indices)
+                rows, nonzeros = rows + group.rows, nonzeros + len(group.indices)
         return Written(rows, nonzeros, flush(file))
 
 
@@ -193,20 +226,21 @@ def write_libsvm_shard(path: str, pieces: Iterable[Piece], style: ShardStyle) ->
     DataError, MachineError : as ``convert``; a string as label.
     """
     rows = nonzeros = 0
-    with disk(path), open(path, "wb") as file:
+    with disk_sentence(path), open(path, "wb") as file:
         for group in _groups(pieces, style):
             file.write(_text(group, style))
             file.write(b"\n")
-            rows, nonzeros = rows + len(group.codes), nonzeros + len(group.indices)
+            rows, nonzeros = rows + group.rows, nonzeros + len(group.indices)
         return Written(rows, nonzeros, flush(file))
 
 
 def _schema(style: ShardStyle) -> pa.Schema:
     labels = {float: pa.float64(), str: pa.string(), bool: pa.bool_()}
+    label = labels[style.label_type]
     fields = {
         "indices": pa.list_(pa.uint32()),
         "values": pa.list_(pa.float32()),
-        "label": labels[style.label_type],
+        "label": pa.list_(label) if style.multilabel else label,
     }
     return pa.schema(fields | ({"weight": pa.float64()} if style.weights else {}))
 
@@ -214,11 +248,15 @@ def _schema(style: ShardStyle) -> pa.Schema:
 def _table(piece: Piece, style: ShardStyle) -> pa.Table:
     schema = _schema(style)
     indptr = pa.array(piece.indptr, pa.int32())
-    labels = pa.array(piece.classes, schema.field("label").type)
+    label_type = schema.field("label").type
+    classes = pa.array(piece.classes, label_type.value_type if style.multilabel else label_type)
+    labels = classes.take(pa.array(piece.codes, mask=piece.codes < 0))
+    if style.multilabel:
+        labels = pa.ListArray.from_arrays(pa.array(piece.code_offsets, pa.int32()), labels)
     columns = [
         pa.ListArray.from_arrays(indptr, pa.array(_based(piece, style.index_base, 0))),
         pa.ListArray.from_arrays(indptr, pa.array(_values(piece))),
-        labels.take(pa.array(piece.codes, mask=piece.codes < 0)),
+        labels,
     ]
     if style.weights:
         columns.append(pa.array(_weights(piece)))
@@ -227,8 +265,11 @@ def _table(piece: Piece, style: ShardStyle) -> pa.Table:
 
 def _text(piece: Piece, style: ShardStyle) -> pa.Buffer:
     """The rows as lines of libsvm text, by Arrow's string kernels: no Python loop over rows."""
-    _check_text(piece)
+    _check_text(piece, style)
     heads = pa.array(map(_label_text, piece.classes), pa.large_string()).take(pa.array(piece.codes))
+    if piece.code_offsets is not None:
+        # A row without a label begins with a blank, as scikit-learn writes it.
+        heads = pc.binary_join(_large_lists(piece.code_offsets, heads), _string(","))
     if style.weights:
         heads = _join(":", heads, _decimal(_weights(piece)))
     columns = _decimal(_based(piece, style.index_base, style.text_base))
@@ -268,23 +309,43 @@ def _value_text(values: NDArray[np.float32]) -> pa.Array:
     return pc.if_else(pa.array(short), texts, _decimal(values.astype(np.float64)))
 
 
+def _large_lists(offsets: NDArray[np.int64], items: pa.Array) -> pa.Array:
+    return pa.LargeListArray.from_arrays(pa.array(offsets), items)
+
+
 def _label_text(label: Label) -> str:
+    if isinstance(label, str):
+        return label
     number = float(label)
     return str(int(number)) if number.is_integer() else repr(number)
 
 
-def _check_text(piece: Piece) -> None:
-    if (piece.codes < 0).any():
-        row = int(np.argmax(piece.codes < 0))
+def _check_text(piece: Piece, style: ShardStyle) -> None:
+    """What libsvm text has no words for is refused."""
+    if piece.code_offsets is None:
+        wrong, what = piece.codes < 0, "no label, and libsvm text needs one in every row"
+    else:
+        wrong = (np.diff(piece.code_offsets) == 0) & (np.diff(piece.indptr) == 0)
+        what = "neither a label nor a nonzero, and in libsvm text that is no row"
+    if wrong.any():
+        raise DataError(f"{piece.place(int(np.argmax(wrong)))}: {what}. Convert to Parquet.")
+    if style.multilabel and style.weights:
         raise DataError(
-            f"{piece.place(row)}: no label, and libsvm text needs one in every row. "
+            f"{piece.place(0)}: a row weight, and libsvm text has none beside several labels. "
             "Convert to Parquet."
         )
-    if isinstance(piece.classes[0], str):
-        raise DataError(
-            f"{piece.place(0)}: label {piece.classes[0]!r} is a string, and libsvm text has "
-            "numbers as labels. Convert to Parquet."
-        )
+    for code, label in enumerate(piece.classes):
+        if isinstance(label, str) and not (style.names and is_text_name(label)):
+            wanted = "names without blanks, commas and colons" if style.names else "numbers"
+            raise DataError(
+                f"{_place_of(piece, code)}: label {label!r} is a string, and libsvm text has "
+                f"{wanted} as labels. Convert to Parquet."
+            )
+
+
+def _place_of(piece: Piece, code: int) -> str:
+    """The place of the first row that has a label."""
+    return piece.place(row_of_code(piece.code_offsets, int(np.argmax(piece.codes == code))))
 
 
 def _based(piece: Piece, base: int, new_base: int) -> NDArray[np.uint32]:
@@ -299,7 +360,7 @@ def _values(piece: Piece) -> NDArray[np.float32]:
 
 
 def _weights(piece: Piece) -> NDArray[np.float64]:
-    return np.ones(len(piece.codes)) if piece.weights is None else piece.weights
+    return np.ones(piece.rows) if piece.weights is None else piece.weights
 
 
 # Cutting rows anew ------------------------------------------------------------------------------
@@ -309,7 +370,7 @@ def _numbered(pieces: Iterable[Piece], rows_per_shard: int) -> Iterator[tuple[in
     """Pieces cut at the shards' borders, each with its shard's number."""
     row = 0
     for piece in pieces:
-        start, rows = 0, len(piece.codes)
+        start, rows = 0, piece.rows
         while start < rows:
             shard, used = divmod(row, rows_per_shard)
             stop = min(rows, start + rows_per_shard - used)
@@ -325,13 +386,13 @@ def _groups(pieces: Iterable[Piece], style: ShardStyle) -> Iterator[Piece]:
     for piece in pieces:
         _check(piece, style)
         start = 0
-        while start < len(piece.codes):
+        while start < piece.rows:
             stop = _fill(piece, start, rows, nonzeros)
             if stop > start:
                 held.append(cut_piece(piece, start, stop))
                 rows += stop - start
                 nonzeros += len(held[-1].indices)
-            if stop < len(piece.codes):
+            if stop < piece.rows:
                 yield _merged(held)
                 held, rows, nonzeros = [], 0, 0
             start = stop
@@ -343,7 +404,7 @@ def _fill(piece: Piece, start: int, rows: int, nonzeros: int) -> int:
     """Where to cut the piece to fill a group of which some is held; a lone row always fits."""
     end = int(piece.indptr[start]) + GROUP_NONZEROS - nonzeros
     by_nonzeros = int(np.searchsorted(piece.indptr, end, side="right")) - 1
-    stop = min(by_nonzeros, start + GROUP_ROWS - rows, len(piece.codes))
+    stop = min(by_nonzeros, start + GROUP_ROWS - rows, piece.rows)
     return max(stop, start + (rows == 0))
 
 
@@ -351,10 +412,9 @@ def _check(piece: Piece, style: ShardStyle) -> None:
     """What cannot be written in this style, or beside the rows before, is refused."""
     for code, label in enumerate(piece.classes):
         if _type_of(label) is not style.label_type:
-            row = int(np.argmax(piece.codes == code))
             raise DataError(
-                f"{piece.place(row)}: label {label!r} where the rows before have labels of type "
-                f"{style.label_type.__name__}. One data set has one type of label."
+                f"{_place_of(piece, code)}: label {label!r} where the rows before have labels of "
+                f"type {style.label_type.__name__}. One data set has one type of label."
             )
     if piece.weights is not None and not style.weights:
         raise DataError(
@@ -377,6 +437,7 @@ def _merged(pieces: list[Piece]) -> Piece:
     starts = np.cumsum([0] + [len(piece.indices) for piece in pieces])
     indptr = [piece.indptr[:-1] + start for piece, start in zip(pieces, starts, strict=False)]
     classes: dict[Label, int] = {}
+    code_offsets = [p.code_offsets for p in pieces if p.code_offsets is not None]
     weighted = any(piece.weights is not None for piece in pieces)
     return Piece(
         np.concatenate([*indptr, starts[-1:]]),
@@ -386,6 +447,9 @@ def _merged(pieces: list[Piece]) -> Piece:
         list(classes),
         np.concatenate([_weights(piece) for piece in pieces]) if weighted else None,
         partial(_place_among, pieces),
+        offsets_of(np.concatenate([np.diff(own) for own in code_offsets]))
+        if code_offsets
+        else None,
     )
 
 
@@ -397,7 +461,7 @@ def _recode(piece: Piece, classes: dict[Label, int]) -> NDArray[np.int32]:
 
 def _place_among(pieces: list[Piece], row: int) -> str:
     for piece in pieces:
-        if row < len(piece.codes):
+        if row < piece.rows:
             return piece.place(row)
-        row -= len(piece.codes)
+        row -= piece.rows
     raise IndexError(row)

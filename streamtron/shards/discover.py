@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, NoReturn
 
 from streamtron.errors import DataError, MachineError
 from streamtron.shards import storage
+from streamtron.shards.prefetch import apart
 from streamtron.shards.storage import Stamp
 
 Format = Literal["libsvm", "parquet", "arrow"]
@@ -77,7 +78,7 @@ def find_shards(paths: Sequence[str]) -> list[ShardFile]:
 def _under(root: str) -> list[_Found]:
     """The files that a root stands for, in order."""
     if storage.is_uri(root):
-        return _in_store(root)
+        return apart(lambda: _in_store(root))
     return [_Found(path, name, storage.stamp(path)) for path, name in _on_disk(root)]
 
 

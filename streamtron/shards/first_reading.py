@@ -2,12 +2,18 @@
 
 The reader's pieces are cut where blocks end, labels get their codes, and the cache is written on
 the way. Without a cache every reading is one of these.
+
+Where bad shards are left out, a shard is proven whole before its first row is delivered: it goes
+into its cache file first and is delivered from there, or, without a cache, it is read twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -27,10 +33,13 @@ from streamtron.shards.blocks import (
 )
 from streamtron.shards.cache import Cache, Slot, shown_bytes
 from streamtron.shards.discover import ShardFile
-from streamtron.shards.flat import CachedShard, Pick
+from streamtron.shards.flat import CachedShard, Contents, Pick
 from streamtron.shards.manifest import Manifest, ShardRecord
 from streamtron.shards.piece import Piece, Reading, ShardReader
-from streamtron.shards.storage import stamp
+from streamtron.shards.prefetch import stop_if_left
+from streamtron.shards.storage import REQUESTS, StoreError, is_uri, stamp
+
+_log = logging.getLogger("streamtron")
 
 
 class Plan(NamedTuple):
@@ -43,31 +52,42 @@ class Plan(NamedTuple):
     most_columns: int
     allow_duplicate: bool
     allow_empty: bool
+    skip_bad: bool
     open_reader: Callable[[ShardFile, Reading], ShardReader]
+
+
+class Skipped(NamedTuple):
+    """A shard that was left out, and the sentence with which its reader refused it."""
+
+    name: str
+    reason: str
 
 
 class Whole(NamedTuple):
     """What a complete reading knows.
 
     ``lowest`` is the smallest column number; ``picks[b]`` are the segments of block b in the
-    cache, empty without one.
+    cache, empty without one; ``skipped`` are the shards that could not be read.
     """
 
     manifest: Manifest
     blocks: tuple[Block, ...]
     lowest: int | None
     picks: list[list[Pick]]
+    skipped: tuple[Skipped, ...]
 
 
 class Delivery(NamedTuple):
     """What a reading hands over: a chunk, and what was known when its last row had been met.
 
     Knowledge travels with the chunk because the thread that reads ahead is elsewhere by then.
-    ``bytes`` were fetched from disk since the delivery before.
+    ``bytes`` were fetched from disk since the delivery before, and ``proven`` nonzeros read without
+    being delivered.
     """
 
     chunk: Chunk | None
     bytes: int
+    proven: int = 0
     labels: tuple[Label, ...] = ()
     width: int = 0
     whole: Whole | None = None
@@ -101,6 +121,8 @@ class FirstReading:
         self._counted = 0  # fetched of the shard under way
         self._cache: Cache | None = None
         self._uncached: dict[str, int] = {}  # path → bytes of the shards still to be cached
+        self._skipped: list[Skipped] = []
+        self._proven = 0  # nonzeros read since the last delivery without being delivered
 
     def deliveries(self) -> Iterator[Delivery]:
         """The blocks as chunks, and at last a delivery without a chunk but with the whole."""
@@ -120,16 +142,25 @@ class FirstReading:
         yield self._deliver(None, self._all_known())
 
     def _read_shard(self, shard: ShardFile) -> Iterator[Delivery]:
-        _check_unchanged(shard)
+        check_unchanged(shard)
         cache = self._cache
         slot = Slot(shard, self._cutter.phase, len(self._cutter.blocks))
         cached = cache.find(slot) if cache else None
+        # what was whole once is refused, and not left out, if it is not whole any more
+        if not cached and self._plan.skip_bad and not self._known:
+            try:
+                cached = self._prove(slot)
+            except _Unreadable as error:
+                return self._leave_out(shard, str(error))
+        if cached:
+            cached = self._mendable(cached, slot)
         reader = cached or self._plan.open_reader(shard, self._plan.reading)
         labels = ShardLabels(self._table)
         segments: list[tuple[int, int]] = []
         with ExitStack() as stack:
             writer = stack.enter_context(cache.writer()) if cache and not cached else None
-            for segment, closes in self._segments(reader, labels):
+            for segment, closes in self._segments(reader, labels, self._cutter):
+                self._meet_columns(segment)
                 if writer:
                     writer.write(segment)
                 self._open.append((segment, labels.to_source))
@@ -137,18 +168,69 @@ class FirstReading:
                 segments.append((segment.rows, segment.nonzeros))
                 if closes:
                     yield self._close_block()
-            _check_unchanged(shard)
+            check_unchanged(shard)
             self._admit(shard, reader.fingerprint(), segments)
             self._count(cached.contents.bytes if cached else _fetched(shard))
             if cache and writer:
                 cached = cache.finish(writer, slot, reader.fingerprint(), labels.labels)
-                self._uncached.pop(shard.path, None)
-                self._check_rest(cached.contents.bytes, shard.size)
+                self._cached_now(shard, cached)
         self._counted = 0
         if cached:
-            self._cached.append((cached, labels.to_source))
+            self._cached.append((self._mendable(cached, slot), labels.to_source))
 
-    def _segments(self, reader: ShardReader, labels: ShardLabels) -> Iterator[tuple[Segment, bool]]:
+    def _prove(self, slot: Slot) -> CachedShard | None:
+        """Read a whole shard before any of its rows is delivered, into its cache file if there is
+        a cache; nothing that is known of the data changes.
+
+        Raises
+        ------
+        _Unreadable : its reader refuses it.
+        DataError : it changed meanwhile.
+        """
+        shard, cache = slot.shard, self._cache
+        reader = self._plan.open_reader(shard, self._plan.reading)
+        labels, cutter = ShardLabels(LabelTable()), BlockCutter(*slot.phase)
+        with ExitStack() as stack:
+            writer = stack.enter_context(cache.writer()) if cache else None
+            try:
+                for segment, _ in self._segments(reader, labels, cutter):
+                    if writer:
+                        writer.write(segment)
+                    else:
+                        self._proven += segment.nonzeros
+            except DataError as error:
+                check_unchanged(shard)  # who is being rewritten is not a bad shard
+                raise _Unreadable(str(error)) from error
+            check_unchanged(shard)
+            self._count(_fetched(shard))
+            self._counted = 0
+            if not cache or not writer:
+                return None
+            cached = cache.finish(writer, slot, reader.fingerprint(), labels.labels)
+        self._cached_now(shard, cached)
+        return cached
+
+    def _mendable(self, cached: CachedShard, slot: Slot) -> CachedShard:
+        """The same, made afresh from its source if it turns out to be damaged."""
+        assert self._cache_dir is not None
+        known = cached.fingerprint()
+        cached.remake = partial(_remade, self._plan, self._cache_dir, slot, known)
+        return cached
+
+    def _cached_now(self, shard: ShardFile, cached: CachedShard) -> None:
+        """See to it that the shards still to be cached will fit as well."""
+        self._uncached.pop(shard.path, None)
+        self._check_rest(cached.contents.bytes, shard.size)
+
+    def _leave_out(self, shard: ShardFile, reason: str) -> None:
+        _log.warning("%s The shard is left out.", reason)
+        self._skipped.append(Skipped(shard.name, reason))
+        self._uncached.pop(shard.path, None)
+        self._counted = 0
+
+    def _segments(
+        self, reader: ShardReader, labels: ShardLabels, cutter: BlockCutter
+    ) -> Iterator[tuple[Segment, bool]]:
         """A shard's rows cut at the ends of blocks, and whether the block is closed by them."""
         parts: list[Segment] = []
         for number, piece in enumerate(reader.pieces()):
@@ -157,19 +239,18 @@ class FirstReading:
             if number == 0 and not isinstance(reader, CachedShard):
                 self._check_first_piece(piece, fetched)
             lookup = labels.lookup(piece)
-            for start, stop, closes in self._cutter.cuts(piece.indptr):
+            for start, stop, closes in cutter.cuts(piece.indptr):
                 parts.append(cut(piece, start, stop, labels.codes(piece, start, stop, lookup)))
-                self._meet_columns(parts[-1], piece, start)
+                self._refuse_wide(parts[-1], piece, start)
                 if closes:
                     yield join(parts), True
                     parts = []
         if parts:
             yield join(parts), False
 
-    def _meet_columns(self, segment: Segment, piece: Piece, first: int) -> None:
-        """Take note of a part's columns; ``first`` is its first row in the piece."""
-        lowest, width = lowest_and_width(segment)
-        if width > self._plan.most_columns:
+    def _refuse_wide(self, segment: Segment, piece: Piece, first: int) -> None:
+        """Refuse columns there is no room for; ``first`` is the part's first row in the piece."""
+        if lowest_and_width(segment)[1] > self._plan.most_columns:
             at = int(np.argmax(segment.indices >= self._plan.most_columns))
             row = first + int(np.searchsorted(segment.indptr, at, side="right")) - 1
             raise MachineError(
@@ -178,6 +259,9 @@ class FirstReading:
                 f"is room for {self._plan.most_columns} columns. Raise --memory, or renumber or "
                 "hash the columns."
             )
+
+    def _meet_columns(self, segment: Segment) -> None:
+        lowest, width = lowest_and_width(segment)
         self._width = max(self._width, width)
         if lowest is not None:
             self._lowest = lowest if self._lowest is None else min(lowest, self._lowest)
@@ -196,9 +280,15 @@ class FirstReading:
 
     def _deliver(self, chunk: Chunk | None, whole: Whole | None = None) -> Delivery:
         fetched, self._bytes = self._bytes, 0
-        return Delivery(chunk, fetched, tuple(self._table.labels), self._width, whole)
+        proven, self._proven = self._proven, 0
+        return Delivery(chunk, fetched, proven, tuple(self._table.labels), self._width, whole)
 
     def _all_known(self) -> Whole:
+        if self._skipped and not self._records:
+            raise DataError(
+                f"{self._skipped[0].reason} It is the first of {len(self._skipped)} shard(s), none "
+                "of which can be read."
+            )
         if not self._cutter.blocks and not self._plan.allow_empty:
             raise no_rows(self._plan.shards)
         picks = [
@@ -209,7 +299,8 @@ class FirstReading:
             for block in (self._where[: len(self._cutter.blocks)] if self._cache else [])
         ]
         blocks = tuple(self._cutter.blocks)
-        return Whole(Manifest(tuple(self._records)), blocks, self._lowest, picks)
+        manifest = Manifest(tuple(self._records))
+        return Whole(manifest, blocks, self._lowest, picks, tuple(self._skipped))
 
     def _admit(self, shard: ShardFile, fingerprint: str, segments: list[tuple[int, int]]) -> None:
         """Record a shard that has been read; refuse one read before, or changed since."""
@@ -232,7 +323,8 @@ class FirstReading:
     def _check_first_piece(self, piece: Piece, fetched: int) -> None:
         """The same from a first piece and the bytes of the shard that it took, if they are told."""
         item = 4 if piece.values is None else 8
-        self._check_rest(8 * len(piece.codes) + item * len(piece.indices), fetched)
+        labels = piece.rows if piece.code_offsets is None else piece.rows + len(piece.codes)
+        self._check_rest(4 * (piece.rows + labels) + item * len(piece.indices), fetched)
 
     def _check_rest(self, cache_bytes: int, source_bytes: int) -> None:
         """Refuse to go on if the shards still to be cached will not fit, at this ratio."""
@@ -250,11 +342,47 @@ def no_rows(shards: Sequence[ShardFile]) -> DataError:
 
 
 def _fetched(shard: ShardFile) -> int:
-    """Bytes read from a shard: of all but text the fingerprint is a reading of its own."""
-    return shard.size * (1 if shard.format == "libsvm" else 2)
+    """Bytes read from a shard: of a local table the fingerprint is a reading of its own."""
+    return shard.size * (1 if shard.format == "libsvm" or is_uri(shard.path) else 2)
 
 
-def _check_unchanged(shard: ShardFile) -> None:
+class _Unreadable(DataError):
+    """A shard's own reader refuses it."""
+
+
+def _remade(plan: Plan, cache_dir: str, slot: Slot, fingerprint: str) -> Contents:
+    """Write a shard's cache file afresh, from the very bytes it was made of."""
+    reading = FirstReading(plan, cache_dir, None)
+    reading._cache = Cache(cache_dir, plan.reading)
+    check_unchanged(slot.shard)
+    now = plan.open_reader(slot.shard, plan.reading).fingerprint()
+    if now != fingerprint:
+        raise _changed(slot.shard, "its contents differ from what the cache was made of")
+    made = reading._prove(slot)
+    assert made is not None
+    return made.contents
+
+
+def check_all_unchanged(shards: Iterable[ShardFile]) -> None:
+    """Refuse to go on if one of these is not as it was found; a store is asked of several at once.
+
+    A store that does not answer is no reason to end a run that goes on from its cache.
+
+    Raises
+    ------
+    DataError : it was changed.
+    MachineError : it is not there any more.
+    """
+    with ThreadPoolExecutor(REQUESTS, "streamtron-stamp") as pool:
+        try:
+            for _ in pool.map(check_unchanged, shards):
+                stop_if_left()
+        except StoreError as error:
+            _log.warning("%s The reading goes on from the cache.", error)
+
+
+def check_unchanged(shard: ShardFile) -> None:
+    """The same of one shard."""
     now = stamp(shard.path, shard.name)
     if now != (shard.size, shard.mtime_ns):
         raise _changed(shard, f"{shard.size} bytes when the run began, {now.size} now")

@@ -4,7 +4,8 @@
 
     "streamtron cache"                                   16 bytes
     segment 0: lengths  uint32 a row                     one segment for each block
-               codes    int32 a row                      the shard has rows in
+               counts   uint32 a row                     the shard has rows in; left out
+               codes    int32 a label                    where a row has one label
                weights  float64 a row                    left out where all are 1
                indices  uint32 a nonzero
                values   float32 a nonzero                left out where all are 1
@@ -21,11 +22,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import logging
 import os
 import struct
 import sys
 import tempfile
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -37,34 +38,42 @@ from numpy.typing import NDArray
 
 from streamtron.chunk import Chunk, Label, freeze, make_rows
 from streamtron.errors import FileDamaged, MachineError
-from streamtron.sealed import reading_from
 from streamtron.shards.blocks import Segment, ones
+from streamtron.shards.cache_bytes import OpenFiles, damaged, fill, read_bytes
+from streamtron.shards.labels import Offsets
 from streamtron.shards.piece import Piece
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 TEMPORARY = ".tmp"
 
 _HEAD = b"streamtron cache"
 _END = b"end of the cache"
 _TAIL = struct.Struct("<QQ16s")
-_STEP = 1 << 20  # read and hashed at once: what was just read is still in the processor's cache
+
+_log = logging.getLogger("streamtron")
 
 
 class Entry(NamedTuple):
-    """Where one segment lies and what it is."""
+    """Where one segment lies and what it is; ``labels`` is None where a row has one."""
 
     offset: int
     rows: int
     nonzeros: int
+    labels: int | None
     has_values: bool
     has_weights: bool
     checksum: int
 
     @property
+    def codes(self) -> int:
+        """Codes of labels."""
+        return self.rows if self.labels is None else self.labels
+
+    @property
     def bytes(self) -> int:
         """Bytes in the file."""
-        row = 16 if self.has_weights else 8
-        return row * self.rows + (8 if self.has_values else 4) * self.nonzeros
+        row = 4 + 4 * (self.labels is not None) + 8 * self.has_weights
+        return row * self.rows + 4 * self.codes + (8 if self.has_values else 4) * self.nonzeros
 
 
 class Contents(NamedTuple):
@@ -123,8 +132,15 @@ class FlatWriter:
         ------
         MachineError : the disk is full or fails.
         """
-        lengths = np.diff(segment.indptr).astype(np.uint32)
-        arrays = [lengths, segment.codes, segment.weights, segment.indices, segment.values]
+        offsets = segment.code_offsets
+        arrays = [
+            np.diff(segment.indptr).astype(np.uint32),
+            None if offsets is None else np.diff(offsets).astype(np.uint32),
+            segment.codes,
+            segment.weights,
+            segment.indices,
+            segment.values,
+        ]
         there = [_bytes(array) for array in arrays if array is not None]
         digest = xxhash.xxh3_64()
         for data in there:
@@ -133,6 +149,7 @@ class FlatWriter:
             self._written,
             segment.rows,
             segment.nonzeros,
+            None if offsets is None else len(segment.codes),
             segment.values is not None,
             segment.weights is not None,
             digest.intdigest(),
@@ -208,31 +225,60 @@ def read_contents(path: str) -> Contents | None:
     with OpenFiles() as files:
         descriptor = files.descriptor(path)
         size = os.fstat(descriptor).st_size
-        if size < len(_HEAD) + _TAIL.size or _read(descriptor, path, 0, len(_HEAD)) != _HEAD:
-            raise _damaged(path, "it does not begin as a cache")
-        length, checksum, end = _TAIL.unpack(_read(descriptor, path, size - _TAIL.size, _TAIL.size))
+        if size < len(_HEAD) + _TAIL.size or read_bytes(descriptor, path, 0, len(_HEAD)) != _HEAD:
+            raise damaged(path, "it does not begin as a cache")
+        length, checksum, end = _TAIL.unpack(
+            read_bytes(descriptor, path, size - _TAIL.size, _TAIL.size)
+        )
         start = size - _TAIL.size - length
         if end != _END or start < len(_HEAD):
-            raise _damaged(path, "it does not end as a cache")
-        footer = _read(descriptor, path, start, length)
+            raise damaged(path, "it does not end as a cache")
+        footer = read_bytes(descriptor, path, start, length)
     if xxhash.xxh3_64_intdigest(footer) != checksum:
-        raise _damaged(path, "the checksum of its footer differs")
-    fields = json.loads(footer)
-    if fields["version"] != FORMAT_VERSION:
-        return None
-    entries = [Entry(*entry) for entry in fields["entries"]]
-    return Contents(fields["key"], fields["labels"], entries)
+        raise damaged(path, "the checksum of its footer differs")
+    try:
+        fields = json.loads(footer)
+        if fields["version"] != FORMAT_VERSION:
+            return None
+        entries = [Entry(*entry) for entry in fields["entries"]]
+        _check_entries(entries, start)
+        return Contents(dict(fields["key"]), list(fields["labels"]), entries)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise damaged(path, "its footer is none that we write") from error
+
+
+def _check_entries(entries: Sequence[Entry], stop: int) -> None:
+    """ValueError unless the segments fill the file from its head to ``stop``: then no more is
+    ever allocated for them than is there."""
+    offset = len(_HEAD)
+    for entry in entries:
+        numbers = (*entry[:3], entry.checksum, 0 if entry.labels is None else entry.labels)
+        if any(type(number) is not int or number < 0 for number in numbers):
+            raise ValueError(f"not a segment: {entry}")
+        if entry.offset != offset:
+            raise ValueError(f"a gap or an overlap before {entry}")
+        offset += entry.bytes
+    if offset != stop:
+        raise ValueError(f"segments up to {offset}, the footer from {stop} on")
 
 
 class _Target(NamedTuple):
-    """Where segments are read to, in the order of the file; and the offsets, made from lengths."""
+    """Where segments are read to, in the order of the file; and the offsets, made from ``lengths``
+    and ``counts``."""
 
     lengths: NDArray[np.uint32]
+    counts: NDArray[np.uint32] | None
     codes: NDArray[np.int32]
     weights: NDArray[np.float64] | None
     indices: NDArray[np.uint32]
     values: NDArray[np.float32] | None
     indptr: NDArray[np.int64]
+    code_offsets: Offsets | None
+
+    @property
+    def stored(self) -> Iterator[NDArray[Any]]:
+        """The arrays that the file holds."""
+        return (array for array in self[:-2] if array is not None)
 
     @classmethod
     def within(cls, space: NDArray[np.uint8], entries: Sequence[Entry]) -> _Target:
@@ -245,16 +291,20 @@ class _Target(NamedTuple):
             array, space = space[:size].view(dtype), space[size:]
             return array
 
+        several = any(e.labels is not None for e in entries)
         indptr = carve(rows + 1, np.int64)  # eight-byte items first: every array is aligned
+        code_offsets = carve(rows + 1, np.int64) if several else None
         weights = carve(rows, np.float64) if any(e.has_weights for e in entries) else None
-        lengths, codes = carve(rows, np.uint32), carve(rows, np.int32)
+        lengths, counts = carve(rows, np.uint32), carve(rows, np.uint32) if several else None
+        codes = carve(sum(e.codes for e in entries), np.int32)
         indices = carve(nonzeros, np.uint32)
         values = carve(nonzeros, np.float32) if any(e.has_values for e in entries) else None
-        return cls(lengths, codes, weights, indices, values, indptr)
+        return cls(lengths, counts, codes, weights, indices, values, indptr, code_offsets)
 
-    def part(self, entry: Entry, row: int, nonzero: int) -> _Target:
+    def part(self, entry: Entry, row: int, code: int, nonzero: int) -> _Target:
         """The part for one segment; ones where the segment leaves values or weights out."""
         rows, nonzeros = slice(row, row + entry.rows), slice(nonzero, nonzero + entry.nonzeros)
+        counts = None if self.counts is None else self.counts[rows]
         weights = None if self.weights is None else self.weights[rows]
         values = None if self.values is None else self.values[nonzeros]
         if weights is not None and not entry.has_weights:
@@ -262,19 +312,28 @@ class _Target(NamedTuple):
         if values is not None and not entry.has_values:
             values[:], values = 1, None
         return _Target(
-            self.lengths[rows], self.codes[rows], weights, self.indices[nonzeros], values,
-            self.indptr[row : rows.stop + 1],
+            self.lengths[rows], counts, self.codes[code : code + entry.codes], weights,
+            self.indices[nonzeros], values, self.indptr[row : rows.stop + 1], None,
         )  # fmt: skip
 
     def set_offsets(self) -> None:
-        """Offsets from lengths."""
-        self.indptr[0] = 0
-        np.cumsum(self.lengths, dtype=np.int64, out=self.indptr[1:])
+        """Offsets from lengths and counts."""
+        for lengths, offsets in ((self.lengths, self.indptr), (self.counts, self.code_offsets)):
+            if lengths is not None and offsets is not None:
+                offsets[0] = 0
+                np.cumsum(lengths, dtype=np.int64, out=offsets[1:])
+
+    def freeze(self) -> None:
+        """Make what a chunk takes as it is read-only."""
+        for array in (self.codes, self.code_offsets, self.weights):
+            if array is not None:
+                freeze(array)
 
 
 def _room(entries: Sequence[Entry]) -> int:
     """Bytes enough for all the arrays of some segments."""
-    return 8 + sum(24 * entry.rows + 8 * entry.nonzeros for entry in entries)
+    row = 20 if all(entry.labels is None for entry in entries) else 32
+    return 16 + sum(row * e.rows + 4 * e.codes + 8 * e.nonzeros for e in entries)
 
 
 class CachedShard:
@@ -294,6 +353,8 @@ class CachedShard:
         self.contents = contents
         self.bytes_read = 0
         """Bytes of the cache file that ``pieces()`` has taken so far."""
+        self.remake: Callable[[], Contents] | None = None
+        """Writes the file afresh from the shard; None = a damaged file is refused."""
         self._first_block = first_block
 
     def fingerprint(self) -> str:
@@ -305,7 +366,7 @@ class CachedShard:
 
         Raises
         ------
-        FileDamaged : a checksum differs.
+        FileDamaged : a checksum differs, or what is in the file would lead out of it.
         MachineError : the file cannot be read.
         """
         row = self.bytes_read = 0
@@ -315,6 +376,7 @@ class CachedShard:
                 target = _Target.within(np.empty(_room([entry]), np.uint8), [entry])
                 self.read(number, target, files)
                 target.set_offsets()
+                self._check_sense(number, target)
                 yield Piece(
                     target.indptr,
                     target.indices,
@@ -323,23 +385,45 @@ class CachedShard:
                     self.contents.labels,
                     target.weights,
                     partial(self._place, row),
+                    target.code_offsets,
                 )
                 row += entry.rows
 
     def _place(self, first_row: int, i: int) -> str:
         return f"{self.name}, row {first_row + i} of the shard"
 
+    def _check_sense(self, number: int, target: _Target) -> None:
+        """What a right checksum leaves open. Columns are judged by who reads; and what is read
+        later has the same checksum."""
+        lengths_fit = target.indptr[-1] == self.contents.entries[number].nonzeros
+        codes, labels = target.codes, len(self.contents.labels)
+        if not lengths_fit or codes.min(initial=0) < -1 or codes.max(initial=-1) >= labels:
+            raise damaged(self.path, f"block {self._first_block + number}: not as we write them")
+
     def read(self, number: int, target: _Target, files: OpenFiles) -> None:
-        """Read one segment and compare its checksum."""
+        """Read one segment and compare its checksum; a damaged file is first made afresh."""
+        try:
+            self._read(number, target, files)
+        except FileDamaged as damage:
+            if self.remake is None:
+                raise
+            _log.warning("%s It is made afresh from %s.", damage, self.name)
+            if self.remake() != self.contents:
+                raise FileDamaged(
+                    f"{self.path}: made afresh it holds other rows than before. Run again."
+                ) from damage
+            files.forget(self.path)
+            self._read(number, target, files)
+
+    def _read(self, number: int, target: _Target, files: OpenFiles) -> None:
         entry = self.contents.entries[number]
         digest = xxhash.xxh3_64()
         descriptor, offset = files.descriptor(self.path), entry.offset
-        for array in target[:-1]:
-            if array is not None:
-                _fill(descriptor, self.path, offset, _bytes(array), digest)
-                offset += array.nbytes
+        for array in target.stored:
+            fill(descriptor, self.path, offset, _bytes(array), digest)
+            offset += array.nbytes
         if digest.intdigest() != entry.checksum:
-            raise _damaged(self.path, f"block {self._first_block + number}: the checksum differs")
+            raise damaged(self.path, f"block {self._first_block + number}: the checksum differs")
 
 
 class Pick(NamedTuple):
@@ -376,19 +460,18 @@ class GroupReader:
         """
         entries = [pick.entry for pick in picks]
         whole = _Target.within(self._buffer(_room(entries)), entries)
-        row = nonzero = 0
+        row = code = nonzero = 0
         for pick, entry in zip(picks, entries, strict=True):
-            part = whole.part(entry, row, nonzero)
+            part = whole.part(entry, row, code, nonzero)
             pick.shard.read(pick.number, part, self.files)
             part.codes[:] = pick.to_source[part.codes]
-            row, nonzero = row + entry.rows, nonzero + entry.nonzeros
+            row, code = row + entry.rows, code + entry.codes
+            nonzero += entry.nonzeros
         whole.set_offsets()
-        freeze(whole.codes)
-        if whole.weights is not None:
-            freeze(whole.weights)
+        whole.freeze()
         values = ones(nonzero) if whole.values is None else whole.values
         csr = make_rows(whole.indptr, whole.indices, values)
-        return Chunk(csr, whole.codes, ranges, weights=whole.weights)
+        return Chunk(csr, whole.codes, ranges, whole.code_offsets, whole.weights)
 
     def _buffer(self, size: int) -> NDArray[np.uint8]:
         """A buffer nobody holds any more, or a new one in the place of those too small."""
@@ -401,58 +484,5 @@ class GroupReader:
         return self._buffers[-1]
 
 
-class OpenFiles:
-    """Descriptors of the files last read from, at most ``most`` at a time; a context manager."""
-
-    def __init__(self, most: int = 64) -> None:
-        self._descriptors: OrderedDict[str, int] = OrderedDict()
-        self._most = most
-
-    def __enter__(self) -> OpenFiles:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        while self._descriptors:
-            os.close(self._descriptors.popitem()[1])
-
-    def descriptor(self, path: str) -> int:
-        """The file's descriptor, open for reading."""
-        if path not in self._descriptors:
-            with reading_from(path):
-                self._descriptors[path] = os.open(path, os.O_RDONLY)
-            if len(self._descriptors) > self._most:
-                os.close(self._descriptors.popitem(last=False)[1])
-        self._descriptors.move_to_end(path)
-        return self._descriptors[path]
-
-
 def _bytes(array: NDArray[Any]) -> memoryview:
     return np.ascontiguousarray(array).view(np.uint8).data
-
-
-def _fill(
-    descriptor: int, path: str, offset: int, target: memoryview, digest: xxhash.xxh3_64
-) -> None:
-    """Read bytes from ``offset`` on until ``target`` is full, and give them to ``digest``."""
-    done = 0
-    while done < len(target):
-        step = target[done : done + _STEP]
-        with reading_from(path):
-            count = os.preadv(descriptor, [step], offset + done)
-        if not count:
-            raise _damaged(path, "it is cut off")
-        digest.update(step[:count])
-        done += count
-
-
-def _read(descriptor: int, path: str, offset: int, count: int) -> bytes:
-    data = bytearray(count)
-    _fill(descriptor, path, offset, memoryview(data), xxhash.xxh3_64())
-    return bytes(data)
-
-
-def _damaged(path: str, what: str) -> FileDamaged:
-    return FileDamaged(
-        f"{path}, {what}. This cache file is damaged: remove it and run again, "
-        "and it is made afresh; have an eye on that disk."
-    )

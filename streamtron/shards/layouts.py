@@ -78,9 +78,9 @@ def pairs(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
     indptr, structs = _items(array, column, spot)
     keys, values = structs.field(key), structs.field(value)
     for items in (keys, values):
-        _no_null_items(items, indptr, column, spot)
-    numbers = float32(indptr, _numbers(_plain(values)), spot)
-    return Entries(indptr, _keys(_plain(keys)), numbers)
+        no_null_items(items, indptr, column, spot)
+    numbers = float32(indptr, _numbers(decoded(values)), spot)
+    return Entries(indptr, _keys(decoded(keys)), numbers)
 
 
 def vector(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
@@ -130,7 +130,7 @@ def _sparse_indices(
         )
     numbers = indices.flatten()  # of the rows that have any
     offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
-    _no_null_items(numbers, offsets, f"{column}.indices", spot)
+    no_null_items(numbers, offsets, f"{column}.indices", spot)
     numbers = _numbers(numbers).astype(np.int64)
     sizes = pc.fill_null(array.field("size"), 0).to_numpy(zero_copy_only=False)
     size_of = np.repeat(sizes, lengths)
@@ -155,7 +155,7 @@ def dense_columns(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entrie
 
 
 def _column(batch: pa.RecordBatch, column: str, spot: Spot) -> NDArray[np.float32]:
-    array = _plain(batch.column(column))
+    array = decoded(batch.column(column))
     no_nulls(array, column, spot)
     return float32(np.arange(len(batch) + 1), _numbers(array), spot, column)
 
@@ -184,14 +184,20 @@ def _items(array: pa.Array, column: str, spot: Spot) -> tuple[NDArray[np.int64],
     else:
         offsets = array.offsets.to_numpy().astype(np.int64)
     start, stop = int(offsets[0]), int(offsets[-1])
-    items = _plain(array.values.slice(start, stop - start))
+    items = decoded(array.values.slice(start, stop - start))
     offsets -= start
-    _no_null_items(items, offsets, column, spot)
+    no_null_items(items, offsets, column, spot)
     return offsets, items
 
 
-def _plain(array: pa.Array) -> pa.Array:
-    """Decoded where it is a dictionary: a null may hide in the dictionary itself."""
+def decoded(array: pa.Array) -> pa.Array:
+    """An array, without its dictionary if it has one: a null may hide in the dictionary itself.
+
+    Examples
+    --------
+    >>> decoded(pa.DictionaryArray.from_arrays([1, 0, 1], ["ham", None])).null_count
+    2
+    """
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
@@ -210,7 +216,8 @@ def _offsets(rows: NDArray[np.intp], count: int) -> NDArray[np.int64]:
     return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
 
 
-def _no_null_items(items: pa.Array, indptr: NDArray[np.int64], column: str, spot: Spot) -> None:
+def no_null_items(items: pa.Array, indptr: NDArray[np.int64], column: str, spot: Spot) -> None:
+    """Refuse the first null within the lists of a column."""
     if items.null_count:
         row = row_of(indptr, first(items.is_null()))
         spot.refuse(row, f"a null in the list of column {column!r}. Remove it or fill it in.")

@@ -1,14 +1,17 @@
 """libsvm text into pieces: bytes are unpacked, cut into whole lines, parsed by a kernel, checked.
 
-A line is ``label column:value column:value …``. ``#`` begins a comment; ``qid:3`` after the label
-and blank lines are skipped; a line with only a label is an empty row. What cannot be read right is
-refused, with file and line.
+A line is ``label column:value column:value …``, with ``label,label`` or no label at all where rows
+may have several. ``#`` begins a comment; ``qid:3`` after the label and blank lines are skipped; a
+line with only a label is an empty row. What cannot be read right is refused, with file and line.
 """
 
 from __future__ import annotations
 
 import re
+import threading
+from collections import deque
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -21,10 +24,15 @@ from streamtron.chunk import Label
 from streamtron.errors import DataError
 from streamtron.shards import storage
 from streamtron.shards.piece import Piece, Reading
+from streamtron.shards.prefetch import in_order
 from streamtron.shards.streams import PACKED, TextStream
+from streamtron.shards.text_labels import NOT_FINITE, TextLabels, shown, text_labels
 
 LINE_LIMIT = 1 << 28
 """Bytes of the longest line read, some twenty million nonzeros; a longer one is no libsvm text."""
+
+MOST_PARSERS = 8
+"""Threads that parse one file, at most: more of them outrun whoever takes the rows."""
 
 FLOAT32_OVERFLOW = 2.0**128 - 2.0**103
 """The smallest number that rounds to infinity in float32."""
@@ -61,9 +69,12 @@ class LibsvmReader:
     name : what messages call it.
     reading : ``index_base`` 1 refuses column 0; columns are delivered as numbered, whatever the
         base. With ``labels="optional"`` a row may begin with its first pair and then has code -1.
-        ``weights_in_label`` reads ``label:weight`` (no ``:weight`` is 1) and needs labels.
+        ``weights_in_label`` reads ``label:weight`` (no ``:weight`` is 1) and needs labels that are
+        numbers. With ``multiclass`` or ``multilabel`` what is not written as a number is a name,
+        and with the latter a row has the labels between its commas, or none.
     piece_bytes : text a piece is made of, in bytes, rounded to whole lines; it changes the cutting
         and nothing else.
+    threads : that parse, one piece each; they change nothing.
 
     Examples
     --------
@@ -78,19 +89,23 @@ class LibsvmReader:
     ([0, 1], [1.0, -1.0], 'tiny.svm, line 2')
     """
 
-    def __init__(self, path: str, name: str, reading: Reading, piece_bytes: int = 1 << 20) -> None:
+    def __init__(
+        self,
+        path: str,
+        name: str,
+        reading: Reading,
+        piece_bytes: int = 1 << 20,
+        threads: int = 1,
+    ) -> None:
         self._path = path
         self._name = name
         self._reading = reading
         self._piece_bytes = piece_bytes
+        self._threads = min(threads, MOST_PARSERS)
         self._fingerprint: str | None = None
-        self._stream = TextStream(path, name)
-
-    @property
-    def bytes_read(self) -> int:
+        self.bytes_read = 0
         """Bytes of the file, as stored, that the rows delivered last were made of, and all before
         them: 0 before ``pieces()``, the file's size after it."""
-        return self._stream.bytes_read
 
     def pieces(self) -> Iterator[Piece]:
         """The rows in file order, some at a time; none if the file has no row.
@@ -100,14 +115,22 @@ class LibsvmReader:
         DataError : the first line that is refused, or damaged compressed data.
         MachineError : the file cannot be read.
         """
-        self._stream = stream = TextStream(self._path, self._name)
+        self.bytes_read = 0
+        stream = TextStream(self._path, self._name)
         parser = _Parser(self._name, self._reading)
-        text = stream.text(self._piece_bytes)
-        for lines in _whole_lines(text, self._piece_bytes, self._name):
-            piece = parser.parse(lines)
-            if len(piece.codes):
-                yield piece
+        with closing(in_order(parser.parse, self._texts(stream), self._threads)) as parsed:
+            for piece, self.bytes_read in parsed:
+                if piece.rows:
+                    yield piece
+        self.bytes_read = stream.bytes_read
         self._fingerprint = stream.fingerprint()
+
+    def _texts(self, stream: TextStream) -> Iterator[_Text]:
+        blocks = stream.text(self._piece_bytes)
+        line = 1
+        for lines in _whole_lines(blocks, self._piece_bytes, self._name, self._threads):
+            yield _Text(lines, line, stream.bytes_read)
+            line += int(np.count_nonzero(np.frombuffer(lines, np.uint8) == _NEWLINE))
 
     def fingerprint(self) -> str:
         """xxh3-128 of the file's bytes as stored, 32 hex digits; free after ``pieces()``.
@@ -123,13 +146,26 @@ class LibsvmReader:
 
 # --- lines ---
 
+_NEWLINE = ord("\n")
 
-def _whole_lines(blocks: Iterator[bytes], piece_bytes: int, name: str) -> Iterator[memoryview]:
+
+class _Text(NamedTuple):
+    """Whole lines, the number of the first, and the bytes as stored read for them and before."""
+
+    lines: memoryview
+    first_line: int
+    bytes_read: int
+
+
+def _whole_lines(
+    blocks: Iterator[bytes], piece_bytes: int, name: str, good_for: int
+) -> Iterator[memoryview]:
     """Text of ``piece_bytes`` or little more that ends with a newline, as often as there is any.
 
-    One buffer holds all of them in turn (fresh memory for each costs as much as reading the file):
-    a text is good until the next is asked for.
+    A few buffers hold all of them in turn (fresh memory for each costs as much as reading the
+    file): a text is good until ``good_for`` more have been asked for, and another.
     """
+    others = deque(bytearray(piece_bytes + 1) for _ in range(good_for))
     buffer = bytearray(piece_bytes + 1)
     size = 0
     for block in blocks:
@@ -142,8 +178,12 @@ def _whole_lines(blocks: Iterator[bytes], piece_bytes: int, name: str) -> Iterat
         end = buffer.rfind(b"\n", start, size) + 1
         if end:
             yield memoryview(buffer)[:end]
-            buffer[: size - end] = buffer[end:size]
-            size -= end
+            rest, size = memoryview(buffer)[end:size], size - end
+            others.append(buffer)
+            buffer = others.popleft()
+            if size >= len(buffer):
+                buffer = bytearray(size + 1)
+            buffer[:size] = rest
         elif size > LINE_LIMIT + piece_bytes:
             raise DataError(
                 f"{name}: a line of more than {LINE_LIMIT >> 20} MiB. Libsvm text has a row on"
@@ -179,7 +219,7 @@ class _Buffers(NamedTuple):
             np.empty(rows, np.float64),
             np.empty(rows, np.float64),
             np.empty(rows, np.int64),
-            np.empty((rows, 3), np.int64),
+            np.empty((rows, 4), np.int64),
             np.empty(6, np.int64),
         )
 
@@ -189,21 +229,25 @@ class _Trouble(NamedTuple):
     sentence: str
 
 
-class _Parser:
-    """Parses the texts of one file one after another; keeps buffers and the line reached."""
+class _Parser(threading.local):
+    """Parses the texts of one file; every thread that does has buffers of its own."""
 
     def __init__(self, name: str, reading: Reading) -> None:
         self._name = name
         self._first_column = 1 if reading.index_base == 1 else 0
         self._weighted = reading.weights_in_label
-        self._optional = reading.labels == "optional" and not reading.weights_in_label
-        self._line = 1
+        self._several = reading.multilabel
+        self._named = (reading.multiclass or reading.multilabel) and not reading.weights_in_label
+        optional = reading.labels == "optional" or reading.multilabel
+        self._optional = optional and not reading.weights_in_label
         self._size = 0
         self._buffers = _Buffers.for_text(0)
 
-    def parse(self, text: memoryview) -> Piece:
-        """The rows of whole lines; DataError for the first line that is refused."""
-        if self._line == 1:
+    def parse(self, given: _Text) -> tuple[Piece, int]:
+        """The rows of whole lines, and the bytes read for them and before; DataError for the first
+        line that is refused."""
+        text, line, bytes_read = given
+        if line == 1:
             text = _without_mark(text, self._name)
         if len(text) > self._size:
             self._size = len(text) * 5 // 4  # the next one is a little longer or shorter
@@ -213,22 +257,30 @@ class _Parser:
             self._first_column,
             self._optional,
             self._weighted,
+            self._named,
             *self._buffers,
         )
         found = self._buffers.found
-        troubles = [*self._read_deferred(text), *self._sort_columns(), *self._stumbled(text)]
+        named = self._named_labels(text)
+        troubles = [
+            *self._unfit_labels(named),
+            *self._read_deferred(text),
+            *self._sort_columns(),
+            *self._stumbled(text),
+        ]
         if troubles:
             first = min(troubles, key=lambda trouble: trouble.line)
-            raise DataError(f"{self._name}, line {self._line + first.line}: {first.sentence}")
-        piece = self._piece(int(found[kernels.PARSED_ROWS]))
-        self._line += int(found[kernels.PARSED_LINES])
-        return piece
+            raise DataError(f"{self._name}, line {line + first.line}: {first.sentence}")
+        return self._piece(int(found[kernels.PARSED_ROWS]), named, line), bytes_read
 
-    def _piece(self, rows: int) -> Piece:
-        buffers, name, first = self._buffers, self._name, self._line
+    def _piece(self, rows: int, named: TextLabels | None, first_line: int) -> Piece:
+        buffers, name = self._buffers, self._name
         nonzeros = int(buffers.indptr[rows])
         values = buffers.values[:nonzeros]
-        codes, classes = _classes(buffers.labels[:rows])
+        if named is None:
+            (codes, classes), code_offsets = _classes(buffers.labels[:rows]), None
+        else:
+            (codes, code_offsets), classes = named.among(rows), named.classes
         lines = buffers.lines[:rows].copy()
         return Piece(
             indptr=buffers.indptr[: rows + 1].copy(),
@@ -237,14 +289,33 @@ class _Parser:
             codes=codes,
             classes=classes,
             weights=buffers.weights[:rows].copy() if self._weighted else None,
-            place=lambda row: f"{name}, line {first + int(lines[row])}",
+            place=lambda row: f"{name}, line {first_line + int(lines[row])}",
+            code_offsets=code_offsets,
         )
+
+    def _deferred(self, *, names: bool) -> NDArray[np.int64]:
+        """What the kernel left: the labels where they may be names, or the numbers."""
+        deferred = self._buffers.deferred[: self._buffers.found[kernels.DEFERRED]]
+        chosen: NDArray[np.int64] = deferred[(deferred[:, 0] == kernels.NAMES) == names]
+        return chosen
+
+    def _named_labels(self, text: memoryview) -> TextLabels | None:
+        if not self._named:
+            return None
+        tokens = self._deferred(names=True)[:, 1:]
+        return text_labels(np.frombuffer(text, np.uint8), tokens, self._several)
+
+    def _unfit_labels(self, named: TextLabels | None) -> Iterator[_Trouble]:
+        trouble = None if named is None else named.trouble()
+        if trouble is not None:
+            row, sentence = trouble
+            yield _Trouble(int(self._buffers.lines[row]), sentence)
 
     def _read_deferred(self, text: memoryview) -> Iterator[_Trouble]:
         """Numbers the kernel left: Python's float reads them."""
         buffers = self._buffers
-        for what, which, at in buffers.deferred[: buffers.found[kernels.DEFERRED]].tolist():
-            token = _NUMBER.match(text, at)[0]  # type: ignore[index]
+        for what, which, at, after in self._deferred(names=False).tolist():
+            token = bytes(text[at:after])
             number = float(token)
             sentence = _unfit(what, token, number)
             if sentence:
@@ -282,7 +353,7 @@ class _Parser:
         found = self._buffers.found
         kind, at = int(found[kernels.TROUBLE]), int(found[kernels.PLACE])
         if kind != kernels.NOTHING:
-            sentence = _complaint(kind, text, at, self._first_column)
+            sentence = _complaint(kind, text, at, self._first_column, self._weighted)
             yield _Trouble(int(found[kernels.PARSED_LINES]), sentence)
 
 
@@ -296,9 +367,7 @@ def _classes(labels: NDArray[np.float64]) -> tuple[NDArray[np.int32], list[Label
 # --- what is refused, in words ---
 
 _TOKEN = re.compile(rb"[^ \t\r\n#]*")
-_NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _INTEGER = re.compile(rb"[+-]?\d+")
-_NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _JUNK = re.compile(rb"[^!-~]")
 
 _SIGNATURES = {
@@ -327,13 +396,7 @@ def _token(text: memoryview, at: int) -> bytes:
     return _TOKEN.match(text, at)[0]  # type: ignore[index]
 
 
-def _show(token: bytes) -> str:
-    """A token as a message prints it: ASCII, and not longer than a line."""
-    shown = ascii(token.decode("latin-1"))[1:-1]
-    return shown if len(shown) <= 40 else f"{shown[:40]}…"
-
-
-def _complaint(kind: int, text: memoryview, at: int, first_column: int) -> str:
+def _complaint(kind: int, text: memoryview, at: int, first_column: int, weighted: bool) -> str:
     """What is wrong with the token at ``at``, what was wanted, what to do."""
     token = _token(text, at)
     junk = _JUNK.search(bytes(text[at : at + 1]) if kind == kernels.BAD_END else token)
@@ -345,50 +408,55 @@ def _complaint(kind: int, text: memoryview, at: int, first_column: int) -> str:
             " not binary or UTF-16."
         )
     elif kind == kernels.BAD_LABEL:
-        return _bad_label(token)
+        return _not_a_number(token.partition(b":")[0]) if weighted else _bad_label(token)
     elif kind == kernels.BAD_WEIGHT:
         return _bad_weight(token)
     elif token.startswith(b"qid:"):
-        return f"{_show(token)} is no query id. One is written qid:3, right after the label."
+        return f"{shown(token)} is no query id. One is written qid:3, right after the label."
     return _bad_pair(token, first_column)
 
 
 def _bad_label(token: bytes) -> str:
-    shown = _show(token)
+    word = shown(token)
     if b"," in token:
-        return f"the row has several labels ({shown}). One is wanted, unless with --multilabel."
+        return f"the row has several labels ({word}). One is wanted, unless with --multilabel."
     elif b":" in token:
         return (
-            f"the row has no label but begins with {shown}. Put a label before it; if it is"
+            f"the row has no label but begins with {word}. Put a label before it; if it is"
             " label:weight, use --weights-in-label."
         )
-    return f"label {shown} is no finite decimal number. Write labels like -1, 1 or 2.5."
+    return f"{_not_a_number(token)[:-1]}; with --multiclass they may be names."
+
+
+def _not_a_number(token: bytes) -> str:
+    word = shown(token) or "missing"
+    return f"label {word} is no finite decimal number. Write labels like -1, 1 or 2.5."
 
 
 def _bad_weight(token: bytes) -> str:
-    return f"weight {_show(token) or 'missing'}. Weights are finite decimal numbers of at least 0."
+    return f"weight {shown(token) or 'missing'}. Weights are finite decimal numbers of at least 0."
 
 
 def _bad_pair(token: bytes, first_column: int) -> str:
     column, colon, value = token.partition(b":")
-    shown = _show(column)
+    word = shown(column)
     if not colon:
-        return f"{shown} has no value. A feature is written column:value, like {shown}:1."
+        return f"{word} has no value. A feature is written column:value, like {word}:1."
     elif not column:
-        return f"{_show(token)} has no column number. A feature is written column:value."
+        return f"{shown(token)} has no column number. A feature is written column:value."
     elif not column.isdigit():
         wanted = f"whole numbers from {first_column} up, in decimal digits"
-        return f"column {shown}. Column numbers are {wanted}."
+        return f"column {word}. Column numbers are {wanted}."
     elif len(column) > 18 or int(column) > kernels.COLUMN_MAX:
-        return f"column {shown} is beyond {kernels.COLUMN_MAX}, the largest. Renumber the columns."
+        return f"column {word} is beyond {kernels.COLUMN_MAX}, the largest. Renumber the columns."
     elif int(column) < first_column:
         return "column 0 in a file declared 1-based. Use --index-base 0."
     elif not value:
-        return f"column {shown} has no value. Write {shown}:1 or remove it."
-    elif _NOT_FINITE.fullmatch(value):
-        return f"value {_show(value)} in column {shown}. Values are finite; remove it or the row."
+        return f"column {word} has no value. Write {word}:1 or remove it."
+    elif NOT_FINITE.fullmatch(value):
+        return f"value {shown(value)} in column {word}. Values are finite; remove it or the row."
     return (
-        f"value {_show(value)} in column {shown} is no decimal number. Write it like -0.25 or 1e-3."
+        f"value {shown(value)} in column {word} is no decimal number. Write it like -0.25 or 1e-3."
     )
 
 
@@ -396,14 +464,14 @@ def _unfit(what: int, token: bytes, number: float) -> str:
     """Why a well-written number is refused; "" if it is not."""
     infinite = abs(number) == float("inf")
     if what == kernels.LABEL:
-        return _bad_label(token) if infinite else ""
+        return _not_a_number(token) if infinite else ""
     elif what == kernels.WEIGHT:
         return _bad_weight(token) if infinite or number < 0 else ""
     elif abs(number) >= FLOAT32_OVERFLOW:
-        return f"value {_show(token)} is beyond float32 (3.4e38). Rescale its column."
+        return f"value {shown(token)} is beyond float32 (3.4e38). Rescale its column."
     elif _INTEGER.fullmatch(token) and float(np.float32(number)) != int(token):
         return (
-            f"value {_show(token)} is an integer beyond 2²⁴ that float32 cannot hold. Rescale its"
+            f"value {shown(token)} is an integer beyond 2²⁴ that float32 cannot hold. Rescale its"
             " column, or make identifiers columns of their own."
         )
     return ""

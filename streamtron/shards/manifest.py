@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from streamtron.errors import DataError
-from streamtron.sealed import reading_from, write_atomically
+from streamtron.sealed import reading_from, regular, write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +112,13 @@ class Manifest:
         DataError : it is not one.
         MachineError : the file cannot be read.
         """
+        with reading_from(path), open(path, "rb", opener=regular) as file:
+            text = file.read()
         try:
-            with reading_from(path), open(path, "rb") as file:
-                return cls.from_dict(json.loads(file.read()), path)
-        except ValueError as error:
-            if isinstance(error, DataError):
-                raise
+            fields = json.loads(text)
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{path}: not JSON ({error}). Wanted is a manifest.") from error
+        return cls.from_dict(fields, path)
 
 
 def _check(shards: tuple[ShardRecord, ...], where: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from streamtron.chunk import Block, Chunk, Label, freeze, make_rows
 from streamtron.errors import DataError
 from streamtron.shards.blocks import BlockCutter, LabelTable
+from streamtron.shards.labels import Offsets, cut_codes, offsets_of, repeated, row_of_code
 from streamtron.shards.piece import beyond_float32
 
 MOST_COLUMNS = 2**32 - 1
@@ -26,7 +28,9 @@ class MemorySource:
         Values are rounded to float32; zeros of a dense array are left out, those stored in a
         sparse one are kept.
     y : shape (rows,): labels, all numbers, all strings or all booleans; None = no labels.
+        With ``multilabel`` each entry is a list, tuple, set or array of them.
     weights : shape (rows,): row weights, finite and ≥ 0; None = all 1.
+    multilabel : a row may have several labels, or none.
 
     Attributes
     ----------
@@ -38,7 +42,8 @@ class MemorySource:
     Raises
     ------
     DataError : wrong shapes; no rows; a value that is not finite or overflows float32; an integer
-        that float32 cannot hold; a column twice in a row; a label or weight that is refused.
+        that float32 cannot hold; a column or label twice in a row; a label or weight that is
+        refused.
 
     Examples
     --------
@@ -54,13 +59,22 @@ class MemorySource:
     """Bytes fetched from disk: none."""
 
     def __init__(
-        self, X: Any, y: ArrayLike | None = None, weights: ArrayLike | None = None
+        self,
+        X: Any,
+        y: ArrayLike | Sequence[Collection[Label]] | None = None,
+        weights: ArrayLike | None = None,
+        *,
+        multilabel: bool = False,
     ) -> None:
         self._indptr, self._indices, self._values = _csr(X)
         rows = len(self._indptr) - 1
         if not rows:
             raise DataError("X: no rows. Wanted is at least one.")
-        self.labels, self._codes = _labels(y, rows)
+        self._code_offsets: Offsets | None = None
+        if multilabel and y is not None:
+            self.labels, self._codes, self._code_offsets = _label_lists(y, rows)
+        else:
+            self.labels, self._codes = _labels(y, rows)
         self._weights = _weights(weights, rows)
         self.width = int(self._indices.max()) + 1 if len(self._indices) else 0
         freeze(self._indices, self._values, self._codes)
@@ -103,13 +117,25 @@ class MemorySource:
             _one([self._indices[a:b] for a, b in spans]),
             _one([self._values[a:b] for a, b in spans]),
         )
-        codes = _one([self._codes[a:b] for a, b in ranges])
-        freeze(codes)
+        codes, code_offsets = self._codes_of(ranges)
         if self._weights is None:
-            return Chunk(rows, codes, ranges)
+            return Chunk(rows, codes, ranges, code_offsets)
         weights = _one([self._weights[a:b] for a, b in ranges])
         freeze(weights)
-        return Chunk(rows, codes, ranges, weights=None if (weights == 1).all() else weights)
+        return Chunk(rows, codes, ranges, code_offsets, None if (weights == 1).all() else weights)
+
+    def _codes_of(
+        self, ranges: Sequence[tuple[int, int]]
+    ) -> tuple[NDArray[np.int32], Offsets | None]:
+        """The codes of the rows in these ranges, and their offsets."""
+        parts = [cut_codes(self._codes, self._code_offsets, a, b) for a, b in ranges]
+        codes = _one([codes for codes, _ in parts])
+        freeze(codes)
+        if self._code_offsets is None:
+            return codes, None
+        offsets = offsets_of(_one([np.diff(self._code_offsets[a : b + 1]) for a, b in ranges]))
+        freeze(offsets)
+        return codes, offsets
 
     def close(self) -> None:
         """Nothing to do."""
@@ -225,19 +251,54 @@ def _labels(y: Any, rows: int) -> tuple[list[Label], NDArray[np.int32]]:
     """The labels in order of appearance, and a code for each row."""
     if y is None:
         return [], np.full(rows, -1, np.int32)
-    array = _vector(y, "y", rows)
+    return _encoded(_vector(y, "y", rows), "y, row {}".format)
+
+
+def _label_lists(y: Any, rows: int) -> tuple[list[Label], NDArray[np.int32], Offsets]:
+    """The labels in order of appearance, the codes of all rows and their offsets."""
+    lists = [_as_list(row, number) for number, row in enumerate(y)]
+    if len(lists) != rows:
+        raise DataError(f"y: labels of {len(lists)} rows. Wanted are those of {rows}.")
+    offsets = offsets_of(np.array([len(own) for own in lists]))
+    items = list(chain.from_iterable(lists))
+
+    def place(at: int) -> str:
+        return f"y, row {row_of_code(offsets, at)}"
+
+    labels, codes = _encoded(_vector(items, "y", len(items)), place)
+    twice = repeated(codes, offsets)
+    if twice is not None:
+        row, code = twice
+        raise DataError(f"y, row {row}: label {labels[code]!r} occurs twice. Give each one once.")
+    return labels, codes, offsets
+
+
+def _as_list(row: Any, number: int) -> list[Any]:
+    """The labels of one row; those of a set in their order, which otherwise may be any."""
+    if isinstance(row, str) or not isinstance(row, Collection):
+        raise DataError(f"y, row {number}: {row!r}. Wanted is a list of labels, [] for none.")
+    return sorted(row) if isinstance(row, set | frozenset) else list(row)
+
+
+def _encoded(
+    array: NDArray[Any], place: Callable[[int], str]
+) -> tuple[list[Label], NDArray[np.int32]]:
+    """Labels in order of appearance, and codes; ``place`` names an entry in messages."""
     if array.dtype.kind in "iuf":
-        array = _numbers(array)
+        array = _numbers(array, place)
     elif array.dtype.kind not in "bU":
-        return _mixed_labels(array.tolist())
+        table = LabelTable()
+        items = array.tolist()
+        codes = [table.code(_label(item, place(at)), place(at)) for at, item in enumerate(items)]
+        return table.labels, np.array(codes, np.int32)
     found, first, inverse = np.unique(array, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    codes = np.empty(len(found), np.int32)
-    codes[order] = np.arange(len(found))
-    return found[order].tolist(), codes[inverse]
+    codes_of = np.empty(len(found), np.int32)
+    codes_of[order] = np.arange(len(found))
+    return found[order].tolist(), codes_of[inverse]
 
 
-def _numbers(array: NDArray[Any]) -> NDArray[np.float64]:
+def _numbers(array: NDArray[Any], place: Callable[[int], str]) -> NDArray[np.float64]:
     floats = array.astype(np.float64) + 0.0  # -0 is 0
     bad = ~np.isfinite(floats)
     if array.dtype.kind in "iu":
@@ -245,29 +306,22 @@ def _numbers(array: NDArray[Any]) -> NDArray[np.float64]:
     at = _first(bad)
     if at is not None:
         raise DataError(
-            f"y, row {at}: label {array[at]}. Numbers as labels are finite, integers below 2**53."
+            f"{place(at)}: label {array[at]}. Numbers as labels are finite, integers below 2**53."
         )
     return floats
 
 
-def _mixed_labels(items: list[Any]) -> tuple[list[Label], NDArray[np.int32]]:
-    """Labels of objects, one by one."""
-    table = LabelTable()
-    codes = [table.code(_label(item, row), f"y, row {row}") for row, item in enumerate(items)]
-    return table.labels, np.array(codes, np.int32)
-
-
-def _label(item: Any, row: int) -> Label:
+def _label(item: Any, place: str) -> Label:
     if isinstance(item, (bool, np.bool_)):
         return bool(item)
     if isinstance(item, str):
         return str(item)
     if isinstance(item, (int, float, np.number)) and not np.iscomplexobj(item):
         if not np.isfinite(item) or (item == int(item) and abs(int(item)) >= 2**53):
-            raise DataError(f"y, row {row}: label {item}. Wanted is a finite number below 2**53.")
+            raise DataError(f"{place}: label {item}. Wanted is a finite number below 2**53.")
         return float(item) + 0.0
     raise DataError(
-        f"y, row {row}: label {item!r} of type {type(item).__name__}. Wanted are numbers, strings "
+        f"{place}: label {item!r} of type {type(item).__name__}. Wanted are numbers, strings "
         "or booleans."
     )
 

@@ -1,4 +1,4 @@
-"""A directory of new shards: all of them or none."""
+"""New shards in a directory: all of them or none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def new_shards(destination: str, ending: str, overwrite: bool) -> Iterator[Calla
     MachineError : it cannot be written.
     """
     directory = Path(destination)
-    with disk(destination):
+    with disk_sentence(destination):
         directory.mkdir(parents=True, exist_ok=True)
         old = _old_shards(directory, overwrite)
     hidden: dict[Path, Path] = {}
@@ -39,7 +39,7 @@ def new_shards(destination: str, ending: str, overwrite: bool) -> Iterator[Calla
 
     try:
         yield shard_path
-        with disk(destination):
+        with disk_sentence(destination):
             for path in set(old) - set(hidden.values()):
                 path.unlink()
             for path, final in hidden.items():
@@ -91,8 +91,8 @@ def _flush_directory(directory: Path) -> None:
 
 
 @contextmanager
-def disk(path: str) -> Iterator[None]:
-    """Around what writes a file: an OSError becomes a MachineError that names it."""
+def disk_sentence(path: str) -> Iterator[None]:
+    """Turn what the operating system raises while we write there into one sentence."""
     try:
         yield
     except OSError as error:

@@ -9,8 +9,6 @@ neither a large file nor a large row group needs room. Row groups and rows in me
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,34 +17,25 @@ from streamtron.errors import DataError
 from streamtron.shards.batches import bounded, make_piece
 from streamtron.shards.columns import Columns, find_columns
 from streamtron.shards.layouts import Spot
-from streamtron.shards.piece import Piece, Reading
-from streamtron.shards.storage import fingerprint, open_arrow
-from streamtron.shards.tables import sentences
+from streamtron.shards.piece import Piece
+from streamtron.shards.tables import TableReader
 
 BATCH_ROWS = 1 << 14
 BATCH_BYTES = 1 << 21
 READ_BYTES = 1 << 20
 
-_KIND = "a Parquet file"
 
-
-@dataclass(frozen=True, slots=True)
-class ParquetReader:
+class ParquetReader(TableReader):
     """One Parquet shard, delivered as pieces of at most 2²⁰ nonzeros (or one longer row).
 
     Page checksums are verified where the file has them (``write_page_checksum=True`` in pyarrow;
     ``streamtron convert`` always writes them). Without them a damaged byte may go unnoticed:
-    compression is no checksum.
-
-    Parameters
-    ----------
-    path : the file, a local path or a URI.
-    name : what messages call it.
-    reading : see ``Reading``; index base ``"auto"`` means 0 here.
+    compression is no checksum. Parameters: see ``TableReader``.
 
     Examples
     --------
     >>> import tempfile, pathlib
+    >>> from streamtron.shards import Reading
     >>> table = pa.table({"indices": [[0, 7], [3]], "values": [[1.0, 0.5], [2.0]], "y": [1, -1]})
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     path = str(pathlib.Path(directory, "a.parquet"))
@@ -56,53 +45,30 @@ class ParquetReader:
     ([0, 7, 3], [1.0, -1.0], 'a.parquet, row group 0, row 1')
     """
 
-    path: str
-    name: str
-    reading: Reading
+    KIND = "a Parquet file"
 
-    def pieces(self) -> Iterator[Piece]:
-        """The shard's rows in file order, checked; no piece at all for a file without rows.
-
-        Raises
-        ------
-        DataError : the file is not Parquet or is damaged; a column is missing, ambiguous or of a
-            type that is refused; what ``make_piece`` refuses in rows.
-        SettingsError : the columns do not suit the reading, see ``find_columns``.
-        MachineError : the file cannot be read.
-        """
-        with sentences(self.name, _KIND), self._open() as file:
-            columns = find_columns(file.schema_arrow, self.reading, self.name)
-            metadata, groups = file.metadata, range(file.num_row_groups)
+    def _pieces(self, file: pa.NativeFile) -> Iterator[tuple[Piece, float]]:
+        with self._open(file) as table:
+            columns = find_columns(table.schema_arrow, self.reading, self.name)
+            metadata, groups = table.metadata, range(table.num_row_groups)
             rows = sum(metadata.row_group(group).num_rows for group in groups)
             self._check_rows("", rows, metadata.num_rows)
+            delivered = 0
             for group in groups:
-                yield from self._group(file, group, columns)
+                for piece in self._group(table, group, columns):
+                    delivered += len(piece.codes)
+                    yield piece, delivered / rows
 
-    def fingerprint(self) -> str:
-        """xxh3-128 of the file's bytes, 32 hex digits; one reading.
+    def _schema(self, file: pa.NativeFile) -> pa.Schema:
+        with self._open(file) as table:
+            return table.schema_arrow
 
-        Raises
-        ------
-        MachineError : the file cannot be read.
-        """
-        return fingerprint(self.path, self.name)
-
-    def schema(self) -> pa.Schema:
-        """Names and types of the file's columns. Raises what ``pieces`` raises."""
-        with sentences(self.name, _KIND), self._open() as file:
-            return file.schema_arrow
-
-    @contextmanager
-    def _open(self) -> Iterator[pq.ParquetFile]:
+    def _open(self, file: pa.NativeFile) -> pq.ParquetFile:
         # Without pre_buffer and with a buffer_size, pages are streamed; otherwise pyarrow holds
         # the compressed columns of a whole row group.
-        with (
-            open_arrow(self.path) as source,
-            pq.ParquetFile(
-                source, page_checksum_verification=True, pre_buffer=False, buffer_size=READ_BYTES
-            ) as file,
-        ):
-            yield file
+        return pq.ParquetFile(
+            file, page_checksum_verification=True, pre_buffer=False, buffer_size=READ_BYTES
+        )
 
     def _group(self, file: pq.ParquetFile, group: int, columns: Columns) -> Iterator[Piece]:
         row = 0

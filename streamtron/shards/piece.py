@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.chunk import Label
+from streamtron.errors import DataError
+from streamtron.shards.labels import cut_codes
 from streamtron.shards.names import Vocabulary
 
 IndexBase = Literal["auto", 0, 1]
@@ -35,7 +37,10 @@ class Reading:
     index_base : the number of the first column. ``"auto"`` takes text columns as numbered and
         settles on 1 after the first reading if column 0 never occurred; elsewhere it is 0.
     labels : ``"required"``, or ``"optional"`` (prediction: a row may come without one).
-    weights_in_label : text only, a label is written ``label:weight``.
+    weights_in_label : text only, a label is written ``label:weight``, and is a number.
+    multiclass : labels in text may be names.
+    multilabel : a row has any number of labels: ``1,5,7`` in text, numbers or names; in tables a
+        list, or one. Not with ``weights_in_label``.
     label_column, weight_column : names in tables; None = found by the usual names.
     features : names of the columns that hold the features, or patterns (``f*``, ``*``) for columns
         of numbers; None = found by the usual names.
@@ -59,6 +64,8 @@ class Reading:
     index_base: IndexBase = "auto"
     labels: Literal["required", "optional"] = "required"
     weights_in_label: bool = False
+    multiclass: bool = False
+    multilabel: bool = False
     label_column: str | None = None
     weight_column: str | None = None
     features: tuple[str, ...] | None = None
@@ -79,7 +86,16 @@ class Reading:
 
     @classmethod
     def from_contract(cls, contract: Mapping[str, Any]) -> Reading:
-        """The reading that a contract stands for; what it does not speak of is the default."""
+        """The reading that a contract stands for; what it does not speak of is the default.
+
+        Raises
+        ------
+        DataError : a value that no contract of ours has.
+        """
+        for ours, is_right in _RIGHT.items():
+            if ours in contract and not is_right(contract[ours]):
+                found = f"{ours} = {contract[ours]!r:.60}"
+                raise DataError(f"the model's reader contract has {found}. Fit again.")
         given = {theirs: contract[ours] for ours, theirs in _CONTRACT.items() if ours in contract}
         for name, make in (("features", tuple), ("vocabulary", _vocabulary)):
             if given.get(name) is not None:
@@ -97,6 +113,8 @@ class Reading:
 _CONTRACT = {
     "index_base": "index_base",
     "weights_in_label": "weights_in_label",
+    "multiclass": "multiclass",
+    "multilabel": "multilabel",
     "label": "label_column",
     "weight": "weight_column",
     "layout": "layout",
@@ -109,6 +127,29 @@ _CONTRACT = {
 """Name in the contract (and of the setting) → field."""
 
 
+def _is_text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _are_names(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(x, str) for x in value))
+
+
+_RIGHT: dict[str, Callable[[Any], bool]] = {
+    "index_base": lambda value: type(value) in (int, str) and value in ("auto", 0, 1),
+    "weights_in_label": lambda value: isinstance(value, bool),
+    "label": _is_text,
+    "weight": _is_text,
+    "layout": lambda value: value is None or value in get_args(Layout),
+    "features": _are_names,
+    "values": _is_text,
+    "hash_bits": lambda value: value is None or (type(value) is int and 1 <= value <= 31),
+    "hash_seed": lambda value: type(value) is int and 0 <= value < 2**32,
+    "vocabulary": _are_names,
+}
+"""Name in the contract → whether a value can be meant: a model may come from anywhere."""
+
+
 def _vocabulary(names: list[str]) -> Vocabulary:
     return Vocabulary(tuple(names))
 
@@ -118,8 +159,10 @@ class Piece(NamedTuple):
     finite, weights are finite and ≥ 0. Cut anywhere the reader likes.
 
     ``codes`` point into ``classes`` (this piece's own table, in order of appearance), -1 = no
-    label. ``values`` is None where all are 1. ``place(i)`` names row i of the piece for a message:
-    ``"part-0007.svm, line 1204"`` or ``"part-0007.parquet, row group 3, row 17"``.
+    label. Where a row may have several, row i has ``codes[code_offsets[i]:code_offsets[i+1]]``, all
+    different, none of them -1; elsewhere ``code_offsets`` is None. ``values`` is None where all are
+    1. ``place(i)`` names row i of the piece for a message: ``"part-0007.svm, line 1204"`` or
+    ``"part-0007.parquet, row group 3, row 17"``.
     """
 
     indptr: NDArray[np.int64]
@@ -129,6 +172,12 @@ class Piece(NamedTuple):
     classes: list[Label]
     weights: NDArray[np.float64] | None
     place: Callable[[int], str]
+    code_offsets: NDArray[np.int64] | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows in the piece."""
+        return len(self.indptr) - 1
 
 
 def cut_piece(piece: Piece, start: int, stop: int) -> Piece:
@@ -144,14 +193,16 @@ def cut_piece(piece: Piece, start: int, stop: int) -> Piece:
     """
     first, last = int(piece.indptr[start]), int(piece.indptr[stop])
     place = piece.place
+    codes, code_offsets = cut_codes(piece.codes, piece.code_offsets, start, stop)
     return Piece(
         piece.indptr[start : stop + 1] - first,
         piece.indices[first:last],
         None if piece.values is None else piece.values[first:last],
-        piece.codes[start:stop],
+        codes,
         piece.classes,
         None if piece.weights is None else piece.weights[start:stop],
         lambda i: place(start + i),
+        code_offsets,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from streamtron.chunk import Label
 from streamtron.spread import regrouped
 
 GROUP_ROWS = 1 << 16
@@ -19,24 +20,37 @@ GROUP_ROWS = 1 << 16
 
 def parquet_parts(
     predictions: Iterable[tuple[NDArray[Any], NDArray[np.float64]]],
+    classes: Sequence[Label],
+    *,
+    multilabel: bool = False,
 ) -> Iterator[bytes]:
-    """The bytes of a Parquet file with columns ``label`` and ``decision``, with page checksums.
+    """The bytes of a Parquet file of predictions, with page checksums.
+
+    Columns are ``label`` and ``decision``; where decisions are of many classes ``decisions``, a
+    list in the order of the classes, and where a row has many labels ``labels``, a list.
 
     Parameters
     ----------
-    predictions : (labels, decisions) of consecutive rows, at least one pair; labels float64, bool
-        or strings, of the same kind in every pair.
+    predictions : (labels, decisions) of consecutive rows, at least one pair; decisions of shape
+        (rows,) or (rows, K); labels from ``classes``, or ``multilabel`` tuples of them.
+    classes : all labels there may be, of one kind.
 
     Examples
     --------
-    >>> parts = parquet_parts([(np.array([1.0, -1.0]), np.array([0.5, -2.0]))])
+    >>> parts = parquet_parts([(np.array([1.0, -1.0]), np.array([0.5, -2.0]))], [-1.0, 1.0])
     >>> pq.read_table(io.BytesIO(b"".join(parts))).to_pydict()
     {'label': [1.0, -1.0], 'decision': [0.5, -2.0]}
     """
     pipe = _Pipe()
     writer: pq.ParquetWriter | None = None
+    kind = pa.array(classes).type
     for labels, decisions in regrouped(predictions, GROUP_ROWS):
-        table = pa.table({"label": labels, "decision": decisions})
+        columns = _decisions(decisions)
+        if multilabel:
+            columns = {"labels": pa.array(labels.tolist(), pa.list_(kind)), **columns}
+        else:
+            columns = {"label": pa.array(labels, kind), **columns}
+        table = pa.table(columns)
         if writer is None:
             writer = pq.ParquetWriter(
                 pipe, table.schema, compression="zstd", write_page_checksum=True
@@ -46,6 +60,13 @@ def parquet_parts(
     if writer is not None:
         writer.close()
         yield pipe.take()
+
+
+def _decisions(decisions: NDArray[np.float64]) -> dict[str, Any]:
+    if decisions.ndim == 1:
+        return {"decision": pa.array(decisions)}
+    ends = np.arange(0, decisions.size + 1, decisions.shape[1], dtype=np.int32)
+    return {"decisions": pa.ListArray.from_arrays(ends, decisions.ravel())}
 
 
 class _Pipe(io.RawIOBase):

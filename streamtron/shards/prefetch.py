@@ -5,17 +5,26 @@ The order of the items is the iterator's, so what arrives never depends on timin
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 THREAD_NAME = "streamtron-ahead"
 
 PATIENCE = 1.5
 """Seconds that a closed reading may take to notice; a store's own retries can take minutes."""
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def reading_threads() -> list[threading.Thread]:
@@ -69,6 +78,19 @@ def ahead(iterator_factory: Callable[[], Iterator[T]], depth: int = 2) -> Genera
             thread.join(PATIENCE)  # a store that hangs is not waited for
 
 
+def apart(function: Callable[[], T]) -> T:
+    """What ``function`` returns or raises, run in another thread: the main thread can then be
+    interrupted by a signal, and leave a store that hangs alone.
+
+    Examples
+    --------
+    >>> apart(lambda: threading.current_thread().name)
+    'streamtron-ahead'
+    """
+    with closing(ahead(lambda: iter([function()]))) as results:
+        return next(results)
+
+
 def _produce(iterator_factory: Callable[[], Iterator[T]], channel: _Channel[T]) -> None:
     _here.channel = channel
     try:
@@ -88,6 +110,52 @@ def _produce(iterator_factory: Callable[[], Iterator[T]], channel: _Channel[T]) 
         channel.end(error)
     else:
         channel.end(None)
+
+
+def in_order(
+    function: Callable[[T], R], items: Iterable[T], threads: int
+) -> Generator[R, None, None]:
+    """``function(item)`` for every item, in their order, several made at once.
+
+    ``items`` are asked for here, at most ``threads + 1`` before the first of their results has been
+    delivered. What ``items`` or ``function`` raise is raised after the results that came before.
+
+    Parameters
+    ----------
+    threads : that make results, ≥ 1; with 1 there is no thread but this.
+
+    Examples
+    --------
+    >>> list(in_order(len, ["a", "bcd", "ef"], threads=2))
+    [1, 3, 2]
+    """
+    if threads == 1:
+        yield from map(function, items)
+        return
+    with ThreadPoolExecutor(threads, "streamtron-worker") as pool:
+        coming: deque[Future[R]] = deque()
+        try:
+            for future in _submitted(pool, function, items):
+                coming.append(future)
+                if len(coming) > threads:
+                    yield coming.popleft().result()
+            while coming:
+                yield coming.popleft().result()
+        finally:
+            for future in coming:
+                future.cancel()
+
+
+def _submitted(
+    pool: ThreadPoolExecutor, function: Callable[[T], R], items: Iterable[T]
+) -> Iterator[Future[R]]:
+    try:
+        for item in items:
+            yield pool.submit(function, item)
+    except Exception as error:  # its turn comes after the results that are on their way
+        failed: Future[R] = Future()
+        failed.set_exception(error)
+        yield failed
 
 
 class _Channel(Generic[T]):

@@ -7,21 +7,27 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from weakref import WeakSet
 
 from streamtron.chunk import Block, Chunk, Label
-from streamtron.errors import MachineError, SettingsError
+from streamtron.errors import DataError, MachineError, SettingsError
 from streamtron.shards.discover import ShardFile, find_shards
-from streamtron.shards.first_reading import Delivery, FirstReading, Plan, Whole
+from streamtron.shards.first_reading import (
+    Delivery,
+    FirstReading,
+    Plan,
+    Skipped,
+    Whole,
+    check_all_unchanged,
+)
 from streamtron.shards.flat import GroupReader
 from streamtron.shards.manifest import Manifest
 from streamtron.shards.piece import Reading, ShardReader
-from streamtron.shards.prefetch import ahead
+from streamtron.shards.prefetch import ahead, apart, cores
 
 if TYPE_CHECKING:
-    from streamtron.shards.arrow import ArrowReader
-    from streamtron.shards.parquet import ParquetReader
+    from streamtron.shards.tables import TableReader
 
 MOST_COLUMNS = 2**32 - 1
 
@@ -35,6 +41,8 @@ def open_shards(
     most_labels: int | None = 2,
     most_columns: int = MOST_COLUMNS,
     allow_duplicate: bool = False,
+    threads: int | None = None,
+    on_bad_shard: Literal["error", "skip"] = "error",
 ) -> ShardSource:
     """A source of the rows in files, directories and patterns; nothing is read yet.
 
@@ -48,6 +56,11 @@ def open_shards(
     most_labels : one label more is refused; None = any number.
     most_columns : a column of this number or beyond is refused.
     allow_duplicate : take two shards with the same bytes as they are.
+    threads : that parse text and read the cache, ≥ 1; None = as many as the machine has cores.
+        They change nothing but the time it takes.
+    on_bad_shard : ``"skip"`` leaves a shard that its reader refuses out as a whole, from its first
+        row on, and lists it in ``skipped``; ``"error"`` ends the reading. Only the first complete
+        reading leaves shards out.
 
     Raises
     ------
@@ -71,16 +84,26 @@ def open_shards(
         most_labels=most_labels,
         most_columns=most_columns,
         allow_duplicate=allow_duplicate,
+        threads=threads,
+        on_bad_shard=on_bad_shard,
     )
 
 
-def open_reader(shard: ShardFile, reading: Reading) -> ShardReader:
-    """The reader for a shard's format."""
+def open_reader(
+    shard: ShardFile, reading: Reading, threads: int = 1, scratch: str | None = None
+) -> ShardReader:
+    """The reader for a shard's format.
+
+    Parameters
+    ----------
+    threads : see ``LibsvmReader``.
+    scratch : see ``TableReader``.
+    """
     if shard.format == "libsvm":
         from streamtron.shards.libsvm import LibsvmReader
 
-        return LibsvmReader(shard.path, shard.name, reading)
-    return _table_reader(shard, reading)
+        return LibsvmReader(shard.path, shard.name, reading, threads=threads)
+    return _table_reader(shard, reading, scratch)
 
 
 def settled(shard: ShardFile, reading: Reading) -> Reading:
@@ -96,7 +119,7 @@ def settled(shard: ShardFile, reading: Reading) -> Reading:
     if shard.format != "libsvm":
         from streamtron.shards.columns import settle
 
-        return settle(_table_reader(shard, reading).schema(), reading, shard.name)
+        return settle(apart(_table_reader(shard, reading).schema), reading, shard.name)
     if reading.features or reading.hash_bits is not None or reading.vocabulary is not None:
         raise SettingsError(
             f"{shard.name}: libsvm text has column numbers and no names. Leave --features, "
@@ -105,15 +128,18 @@ def settled(shard: ShardFile, reading: Reading) -> Reading:
     return reading
 
 
-def _table_reader(shard: ShardFile, reading: Reading) -> ParquetReader | ArrowReader:
+def _table_reader(shard: ShardFile, reading: Reading, scratch: str | None = None) -> TableReader:
     # a format's library is loaded only where the format is read
     if shard.format == "arrow":
         from streamtron.shards.arrow import ArrowReader
 
-        return ArrowReader(shard.path, shard.name, reading)
+        return ArrowReader(shard.path, shard.name, reading, scratch)
     from streamtron.shards.parquet import ParquetReader
 
-    return ParquetReader(shard.path, shard.name, reading)
+    return ParquetReader(shard.path, shard.name, reading, scratch)
+
+
+_open_reader = open_reader  # the name of a parameter below
 
 
 class ShardSource:
@@ -135,8 +161,11 @@ class ShardSource:
         most_columns: int = MOST_COLUMNS,
         allow_duplicate: bool = False,
         allow_empty: bool = False,
-        open_reader: Callable[[ShardFile, Reading], ShardReader] = open_reader,
+        threads: int | None = None,
+        on_bad_shard: Literal["error", "skip"] = "error",
+        open_reader: Callable[[ShardFile, Reading], ShardReader] | None = None,
     ) -> None:
+        self._threads = threads or cores()
         self._plan = Plan(
             tuple(shards),
             reading,
@@ -145,12 +174,13 @@ class ShardSource:
             most_columns,
             allow_duplicate,
             allow_empty,
-            open_reader,
+            on_bad_shard == "skip",
+            open_reader or partial(_open_reader, threads=self._threads, scratch=cache_dir),
         )
         self._cache_dir = cache_dir
         self._labels: list[Label] = list(classes or ())
         self._width = 0
-        self._settled = False
+        self._settled = open_reader is not None  # it settles for itself what its shards are
         self._whole: Whole | None = None
         self._nonzeros_read = 0
         self._bytes_read = 0
@@ -159,7 +189,7 @@ class ShardSource:
 
     @property
     def shards(self) -> tuple[ShardFile, ...]:
-        """The files, in their order."""
+        """The files, in their order; from the first complete reading on without those skipped."""
         return self._plan.shards
 
     @property
@@ -190,6 +220,14 @@ class ShardSource:
         return self._whole.manifest if self._whole else None
 
     @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """The shards that were left out, with the reason; empty until the first complete reading.
+
+        The manifest, and all that is said of the data, does without them.
+        """
+        return self._whole.skipped if self._whole else ()
+
+    @property
     def rows(self) -> int | None:
         """Rows in the data; None until the first complete reading."""
         return self._whole.manifest.rows if self._whole else None
@@ -201,15 +239,15 @@ class ShardSource:
 
     @property
     def nonzeros_read(self) -> int:
-        """Nonzeros delivered so far."""
+        """Nonzeros delivered so far, and those read a first time to prove their shard whole."""
         return self._nonzeros_read
 
     @property
     def bytes_read(self) -> int:
         """Bytes fetched from disk for what was delivered so far, from shards and cache.
 
-        A shard counts as its rows are delivered; all but text twice in the end, for the
-        fingerprint is then a reading of its own.
+        A shard counts as its rows are delivered; a local table twice in the end, for its
+        fingerprint is a reading of its own.
         """
         return self._bytes_read
 
@@ -244,7 +282,13 @@ class ShardSource:
         if self.manifest is not None:
             return [(shard.name, shard.fingerprint) for shard in self.manifest.shards]
         open_reader, reading = self._plan.open_reader, self._plan.reading
-        return [(s.name, open_reader(s, reading).fingerprint()) for s in self.shards]
+        return [(s.name, apart(open_reader(s, reading).fingerprint)) for s in self.shards]
+
+    def take_up(self, labels: Sequence[Label], nonzeros_read: int, bytes_read: int) -> None:
+        """Go on counting where an interrupted run had come to, whose codes were those of
+        ``labels``; before the first reading."""
+        self._labels[:] = labels
+        self._nonzeros_read, self._bytes_read = nonzeros_read, bytes_read
 
     def place(self, row: int) -> str:
         """Name a row of the whole data: shard, and row in it, both from 0 (after one reading).
@@ -268,8 +312,8 @@ class ShardSource:
         ------
         DataError : what the readers refuse; a label too many or of another kind; a shard that
             changed, or is there twice; no rows at all.
-        FileDamaged : a cache file is not as it was written.
-        MachineError : a file cannot be read, no room for the cache, a column beyond
+        FileDamaged : a cache file is not as it was written, although it was made afresh.
+        MachineError : a file cannot be read or is gone, no room for the cache, a column beyond
             ``most_columns``; ``order`` without a cache.
         ValueError : ``order`` before the first complete reading.
         """
@@ -285,15 +329,14 @@ class ShardSource:
             deliveries = FirstReading(self._plan, self._cache_dir, self.manifest).deliveries
         else:
             groups = order if order is not None else ((k,) for k in range(len(self.blocks)))
-            deliveries = partial(_cached, self._whole, groups, self._idle)
+            deliveries = partial(_cached, self._whole, groups, self._idle, self.shards)
         running = self._deliver(deliveries)
         self._running.add(running)
         return running
 
     def _settle(self) -> None:
-        # a reader that is not one of ours settles for itself what its shards are
-        if not self._settled and self._plan.open_reader is open_reader:
-            self._plan = self._plan._replace(reading=settled(self.shards[0], self._plan.reading))
+        if not self._settled:
+            self._plan = self._plan._replace(reading=_settled_by_first(self._plan))
         self._settled = True
 
     def _deliver(
@@ -302,13 +345,21 @@ class ShardSource:
         with closing(ahead(deliveries)) as arriving:
             for delivery in arriving:
                 self._bytes_read += delivery.bytes
+                self._nonzeros_read += delivery.proven
                 if self._whole is None:
                     self._labels += delivery.labels[len(self._labels) :]
                     self._width = max(self._width, delivery.width)
-                    self._whole = delivery.whole
+                    self._know(delivery.whole)
                 if delivery.chunk is not None:
                     self._nonzeros_read += delivery.chunk.nonzeros
                     yield delivery.chunk
+
+    def _know(self, whole: Whole | None) -> None:
+        self._whole = whole
+        if whole is not None and whole.skipped:
+            left_out = {shard.name for shard in whole.skipped}
+            read = tuple(shard for shard in self.shards if shard.name not in left_out)
+            self._plan = self._plan._replace(shards=read)
 
     def close(self) -> None:
         """Stop every reading that is under way; no thread and no temporary file is left."""
@@ -327,10 +378,29 @@ class ShardSource:
         self.close()
 
 
+def _settled_by_first(plan: Plan) -> Reading:
+    """The reading as the first shard settles it, or the first that can be read."""
+    refused: DataError | None = None
+    for shard in plan.shards if plan.skip_bad else plan.shards[:1]:
+        try:
+            return settled(shard, plan.reading)
+        except DataError as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
+
+
 def _cached(
-    whole: Whole, groups: Iterable[Sequence[int]], idle: list[GroupReader]
+    whole: Whole,
+    groups: Iterable[Sequence[int]],
+    idle: list[GroupReader],
+    shards: Iterable[ShardFile],
 ) -> Iterator[Delivery]:
-    """Groups of blocks from the cache; ``idle`` keeps readers, with their buffers, for the next."""
+    """Groups of blocks from the cache; ``idle`` keeps readers, with their buffers, for the next.
+
+    The cache would do without the shards, but counts belong to rows that are there.
+    """
+    check_all_unchanged(shards)
     with ExitStack() as stack:
         reader = idle.pop() if idle else GroupReader()
         stack.callback(idle.append, reader)

@@ -49,6 +49,10 @@ class Stamp(NamedTuple):
     mtime_ns: int
 
 
+class StoreError(MachineError):
+    """A store, or the way to it, refuses: nothing is known of what is in it."""
+
+
 class Place(NamedTuple):
     """Something in a store: ``key`` is unescaped, without slashes at its ends."""
 
@@ -410,7 +414,7 @@ def sentences(uri: str) -> Iterator[None]:
     except Exception as error:  # a library behind fsspec may raise anything
         found = _AWS_ERROR.search(str(error))
         reason, remedy = _AWS.get(found[1] if found else "", (_reason(error), _ANYTHING))
-        raise MachineError(f"{uri}: cannot be read ({reason}). {remedy}") from error
+        raise StoreError(f"{uri}: cannot be read ({reason}). {remedy}") from error
 
 
 def _reason(error: Exception) -> str:

@@ -1,15 +1,88 @@
-"""What goes wrong in a table, Parquet or Arrow, as one sentence."""
+"""The frame of a reader of tables, Parquet or Arrow, and its errors as one sentence."""
 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 import pyarrow as pa
 
 from streamtron.errors import DataError, MachineError
+from streamtron.shards import storage
+from streamtron.shards.copies import open_whole
+from streamtron.shards.piece import Piece, Reading
+
+
+class TableReader(ABC):
+    """One shard of a format that holds tables; a ``ShardReader``.
+
+    Parameters
+    ----------
+    path : the file, a local path or a URI; from a store it is fetched once, whole, and read from
+        the copy.
+    name : what messages call it.
+    reading : see ``Reading``; index base ``"auto"`` means 0 here.
+    scratch : the directory of that copy, which has no name and is gone with the reading; None =
+        where the system keeps temporary files.
+    """
+
+    KIND: ClassVar[str]
+    """What the file should be, in messages: ``"a Parquet file"``."""
+
+    def __init__(self, path: str, name: str, reading: Reading, scratch: str | None = None) -> None:
+        self.path, self.name, self.reading = path, name, reading
+        self.bytes_read = 0
+        """Bytes of the file that the rows delivered last were made of, and all before them: their
+        part of its size."""
+        self._scratch = scratch
+        self._fingerprint: str | None = None
+
+    def pieces(self) -> Iterator[Piece]:
+        """The shard's rows in file order, checked; no piece at all for a file without rows.
+
+        Raises
+        ------
+        DataError : the file is not of this format or is damaged; a column is missing, ambiguous or
+            of a type that is refused; what ``make_piece`` refuses in rows.
+        SettingsError : the columns do not suit the reading, see ``find_columns``.
+        MachineError : the file cannot be read, or there is no room for a copy.
+        """
+        self.bytes_read = 0
+        with (
+            sentences(self.name, self.KIND),
+            open_whole(self.path, self.name, self._scratch) as (file, fingerprint),
+        ):
+            self._fingerprint = fingerprint or self._fingerprint
+            size = file.size()
+            for piece, part in self._pieces(file):
+                self.bytes_read = int(part * size)
+                yield piece
+
+    def fingerprint(self) -> str:
+        """xxh3-128 of the file's bytes, 32 hex digits; one reading, unless it was fetched before.
+
+        Raises
+        ------
+        MachineError : the file cannot be read.
+        """
+        if self._fingerprint is None:
+            self._fingerprint = storage.fingerprint(self.path, self.name)
+        return self._fingerprint
+
+    def schema(self) -> pa.Schema:
+        """Names and types of the file's columns. Raises what ``pieces`` raises."""
+        with sentences(self.name, self.KIND), storage.open_arrow(self.path) as file:
+            return self._schema(file)
+
+    @abstractmethod
+    def _pieces(self, file: pa.NativeFile) -> Iterator[tuple[Piece, float]]:
+        """The rows, and what part of the file has been delivered with them."""
+
+    @abstractmethod
+    def _schema(self, file: pa.NativeFile) -> pa.Schema: ...
 
 
 @contextmanager

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from threading import Lock
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,22 +15,15 @@ NONZERO_BYTES = 8
 ROW_BYTES = 24
 
 
-class ActiveSet:
-    """Rows kept in memory with their row numbers, signs and Δ_k², in the order they came.
+class RowStore:
+    """Rows with their numbers in the whole data, in the order they came; it grows and is never
+    copied to grow."""
 
-    Parameters
-    ----------
-    budget : bytes; a nonzero counts 8, a row 24.
-    """
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
+    def __init__(self) -> None:
         self._indptr = np.zeros(1, dtype=np.int64)
         self._indices = np.zeros(0, dtype=np.uint32)
         self._values = np.zeros(0, dtype=np.float32)
         self._numbers = np.zeros(0, dtype=np.int64)
-        self._signs = np.zeros(0, dtype=np.int8)
-        self._delta2 = np.zeros(0)
         self._rows = 0
 
     def __len__(self) -> int:
@@ -40,11 +36,158 @@ class ActiveSet:
 
     @property
     def nbytes(self) -> int:
-        """What the rows held count against the budget."""
+        """What the rows held count against a budget."""
         return NONZERO_BYTES * self.nonzeros + ROW_BYTES * self._rows
+
+    def first(self, rows: int) -> Rows:
+        """The first of the rows held, frozen."""
+        nonzeros = self._indptr[rows]
+        found = Rows(self._indptr[: rows + 1], self._indices[:nonzeros], self._values[:nonzeros])
+        freeze(*found)
+        return found
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """Row numbers in the whole data."""
+        return self._numbers[: self._rows]
 
     def clear(self) -> None:
         """Forget all rows; the memory is kept for the next ones."""
+        self._rows = 0
+
+    def add(
+        self,
+        rows: Rows,
+        chosen: NDArray[np.int64],
+        numbers: NDArray[np.int64],
+        budget: int,
+    ) -> int:
+        """Copy the rows at positions ``chosen``, as many of the first as fit; returns how many.
+        ``numbers`` are those of all of ``rows``."""
+        lengths = rows.indptr[chosen + 1] - rows.indptr[chosen]
+        total = self.nbytes + np.cumsum(NONZERO_BYTES * lengths + ROW_BYTES)
+        fits = int(np.searchsorted(total, budget, side="right"))
+        chosen, start = chosen[:fits], self._rows
+        nonzeros, stop = int(lengths[:fits].sum()), start + fits
+        first = self.nonzeros
+        self._reserve(stop, first + nonzeros, budget)
+        kernels.copy_rows(
+            rows,
+            chosen,
+            self._indptr[start : stop + 1],
+            self._indices[first : first + nonzeros],
+            self._values[first : first + nonzeros],
+        )
+        self._numbers[start:stop] = numbers[chosen]
+        self._rows = stop
+        return fits
+
+    def retain(self, chosen: NDArray[np.int64]) -> None:
+        """Hold only the rows at positions ``chosen`` (rising), moved to the front in place."""
+        kernels.copy_rows(
+            self.first(self._rows), chosen, self._indptr.copy(), self._indices, self._values
+        )
+        lengths = (self._indptr[1:] - self._indptr[:-1])[chosen]
+        kept = len(chosen)
+        np.cumsum(lengths, out=self._indptr[1 : kept + 1])
+        self._numbers[:kept] = self._numbers[chosen]
+        self._rows = kept
+
+    def _reserve(self, rows: int, nonzeros: int, budget: int) -> None:
+        if rows > len(self._numbers):
+            room = max(rows, 2 * len(self._numbers))
+            self._indptr = _grown(self._indptr, room + 1)
+            self._numbers = _grown(self._numbers, room)
+        if nonzeros > len(self._indices):
+            room = max(nonzeros, 2 * len(self._indices))
+            room = max(nonzeros, min(room, budget // NONZERO_BYTES))
+            self._indices = _grown(self._indices, room)
+            self._values = _grown(self._values, room)
+
+
+class Pool(RowStore):
+    """All rows of the data so far, held once for every learner that wants them all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = Lock()
+        self._sharers = 0
+
+    def offer(self, rows: Rows, numbers: NDArray[np.int64], budget: int) -> bool:
+        """Hold consecutive rows, all or none of them; whether they are held now. Learners in
+        company offer the same rows, and the first one's are taken."""
+        with self._lock:
+            if self._rows and numbers[-1] <= self._numbers[self._rows - 1]:
+                return True
+            nonzeros = int(rows.indptr[-1] - rows.indptr[0])
+            if self.nbytes + NONZERO_BYTES * nonzeros + ROW_BYTES * len(numbers) > budget:
+                return False
+            self.add(rows, np.arange(len(numbers)), numbers, budget)
+            return True
+
+    def join(self) -> None:
+        """One more holds its rows here."""
+        with self._lock:
+            self._sharers += 1
+
+    def leave(self) -> None:
+        """One less."""
+        with self._lock:
+            self._sharers -= 1
+
+    def part(self, chosen: NDArray[np.int64], rows: int, budget: int) -> RowStore:
+        """The rows at positions ``chosen`` (rising) of the first ``rows``, for one who leaves: in
+        place if nobody else is here, so that memory is not needed twice."""
+        part = RowStore()
+        if self._sharers > 1:
+            part.add(self.first(rows), chosen, self.numbers, budget)
+        else:
+            part._indptr, part._indices, part._values = self._indptr, self._indices, self._values
+            part._numbers, part._rows = self._numbers, self._rows
+            part.retain(chosen)
+        return part
+
+
+class ActiveSet:
+    """Rows kept in memory with their row numbers, signs and Δ_k², in the order they came.
+
+    Parameters
+    ----------
+    budget : bytes; a nonzero counts 8, a row 24.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self._store = RowStore()
+        self._pool: Pool | None = None
+        self._signs = np.zeros(0, dtype=np.int8)
+        self._delta2 = np.zeros(0)
+        self._rows = 0
+
+    def __len__(self) -> int:
+        return self._rows
+
+    @property
+    def nonzeros(self) -> int:
+        """Stored values held."""
+        return len(self.rows.values)
+
+    @property
+    def nbytes(self) -> int:
+        """What the rows held count against the budget."""
+        return NONZERO_BYTES * self.nonzeros + ROW_BYTES * self._rows
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """What each row held counts against the budget, shape (rows,)."""
+        return NONZERO_BYTES * np.diff(self.rows.indptr) + ROW_BYTES
+
+    def clear(self) -> None:
+        """Forget all rows; the memory is kept for the next ones, if it is the set's own."""
+        if self._pool is not None:
+            self._store = RowStore()
+            self._leave()
+        self._store.clear()
         self._rows = 0
 
     def add(
@@ -59,51 +202,56 @@ class ActiveSet:
 
         ``numbers``, ``signs``, ``delta2`` are those of all of ``rows``.
         """
-        lengths = rows.indptr[chosen + 1] - rows.indptr[chosen]
-        total = self.nbytes + np.cumsum(NONZERO_BYTES * lengths + ROW_BYTES)
-        fits = int(np.searchsorted(total, self.budget, side="right"))
-        chosen, start = chosen[:fits], self._rows
-        nonzeros, stop = int(lengths[:fits].sum()), start + fits
-        first = self.nonzeros
-        self._reserve(stop, first + nonzeros)
-        kernels.copy_rows(
-            rows,
-            chosen,
-            self._indptr[start : stop + 1],
-            self._indices[first : first + nonzeros],
-            self._values[first : first + nonzeros],
-        )
-        self._numbers[start:stop] = numbers[chosen]
-        self._signs[start:stop] = signs[chosen]
-        self._delta2[start:stop] = delta2[chosen]
-        self._rows = stop
+        fits = self._store.add(rows, chosen, numbers, self.budget)
+        self._append(signs[chosen[:fits]], delta2[chosen[:fits]])
         return fits
 
+    def share(
+        self,
+        pool: Pool,
+        rows: Rows,
+        numbers: NDArray[np.int64],
+        signs: NDArray[np.int8],
+        delta2: NDArray[np.float64],
+    ) -> bool:
+        """Hold consecutive rows, all or none, in a pool that others hold them in too. The set has
+        the whole pool from its first row on, or shares nothing."""
+        if not pool.offer(rows, numbers, self.budget):
+            return False
+        if self._pool is None:
+            pool.join()
+            self._store = self._pool = pool
+        self._append(signs, delta2)
+        return True
+
     def retain(self, chosen: NDArray[np.int64]) -> None:
-        """Hold only the rows at positions ``chosen`` (rising), moved to the front in place."""
-        kernels.copy_rows(self.rows, chosen, self._indptr.copy(), self._indices, self._values)
-        lengths = (self._indptr[1:] - self._indptr[:-1])[chosen]
+        """Hold only the rows at positions ``chosen`` (rising): in place, or copied from the
+        pool."""
+        if self._pool is None:
+            self._store.retain(chosen)
+        else:
+            self._store = self._pool.part(chosen, len(self), self.budget)
+            self._leave()
         kept = len(chosen)
-        np.cumsum(lengths, out=self._indptr[1 : kept + 1])
-        for array in (self._numbers, self._signs, self._delta2):
+        for array in (self._signs, self._delta2):
             array[:kept] = array[chosen]
         self._rows = kept
+
+    def keep(self, chosen: NDArray[np.int64], budget: float) -> None:
+        """Hold only the first of the rows at positions ``chosen`` (in any order) that fit in
+        ``budget`` bytes together."""
+        fits = np.searchsorted(np.cumsum(self.sizes[chosen]), budget, side="right")
+        self.retain(np.sort(chosen[:fits]))
 
     @property
     def rows(self) -> Rows:
         """The rows held, frozen."""
-        rows = Rows(
-            self._indptr[: self._rows + 1],
-            self._indices[: self.nonzeros],
-            self._values[: self.nonzeros],
-        )
-        freeze(*rows)
-        return rows
+        return self._store.first(self._rows)
 
     @property
     def numbers(self) -> NDArray[np.int64]:
         """Row numbers in the whole data."""
-        return self._numbers[: self._rows]
+        return self._store.numbers[: self._rows]
 
     @property
     def signs(self) -> NDArray[np.int8]:
@@ -115,18 +263,27 @@ class ActiveSet:
         """Δ_k²."""
         return self._delta2[: self._rows]
 
-    def _reserve(self, rows: int, nonzeros: int) -> None:
-        if rows > len(self._numbers):
-            room = max(rows, 2 * len(self._numbers))
-            self._indptr = _grown(self._indptr, room + 1)
-            self._numbers = _grown(self._numbers, room)
-            self._signs = _grown(self._signs, room)
-            self._delta2 = _grown(self._delta2, room)
-        if nonzeros > len(self._indices):
-            room = max(nonzeros, 2 * len(self._indices))
-            room = max(nonzeros, min(room, self.budget // NONZERO_BYTES))
-            self._indices = _grown(self._indices, room)
-            self._values = _grown(self._values, room)
+    def twin(self) -> ActiveSet:
+        """A set of the same rows, which it shares if they are shared already."""
+        memo = {id(self._pool): self._pool} if self._pool is not None else {}
+        twin = copy.deepcopy(self, memo)
+        if twin._pool is not None:
+            twin._pool.join()
+        return twin
+
+    def _leave(self) -> None:
+        if self._pool is not None:
+            self._pool.leave()
+        self._pool = None
+
+    def _append(self, signs: NDArray[np.int8], delta2: NDArray[np.float64]) -> None:
+        start, stop = self._rows, self._rows + len(signs)
+        if stop > len(self._signs):
+            room = max(stop, 2 * len(self._signs))
+            self._signs, self._delta2 = _grown(self._signs, room), _grown(self._delta2, room)
+        self._signs[start:stop] = signs
+        self._delta2[start:stop] = delta2
+        self._rows = stop
 
 
 def _grown(array: NDArray, size: int) -> NDArray:  # type: ignore[type-arg]

@@ -114,12 +114,10 @@ class Dual:
         self.scalars[kernels.SQ_NORM] = kernels.square_sum(w) + bias * bias + extension
         self.tallies[kernels.STEPS] = steps
 
-    def rescale(self, counts: NDArray[np.int32], factor: int) -> int:
-        """Multiply counts (in place) and a by a whole factor ≥ 1, so far as counts stay small
-        enough; returns the factor taken."""
-        largest = int(counts.max(initial=1))
+    def rescale(self, largest: int, factor: int) -> int:
+        """Multiply a by a whole factor ≥ 1, so far as the largest count stays small enough;
+        returns the factor taken, by which the caller multiplies the counts."""
         factor = max(1, min(factor, LARGEST_SCALED // max(largest, 1)))
-        counts *= np.int32(factor)
         self.w *= factor
         self.scalars *= (factor, float(factor) ** 2, 1.0, float(factor) ** 2)
         self.tallies[kernels.STEPS] *= factor

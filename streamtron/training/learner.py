@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,8 @@ from streamtron.chunk import Chunk, Label, Rows
 from streamtron.config import Settings, format_size
 from streamtron.errors import DataError, SettingsError
 from streamtron.training import order, stages
-from streamtron.training.active_set import ActiveSet
+from streamtron.training.active_set import ActiveSet, Pool
+from streamtron.training.counts import Counts
 from streamtron.training.dual import Dual, Rule
 from streamtron.training.frozen import Frozen
 from streamtron.training.report import StageReport
@@ -25,6 +27,9 @@ from streamtron.training.targets import TargetRule, Targets
 
 NEAR = 1.25
 """Rows below this many thresholds are worth holding."""
+
+KEPT = 0.5
+"""The part of a full active set's budget that rows may stay in once they have been solved."""
 
 NO_MARGIN = 1e-4
 """Δ = 0: rows whose best margin is proven to be below this part of their mean length are called
@@ -52,6 +57,8 @@ class Learner:
     ----------
     settings : what to solve and how.
     labels, class_weights, positive : see ``TargetRule``.
+    pool : where rows are held as long as all are, so that learners in company hold them once;
+        None = its own.
     """
 
     def __init__(
@@ -60,6 +67,7 @@ class Learner:
         labels: Sequence[Label] = (),
         class_weights: Mapping[Label, float] | None = None,
         positive: Label | None = None,
+        pool: Pool | None = None,
     ) -> None:
         self.settings = settings
         self.targets = TargetRule(settings.delta2, labels, class_weights, positive)
@@ -70,14 +78,16 @@ class Learner:
         self.finished: str | None = None
 
         self.dual = Dual()
-        self.counts = np.zeros(0, dtype=np.int32)
+        self.counts = Counts()
         self.active = ActiveSet(settings.active_set)
+        self.pool = Pool() if pool is None else pool
         self.sq_radius = 0.0
         self.least_delta2 = math.inf
         self.rows_met = 0
         self.lengths = 0.0
 
         self.reading = 0
+        self.readings = 0
         self.mode: Mode = "train"
         self.full_epochs = 0
         self.mini_epochs = 0
@@ -113,11 +123,17 @@ class Learner:
         """Whether the active set holds every row there is."""
         return self.holding_all and self.reading > 0
 
+    def twin(self, positive: Label) -> Learner:
+        """A learner of another class that has met the same rows, all of them the rest so far."""
+        rows = self.active.twin()
+        as_they_are = {id(one): one for one in (self.settings, self.pool, self.targets.labels)}
+        twin = copy.deepcopy(self, as_they_are | {id(self.active): rows})
+        twin.targets.positive = positive
+        return twin
+
     # --- starting from weights ---
 
-    def adopt(
-        self, w: NDArray[np.float64], bias: float, counts: NDArray[np.int32] | None = None
-    ) -> None:
+    def adopt(self, w: NDArray[np.float64], bias: float, counts: Counts | None = None) -> None:
         """Take weights (numbered as the shards number columns) and a bias weight as they are,
         and counts if there are any; the next reading is a scan of them."""
         self.dual.w = w
@@ -137,7 +153,7 @@ class Learner:
             chunk.rows, targets.signs, targets.delta2, rho, bias, w, scale, self.b,
             counts, dual.w, dual.scalars, dual.tallies,
         )  # fmt: skip
-        self.counts[targets.numbers] = counts
+        self.counts.put(targets.numbers, counts)
         self._hold(chunk.rows, np.flatnonzero(counts), targets)
 
     def begin_seeding(self) -> None:
@@ -173,17 +189,23 @@ class Learner:
             self.frozen = Frozen(self.dual.w, self.dual.bias, self.dual.scale, self._threshold())
         self._watching = watching
 
-    def take(self, chunk: Chunk, positions: NDArray[np.int64]) -> None:
-        """Digest one chunk of the reading, its rows visited in the order of ``positions``."""
+    def take(
+        self,
+        chunk: Chunk,
+        positions: NDArray[np.int64],
+        squares: NDArray[np.float64] | None = None,
+    ) -> None:
+        """Digest one chunk of the reading, its rows visited in the order of ``positions``;
+        ``squares`` are its ``square_lengths``, if they are at hand."""
         targets = self.targets(chunk)
         if self.reading == 0:
-            self._meet(chunk, targets)
+            self._meet(chunk, targets, square_lengths(chunk) if squares is None else squares)
             if self.stage_number < 0 and self.sq_radius > 0.0:
                 self._begin_stage()
         frozen = self.frozen
         if frozen is not None:
             called = frozen.scan(
-                chunk.rows, targets, self.counts[targets.numbers], self.settings.rho
+                chunk.rows, targets, self.counts.take(targets.numbers), self.settings.rho
             )
             calm = self.mode == "scan" or not (self._watching or frozen.anybody_called)
             if calm:
@@ -198,6 +220,7 @@ class Learner:
         """Conclude from the reading what it proved, train on the rows in memory, and decide what
         the next reading is for."""
         frozen = self.frozen
+        self.readings += 1
         if self.mode == "train":
             self._count_epoch()
         if frozen is not None:
@@ -205,6 +228,28 @@ class Learner:
             self._conclude(frozen)
             if self.finished:
                 return
+        self._train_on(frozen)
+
+    def reopen(self) -> bool:
+        """Whether it had ended, but would not have by the settings that it has now; then
+        ``go_on`` takes it further."""
+        if self.finished is None or self.certificate is None:
+            return False
+        reached = self.certificate.relative_duality_gap <= self.settings.tolerance
+        if self.finished == "epoch limit" and reached and self.settings.tolerance > 0.0:
+            self.finished = "certified"
+        if self.finished == "epoch limit":
+            return self.full_epochs < self.settings.epoch_limit
+        return self.finished == "certified" and not reached
+
+    def go_on(self) -> None:
+        """Take up training after an end that other settings (a smaller tolerance, more epochs)
+        would not have made."""
+        self.finished = None
+        self._train_on(self.frozen)
+
+    def _train_on(self, frozen: Frozen | None) -> None:
+        """What follows a reading that did not end the run."""
         if self.full_epochs >= self.settings.epoch_limit:
             self._stop_at_limit(frozen)
             return
@@ -262,11 +307,12 @@ class Learner:
             upper = self.reports[-1].paper_upper_bound
         self.b = stages.choose_b(stage, self.settings, radius, upper, self.least_delta2)
         if stage.unlearn and self.dual.steps:
-            self.dual.rescale(self.counts, round(self.b * self.dual.scale))
+            factor = round(self.b * self.dual.scale)
+            self.counts.scale(self.dual.rescale(self.counts.largest(), factor))
             self.cold = False
         elif self.dual.steps:
             self.dual.restart()
-            self.counts[:] = 0
+            self.counts.clear()
             self.cold = True
         self.reports.append(StageReport.begin(stage, self.settings, self.b, self.dual.updates))
 
@@ -292,23 +338,18 @@ class Learner:
 
     def measure(self, chunk: Chunk) -> None:
         """A first reading for R, where the procedure wants b fixed from all rows."""
-        self._meet(chunk, self.targets(chunk))
+        self._meet(chunk, self.targets(chunk), square_lengths(chunk))
 
-    def _meet(self, chunk: Chunk, targets: Targets) -> None:
-        """Rows not seen before: room for their columns and counts, and R."""
-        rows, columns = int(targets.numbers[-1]) + 1, chunk.width
+    def _meet(self, chunk: Chunk, targets: Targets, squares: NDArray[np.float64]) -> None:
+        """Rows not seen before: room for their columns, and R."""
+        columns = chunk.width
         if columns > len(self.dual.w):
             columns = _room(columns, len(self.dual.w))
             self.dual.widen(columns)
             if self.frozen is not None:
                 self.frozen.widen(columns)
-        if rows > len(self.counts):
-            self.counts.resize(_room(rows, len(self.counts)), refcheck=False)
-        squares = np.empty(len(chunk))
-        kernels.squared_norms(chunk.rows, squares)
-        squares += self.settings.rho**2 + targets.delta2
         present = targets.signs != 0
-        squares = squares[present]
+        squares = (squares + (self.settings.rho**2 + targets.delta2))[present]
         if not len(squares):
             return
         if not self.settings.hard:
@@ -333,21 +374,31 @@ class Learner:
         return float(self.b * by**exponent)
 
     def _train(self, rows: Rows, positions: NDArray[np.int64], targets: Targets) -> None:
-        counts = self.counts[targets.numbers]
+        counts = self.counts.take(targets.numbers)
         erred = np.zeros(len(counts), dtype=np.uint8)
         self.dual.visit(self.rule, rows, positions, targets.signs, targets.delta2, counts, erred)
-        self.counts[targets.numbers] = counts
-        if self.settings.faithful:
-            wanted = erred != 0
-        elif self.holding_all:
-            wanted = targets.signs != 0
-        else:
-            wanted = (erred != 0) | (counts > 0)
+        self.counts.put(targets.numbers, counts)
+        if self.holding_all and self._share(rows, targets):
+            return
+        wanted = erred != 0
+        if not self.settings.faithful:
+            wanted |= counts > 0
         self._hold(rows, np.flatnonzero(wanted), targets)
+
+    def _share(self, rows: Rows, targets: Targets) -> bool:
+        """Hold all rows of a chunk if there is room; from the first that finds none on, only those
+        that matter are held."""
+        if self.complete:
+            return True
+        if self.active.share(self.pool, rows, targets.numbers, targets.signs, targets.delta2):
+            return True
+        self.holding_all = False
+        self._drop_idle_rows()
+        return False
 
     def _hold(self, rows: Rows, chosen: NDArray[np.int64], targets: Targets) -> None:
         """Copy rows to the active set. Where it is full, while training: it is solved at once
-        and emptied; while scanning: the next reading will have to train."""
+        and most of it leaves; while scanning: the next reading will have to train."""
         if self.complete:
             return
         while len(chosen):
@@ -360,26 +411,36 @@ class Learner:
                     f"the active set is over its budget of {format_size(self.active.budget)}, and "
                     "--faithful keeps every misclassified row. Give a larger --active-set."
                 )
-            if self.holding_all:
-                self.holding_all = False
-                self._drop_idle_rows()
-                continue
             self.overflowed = True
             if self.mode == "scan" or not len(self.active):
                 return
             if self.stage.brief:
                 self._next_stage(stages.why_next(self.plan, self.stage_number, self.settings))
             self._train_in_memory()
-            self.active.clear()
+            self._keep_some()
+
+    def _keep_some(self) -> None:
+        """Of the rows just solved, some stay to be solved once more with those to come: drawn by
+        counts to the byte, up to KEPT of the budget. Parts that share no rows need twice the
+        readings, for each is solved as if the others stood still."""
+        active, before = self.active, len(self.active)
+        counts = self.counts[active.numbers]
+        live = np.flatnonzero(counts)
+        drawn = self._drawn_order(counts[live] / active.sizes[live])
+        active.keep(live[drawn], KEPT * active.budget)
+        if len(active) == before:
+            active.clear()  # the next row finds no room beside these
 
     def _drop_idle_rows(self) -> None:
         """From now on only rows with a count, or near or below the threshold, are held."""
         active = self.active
+        if not len(active):
+            return
         found = np.empty(len(active))
         kernels.margins(
             active.rows, active.signs, self.settings.rho, self.dual.augmented(1.0), found
         )
-        counts = self.counts[active.numbers]
+        counts = self.counts.take(active.numbers)
         found += active.delta2 * counts
         active.retain(np.flatnonzero((counts > 0) | (found <= NEAR * self._threshold())))
 
@@ -389,12 +450,12 @@ class Learner:
         """Solve the rows held, or give them up to N_ep mini-epochs, as the stage has it."""
         if not len(self.active):
             return
-        counts = self.counts[self.active.numbers]
+        counts = self.counts.take(self.active.numbers)
         if self.stage.unlearn and not (self.settings.hard and self.overflowed):
             self._solve(counts)
         else:
             self._visit_active_set(counts)
-        self.counts[self.active.numbers] = counts
+        self.counts.put(self.active.numbers, counts)
 
     def _solve(self, counts: NDArray[np.int32]) -> None:
         if self.settings.hard:
@@ -445,12 +506,12 @@ class Learner:
         return found
 
     def _worthwhile_gap(self) -> float:
-        """The gap to which rows in memory are worth solving: half of the tolerance if they are
-        all there are; less if they are a part of those with counts; else a tenth of what the last
-        scan left."""
-        wanted = max(0.5 * self.settings.tolerance, SOLVED)
+        """The gap to which rows in memory are worth solving: nearly the tolerance if they are all
+        there are, for the scan then finds what they say; half of it, or a tenth of what the last
+        scan left, if others have no count; less if they are a part of those with counts."""
         if self.holding_all:
-            return wanted
+            return max(0.8 * self.settings.tolerance, SOLVED)
+        wanted = max(0.5 * self.settings.tolerance, SOLVED)
         if self.overflowed:
             return 0.1 * wanted
         left = 1.0 if self.certificate is None else self.certificate.relative_duality_gap
@@ -480,6 +541,12 @@ class Learner:
         self._shuffles += 1
         return order.active_order(self.settings.seed, self.reading, self._shuffles, rows)
 
+    def _drawn_order(self, weights: NDArray[np.float64]) -> NDArray[np.int64]:
+        if not self.settings.random:
+            return np.argsort(-weights, kind="stable")
+        self._shuffles += 1
+        return order.drawn_order(self.settings.seed, self.reading, self._shuffles, weights)
+
     # --- certificates ---
 
     def _freeze_best(self, scale: float | None) -> Frozen:
@@ -507,6 +574,13 @@ class Learner:
         if not self._watching:
             seen = frozen.evidence
             self.dual.settle(seen.fresh, seen.fresh_bias, seen.sq_extension, seen.steps)
+
+
+def square_lengths(chunk: Chunk) -> NDArray[np.float64]:
+    """‖x_k‖² of every row of a chunk."""
+    squares = np.empty(len(chunk))
+    kernels.squared_norms(chunk.rows, squares)
+    return squares
 
 
 def _room(needed: int, there: int) -> int:

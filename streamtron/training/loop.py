@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from operator import methodcaller
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +17,41 @@ from streamtron.chunk import Chunk, ChunkSource
 from streamtron.config import Settings
 from streamtron.events import ChunkDone, Listener, ReadingDone, ReadingStarted, StageDone, ignore
 from streamtron.training import order
-from streamtron.training.learner import Learner
+from streamtron.training.learner import Learner, square_lengths
+from streamtron.training.state import NOT_BEGUN, Resumed, State
+
+
+class Births(Protocol):
+    """Who sees to it that every class gets a learner when its first row comes."""
+
+    @property
+    def waiting(self) -> Sequence[Learner]:
+        """Learners of classes that are still to come: all rows so far are the rest to them."""
+        ...
+
+    def born(self) -> Sequence[Learner]:
+        """Learners of the labels met since the last call, as if they had been there all along."""
+        ...
+
+
+class Keeper(Protocol):
+    """Who keeps what a run has come to, so that it can be taken up again."""
+
+    def border(self, state: Callable[[], State]) -> None:
+        """Between two chunks, or two readings: the run can be taken up from here."""
+        ...
+
+    def end(self, state: Callable[[], State]) -> None:
+        """All learners have finished."""
+        ...
+
+    def no_border(self, state: Callable[[], State]) -> AbstractContextManager[None]:
+        """Around work that has no border within and may be long; ``state`` gives a copy of how it
+        began."""
+        ...
+
+
+Work = Callable[[Callable[[Learner], None], Iterable[Learner]], None]
 
 
 def train(
@@ -20,42 +59,174 @@ def train(
     learners: Sequence[Learner],
     settings: Settings,
     listen: Listener = ignore,
+    *,
+    births: Births | None = None,
+    threads: int = 1,
+    room: Callable[[int, Chunk], None] | None = None,
+    keeper: Keeper | None = None,
+    resumed: Resumed | None = None,
 ) -> None:
     """Read the data until every learner is finished.
 
     A reading either trains a learner, rows being visited as they pass, or scans for it: weights
     frozen, which certifies them and collects the rows that the mini-epochs afterwards visit in
     memory. Which of the two, and when to stop, each learner decides for itself at the end of a
-    reading; the order of the rows is a function of (seed, reading) alone.
+    reading; the order of the rows is a function of (seed, reading) alone. So what a learner finds
+    does not depend on its company.
 
     Parameters
     ----------
     source : the data.
     learners : changed in place; all share ``settings``' order and seed.
+    births : where classes are met as they come; the learners born join those given.
+    threads : that learners are spread over; the kernels run without Python's lock.
+    room : told of every chunk of the first reading, with the number of learners that are going to
+        take it; may raise.
+    keeper : who is told of every border at which the run can be taken up again.
+    resumed : where a run is taken up; its learners are those given and those that wait.
     """
-    if settings.faithful:
-        for chunk in source.chunks():
-            for learner in learners:
-                learner.measure(chunk)
-    reading = 0
-    while unfinished := [learner for learner in learners if learner.finished is None]:
-        _tell_start(source, reading, unfinished, listen)
-        told = [_State.of(learner) for learner in unfinished]
-        for learner in unfinished:
-            learner.begin_reading(reading)
-        rows = nonzeros = 0
-        for chunk in source.chunks(_groups(source, settings, reading)):
-            positions = _positions(chunk, settings, reading)
-            for learner in unfinished:
-                learner.take(chunk, positions)
+    with _workers(threads) as work:
+        loop = _Loop(source, list(learners), settings, listen, births, work, room, keeper)
+        loop.run(resumed)
+
+
+@dataclass(slots=True)
+class _Loop:
+    source: ChunkSource
+    learners: list[Learner]
+    settings: Settings
+    listen: Listener
+    births: Births | None
+    work: Work
+    room: Callable[[int, Chunk], None] | None
+    keeper: Keeper | None
+
+    def run(self, resumed: Resumed | None) -> None:
+        if resumed is None and self.settings.faithful:
+            for chunk in self.source.chunks():
+                for learner in self.learners:
+                    learner.measure(chunk)
+        reading = 0 if resumed is None else resumed.reading
+        if resumed and not resumed.first and (self._unfinished() or resumed.reopened):
+            self._hold_again(resumed)
+            for learner in resumed.reopened:
+                learner.go_on()
+        while self._unfinished() or (self.births and reading == 0):
+            self._read(reading, resumed)
+            reading, resumed = reading + 1, None
+        if self.keeper:
+            self.keeper.end(partial(self._state, reading, NOT_BEGUN))
+
+    def _read(self, reading: int, resumed: Resumed | None) -> None:
+        """One reading, shown to every learner, those included that are born on the way."""
+        learners = self._unfinished()
+        births = self.births if reading == 0 else None
+        waiting = births.waiting if births else ()
+        _tell_start(self.source, reading, learners, self.listen)
+        told = [_State.of(learner) for learner in learners]
+        if resumed is None or resumed.chunks == NOT_BEGUN:
+            for learner in (*learners, *waiting):
+                learner.begin_reading(reading)
+            self._border(reading, 0)
+        rows = nonzeros = number = 0
+        for number, chunk in self._passing(reading, resumed):
+            if births:
+                newborn = births.born()
+                self.learners += newborn
+                learners += newborn
+            if self.room and reading == 0:
+                self.room(len(learners) + len(waiting), chunk)
+            show = _Show(chunk, _positions(chunk, self.settings, reading), reading == 0)
+            self.work(show, (*learners, *waiting))
             rows += len(chunk)
             nonzeros += chunk.nonzeros
-            listen(ChunkDone(reading, rows, nonzeros))
-        for learner, before in zip(unfinished, told, strict=True):
-            certified = learner.frozen is not None
-            learner.finish_reading()
-            _tell_end(reading, learner, before, certified, listen)
-        reading += 1
+            self.listen(ChunkDone(reading, rows, nonzeros))
+            self._border(reading, number)
+        told += [_State.newborn()] * (len(learners) - len(told))
+        certified = [learner.frozen is not None for learner in learners]
+        with self._no_border(reading, number):
+            self.work(methodcaller("finish_reading"), learners)
+        for learner, before, proven in zip(learners, told, certified, strict=True):
+            _tell_end(reading, learner, before, proven, self.listen)
+
+    def _passing(self, reading: int, resumed: Resumed | None) -> Iterator[tuple[int, Chunk]]:
+        """The chunks of a reading that are still to be digested, numbered from 1."""
+        done = resumed.chunks if resumed else 0
+        groups = _groups(self.source, self.settings, reading)
+        if groups is not None:
+            yield from enumerate(self.source.chunks(groups[max(done, 0) :]), start=1 + max(done, 0))
+            return
+        for number, chunk in enumerate(self.source.chunks(), start=1):
+            if number > done:
+                yield number, chunk
+            elif resumed and resumed.first:
+                resumed.take(chunk)
+
+    def _hold_again(self, resumed: Resumed) -> None:
+        """Read the rows that were held: all in the data's order, some in that of their reading."""
+        for chunk in self.source.chunks():
+            resumed.take(chunk)
+        if not resumed.complete:
+            begun = resumed.chunks != NOT_BEGUN
+            reading = resumed.reading if begun else resumed.reading - 1
+            groups = _groups(self.source, self.settings, reading) or []
+            for chunk in self.source.chunks(groups[: resumed.chunks if begun else None]):
+                resumed.take(chunk)
+
+    def _unfinished(self) -> list[Learner]:
+        return [learner for learner in self.learners if learner.finished is None]
+
+    def _state(self, reading: int, chunks: int, *, copy: bool = False) -> State:
+        waiting = self.births.waiting if self.births and reading == 0 else ()
+        return State.of(reading, chunks, self.learners, waiting, copy=copy)
+
+    def _border(self, reading: int, chunks: int) -> None:
+        if self.keeper:
+            self.keeper.border(partial(self._state, reading, chunks))
+
+    def _no_border(self, reading: int, chunks: int) -> AbstractContextManager[None]:
+        if self.keeper is None:
+            return nullcontext()
+        return self.keeper.no_border(partial(self._state, reading, chunks, copy=True))
+
+
+class _Show:
+    """A chunk, as every learner takes it; what they all compute alike is computed once."""
+
+    def __init__(self, chunk: Chunk, positions: NDArray[np.int64], new: bool) -> None:
+        self.chunk, self.positions = chunk, positions
+        self.squares = square_lengths(chunk) if new else None
+
+    def __call__(self, learner: Learner) -> None:
+        learner.take(self.chunk, self.positions, self.squares)
+
+
+@contextmanager
+def _workers(threads: int) -> Iterator[Work]:
+    """A map over learners: on threads, if there are several of both."""
+    if threads < 2:
+        yield _one_by_one
+        return
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="streamtron-learner")
+
+    def work(task: Callable[[Learner], None], learners: Iterable[Learner]) -> None:
+        learners = list(learners)
+        if len(learners) < 2:
+            _one_by_one(task, learners)
+        else:
+            list(pool.map(task, learners))
+
+    try:
+        yield work
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)  # a signal does not wait for a solver
+        raise
+    pool.shutdown()
+
+
+def _one_by_one(task: Callable[[Learner], None], learners: Iterable[Learner]) -> None:
+    for learner in learners:
+        task(learner)
 
 
 def _groups(source: ChunkSource, settings: Settings, reading: int) -> list[Sequence[int]] | None:
@@ -85,11 +256,16 @@ class _State:
     def of(cls, learner: Learner) -> _State:
         return cls(learner.mode, learner.stage_number, learner.dual.updates, learner.mini_epochs)
 
+    @classmethod
+    def newborn(cls) -> _State:
+        """Of a learner that is not born yet."""
+        return cls("train", -1, 0, 0)
+
 
 def _tell_start(
     source: ChunkSource, reading: int, learners: Sequence[Learner], listen: Listener
 ) -> None:
-    purpose = " and ".join(sorted({learner.mode for learner in learners}))
+    purpose = " and ".join(sorted({learner.mode for learner in learners})) or "train"
     rows = sum(block.rows for block in source.blocks) or None
     nonzeros = sum(block.nonzeros for block in source.blocks) or None
     listen(ReadingStarted(reading, purpose, rows, nonzeros))

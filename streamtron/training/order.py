@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 GROUP = 8
 """Blocks interleaved at a time in all readings but the first."""
 
-_BLOCKS, _ROWS, _ACTIVE = 0, 1, 2
+_BLOCKS, _ROWS, _ACTIVE, _DRAWN = 0, 1, 2, 3
 
 
 def _generator(*key: int) -> np.random.Generator:
@@ -42,6 +42,16 @@ def row_order(seed: int, reading: int, first_row: int, rows: int) -> NDArray[np.
 def active_order(seed: int, reading: int, mini_epoch: int, rows: int) -> NDArray[np.int64]:
     """Positions of the active set's rows in the order of visits of one mini-epoch."""
     return _generator(seed, reading, _ACTIVE, mini_epoch).permutation(rows)
+
+
+def drawn_order(
+    seed: int, reading: int, draw: int, weights: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Positions in the order in which they are drawn, one after another without replacement, each
+    with a chance in proportion to its weight > 0 (Efraimidis and Spirakis, Information Processing
+    Letters 97, 2006: they rise by E/weight, E exponential)."""
+    waits = _generator(seed, reading, _DRAWN, draw).standard_exponential(len(weights))
+    return np.argsort(waits / weights, kind="stable")
 
 
 def file_order(rows: int) -> NDArray[np.int64]:

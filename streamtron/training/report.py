@@ -46,6 +46,10 @@ class StageReport:
         name = "unlearn" if stage.unlearn else stage.epsilon
         return cls(name, settings.variant, b, _updates_before=updates)
 
+    def restart_clock(self) -> None:
+        """Count seconds from now on: the report comes from another process."""
+        self._began = time.perf_counter() - self.seconds
+
     def refined(self, b: float) -> None:
         """The stage goes on at a finer resolution."""
         self.b = b

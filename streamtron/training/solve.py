@@ -359,7 +359,8 @@ class Solver:
         counts of all rows are at hand."""
         if self.others is not None:
             return False
-        factor = self.dual.rescale(self.counts, factor)
+        factor = self.dual.rescale(int(self.counts.max(initial=0)), factor)
+        self.counts *= np.int32(factor)
         self.rule = replace(self.rule, b=self.rule.b * factor)
         self.found.b = self.rule.b
         return factor > 1

@@ -28,9 +28,19 @@ class TargetRule:
     ----------
     delta2 : Δ² of a row of weight 1.
     labels : the source's labels by code, growing while the first reading runs.
-    class_weights : weight of a label, 1 where it is not named; None = all 1.
-    positive : the label that is +1; None = the first one met. Turning all signs turns w exactly,
-        so the data need not be read before it is known which label is the larger.
+    class_weights : weight of a label, 1 where it is not named; None = all 1. Where a row may have
+        several labels, that of ``positive`` counts for the rows that have it, and all others are 1.
+    positive : the label that is +1 (rows that have it among theirs, where there may be several);
+        it may be one not met yet. None = the first one met. Turning all signs turns w exactly, so
+        the data need not be read before it is known which label is the larger.
+
+    Examples
+    --------
+    >>> from streamtron.chunk import make_rows
+    >>> empty = make_rows(np.zeros(4, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.float32))
+    >>> several = Chunk(empty, np.array([1, 0, 0], np.int32), ((0, 3),), np.array([0, 2, 2, 3]))
+    >>> TargetRule(1.0, ["news", "sport"], None, "sport")(several).signs.tolist()
+    [1, -1, -1]
     """
 
     def __init__(
@@ -46,15 +56,38 @@ class TargetRule:
     def __call__(self, chunk: Chunk) -> Targets:
         """The chunk's targets."""
         numbers = np.concatenate([np.arange(a, z, dtype=np.int64) for a, z in chunk.ranges])
-        plus = 0 if self.positive is None else list(self.labels).index(self.positive)
-        signs = np.where(chunk.codes == plus, np.int8(1), np.int8(-1))
+        signs = np.full(len(chunk), -1, np.int8)
+        signs[self._positives(chunk)] = 1
         delta2 = np.full(len(chunk), self.delta2)
         weights = chunk.weights
         if self.class_weights is not None:
-            by_code = [self.class_weights.get(label, 1.0) for label in self.labels]
-            of_class = np.array(by_code)[chunk.codes]
+            of_class = self._of_class(chunk, signs, self.class_weights)
             weights = of_class if weights is None else weights * of_class
         if weights is not None:
             signs[weights == 0.0] = 0
             delta2 = delta2 / np.where(weights == 0.0, 1.0, weights)
         return Targets(numbers, signs, delta2)
+
+    def _positives(self, chunk: Chunk) -> NDArray[np.intp]:
+        """Positions of the rows that have the positive label."""
+        plus = 0 if self.positive is None else _position(self.labels, self.positive)
+        places = np.flatnonzero(chunk.codes == plus)
+        if chunk.code_offsets is None:
+            return places
+        rows: NDArray[np.intp] = np.searchsorted(chunk.code_offsets, places, side="right") - 1
+        return rows
+
+    def _of_class(
+        self, chunk: Chunk, signs: NDArray[np.int8], weights: Mapping[Label, float]
+    ) -> NDArray[np.float64]:
+        """The class weight of every row."""
+        if chunk.code_offsets is None:
+            return np.array([weights.get(label, 1.0) for label in self.labels])[chunk.codes]
+        positive = self.positive if self.positive is not None else next(iter(self.labels), None)
+        weight = 1.0 if positive is None else weights.get(positive, 1.0)
+        return np.where(signs == 1, weight, 1.0)
+
+
+def _position(labels: Sequence[Label], label: Label) -> int:
+    """The label's code; one that no row has where the label has not been met."""
+    return labels.index(label) if label in labels else -2

@@ -1,0 +1,208 @@
+"""Many learners on one scan, against as many runs one after another.
+
+    python benchmarks/learners.py FILE --candidates 1 4 16 --repeats 5
+    python benchmarks/learners.py TOPICS_FILE --multilabel
+
+Candidates are prices C, logarithmically between .01 and 10. Both sides read from a warm cache and
+are timed in turn; what is found is the same to the bit, and that is checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import measure
+import numpy as np
+from data import add_data_arguments, data_sets, need_data
+
+from streamtron.config import Machine, Settings
+from streamtron.errors import StreamtronError
+from streamtron.fitting import reading_of
+from streamtron.learning import learn
+from streamtron.shards import ShardSource, open_shards
+from streamtron.training.learner import Learner
+
+
+@dataclass
+class Scan:
+    """Learners that were trained together."""
+
+    seconds: float
+    readings: float
+    bytes_read: int
+    learners: list[Learner]
+
+
+def candidates_of(number: int, **settings: Any) -> list[Settings]:
+    """So many prices, from .01 to 10; one alone is 1."""
+    prices = np.geomspace(0.01, 10.0, number) if number > 1 else [1.0]
+    return [Settings(C=float(price), **settings) for price in prices]
+
+
+def opened(path: str, cache: str, settings: Settings) -> ShardSource:
+    """The shards of a data set."""
+    return open_shards([path], reading_of(settings), cache_dir=cache, most_labels=None)
+
+
+def fill_cache(path: str, cache: str, settings: Settings) -> None:
+    """One reading, which writes the cache."""
+    with opened(path, cache, settings) as source:
+        for _ in source.chunks():
+            pass
+
+
+def scan(path: str, cache: str, candidates: list[Settings], threads: int | None = None) -> Scan:
+    """All candidates on the same readings."""
+    start = time.perf_counter()
+    with opened(path, cache, candidates[0]) as source:
+        found = learn(source, candidates, Machine(threads=threads))
+        seconds = time.perf_counter() - start
+        learners = [learner for own in found for learner in own]
+        return Scan(seconds, source.readings, source.bytes_read, learners)
+
+
+def one_by_one(path: str, cache: str, candidates: list[Settings]) -> Scan:
+    """A run each."""
+    runs = [scan(path, cache, [settings]) for settings in candidates]
+    return Scan(
+        sum(run.seconds for run in runs),
+        sum(run.readings for run in runs),
+        sum(run.bytes_read for run in runs),
+        [learner for run in runs for learner in run.learners],
+    )
+
+
+def peak(path: str, cache: str, number: int, together: bool) -> None:
+    """For a process of its own: its peak memory is what is measured."""
+    candidates = candidates_of(number)
+    for settings in [candidates] if together else [[one] for one in candidates]:
+        scan(path, cache, settings)
+
+
+def compare_candidates(
+    path: str, cache: str, number: int, repeats: int, **settings: Any
+) -> dict[str, Any]:
+    """So many candidates in company and alone."""
+    candidates = candidates_of(number, **settings)
+    found: dict[str, Scan] = {}
+
+    def timed(name: str, run: Scan) -> float:
+        found[name] = run
+        return run.seconds
+
+    contenders = {
+        "together": lambda: timed("together", scan(path, cache, candidates)),
+        "one by one": lambda: timed("one by one", one_by_one(path, cache, candidates)),
+    }
+    for contender in contenders.values():  # compiled, and the cache warm
+        contender()
+    seconds = {
+        name: measure.median(own) for name, own in measure.alternate(contenders, repeats).items()
+    }
+    together, alone = found["together"], found["one by one"]
+    for ours, theirs in zip(together.learners, alone.learners, strict=True):
+        assert ours.weights.tobytes() == theirs.weights.tobytes(), "company changed a model"
+    return {
+        "learners": number,
+        "seconds together": seconds["together"],
+        "seconds one by one": seconds["one by one"],
+        "ratio": seconds["together"] / seconds["one by one"],
+        "bytes ratio": together.bytes_read / alone.bytes_read,
+        "readings": together.readings,
+        "peak MB together": _peak(path, cache, number, True),
+        "peak MB one by one": _peak(path, cache, number, False),
+    }
+
+
+def _peak(path: str, cache: str, number: int, together: bool) -> float:
+    return measure.in_fresh_process(peak, path, cache, number, together)[1] / 1e6
+
+
+def compare_classes(path: str, cache: str, settings: Settings) -> dict[str, Any]:
+    """A learner for every label, against the label that needs most readings, alone."""
+    fill_cache(path, cache, settings)
+    scan(path, cache, [settings])
+    together = scan(path, cache, [settings])
+    most = max(learner.readings for learner in together.learners)
+    one_reading = together.bytes_read / together.readings
+    return {
+        "learners": len(together.learners),
+        "seconds together": together.seconds,
+        "readings": together.readings,
+        "most readings of one": most,
+        "bytes ratio": together.bytes_read / (most * one_reading),
+        "widest gap": max(_gap(learner) for learner in together.learners),
+    }
+
+
+def _gap(learner: Learner) -> float:
+    assert learner.certificate is not None
+    return learner.certificate.relative_duality_gap
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    add_data_arguments(parser)
+    parser.add_argument("--candidates", type=int, nargs="+", default=[1, 2, 4, 16])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--multilabel", action="store_true", help="a learner for every label")
+    parser.add_argument("--C", type=float, default=1.0, help="with --multilabel")
+    parser.add_argument("--tol", type=float, default=0.01)
+    parser.add_argument("--results", type=Path, default=measure.RESULTS)
+    options = parser.parse_args(arguments)
+    need_data(parser, options)
+    return options
+
+
+def measured(path: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of one data set."""
+    with tempfile.TemporaryDirectory(prefix="streamtron-bench-") as cache:
+        if options.multilabel:
+            settings = Settings(C=options.C, tol=options.tol, multilabel=True)
+            return [{"data": Path(path).name, **compare_classes(path, cache, settings)}]
+        fill_cache(path, cache, Settings())
+        return [
+            {
+                "data": Path(path).name,
+                **compare_candidates(path, cache, number, options.repeats, tol=options.tol),
+            }
+            for number in options.candidates
+        ]
+
+
+def show(rows: Sequence[Mapping[str, Any]]) -> None:
+    """The table."""
+    cells = [
+        [f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()]
+        for row in rows
+    ]
+    measure.print_table("learners on one scan", list(rows[0]), cells)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, save."""
+    options = parse(arguments)
+    machine = measure.machine()
+    measure.print_machine(machine)
+    rows: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        for path in data_sets(options, stack):
+            rows += measured(path, options)
+    show(rows)
+    results = {"machine": machine, "rows": rows}
+    print(f"\n{measure.save('learners', results, options.results)}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except StreamtronError as error:
+        raise SystemExit(f"learners: {error}") from None

@@ -1,0 +1,320 @@
+"""From a problem to its learners: two classes are one, more are one a class; all that fit in
+memory learn side by side on the same readings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamtron.certificate import Certificate
+from streamtron.chunk import Chunk, ChunkSource, Label
+from streamtron.config import Machine, Settings
+from streamtron.events import Listener, ignore
+from streamtron.memory import memory_needed
+from streamtron.shards import ShardSource
+from streamtron.training import stages
+from streamtron.training.active_set import Pool
+from streamtron.training.classes import Classes, Families
+from streamtron.training.counts import Counts
+from streamtron.training.learner import Learner
+from streamtron.training.loop import Keeper, train
+from streamtron.training.past import Past
+from streamtron.training.state import Resumed, State
+
+ClassWeights = Mapping[Label, float]
+
+
+class Crowded(Exception):
+    """Not all learners fit in memory side by side; ``fit`` of them do."""
+
+    def __init__(self, fit: int) -> None:
+        self.fit = fit
+
+
+def learn(
+    source: ShardSource,
+    candidates: Sequence[Settings],
+    machine: Machine,
+    listen: Listener = ignore,
+    *,
+    keeper: Keeper | None = None,
+    state: State | None = None,
+) -> list[list[Learner]]:
+    """Finished learners of every candidate: one for two classes; with ``multiclass`` or
+    ``multilabel`` one a label, in the order of ``source.labels``.
+
+    Learners that do not all fit in memory run in groups, each with readings of its own; what they
+    find is the same.
+
+    Parameters
+    ----------
+    candidates : settings that differ in nothing that decides reading, order and seed.
+    keeper, state : see ``training.loop.train``; with a state the run is taken up there.
+    """
+    weights = class_weights_of(source, candidates)
+    pool = Pool()
+    room = Room(candidates[0], machine, pool)
+    try:
+        if several(candidates[0]):
+            return _by_class(
+                source, candidates, weights, machine, listen, pool, room, keeper, state
+            )
+        learners, resumed = _two_classes(source, candidates, weights, pool, state)
+        train(
+            source, learners, candidates[0], listen,
+            threads=machine.thread_count, room=room, keeper=keeper, resumed=resumed,
+        )  # fmt: skip
+        return [[learner] for learner in learners]
+    except Crowded as crowded:
+        fit = crowded.fit
+    return _in_groups(source, candidates, weights, machine, listen, fit)
+
+
+def several(settings: Settings) -> bool:
+    """Whether there is a learner for every label."""
+    return settings.multiclass or settings.multilabel
+
+
+def _two_classes(
+    source: ShardSource,
+    candidates: Sequence[Settings],
+    weights: Sequence[ClassWeights | None],
+    pool: Pool,
+    state: State | None,
+) -> tuple[list[Learner], Resumed | None]:
+    learners = [
+        Learner(settings, source.labels, own, pool=pool)
+        for settings, own in zip(candidates, weights, strict=True)
+    ]
+    if state is None:
+        return learners, None
+    fresh = iter(learners)
+    held = state.learners(lambda _: next(fresh), "learners")
+    return learners, _resumed(state, learners, held)
+
+
+def _by_class(
+    source: ShardSource,
+    candidates: Sequence[Settings],
+    weights: Sequence[ClassWeights | None],
+    machine: Machine,
+    listen: Listener,
+    pool: Pool,
+    room: Room,
+    keeper: Keeper | None,
+    state: State | None,
+) -> list[list[Learner]]:
+    families = [
+        Classes(settings, source.labels, own, pool)
+        for settings, own in zip(candidates, weights, strict=True)
+    ]
+    resumed = None
+    if state is not None:
+        [family] = families  # a run directory is of one candidate
+        held = state.learners(family.make, "learners")
+        waiting = state.learners(family.make, "waiting")
+        family.take_up([one.learner for one in held], [one.learner for one in waiting])
+        resumed = _resumed(state, family.learners, [*held, *waiting])
+    train(
+        source, [one for family in families for one in family.learners], candidates[0], listen,
+        births=Families(families), threads=machine.thread_count, room=room, keeper=keeper,
+        resumed=resumed,
+    )  # fmt: skip
+    return [family.learners for family in families]
+
+
+def _resumed(state: State, learners: Sequence[Learner], held: Sequence[Any]) -> Resumed:
+    return Resumed(state.reading, state.chunks, held, [one for one in learners if one.reopen()])
+
+
+def _in_groups(
+    source: ShardSource,
+    candidates: Sequence[Settings],
+    weights: Sequence[ClassWeights | None],
+    machine: Machine,
+    listen: Listener,
+    at_once: int,
+) -> list[list[Learner]]:
+    """One group after another; each learner gives its rows back when its group is done."""
+    if several(candidates[0]) and source.rows is None:
+        for _ in source.chunks():  # until every label is known
+            pass
+    labels: Sequence[Label | None] = list(source.labels) if several(candidates[0]) else [None]
+    found: list[list[Learner]] = []
+    waiting: list[Learner] = []
+    for settings, own in zip(candidates, weights, strict=True):
+        found.append([_one(settings, source, own, label) for label in labels])
+        waiting += found[-1]
+    _train_groups(source, waiting, candidates[0], machine, listen, at_once)
+    return found
+
+
+def _train_groups(
+    source: ChunkSource,
+    learners: Sequence[Learner],
+    settings: Settings,
+    machine: Machine,
+    listen: Listener,
+    at_once: int,
+) -> None:
+    for start in range(0, len(learners), at_once):
+        group, pool = learners[start : start + at_once], Pool()
+        for learner in group:
+            learner.pool = pool
+        train(source, group, settings, listen, threads=machine.thread_count)
+        for learner in group:
+            learner.active.clear()
+            learner.pool = Pool()
+
+
+def train_together(
+    source: ChunkSource,
+    make: Callable[[], list[Learner]],
+    settings: Settings,
+    machine: Machine,
+) -> list[Learner]:
+    """Learners whose classes are known, trained side by side or, if they do not all fit in memory,
+    in groups; ``make`` makes them anew."""
+    learners, pool = make(), Pool()
+    for learner in learners:
+        learner.pool = pool
+    try:
+        room = Room(settings, machine, pool)
+        train(source, learners, settings, threads=machine.thread_count, room=room)
+    except Crowded as crowded:
+        learners = make()
+        _train_groups(source, learners, settings, machine, ignore, crowded.fit)
+    return learners
+
+
+def _one(
+    settings: Settings, source: ShardSource, weights: ClassWeights | None, label: Label | None
+) -> Learner:
+    if label is not None and weights is not None:
+        weights = {label: weights.get(label, 1.0)}
+    return Learner(settings, source.labels, weights, label)
+
+
+class Room:
+    """Whether learners fit in memory side by side, told chunk by chunk of the first reading, while
+    the data's width and the rows that all of them hold become known."""
+
+    def __init__(self, settings: Settings, machine: Machine, pool: Pool) -> None:
+        self.settings, self.machine, self.pool = settings, machine, pool
+        self.columns = self.rows = 0
+        self.shared = stages.plan(settings)[-1].unlearn
+
+    def __call__(self, learners: int, chunk: Chunk) -> None:
+        """Before learners take a chunk.
+
+        Raises
+        ------
+        Crowded : they do not fit, if it goes on like this.
+        """
+        self.columns = max(self.columns, chunk.width)
+        [(first, self.rows)] = chunk.ranges
+        if self.shared:
+            numbers = np.arange(first, self.rows, dtype=np.int64)
+            self.shared = self.pool.offer(chunk.rows, numbers, self.settings.active_set)
+        if learners > 1 and self._need(learners) > self.machine.memory_limit:
+            fit = next((n for n in range(learners - 1, 1, -1) if self._fits(n)), 1)
+            raise Crowded(fit)
+
+    def _fits(self, learners: int) -> bool:
+        return self._need(learners) <= self.machine.memory_limit
+
+    def _need(self, learners: int) -> int:
+        needs = memory_needed(
+            self.settings, rows=self.rows, columns=self.columns, learners=learners,
+            threads=self.machine.thread_count, shared=self.shared,
+        )  # fmt: skip
+        return sum(need.size for need in needs)
+
+
+def class_weights(source: ShardSource, settings: Settings) -> ClassWeights | None:
+    """``class_weights_of`` one candidate."""
+    return class_weights_of(source, [settings])[0]
+
+
+def class_weights_of(
+    source: ShardSource, candidates: Sequence[Settings]
+) -> list[ClassWeights | None]:
+    """The weight of every label, for every candidate: as given, or n / (classes · n_label), counted
+    by row weights, which needs a first reading."""
+    balanced = None
+    found: list[ClassWeights | None] = []
+    for settings in candidates:
+        if settings.class_weight == "balanced":
+            balanced = balanced or _balanced(source)
+            found.append(balanced)
+        else:
+            found.append(given_class_weights(settings) or None)
+    return found
+
+
+def given_class_weights(settings: Settings) -> dict[Label, float]:
+    """The weights that the settings give labels by name."""
+    if not isinstance(settings.class_weight, Mapping):
+        return {}
+    return {_as_label(text): weight for text, weight in settings.class_weight.items()}
+
+
+def _balanced(source: ShardSource) -> ClassWeights:
+    total = np.zeros(0)
+    rows = 0.0
+    for chunk in source.chunks():
+        weights = np.ones(len(chunk)) if chunk.weights is None else chunk.weights
+        rows += float(weights.sum())
+        found = np.zeros(len(source.labels))
+        found[: len(total)] = total
+        if chunk.code_offsets is not None:
+            weights = np.repeat(weights, np.diff(chunk.code_offsets))
+        np.add.at(found, chunk.codes, weights)
+        total = found
+    return {
+        label: float(rows / (len(total) * weight)) if weight > 0.0 else 1.0
+        for label, weight in zip(source.labels, total, strict=True)
+    }
+
+
+def _as_label(text: Label) -> Label:
+    if isinstance(text, str):
+        try:
+            return float(text)
+        except ValueError:
+            return text
+    return text
+
+
+# --- what the scikit-learn face keeps of a learner ---
+
+
+class Found(NamedTuple):
+    """What a learner found, without the rows it held."""
+
+    past: Past
+    certificate: Certificate
+    counts: Counts
+    full_epochs: int
+    ending: str
+
+    @classmethod
+    def of(cls, learner: Learner, columns: slice, sign: float = 1.0) -> Found:
+        """From a finished learner; ``columns`` and ``sign`` as in ``Past.of``."""
+        assert learner.certificate is not None
+        assert learner.finished is not None
+        past = Past.of(learner, columns, sign)
+        ending = learner.finished
+        return cls(past, learner.certificate, learner.counts, learner.full_epochs, ending)
+
+
+def problems(
+    labels: Sequence[Label], weights: ClassWeights | None
+) -> list[tuple[Label, ClassWeights | None]]:
+    """(positive label, class weights) of every learner: one for two labels, else one a label, in
+    which all others are the rest, of weight 1."""
+    if len(labels) == 2:
+        return [(labels[1], weights)]
+    return [(label, weights and {label: weights.get(label, 1.0)}) for label in labels]

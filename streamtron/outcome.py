@@ -1,0 +1,227 @@
+"""What a run came to: model, report, witness; from the learners to the files."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron import witness as witness_file
+from streamtron.certificate import Certificate
+from streamtron.chunk import Label
+from streamtron.config import Settings
+from streamtron.errors import DataError, SettingsError
+from streamtron.learning import given_class_weights, several
+from streamtron.model import LinearModel, joint_certificate
+from streamtron.sealed import write_atomically
+from streamtron.shards import Manifest, ShardSource
+from streamtron.training.counts import Counts
+from streamtron.training.learner import Learner
+
+ENDINGS = ("certified", "converged", "inseparable", "epoch limit")
+"""How a learner may end; of several learners the last one named here speaks for all."""
+
+EXIT_CODES = {"certified": 0, "converged": 0, "epoch limit": 4, "inseparable": 4}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What a run came to.
+
+    Parameters
+    ----------
+    model : with its certificate.
+    report : plain values, the report file's content.
+    ending : ``"certified"``, ``"converged"``, ``"epoch limit"``, or ``"inseparable"`` (Δ = 0, and
+        no classifier has a margin above the upper bound, which is next to nothing).
+    counts : the witness: of every learner, those of two classes or one a class.
+    manifest : what the shards contain.
+    """
+
+    model: LinearModel
+    report: dict[str, Any]
+    ending: str
+    counts: tuple[Counts, ...]
+    manifest: Manifest
+
+    @property
+    def exit_code(self) -> int:
+        """0 certified or converged, 4 stopped before the tolerance was certified."""
+        return EXIT_CODES[self.ending]
+
+
+def conclude(
+    source: ShardSource,
+    learners: Sequence[Learner],
+    settings: Settings,
+    seconds: float,
+    *,
+    readings: float | None = None,
+) -> Outcome:
+    """The outcome of one candidate's learners, which are finished. ``readings`` are those that it
+    took, alone; None = all that the source delivered.
+
+    Raises
+    ------
+    DataError : only one label in the data.
+    SettingsError : class weights for a label that is not there.
+    """
+    labels = list(source.labels)
+    if len(labels) < (1 if settings.multilabel else 2):
+        raise DataError(
+            f"all {source.rows} rows have the label {labels[0]}: wanted two labels. "
+            "Check --label, or add shards that hold the other one."
+            if labels
+            else f"none of the {source.rows} rows has a label: wanted one at least. Check --label."
+        )
+    _check_class_weights(settings, labels)
+    assert source.manifest is not None
+    learners = _in_order(learners, labels, settings)
+    model = _model(source, learners, settings)
+    report: dict[str, Any] = {
+        "rows": source.rows,
+        "columns": model.columns,
+        "nonzeros": source.nonzeros,
+        "readings": source.readings if readings is None else readings,
+        "full_epochs": max(learner.full_epochs for learner in learners),
+        "seconds": seconds,
+        "bytes_read": source.bytes_read,
+        "peak_rss_bytes": peak_memory(),
+        "settings": settings.to_dict(),
+        "ending": max((_ending(learner) for learner in learners), key=ENDINGS.index),
+        "skipped": [shard._asdict() for shard in source.skipped],
+    }
+    own = [_own_report(learner, source) for learner in learners]
+    if model.kind == "two classes":
+        report |= own[0]
+    else:
+        report["certificate"] = {
+            name: value for name, value in (model.certificate or {}).items() if name != "learners"
+        }
+        report["learners"] = [
+            {"label": label, "full_epochs": learner.full_epochs, "ending": _ending(learner), **each}
+            for label, learner, each in zip(model.classes, learners, own, strict=True)
+        ]
+    counts = tuple(learner.counts for learner in learners)
+    return Outcome(model, report, str(report["ending"]), counts, source.manifest)
+
+
+def write_outcome(
+    outcome: Outcome,
+    *,
+    model: str | os.PathLike[str] | None = None,
+    run: str | os.PathLike[str] | None = None,
+    report: str | os.PathLike[str] | None = None,
+    witness: str | os.PathLike[str] | None = None,
+) -> None:
+    """Write what a run leaves behind: the model; witness and manifest in its run directory; the
+    report; the witness once more. What is None is not written.
+
+    Raises
+    ------
+    MachineError : a file cannot be written.
+    """
+    if run is not None:
+        directory = Path(run)
+        directory.mkdir(parents=True, exist_ok=True)
+        witness_file.save(directory / "witness", outcome.counts, outcome.manifest)
+        outcome.manifest.save(str(directory / "manifest.json"))
+    if model is not None:
+        outcome.model.save(model)
+    if witness is not None:
+        witness_file.save(witness, outcome.counts, outcome.manifest)
+    if report is not None:
+        text = json.dumps(outcome.report, indent=2, allow_nan=False) + "\n"
+        write_atomically(report, [text.encode()])
+
+
+def peak_memory() -> int:
+    """Peak resident memory of this process so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _in_order(
+    learners: Sequence[Learner], labels: list[Label], settings: Settings
+) -> list[Learner]:
+    """The learners that the model has, in the order of its classes."""
+    if not several(settings):
+        return list(learners)
+    by_label = dict(zip(labels, learners, strict=True))
+    classes = sorted(labels, key=_key)
+    if len(classes) == 2 and not settings.multilabel:
+        classes = classes[1:]  # two learners that differ in nothing but the sign
+    return [by_label[label] for label in classes]
+
+
+def _model(source: ShardSource, learners: Sequence[Learner], settings: Settings) -> LinearModel:
+    classes = tuple(sorted(source.labels, key=_key))
+    two = len(learners) == 1 and not settings.multilabel
+    # without a positive label the first one met was it
+    turn = -1.0 if two and not several(settings) and source.labels[0] == classes[0] else 1.0
+    weights = np.array([turn * _weights(source, learner) for learner in learners])
+    bias = np.array([turn * settings.rho * learner.bias for learner in learners])
+    certificates = [_certificate(learner, source) for learner in learners]
+    return LinearModel(
+        weights=weights[0] if two else weights,
+        bias=float(bias[0]) if two else bias,
+        classes=classes,
+        # the names of the vocabulary are in the contract; the path of its file is not the model's
+        settings=settings.but(vocabulary=None).to_dict(),
+        certificate=certificates[0] if two else joint_certificate(certificates),
+        reading={**source.reading.contract(), "index_base": source.index_base},
+    )
+
+
+def _weights(source: ShardSource, learner: Learner) -> NDArray[np.float64]:
+    base = source.index_base or 0
+    weights = np.zeros(max(source.width - base, 0))
+    found = learner.weights[base : source.width]
+    weights[: len(found)] = found
+    return weights
+
+
+def _own_report(learner: Learner, source: ShardSource) -> dict[str, Any]:
+    return {
+        "radius": math.sqrt(learner.sq_radius),
+        "clipped": learner.dual.clipped,
+        "stages": [stage.to_dict() for stage in learner.reports],
+        "certificate": _certificate(learner, source),
+    }
+
+
+def _certificate(learner: Learner, source: ShardSource) -> dict[str, Any]:
+    assert learner.certificate is not None
+    return covering(learner.certificate, source)
+
+
+def covering(certificate: Certificate, source: ShardSource) -> dict[str, Any]:
+    """The certificate as plain values. It covers the rows that were read: ``skipped`` lists the
+    shards, with the reasons, that it says nothing of, where there are any."""
+    plain: dict[str, Any] = certificate.to_dict()
+    if source.skipped:
+        plain["skipped"] = [shard._asdict() for shard in source.skipped]
+    return plain
+
+
+def _ending(learner: Learner) -> str:
+    assert learner.finished is not None
+    return learner.finished
+
+
+def _check_class_weights(settings: Settings, labels: list[Label]) -> None:
+    unknown = [label for label in given_class_weights(settings) if label not in labels]
+    if unknown:
+        has = " and ".join(str(label) for label in labels[:10])
+        raise SettingsError(f"class-weight names the label {unknown[0]}, the data has {has}.")
+
+
+def _key(label: Label) -> Any:
+    return label

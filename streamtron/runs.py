@@ -1,0 +1,308 @@
+"""The run directory: what a run needs to be taken up again, whatever ended it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from streamtron import interruption
+from streamtron.chunk import Label
+from streamtron.config import Settings
+from streamtron.errors import (
+    DataError,
+    FileDamaged,
+    MachineError,
+    SettingsError,
+    StreamtronError,
+)
+from streamtron.sealed import read_sealed, reading_from, write_atomically, write_sealed
+from streamtron.training.state import State
+
+_log = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+
+MAY_CHANGE = ("tol", "max_epochs")
+"""Settings that a run which is taken up may have otherwise than before."""
+
+CHECKPOINT, BEFORE = "checkpoint", "checkpoint.before"
+
+Stamps = Sequence[tuple[str, int, int]]
+"""(name, bytes, time of the last change in ns) of every shard, in order."""
+
+
+class Checkpoint(NamedTuple):
+    """A state, the labels met when it was taken, and what had been read by then."""
+
+    state: State
+    labels: list[Label]
+    nonzeros_read: int
+    bytes_read: int
+
+
+class Run:
+    """A run directory that is locked; see ``open_run``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a checkpoint, whole or not."""
+        return any((self.path / name).exists() for name in (CHECKPOINT, BEFORE))
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint; the one before is kept until this one is whole, and beside it.
+
+        Raises
+        ------
+        MachineError : it cannot be written; the one before stands.
+        """
+        state = checkpoint.state
+        content = {
+            "checkpoint_version": FORMAT_VERSION,
+            "reading": state.reading,
+            "chunks": state.chunks,
+            "state": state.content,
+            "labels": checkpoint.labels,
+            "nonzeros_read": checkpoint.nonzeros_read,
+            "bytes_read": checkpoint.bytes_read,
+        }
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(self.path / CHECKPOINT, self.path / BEFORE)
+        write_sealed(self.path / CHECKPOINT, content, state.arrays)
+
+    def load(self) -> Checkpoint | None:
+        """The last whole checkpoint; None if there is none. One that is damaged is passed over with
+        a warning."""
+        for name in (CHECKPOINT, BEFORE):
+            path = self.path / name
+            if not path.exists():
+                continue
+            try:
+                return _checkpoint(path)
+            except FileDamaged as error:
+                _log.warning("%s The checkpoint before it is used, if there is one.", error)
+        return None
+
+    def forget(self) -> None:
+        """Remove what an earlier run left, but for the cache, which fits whoever reads the same."""
+        for name in (CHECKPOINT, BEFORE, "witness", "manifest.json", "run.json"):
+            (self.path / name).unlink(missing_ok=True)
+
+
+@contextmanager
+def open_run(
+    path: str | os.PathLike[str],
+    settings: Settings,
+    stamps: Stamps,
+    model: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> Iterator[Run]:
+    """The run directory, made or taken up, locked until the context ends or the process dies.
+
+    Parameters
+    ----------
+    settings, stamps : the run's settings and shards, which must be those of a run that is taken
+        up, but for ``MAY_CHANGE``.
+    model : where the run's model goes.
+    resume : go on with the run that is there, if any.
+    overwrite : begin anew whatever is there.
+
+    Raises
+    ------
+    SettingsError : a run is there, and neither was said; other settings than the run's.
+    DataError : other shards than the run's; a directory that is not a run's.
+    MachineError : another process has it; it cannot be written.
+    """
+    run = Run(Path(path))
+    with reading_from(path):
+        run.path.mkdir(parents=True, exist_ok=True)
+    with _locked(run.path):
+        for left in run.path.glob(".streamtron-*"):
+            left.unlink(missing_ok=True)  # half-written by a process that was killed
+        there = (run.path / "run.json").exists()
+        if not (resume or overwrite):
+            refuse_existing(path)
+        if there and resume:
+            _check_same(run.path, settings, stamps)
+        else:
+            run.forget()
+        write_record(run.path, settings, stamps, model)
+        try:
+            yield run
+        except StreamtronError:
+            if not run.begun:
+                run.forget()  # there is nothing to go on with
+            raise
+
+
+def refuse_existing(path: str | os.PathLike[str]) -> None:
+    """Raise the SettingsError that a run is there already, if one is."""
+    if (Path(path) / "run.json").exists():
+        raise SettingsError(
+            f"{path}: a run is there already. Go on with it by --resume, begin anew by "
+            "--overwrite, or give another --model or --run-dir."
+        )
+
+
+class Saver:
+    """Saves a run at borders: every so often, at its end, and where a signal stops it.
+
+    Parameters
+    ----------
+    run : where to.
+    every : seconds between checkpoints.
+    checkpoint : makes one of a state.
+    """
+
+    def __init__(self, run: Run, every: float, checkpoint: Callable[[State], Checkpoint]) -> None:
+        self.run, self.every, self.checkpoint = run, every, checkpoint
+        self._saved = time.monotonic()
+
+    def border(self, state: Callable[[], State]) -> None:
+        """See ``training.loop.Keeper``."""
+        stopped = interruption.at_border()
+        if stopped or time.monotonic() - self._saved >= self.every:
+            self._save(state())
+        if stopped:
+            raise stopped
+
+    def end(self, state: Callable[[], State]) -> None:
+        """See ``training.loop.Keeper``: what the run came to can be taken further, or added to."""
+        self._save(state())
+
+    @contextmanager
+    def no_border(self, state: Callable[[], State]) -> Iterator[None]:
+        """See ``training.loop.Keeper``: a signal within saves how it began."""
+        began = state()
+        try:
+            with interruption.at_once():
+                yield
+        except (interruption.Signalled, KeyboardInterrupt):
+            self._save(began)
+            raise
+
+    def _save(self, state: State) -> None:
+        self.run.save(self.checkpoint(state))
+        self._saved = time.monotonic()
+
+
+def write_record(
+    path: Path, settings: Settings, stamps: Stamps, model: str | os.PathLike[str]
+) -> None:
+    """Write what the run is of: ``run.json``."""
+    record = {
+        "run_version": FORMAT_VERSION,
+        "model": os.path.abspath(model),
+        "settings": settings.to_dict(),
+        "shards": [list(stamp) for stamp in stamps],
+    }
+    text = json.dumps(record, indent=2, allow_nan=False) + "\n"
+    write_atomically(path / "run.json", [text.encode()])
+
+
+def read_record(path: Path) -> tuple[dict[str, Any], list[tuple[str, int, int]]]:
+    """Settings and stamps of a run.
+
+    Raises
+    ------
+    DataError : there is none that this streamtron can read.
+    """
+    where = path / "run.json"
+    try:
+        with reading_from(where):
+            record = json.loads(where.read_bytes())
+        if record["run_version"] != FORMAT_VERSION:
+            raise ValueError(f"version {record['run_version']}, wanted {FORMAT_VERSION}")
+        stamps = [(str(name), int(size), int(time)) for name, size, time in record["shards"]]
+        return dict(record["settings"]), stamps
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DataError(
+            f"{where}: not the record of a run ({error}). Begin anew with --overwrite."
+        ) from error
+
+
+def _check_same(path: Path, settings: Settings, stamps: Stamps) -> None:
+    before, known = read_record(path)
+    now = json.loads(json.dumps(settings.to_dict()))
+    _check_settings(path, before, now)
+    if [name for name, *_ in known] != [name for name, *_ in stamps]:
+        ours, theirs = {name for name, *_ in known}, {name for name, *_ in stamps}
+        gone, new = sorted(ours - theirs), sorted(theirs - ours)
+        what = f"{gone[0]} is missing" if gone else f"{new[0] if new else 'the order'} is new"
+        raise DataError(
+            f"{path}: the run is of other shards ({what}). Give the same ones, begin anew with "
+            "--overwrite, or add shards with streamtron update."
+        )
+    for old, found in zip(known, stamps, strict=True):
+        if old != tuple(found):
+            raise DataError(
+                f"{old[0]}: changed since the run began ({old[1]} bytes then, {found[1]} now, or "
+                "touched). Put it back as it was, or begin anew with --overwrite."
+            )
+
+
+def _check_settings(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    changed = sorted(
+        name
+        for name in {*before, *now}
+        if name not in MAY_CHANGE and before.get(name) != now.get(name)
+    )
+    if changed:
+        name = changed[0]
+        more = f" (and {', '.join(changed[1:])})" if changed[1:] else ""
+        raise SettingsError(
+            f"{path}: {name} is {now.get(name)}, the run has {before.get(name)}{more}. A run that "
+            f"is taken up keeps its settings, but for {' and '.join(MAY_CHANGE)}; begin anew with "
+            "--overwrite."
+        )
+
+
+def _checkpoint(path: Path) -> Checkpoint:
+    content, arrays = read_sealed(path, "checkpoint")
+    version = content.get("checkpoint_version")
+    if version != FORMAT_VERSION:
+        raise DataError(
+            f"{path}: checkpoint version {version}, this streamtron reads {FORMAT_VERSION}. Use "
+            "the streamtron that wrote it, or begin anew with --overwrite."
+        )
+    try:
+        state = State(int(content["reading"]), int(content["chunks"]), content["state"], arrays)
+        labels = list(content["labels"])
+        return Checkpoint(state, labels, int(content["nonzeros_read"]), int(content["bytes_read"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileDamaged(
+            f"{path}: sealed, but what it holds is no checkpoint ({error})."
+        ) from error
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """An flock, which dies with its process; who has it is told in the file, for messages only."""
+    with reading_from(directory):
+        descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+            raise MachineError(
+                f"{directory}: in use by {holder or 'another process'}. Wait for it, or stop it."
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,385 @@
+"""Many settings on the same shards: which of them does best on rows that it has not seen.
+
+All candidates are learners of one scan, and are measured on one reading of the validation shards.
+What is decided, which candidates go on and which is best, is decided when all are measured, never
+by which of them was faster.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from streamtron.candidates import Range, candidates_of, values_of
+from streamtron.config import METRICS, Machine, Settings
+from streamtron.errors import DataError, SettingsError
+from streamtron.evaluation import Evaluation
+from streamtron.evaluation_many import ManyEvaluation
+from streamtron.events import Listener, ignore
+from streamtron.fitting import (
+    Outcome,
+    cache_directory,
+    run,
+    run_directory,
+    run_many,
+    write_outcome,
+)
+from streamtron.runs import refuse_existing
+from streamtron.scoring import Paths, evaluate_many
+from streamtron.splits import Split, splits_of
+from streamtron.trials import Trial, check_measured, ranked
+
+LOOSER = 4.0
+"""Between two rungs of successive halving the tolerance becomes so many times tighter …"""
+
+LOOSEST = 0.5
+"""… from this gap at most on …"""
+
+TIGHTEST = 1e-3
+"""… but a rung before the last asks for no more than this, however tight the last one is."""
+
+HELD_ROWS = 1 << 17
+"""Validation rows whose decisions a candidate holds in memory, 2 MB, before they go to disk; the
+same in any company, for the last digits of ROC AUC depend on it."""
+
+Given = str | float | Iterable[float] | Range
+
+Attempts = Callable[[Sequence[Split], Sequence[Settings]], list[list[Trial]]]
+"""Who fits and measures: every candidate on every split, one list of trials a split."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sweep:
+    """What a sweep came to.
+
+    Parameters
+    ----------
+    trials : one a candidate, in their order.
+    best : the trial with the highest metric, of equals the one with the smallest C, then the
+        first; with successive halving, among those that reached the last rung.
+    metric : by which it is the best.
+    outcome : of the best candidate's fit on all shards, equal to that of ``run`` with its
+        settings; None where folds have decided and no model was asked for.
+    """
+
+    trials: tuple[Trial, ...]
+    best: Trial
+    metric: str
+    outcome: Outcome | None
+
+    @property
+    def exit_code(self) -> int:
+        """0 if the best is certified or converged, else 4, whatever became of the others."""
+        return (self.outcome or self.best).exit_code
+
+    @property
+    def report(self) -> dict[str, Any] | None:
+        """What the report file of the best one's fit holds; None without an outcome."""
+        return None if self.outcome is None else self.outcome.report
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The table: a row a candidate, columns as ``trials.COLUMNS`` has them."""
+        return [trial.row(self.best) for trial in self.trials]
+
+
+def sweep(
+    shards: Paths,
+    *,
+    valid: Paths | None = None,
+    C: Given | None = None,
+    delta: Given | None = None,
+    rho: Given | None = None,
+    random: int | None = None,
+    folds: int | None = None,
+    halving: bool = False,
+    metric: str = "accuracy",
+    model: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+    machine: Machine | None = None,
+    listen: Listener = ignore,
+) -> Sweep:
+    """Fit all combinations of C (or delta) and rho, and find which does best on other rows.
+
+    Parameters
+    ----------
+    shards : files, directories or globs of libsvm text, Parquet or Arrow.
+    valid : shards to measure on; without them, folds of ``shards``.
+    C, delta, rho : a number, numbers, text as in ``"0.1,1"``; C or delta also a range to draw
+        from, ``"0.01..100"``.
+    random : draw so many candidates; None = all combinations.
+    folds : fit so many times, each time without every so-manieth shard, and measure on these;
+        None = 5, or one a shard where there are fewer.
+    halving : first all candidates to a loose tolerance, then the better half to a tighter one,
+        and so on to ``tol``.
+    metric : ``accuracy``, ``precision``, ``recall``, ``f1``, ``roc_auc``, ``average_precision``.
+    model : write the best there, as ``fit`` does; with folds it is fitted on all shards.
+    settings : what all candidates share.
+    machine, listen : as in ``fit``.
+
+    Raises
+    ------
+    SettingsError, DataError, MachineError
+
+    Examples
+    --------
+    >>> import pathlib
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     shard = pathlib.Path(directory, "part-0.svm")
+    ...     _ = shard.write_text("1 1:1\\n-1 1:-1\\n1 1:2\\n-1 2:1\\n")
+    ...     result = sweep(shard, valid=shard, C=[0.1, 1], rho=0)
+    >>> [(trial.settings.C, trial.metrics["accuracy"]) for trial in result.trials]
+    [(0.1, 1.0), (1.0, 1.0)]
+    >>> result.best.settings.C
+    0.1
+    """
+    given = {"C": C, "delta": delta, "rho": rho}
+    values = {name: values_of(name, one) for name, one in given.items() if one is not None}
+    return run_sweep(
+        shards, candidates_of(settings or Settings(), values, random), valid=valid, folds=folds,
+        halving=halving, metric=metric, model=model, machine=machine or Machine(), listen=listen,
+    )  # fmt: skip
+
+
+def run_sweep(
+    shards: Paths,
+    candidates: Sequence[Settings],
+    *,
+    valid: Paths | None = None,
+    folds: int | None = None,
+    halving: bool = False,
+    metric: str = "accuracy",
+    model: str | os.PathLike[str] | None = None,
+    report: str | os.PathLike[str] | None = None,
+    witness: str | os.PathLike[str] | None = None,
+    machine: Machine,
+    overwrite: bool = False,
+    listen: Listener = ignore,
+    attempts: Attempts | None = None,
+) -> Sweep:
+    """A sweep over candidates that are settings already, and all that it leaves behind.
+
+    Parameters as in ``sweep``; ``report`` and ``witness`` are the best one's, as in ``run``.
+    ``attempts`` calls ``attempt`` for every split, for all candidates at once or in groups: the
+    trials are the same; None = here, one split after the other.
+    """
+    if metric not in METRICS:
+        raise SettingsError(f"metric {metric!r}: wanted one of {', '.join(METRICS)}.")
+    _check_candidates(candidates, halving)
+    splits = splits_of(shards, valid, folds, candidates[0])
+    kept = None if model is None else machine.run_dir or run_directory(model)
+    if kept is not None and not overwrite:
+        refuse_existing(kept)
+    with cache_directory(kept, machine) as cache:
+        if attempts is None:
+            attempts = partial(_here, machine=machine, listen=listen, cache_dir=cache)
+        trials = _all_rungs(splits, candidates, halving, metric, attempts)
+    best = ranked(_last(trials), metric)[0]
+    outcome, best = best.outcome, replace(best, outcome=None)
+    trials = [replace(trial, outcome=None) for trial in trials]  # the others' models are let go
+    if outcome is not None:
+        write_outcome(outcome, model=model, run=kept, report=report, witness=witness)
+    elif model or report or witness:
+        outcome = run(
+            shards, best.settings, model=model, report=report, witness=witness, machine=machine,
+            overwrite=True, listen=listen,
+        )  # fmt: skip
+    return Sweep(tuple(trials), best, metric, outcome)
+
+
+def _check_candidates(candidates: Sequence[Settings], halving: bool) -> None:
+    if not candidates:
+        raise SettingsError("no candidates: give at least one.")
+    if any(one.multiclass or one.multilabel for one in candidates):
+        raise SettingsError(
+            "a sweep measures two classes, and multiclass or multilabel is given. Sweep one class "
+            "against the rest, or fit and evaluate the candidates one by one."
+        )
+    if halving and any(one.faithful for one in candidates):
+        raise SettingsError(
+            "halving stops early at loose tolerances, and faithful is the paper's procedure, which "
+            "stops at none: give one."
+        )
+
+
+# --- trials --------------------------------------------------------------------------------------
+
+
+def _all_rungs(
+    splits: Sequence[Split],
+    candidates: Sequence[Settings],
+    halving: bool,
+    metric: str,
+    attempts: Attempts,
+) -> list[Trial]:
+    """A trial for every candidate; only those of the last rung may keep their outcomes."""
+    trials: dict[int, Trial] = {}
+    running = list(range(len(candidates)))
+    steps = looser_rungs(candidates) if halving else 0
+    for rung in range(steps + 1):
+        own = [at_rung(candidates[number], steps - rung) for number in running]
+        folds = zip(*attempts(splits, own), strict=True)
+        found = [_mean(one, parts) for one, parts in zip(own, folds, strict=True)]
+        for number, trial in zip(running, found, strict=True):
+            trials[number] = _behind(trials.get(number), trial, number, rung)
+        check_measured(found, metric)
+        if rung < steps:
+            ranking = ranked((trials[number] for number in running), metric)
+            running = sorted(one.candidate for one in ranking[: -(-len(ranking) // 2)])
+            trials = {number: replace(one, outcome=None) for number, one in trials.items()}
+    return [trials[number] for number in range(len(candidates))]
+
+
+def looser_rungs(candidates: Sequence[Settings]) -> int:
+    """Rungs of successive halving before the last one.
+
+    So many that one candidate is left, or as there is room for between the loosest ``tol`` and
+    ``LOOSEST``.
+
+    Examples
+    --------
+    >>> looser_rungs([Settings(tol=0.01)] * 16), looser_rungs([Settings(tol=0.001)] * 3)
+    (2, 2)
+    """
+    tolerance = max(TIGHTEST, *(one.tolerance for one in candidates))
+    rungs = 0
+    while 2**rungs < len(candidates) and tolerance * LOOSER ** (rungs + 1) <= LOOSEST:
+        rungs += 1
+    return rungs
+
+
+def at_rung(settings: Settings, before_last: int) -> Settings:
+    """A candidate's settings so many rungs before the last: with a looser ``tol``.
+
+    Examples
+    --------
+    >>> [at_rung(Settings(tol=0.01), rung).tol for rung in (2, 1, 0)]
+    [0.16, 0.04, 0.01]
+    """
+    if before_last == 0:
+        return settings
+    return settings.but(tol=max(settings.tol, TIGHTEST) * LOOSER**before_last)
+
+
+def _last(trials: Sequence[Trial]) -> list[Trial]:
+    rung = max(trial.rung for trial in trials)
+    return [trial for trial in trials if trial.rung == rung]
+
+
+def _behind(before: Trial | None, trial: Trial, number: int, rung: int) -> Trial:
+    """A trial with what its candidate has cost on earlier rungs."""
+    trial = replace(trial, candidate=number, rung=rung)
+    return trial if before is None else _added([before, trial], trial)
+
+
+def _here(
+    splits: Sequence[Split], candidates: Sequence[Settings], **where: Any
+) -> list[list[Trial]]:
+    return [attempt(split, candidates, **where) for split in splits]
+
+
+def attempt(
+    split: Split,
+    candidates: Sequence[Settings],
+    *,
+    machine: Machine,
+    listen: Listener = ignore,
+    cache_dir: str,
+    worker: str = "local",
+) -> list[Trial]:
+    """Fit candidates on one scan of a split's shards, and measure them on one reading of the rest.
+
+    Parameters
+    ----------
+    candidates : as ``run_many`` takes them.
+    worker : who does it, for the table.
+
+    Returns
+    -------
+    list of Trial, one a candidate in their order, with their outcomes if the split has all shards;
+    each but for ``seconds``, ``started`` and ``finished`` the same in any company.
+    """
+    if split.fold is None:
+        return _measured(split, candidates, machine, listen, cache_dir, worker)
+    # columns as they are numbered: column 0 may occur in the fold's own shards alone
+    numbered = [one.but(index_base=0) if one.index_base == "auto" else one for one in candidates]
+    try:
+        with _fold_cache(cache_dir) as own:
+            trials = _measured(split, numbered, machine, listen, own, worker)
+    except DataError as error:
+        raise DataError(f"{split.fold}: {error}") from error
+    return [replace(trial, outcome=None) for trial in trials]
+
+
+@contextmanager
+def _fold_cache(cache: str) -> Iterator[str]:
+    """A directory for the flat copy of a fold: blocks end elsewhere than in the whole, so nobody
+    else can use it."""
+    os.makedirs(cache, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="fold-", dir=cache) as directory:
+        yield directory
+
+
+def _measured(
+    split: Split, candidates: Sequence[Settings], machine: Machine, listen: Listener, cache: str,
+    worker: str,
+) -> list[Trial]:  # fmt: skip
+    started = _now()
+    outcomes = run_many(split.shards, candidates, machine=machine, listen=listen, cache_dir=cache)
+    models = [outcome.model for outcome in outcomes]
+    measured = evaluate_many(models, split.valid, limit_rows=HELD_ROWS)
+    finished = _now()
+    return [
+        _trial(number, settings, outcome, evaluation, worker, started, finished)
+        for number, (settings, outcome, evaluation) in enumerate(
+            zip(candidates, outcomes, measured, strict=True)
+        )
+    ]
+
+
+def _trial(
+    number: int, settings: Settings, outcome: Outcome, evaluation: Evaluation | ManyEvaluation,
+    worker: str,
+    started: str, finished: str,
+) -> Trial:  # fmt: skip
+    report, metrics = outcome.report, evaluation.to_dict()
+    return Trial(
+        candidate=number, settings=settings, metrics={name: metrics[name] for name in METRICS},
+        certificate=report["certificate"], readings=report["readings"],
+        full_epochs=report["full_epochs"], ending=outcome.ending, rung=0,
+        seconds=report["seconds"], worker=worker, started=started, finished=finished,
+        outcome=outcome,
+    )  # fmt: skip
+
+
+def _mean(settings: Settings, parts: Sequence[Trial]) -> Trial:
+    """The trial that a candidate's trials on all folds make; of a single one, itself."""
+    worst = max(parts, key=lambda part: (part.exit_code, part.gap))
+    metrics = {name: _average([part.metrics[name] for part in parts]) for name in METRICS}
+    return _added(parts, replace(worst, settings=settings, metrics=metrics))
+
+
+def _average(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
+
+
+def _added(parts: Sequence[Trial], trial: Trial) -> Trial:
+    """The trial with what all the parts have cost together."""
+    return replace(
+        trial,
+        readings=sum(part.readings for part in parts),
+        full_epochs=sum(part.full_epochs for part in parts),
+        seconds=sum(part.seconds for part in parts),
+        started=min(part.started for part in parts),
+        finished=max(part.finished for part in parts),
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

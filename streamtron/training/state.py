@@ -1,0 +1,163 @@
+"""All that the rest of a run depends on, taken at a border between chunks and put back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.chunk import Chunk, Label
+from streamtron.training.learner import Learner
+from streamtron.training.packing import Arrays, Packer, Unpacker
+
+_NOT_STATE = ("settings", "targets", "pool", "active")
+"""What a learner is made from, and rows: those are read again."""
+
+
+NOT_BEGUN = -1
+"""Chunks digested of a reading that has not begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A run at a border: ``chunks`` of reading ``reading`` have been digested.
+
+    Parameters
+    ----------
+    reading, chunks : where it is; ``NOT_BEGUN`` chunks between two readings.
+    content, arrays : the learners, as JSON and arrays.
+    """
+
+    reading: int
+    chunks: int
+    content: dict[str, Any]
+    arrays: Arrays
+
+    @classmethod
+    def of(
+        cls,
+        reading: int,
+        chunks: int,
+        learners: Sequence[Learner],
+        waiting: Sequence[Learner] = (),
+        *,
+        copy: bool = False,
+    ) -> State:
+        """The state of learners; with ``copy``, as they are now, whatever they do next."""
+        packer = Packer(copy=copy)
+        content = {
+            "learners": [_packed(learner, packer) for learner in learners],
+            "waiting": [_packed(learner, packer) for learner in waiting],
+        }
+        return cls(reading, chunks, content, packer.arrays)
+
+    def learners(self, make: Callable[[Label | None], Learner], group: str) -> list[Held]:
+        """The learners of a group, ``"learners"`` or ``"waiting"``, with the rows they are to
+        hold again; ``make`` gives a new one for a positive label.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError : the content is no state.
+        """
+        unpacker = Unpacker(self.arrays)
+        found = []
+        for packed in self.content[group]:
+            learner = make(packed["positive"])
+            vars(learner).update(unpacker.unpack(packed["fields"]))
+            for report in learner.reports:
+                report.restart_clock()
+            found.append(Held(learner, _numbers(packed["held"], self.arrays)))
+        return found
+
+
+def _packed(learner: Learner, packer: Packer) -> dict[str, Any]:
+    fields = {name: value for name, value in vars(learner).items() if name not in _NOT_STATE}
+    positive = learner.targets.positive
+    return {
+        "positive": positive if isinstance(positive, float | str | bool) else None,
+        # of those who hold all rows, how many there were
+        "held": len(learner.active) if learner.holding_all else packer.pack(learner.active.numbers),
+        "fields": packer.pack(fields),
+    }
+
+
+def _numbers(held: Any, arrays: Arrays) -> NDArray[np.int64]:
+    if isinstance(held, int):
+        return np.arange(held, dtype=np.int64)
+    return arrays[held["array"]].astype(np.int64)
+
+
+class Held:
+    """A learner whose rows are still to be read again, in the order in which it held them."""
+
+    def __init__(self, learner: Learner, numbers: NDArray[np.int64]) -> None:
+        self.learner = learner
+        self._missing = numbers
+
+    @property
+    def complete(self) -> bool:
+        """Whether every row is there."""
+        return not len(self._missing)
+
+    def take(self, chunk: Chunk) -> None:
+        """Hold those rows of a chunk whose turn it is."""
+        if self.complete:
+            return
+        learner, targets = self.learner, self.learner.targets(chunk)
+        places = _places(chunk, self._missing)
+        chosen = places[: int(np.argmin(places >= 0)) if (places < 0).any() else None]
+        if not len(chosen):
+            return
+        of_targets = targets.numbers, targets.signs, targets.delta2
+        if learner.holding_all:
+            learner.active.share(learner.pool, chunk.rows, *of_targets)
+        else:
+            learner.active.add(chunk.rows, chosen, *of_targets)
+        self._missing = self._missing[len(chosen) :]
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Where a run is taken up, and what its learners are to hold again.
+
+    Parameters
+    ----------
+    reading, chunks : see ``State``.
+    held : every learner with its rows.
+    reopened : learners that had finished, but by other settings than now.
+    """
+
+    reading: int
+    chunks: int
+    held: Sequence[Held]
+    reopened: Sequence[Learner] = ()
+
+    @property
+    def first(self) -> bool:
+        """Whether it is taken up within the first reading, which then begins anew, and those
+        chunks that have been digested are only held again."""
+        return self.reading == 0 and self.chunks != NOT_BEGUN
+
+    @property
+    def complete(self) -> bool:
+        """Whether every row that was held is held again."""
+        return all(held.complete for held in self.held)
+
+    def take(self, chunk: Chunk) -> None:
+        """Hold again what is to be held of a chunk."""
+        for held in self.held:
+            held.take(chunk)
+
+
+def _places(chunk: Chunk, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where in a chunk rows are, by their numbers; −1 where they are not."""
+    places = np.full(min(len(numbers), len(chunk)), -1, dtype=np.int64)
+    before = 0
+    for start, stop in chunk.ranges:
+        inside = (numbers[: len(places)] >= start) & (numbers[: len(places)] < stop)
+        places[inside] = numbers[: len(places)][inside] - start + before
+        before += stop - start
+    return places

@@ -1,0 +1,187 @@
+"""What a sweep has found: a trial for each candidate, their ranking, their table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamtron.config import METRICS, Settings
+from streamtron.errors import DataError, SettingsError
+from streamtron.outcome import EXIT_CODES, Outcome
+from streamtron.sealed import write_atomically
+
+BOUNDS = ("directional_margin", "primal_margin", "upper_bound", "relative_duality_gap")
+"""What the table has of a certificate."""
+
+COLUMNS: dict[str, type] = {
+    "candidate": int,
+    "C": float,
+    "delta": float,
+    "rho": float,
+    "tol": float,
+    "rung": int,
+    **dict.fromkeys(METRICS, float),
+    **dict.fromkeys(BOUNDS, float),
+    "readings": float,
+    "full_epochs": int,
+    "ending": str,
+    "best": bool,
+    "seconds": float,
+    "worker": str,
+    "started": str,
+    "finished": str,
+}
+"""Columns of the table and their types. All but the last four depend on data and settings alone."""
+
+ENDINGS = (".csv", ".parquet")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trial:
+    """What became of a candidate.
+
+    Parameters
+    ----------
+    candidate : its number, from 0.
+    settings : its own; with successive halving, ``tol`` is that of the last rung it reached.
+    metrics : name of ``METRICS`` → value on the validation rows, None where it is not defined;
+        with folds the mean over them.
+    certificate : of its model; with folds the one with the widest gap.
+    readings, full_epochs : all that it took, over rungs and folds.
+    ending : see ``Outcome``; with folds, of the fold whose certificate it is.
+    rung : the last one it reached, from 0.
+    seconds : of its fits.
+    worker : who fitted it.
+    started, finished : ISO 8601, UTC: between these it was fitted and measured.
+    outcome : of its fit on all shards, while it may still be the best.
+    """
+
+    candidate: int
+    settings: Settings
+    metrics: Mapping[str, float | None]
+    certificate: Mapping[str, Any]
+    readings: float
+    full_epochs: int
+    ending: str
+    rung: int
+    seconds: float
+    worker: str
+    started: str
+    finished: str
+    outcome: Outcome | None = field(default=None, repr=False)
+
+    @property
+    def gap(self) -> float:
+        """The relative duality gap that is proven."""
+        return float(self.certificate["relative_duality_gap"])
+
+    @property
+    def exit_code(self) -> int:
+        """0 certified or converged, 4 stopped before the tolerance was certified."""
+        return EXIT_CODES[self.ending]
+
+    def row(self, best: Trial) -> dict[str, Any]:
+        """The trial's row of the table: a value for each of ``COLUMNS``."""
+        values = {
+            **{name: getattr(self, name) for name in _OWN},
+            **price(self.settings),
+            "rho": self.settings.rho,
+            "tol": self.settings.tolerance,
+            **self.metrics,
+            **self.certificate,
+            "best": self.candidate == best.candidate,
+        }
+        return {name: values[name] for name in COLUMNS}
+
+
+_OWN = (
+    "candidate", "rung", "readings", "full_epochs", "ending", "seconds", "worker", "started",
+    "finished",
+)  # fmt: skip
+"""Columns that a trial has by their names."""
+
+
+def price(settings: Settings) -> dict[str, float | None]:
+    """C and Δ, of which one was given: C = 1/(2 Δ²), None for the hard margin.
+
+    Examples
+    --------
+    >>> price(Settings(C=0.5)), price(Settings(delta=0))
+    ({'C': 0.5, 'delta': 1.0}, {'C': None, 'delta': 0.0})
+    """
+    if settings.delta is None:
+        return {"C": 1.0 if settings.C is None else settings.C, "delta": settings.delta2**0.5}
+    return {"C": None if settings.hard else 0.5 / settings.delta2, "delta": settings.delta}
+
+
+def ranked(trials: Iterable[Trial], metric: str) -> list[Trial]:
+    """The trials, the best first: by the metric, of equals the smaller C, then the order they
+    were given in. A trial without the metric comes behind all that have it."""
+
+    def key(trial: Trial) -> tuple[float, float, int]:
+        found = trial.metrics[metric]
+        return (math.inf if found is None else -found, -trial.settings.delta2, trial.candidate)
+
+    return sorted(trials, key=key)
+
+
+def check_measured(trials: Sequence[Trial], metric: str) -> None:
+    """Refuse to choose where there is nothing to choose by.
+
+    Raises
+    ------
+    DataError : no trial has the metric.
+    """
+    if all(trial.metrics[metric] is None for trial in trials):
+        raise DataError(
+            f"no candidate has a {metric} on the validation rows: they lack a class, or nothing "
+            "is called positive. Choose another metric, or rows of both classes."
+        )
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+def check_table(path: str | os.PathLike[str]) -> None:
+    """Refuse a table whose name does not say what it is.
+
+    Raises
+    ------
+    SettingsError : neither ``.csv`` nor ``.parquet``.
+    """
+    if not os.fspath(path).endswith(ENDINGS):
+        raise SettingsError(f"{path}: a table is CSV or Parquet. Name it .csv or .parquet.")
+
+
+def write_table(path: str | os.PathLike[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write the rows of a sweep as CSV or Parquet, as the name says.
+
+    In CSV, numbers are the shortest decimals that read back as the same float64, and what is not
+    defined is empty.
+
+    Raises
+    ------
+    SettingsError : neither ``.csv`` nor ``.parquet``.
+    MachineError : the file cannot be written.
+    """
+    check_table(path)
+    write_atomically(path, [_parquet(rows) if os.fspath(path).endswith(".parquet") else _csv(rows)])
+
+
+def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    from streamtron.shards.results import parquet_table
+
+    return parquet_table(COLUMNS, rows)
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(COLUMNS), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()

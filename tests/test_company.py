@@ -1,0 +1,136 @@
+"""What a learner finds does not depend on its company: not on others, threads, or when its class
+came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from streamtron.chunk import Label
+from streamtron.config import Settings
+from streamtron.training.active_set import Pool
+from streamtron.training.classes import Classes, Families
+from streamtron.training.learner import Learner
+from streamtron.training.loop import train
+from tests.sources import ListSource, csr, random_rows
+
+COLUMNS, ROWS = 30, 240
+PLANS = {
+    "all held": {},
+    "small active set": {"active_set": 2500},
+    "nothing held": {"active_set": 0, "max_epochs": 4},
+    "margitron": {"stage": "1,0.1", "tol": 0.0, "max_epochs": 4, "mini_epochs": 5},
+    "sequential": {"order": "sequential"},
+}
+plans = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+
+
+def source_of(labels: Sequence[Label] | None = None) -> ListSource:
+    rows, two = random_rows(3, ROWS, COLUMNS)
+    return ListSource(csr(rows), two if labels is None else labels, block_rows=16)
+
+
+class GrowingSource(ListSource):
+    """As a reader of shards: a label is known when its first row has been delivered."""
+
+    def chunks(self, order=None):  # type: ignore[no-untyped-def]
+        known, self.labels[:] = list(self.labels), [] if not self.blocks else self.labels
+        for chunk in super().chunks(order):
+            met = int(chunk.codes.max()) + 1
+            self.labels += known[len(self.labels) : met]
+            yield chunk
+
+
+def classes_that_come_late() -> list[Label]:
+    """Labels in the order of their coming: b from row 0, a from row 40, d, c near the end."""
+    rng = np.random.default_rng(5)
+    names = np.array(["b", "a", "d", "c"])
+    since = [0, 40, 41, 200]
+    return [str(names[rng.integers(sum(k >= first for first in since))]) for k in range(ROWS)]
+
+
+def bits(learner: Learner) -> tuple[object, ...]:
+    """All that training left in it."""
+    dual = learner.dual
+    return (
+        dual.w.tobytes(), dual.scalars.tobytes(), dual.tallies.tobytes(),
+        learner.counts.dense(ROWS).tobytes(), learner.weights.tobytes(), learner.bias,
+        learner.certificate, learner.full_epochs, learner.mini_epochs, learner.finished,
+    )  # fmt: skip
+
+
+@plans
+@pytest.mark.parametrize("threads", [1, 4])
+def test_candidates_in_company_learn_what_they_learn_alone(
+    plan: dict[str, object], threads: int
+) -> None:
+    candidates = [
+        Settings.from_dict({"C": C, "rho": rho, **plan}) for C in (0.1, 5) for rho in (0, 1)
+    ]
+    alone = []
+    for settings in candidates:
+        source = source_of()
+        learner = Learner(settings, source.labels)
+        train(source, [learner], settings)
+        alone.append(bits(learner))
+    source, pool = source_of(), Pool()
+    together = [Learner(settings, source.labels, pool=pool) for settings in candidates]
+    train(source, together, candidates[0], threads=threads)
+    assert [bits(learner) for learner in together] == alone
+
+
+@plans
+@pytest.mark.parametrize("weights", [None, {"a": 3.0, "c": 0.5}])
+def test_a_class_born_late_learns_what_it_would_have_learned_from_the_first_row_on(
+    plan: dict[str, object], weights: dict[Label, float] | None
+) -> None:
+    labels = classes_that_come_late()
+    settings = Settings.from_dict({"C": 2.0, **plan})
+    source = GrowingSource(source_of(labels).rows, labels, block_rows=16)
+    classes = Classes(settings, source.labels, weights, Pool())
+    train(source, [], settings, births=Families([classes]), threads=2)
+    assert [learner.targets.positive for learner in classes.learners] == ["b", "a", "d", "c"]
+    for learner in classes.learners:
+        source = source_of(labels)
+        name = learner.targets.positive
+        assert name is not None
+        own = None if weights is None else {name: weights.get(name, 1.0)}
+        known = Learner(settings, source.labels, own, name)
+        train(source, [known], settings)
+        assert bits(learner) == bits(known)
+
+
+def test_learners_in_company_read_the_data_as_often_as_the_one_that_needs_most() -> None:
+    candidates = [Settings(C=C, active_set=2500) for C in (0.01, 1.0, 30.0)]
+    readings = []
+    for settings in candidates:
+        source = source_of()
+        train(source, [Learner(settings, source.labels)], settings)
+        readings.append(source.nonzeros_read)
+    source, pool = source_of(), Pool()
+    train(source, [Learner(one, source.labels, pool=pool) for one in candidates], candidates[0])
+    assert source.nonzeros_read == max(readings)
+    assert len(set(readings)) > 1
+
+
+def test_an_error_of_a_learner_on_a_thread_comes_out_at_the_caller() -> None:
+    class Failing(Learner):
+        def finish_reading(self) -> None:
+            raise RuntimeError("as it should")
+
+    source, settings = source_of(), Settings()
+    learners = [Learner(settings, source.labels), Failing(settings, source.labels)]
+    with pytest.raises(RuntimeError, match="as it should"):
+        train(source, learners, settings, threads=2)
+
+
+def test_all_rows_that_fit_are_held_once_for_all() -> None:
+    source, pool = source_of(), Pool()
+    candidates = [Settings(C=C) for C in (0.1, 1.0, 10.0)]
+    learners = [Learner(one, source.labels, pool=pool) for one in candidates]
+    train(source, learners, candidates[0])
+    assert len(pool) == ROWS
+    held = [learner.active.rows.values for learner in learners]
+    assert all(np.shares_memory(held[0], other) for other in held)

@@ -1,0 +1,152 @@
+"""A run taken up at any border ends with the bits of the run that nothing interrupted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamtron.config import Settings
+from streamtron.sealed import read_sealed, write_sealed
+from streamtron.training.active_set import Pool
+from streamtron.training.classes import Classes, Families
+from streamtron.training.learner import Learner
+from streamtron.training.loop import train
+from streamtron.training.state import NOT_BEGUN, Resumed, State
+from tests.sources import ListSource
+from tests.test_company import PLANS, GrowingSource, bits, classes_that_come_late, plans, source_of
+
+
+class KeepsAll:
+    """Keeps the state at every border, as copies."""
+
+    def __init__(self) -> None:
+        self.states: list[State] = []
+
+    def border(self, state: Callable[..., State]) -> None:
+        self.states.append(state(copy=True))
+
+    end = border
+
+    def no_border(self, state: Callable[[], State]) -> AbstractContextManager[None]:
+        self.states.append(state())
+        return nullcontext()
+
+
+def through_a_file(state: State, path: Path) -> State:
+    """The state as a checkpoint file gives it back."""
+    write_sealed(path, state.content, state.arrays)
+    content, arrays = read_sealed(path, "checkpoint")
+    return State(state.reading, state.chunks, content, arrays)
+
+
+def taken_up(state: State, settings: Settings, source: ListSource) -> list[Learner]:
+    pool = Pool()
+    held = state.learners(
+        lambda positive: Learner(settings, source.labels, positive=positive, pool=pool), "learners"
+    )
+    learners = [one.learner for one in held]
+    reopened = [one for one in learners if one.reopen()]
+    train(source, learners, settings, resumed=Resumed(state.reading, state.chunks, held, reopened))
+    return learners
+
+
+@plans
+def test_from_every_border_the_run_ends_with_the_same_bits(
+    plan: dict[str, object], tmp_path: Path
+) -> None:
+    settings = Settings.from_dict({"C": 20.0, "tol": 0.02, **plan})
+    keeper, source = KeepsAll(), source_of()
+    learner = Learner(settings, source.labels)
+    train(source, [learner], settings, keeper=keeper)
+    assert len(keeper.states) > 17
+    assert keeper.states[-1].chunks == NOT_BEGUN
+    assert len({state.reading for state in keeper.states}) > 2
+    for state in [*keeper.states[:36:5], *keeper.states[-40::7], *keeper.states[-2:]]:
+        [again] = taken_up(through_a_file(state, tmp_path / "c"), settings, source_of())
+        assert bits(again) == bits(learner), (state.reading, state.chunks)
+
+
+@pytest.mark.parametrize("plan", ["all held", "small active set"])
+def test_classes_that_come_late_are_taken_up_too(plan: str, tmp_path: Path) -> None:
+    labels, settings = (
+        classes_that_come_late(),
+        Settings.from_dict({"max_epochs": 3, **PLANS[plan]}),
+    )
+
+    def growing() -> GrowingSource:
+        return GrowingSource(source_of(labels).rows, labels, block_rows=16)
+
+    keeper, source = KeepsAll(), growing()
+    classes = Classes(settings, source.labels, None, Pool())
+    train(source, [], settings, births=Families([classes]), keeper=keeper)
+    whole = [bits(learner) for learner in classes.learners]
+    assert len(keeper.states) > 20
+    for state in [*keeper.states[1:34:4], *keeper.states[-2:]]:
+        state = through_a_file(state, tmp_path / "c")
+        source, pool = growing(), Pool()
+        again = Classes(settings, source.labels, None, pool)
+
+        held, waiting = (state.learners(again.make, group) for group in ("learners", "waiting"))
+        again.take_up([one.learner for one in held], [one.learner for one in waiting])
+        train(
+            source, list(again.learners), settings, births=Families([again]),
+            resumed=Resumed(state.reading, state.chunks, [*held, *waiting]),
+        )  # fmt: skip
+        assert [bits(learner) for learner in again.learners] == whole
+
+
+def test_a_smaller_tolerance_takes_a_finished_run_further(tmp_path: Path) -> None:
+    keeper, source = KeepsAll(), source_of()
+    settings = Settings(C=20.0, tol=0.3)
+    learner = Learner(settings, source.labels)
+    train(source, [learner], settings, keeper=keeper)
+    before = learner.certificate
+    assert before is not None
+    finer = settings.but(tol=1e-6)
+    [again] = taken_up(through_a_file(keeper.states[-1], tmp_path / "c"), finer, source_of())
+    assert again.finished == "certified"
+    assert again.certificate is not None
+    assert again.certificate.relative_duality_gap <= 1e-6 < before.relative_duality_gap
+    assert again.full_epochs > learner.full_epochs
+
+
+def test_more_epochs_take_a_run_further_that_its_limit_had_ended(tmp_path: Path) -> None:
+    keeper, source = KeepsAll(), source_of()
+    settings = Settings(C=20.0, tol=1e-9, active_set=2500, max_epochs=3)
+    learner = Learner(settings, source.labels)
+    train(source, [learner], settings, keeper=keeper)
+    assert learner.finished == "epoch limit"
+    longer = settings.but(max_epochs=9)
+    [again] = taken_up(through_a_file(keeper.states[-1], tmp_path / "c"), longer, source_of())
+    assert again.full_epochs == 9
+
+
+def test_a_state_that_is_copied_stays_as_it_was(tmp_path: Path) -> None:
+    class KeepsFirst(KeepsAll):
+        text = ""
+
+        def border(self, state: Callable[..., State]) -> None:
+            super().border(state)
+            self.text = self.text or _text(self.states[0])
+
+    keeper, source, settings = KeepsFirst(), source_of(), Settings(C=20.0)
+    train(source, [Learner(settings, source.labels)], settings, keeper=keeper)
+    assert _text(keeper.states[0]) == keeper.text
+
+
+def _text(state: State) -> str:
+    arrays = {name: array.tolist() for name, array in state.arrays.items()}
+    return json.dumps([state.content, arrays])
+
+
+def test_what_is_no_part_of_a_checkpoint_is_not_packed() -> None:
+    from streamtron.training.packing import Packer
+
+    with pytest.raises(TypeError, match="Path: no part of a checkpoint"):
+        Packer().pack(Path("x"))
+    assert np.isinf(float(Packer().pack(np.inf)["float"]))
