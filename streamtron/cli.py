@@ -13,7 +13,9 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import click
@@ -25,6 +27,7 @@ from streamtron.errors import DataError, MachineError, SettingsError, Streamtron
 from streamtron.interruption import Signalled, signals
 from streamtron.options import (
     candidate_options,
+    cluster_options,
     json_option,
     machine_options,
     setting_options,
@@ -32,15 +35,17 @@ from streamtron.options import (
     shards_argument,
     split,
     verbose_option,
+    workers_memory_option,
 )
 
 if TYPE_CHECKING:
+    from streamtron.cluster import Workers
     from streamtron.config import Settings
     from streamtron.model import LinearModel
+    from streamtron.spread import Spread
 
 STOPPED = 4
 BROKEN_PIPE = 128 + signal.SIGPIPE
-"""Seconds in which a second signal is taken for the first one."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -177,8 +182,10 @@ def sweep(
     "-o", "--output", required=True, type=click.Path(),
     help="Lines of label and decisions with tabs; Parquet if it ends with .parquet; - for stdout.",
 )  # fmt: skip
+@workers_memory_option
+@cluster_options
 @verbose_option
-def predict(model: str, shards: tuple[str, ...], output: str) -> None:
+def predict(model: str, shards: tuple[str, ...], output: str, **where: Any) -> None:
     """One row out per row of SHARDS, in the same order: label and decision. Labels in SHARDS are
     optional.
 
@@ -189,12 +196,12 @@ def predict(model: str, shards: tuple[str, ...], output: str) -> None:
     from streamtron.scoring import write_predictions
 
     loaded = load_any(model)
-    if output == "-":
-        written = write_predictions(loaded, shards, sys.stdout.buffer)
-        sys.stdout.flush()
-    else:
+    if output != "-":
         _check_writable(output)
-        written = write_predictions(loaded, shards, output)
+    with _spread(**where) as spread:
+        to = sys.stdout.buffer if output == "-" else output
+        written = write_predictions(loaded, shards, to, spread=spread)
+    sys.stdout.flush()
     beyond = ""
     if written.beyond:
         beyond = f"; {written.beyond:,} values in columns beyond the model's width weigh 0"
@@ -209,8 +216,12 @@ def predict(model: str, shards: tuple[str, ...], output: str) -> None:
     help="ROC AUC and average precision, for which every decision is sorted.",
 )  # fmt: skip
 @json_option
+@workers_memory_option
+@cluster_options
 @verbose_option
-def evaluate(model: str, shards: tuple[str, ...], ranking: bool, as_json: bool) -> None:
+def evaluate(
+    model: str, shards: tuple[str, ...], ranking: bool, as_json: bool, **where: Any
+) -> None:
     """How well a model's decisions meet the labels of SHARDS: accuracy, precision, recall, F1, ROC
     AUC, average precision.
 
@@ -221,7 +232,9 @@ def evaluate(model: str, shards: tuple[str, ...], ranking: bool, as_json: bool) 
     from streamtron.scoring import evaluate as evaluate_shards
     from streamtron.summary import evaluation_lines
 
-    metrics = evaluate_shards(load_any(model), shards, ranking=ranking).to_dict()
+    loaded = load_any(model)
+    with _spread(**where) as spread:
+        metrics = evaluate_shards(loaded, shards, ranking=ranking, spread=spread).to_dict()
     _print(metrics, evaluation_lines, as_json)
 
 
@@ -288,6 +301,8 @@ def inspect(paths: tuple[str, ...], plan: bool, as_json: bool, **given: Any) -> 
 @click.option("--rows-per-shard", type=click.IntRange(min=1), default=1 << 17, show_default=True)
 @click.option("--overwrite", is_flag=True, help="Replace the shards of an earlier conversion.")
 @setting_options(*options.READING[:-2])
+@workers_memory_option
+@cluster_options
 @verbose_option
 def convert(
     shards: tuple[str, ...], destination: str, format_: str, rows_per_shard: int, overwrite: bool,
@@ -297,10 +312,11 @@ def convert(
     from streamtron.conversion import convert as convert_shards
 
     settings = settings_of(split(given)[0])
-    written = convert_shards(
-        shards, destination, to=format_, settings=settings,  # type: ignore[arg-type]
-        rows_per_shard=rows_per_shard, overwrite=overwrite,
-    )  # fmt: skip
+    with _workers(**given) as spread:
+        written = convert_shards(
+            shards, destination, to=format_, settings=settings,  # type: ignore[arg-type]
+            rows_per_shard=rows_per_shard, overwrite=overwrite, spread=spread,
+        )  # fmt: skip
     _say_written(written, destination)
 
 
@@ -315,10 +331,12 @@ def convert(
 @click.option("--format", "format_", type=click.Choice(["libsvm", "parquet"]), default="libsvm",
               show_default=True)  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the shards of an earlier corpus.")
+@workers_memory_option
+@cluster_options
 @verbose_option
 def generate(
     directory: str, rows: int, columns: int, seed: int, skip: int, shards: int, format_: str,
-    overwrite: bool,
+    overwrite: bool, **where: Any,
 ) -> None:  # fmt: skip
     """Write shards of a text-like corpus to DIRECTORY: Zipf columns, tf-idf, 3 % of labels flipped.
 
@@ -326,10 +344,11 @@ def generate(
     """
     from streamtron.shards.corpus import generate as generate_corpus
 
-    written = generate_corpus(
-        directory, rows=rows, columns=columns, seed=seed, shards=shards,
-        format=format_, first_row=skip, overwrite=overwrite,  # type: ignore[arg-type]
-    )  # fmt: skip
+    with _spread(**where) as spread:
+        written = generate_corpus(
+            directory, rows=rows, columns=columns, seed=seed, shards=shards, spread=spread,
+            format=format_, first_row=skip, overwrite=overwrite,  # type: ignore[arg-type]
+        )  # fmt: skip
     _say_written(written, directory)
 
 
@@ -351,7 +370,79 @@ def cache(path: str, clear: bool) -> None:
     click.echo(f"{directory}: {size} in {len(files):,} files")
 
 
+@streamtron.command(short_help="Run the jobs of a TOML file, each after those it needs.")
+@click.argument("file", metavar="JOBS.TOML", type=click.Path())
+@click.option("--again", is_flag=True, help="Run every job, also those that are done.")
+@workers_memory_option
+@cluster_options
+@verbose_option
+def batch(file: str, again: bool, **where: Any) -> int:
+    """Run fits, predictions, conversions, … that wait for each other, as JOBS.toml lists them.
+
+    JOBS.status.json says what became of each, JOBS.logs holds what they printed. Called again, it
+    runs only what is not done. The exit code is 0, or that of the first job that failed.
+    """
+    from streamtron.batch import load_batch
+    from streamtron.jobs import exit_code, on_workers, one_by_one, run_batch
+    from streamtron.summary import batch_verdict, fate_line
+
+    jobs = load_batch(file, _command_line)
+    with _workers(**where) as workers:
+        if workers is None:
+            runner = one_by_one
+        else:
+            runner = on_workers(workers, workers.memory_each, _with("memory"))
+        fates = run_batch(
+            jobs, runner, again=again, listen=lambda fate: click.echo(fate_line(asdict(fate)))
+        )
+    code = exit_code(fates)
+    click.echo(batch_verdict(file, [asdict(fate) for fate in fates]), err=code != 0)
+    return code
+
+
+def _command_line(name: str, given: Mapping[str, Any]) -> list[str]:
+    if name not in streamtron.commands:
+        raise SettingsError(f"there is no command {name}.")
+    return options.command_line(streamtron.commands[name], given)
+
+
+def _with(option: str) -> list[str]:
+    """The commands that have an option."""
+    return [
+        name
+        for name, command in streamtron.commands.items()
+        if any(parameter.name == option for parameter in command.params)
+    ]
+
+
 # --- what the commands share ---------------------------------------------------------------------
+
+
+@contextmanager
+def _workers(
+    *, workers: int | None, scheduler: str | None, dashboard: str | None, memory: int | None,
+    **_: Any,
+) -> Iterator[Workers | None]:  # fmt: skip
+    """The workers that ``cluster_options`` ask for; None if they ask for none."""
+    if workers is None and scheduler is None:
+        yield None
+        return
+    from streamtron.cluster import connect
+    from streamtron.config import Machine
+
+    with connect(
+        workers, scheduler, machine=Machine(memory), dashboard=dashboard, loud=_verbose()
+    ) as found:
+        yield found
+
+
+@contextmanager
+def _spread(**where: Any) -> Iterator[Spread]:
+    """The same, or this process."""
+    from streamtron.spread import in_turn
+
+    with _workers(**where) as found:
+        yield found or in_turn
 
 
 def _verbose() -> bool:

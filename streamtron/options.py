@@ -154,17 +154,24 @@ def _setting_option(name: str) -> Callable[[Command], Command]:
     flag = option_name(name)
     if kind is FLAG:
         flag = f"{flag}/--no-{flag[2:]}"
-    return _option(kind, flag, name, help=words)
+    return _option(kind, flag, name, help=words, cls=_Setting)
 
 
-def _option(kind: Kind, *names: str, help: str) -> Callable[[Command], Command]:
+class _Setting(click.Option):
+    """An option that is a setting."""
+
+
+def _option(
+    kind: Kind, *names: str, help: str, cls: type[click.Option] = click.Option
+) -> Callable[[Command], Command]:
     # a click type would swallow our sentence: it takes every ValueError for its own
     def read(_: click.Context, __: click.Parameter, value: Any) -> Any:
         return value if value is None or kind.read is None else kind.read(value)
 
     return click.option(
-        *names, type=kind.type, metavar=kind.metavar, default=None, callback=read, help=help
-    )
+        *names, cls=cls, type=kind.type, metavar=kind.metavar, default=None, callback=read,
+        help=help,
+    )  # fmt: skip
 
 
 def candidate_options(command: Command) -> Command:
@@ -217,6 +224,26 @@ def run_options(command: Command) -> Command:
     return command
 
 
+def cluster_options(command: Command) -> Command:
+    """``--workers``, ``--scheduler``, ``--dashboard``: where the work is done, which never changes
+    what is computed. The command gets them as ``workers``, ``scheduler`` and ``dashboard``."""
+    for option in (
+        click.option("--dashboard", metavar="HOST:PORT", help="Dask's dashboard [none]."),
+        click.option("--scheduler", metavar="ADDRESS_OR_FILE",
+                     help="Or let the workers of this running Dask scheduler do it."),
+        click.option("--workers", type=click.IntRange(min=1), metavar="N",
+                     help="Spread the work over N processes of Dask."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def workers_memory_option(command: Command) -> Command:
+    """``--memory`` where only workers are limited by it."""
+    words = "That --workers may take together [half of the machine's]."
+    return _option(SIZE, "--memory", help=words)(command)
+
+
 def verbose_option(command: Command) -> Command:
     """``-v``: one line a reading on stderr, and a traceback with an error."""
     return click.option(
@@ -266,3 +293,79 @@ def one_price(given: Mapping[str, Any]) -> dict[str, Any]:
         if name in given:
             changes |= aside[name]
     return changes | dict(given)
+
+
+# --- settings of a command that stand in a file --------------------------------------------------
+
+
+def command_line(command: click.Command, given: Mapping[str, Any]) -> list[str]:
+    """The words of a command line from names and values as TOML has them, checked as the command
+    itself would check them.
+
+    Raises
+    ------
+    SettingsError : an unknown name, a value of the wrong kind, something that must be given.
+
+    Examples
+    --------
+    >>> from streamtron.cli import streamtron
+    >>> command_line(streamtron.commands["fit"], {"shards": "a", "model": "m", "b": [5, 0.1]})
+    ['--b=5,0.1', '--model=m', '--', 'a']
+    """
+    known = {_name_of(parameter): parameter for parameter in command.params}
+    hidden = {"help", "verbose"}
+    if unknown := sorted(set(given) - (set(known) - hidden)):
+        raise SettingsError(
+            f"{command.name} has no {', '.join(unknown)}; it knows "
+            f"{', '.join(sorted(set(known) - hidden))}."
+        )
+    words = [
+        word
+        for name in sorted(given)
+        if isinstance(option := known[name], click.Option)
+        for word in _option_words(option, name, given[name])
+    ]
+    words.append("--")  # an argument may begin with a dash
+    for argument in command.params:
+        if isinstance(argument, click.Argument) and argument.name in given:
+            value = given[argument.name]
+            words += map(_text, value if isinstance(value, list) else [value])
+    _check(command, words)
+    return words
+
+
+def _name_of(parameter: click.Parameter) -> str:
+    if isinstance(parameter, click.Option):
+        return max(parameter.opts, key=len).lstrip("-").replace("-", "_")
+    return str(parameter.name)
+
+
+def _option_words(option: click.Option, name: str, value: Any) -> list[str]:
+    flag = max(option.opts, key=len)
+    if not option.is_flag:
+        several = value if option.multiple and isinstance(value, list) else [value]
+        return [f"{flag}={_text(one)}" for one in several]
+    if not isinstance(value, bool):
+        raise SettingsError(f"{name} is {value!r}: wanted true or false.")
+    return [flag] if value else option.secondary_opts[:1]
+
+
+def _text(value: Any) -> str:
+    """A TOML value as it is written on a command line."""
+    if isinstance(value, list):
+        return ",".join(map(_text, value))
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={_text(weight)}" for name, weight in value.items())
+    return str(value)
+
+
+def _check(command: click.Command, words: list[str]) -> None:
+    """Parse as the command would, and make the settings, but run nothing."""
+    try:
+        with click.Context(command, info_name=command.name) as context:
+            command.parse_args(context, list(words))
+            own = {option.name for option in command.params if isinstance(option, _Setting)}
+            given = {name: context.params[name] for name in own if name is not None}
+            settings_of(split(given)[0], context.params.get("config"))
+    except click.UsageError as error:
+        raise SettingsError(error.format_message()) from error

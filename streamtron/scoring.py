@@ -1,6 +1,7 @@
 """Scores of shards by a model that exists: decisions as they stream past, metrics of all of them.
 
-Rows come in the order of the shards, are read once and need no cache; memory is a few blocks.
+Rows come in the order of the shards, are read once and need no cache. Memory is a few blocks; where
+workers score the shards, the decisions of a few shards.
 """
 
 from __future__ import annotations
@@ -21,9 +22,13 @@ from streamtron.evaluation_many import ManyEvaluation, ManySpool
 from streamtron.fitting import as_paths, reading_of_model
 from streamtron.model import LinearModel
 from streamtron.sealed import write_atomically
-from streamtron.shards import open_shards
+from streamtron.shards import Reading, ShardFile, ShardSource, find_shards, no_rows, settled
 from streamtron.shards.predictions import parquet_parts
+from streamtron.spread import Arrays, Spread, in_turn, regrouped
 from streamtron.summary import label_text
+
+GROUP_ROWS = 4096
+"""Sums of row weights are made by so many rows, wherever shards and blocks end."""
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -47,7 +52,7 @@ class Predicted(NamedTuple):
     beyond: int
 
 
-def predict(model: LinearModel, shards: Paths) -> Iterator[Scores]:
+def predict(model: LinearModel, shards: Paths, *, spread: Spread = in_turn) -> Iterator[Scores]:
     """The model's classes and decisions, one per row, in the order of the shards.
 
     Labels in the shards may be missing, and are not looked at.
@@ -56,6 +61,7 @@ def predict(model: LinearModel, shards: Paths) -> Iterator[Scores]:
     ----------
     model : its reader's contract says how the shards are read.
     shards : files, directories or globs of libsvm text, Parquet or Arrow.
+    spread : where the shards are read and scored: here, or on workers.
 
     Raises
     ------
@@ -75,16 +81,28 @@ def predict(model: LinearModel, shards: Paths) -> Iterator[Scores]:
     # an unlabelled row need not have a weight either
     reading = reading_of_model(model, labels="optional", strangers="beyond")
     reading = replace(reading, weight_column=None)
-    with open_shards(as_paths(shards), reading, cache_dir=None, most_labels=None,
-                     allow_duplicate=True) as source:  # fmt: skip
+    files = find_shards(as_paths(shards))
+    rows = 0
+    for scores in spread(predict_shard, files, model, settled(files[0], reading)):
+        rows += len(scores.decisions)
+        yield scores
+    if not rows:
+        raise no_rows(files)
+
+
+def predict_shard(shard: ShardFile, model: LinearModel, reading: Reading) -> Iterator[Scores]:
+    """The scores of one shard, which may have no row."""
+    with ShardSource([shard], reading, cache_dir=None, most_labels=None,
+                     allow_duplicate=True, allow_empty=True) as source:  # fmt: skip
         for chunk in source.chunks():
             decisions, beyond = model.decision_rows(chunk.rows)
             yield Scores(model.labels(decisions), decisions, beyond)
 
 
 def write_predictions(
-    model: LinearModel, shards: Paths, output: str | os.PathLike[str] | BinaryIO
-) -> Predicted:
+    model: LinearModel, shards: Paths, output: str | os.PathLike[str] | BinaryIO,
+    *, spread: Spread = in_turn,
+) -> Predicted:  # fmt: skip
     """Write a line a row, or Parquet if the name says so.
 
     * **Two classes:** ``label<TAB>decision``; in Parquet columns ``label`` and ``decision``.
@@ -97,13 +115,14 @@ def write_predictions(
     ----------
     output : a path, written whole or not at all, Parquet if it ends with ``.parquet``; or an open
         binary file, which gets text.
+    spread : where the shards are read and scored: here, or on workers.
 
     Raises
     ------
     DataError, MachineError
     """
     tally = _Tally()
-    scores = tally.counted(predict(model, shards))
+    scores = tally.counted(predict(model, shards, spread=spread))
     if not isinstance(output, str | os.PathLike):
         output.writelines(map(_text, scores))
     elif os.fspath(output).endswith(".parquet"):
@@ -116,7 +135,12 @@ def write_predictions(
 
 
 def evaluate(
-    model: LinearModel, shards: Paths, *, limit_rows: int = LIMIT_ROWS, ranking: bool = True
+    model: LinearModel,
+    shards: Paths,
+    *,
+    limit_rows: int = LIMIT_ROWS,
+    ranking: bool = True,
+    spread: Spread = in_turn,
 ) -> Evaluation | ManyEvaluation:
     """How well the model's decisions meet the labels of the shards.
 
@@ -126,6 +150,7 @@ def evaluate(
     shards : files, directories or globs of libsvm text, Parquet or Arrow, every row labelled.
     limit_rows : decisions that are sorted in memory; beyond that, on disk.
     ranking : whether ROC AUC and average precision are wanted, which need every decision sorted.
+    spread : where the shards are read and scored: here, or on workers.
 
     Returns
     -------
@@ -137,7 +162,7 @@ def evaluate(
         many knows, and what reading refuses.
     MachineError
     """
-    return evaluate_many([model], shards, limit_rows=limit_rows, ranking=ranking)[0]
+    return evaluate_many([model], shards, limit_rows=limit_rows, ranking=ranking, spread=spread)[0]
 
 
 def evaluate_many(
@@ -146,6 +171,7 @@ def evaluate_many(
     *,
     limit_rows: int = LIMIT_ROWS,
     ranking: bool = True,
+    spread: Spread = in_turn,
 ) -> list[Evaluation | ManyEvaluation]:
     """The same of several models on one reading of the shards.
 
@@ -154,6 +180,7 @@ def evaluate_many(
     models : at least one, of the same classes and the same reader's contract, as models of one
         sweep are.
     limit_rows, ranking : of every model; see ``evaluate``.
+    spread : as in ``evaluate``.
 
     Raises
     ------
@@ -165,11 +192,14 @@ def evaluate_many(
             "models with different classes or reader's contracts: one reading cannot serve them "
             "all. Evaluate them one by one."
         )
-    reading = reading_of_model(first, strangers="beyond")
-    known = first.classes if first.kind == "two classes" else None
-    with open_shards(as_paths(shards), reading, cache_dir=None, classes=known, most_labels=None,
-                     allow_duplicate=True) as source:  # fmt: skip
-        return evaluate_source(models, source, limit_rows=limit_rows, ranking=ranking)
+    files = find_shards(as_paths(shards))
+    reading = settled(files[0], reading_of_model(first, strangers="beyond"))
+    found = _evaluations(
+        models, spread(judge_shard, files, tuple(models), reading), limit_rows, ranking
+    )
+    if not found[0].rows:
+        raise no_rows(files)
+    return found
 
 
 def evaluate_source(
@@ -181,70 +211,102 @@ def evaluate_source(
 ) -> list[Evaluation | ManyEvaluation]:
     """``evaluate_many`` on any source of chunks whose columns are numbered as the models'
     shards."""
+    return _evaluations(models, _judged(models, source), limit_rows, ranking)
+
+
+def judge_shard(
+    shard: ShardFile, models: Sequence[LinearModel], reading: Reading
+) -> Iterator[Judged]:
+    """What the models of one sweep say of one shard, which may have no row."""
+    known = models[0].classes if models[0].kind == "two classes" else None
+    with ShardSource([shard], reading, cache_dir=None, classes=known, most_labels=None,
+                     allow_duplicate=True, allow_empty=True) as source:  # fmt: skip
+        yield from _judged(models, source)
+
+
+class Judged(NamedTuple):
+    """The truth of some consecutive rows, and every model's decisions on them."""
+
+    rows: Arrays
+    """weights; of two classes the signs; of many the truth, bool of shape (rows, K), and which rows
+    have a label beside them, bool; then the decisions of each model"""
+    labels: tuple[Label, ...]
+    """all that the source has met"""
+
+
+def _judged(models: Sequence[LinearModel], source: ChunkSource) -> Iterator[Judged]:
+    """Chunk by chunk; the models have the same classes."""
+    first = models[0]
+    for chunk in source.chunks():
+        places = _codes_of_classes(first, source)
+        if first.kind == "two classes":
+            truth: Arrays = (2 * places[chunk.codes] - 1,)  # code 1 is the larger class
+        else:
+            truth = _truth(chunk, places, len(first.classes))
+        weights = np.ones(len(chunk)) if chunk.weights is None else chunk.weights
+        decisions = (model.decision_rows(chunk.rows).values for model in models)
+        yield Judged((weights, *truth, *decisions), tuple(source.labels))
+
+
+def _evaluations(
+    models: Sequence[LinearModel], judged: Iterator[Judged], limit_rows: int, ranking: bool
+) -> list[Evaluation | ManyEvaluation]:
+    labels: dict[Label, None] = {}
+
+    def rows() -> Iterator[Arrays]:
+        for part in judged:
+            labels.update(dict.fromkeys(part.labels))
+            yield part.rows
+
     with ExitStack() as stack:
-        judges = [
-            (_TwoClasses if model.kind == "two classes" else _ManyClasses)(
-                model, source, stack, limit_rows, ranking
-            )
-            for model in models
-        ]
-        for chunk in source.chunks():
-            for judge in judges:
-                judge.take(chunk)
-        return [judge.evaluation() for judge in judges]
+        judge = _TwoClasses if models[0].kind == "two classes" else _ManyClasses
+        judges = [judge(model, stack, limit_rows, ranking) for model in models]
+        for weights, *truth in regrouped(rows(), GROUP_ROWS):
+            truth, decisions = truth[: -len(models)], truth[-len(models) :]
+            for one, values in zip(judges, decisions, strict=True):
+                one.take(weights, truth, values)
+        return [one.evaluation(tuple(labels)) for one in judges]
 
 
 class _TwoClasses:
-    """What a model of two classes is worth, chunk by chunk."""
+    """What a model of two classes is worth, group by group of rows."""
 
     def __init__(
-        self,
-        model: LinearModel,
-        source: ChunkSource,
-        stack: ExitStack,
-        limit_rows: int,
-        ranking: bool,
+        self, model: LinearModel, stack: ExitStack, limit_rows: int, ranking: bool
     ) -> None:
-        self.model, self.source = model, source
         self.spool = stack.enter_context(ScoreSpool(limit_rows, ranking=ranking))
 
-    def take(self, chunk: Chunk) -> None:
-        codes = _codes_of_classes(self.model, self.source)[chunk.codes]
-        signs = 2 * codes - 1  # code 1 is the larger class
-        self.spool.add(signs, self.model.decision_rows(chunk.rows).values, chunk.weights)
+    def take(
+        self, weights: NDArray[Any], truth: Sequence[NDArray[Any]], decisions: NDArray[Any]
+    ) -> None:
+        self.spool.add(truth[0], decisions, weights)
 
-    def evaluation(self) -> Evaluation:
+    def evaluation(self, _: Sequence[Label]) -> Evaluation:
         return self.spool.evaluation()
 
 
 class _ManyClasses:
-    """What a model of many classes is worth, chunk by chunk."""
+    """What a model of many classes is worth, group by group of rows."""
 
     def __init__(
-        self,
-        model: LinearModel,
-        source: ChunkSource,
-        stack: ExitStack,
-        limit_rows: int,
-        ranking: bool,
+        self, model: LinearModel, stack: ExitStack, limit_rows: int, ranking: bool
     ) -> None:
-        self.model, self.source, self.known = model, source, False
+        self.model, self.known = model, False
         spool = ManySpool(model.classes, limit_rows=limit_rows, ranking=ranking)
         self.spool = stack.enter_context(spool)
 
-    def take(self, chunk: Chunk) -> None:
-        model = self.model
-        places = _codes_of_classes(model, self.source)
-        truth, others = _truth(chunk, places, len(model.classes))
-        decisions = model.decision_rows(chunk.rows).values
-        self.spool.add(truth, decisions, model.chosen(decisions), chunk.weights, others)
-        self.known = self.known or bool(truth.any())
+    def take(
+        self, weights: NDArray[Any], truth: Sequence[NDArray[Any]], decisions: NDArray[Any]
+    ) -> None:
+        classes, others = truth
+        self.spool.add(classes, decisions, self.model.chosen(decisions), weights, others)
+        self.known = self.known or bool(classes.any())
 
-    def evaluation(self) -> ManyEvaluation:
-        if not self.known and self.source.labels:
+    def evaluation(self, labels: Sequence[Label]) -> ManyEvaluation:
+        if not self.known and labels:
             raise DataError(
-                f"not one row has a class of the model: the labels are {_some(self.source.labels)},"
-                f" the classes {_some(self.model.classes)}. Give shards labelled as those it was "
+                f"not one row has a class of the model: the labels are {_some(labels)}, the "
+                f"classes {_some(self.model.classes)}. Give shards labelled as those it was "
                 "fitted on."
             )
         return self.spool.evaluation()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import math
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from types import ModuleType
 import pytest
 
 import streamtron
+from streamtron import cli
 from tests.sources import random_rows
 
 PIPELINES = Path(__file__).resolve().parents[1] / "pipelines"
@@ -60,6 +62,66 @@ def test_a_pipeline_uses_public_names_only(script: Path) -> None:
 def test_every_pipeline_is_named_in_the_readme() -> None:
     readme = (PIPELINES / "README.md").read_text()
     assert [path.name for path in PIPELINES.glob("*.py") if path.name not in readme] == []
+
+
+def _pipeline(script: str, *words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(PIPELINES / script), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_rcv1_in_two_stages_fits_and_tests_every_topic_and_goes_on_where_it_was(
+    tmp_path: Path,
+) -> None:
+    words = ("rcv1_two_stage.py", tmp_path / "rcv1", "--tiny")
+    first = _pipeline(*words)
+    assert first.returncode == 0, first.stderr
+    table = first.stdout.split("topic ")[1]
+    for topic in ("C11", "CCAT"):
+        report = json.loads((tmp_path / "rcv1" / "work" / f"{topic}.json").read_text())
+        assert [stage["epsilon"] for stage in report["stages"]] == [1, 0.1]
+        assert report["rows"] == 600
+        assert f"{1e3 * report['certificate']['upper_bound']:.5f}" in table
+    again = _pipeline(*words)
+    assert again.returncode == 0
+    assert "running" not in again.stdout
+    assert again.stdout.split("topic ")[1] == table
+
+
+def test_rcv1_refuses_a_file_that_has_changed_or_that_is_not_what_is_known(tmp_path: Path) -> None:
+    tiny = ("rcv1_two_stage.py", tmp_path, "--tiny", "--topics", "none")
+    first = _pipeline(*tiny)
+    assert first.returncode == 1
+    assert first.stderr == "rcv1_two_stage: no topic none; there are C11, CCAT, GCAT.\n"
+    vectors = tmp_path / "lyrl2004_vectors_test_pt0.dat"
+    vectors.write_text(vectors.read_text().replace("2286 ", "2286  1:0.5 ", 1))
+    changed = _pipeline(*tiny)
+    assert changed.returncode == 1
+    assert changed.stderr.startswith(f"rcv1_two_stage: {vectors}: its SHA-256 is ")
+    (tmp_path / "hashes.json").unlink()
+    (tmp_path / "work" / "topics.json").unlink()
+    real = _pipeline("rcv1_two_stage.py", tmp_path)
+    assert real.returncode == 1
+    assert "600 rows and 60 columns, where 199,328 and 47,236 are known" in real.stderr
+
+
+def test_a_file_that_cannot_be_fetched_is_named_with_where_to_put_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    done = _pipeline("rcv1_two_stage.py", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        f"rcv1_two_stage: {tmp_path}: there is neither lyrl2004_vectors_test_pt0.dat nor "
+    )
+    assert done.stderr.endswith("Put the file there.\n")
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.skipif("sweep" not in cli.streamtron.commands, reason="there is no command sweep yet")
+def test_a_sweep_ends_with_its_best_model_tested_and_proven(tmp_path: Path) -> None:
+    done = _pipeline("sweep.py", "--tiny", "--to", tmp_path, "--C", "0.1,1", "--rho", "1")
+    assert done.returncode == 0, done.stderr
+    assert "the best one: accuracy 0.9" in done.stdout
 
 
 def test_paper_tables_prints_both_tables_beside_the_papers_figures(small_file: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -275,3 +276,26 @@ def test_converting_text_to_text_changes_no_column_number(tmp_path: Path) -> Non
         convert(tmp_path / "rows", destination, to="libsvm")
         text = (destination / "part-00000.svm").read_text()
         assert text == (tmp_path / "rows").read_text()
+
+
+def test_how_rows_are_cut_into_shards_cannot_be_seen_in_metrics_or_in_parquet(
+    corpus: Path, tmp_path: Path
+) -> None:
+    weights = np.random.default_rng(1).random(ROWS)
+    lines = [line for path in sorted(corpus.iterdir()) for line in path.read_text().splitlines()]
+    rows = [
+        line.replace(" ", f":{weight!r} ", 1)
+        for line, weight in zip(lines, weights.tolist(), strict=True)
+    ]
+    model = _model(reading={"index_base": 1, "weights_in_label": True})
+    found, written = [], []
+    for name, borders in (("whole", [0, ROWS]), ("cut", [0, 100, 5000, 8999, ROWS])):
+        (tmp_path / name).mkdir()
+        for number, (start, stop) in enumerate(pairwise(borders)):
+            text = "\n".join(rows[start:stop]) + "\n"
+            (tmp_path / name / f"{number}.svm").write_text(text)
+        found.append(evaluate(model, tmp_path / name))
+        write_predictions(model, tmp_path / name, tmp_path / f"{name}.parquet")
+        written.append((tmp_path / f"{name}.parquet").read_bytes())
+    assert found[0] == found[1]
+    assert written[0] == written[1]

@@ -7,9 +7,13 @@ memory is one row group (or one longer row).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, groupby
+from operator import itemgetter
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -41,6 +45,10 @@ class Written(NamedTuple):
     rows: int
     nonzeros: int
     bytes: int
+
+    def plus(self, other: Written) -> Written:
+        """Both together."""
+        return Written(*map(sum, zip(self, other, strict=True)))
 
 
 class ShardStyle(NamedTuple):
@@ -118,24 +126,64 @@ def convert(
     >>> written
     Written(rows=1, nonzeros=2, bytes=14)
     """
-    if rows_per_shard < 1:
-        raise SettingsError(f"rows per shard {rows_per_shard}. A shard needs at least 1 row.")
+    check_rows_per_shard(rows_per_shard)
     rest = iter(pieces)
     held = _up_to_a_label(rest)
     if not held:
         raise DataError(f"{destination}: no rows to write. Give shards that have rows.")
-    label_type = _type_of(held[-1].classes[0]) if held[-1].classes else float
-    several = held[0].code_offsets is not None
-    style = ShardStyle(index_base, text_base, label_type, weights, several, names)
+    labels = labels_of(held)
+    style = ShardStyle(index_base, text_base, labels.type or float, weights, labels.several, names)
+    with new_shards(destination, ENDINGS[to], overwrite) as shard_path:
+        return write_shards(chain(held, rest), shard_path, to, style, rows_per_shard)
+
+
+def write_shards(
+    pieces: Iterable[Piece], path_of: Callable[[int], str], to: Format, style: ShardStyle,
+    rows_per_shard: int,
+) -> Written:  # fmt: skip
+    """Consecutive shards, cut every ``rows_per_shard`` rows; ``path_of`` their number, from 0.
+
+    A shard appears under its path whole: somebody else who writes the same one, a worker that was
+    given up for dead, is not in the way.
+
+    Raises
+    ------
+    DataError, MachineError : as ``convert``.
+    """
     write = write_parquet_shard if to == "parquet" else write_libsvm_shard
     total = Written(0, 0, 0)
-    with new_shards(destination, ENDINGS[to], overwrite) as shard_path:
-        for number, shard in groupby(
-            _numbered(chain(held, rest), rows_per_shard), key=lambda numbered: numbered[0]
-        ):
-            written = write(shard_path(number), (piece for _, piece in shard), style)
-            total = Written(*map(sum, zip(total, written, strict=True)))
+    for number, numbered in groupby(_numbered(pieces, rows_per_shard), key=itemgetter(0)):
+        path = path_of(number)
+        attempt = f"{path}.{secrets.token_hex(4)}"
+        try:
+            written = write(attempt, (piece for _, piece in numbered), style)
+            with disk_sentence(path):
+                os.replace(attempt, path)
+        finally:
+            Path(attempt).unlink(missing_ok=True)
+        total = total.plus(written)
     return total
+
+
+def check_rows_per_shard(rows: int) -> None:
+    """Refuse a number of rows that no shard can have, with a SettingsError."""
+    if rows < 1:
+        raise SettingsError(f"rows per shard {rows}. A shard needs at least 1 row.")
+
+
+class Labels(NamedTuple):
+    """What the labels of a conversion are; its first rows decide for all others."""
+
+    type: LabelType | None
+    """of the first label; None without one"""
+    several: bool
+    """whether a row may have any number of them"""
+
+
+def labels_of(pieces: Sequence[Piece]) -> Labels:
+    """What pieces that have rows say of the labels of all, the first that has any."""
+    first = next((piece.classes[0] for piece in pieces if piece.classes), None)
+    return Labels(None if first is None else _type_of(first), pieces[0].code_offsets is not None)
 
 
 def _up_to_a_label(pieces: Iterator[Piece]) -> list[Piece]:

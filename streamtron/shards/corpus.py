@@ -15,15 +15,23 @@ is made without those before it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from functools import lru_cache, partial, reduce
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.errors import SettingsError
-from streamtron.shards.convert import Format, Written, convert
+from streamtron.shards.convert import (
+    ENDINGS,
+    Format,
+    ShardStyle,
+    Written,
+    write_shards,
+)
+from streamtron.shards.new_shards import new_shards
 from streamtron.shards.piece import Piece, cut_piece
+from streamtron.spread import Spread, in_turn
 
 GROUP_ROWS = 4096
 ZIPF = 1.05
@@ -69,6 +77,7 @@ def generate(
     format: Format = "libsvm",
     first_row: int = 0,
     overwrite: bool = False,
+    spread: Spread = in_turn,
 ) -> Written:
     """Write rows ``first_row`` … ``first_row + rows - 1`` of a corpus as shards of equal size.
 
@@ -81,6 +90,8 @@ def generate(
     columns : at least 80; from about 2,000 on the mean length is 76.
     seed : at least 0.
     format : ``"libsvm"`` or ``"parquet"``.
+    overwrite : replace the shards of an earlier corpus.
+    spread : where the shards are made and written: here, or on workers that see the directory.
 
     Raises
     ------
@@ -96,15 +107,30 @@ def generate(
     """
     if rows < 1 or shards < 1:
         raise SettingsError(f"rows {rows}, shards {shards}. Both must be at least 1.")
-    return convert(
-        corpus_rows(rows, columns, seed, first_row),
-        directory,
-        to=format,
-        index_base=0,
-        text_base=1,
-        rows_per_shard=-(-rows // shards),
-        overwrite=overwrite,
-    )
+    corpus_rows(rows, columns, seed, first_row)  # refuses now what workers would refuse later
+    a_shard = -(-rows // shards)
+    end = first_row + rows
+    with new_shards(directory, ENDINGS[format], overwrite) as shard_path:
+        stretches = [
+            Stretch(shard_path(number), first, min(a_shard, end - first))
+            for number, first in enumerate(range(first_row, end, a_shard))
+        ]
+        return reduce(Written.plus, spread(write_stretch, stretches, columns, seed, format))
+
+
+class Stretch(NamedTuple):
+    """The rows of a corpus that make one shard."""
+
+    name: str
+    """the shard's path"""
+    first_row: int
+    rows: int
+
+
+def write_stretch(stretch: Stretch, columns: int, seed: int, format: Format) -> Iterator[Written]:
+    """Write one shard of a corpus."""
+    pieces = corpus_rows(stretch.rows, columns, seed, stretch.first_row)
+    yield write_shards(pieces, lambda _: stretch.name, format, ShardStyle(), stretch.rows)
 
 
 def corpus_rows(rows: int, columns: int, seed: int, first_row: int = 0) -> Iterator[Piece]:
@@ -149,6 +175,7 @@ def _random(seed: int, stream: Literal["model", "rows"], number: int) -> np.rand
     return np.random.Generator(np.random.Philox(key))
 
 
+@lru_cache(maxsize=1)
 def _model(columns: int, seed: int) -> _Model:
     part = np.arange(1, columns + 1, dtype=np.float64) ** -ZIPF
     part /= part.sum()

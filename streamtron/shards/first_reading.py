@@ -10,7 +10,7 @@ into its cache file first and is delivered from there, or, without a cache, it i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -51,6 +51,7 @@ class Plan(NamedTuple):
     most_labels: int | None
     most_columns: int
     allow_duplicate: bool
+    allow_empty: bool
     skip_bad: bool
     open_reader: Callable[[ShardFile, Reading], ShardReader]
 
@@ -288,11 +289,8 @@ class FirstReading:
                 f"{self._skipped[0].reason} It is the first of {len(self._skipped)} shard(s), none "
                 "of which can be read."
             )
-        if not self._cutter.blocks:
-            raise DataError(
-                f"{self._plan.shards[0].name}: no rows, in {len(self._plan.shards)} shard(s). "
-                "Name shards with rows in them."
-            )
+        if not self._cutter.blocks and not self._plan.allow_empty:
+            raise no_rows(self._plan.shards)
         picks = [
             [
                 Pick(self._cached[shard][0], number, self._cached[shard][1])
@@ -334,6 +332,13 @@ class FirstReading:
         if self._cache and rest and source_bytes:
             what = f"the cache of the {shown_bytes(rest)} still to be read needs about"
             self._cache.check_room(rest * cache_bytes / source_bytes, what)
+
+
+def no_rows(shards: Sequence[ShardFile]) -> DataError:
+    """What to raise where no shard has a row."""
+    return DataError(
+        f"{shards[0].name}: no rows, in {len(shards)} shard(s). Name shards with rows in them."
+    )
 
 
 def _fetched(shard: ShardFile) -> int:

@@ -46,15 +46,20 @@ def new_shards(destination: str, ending: str, overwrite: bool) -> Iterator[Calla
                 path.replace(final)
             _flush_directory(directory)
     finally:
-        for path in hidden:
+        for path in _left_behind(directory):
             path.unlink(missing_ok=True)
+
+
+def _left_behind(directory: Path) -> list[Path]:
+    """Hidden files of a conversion that is under way, or was killed."""
+    return [path for path in directory.iterdir() if re.match(r"\.part-.*\.partial", path.name)]
 
 
 def _old_shards(directory: Path, overwrite: bool) -> list[Path]:
     there = sorted(directory.iterdir())
     old = [path for path in there if re.fullmatch(r"part-\d+\.(svm|parquet)", path.name)]
     # What a killed conversion left behind is overwritten by number, or cleared away here.
-    left = [path for path in there if re.fullmatch(r"\.part-.*\.partial", path.name)]
+    left = _left_behind(directory)
     if foreign := [path.name for path in there if path not in old and path not in left]:
         raise SettingsError(
             f"{directory}: not empty, holds {foreign[0]!r}. Give a new or an empty directory."

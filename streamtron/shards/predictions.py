@@ -12,6 +12,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from streamtron.chunk import Label
+from streamtron.spread import regrouped
+
+GROUP_ROWS = 1 << 16
+"""Rows of a row group, however the predictions came."""
 
 
 def parquet_parts(
@@ -40,7 +44,7 @@ def parquet_parts(
     pipe = _Pipe()
     writer: pq.ParquetWriter | None = None
     kind = pa.array(classes).type
-    for labels, decisions in predictions:
+    for labels, decisions in regrouped(predictions, GROUP_ROWS):
         columns = _decisions(decisions)
         if multilabel:
             columns = {"labels": pa.array(labels.tolist(), pa.list_(kind)), **columns}

@@ -147,7 +147,7 @@ class ShardSource:
 
     Chunks come from a thread that reads ahead. What the source says of itself is always as of the
     last chunk delivered, so it does not depend on timing. Chunks may be kept; a consumer that does
-    not keep them reads with a handful of buffers.
+    not keep them reads with a handful of buffers. ``allow_empty``: no rows at all are no error.
     """
 
     def __init__(
@@ -160,6 +160,7 @@ class ShardSource:
         most_labels: int | None = 2,
         most_columns: int = MOST_COLUMNS,
         allow_duplicate: bool = False,
+        allow_empty: bool = False,
         threads: int | None = None,
         on_bad_shard: Literal["error", "skip"] = "error",
         open_reader: Callable[[ShardFile, Reading], ShardReader] | None = None,
@@ -172,6 +173,7 @@ class ShardSource:
             most_labels,
             most_columns,
             allow_duplicate,
+            allow_empty,
             on_bad_shard == "skip",
             open_reader or partial(_open_reader, threads=self._threads, scratch=cache_dir),
         )

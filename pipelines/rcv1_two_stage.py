@@ -1,0 +1,300 @@
+"""RCV1-v2, topic by topic: ε = 1, then ε = 0.1, and the margin proven for each.
+
+    python pipelines/rcv1_two_stage.py DIRECTORY [--topics C11,CCAT | all] [--workers N]
+    python pipelines/rcv1_two_stage.py DIRECTORY --tiny
+
+DIRECTORY holds the LYRL2004 files, or they are fetched into it: the vectors of test part 0, on
+which the models are trained as in the Margitron paper, those of the training part, which are held
+out, and the topics of every document. Rows become Parquet with a column of labels a topic, so all
+topics share one copy; a batch of one fit and one evaluation a topic is written beside it and run.
+What is known of the files is checked; what they were is recorded, and a later change refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+import subprocess
+import sys
+import urllib.request
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import streamtron
+
+SITE = "http://www.jmlr.org/papers/volume5/lewis04a"
+TRAIN = "lyrl2004_vectors_test_pt0.dat"
+HELD_OUT = "lyrl2004_vectors_train.dat"
+TOPICS = "rcv1-v2.topics.qrels"
+FOLDERS = {TRAIN: "a13-vector-files", HELD_OUT: "a13-vector-files", TOPICS: "a08-topic-qrels"}
+SHARD_ROWS = 1 << 15
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a set of files: rows to train on, columns, counted from 1."""
+
+    rows: int
+    columns: int
+
+
+LYRL2004 = Known(199_328, 47_236)
+TINY = Known(600, 60)
+
+
+class Refused(Exception):
+    """The files are not what they should be; the sentence says what to do."""
+
+
+# --- the files -----------------------------------------------------------------------------------
+
+
+def found(directory: Path, name: str) -> Path:
+    """A file, gzipped or not; fetched if it is not there.
+
+    Raises
+    ------
+    Refused : it is not there, and there is no network.
+    """
+    for path in (directory / name, directory / f"{name}.gz"):
+        if path.exists():
+            return path
+    url = f"{SITE}/{FOLDERS[name]}/{name}.gz"
+    path, partial = directory / f"{name}.gz", directory / f".{name}.gz.partial"
+    try:
+        print(f"fetching {url}")
+        urllib.request.urlretrieve(url, partial)
+    except OSError as error:
+        raise Refused(
+            f"{directory}: there is neither {name} nor {name}.gz, and {url} cannot be fetched "
+            f"({error}). Put the file there."
+        ) from error
+    return partial.rename(path)
+
+
+def check_hashes(files: Sequence[Path], record: Path) -> None:
+    """Refuse files that changed since they were first seen; record those that are new.
+
+    Raises
+    ------
+    Refused : a file has other bytes than the record says.
+    """
+    seen: dict[str, str] = json.loads(record.read_text()) if record.exists() else {}
+    for path in files:
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if seen.setdefault(path.name, digest) != digest:
+            raise Refused(
+                f"{path}: its SHA-256 is {digest}, and was {seen[path.name]} when it was first "
+                f"seen. Put the old file back, or remove {record} and what was made of it."
+            )
+    record.write_text(json.dumps(seen, indent=1, sort_keys=True) + "\n")
+
+
+def opened(path: Path) -> IO[str]:
+    """The text of a file, gzipped or not."""
+    return gzip.open(path, "rt") if path.suffix == ".gz" else open(path)
+
+
+def topics_of(path: Path) -> dict[int, list[str]]:
+    """The topics of every document, from lines ``C11 2286 1``."""
+    topics: dict[int, list[str]] = defaultdict(list)
+    with opened(path) as lines:
+        for line in lines:
+            topic, document, _ = line.split()
+            topics[int(document)].append(topic)
+    return topics
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+def tables(path: Path, topics: Mapping[int, list[str]], names: Sequence[str]) -> Iterator[pa.Table]:
+    """The vectors ``2286  864:0.0497 1523:0.0443 …`` as tables, columns counted from 0."""
+    with opened(path) as lines:
+        held: list[str] = []
+        for line in lines:
+            held.append(line)
+            if len(held) == SHARD_ROWS:
+                yield table(held, topics, names)
+                held = []
+        if held:
+            yield table(held, topics, names)
+
+
+def table(lines: Sequence[str], topics: Mapping[int, list[str]], names: Sequence[str]) -> pa.Table:
+    """Some rows: lists of columns and values, and whether each of the topics is theirs."""
+    documents, rows = zip(*(line.split(maxsplit=1) for line in lines), strict=True)
+    words = [row.split() for row in rows]
+    pairs = np.array([word.split(":") for row in words for word in row])
+    offsets = pa.array(np.cumsum([0, *map(len, words)]), pa.int32())
+    columns = pairs[:, 0].astype(np.int64) - 1
+    mine = [set(topics[int(document)]) for document in documents]
+    return pa.table(
+        {
+            "indices": pa.ListArray.from_arrays(offsets, columns.astype(np.uint32)),
+            "values": pa.ListArray.from_arrays(offsets, pairs[:, 1].astype(np.float32)),
+            **{name: [name in some for some in mine] for name in names},
+        }
+    )
+
+
+def write_rows(
+    source: Path, directory: Path, topics: Mapping[int, list[str]], names: Sequence[str]
+) -> Known:
+    """Parquet shards of a vector file; how many rows and columns it has."""
+    directory.mkdir()
+    rows = columns = 0
+    for number, part in enumerate(tables(source, topics, names)):
+        path = directory / f"part-{number:05d}.parquet"
+        pq.write_table(part, path, compression="zstd", write_page_checksum=True)
+        rows += len(part)
+        columns = max(columns, 1 + max(part["indices"].combine_chunks().values.to_numpy()))
+    return Known(rows, int(columns))
+
+
+def prepare(files: Mapping[str, Path], work: Path, known: Known) -> list[str]:
+    """Make the shards, if an earlier run has not; the topics there are.
+
+    Raises
+    ------
+    Refused : the rows are not those that are known.
+    """
+    finished = work / "topics.json"
+    if finished.exists():
+        names: list[str] = json.loads(finished.read_text())
+        return names
+    topics = topics_of(files[TOPICS])
+    names = sorted({name for some in topics.values() for name in some})
+    for target, source in (("train", files[TRAIN]), ("held-out", files[HELD_OUT])):
+        for left in (work / target).glob("*") if (work / target).exists() else ():
+            left.unlink()
+        if (work / target).exists():
+            (work / target).rmdir()
+        counted = write_rows(source, work / target, topics, names)
+        print(f"{source.name}: {counted.rows:,} rows, {counted.columns:,} columns")
+        if target == "train" and counted != known:
+            raise Refused(
+                f"{source}: {counted.rows:,} rows and {counted.columns:,} columns, where "
+                f"{known.rows:,} and {known.columns:,} are known. Fetch it again."
+            )
+    finished.write_text(json.dumps(names) + "\n")
+    return names
+
+
+# --- the batch -----------------------------------------------------------------------------------
+
+
+def jobs(names: Sequence[str], settings: Mapping[str, Any]) -> str:
+    """The batch: for every topic a fit and an evaluation of it."""
+    lines = []
+    for name in names:
+        lines += [
+            "[[job]]", f'name = "fit-{name}"', 'command = "fit"', 'shards = ["train"]',
+            f'model = "{name}.model"', f'report = "{name}.json"', f'label = "{name}"',
+            "accept_uncertified = true",
+            *(f"{key} = {json.dumps(value)}" for key, value in settings.items()), "",
+            "[[job]]", f'name = "test-{name}"', 'command = "evaluate"', f'after = "fit-{name}"',
+            f'model = "{name}.model"', 'shards = ["held-out"]', "json = true", "",
+        ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def show(work: Path, names: Sequence[str]) -> None:
+    """What is proven of every topic that has been fitted."""
+    print(f"\n{'topic':8} {'10³ γ ≥':>9} {'10³ γ ≤':>9} {'gap':>8} {'epochs':>7} {'F1':>6}")
+    for name in names:
+        if not (work / f"{name}.json").exists():
+            print(f"{name:8} not fitted, see {work / 'topics.logs'}")
+            continue
+        report = json.loads((work / f"{name}.json").read_text())
+        proven = report["certificate"]
+        test = work / "topics.logs" / f"test-{name}.out"
+        f1 = json.loads(test.read_text())["f1"] if test.exists() and test.stat().st_size else None
+        print(
+            f"{name:8} {1e3 * proven['primal_margin']:9.5f} {1e3 * proven['upper_bound']:9.5f} "
+            f"{proven['relative_duality_gap']:8.2%} {report['full_epochs']:7} "
+            f"{'-' if f1 is None else format(f1, '6.4f'):>6}"
+        )
+
+
+# --- small ---------------------------------------------------------------------------------------
+
+
+def write_tiny(directory: Path) -> None:
+    """Files of the same form: 600 and 200 random rows of 60 columns, three topics."""
+    random = np.random.default_rng(0)
+    truth = random.normal(size=(3, TINY.columns))
+    document, lines = 2286, []
+    for name, rows in ((TRAIN, TINY.rows), (HELD_OUT, 200)):
+        with open(directory / name, "w") as file:
+            for _ in range(rows):
+                columns = np.sort(random.choice(TINY.columns, 12, replace=False))
+                values = random.random(12)
+                values /= np.linalg.norm(values)
+                pairs = zip(columns + 1, values, strict=True)
+                file.write(f"{document}  {' '.join(f'{j}:{value:.6f}' for j, value in pairs)}\n")
+                scores = truth[:, columns] @ values
+                some = [n for n in range(3) if scores[n] > 0] or [int(scores.argmax())]
+                lines += [f"{('C11', 'CCAT', 'GCAT')[n]} {document} 1\n" for n in some]
+                document += 1
+    (directory / TOPICS).write_text("".join(lines))
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Everything; the batch's exit code."""
+    directory = Path(chosen.directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    if chosen.tiny and not (directory / TOPICS).exists():
+        write_tiny(directory)
+    files = {name: found(directory, name) for name in FOLDERS}
+    check_hashes(list(files.values()), directory / "hashes.json")
+    work = directory / "work"
+    work.mkdir(exist_ok=True)
+    there = prepare(files, work, TINY if chosen.tiny else LYRL2004)
+    names = there if chosen.topics == "all" else chosen.topics.split(",")
+    if unknown := sorted(set(names) - set(there)):
+        raise Refused(f"no topic {', '.join(unknown)}; there are {', '.join(there)}.")
+    settings = {"stage": chosen.stage, "delta": 0.1, "rho": 0.1, "tol": chosen.tol}
+    streamtron.Settings(**settings)
+    (work / "topics.toml").write_text(jobs(names, settings))
+    command = [sys.executable, "-m", "streamtron.cli", "batch", str(work / "topics.toml")]
+    if chosen.workers:
+        command += ["--workers", str(chosen.workers)]
+    if chosen.scheduler:
+        command += ["--scheduler", chosen.scheduler]
+    code = subprocess.run(command, check=False).returncode
+    show(work, names)
+    return code
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Fit the topics asked for, and say what was proven."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("directory", help="where the files are, and what is made of them goes")
+    parser.add_argument("--topics", default="C11,CCAT", help="between commas, or all")
+    parser.add_argument("--stage", default="1,0.1", help="as fit's --stage")
+    parser.add_argument("--tol", type=float, default=0.01, help="relative duality gap")
+    parser.add_argument("--workers", type=int, help="topics side by side, in so many processes")
+    parser.add_argument("--scheduler", help="or on the workers of this Dask scheduler")
+    parser.add_argument("--tiny", action="store_true", help="on small generated files")
+    try:
+        raise SystemExit(run(parser.parse_args(arguments)))
+    except (Refused, streamtron.errors.StreamtronError) as error:
+        raise SystemExit(f"rcv1_two_stage: {error}") from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,384 @@
+"""The jobs of a batch, run: here one after the other, or as tasks of Dask; and what became of them.
+
+Every job is a process of its own, so its memory is given back and no job can hurt another. It ends
+when whoever started it is gone, so a batch that was killed leaves nobody who still writes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple, Protocol
+
+from streamtron.batch import Batch, Job
+from streamtron.cluster import Workers, still_wanted
+from streamtron.errors import DataError, MachineError
+from streamtron.sealed import reading_from, write_atomically
+
+State = Literal["waiting", "running", "done", "failed", "skipped", "stopped"]
+
+GRACE = 5.0
+"""Seconds that a job has to end after it was told to."""
+POLL = 0.5
+"""Seconds between two looks whether a job on a worker is still wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of a job.
+
+    Parameters
+    ----------
+    name, command, digest : the job's.
+    state : ``"waiting"``, ``"running"``, ``"done"``, ``"failed"``, ``"skipped"`` (one that it comes
+        after has failed) or ``"stopped"``.
+    exit_code : the process's, negative for a signal; None where none has ended.
+    sentence : the last line that it said on stderr.
+    started, finished : UTC, ISO 8601.
+    """
+
+    name: str
+    command: str
+    digest: str
+    state: State = "waiting"
+    exit_code: int | None = None
+    sentence: str = ""
+    started: str | None = None
+    finished: str | None = None
+
+
+class Ended(NamedTuple):
+    """How a job's process ended."""
+
+    exit_code: int
+    sentence: str
+    started: str
+    finished: str
+    well: bool
+    """whether the jobs behind it may run"""
+
+
+class Order(NamedTuple):
+    """What it takes to start a job, anywhere that sees its directory."""
+
+    name: str
+    words: tuple[str, ...]
+    directory: str
+    logs: str
+    accepted: tuple[int, ...] = (0,)
+
+    def limited_to(self, memory: int, commands: Container[str]) -> Order:
+        """The same with so much memory, where the command is one of these and does not say."""
+        if self.words[0] not in commands:
+            return self
+        return self._replace(words=(self.words[0], f"--memory={memory}", *self.words[1:]))
+
+
+class Runner(Protocol):
+    """Runs orders, each when those before it have ended well; tells what happens."""
+
+    def __call__(
+        self, jobs: Sequence[Job], orders: Sequence[Order], tell: Callable[[str, Any], None]
+    ) -> None:
+        """``tell(name, "running")`` where that is known, ``tell(name, Ended)`` or an exception."""
+        ...
+
+
+def paths_of(batch: Batch) -> tuple[str, str]:
+    """(status file, directory of the jobs' stdout and stderr).
+
+    Examples
+    --------
+    >>> paths_of(Batch("/data/night.toml", ()))
+    ('/data/night.status.json', '/data/night.logs')
+    """
+    stem = batch.path.removesuffix(".toml")
+    return f"{stem}.status.json", f"{stem}.logs"
+
+
+def run_batch(
+    batch: Batch, runner: Runner, *, again: bool = False, listen: Callable[[Fate], None]
+) -> list[Fate]:
+    """Run the jobs that are not done yet; what became of all of them.
+
+    A job is done if the status file says so of the same settings, its outputs are there, and all
+    jobs that it comes after are done. The status file is rewritten, whole, at every change.
+
+    Parameters
+    ----------
+    runner : ``one_by_one``, or ``on_workers(…)``.
+    again : run every job, whatever the status file says.
+    listen : is told every job's fate as it changes.
+
+    Raises
+    ------
+    DataError : the status file is not one.
+    MachineError : another process runs this batch; what cannot be written.
+    """
+    status, logs = paths_of(batch)
+    with _alone(logs, batch.path):
+        board = _Board(status, listen)
+        known = {} if again else _known(status)
+        done = _done(batch.jobs, known)
+        wanted = [job for job in batch.jobs if job.name not in done]
+        board.set(known[job.name] if job.name in done else _fresh(job) for job in batch.jobs)
+        orders = [Order(job.name, job.words, batch.directory, logs, job.accepted) for job in wanted]
+        try:
+            runner(wanted, orders, board.tell)
+        except BaseException:
+            board.stop()
+            raise
+        return board.fates
+
+
+def exit_code(fates: Iterable[Fate]) -> int:
+    """0 if all jobs are done, else the exit code of the first that failed, 5 if a signal ended it.
+
+    Examples
+    --------
+    >>> exit_code([Fate("a", "fit", ""), Fate("b", "fit", "", "failed", 3)])
+    3
+    """
+    failed = [fate.exit_code or 0 for fate in fates if fate.state == "failed"]
+    return next((code if code > 0 else MachineError.exit_code for code in failed), 0)
+
+
+def _done(jobs: Iterable[Job], known: dict[str, Fate]) -> set[str]:
+    done: set[str] = set()
+    for job in jobs:
+        fate = known.get(job.name)
+        if (
+            fate is not None
+            and (fate.state, fate.digest) == ("done", job.digest)
+            and all(map(os.path.exists, job.outputs))
+            and done.issuperset(job.after)
+        ):
+            done.add(job.name)
+    return done
+
+
+def _fresh(job: Job) -> Fate:
+    return Fate(job.name, job.words[0], job.digest)
+
+
+def _known(status: str) -> dict[str, Fate]:
+    """What an earlier run has left in the status file."""
+    if not os.path.exists(status):
+        return {}
+    try:
+        with reading_from(status):
+            fates = json.loads(Path(status).read_text(encoding="utf-8"))["jobs"]
+        return {fate["name"]: Fate(**fate) for fate in fates}
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{status}: not a batch's status ({error}). Remove it, and every job runs anew."
+        ) from error
+
+
+class _Board:
+    """The fates, and the status file that always shows them."""
+
+    def __init__(self, path: str, listen: Callable[[Fate], None]) -> None:
+        self._path, self._listen = path, listen
+        self._fates: dict[str, Fate] = {}
+        self._after: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def fates(self) -> list[Fate]:
+        return list(self._fates.values())
+
+    def set(self, fates: Iterable[Fate]) -> None:
+        self._fates = {fate.name: fate for fate in fates}
+        self._save()
+
+    def tell(self, name: str, what: Any) -> None:
+        """A job runs, has ended, was skipped, or could not be run: an exception."""
+        fate = self._fates[name]
+        if isinstance(what, Ended):
+            known = what._asdict()
+            state: State = "done" if known.pop("well") else "failed"
+            fate = replace(fate, state=state, **known)
+        elif isinstance(what, MachineError):
+            fate = replace(
+                fate, state="failed", exit_code=what.exit_code, sentence=str(what), finished=_now()
+            )
+        else:
+            started = _now() if what == "running" else None
+            fate = replace(fate, state=what, started=started)
+        self._fates[name] = fate
+        self._save()
+        self._listen(fate)
+
+    def stop(self) -> None:
+        """What runs is stopped."""
+        for name, fate in self._fates.items():
+            if fate.state == "running":
+                self._fates[name] = replace(fate, state="stopped", finished=_now())
+        self._save()
+
+    def _save(self) -> None:
+        content = {"jobs": [asdict(fate) for fate in self.fates]}
+        write_atomically(self._path, [(json.dumps(content, indent=1) + "\n").encode()])
+
+
+@contextmanager
+def _alone(logs: str, path: str) -> Iterator[None]:
+    """One process at a time runs a batch; the directory of its logs is the lock."""
+    try:
+        os.makedirs(logs, exist_ok=True)
+        descriptor = os.open(logs, os.O_RDONLY)
+    except OSError as error:
+        raise MachineError(
+            f"{logs}: cannot be made ({error.strerror}). Make room for it."
+        ) from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise MachineError(f"{path}: this batch is running already. Wait for it.") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+# --- who runs them -------------------------------------------------------------------------------
+
+
+def one_by_one(
+    jobs: Sequence[Job], orders: Sequence[Order], tell: Callable[[str, Any], None]
+) -> None:
+    """The Runner of this process."""
+    missed: set[str] = set()
+    for job, order in zip(jobs, orders, strict=True):
+        if not missed.isdisjoint(job.after):
+            missed.add(job.name)
+            tell(job.name, "skipped")
+            continue
+        tell(job.name, "running")
+        ended = execute(order)
+        if not ended.well:
+            missed.add(job.name)
+        tell(job.name, ended)
+
+
+def on_workers(workers: Workers, memory: int | None = None, limited: Container[str] = ()) -> Runner:
+    """The Runner that makes every job a task of Dask; jobs that wait for nothing run side by side.
+
+    Parameters
+    ----------
+    memory : bytes that a job of a ``limited`` command may take unless it says so itself.
+    limited : the commands that have ``--memory``.
+    """
+
+    def run(jobs: Sequence[Job], orders: Sequence[Order], tell: Callable[[str, Any], None]) -> None:
+        place = {job.name: number for number, job in enumerate(jobs)}
+        after = [[place[name] for name in job.after if name in place] for job in jobs]
+        if memory is not None:
+            orders = [order.limited_to(memory, limited) for order in orders]
+        missed: set[int] = set()
+        for number, result in workers.graph(
+            _execute_after, orders, [job.name for job in jobs], after
+        ):
+            if not isinstance(result, Ended) or not result.well:
+                missed.add(number)
+            skipped = result is None or not missed.isdisjoint(after[number])
+            tell(jobs[number].name, "skipped" if skipped else result)
+
+    return run
+
+
+def _execute_after(order: Order, *before: Ended | None) -> Ended | None:
+    """None where a job before has not ended well."""
+    if not all(ended is not None and ended.well for ended in before):
+        return None
+    return execute(order, still_wanted())
+
+
+def execute(order: Order, wanted: Callable[[], bool] = lambda: True) -> Ended:
+    """Run one job to its end, or until it is no longer ``wanted``; stdout and stderr go to
+    ``NAME.out`` and ``NAME.err`` among the logs.
+
+    Raises
+    ------
+    MachineError : the process cannot be started.
+    """
+    started = _now()
+    said = os.path.join(order.logs, f"{order.name}.err")
+    try:
+        with (
+            open(os.path.join(order.logs, f"{order.name}.out"), "wb") as out,
+            open(said, "wb") as errors,
+            _child(order, out, errors) as process,
+        ):
+            code = _wait(process, wanted)
+        last = Path(said).read_bytes().decode(errors="replace").strip().splitlines()[-1:]
+    except OSError as error:
+        raise MachineError(f"job {order.name!r} cannot be run: {error}.") from error
+    said_last = "".join(last) if code else ""
+    return Ended(code, said_last, started, _now(), code in order.accepted)
+
+
+def _wait(process: subprocess.Popen[bytes], wanted: Callable[[], bool]) -> int:
+    while True:
+        try:
+            return process.wait(POLL)
+        except subprocess.TimeoutExpired:
+            if not wanted():
+                _end(process)
+
+
+@contextmanager
+def _child(order: Order, out: IO[bytes], errors: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    words = [sys.executable, "-c", _CHILD, *order.words]
+    process = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=out, stderr=errors, cwd=order.directory
+    )
+    try:
+        yield process
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Close the pipe that keeps a job alive, and see it go."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(GRACE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+_CHILD = """
+import sys
+from streamtron.jobs import follow_parent
+follow_parent()
+from streamtron.cli import main
+main(sys.argv[1:])
+"""
+
+
+def follow_parent() -> None:
+    """End this process as by SIGTERM when the pipe on its stdin closes, which it also does when
+    the parent dies."""
+    threading.Thread(target=_await_parents_end, daemon=True).start()
+
+
+def _await_parents_end() -> None:
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
