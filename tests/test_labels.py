@@ -49,6 +49,8 @@ def labels_of(codes: Any, offsets: Any, classes: Sequence[Label]) -> list[list[L
     """The labels of every row, in the order written."""
     if offsets is None:
         return [[classes[code]] if code >= 0 else [] for code in codes]
+    assert offsets[-1] == len(codes)
+    assert min(codes, default=0) >= 0
     return [[classes[code] for code in codes[a:b]] for a, b in itertools.pairwise(offsets)]
 
 
@@ -478,12 +480,13 @@ def test_a_chunk_holds_the_very_labels_of_its_rows(tmp_path: Path) -> None:
     rows: list[Row] = [([["a", "b", "c"][j] for j in range(k % 4)], {k: 1.5}) for k in range(12)]
     (tmp_path / "0.svm").write_text(as_text(rows[:7]))
     (tmp_path / "1.svm").write_text(as_text(rows[7:]))
+    cache = str(tmp_path / "_cache")
     with (
         small_blocks(),
-        open_shards([str(tmp_path)], SEVERAL, cache_dir=None, most_labels=None) as source,
+        open_shards([str(tmp_path)], SEVERAL, cache_dir=cache, most_labels=None) as source,
     ):
-        chunks = list(source.chunks())
-    assert [len(chunk) for chunk in chunks] == [5, 5, 2]
+        chunks = [*source.chunks(), *source.chunks([[2], [0]])]
+    assert [len(chunk) for chunk in chunks] == [5, 5, 2, 2, 5]
     for chunk in chunks:
         found = labels_of(chunk.codes, chunk.code_offsets, source.labels)
         assert found == [own for own, _ in rows[slice(*chunk.ranges[0])]]
