@@ -6,8 +6,10 @@ import io
 import itertools
 import json
 import lzma
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -25,7 +27,7 @@ from streamtron import cli
 from streamtron.chunk import Chunk, Label, make_rows
 from streamtron.config import Settings
 from streamtron.conversion import convert
-from streamtron.errors import DataError, SettingsError
+from streamtron.errors import DataError, MachineError, SettingsError
 from streamtron.fitting import reading_of
 from streamtron.shards import MemorySource, Piece, Reading, cache_files, open_shards
 from streamtron.shards.arrow import ArrowReader
@@ -49,6 +51,8 @@ def labels_of(codes: Any, offsets: Any, classes: Sequence[Label]) -> list[list[L
     """The labels of every row, in the order written."""
     if offsets is None:
         return [[classes[code]] if code >= 0 else [] for code in codes]
+    assert offsets[-1] == len(codes)
+    assert min(codes, default=0) >= 0
     return [[classes[code] for code in codes[a:b]] for a, b in itertools.pairwise(offsets)]
 
 
@@ -478,12 +482,13 @@ def test_a_chunk_holds_the_very_labels_of_its_rows(tmp_path: Path) -> None:
     rows: list[Row] = [([["a", "b", "c"][j] for j in range(k % 4)], {k: 1.5}) for k in range(12)]
     (tmp_path / "0.svm").write_text(as_text(rows[:7]))
     (tmp_path / "1.svm").write_text(as_text(rows[7:]))
+    cache = str(tmp_path / "_cache")
     with (
         small_blocks(),
-        open_shards([str(tmp_path)], SEVERAL, cache_dir=None, most_labels=None) as source,
+        open_shards([str(tmp_path)], SEVERAL, cache_dir=cache, most_labels=None) as source,
     ):
-        chunks = list(source.chunks())
-    assert [len(chunk) for chunk in chunks] == [5, 5, 2]
+        chunks = [*source.chunks(), *source.chunks([[2], [0]])]
+    assert [len(chunk) for chunk in chunks] == [5, 5, 2, 2, 5]
     for chunk in chunks:
         found = labels_of(chunk.codes, chunk.code_offsets, source.labels)
         assert found == [own for own, _ in rows[slice(*chunk.ranges[0])]]
@@ -560,6 +565,26 @@ def test_a_cache_file_takes_four_bytes_a_row_and_four_a_label_more(tmp_path: Pat
         assert contents is not None
         sizes[reading.multilabel] = contents.bytes
     assert sizes == {False: 3 * 8 + 3 * 4, True: 3 * 8 + 5 * 4 + 3 * 4}
+
+
+def test_a_disk_without_room_for_the_labels_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = b"1,2,3,4 1:1\n" * 1000
+    (tmp_path / "a.svm").write_bytes(text)
+    needed = 1000 * (4 + 4 + 4 * 4 + 4)  # lengths, counts, four codes, one column; values are 1
+    cache = tmp_path / "_cache"
+    for free in (needed - 1, needed):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        with open_shards(
+            [str(tmp_path)], SEVERAL, cache_dir=str(cache), most_labels=None
+        ) as source:
+            if free < needed:
+                with pytest.raises(MachineError, match=r"still to be read needs about 0\.0 MB"):
+                    list(source.chunks())
+                assert cache_files(str(cache)) == []
+            else:
+                assert len(list(source.chunks())) == 1
 
 
 def test_every_flipped_bit_of_the_labels_in_a_cache_is_noticed(
@@ -762,14 +787,14 @@ def test_weights_beside_several_labels_are_converted_to_parquet_and_not_to_text(
 
 
 def test_the_type_of_labels_is_told_by_the_first_row_that_has_one(tmp_path: Path) -> None:
-    text = " 1:1\n" * 40_000 + "news 2:1\n"
+    text = " 1:1\n" * 250_000 + "news 2:1\n"  # more than one piece
     (tmp_path / "a.svm").write_text(text)
     written = convert(
         tmp_path / "a.svm", tmp_path / "p", to="parquet", settings=Settings(multilabel=True)
     )
-    assert written.rows == 40_001
+    assert written.rows == 250_001
     labels = pq.read_table(tmp_path / "p")["label"].to_pylist()
-    assert labels == [[]] * 40_000 + [["news"]]
+    assert labels == [[]] * 250_000 + [["news"]]
 
 
 def run(*arguments: Any) -> Any:
@@ -777,12 +802,13 @@ def run(*arguments: Any) -> Any:
 
 
 def test_inspect_counts_the_rows_of_every_label_and_those_without(tmp_path: Path) -> None:
-    (tmp_path / "a.svm").write_text("".join(f"t{k},all 1:1\n" for k in range(30)) + " 2:1\n")
-    result = run("inspect", tmp_path / "a.svm", "--multilabel", "--json")
+    (tmp_path / "a.svm").write_text("".join(f"t{k},all 1:1\n" for k in range(30)) + "t0\n 2:1\n")
+    with small_blocks():
+        result = run("inspect", tmp_path / "a.svm", "--multilabel", "--json")
+        shown = run("inspect", tmp_path / "a.svm", "--multilabel").stdout
     facts = json.loads(result.stdout)
-    assert facts["labels"] == {"all": 30, **{f"t{k}": 1 for k in range(30)}}
+    assert facts["labels"] == {"t0": 2, "all": 30, **{f"t{k}": 1 for k in range(1, 30)}}
     assert facts["unlabelled_rows"] == 1
-    shown = run("inspect", tmp_path / "a.svm", "--multilabel").stdout
     assert shown.index("label all") < shown.index("label t0") < shown.index("… and 11 more")
 
 

@@ -301,7 +301,7 @@ class ShardLabels:
             first = np.full(len(lookup), len(mine))
             first[mine[::-1]] = np.arange(len(mine))[::-1]  # of the same code the last one stays
             unmet = np.flatnonzero((lookup == _UNMET) & (first < len(mine)))
-            for code in unmet[np.argsort(first[unmet])].tolist():
+            for code in unmet.tolist():  # in order of appearance, as the piece's classes are
                 place = piece.place(start + row_of_code(offsets, int(first[code])))
                 source_code = self._source.code(piece.classes[code], place)
                 lookup[code] = self._to_shard.setdefault(source_code, len(self._to_shard))
