@@ -154,9 +154,11 @@ def test_shards_converted_by_workers_are_those_of_one_process(
 def test_workers_find_the_first_column_that_one_process_finds(
     workers: Workers, tmp_path: Path, name: str, base: int
 ) -> None:
-    """The only column 0 is in the last shard."""
+    """The only column 0 is in the last shard, and not in the last piece that its reader gives."""
     for number, column in enumerate([5, 3, base]):
-        (tmp_path / f"{number}.svm").write_text(f"1 {column}:1\n-1 7:{number + 1}\n")
+        (tmp_path / f"{number}.svm").write_text(
+            f"1 {column}:1\n" + f"-1 7:{number + 1}\n" * 200_000
+        )
     convert(tmp_path / "*.svm", tmp_path / "one", to="parquet")
     convert(tmp_path / "*.svm", tmp_path / "many", to="parquet", spread=workers)
     convert(tmp_path / "*.svm", tmp_path / "told", to="parquet", settings=Settings(index_base=base))
