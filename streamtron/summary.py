@@ -73,20 +73,29 @@ def fit_summary(report: Mapping[str, Any], model: str, cache: str, cache_bytes: 
         ]
     )
     yield ""
+    yield from _of_many(report) if "learners" in report else _of_two(report)
+    yield from place_lines(model, cache, cache_bytes)
+
+
+def _of_two(report: Mapping[str, Any]) -> Lines:
     yield from _stages(report["stages"])
-    if report["clipped"]:
-        yield f"counts reached 2³¹ − 1: {report['clipped']:,} steps were cut there"
+    yield from _clipped(report["clipped"])
     yield ""
     yield from certificate_lines(report["certificate"])
     yield _verdict(report)
-    yield from place_lines(model, cache, cache_bytes)
+
+
+def _clipped(steps: int) -> Lines:
+    if steps:
+        yield f"counts reached 2³¹ − 1: {steps:,} steps were cut there"
 
 
 def place_lines(model: str, cache: str, cache_bytes: int) -> Lines:
     """Where the model is, and the cache with its size."""
     yield ""
     yield f"{'model':<18} {model}"
-    yield f"{'cache':<18} {cache}  ({format_size(cache_bytes)})"
+    where = f"{cache}  ({format_size(cache_bytes)})" if cache_bytes else "none"
+    yield f"{'cache':<18} {where}"
 
 
 def _stages(stages: Sequence[Mapping[str, Any]]) -> Lines:
@@ -105,6 +114,61 @@ def _stages(stages: Sequence[Mapping[str, Any]]) -> Lines:
         )
 
 
+def _of_many(report: Mapping[str, Any]) -> Lines:
+    """The classes that are proven worst, in their order, and the others together."""
+    learners = report["learners"]
+    worst = sorted(range(len(learners)), key=lambda k: _badness(learners[k]))[-MANY:]
+    yield from _classes([learners[k] for k in sorted(worst)])
+    if others := [each for k, each in enumerate(learners) if k not in worst]:
+        ways = [each["ending"] for each in others]
+        ended = ", ".join(f"{ways.count(way):,} {way}" for way in dict.fromkeys(ways))
+        yield f"… and {len(others):,} more, {ended}, gaps up to {max(map(_gap, others)):.3g}"
+    yield from _clipped(sum(each["clipped"] for each in learners))
+    yield ""
+    yield from aligned([("largest gap", _gap(report))])
+    if report["skipped"]:
+        yield from _covered({**report["certificate"], "skipped": report["skipped"]})
+    yield _verdict_of_many(report)
+
+
+def _classes(learners: Sequence[Mapping[str, Any]]) -> Lines:
+    """One row a class."""
+    width = _width(each["label"] for each in learners)
+    heads = f"{'lower bound':>12} {'upper bound':>12} {'gap':>10} {'full epochs':>11}"
+    yield f"{'class':<{width}} {heads}  ended because"
+    for each in learners:
+        lower, upper, gap = _bounds(each["certificate"])
+        yield (
+            f"{label_text(each['label']):<{width}} {lower:>12} {upper:>12} {gap:>10} "
+            f"{each['full_epochs']:>11}  {each['stages'][-1]['why']}"
+        )
+
+
+def _badness(learner: Mapping[str, Any]) -> tuple[bool, float]:
+    return _stopped(learner), _gap(learner)
+
+
+def _gap(report: Mapping[str, Any]) -> float:
+    return float(report["certificate"]["relative_duality_gap"])
+
+
+def _stopped(learner: Mapping[str, Any]) -> bool:
+    """Whether it came to no end of its own."""
+    return learner["ending"] not in ("certified", "converged")
+
+
+def _verdict_of_many(report: Mapping[str, Any]) -> str:
+    learners, gap, tol = report["learners"], _gap(report), report["settings"]["tol"]
+    if stopped := sum(map(_stopped, learners)):
+        return (
+            f"NOT certified: {stopped:,} of {len(learners):,} classes; the largest gap is "
+            f"{gap:.3g}, the tolerance {tol:g}"
+        )
+    if gap <= tol:
+        return f"certified: the gaps of all {len(learners):,} classes are within {tol:g}"
+    return f"converged: nothing is left to update in any class; the largest gap is {gap:.3g}"
+
+
 def _verdict(report: Mapping[str, Any]) -> str:
     gap, tol = report["certificate"]["relative_duality_gap"], report["settings"]["tol"]
     words = {
@@ -121,7 +185,6 @@ def not_certified(report: Mapping[str, Any], model: str) -> str:
     settings = report["settings"]
     if report["ending"] == "inseparable":
         return inseparable(report, model)
-    gap = report["certificate"]["relative_duality_gap"]
     stage = settings["stage"]
     help_ = [f"more --max-epochs than {settings['max_epochs']}"]
     if stage != "auto" and not stage.endswith("unlearn"):
@@ -129,19 +192,33 @@ def not_certified(report: Mapping[str, Any], model: str) -> str:
     help_.append(f"an --active-set above {format_size(settings['active_set'])}")
     help_.append(f"a --tol looser than {settings['tol']:g}")
     return (
-        f"stopped before the tolerance was certified: the relative duality gap is {gap:.3g}, "
-        f"asked for was {settings['tol']:g}. {model} is written as far as it came. What would "
-        f"help: {', '.join(help_[:-1])}, or {help_[-1]}."
+        f"{_who_stopped(report)} before the tolerance was certified: the "
+        f"{'largest ' if 'learners' in report else ''}relative duality gap is {_gap(report):.3g}, "
+        f"asked for was {settings['tol']:g}. {model} is written as far as it "
+        f"came. What would help: {', '.join(help_[:-1])}, or {help_[-1]}."
     )
+
+
+def _who_stopped(report: Mapping[str, Any], most: int = 5) -> str:
+    """``stopped``, and of many classes which ones, the worst first."""
+    if "learners" not in report:
+        return "stopped"
+    stopped = sorted(filter(_stopped, report["learners"]), key=_gap, reverse=True)
+    names = ", ".join(label_text(each["label"]) for each in stopped[:most])
+    more = ", …" if stopped[most:] else ""
+    return f"{len(stopped):,} of {len(report['learners']):,} classes ({names}{more}) stopped"
 
 
 def inseparable(report: Mapping[str, Any], model: str) -> str:
     """The sentence of a hard-margin fit on rows that no classifier separates."""
-    upper = report["certificate"]["upper_bound"]
+    learners = report.get("learners", [report])
+    worst = next(each for each in learners if each["ending"] == "inseparable")
+    which = f", class {label_text(worst['label'])} from the rest" if "label" in worst else ""
+    upper = worst["certificate"]["upper_bound"]
     return (
-        f"the rows look inseparable: no classifier can have a margin above {upper:.3g}, which is "
-        f"{upper / report['radius']:.1g} of R, the longest row. {model} is written as far as it "
-        "came. Give a soft margin, --C 1 say, instead of --delta 0."
+        f"the rows look inseparable{which}: no classifier can have a margin above {upper:.3g}, "
+        f"which is {upper / worst['radius']:.1g} of R, the longest row. {model} is written as far "
+        "as it came. Give a soft margin, --C 1 say, instead of --delta 0."
     )
 
 
@@ -209,6 +286,11 @@ def certificate_lines(certificate: Mapping[str, Any]) -> Lines:
     yield from aligned([("lower bound", certificate["primal_margin"])])
     yield from aligned([("upper bound", "none found" if upper is None else upper)])
     yield from aligned([("gap", float(gap))])
+    yield from _covered(certificate)
+
+
+def _covered(certificate: Mapping[str, Any]) -> Lines:
+    """Which rows the bounds are of, where shards were left out."""
     if "skipped" in certificate:
         yield f"They cover the {certificate['rows_scanned']:,} rows that were read."
         yield from _left_out(certificate["skipped"])
@@ -372,11 +454,15 @@ def _learners_table(
     width = _width(label for label, _, _ in learners)
     yield f"{'class':<{width}} {'lower bound':>12} {'upper bound':>12} {'gap':>10}  {last}".rstrip()
     for label, certificate, text in learners:
-        lower, upper, gap = (
-            "-" if certificate is None or certificate[name] is None else f"{certificate[name]:.6g}"
-            for name in ("primal_margin", "upper_bound", "relative_duality_gap")
-        )
+        lower, upper, gap = _bounds(certificate)
         yield f"{label_text(label):<{width}} {lower:>12} {upper:>12} {gap:>10}  {text}".rstrip()
+
+
+def _bounds(certificate: Mapping[str, Any] | None) -> Iterator[str]:
+    """Lower bound, upper bound and gap, in a table; ``-`` for what is not known."""
+    for name in ("primal_margin", "upper_bound", "relative_duality_gap"):
+        value = None if certificate is None else certificate[name]
+        yield "-" if value is None else f"{value:.6g}"
 
 
 def _indented(values: Mapping[str, Any]) -> Lines:
