@@ -51,6 +51,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "proof": {*GROUND, "kernels", "learning", "model", "fitting", "shards", "training", "witness"},
     "summary": {"config"},
+    "inspection_text": {"config", "summary"},
     "scoring": {
         *GROUND, "evaluation", "evaluation_many", "model", "fitting", "sealed", "shards", "summary",
     },
@@ -71,8 +72,8 @@ ALLOWED: dict[str, set[str]] = {
     "options": {"candidates", "config", "errors"},
     "cli": {
         "candidates", "proof", "config", "conversion", "errors", "foreign", "inspection",
-        "interruption", "model", "options", "plot", "progress", "fitting", "scoring", "shards",
-        "summary", "sweeping", "trials",
+        "inspection_text", "interruption", "model", "options", "plot", "progress", "fitting",
+        "scoring", "shards", "summary", "sweeping", "trials",
     },
 }  # fmt: skip
 """Module or package → what of streamtron it may import beside itself."""
