@@ -283,7 +283,7 @@ def certify(
 def inspect(paths: tuple[str, ...], plan: bool, as_json: bool, **given: Any) -> None:
     """What is in a model, a witness, a MODEL.run directory, or in shards (read once, whole)."""
     from streamtron.inspection import inspect as look
-    from streamtron.summary import inspection_lines
+    from streamtron.inspection_text import inspection_lines
 
     wanted, machine = split(given)
     facts = look(paths, settings_of(wanted), machine)

@@ -57,7 +57,8 @@ class Settings:
     active_set : bytes for the rows that mini-epochs visit (8 a nonzero + 24 a row).
     class_weight : None, ``"balanced"``, or {label: weight > 0}; multiplies C.
     seed : of the order of rows, ≥ 0.
-    order : ``"random"``, or ``"sequential"``: always as in the files, which needs no cache.
+    order : ``"random"``, or ``"sequential"``: always as in the files. Then the files themselves are
+        read each time, and no cache is written but in a ``cache_dir`` that is named.
     faithful : the paper's procedure to the letter (file order, active set renewed each full
         epoch, every stage run to convergence, tol 0, no epoch limit).
     index_base : number of the first column in text: ``"auto"``, 0 or 1.

@@ -26,7 +26,7 @@ from streamtron.certificate import Certificate
 from streamtron.chunk import Label
 from streamtron.config import SKLEARN_NAMES, Machine, Settings
 from streamtron.errors import DataError, SettingsError
-from streamtron.fitting import as_paths, cache_directory, reading_of
+from streamtron.fitting import as_paths, cache_directory, cache_wanted, reading_of
 from streamtron.learning import Found, learn, problems, train_together
 from streamtron.memory import check_memory, columns_allowed, memory_needed
 from streamtron.shards import MemorySource, open_shards
@@ -226,7 +226,7 @@ class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             open_shards(
                 as_paths(shards),
                 reading_of(settings),
-                cache_dir=cache,
+                cache_dir=cache_wanted(settings, machine, cache),
                 classes=known,
                 most_labels=2 if known is None else None,
                 most_columns=columns_allowed(settings, machine),

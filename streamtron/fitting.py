@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -110,6 +110,9 @@ def run(
             saver, state = _saver(run, source, machine, resume)
             stack.enter_context(interruption.waiting_for_a_border())
             [learners] = learn(source, [settings], machine, listen, keeper=saver, state=state)
+        if source.rows is None:  # the run that is taken up had ended: nothing was left to read
+            for _ in source.chunks():
+                pass
         outcome = conclude(source, learners, settings, time.perf_counter() - began)
         write_outcome(outcome, model=model, run=kept, report=report, witness=witness)
     return outcome
@@ -142,10 +145,8 @@ def run_many(
     """
     began = time.perf_counter()
     _check_alike(candidates)
-    if cache_dir is not None:
-        machine = replace(machine, cache_dir=cache_dir)
     with (
-        cache_directory(None, machine) as cache,
+        nullcontext(cache_dir) if cache_dir else cache_directory(None, machine) as cache,
         _opened(as_paths(shards), candidates[0], machine, cache) as source,
     ):
         found = learn(source, candidates, machine, listen)
@@ -183,7 +184,7 @@ def _opened(paths: list[str], settings: Settings, machine: Machine, cache: str) 
     return open_shards(
         paths,
         reading_of(settings),
-        cache_dir=cache,
+        cache_dir=cache_wanted(settings, machine, cache),
         most_labels=None if several(settings) else 2,
         most_columns=columns_allowed(settings, machine),
         allow_duplicate=settings.allow_duplicate,
@@ -280,6 +281,12 @@ def cache_directory(run: str | os.PathLike[str] | None, machine: Machine) -> Ite
     else:
         with tempfile.TemporaryDirectory(prefix="streamtron-") as directory:
             yield directory
+
+
+def cache_wanted(settings: Settings, machine: Machine, directory: str) -> str | None:
+    """The cache's directory, or None: rows in the files' order need no cache, and get one only in a
+    directory that the machine names."""
+    return None if settings.order == "sequential" and machine.cache_dir is None else directory
 
 
 __all__ = ["Outcome", "fit", "run", "run_many", "write_outcome"]

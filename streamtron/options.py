@@ -72,7 +72,7 @@ SETTINGS: dict[str, tuple[Kind, str]] = {
     "seed": (INT, "Of the order of rows, from 0 on."),
     "order": (
         Kind(click.Choice(["random", "sequential"])),
-        "Of the rows; sequential is as in the files, and needs no cache.",
+        "Of the rows; sequential is as in the files, without a cache if no --cache-dir is given.",
     ),
     "faithful": (FLAG, "The paper's procedure to the letter; needs many readings."),
     "index_base": (

@@ -125,17 +125,23 @@ def write_outcome(
     """Write what a run leaves behind: the model; witness and manifest in its run directory; the
     report; the witness once more. What is None is not written.
 
+    The run's old witness and manifest go first: wherever the disk is full, no model is left beside
+    another's witness.
+
     Raises
     ------
     MachineError : a file cannot be written.
     """
     if run is not None:
+        for name in ("witness", "manifest.json"):
+            Path(run, name).unlink(missing_ok=True)
+    if model is not None:
+        outcome.model.save(model)
+    if run is not None:
         directory = Path(run)
         directory.mkdir(parents=True, exist_ok=True)
         witness_file.save(directory / "witness", outcome.counts, outcome.manifest)
         outcome.manifest.save(str(directory / "manifest.json"))
-    if model is not None:
-        outcome.model.save(model)
     if witness is not None:
         witness_file.save(witness, outcome.counts, outcome.manifest)
     if report is not None:

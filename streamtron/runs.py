@@ -305,8 +305,9 @@ def _locked(directory: Path) -> Iterator[None]:
             raise MachineError(
                 f"{directory}: in use by {holder or 'another process'}. Wait for it, or stop it."
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk is told of by what needs it
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
         yield
     finally:
         os.close(descriptor)

@@ -73,20 +73,29 @@ def fit_summary(report: Mapping[str, Any], model: str, cache: str, cache_bytes: 
         ]
     )
     yield ""
+    yield from _of_many(report) if "learners" in report else _of_two(report)
+    yield from place_lines(model, cache, cache_bytes)
+
+
+def _of_two(report: Mapping[str, Any]) -> Lines:
     yield from _stages(report["stages"])
-    if report["clipped"]:
-        yield f"counts reached 2³¹ − 1: {report['clipped']:,} steps were cut there"
+    yield from _clipped(report["clipped"])
     yield ""
     yield from certificate_lines(report["certificate"])
     yield _verdict(report)
-    yield from place_lines(model, cache, cache_bytes)
+
+
+def _clipped(steps: int) -> Lines:
+    if steps:
+        yield f"counts reached 2³¹ − 1: {steps:,} steps were cut there"
 
 
 def place_lines(model: str, cache: str, cache_bytes: int) -> Lines:
     """Where the model is, and the cache with its size."""
     yield ""
     yield f"{'model':<18} {model}"
-    yield f"{'cache':<18} {cache}  ({format_size(cache_bytes)})"
+    where = f"{cache}  ({format_size(cache_bytes)})" if cache_bytes else "none"
+    yield f"{'cache':<18} {where}"
 
 
 def _stages(stages: Sequence[Mapping[str, Any]]) -> Lines:
@@ -105,6 +114,61 @@ def _stages(stages: Sequence[Mapping[str, Any]]) -> Lines:
         )
 
 
+def _of_many(report: Mapping[str, Any]) -> Lines:
+    """The classes that are proven worst, in their order, and the others together."""
+    learners = report["learners"]
+    worst = sorted(range(len(learners)), key=lambda k: _badness(learners[k]))[-MANY:]
+    yield from _classes([learners[k] for k in sorted(worst)])
+    if others := [each for k, each in enumerate(learners) if k not in worst]:
+        ways = [each["ending"] for each in others]
+        ended = ", ".join(f"{ways.count(way):,} {way}" for way in dict.fromkeys(ways))
+        yield f"… and {len(others):,} more, {ended}, gaps up to {max(map(_gap, others)):.3g}"
+    yield from _clipped(sum(each["clipped"] for each in learners))
+    yield ""
+    yield from aligned([("largest gap", _gap(report))])
+    if report["skipped"]:
+        yield from _covered({**report["certificate"], "skipped": report["skipped"]})
+    yield _verdict_of_many(report)
+
+
+def _classes(learners: Sequence[Mapping[str, Any]]) -> Lines:
+    """One row a class."""
+    width = _width(each["label"] for each in learners)
+    heads = f"{'lower bound':>12} {'upper bound':>12} {'gap':>10} {'full epochs':>11}"
+    yield f"{'class':<{width}} {heads}  ended because"
+    for each in learners:
+        lower, upper, gap = _bounds(each["certificate"])
+        yield (
+            f"{label_text(each['label']):<{width}} {lower:>12} {upper:>12} {gap:>10} "
+            f"{each['full_epochs']:>11}  {each['stages'][-1]['why']}"
+        )
+
+
+def _badness(learner: Mapping[str, Any]) -> tuple[bool, float]:
+    return _stopped(learner), _gap(learner)
+
+
+def _gap(report: Mapping[str, Any]) -> float:
+    return float(report["certificate"]["relative_duality_gap"])
+
+
+def _stopped(learner: Mapping[str, Any]) -> bool:
+    """Whether it came to no end of its own."""
+    return learner["ending"] not in ("certified", "converged")
+
+
+def _verdict_of_many(report: Mapping[str, Any]) -> str:
+    learners, gap, tol = report["learners"], _gap(report), report["settings"]["tol"]
+    if stopped := sum(map(_stopped, learners)):
+        return (
+            f"NOT certified: {stopped:,} of {len(learners):,} classes; the largest gap is "
+            f"{gap:.3g}, the tolerance {tol:g}"
+        )
+    if gap <= tol:
+        return f"certified: the gaps of all {len(learners):,} classes are within {tol:g}"
+    return f"converged: nothing is left to update in any class; the largest gap is {gap:.3g}"
+
+
 def _verdict(report: Mapping[str, Any]) -> str:
     gap, tol = report["certificate"]["relative_duality_gap"], report["settings"]["tol"]
     words = {
@@ -121,7 +185,6 @@ def not_certified(report: Mapping[str, Any], model: str) -> str:
     settings = report["settings"]
     if report["ending"] == "inseparable":
         return inseparable(report, model)
-    gap = report["certificate"]["relative_duality_gap"]
     stage = settings["stage"]
     help_ = [f"more --max-epochs than {settings['max_epochs']}"]
     if stage != "auto" and not stage.endswith("unlearn"):
@@ -129,19 +192,33 @@ def not_certified(report: Mapping[str, Any], model: str) -> str:
     help_.append(f"an --active-set above {format_size(settings['active_set'])}")
     help_.append(f"a --tol looser than {settings['tol']:g}")
     return (
-        f"stopped before the tolerance was certified: the relative duality gap is {gap:.3g}, "
-        f"asked for was {settings['tol']:g}. {model} is written as far as it came. What would "
-        f"help: {', '.join(help_[:-1])}, or {help_[-1]}."
+        f"{_who_stopped(report)} before the tolerance was certified: the "
+        f"{'largest ' if 'learners' in report else ''}relative duality gap is {_gap(report):.3g}, "
+        f"asked for was {settings['tol']:g}. {model} is written as far as it "
+        f"came. What would help: {', '.join(help_[:-1])}, or {help_[-1]}."
     )
+
+
+def _who_stopped(report: Mapping[str, Any], most: int = 5) -> str:
+    """``stopped``, and of many classes which ones, the worst first."""
+    if "learners" not in report:
+        return "stopped"
+    stopped = sorted(filter(_stopped, report["learners"]), key=_gap, reverse=True)
+    names = ", ".join(label_text(each["label"]) for each in stopped[:most])
+    more = ", …" if stopped[most:] else ""
+    return f"{len(stopped):,} of {len(report['learners']):,} classes ({names}{more}) stopped"
 
 
 def inseparable(report: Mapping[str, Any], model: str) -> str:
     """The sentence of a hard-margin fit on rows that no classifier separates."""
-    upper = report["certificate"]["upper_bound"]
+    learners = report.get("learners", [report])
+    worst = next(each for each in learners if each["ending"] == "inseparable")
+    which = f", class {label_text(worst['label'])} from the rest" if "label" in worst else ""
+    upper = worst["certificate"]["upper_bound"]
     return (
-        f"the rows look inseparable: no classifier can have a margin above {upper:.3g}, which is "
-        f"{upper / report['radius']:.1g} of R, the longest row. {model} is written as far as it "
-        "came. Give a soft margin, --C 1 say, instead of --delta 0."
+        f"the rows look inseparable{which}: no classifier can have a margin above {upper:.3g}, "
+        f"which is {upper / worst['radius']:.1g} of R, the longest row. {model} is written as far "
+        "as it came. Give a soft margin, --C 1 say, instead of --delta 0."
     )
 
 
@@ -209,17 +286,23 @@ def certificate_lines(certificate: Mapping[str, Any]) -> Lines:
     yield from aligned([("lower bound", certificate["primal_margin"])])
     yield from aligned([("upper bound", "none found" if upper is None else upper)])
     yield from aligned([("gap", float(gap))])
+    yield from _covered(certificate)
+
+
+def _covered(certificate: Mapping[str, Any]) -> Lines:
+    """Which rows the bounds are of, where shards were left out."""
     if "skipped" in certificate:
         yield f"They cover the {certificate['rows_scanned']:,} rows that were read."
-        yield from _left_out(certificate["skipped"])
+        yield from left_out(certificate["skipped"])
 
 
-def _left_out(skipped: Sequence[Mapping[str, str]]) -> Lines:
+def left_out(skipped: Sequence[Mapping[str, str]]) -> Lines:
+    """The shards that could not be read, with the reasons."""
     if skipped:
         yield f"{len(skipped):,} shard(s) could not be read and were left out:"
     for shard in skipped[:MANY]:
         yield f"  {shard['reason']}"
-    yield from _more(skipped)
+    yield from and_more(skipped)
 
 
 def proof_lines(proof: Mapping[str, Any]) -> Lines:
@@ -245,7 +328,7 @@ def proof_lines(proof: Mapping[str, Any]) -> Lines:
 def _proofs_of_many(proof: Mapping[str, Any]) -> Lines:
     yield from aligned([("largest gap", float(proof["certificate"]["relative_duality_gap"]))])
     yield ""
-    yield from _learners_table(
+    yield from learners_table(
         [
             (each["label"], each["certificate"], f"{each['weights_scale']:.4g}")
             for each in proof["learners"]
@@ -298,163 +381,31 @@ def _short(value: object) -> str:
     return f"{value:.4f}" if isinstance(value, float) and not value.is_integer() else number(value)
 
 
-# --- inspect ---
+# --- what several have ---
 
 
-def inspection_lines(facts: Mapping[str, Any], *, plan: bool = False) -> Lines:
-    """What ``inspect`` found, by kind."""
-    if plan:
-        return _plan(facts)
-    lines = {"model": _model, "witness": _witness, "run": _run, "shards": _shards}
-    return lines[facts["kind"]](facts)
-
-
-def _model(facts: Mapping[str, Any]) -> Lines:
-    yield from _two_classes(facts) if "bias" in facts else _many_classes(facts)
-    for title in ("settings", "reading"):
-        yield from ("", title)
-        yield from _indented(facts[title])
-    if "largest_weights" in facts:
-        yield from ("", "largest weights")
-        for entry in facts["largest_weights"]:
-            name = f"  {entry['name']}" if "name" in entry else ""
-            yield f"  column {entry['column']:>10}  {entry['weight']:>+13.6g}{name}"
-
-
-def _two_classes(facts: Mapping[str, Any]) -> Lines:
-    yield from _some(facts, "columns", "nonzero_weights", "bias")
-    smaller, larger = map(label_text, facts["classes"])
-    yield from aligned([("classes", f"{larger} where the decision is above 0, else {smaller}")])
-    yield ""
-    if facts["certificate"] is None:
-        yield _UNCERTIFIED
-    else:
-        yield from certificate_lines(facts["certificate"])
-        yield from aligned([("rows", facts["certificate"]["rows_scanned"])])
-
-
-_UNCERTIFIED = "no certificate: use streamtron certify"
-_DECIDES = {
-    "multiclass": "{} of which the one whose decision is highest is chosen",
-    "multilabel": "{} each chosen where its decision is above 0",
-}
-
-
-def _many_classes(facts: Mapping[str, Any]) -> Lines:
-    yield from _some(facts, "columns", "nonzero_weights")
-    chosen = _DECIDES[facts["classification"]].format(f"{len(facts['classes']):,},")
-    yield from aligned([("classes", chosen)])
-    certificate = facts["certificate"]
-    if certificate is None:
-        yield from ("", _UNCERTIFIED)
-    else:
-        gap, rows = float(certificate["relative_duality_gap"]), certificate["rows_scanned"]
-        yield from aligned([("largest gap", gap), ("rows", rows)])
-    yield ""
-    yield from _learners_table(
-        [(each["label"], each["certificate"], _heaviest(each)) for each in facts["learners"]],
-        "heaviest columns",
-    )
-
-
-def _heaviest(learner: Mapping[str, Any], most: int = 3) -> str:
-    """The largest weights of a class, on one line."""
-    return "  ".join(
-        f"{entry.get('name', entry['column'])} {entry['weight']:+.3g}"
-        for entry in learner["largest_weights"][:most]
-    )
-
-
-def _learners_table(
+def learners_table(
     learners: Sequence[tuple[object, Mapping[str, Any] | None, str]], last: str
 ) -> Lines:
     """One row a class: bounds, gap, and a last column of text."""
     width = _width(label for label, _, _ in learners)
     yield f"{'class':<{width}} {'lower bound':>12} {'upper bound':>12} {'gap':>10}  {last}".rstrip()
     for label, certificate, text in learners:
-        lower, upper, gap = (
-            "-" if certificate is None or certificate[name] is None else f"{certificate[name]:.6g}"
-            for name in ("primal_margin", "upper_bound", "relative_duality_gap")
-        )
+        lower, upper, gap = _bounds(certificate)
         yield f"{label_text(label):<{width}} {lower:>12} {upper:>12} {gap:>10}  {text}".rstrip()
 
 
-def _indented(values: Mapping[str, Any]) -> Lines:
-    for name, value in values.items():
-        yield f"  {name:<16} {_brief(value)}"
+def _bounds(certificate: Mapping[str, Any] | None) -> Iterator[str]:
+    """Lower bound, upper bound and gap, in a table; ``-`` for what is not known."""
+    for name in ("primal_margin", "upper_bound", "relative_duality_gap"):
+        value = None if certificate is None else certificate[name]
+        yield "-" if value is None else f"{value:.6g}"
 
 
-def _brief(value: Any) -> str:
-    """A value on one line: of a long list, how long it is."""
-    if isinstance(value, list):
-        more = f", … ({len(value):,} in all)" if len(value) > MANY else ""
-        return ", ".join(map(str, value[: 3 if more else MANY])) + more
-    return "-" if value is None else str(value)
-
-
-def _witness(facts: Mapping[str, Any]) -> Lines:
-    yield from _some(facts, "rows", "support_rows", "steps", "largest_count")
-    yield from aligned([("size", format_size(facts["bytes"])), ("shards", len(facts["shards"]))])
-    for shard in facts["shards"][:MANY]:
-        yield f"  {shard['fingerprint']}  {shard['rows']:>13,} rows"
-    yield from _more(facts["shards"])
-
-
-def _run(facts: Mapping[str, Any]) -> Lines:
-    yield from _some(facts, "rows", "nonzeros")
-    yield from aligned(
-        [
-            ("shards", f"{len(facts['shards'])}, {format_size(facts['bytes'])}"),
-            ("witness", facts["witness"] or "none"),
-            ("cache", format_size(facts["cache_bytes"])),
-        ]
-    )
-    yield from _shard_table(facts["shards"])
-
-
-def _shards(facts: Mapping[str, Any]) -> Lines:
-    yield from _some(facts, "rows", "columns", "nonzeros", "index_base")
-    yield from aligned([("format", facts["format"]), ("size", format_size(facts["bytes"]))])
-    if facts["layout"] is not None:
-        yield from aligned([("features", f"{_brief(facts['features'])} ({facts['layout']})")])
-    labels = sorted(facts["labels"].items(), key=lambda item: -item[1])
-    for label, rows in labels[:MANY]:
-        yield from aligned([(f"label {label}", rows)])
-    yield from _more(labels)
-    if facts["unlabelled_rows"]:
-        yield from aligned([("without a label", facts["unlabelled_rows"])])
-    yield from _shard_table(facts["shards"])
-    yield from _left_out(facts["skipped"])
-
-
-def _shard_table(shards: Sequence[Mapping[str, Any]]) -> Lines:
-    yield ""
-    yield f"{'rows':>13} {'nonzeros':>15} {'size':>10}  shard"
-    for shard in shards[:MANY]:
-        yield (
-            f"{shard['rows']:>13,} {shard['nonzeros']:>15,} {format_size(shard['bytes']):>10}"
-            f"  {shard['name']}"
-        )
-    yield from _more(shards)
-
-
-def _more(shards: Sequence[Any]) -> Lines:
+def and_more(shards: Sequence[Any]) -> Lines:
+    """How many there are beyond those listed one by one."""
     if len(shards) > MANY:
         yield f"… and {len(shards) - MANY:,} more"
-
-
-def _plan(facts: Mapping[str, Any]) -> Lines:
-    plan = facts["plan"]
-    for what, size in plan["items"].items():
-        yield f"{what:<34} {format_size(size):>10}"
-    yield f"{'memory needed':<34} {format_size(plan['total']):>10}"
-    yield f"{'limit':<34} {format_size(plan['limit']):>10}"
-    fits = plan["total"] <= plan["limit"]
-    yield "it fits" if fits else "it does NOT fit: give a larger --memory or a smaller --active-set"
-
-
-def _some(facts: Mapping[str, Any], *names: str) -> Lines:
-    return aligned([(name.replace("_", " "), facts[name]) for name in names])
 
 
 # --- batch ---

@@ -52,6 +52,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "proof": {*GROUND, "kernels", "learning", "model", "fitting", "shards", "training", "witness"},
     "summary": {"config"},
+    "inspection_text": {"config", "summary"},
     "scoring": {
         *GROUND, "evaluation", "evaluation_many", "model", "fitting", "sealed", "shards", "spread",
         "summary",
@@ -75,8 +76,8 @@ ALLOWED: dict[str, set[str]] = {
     "options": {"candidates", "config", "errors"},
     "cli": {
         "batch", "candidates", "cluster", "proof", "config", "conversion", "errors", "foreign",
-        "inspection", "interruption", "jobs", "model", "options", "plot", "progress", "fitting",
-        "scoring", "shards", "spread", "summary", "sweeping", "trials",
+        "inspection", "inspection_text", "interruption", "jobs", "model", "options", "plot",
+        "progress", "fitting", "scoring", "shards", "spread", "summary", "sweeping", "trials",
     },
 }  # fmt: skip
 """Module or package → what of streamtron it may import beside itself."""

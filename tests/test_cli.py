@@ -21,7 +21,7 @@ import click
 import pytest
 from safetensors import safe_open
 
-from streamtron import cli, interruption, options
+from streamtron import cli, interruption, memory, options
 from streamtron.config import Settings, format_size
 from streamtron.errors import SettingsError
 from streamtron.events import ChunkDone, ReadingDone, ReadingStarted, StageDone
@@ -614,6 +614,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 def test_the_runnable_blocks_of_the_readme_run_as_written(place: Path, tmp_path: Path) -> None:
     for name in ("train", "held-out", "new"):
         shutil.copytree(place / name, tmp_path / name)
+    (tmp_path / "topics").mkdir()
+    (tmp_path / "topics" / "a.svm").write_text("sport 1:1\nhome 2:1\nworld 3:1\nsport 1:2\n")
     environment = os.environ | {"PATH": f"{STREAMTRON.parent}:{os.environ['PATH']}"}
     blocks = re.findall(r"^```(sh|python) runnable\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
     assert len(blocks) >= 4
@@ -645,3 +647,17 @@ def test_every_option_the_readme_names_is_one() -> None:
     } | {"--help"}
     named = set(re.findall(r"(?<![\w-])--[a-zA-Z][\w-]*", README))
     assert named <= there
+
+
+def test_the_memory_figures_of_the_readme_are_those_of_the_sum() -> None:
+    told = re.search(
+        r"(\d+) bytes a column, (\d+) bytes a row.*?class more takes (\d+) bytes a column and at "
+        r"most (\d+) a row.*?for (\d+) bytes a row",
+        README,
+        re.DOTALL,
+    )
+    assert told
+    assert [int(figure) for figure in told.groups()] == [
+        memory.COLUMN_BYTES, memory.ROW_BYTES, memory.LEARNER_BYTES, memory.ROW_BYTES,
+        memory.SHARED_ROW_BYTES,
+    ]  # fmt: skip

@@ -123,6 +123,26 @@ def test_a_cache_disk_too_small_for_the_data_is_refused_with_both_sizes(
     assert names(small) == set()
 
 
+def test_where_there_is_no_room_for_a_cache_a_fit_in_the_files_order_does_without(
+    place: Path, disk: Disk, tmp_path: Path
+) -> None:
+    (tmp_path / "m.run").mkdir()
+    small = disk("m.run/cache", size=20 * PAGE)
+    words = ("fit", "train", "--model", tmp_path / "m", "--tol", "1e-4")
+    done = run(place, *words)
+    refused(done, "0.1 MB are free", "fit without a cache: --order sequential and no --cache-dir")
+    words = (*words, "--order", "sequential", "--active-set", "20kB", "--max-epochs", "5")
+    done = run(place, *words)
+    assert done.returncode in (0, 4), done.stderr
+    assert "cache              none\n" in done.stdout
+    assert names(small) == set()
+    without = (tmp_path / "m").read_bytes()
+    cached = run(place, *words, "--cache-dir", tmp_path / "cache", "--overwrite")
+    assert cached.returncode == done.returncode
+    assert list((tmp_path / "cache").glob("*.cache"))
+    assert (tmp_path / "m").read_bytes() == without
+
+
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.99])
 def test_a_cache_file_that_may_not_grow_is_refused_and_the_next_run_begins_where_it_stood(
     place: Path, tmp_path: Path, part: float
@@ -158,18 +178,47 @@ def test_a_damaged_cache_file_is_not_lost_where_there_is_no_room_to_make_it_afre
 # What is written at the end ----------------------------------------------------------------------
 
 
-def test_a_disk_without_room_for_the_model_keeps_the_old_one_and_no_part_of_the_new(
+def test_a_disk_without_room_for_the_model_keeps_the_old_one_without_a_witness_of_the_new(
+    place: Path, disk: Disk, tmp_path: Path
+) -> None:
+    small = disk("small", size=1 << 20)
+    words = ("fit", "train", "--model", small / "m", "--run-dir", tmp_path / "run")
+    assert run(place, *words).returncode == 0
+    old = (small / "m").read_bytes()
+    fill(small / "ballast", leave=0)
+    finer = (*words, "--tol", "0.001")
+    for again in ("--overwrite", "--resume"):
+        done = run(place, *finer, again)
+        refused(done, "m: cannot be written (No space left on device)")
+        assert (small / "m").read_bytes() == old
+        assert names(small) == {"m", "ballast"}
+        left = {path.name for path in (tmp_path / "run").iterdir()}
+        assert "checkpoint" in left
+        assert not {"witness", "manifest.json"} & left
+    (small / "ballast").unlink()
+    assert run(place, *finer, "--resume").returncode == 0
+    assert (tmp_path / "run" / "witness").exists()
+    assert run(place, *finer[:2], "--tol", "0.001", "--model", tmp_path / "m").returncode == 0
+    assert (small / "m").read_bytes() == (tmp_path / "m").read_bytes() != old
+
+
+def test_a_disk_without_room_for_the_run_keeps_the_model_that_is_there(
     place: Path, disk: Disk
 ) -> None:
     small = disk("small", size=1 << 20)
-    words = ("fit", "train", "--cache-dir", place / "wanted.run" / "cache")
-    assert run(place, *words, "--model", small / "m").returncode == 0
+    words = ("fit", "train", "--cache-dir", place / "wanted.run" / "cache", "--model", small / "m")
+    assert run(place, *words).returncode == 0
     old = (small / "m").read_bytes()
+    for path in (small / "m.run").iterdir():
+        path.unlink()
     fill(small / "ballast", leave=0)
-    done = run(place, *words, "--model", small / "m", "--tol", "0.001")
-    refused(done, "cannot be written (No space left on device)")
+    refused(run(place, *words), "cannot be written (No space left on device)")
     assert (small / "m").read_bytes() == old
-    assert names(small) == {"m", "m.run", "witness", "manifest.json", "ballast"}
+    assert {path.name for path in small.rglob("*") if path.stat().st_size} <= {
+        "m",
+        "m.run",
+        "ballast",
+    }
 
 
 @pytest.mark.parametrize("option", ["--report", "--witness"])

@@ -71,6 +71,29 @@ def test_from_every_border_the_run_ends_with_the_same_bits(
         assert bits(again) == bits(learner), (state.reading, state.chunks)
 
 
+class InOrder(ListSource):
+    """As shards without a cache: their rows come in no other order."""
+
+    def chunks(self, order=None):  # type: ignore[no-untyped-def]
+        assert order is None
+        return super().chunks()
+
+
+@pytest.mark.parametrize("active_set", [2500, 10**9])
+def test_a_run_in_the_files_order_is_taken_up_where_there_is_no_other_order(
+    active_set: int, tmp_path: Path
+) -> None:
+    settings = Settings(C=20.0, tol=1e-3, order="sequential", active_set=active_set, max_epochs=4)
+    rows, labels = source_of().rows, [source_of().labels[k] for k in source_of().codes]
+    keeper, source = KeepsAll(), InOrder(rows, labels, block_rows=16)
+    learner = Learner(settings, source.labels)
+    train(source, [learner], settings, keeper=keeper)
+    for state in keeper.states[1::6]:
+        source = InOrder(rows, labels, block_rows=16)
+        [again] = taken_up(through_a_file(state, tmp_path / "c"), settings, source)
+        assert bits(again) == bits(learner), (state.reading, state.chunks)
+
+
 @pytest.mark.parametrize("plan", ["all held", "small active set"])
 def test_classes_that_come_late_are_taken_up_too(plan: str, tmp_path: Path) -> None:
     labels, settings = (

@@ -139,8 +139,8 @@ class Cache:
         if needed > free:
             raise MachineError(
                 f"{self._directory}: {what} {shown_bytes(needed)}, and {shown_bytes(free)} are "
-                "free. Make room, name another place with --cache-dir, or do without by --order "
-                "sequential."
+                "free. Make room, name another place with --cache-dir, or fit without a cache: "
+                "--order sequential and no --cache-dir."
             )
 
     def _key(self, slot: Slot, fingerprint: str) -> dict[str, Any]:

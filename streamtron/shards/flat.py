@@ -203,7 +203,7 @@ def disk_sentences(directory: str) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise MachineError(
                 f"{directory}: the disk is full ({error.strerror}). Make room, name another place "
-                "with --cache-dir, or do without a cache by --order sequential."
+                "with --cache-dir, or fit without a cache: --order sequential and no --cache-dir."
             ) from error
         raise MachineError(
             f"{directory}: the cache cannot be written ({error.strerror or error}). "
