@@ -73,11 +73,15 @@ def fit_summary(report: Mapping[str, Any], model: str, cache: str, cache_bytes: 
         ]
     )
     yield ""
-    yield from _stages(report["stages"])
-    if report["clipped"]:
-        yield f"counts reached 2³¹ − 1: {report['clipped']:,} steps were cut there"
+    if "learners" in report:
+        yield from _learners(report)
+    else:
+        yield from _stages(report["stages"])
+    if clipped := sum(each["clipped"] for each in report.get("learners", [report])):
+        yield f"counts reached 2³¹ − 1: {clipped:,} steps were cut there"
     yield ""
-    yield from certificate_lines(report["certificate"])
+    if "learners" not in report:
+        yield from certificate_lines(report["certificate"])
     yield _verdict(report)
     yield from place_lines(model, cache, cache_bytes)
 
@@ -103,6 +107,17 @@ def _stages(stages: Sequence[Mapping[str, Any]]) -> Lines:
             f"{shown:<8} {'-' if b is None else format(b, '.4g'):>10} {stage['full_epochs']:>11} "
             f"{stage['mini_epochs']:>11} {stage['updates']:>13,}  {stage['why']}"
         )
+
+
+def _learners(report: Mapping[str, Any]) -> Lines:
+    yield from _learners_table(
+        [(each["label"], each["certificate"], _ended(each)) for each in report["learners"]], "ended"
+    )
+    yield from _left_out(report["skipped"])
+
+
+def _ended(learner: Mapping[str, Any]) -> str:
+    return f"{learner['ending']}, {learner['full_epochs']} full epochs"
 
 
 def _verdict(report: Mapping[str, Any]) -> str:
@@ -137,10 +152,12 @@ def not_certified(report: Mapping[str, Any], model: str) -> str:
 
 def inseparable(report: Mapping[str, Any], model: str) -> str:
     """The sentence of a hard-margin fit on rows that no classifier separates."""
-    upper = report["certificate"]["upper_bound"]
+    learners = report.get("learners", [report])
+    worst = next(each for each in learners if each["ending"] == "inseparable")
+    upper = worst["certificate"]["upper_bound"]
     return (
         f"the rows look inseparable: no classifier can have a margin above {upper:.3g}, which is "
-        f"{upper / report['radius']:.1g} of R, the longest row. {model} is written as far as it "
+        f"{upper / worst['radius']:.1g} of R, the longest row. {model} is written as far as it "
         "came. Give a soft margin, --C 1 say, instead of --delta 0."
     )
 
