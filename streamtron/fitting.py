@@ -110,6 +110,9 @@ def run(
             saver, state = _saver(run, source, machine, resume)
             stack.enter_context(interruption.waiting_for_a_border())
             [learners] = learn(source, [settings], machine, listen, keeper=saver, state=state)
+        if source.rows is None:  # the run that is taken up had ended: nothing was left to read
+            for _ in source.chunks():
+                pass
         outcome = conclude(source, learners, settings, time.perf_counter() - began)
         write_outcome(outcome, model=model, run=kept, report=report, witness=witness)
     return outcome

@@ -82,8 +82,8 @@ class Run:
         write_sealed(self.path / CHECKPOINT, content, state.arrays)
 
     def load(self) -> Checkpoint | None:
-        """The last whole checkpoint; None if there is none. One that is damaged is passed over with
-        a warning."""
+        """The last whole checkpoint; None if there is none. One that is damaged is removed with a
+        warning: it must not take the place of the one before it."""
         for name in (CHECKPOINT, BEFORE):
             path = self.path / name
             if not path.exists():
@@ -92,6 +92,7 @@ class Run:
                 return _checkpoint(path)
             except FileDamaged as error:
                 _log.warning("%s The checkpoint before it is used, if there is one.", error)
+                path.unlink()
         return None
 
     def forget(self) -> None:

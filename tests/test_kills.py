@@ -1,0 +1,69 @@
+"""Processes killed at any moment: taken up, they end with the model of the run that lived."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.runs import (
+    PLANS,
+    WAS_KILLED,
+    Moment,
+    after,
+    at_checkpoint,
+    kept,
+    killed,
+    make_corpora,
+    run,
+    while_writing,
+    words_of,
+)
+
+ENDS = (0, 4)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Corpora, and the model of every plan, which nobody killed."""
+    directory = tmp_path_factory.mktemp("kills")
+    make_corpora(directory)
+    for plan in PLANS:
+        done = run(directory, *words_of(plan, f"wanted {plan}"))
+        assert done.returncode in ENDS, done.stderr
+    return directory
+
+
+def killed_at(place: Path, plan: str, model: str, moments: Iterator[Moment]) -> int:
+    """Kill a run at these moments, taking it up each time, then let it end; how many kills hit."""
+    words, hits = words_of(plan, model), 0
+    for moment in moments:
+        ended = killed(place, [*words, "--resume"], model, moment)
+        assert "Traceback" not in ended.stderr
+        assert ended.returncode in (WAS_KILLED, *ENDS), ended.stderr
+        hits += ended.returncode == WAS_KILLED
+    done = run(place, *words, "--resume")
+    assert done.returncode in ENDS, done.stderr
+    assert kept(place, model) == kept(place, f"wanted {plan}")
+    return hits
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_runs_killed_at_a_checkpoint_and_while_one_is_written_end_with_the_same_bytes(
+    place: Path, plan: str
+) -> None:
+    moments = [at_checkpoint(2), while_writing(4)]
+    assert killed_at(place, plan, f"places {plan}", iter(moments)) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", PLANS)
+def test_runs_killed_at_random_moments_end_with_the_same_bytes(place: Path, plan: str) -> None:
+    rng = np.random.default_rng([20261121, *PLANS].index(plan))
+    hits = round_ = 0
+    while hits < 30:
+        moments = (after(seconds) for seconds in rng.exponential(0.3, size=6))
+        hits += killed_at(place, plan, f"random {plan} {round_}", moments)
+        round_ += 1
