@@ -21,10 +21,12 @@ GRACE = 1.5
 
 
 class Signalled(BaseException):
-    """SIGINT or SIGTERM has arrived; ``number`` says which."""
+    """SIGINT or SIGTERM has arrived; ``number`` says which, ``run`` the directory of the run that
+    it ended, if that can be taken up."""
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.run: str | None = None
 
 
 class _Signals:

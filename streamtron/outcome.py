@@ -21,7 +21,7 @@ from streamtron.config import Settings
 from streamtron.errors import DataError, SettingsError
 from streamtron.learning import given_class_weights, several
 from streamtron.model import LinearModel, joint_certificate
-from streamtron.sealed import write_atomically
+from streamtron.sealed import remove_half_written, write_atomically
 from streamtron.shards import Manifest, ShardSource
 from streamtron.training.counts import Counts
 from streamtron.training.learner import Learner
@@ -134,6 +134,9 @@ def write_outcome(
         directory.mkdir(parents=True, exist_ok=True)
         witness_file.save(directory / "witness", outcome.counts, outcome.manifest)
         outcome.manifest.save(str(directory / "manifest.json"))
+        for path in (model, report, witness):
+            if path is not None:
+                remove_half_written(path)  # by a process that was killed: the run is locked
     if model is not None:
         outcome.model.save(model)
     if witness is not None:

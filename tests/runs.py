@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-SEEDS = np.random.SeedSequence(20261121)
-
 PLANS = {
     "all rows held": ("two", "--C", 20, "--tol", 1e-6),
     "small active set": ("two.parquet", "--C", 20, "--active-set", "300KB"),
@@ -106,16 +104,16 @@ def kept(place: Path, model: str) -> tuple[bytes, bytes]:
 
 # --- moments -------------------------------------------------------------------------------------
 
-Moment = Callable[[Path, str], bool]
-"""(place, model) → whether now is the time; asked again and again while the process runs."""
+Moment = Callable[[Path, int], bool]
+"""(run directory, process) → whether now is the time; asked again and again."""
 
 
 def after(seconds: float) -> Moment:
     """So long after the process has locked its run directory."""
     since: list[float] = []
 
-    def now(place: Path, model: str) -> bool:
-        if not since and (place / f"{model}.run" / "run.json").exists():
+    def now(directory: Path, process: int) -> bool:
+        if not since and (directory / "lock").read_text().startswith(f"process {process} "):
             since.append(time.monotonic())
         return bool(since) and time.monotonic() - since[0] >= seconds
 
@@ -123,29 +121,30 @@ def after(seconds: float) -> Moment:
 
 
 def at_checkpoint(number: int) -> Moment:
-    """When so many checkpoints have been written."""
+    """When so many checkpoints have been seen."""
     met: set[int] = set()
 
-    def now(place: Path, model: str) -> bool:
-        try:
-            met.add((place / f"{model}.run" / "checkpoint").stat().st_mtime_ns)
-        except FileNotFoundError:
-            return False
+    def now(directory: Path, process: int) -> bool:
+        met.add((directory / "checkpoint").stat().st_mtime_ns)
         return len(met) >= number
 
     return now
 
 
-def while_writing(number: int, where: str = "{model}.run") -> Moment:
-    """While a file is being written, the so-maniest seen: its temporary one is there."""
+def while_writing(number: int) -> Moment:
+    """While a file of the run directory, the so-maniest seen, still has its temporary name."""
     met: set[str] = set()
 
-    def now(place: Path, model: str) -> bool:
-        names = os.listdir(place / where.format(model=model)) if place.exists() else []
-        met.update(name for name in names if name.startswith(".streamtron-"))
+    def now(directory: Path, process: int) -> bool:
+        met.update(name for name in os.listdir(directory) if name.startswith(".streamtron-"))
         return len(met) >= number
 
     return now
+
+
+def while_writing_the_model(directory: Path, process: int) -> bool:
+    """While the model is written, beside the run directory."""
+    return any(name.startswith(".streamtron-") for name in os.listdir(directory.parent))
 
 
 def killed(place: Path, words: Sequence[str], model: str, moment: Moment) -> Ended:
@@ -153,10 +152,9 @@ def killed(place: Path, words: Sequence[str], model: str, moment: Moment) -> End
     process = start(place, *words)
     while process.poll() is None:
         try:
-            if moment(place, model):
+            if moment(place / f"{model}.run", process.pid):
                 process.kill()
-                break
-        except FileNotFoundError:
+        except FileNotFoundError:  # not yet, or between two names
             continue
     return end_of(process)
 

@@ -19,10 +19,12 @@ from tests.runs import (
     make_corpora,
     run,
     while_writing,
+    while_writing_the_model,
     words_of,
 )
 
 ENDS = (0, 4)
+KILLS = 200
 
 
 @pytest.fixture(scope="module")
@@ -58,12 +60,27 @@ def test_runs_killed_at_a_checkpoint_and_while_one_is_written_end_with_the_same_
     assert killed_at(place, plan, f"places {plan}", iter(moments)) == 2
 
 
+def test_a_run_killed_while_its_model_is_written_ends_with_the_same_bytes_and_leaves_no_more(
+    place: Path,
+) -> None:
+    model, plan = "at its end", "all rows held"
+    hits = 0
+    for _ in range(20):
+        ended = killed(place, [*words_of(plan, model), "--resume"], model, while_writing_the_model)
+        hits += ended.returncode == WAS_KILLED
+        if hits == 2:
+            break
+    assert hits == 2
+    assert killed_at(place, plan, model, iter(())) == 0
+    assert list(place.glob(".streamtron-*")) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS)
 def test_runs_killed_at_random_moments_end_with_the_same_bytes(place: Path, plan: str) -> None:
-    rng = np.random.default_rng([20261121, *PLANS].index(plan))
+    rng = np.random.default_rng([20261121, list(PLANS).index(plan)])
     hits = round_ = 0
-    while hits < 30:
-        moments = (after(seconds) for seconds in rng.exponential(0.3, size=6))
+    while hits < KILLS / len(PLANS):
+        moments = (after(seconds) for seconds in rng.exponential(0.4, size=6))
         hits += killed_at(place, plan, f"random {plan} {round_}", moments)
         round_ += 1
