@@ -147,13 +147,16 @@ def while_writing_the_model(directory: Path, process: int) -> bool:
     return any(name.startswith(".streamtron-") for name in os.listdir(directory.parent))
 
 
-def killed(place: Path, words: Sequence[str], model: str, moment: Moment) -> Ended:
-    """A command, killed at a moment, unless it ended before."""
+def killed(
+    place: Path, words: Sequence[str], model: str, moment: Moment, number: int = signal.SIGKILL
+) -> Ended:
+    """A command that gets a signal at a moment, unless it ended before."""
     process = start(place, *words)
     while process.poll() is None:
         try:
             if moment(place / f"{model}.run", process.pid):
-                process.kill()
+                process.send_signal(number)
+                break
         except FileNotFoundError:  # not yet, or between two names
             continue
     return end_of(process)
