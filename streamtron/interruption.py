@@ -61,6 +61,7 @@ def signals() -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         for number, handler in old.items():
             signal.signal(number, handler)
+        _now = _Signals()  # what arrived here stops no later run of this process
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -147,18 +148,22 @@ def while_writing_the_model(directory: Path, process: int) -> bool:
     return any(name.startswith(".streamtron-") for name in os.listdir(directory.parent))
 
 
+def reached(place: Path, model: str, process: subprocess.Popen[str], moment: Moment) -> bool:
+    """Wait for a moment; False if the process has ended before."""
+    while process.poll() is None:
+        with suppress(FileNotFoundError):  # not yet, or between two names
+            if moment(place / f"{model}.run", process.pid):
+                return True
+    return False
+
+
 def killed(
     place: Path, words: Sequence[str], model: str, moment: Moment, number: int = signal.SIGKILL
 ) -> Ended:
     """A command that gets a signal at a moment, unless it ended before."""
     process = start(place, *words)
-    while process.poll() is None:
-        try:
-            if moment(place / f"{model}.run", process.pid):
-                process.send_signal(number)
-                break
-        except FileNotFoundError:  # not yet, or between two names
-            continue
+    if reached(place, model, process, moment):
+        process.send_signal(number)
     return end_of(process)
 
 

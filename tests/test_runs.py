@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from streamtron import interruption
 from streamtron.config import Machine, Settings
 from streamtron.errors import DataError, FileDamaged, MachineError, SettingsError, StreamtronError
 from streamtron.events import ChunkDone, Event
 from streamtron.fitting import Outcome
 from streamtron.fitting import run as fit
-from streamtron.runs import BEFORE, CHECKPOINT, Run, open_run
+from streamtron.runs import BEFORE, CHECKPOINT, Run, Saver, open_run
 from streamtron.sealed import read_sealed, write_sealed
-from tests.runs import at_checkpoint, end_of, kept, killed, run, start, write_corpus
+from tests.runs import at_checkpoint, end_of, kept, killed, reached, run, start, write_corpus
 from tests.test_full_disk import PAGE, fill, mounted
 
 SETTINGS = Settings(C=20.0, active_set=100_000)
@@ -57,7 +58,7 @@ def stopped(place: Path) -> Path:
 
 
 def fitted(place: Path, model: str, settings: Settings = SETTINGS, **more: Any) -> Outcome:
-    machine = Machine(checkpoint_every=0.0, **more.pop("machine", {}))
+    machine = Machine(**{"checkpoint_every": 0.0, **more.pop("machine", {})})
     return fit(place / "two", settings, model=place / model, machine=machine, **more)
 
 
@@ -332,8 +333,7 @@ def test_a_run_in_use_is_refused_with_process_and_host_until_that_process_is_gon
 ) -> None:
     words = (*WORDS, "--model", "model", "--tol", "1e-9", "--checkpoint-every", "0s")
     process = start(place, *words)
-    while not at_checkpoint(1)(place / "model.run", process.pid):
-        assert process.poll() is None, process.communicate()
+    assert reached(place, "model", process, at_checkpoint(1))
     os.kill(process.pid, signal.SIGSTOP)
     other = run(place, *words, "--resume")
     assert other.returncode == 5
@@ -356,25 +356,73 @@ def stamps(place: Path) -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_writes_a_checkpoint_and_the_run_is_taken_up_to_the_same_model(
+def test_a_signal_ends_a_run_with_a_sentence_and_it_is_taken_up_to_the_same_model(
     place: Path, number: signal.Signals
 ) -> None:
-    words = (*WORDS, "--model", "model", "--checkpoint-every", "1h")
-
-    def locked(directory: Path, process: int) -> bool:
-        return (directory / "lock").read_text().startswith(f"process {process} ")
-
-    ended = killed(place, [*map(str, words)], "model", locked, number)
+    words = [*map(str, WORDS), "--model", "model", "--checkpoint-every", "0s"]
+    ended = killed(place, words, "model", at_checkpoint(2), number)
     assert ended.returncode == 128 + number, ended.stderr
-    name = signal.Signals(number).name
     assert ended.stderr.splitlines()[-1] == (
-        f"stopped by {name}; nothing half-written is left. Go on from model.run with --resume."
+        f"stopped by {signal.Signals(number).name}; nothing half-written is left. "
+        "Go on from model.run with --resume."
     )
-    assert (place / "model.run" / CHECKPOINT).exists()
     assert not (place / "model").exists()
+    assert not list((place / "model.run").rglob(".streamtron-*"))
     done = run(place, *words, "--resume")
     assert done.returncode == 0, done.stderr
     assert as_wanted(place)
+
+
+@pytest.mark.parametrize(("chunks", "border"), [(2, (0, 2)), (5, (2, 1))])
+def test_a_signal_waits_for_the_border_and_writes_a_checkpoint_there(
+    place: Path, chunks: int, border: tuple[int, int]
+) -> None:
+    left = chunks
+
+    def listen(event: Event) -> None:
+        nonlocal left
+        left -= isinstance(event, ChunkDone)
+        if left == 0:
+            left = -1
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with interruption.signals(), pytest.raises(interruption.Signalled) as stop:
+        fitted(place, "model", machine={"checkpoint_every": 1e9}, listen=listen)
+    assert stop.value.run == str(place / "model.run")
+    found = Run(place / "model.run").load()
+    assert found is not None
+    assert (found.state.reading, found.state.chunks) == border
+    assert not (place / "model.run" / BEFORE).exists()
+    fitted(place, "model", resume=True)
+    assert as_wanted(place)
+
+
+@pytest.mark.parametrize("when", ["pending", "inside"])
+def test_a_signal_in_work_without_a_border_saves_how_it_began(stopped: Path, when: str) -> None:
+    one = Run(stopped / "model.run")
+    began = one.load()
+    assert began is not None
+    for name in (CHECKPOINT, BEFORE):
+        (one.path / name).unlink()
+    saver = Saver(one, 1e9, lambda state: began._replace(state=state))
+
+    def work() -> None:
+        if when == "pending":
+            os.kill(os.getpid(), signal.SIGINT)
+        with saver.no_border(lambda: began.state):
+            assert when == "inside", "what waited ends the work before it begins"
+            os.kill(os.getpid(), signal.SIGINT)
+            pytest.fail("the signal waited")
+
+    with (
+        interruption.signals(),
+        interruption.waiting_for_a_border(),
+        pytest.raises(interruption.Signalled),
+    ):
+        work()
+    found = one.load()
+    assert found is not None
+    assert found.state.content == began.state.content
 
 
 # --- full disks ----------------------------------------------------------------------------------
