@@ -107,9 +107,13 @@ def run(
             run = stack.enter_context(
                 open_run(kept, settings, stamps, model, resume=resume, overwrite=overwrite)
             )
-            saver, state = _saver(run, source, machine, resume)
+            before = _taken_up(run, source, resume)
+            began -= before.seconds if before else 0.0
+            saver = _saver(run, source, machine, began)
             stack.enter_context(interruption.waiting_for_a_border())
-            [learners] = learn(source, [settings], machine, listen, keeper=saver, state=state)
+            [learners] = learn(
+                source, [settings], machine, listen, keeper=saver, state=before and before.state
+            )
         if source.rows is None:  # the run that is taken up had ended: nothing was left to read
             for _ in source.chunks():
                 pass
@@ -193,20 +197,23 @@ def _opened(paths: list[str], settings: Settings, machine: Machine, cache: str) 
     )
 
 
-def _saver(
-    run: Run, source: ShardSource, machine: Machine, resume: bool
-) -> tuple[Saver, State | None]:
-    """Who saves the run at its borders, and where to take it up."""
+def _taken_up(run: Run, source: ShardSource, resume: bool) -> Checkpoint | None:
+    """Where the run is taken up, of which the source is told; None = it begins."""
     before = run.load()
-    if resume and before is None:
-        _log.warning("%s: no checkpoint there; the run starts over.", run.path)
     if before is not None:
         source.take_up(before.labels, before.nonzeros_read, before.bytes_read)
+    elif resume:
+        _log.warning("%s: no checkpoint there; the run starts over.", run.path)
+    return before
 
+
+def _saver(run: Run, source: ShardSource, machine: Machine, began: float) -> Saver:
     def checkpoint(state: State) -> Checkpoint:
-        return Checkpoint(state, list(source.labels), source.nonzeros_read, source.bytes_read)
+        seconds = time.perf_counter() - began
+        labels = list(source.labels)
+        return Checkpoint(state, labels, source.nonzeros_read, source.bytes_read, seconds)
 
-    return Saver(run, machine.checkpoint_every, checkpoint), before and before.state
+    return Saver(run, machine.checkpoint_every, checkpoint)
 
 
 # --- what the faces share ---

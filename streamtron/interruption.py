@@ -21,10 +21,12 @@ GRACE = 1.5
 
 
 class Signalled(BaseException):
-    """SIGINT or SIGTERM has arrived; ``number`` says which."""
+    """SIGINT or SIGTERM has arrived; ``number`` says which, ``run`` the directory of the run that
+    it ended, if that can be taken up."""
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.run: str | None = None
 
 
 class _Signals:
@@ -59,6 +61,7 @@ def signals() -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         for number, handler in old.items():
             signal.signal(number, handler)
+        _now = _Signals()  # what arrived here stops no later run of this process
 
 
 @contextmanager

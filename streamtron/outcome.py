@@ -21,7 +21,7 @@ from streamtron.config import Settings
 from streamtron.errors import DataError, SettingsError
 from streamtron.learning import given_class_weights, several
 from streamtron.model import LinearModel, joint_certificate
-from streamtron.sealed import write_atomically
+from streamtron.sealed import remove_half_written, write_atomically
 from streamtron.shards import Manifest, ShardSource
 from streamtron.training.counts import Counts
 from streamtron.training.learner import Learner
@@ -132,6 +132,9 @@ def write_outcome(
     ------
     MachineError : a file cannot be written.
     """
+    for path in (model, report, witness) if run is not None else ():
+        if path is not None:
+            remove_half_written(path)  # by a process that was killed: the run is locked
     if run is not None:
         for name in ("witness", "manifest.json"):
             Path(run, name).unlink(missing_ok=True)

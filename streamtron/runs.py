@@ -41,12 +41,13 @@ Stamps = Sequence[tuple[str, int, int]]
 
 
 class Checkpoint(NamedTuple):
-    """A state, the labels met when it was taken, and what had been read by then."""
+    """A state, the labels met when it was taken, and what the run had read and taken by then."""
 
     state: State
     labels: list[Label]
     nonzeros_read: int
     bytes_read: int
+    seconds: float
 
 
 class Run:
@@ -76,14 +77,21 @@ class Run:
             "labels": checkpoint.labels,
             "nonzeros_read": checkpoint.nonzeros_read,
             "bytes_read": checkpoint.bytes_read,
+            "seconds": checkpoint.seconds,
         }
-        with contextlib.suppress(FileNotFoundError):
-            os.replace(self.path / CHECKPOINT, self.path / BEFORE)
-        write_sealed(self.path / CHECKPOINT, content, state.arrays)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(self.path / CHECKPOINT, self.path / BEFORE)
+            write_sealed(self.path / CHECKPOINT, content, state.arrays)
+        except (MachineError, OSError) as error:
+            raise MachineError(
+                f"{error} Put that right; --resume goes on from the checkpoint before, if there is "
+                "one."
+            ) from error
 
     def load(self) -> Checkpoint | None:
-        """The last whole checkpoint; None if there is none. One that is damaged is passed over with
-        a warning."""
+        """The last whole checkpoint; None if there is none. One that is damaged is removed with a
+        warning: it must not take the place of the one before it."""
         for name in (CHECKPOINT, BEFORE):
             path = self.path / name
             if not path.exists():
@@ -92,6 +100,7 @@ class Run:
                 return _checkpoint(path)
             except FileDamaged as error:
                 _log.warning("%s The checkpoint before it is used, if there is one.", error)
+                path.unlink()
         return None
 
     def forget(self) -> None:
@@ -142,10 +151,12 @@ def open_run(
         write_record(run.path, settings, stamps, model)
         try:
             yield run
-        except StreamtronError:
+        except (StreamtronError, interruption.Signalled) as error:
             if not run.begun:
                 run.forget()  # there is nothing to go on with
                 (run.path / LOCK).unlink(missing_ok=True)
+            elif isinstance(error, interruption.Signalled):
+                error.run = os.fspath(path)
             raise
 
 
@@ -281,8 +292,13 @@ def _checkpoint(path: Path) -> Checkpoint:
         )
     try:
         state = State(int(content["reading"]), int(content["chunks"]), content["state"], arrays)
-        labels = list(content["labels"])
-        return Checkpoint(state, labels, int(content["nonzeros_read"]), int(content["bytes_read"]))
+        return Checkpoint(
+            state,
+            list(content["labels"]),
+            int(content["nonzeros_read"]),
+            int(content["bytes_read"]),
+            float(content["seconds"]),
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise FileDamaged(
             f"{path}: sealed, but what it holds is no checkpoint ({error})."

@@ -111,7 +111,7 @@ def write_atomically(path: str | os.PathLike[str], parts: Iterable[bytes | memor
         The machine refuses; ``path`` still holds what it held before.
     """
     target = Path(os.path.realpath(path))
-    new = target.with_name(f".streamtron-{secrets.token_hex(8)}")
+    new = target.with_name(f"{_temporary(target)}{secrets.token_hex(8)}")
     try:
         try:
             with open(new, "xb") as file:
@@ -124,6 +124,19 @@ def write_atomically(path: str | os.PathLike[str], parts: Iterable[bytes | memor
         _sync_directory(target.parent)
     except OSError as error:
         raise MachineError(f"{path}: cannot be written ({error.strerror or error}).") from error
+
+
+def remove_half_written(path: str | os.PathLike[str]) -> None:
+    """Remove what ``write_atomically`` left where its process was killed: for who alone writes
+    ``path``."""
+    target = Path(os.path.realpath(path))
+    for left in target.parent.glob(f"{_temporary(target)}*"):
+        left.unlink(missing_ok=True)
+
+
+def _temporary(target: Path) -> str:
+    """How the names of a file begin while it is written: of another file they begin otherwise."""
+    return f".streamtron-{xxhash.xxh3_64_hexdigest(os.fsencode(target.name))}-"
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from streamtron import kernels
 from streamtron.config import Settings
 from streamtron.sealed import read_sealed, write_sealed
 from streamtron.training.active_set import Pool
@@ -173,3 +174,43 @@ def test_what_is_no_part_of_a_checkpoint_is_not_packed() -> None:
     with pytest.raises(TypeError, match="Path: no part of a checkpoint"):
         Packer().pack(Path("x"))
     assert np.isinf(float(Packer().pack(np.inf)["float"]))
+
+
+@pytest.mark.parametrize(
+    ("active_set", "watches"), [(10**9, False), (2500, True)], ids=["scanning", "watching"]
+)
+def test_weights_that_have_drifted_from_the_counts_are_made_afresh_and_it_is_said(
+    active_set: int, watches: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings(C=20.0, tol=1e-4, active_set=active_set, max_epochs=40)
+    learner = Learner(settings, source_of().labels)
+    drifts: list[float] = []
+
+    class Spoils:
+        """Moves a weight once, as a flipped bit in memory would, and looks on."""
+
+        spoilt = False
+
+        def border(self, state: Callable[[], State]) -> None:
+            if learner.certificate is not None:
+                drifts.append(learner.certificate.drift)
+            if learner.readings == (2 if watches else 1) and not self.spoilt:
+                learner.dual.w[1] += np.abs(learner.dual.w).max()
+                self.spoilt = True
+
+        end = border
+
+        def no_border(self, state: Callable[[], State]) -> AbstractContextManager[None]:
+            return nullcontext()
+
+    source = source_of()
+    train(source, [learner], settings, keeper=Spoils())
+    assert max(drifts) > 0.01
+    [chunk] = source.chunks([range(len(source.blocks))])
+    fresh = np.zeros(len(learner.dual.w) + 1)
+    factors = learner.counts.dense(len(chunk)) * learner.targets(chunk).signs.astype(float)
+    kernels.combine(chunk.rows, factors, settings.rho, fresh)
+    np.testing.assert_allclose(learner.dual.w, fresh[:-1], rtol=1e-9)
+    assert learner.finished == "certified"
+    assert caplog.text.count("had drifted by") == 1
+    assert "They are made afresh from the counts." in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -38,8 +39,13 @@ inseparable."""
 SOFTNESS = (1e4, 1e3, 1e2, 1e1, 1.0)
 """Δ = 0: the small Δ² with which rows are solved is come to in these steps."""
 
+LARGE_DRIFT = 1e-9
+"""Rounding moves the carried weights from Σ c_k y_k by a far smaller part of their length."""
+
 SOLVED = 1e-12
 """No gap smaller than this is asked of rows in memory."""
+
+_log = logging.getLogger(__name__)
 
 Mode = Literal["train", "scan"]
 
@@ -104,6 +110,7 @@ class Learner:
         self._shuffles = 0
         self._gap_before = math.inf
         self._watching = False
+        self._adopted = False
 
     # --- what it is ---
 
@@ -140,6 +147,7 @@ class Learner:
         self.dual.scalars[kernels.BIAS] = bias
         self.mode = "scan"
         self.holding_all = False
+        self._adopted = True  # so they need not be those that the counts make
         if counts is not None:
             self.counts = counts
 
@@ -564,7 +572,7 @@ class Learner:
 
     def _certify(self, frozen: Frozen) -> None:
         """Take the certificate; keep the weights of the least primal; drop a's drift where a
-        stood still."""
+        stood still, and where it is large."""
         now, _ = frozen.certificate(hard=self.settings.hard)
         best = self.certificate
         if best is None or now.primal_margin >= best.primal_margin:
@@ -572,9 +580,24 @@ class Learner:
             self.certificate = now
         else:
             self.certificate = replace(now, primal_margin=best.primal_margin, scale=best.scale)
+        seen = frozen.evidence
+        drifted = now.drift > LARGE_DRIFT and not self._adopted
+        self._adopted = False
+        if drifted:
+            _log.warning(
+                "the weights carried into reading %d had drifted by %.1g of their length from "
+                "those that the counts make. They are made afresh from the counts.",
+                self.reading + 1,
+                now.drift,
+            )
         if not self._watching:
-            seen = frozen.evidence
             self.dual.settle(seen.fresh, seen.fresh_bias, seen.sq_extension, seen.steps)
+        elif drifted:
+            # the counts have moved on since the reading began, the error is still the same
+            carried = frozen.w if frozen.carried is None else frozen.carried
+            dual = self.dual
+            off = seen.fresh - carried
+            dual.settle(dual.w + off, dual.bias, float(dual.scalars[kernels.EXTENSION]), dual.steps)
 
 
 def square_lengths(chunk: Chunk) -> NDArray[np.float64]:

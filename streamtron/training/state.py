@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamtron.certificate import Evidence
 from streamtron.chunk import Chunk, Label
+from streamtron.errors import DataError, FileDamaged
 from streamtron.training.learner import Learner
 from streamtron.training.packing import Arrays, Packer, Unpacker
 
@@ -60,17 +62,34 @@ class State:
 
         Raises
         ------
-        KeyError, TypeError, ValueError : the content is no state.
+        FileDamaged : the content is no state.
         """
         unpacker = Unpacker(self.arrays)
-        found = []
-        for packed in self.content[group]:
-            learner = make(packed["positive"])
-            vars(learner).update(unpacker.unpack(packed["fields"]))
-            for report in learner.reports:
-                report.restart_clock()
-            found.append(Held(learner, _numbers(packed["held"], self.arrays)))
-        return found
+        try:
+            return [self._held(packed, make, unpacker) for packed in self.content[group]]
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            IndexError,
+            StopIteration,
+        ) as error:
+            raise FileDamaged(
+                f"a checkpoint that is whole, but no state of a run ({error!r}). "
+                "Begin anew with --overwrite."
+            ) from error
+
+    def _held(
+        self, packed: Any, make: Callable[[Label | None], Learner], unpacker: Unpacker
+    ) -> Held:
+        learner = make(packed["positive"])
+        fields = unpacker.unpack(packed["fields"])
+        _check(learner, fields)
+        vars(learner).update(fields)
+        for report in learner.reports:
+            report.restart_clock()
+        return Held(learner, _numbers(packed["held"], self.arrays))
 
 
 def _packed(learner: Learner, packer: Packer) -> dict[str, Any]:
@@ -82,6 +101,25 @@ def _packed(learner: Learner, packer: Packer) -> dict[str, Any]:
         "held": len(learner.active) if learner.holding_all else packer.pack(learner.active.numbers),
         "fields": packer.pack(fields),
     }
+
+
+def _check(learner: Learner, fields: dict[str, Any]) -> None:
+    """Raise ValueError where fields are missing, or arrays are not what kernels take unchecked."""
+    if fields.keys() != vars(learner).keys() - set(_NOT_STATE):
+        raise ValueError("other fields than a learner has")
+    dual, frozen = fields["dual"], fields["frozen"]
+    alike = [(dual.scalars, np.zeros(4)), (dual.tallies, np.zeros(3, dtype=np.int64))]
+    wide = [dual.w]
+    if frozen is not None:
+        fresh = Evidence(1.0, 0)
+        found = frozen.evidence
+        alike += [
+            (getattr(found, name), getattr(fresh, name)) for name in ("bins", "sums", "totals")
+        ]
+        wide += [frozen.w, found.fresh] + ([] if frozen.carried is None else [frozen.carried])
+    alike += [(one, np.zeros(len(dual.w))) for one in wide]
+    if any(one.dtype != other.dtype or one.shape != other.shape for one, other in alike):
+        raise ValueError("arrays of another kind or length")
 
 
 def _numbers(held: Any, arrays: Arrays) -> NDArray[np.int64]:
@@ -104,9 +142,15 @@ class Held:
 
     def take(self, chunk: Chunk) -> None:
         """Hold those rows of a chunk whose turn it is."""
+        learner = self.learner
+        if learner.finished is None and chunk.width > len(learner.dual.w):
+            raise DataError(
+                f"the checkpoint knows {len(learner.dual.w)} columns, the shards have column "
+                f"{chunk.width - 1}. Begin anew with --overwrite."
+            )
         if self.complete:
             return
-        learner, targets = self.learner, self.learner.targets(chunk)
+        targets = learner.targets(chunk)
         places = _places(chunk, self._missing)
         chosen = places[: int(np.argmin(places >= 0)) if (places < 0).any() else None]
         if not len(chosen):

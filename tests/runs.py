@@ -1,0 +1,170 @@
+"""Runs in processes of their own, to be killed: small corpora, and plans that train on them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+PLANS = {
+    "all rows held": ("two", "--C", 20, "--tol", 1e-6),
+    "small active set": ("two.parquet", "--C", 20, "--active-set", "300KB"),
+    "sequential": ("two", "--C", 1, "--order", "sequential", "--active-set", "300KB"),
+    "two stages": ("two", "--C", 1, "--stage", "1,0.1", "--max-epochs", 6, "--mini-epochs", 9),
+    "many classes": ("many", "--C", 1, "--multiclass", "--active-set", "1MB"),
+    "hard margin": ("hard", "--delta", 0, "--tol", 1e-3),
+    "hard margin, small active set": (
+        "hard", "--delta", 0, "--active-set", "200KB", "--max-epochs", 9,
+    ),
+}  # fmt: skip
+"""Corpus and settings of each."""
+
+
+def make_corpora(place: Path) -> None:
+    """``two`` (text) and ``two.parquet`` of two noisy classes, ``hard`` of two that are separable,
+    ``many`` of five, the last of which come late."""
+    write_corpus(place / "two", noise=0.1)
+    write_corpus(place / "hard", noise=0.0)
+    write_corpus(place / "many", classes=5)
+    done = run(place, "convert", "two", "two.parquet", "--format", "parquet")
+    assert done.returncode == 0, done.stderr
+
+
+def write_corpus(
+    directory: Path, rows: int = 18000, columns: int = 300, classes: int = 2, noise: float = 0.0
+) -> None:
+    """Three shards of libsvm text, five nonzeros a row."""
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=(1 if classes == 2 else classes, columns))
+    chosen = np.sort(np.argsort(rng.random((rows, columns)), axis=1)[:, :5], axis=1)
+    values = np.round(rng.normal(size=(rows, 5)), 3)
+    scores = (truth[:, chosen] * values).sum(axis=2)
+    if classes == 2:
+        kept = np.abs(scores[0]) > (0.0 if noise else 0.3)
+        labels = np.where((scores[0] > 0.0) ^ (rng.random(rows) < noise), 1, -1)
+    else:
+        kept = np.ones(rows, dtype=bool)
+        there = np.minimum(classes, 2 + np.arange(rows) * classes // rows)
+        scores[np.arange(classes)[:, None] >= there] = -np.inf
+        labels = scores.argmax(axis=0)
+    lines = [
+        f"{labels[k]} " + " ".join(f"{1 + chosen[k, i]}:{values[k, i]}" for i in range(5))
+        for k in np.flatnonzero(kept)
+    ]
+    directory.mkdir()
+    for number, part in enumerate(np.array_split(np.array(lines), 3)):
+        (directory / f"part-{number}.svm").write_text("\n".join(part) + "\n")
+
+
+def words_of(plan: str, model: str) -> list[str]:
+    """The command line of a plan, with a checkpoint at every border."""
+    shards, *settings = PLANS[plan]
+    return ["fit", shards, "--model", model, *map(str, settings), "--checkpoint-every", "0s"]
+
+
+def start(place: Path, *words: object) -> subprocess.Popen[str]:
+    """A command in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "streamtron.cli", *map(str, words)], cwd=place,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+    )  # fmt: skip
+
+
+class Ended(NamedTuple):
+    """What became of a process."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def end_of(process: subprocess.Popen[str]) -> Ended:
+    """Wait for a process."""
+    out, err = process.communicate(timeout=300)
+    return Ended(process.returncode, out, err)
+
+
+def run(place: Path, *words: object) -> Ended:
+    """A command, to its end."""
+    return end_of(start(place, *words))
+
+
+def kept(place: Path, model: str) -> tuple[bytes, bytes]:
+    """The bytes of model and witness."""
+    return (place / model).read_bytes(), (place / f"{model}.run" / "witness").read_bytes()
+
+
+# --- moments -------------------------------------------------------------------------------------
+
+Moment = Callable[[Path, int], bool]
+"""(run directory, process) → whether now is the time; asked again and again."""
+
+
+def after(seconds: float) -> Moment:
+    """So long after the process has locked its run directory."""
+    since: list[float] = []
+
+    def now(directory: Path, process: int) -> bool:
+        if not since and (directory / "lock").read_text().startswith(f"process {process} "):
+            since.append(time.monotonic())
+        return bool(since) and time.monotonic() - since[0] >= seconds
+
+    return now
+
+
+def at_checkpoint(number: int) -> Moment:
+    """When so many checkpoints have been seen."""
+    met: set[int] = set()
+
+    def now(directory: Path, process: int) -> bool:
+        met.add((directory / "checkpoint").stat().st_mtime_ns)
+        return len(met) >= number
+
+    return now
+
+
+def while_writing(number: int) -> Moment:
+    """While a file of the run directory, the so-maniest seen, still has its temporary name."""
+    met: set[str] = set()
+
+    def now(directory: Path, process: int) -> bool:
+        met.update(name for name in os.listdir(directory) if name.startswith(".streamtron-"))
+        return len(met) >= number
+
+    return now
+
+
+def while_writing_the_model(directory: Path, process: int) -> bool:
+    """While the model is written, beside the run directory."""
+    return any(name.startswith(".streamtron-") for name in os.listdir(directory.parent))
+
+
+def reached(place: Path, model: str, process: subprocess.Popen[str], moment: Moment) -> bool:
+    """Wait for a moment; False if the process has ended before."""
+    while process.poll() is None:
+        with suppress(FileNotFoundError):  # not yet, or between two names
+            if moment(place / f"{model}.run", process.pid):
+                return True
+    return False
+
+
+def killed(
+    place: Path, words: Sequence[str], model: str, moment: Moment, number: int = signal.SIGKILL
+) -> Ended:
+    """A command that gets a signal at a moment, unless it ended before."""
+    process = start(place, *words)
+    if reached(place, model, process, moment):
+        process.send_signal(number)
+    return end_of(process)
+
+
+WAS_KILLED = -signal.SIGKILL

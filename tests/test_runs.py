@@ -1,0 +1,454 @@
+"""A run directory: taken up, refused, damaged, in use, on a full disk."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamtron import interruption
+from streamtron.config import Machine, Settings
+from streamtron.errors import DataError, FileDamaged, MachineError, SettingsError, StreamtronError
+from streamtron.events import ChunkDone, Event
+from streamtron.fitting import Outcome
+from streamtron.fitting import run as fit
+from streamtron.runs import BEFORE, CHECKPOINT, Run, Saver, open_run
+from streamtron.sealed import read_sealed, write_sealed
+from tests.runs import at_checkpoint, end_of, kept, killed, reached, run, start, write_corpus
+from tests.test_full_disk import PAGE, fill, mounted
+
+SETTINGS = Settings(C=20.0, active_set=100_000)
+WORDS = ("fit", "two", "--C", 20, "--active-set", "100000B")
+
+
+class Stopped(Exception):
+    """The process ends here, as far as the run knows."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus, and the model that nothing interrupted."""
+    directory = tmp_path_factory.mktemp("runs")
+    write_corpus(directory / "two", rows=9000, noise=0.1)
+    fitted(directory, "wanted", report=directory / "wanted.json")
+    return directory
+
+
+@pytest.fixture
+def place(whole: Path, tmp_path: Path) -> Path:
+    """The same to break."""
+    shutil.copytree(whole, tmp_path / "place")
+    return tmp_path / "place"
+
+
+@pytest.fixture
+def stopped(place: Path) -> Path:
+    """A run that stopped in its third reading, with two checkpoints."""
+    stop_after(place, 7)
+    return place
+
+
+def fitted(place: Path, model: str, settings: Settings = SETTINGS, **more: Any) -> Outcome:
+    machine = Machine(**{"checkpoint_every": 0.0, **more.pop("machine", {})})
+    return fit(place / "two", settings, model=place / model, machine=machine, **more)
+
+
+def stop_after(place: Path, chunks: int, **more: Any) -> None:
+    """Begin the run ``model`` and stop it behind so many chunks."""
+    left = chunks
+
+    def listen(event: Event) -> None:
+        nonlocal left
+        left -= isinstance(event, ChunkDone)
+        if left < 0:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        fitted(place, "model", listen=listen, **more)
+
+
+def as_wanted(place: Path) -> bool:
+    return kept(place, "model") == kept(place, "wanted")
+
+
+def flip(path: Path, at: int) -> None:
+    """One bit of the byte there."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1 << at % 8
+    path.write_bytes(data)
+
+
+# --- taken up ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 4, 10])
+def test_a_run_that_stopped_anywhere_is_taken_up_to_the_same_model(
+    place: Path, chunks: int
+) -> None:
+    stop_after(place, chunks)
+    fitted(place, "model", resume=True)
+    assert as_wanted(place)
+
+
+def test_a_run_that_had_ended_writes_its_model_again(place: Path) -> None:
+    (place / "wanted").rename(place / "old")
+    fitted(place, "wanted", resume=True)
+    assert (place / "wanted").read_bytes() == (place / "old").read_bytes()
+
+
+def test_resume_where_nothing_is_begins_and_says_so(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fitted(place, "model", resume=True)
+    assert "no checkpoint there; the run starts over" in caplog.text
+    assert as_wanted(place)
+
+
+@pytest.mark.parametrize("what", ["removed", "flipped"])
+def test_a_run_is_taken_up_whatever_became_of_its_cache(
+    stopped: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = stopped / "model.run" / "cache"
+    if what == "removed":
+        shutil.rmtree(cache)
+    else:
+        path = min(cache.glob("*.cache"))
+        flip(path, path.stat().st_size // 2)
+    fitted(stopped, "model", resume=True)
+    assert as_wanted(stopped)
+    assert ("checksum" in caplog.text) == (what == "flipped")
+
+
+def test_the_report_of_a_run_taken_up_counts_what_was_read_before_and_again(stopped: Path) -> None:
+    report = fitted(stopped, "model", resume=True).report
+    wanted = json.loads((stopped / "wanted.json").read_text())
+    again = report["readings"] - wanted["readings"]
+    assert 1.0 <= again < 3.0  # the rows held, and those of the reading so far
+    assert report["bytes_read"] > wanted["bytes_read"]
+    for name in ("rows", "columns", "nonzeros", "full_epochs", "ending", "certificate", "settings"):
+        assert report[name] == wanted[name]
+    assert [{**one, "seconds": 0} for one in report["stages"]] == [
+        {**one, "seconds": 0} for one in wanted["stages"]
+    ]
+    assert report["seconds"] > max(stage["seconds"] for stage in report["stages"])
+
+
+def test_a_smaller_tolerance_and_more_epochs_take_a_run_further(place: Path) -> None:
+    brief = SETTINGS.but(max_epochs=2)
+    assert fitted(place, "model", brief).exit_code == 4
+    outcome = fitted(place, "model", SETTINGS.but(tol=0.005), resume=True)
+    assert outcome.exit_code == 0
+    assert outcome.report["certificate"]["relative_duality_gap"] <= 0.005
+    record = json.loads((place / "model.run" / "run.json").read_text())
+    assert (record["settings"]["tol"], record["settings"]["max_epochs"]) == (0.005, 100)
+
+
+# --- refused -------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_there_is_refused_and_overwrite_begins_anew(stopped: Path) -> None:
+    with pytest.raises(SettingsError, match=r"model\.run: a run is there already.*--overwrite"):
+        fitted(stopped, "model")
+    other = SETTINGS.but(C=1.0)
+    fitted(stopped, "model", other, overwrite=True)
+    fitted(stopped, "other", other)
+    assert kept(stopped, "model") == kept(stopped, "other")
+
+
+def test_other_settings_are_refused_by_name(stopped: Path) -> None:
+    match = r"C is 21\.0, the run has 20\.0 \(and rho, seed\).*but for tol and max_epochs"
+    with pytest.raises(SettingsError, match=match):
+        fitted(stopped, "model", SETTINGS.but(C=21.0, rho=2.0, seed=5), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("remove", r"the run is of other shards \(part-1\.svm is missing\)"),
+        ("add", r"the run is of other shards \(part-3\.svm is new\)"),
+        ("grow", r"part-1\.svm: changed since the run began \(\d+ bytes then, \d+ now"),
+        ("touch", r"part-1\.svm: changed since the run began.*or touched\)"),
+    ],
+)
+def test_other_shards_are_refused_by_name(stopped: Path, change: str, sentence: str) -> None:
+    shard = stopped / "two" / "part-1.svm"
+    if change == "remove":
+        shard.unlink()
+    elif change == "add":
+        shutil.copy(shard, stopped / "two" / "part-3.svm")
+    elif change == "grow":
+        shard.write_text(shard.read_text() + "1 1:1\n")
+    else:
+        os.utime(shard, ns=(0, 0))
+    with pytest.raises(DataError, match=sentence):
+        fitted(stopped, "model", resume=True)
+    assert (stopped / "model.run" / CHECKPOINT).exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", "[" * 100_000, '{"run_version": 99}'])
+def test_a_record_that_is_none_is_refused_in_a_sentence(stopped: Path, text: str) -> None:
+    (stopped / "model.run" / "run.json").write_text(text)
+    with pytest.raises(DataError, match=r"run\.json: not the record of a run .*--overwrite"):
+        fitted(stopped, "model", resume=True)
+    fitted(stopped, "model", overwrite=True)
+    assert as_wanted(stopped)
+
+
+def test_a_file_in_the_directory_s_place_is_refused_in_a_sentence(place: Path) -> None:
+    (place / "file").touch()
+    with pytest.raises(MachineError, match="file"):
+        fitted(place, "model", machine={"run_dir": str(place / "file")})
+
+
+# --- damaged -------------------------------------------------------------------------------------
+
+
+def test_one_flipped_bit_anywhere_in_a_checkpoint_lets_the_one_before_be_used(
+    stopped: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = stopped / "model.run"
+    path, sound = directory / CHECKPOINT, (directory / CHECKPOINT).read_bytes()
+    newest = Run(directory).load()
+    path.unlink()
+    before = Run(directory).load()
+    assert newest is not None
+    assert before is not None
+    assert (newest.state.reading, newest.state.chunks) > (before.state.reading, before.state.chunks)
+    header = 8 + int.from_bytes(sound[:8], "little")
+    places = [*range(16), *range(16, header, 97), *range(header, len(sound), len(sound) // 150)]
+    for at in places:
+        path.write_bytes(sound)
+        flip(path, at)
+        caplog.clear()
+        found = Run(directory).load()
+        assert found is not None, at
+        assert found.state.content == before.state.content, at
+        assert f"{path}: " in caplog.text
+        assert not path.exists(), "it would take the place of the sound one"
+
+
+def test_a_run_whose_checkpoint_is_damaged_ends_with_the_same_model(stopped: Path) -> None:
+    flip(stopped / "model.run" / CHECKPOINT, 5000)
+    fitted(stopped, "model", resume=True)
+    assert as_wanted(stopped)
+
+
+def test_a_run_both_of_whose_checkpoints_are_damaged_starts_over_and_says_so(
+    stopped: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in (CHECKPOINT, BEFORE):
+        flip(stopped / "model.run" / name, 4000)
+    fitted(stopped, "model", resume=True)
+    assert caplog.text.count("damaged: its checksum does not match") == 2
+    assert "the run starts over" in caplog.text
+    assert as_wanted(stopped)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{}",
+        b"PK\x03\x04" * 9,
+        b"\xff" * 7 + b"\x7f{}",
+        (1 << 60).to_bytes(8, "little") + b"{",
+    ],
+    ids=["empty", "short", "zip", "absurd", "absurd header"],
+)
+def test_a_checkpoint_that_is_not_ours_is_passed_over(
+    stopped: Path, raw: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    (stopped / "model.run" / CHECKPOINT).write_bytes(raw)
+    found = Run(stopped / "model.run").load()
+    assert found is not None
+    assert "not a streamtron checkpoint" in caplog.text
+
+
+def test_a_checkpoint_of_another_version_is_refused(stopped: Path) -> None:
+    path = stopped / "model.run" / CHECKPOINT
+    content, arrays = read_sealed(path, "checkpoint")
+    write_sealed(path, {**content, "checkpoint_version": 99}, arrays)
+    with pytest.raises(DataError, match=r"checkpoint version 99, this streamtron reads 1"):
+        fitted(stopped, "model", resume=True)
+    assert path.exists()
+
+
+def object_of(fields: list[Any]) -> dict[str, Any]:
+    """The first of the fields that is an object."""
+    return next(value for _, value in fields if isinstance(value, dict) and "class" in value)
+
+
+def forged() -> Iterator[tuple[str, Any]]:
+    """Ways to spoil the packed fields of a learner, and its arrays."""
+    yield "a field is missing", lambda fields, arrays: fields.pop(3)
+    yield (
+        "a class nobody knows",
+        lambda fields, arrays: object_of(fields).update({"class": "Popen"}),
+    )
+    yield "an array nobody has", lambda fields, arrays: fields.append(["weights", {"array": "x"}])
+    yield "short weights", lambda fields, arrays: arrays.update(dict.fromkeys(arrays, np.zeros(1)))
+    yield "no numbers", lambda fields, arrays: fields.__setitem__(slice(None), [[1, 2]])
+
+
+@pytest.mark.parametrize(("how", "spoil"), list(forged()), ids=[how for how, _ in forged()])
+def test_a_sealed_checkpoint_that_is_no_state_of_a_run_is_refused_in_a_sentence(
+    stopped: Path, how: str, spoil: Any
+) -> None:
+    path = stopped / "model.run" / CHECKPOINT
+    content, arrays = read_sealed(path, "checkpoint")
+    fields = content["state"]["learners"][0]["fields"]["dict"]
+    spoil(fields, arrays)
+    write_sealed(path, content, arrays)
+    with pytest.raises(FileDamaged, match=r"no state of a run .*--overwrite"):
+        fitted(stopped, "model", resume=True)
+
+
+def test_a_checkpoint_of_narrower_data_is_refused_before_a_weight_is_missing(stopped: Path) -> None:
+    path = stopped / "model.run" / CHECKPOINT
+    content, arrays = read_sealed(path, "checkpoint")
+    wide = max(len(array) for array in arrays.values() if array.dtype == np.float64)
+    cut = {
+        name: array[:9] if array.dtype == np.float64 and len(array) == wide else array
+        for name, array in arrays.items()
+    }
+    write_sealed(path, content, cut)
+    with pytest.raises(StreamtronError, match="--overwrite"):
+        fitted(stopped, "model", resume=True)
+
+
+# --- in use --------------------------------------------------------------------------------------
+
+
+def test_a_run_in_use_is_refused_with_process_and_host_until_that_process_is_gone(
+    place: Path,
+) -> None:
+    words = (*WORDS, "--model", "model", "--tol", "1e-9", "--checkpoint-every", "0s")
+    process = start(place, *words)
+    assert reached(place, "model", process, at_checkpoint(1))
+    os.kill(process.pid, signal.SIGSTOP)
+    other = run(place, *words, "--resume")
+    assert other.returncode == 5
+    assert f"in use by process {process.pid} on {socket.gethostname()}. Wait" in other.stderr
+    process.kill()
+    end_of(process)
+    settings = SETTINGS.but(tol=1e-9)
+    with open_run(
+        place / "model.run", settings, stamps(place), place / "model", resume=True
+    ) as one:
+        assert one.load() is not None
+
+
+def stamps(place: Path) -> list[tuple[str, int, int]]:
+    record = json.loads((place / "model.run" / "run.json").read_text())
+    return [tuple(stamp) for stamp in record["shards"]]
+
+
+# --- signals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_with_a_sentence_and_it_is_taken_up_to_the_same_model(
+    place: Path, number: signal.Signals
+) -> None:
+    words = [*map(str, WORDS), "--model", "model", "--checkpoint-every", "0s"]
+    ended = killed(place, words, "model", at_checkpoint(2), number)
+    assert ended.returncode == 128 + number, ended.stderr
+    assert ended.stderr.splitlines()[-1] == (
+        f"stopped by {signal.Signals(number).name}; nothing half-written is left. "
+        "Go on from model.run with --resume."
+    )
+    assert not (place / "model").exists()
+    assert not list((place / "model.run").rglob(".streamtron-*"))
+    done = run(place, *words, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert as_wanted(place)
+
+
+@pytest.mark.parametrize(("chunks", "border"), [(2, (0, 2)), (5, (2, 1))])
+def test_a_signal_waits_for_the_border_and_writes_a_checkpoint_there(
+    place: Path, chunks: int, border: tuple[int, int]
+) -> None:
+    left = chunks
+
+    def listen(event: Event) -> None:
+        nonlocal left
+        left -= isinstance(event, ChunkDone)
+        if left == 0:
+            left = -1
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with interruption.signals(), pytest.raises(interruption.Signalled) as stop:
+        fitted(place, "model", machine={"checkpoint_every": 1e9}, listen=listen)
+    assert stop.value.run == str(place / "model.run")
+    found = Run(place / "model.run").load()
+    assert found is not None
+    assert (found.state.reading, found.state.chunks) == border
+    assert not (place / "model.run" / BEFORE).exists()
+    fitted(place, "model", resume=True)
+    assert as_wanted(place)
+
+
+@pytest.mark.parametrize("when", ["pending", "inside"])
+def test_a_signal_in_work_without_a_border_saves_how_it_began(stopped: Path, when: str) -> None:
+    one = Run(stopped / "model.run")
+    began = one.load()
+    assert began is not None
+    for name in (CHECKPOINT, BEFORE):
+        (one.path / name).unlink()
+    saver = Saver(one, 1e9, lambda state: began._replace(state=state))
+
+    def work() -> None:
+        if when == "pending":
+            os.kill(os.getpid(), signal.SIGINT)
+        with saver.no_border(lambda: began.state):
+            assert when == "inside", "what waited ends the work before it begins"
+            os.kill(os.getpid(), signal.SIGINT)
+            pytest.fail("the signal waited")
+
+    with (
+        interruption.signals(),
+        interruption.waiting_for_a_border(),
+        pytest.raises(interruption.Signalled),
+    ):
+        work()
+    found = one.load()
+    assert found is not None
+    assert found.state.content == began.state.content
+
+
+# --- full disks ----------------------------------------------------------------------------------
+
+
+def test_a_disk_that_fills_up_keeps_the_checkpoint_before_and_room_lets_the_run_end(
+    place: Path, tmp_path: Path
+) -> None:
+    with mounted(tmp_path / "small", f"size={1 << 22}") as small:
+        machine = {"run_dir": str(small), "cache_dir": str(place / "wanted.run" / "cache")}
+
+        def listen(event: Event) -> None:
+            if (small / BEFORE).exists() and not (small / "ballast").exists():
+                fill(small / "ballast", leave=PAGE)
+
+        with pytest.raises(MachineError, match=r"No space left on device.*--resume goes on"):
+            fitted(place, "model", machine=machine, listen=listen)
+        assert Run(small).load() is not None
+        assert not list(small.glob(".streamtron-*"))
+        with pytest.raises(MachineError, match="No space left on device"):
+            fitted(place, "model", machine=machine, resume=True)
+        (small / "ballast").unlink()
+        fitted(place, "model", machine=machine, resume=True)
+        assert (place / "model").read_bytes() == (place / "wanted").read_bytes()
+
+
+@pytest.fixture(autouse=True)
+def _told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
