@@ -13,8 +13,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -374,11 +375,15 @@ main(sys.argv[1:])
 
 
 def follow_parent() -> None:
-    """End this process as by SIGTERM when the pipe on its stdin closes, which it also does when
-    the parent dies."""
+    """End this process when the pipe on its stdin closes, which it also does when the parent dies,
+    whichever of its threads has started us and however early: by SIGTERM, and if that is not
+    obeyed within GRACE, by SIGKILL."""
     threading.Thread(target=_await_parents_end, daemon=True).start()
 
 
 def _await_parents_end() -> None:
-    os.read(0, 1)
+    with suppress(OSError):  # a stdin that cannot be read has no parent behind it
+        os.read(0, 1)
     os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE)  # an exception raised in a destructor or a callback goes unheard
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -357,6 +357,40 @@ def test_a_batch_killed_half_way_leaves_no_job_behind_and_finishes_when_called_a
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "train").iterdir()} == made
 
 
+DEAF = """
+import signal, subprocess, sys
+child = '''
+import signal
+from streamtron.jobs import follow_parent
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+follow_parent()
+print("ready", flush=True)
+while True:
+    pass
+'''
+subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE).wait()
+"""
+
+
+def test_a_job_that_does_not_obey_sigterm_ends_too_when_its_parent_is_killed() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "ready\n"
+    parent.kill()
+    parent.wait()
+    assert parent.stdout.read() == ""  # ends when the last process that could write has ended
+    parent.stdout.close()
+
+
+def test_a_job_whose_parent_died_before_it_looked_ends_at_once() -> None:
+    child = "from streamtron.jobs import follow_parent; follow_parent(); import signal; "
+    words = [sys.executable, "-c", child + "signal.pause()"]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait() == -signal.SIGTERM
+
+
 # --- on workers ----------------------------------------------------------------------------------
 
 
