@@ -248,6 +248,31 @@ def test_a_job_runs_again_if_its_settings_its_outputs_or_a_job_before_it_changed
     ]  # fmt: skip
 
 
+def test_a_fit_or_a_sweep_runs_again_over_what_it_has_left(tmp_path: Path) -> None:
+    sweep = """[[job]]
+name = "sweep"
+command = "sweep"
+shards = "train"
+folds = 2
+C = "0.1,1"
+table = "table.csv"
+model = "best"
+after = "make"
+"""
+    text = MAKE + JOBS.split("[[job]]")[5].join(["[[job]]", sweep]).replace(', "table"', "")
+    assert _started(tmp_path, text) == ["make", "train", "sweep"]
+    assert _started(tmp_path, text) == []
+    assert _started(tmp_path, text.replace("C = 0.5", "C = 0.6")) == ["train"]
+    assert _started(tmp_path, text.replace("0.1,1", "0.2,1")) == ["train", "sweep"]
+    assert set(_states(tmp_path).values()) == {"done"}
+
+
+def test_a_list_for_an_option_that_can_be_given_again_is_given_again(tmp_path: Path) -> None:
+    text = "[[job]]\nname='a'\ncommand='sweep'\nshards='a'\ntable='t.csv'\nvalid=['b', 'c']\n"
+    [job] = _load(tmp_path, text).jobs
+    assert job.words == ("sweep", "--table=t.csv", "--valid=b", "--valid=c", "--", "a")
+
+
 def test_the_jobs_behind_one_that_runs_again_are_not_done_even_if_the_batch_is_killed_between(
     tmp_path: Path,
 ) -> None:
