@@ -160,7 +160,7 @@ def fit_work(work: Work, machine: Machine) -> list[Trial]:
         cache_dir=work.cache_dir,
         run_dir=None,
         threads=machine.threads or 1,
-        memory=machine.memory if limit is None else int(SHARE * limit),
+        memory=machine.memory if limit is None else min(int(SHARE * limit), machine.memory_limit),
     )
     wanted = still_wanted()
 

@@ -153,7 +153,7 @@ def test_a_worker_refuses_candidates_that_its_memory_cannot_hold(
     ):
         run_sweep(
             place / "train", large, valid=place / "held-out", machine=Machine(),
-            attempts=on_workers(guest, machine=Machine()),
+            attempts=on_workers(guest, machine=Machine(memory=1 << 60)),
         )  # fmt: skip
 
 
