@@ -32,7 +32,7 @@ def write_tiny(directory: Path) -> list[str]:
     return parts
 
 
-def jobs(parts: Sequence[str], C: str, rho: str) -> str:
+def jobs(parts: Sequence[str], C: str, rho: str, where: str) -> str:
     """The batch: the sweep, the best model's accuracy on the test rows, and its proof."""
     train, valid, test = (json.dumps(str(Path(part).absolute())) for part in parts)
     return f"""
@@ -43,7 +43,8 @@ shards = {train}
 valid = {valid}
 C = {json.dumps(C)}
 rho = {json.dumps(rho)}
-table = "candidates.tsv"
+{where}
+table = "candidates.csv"
 model = "best"
 
 [[job]]
@@ -66,7 +67,7 @@ json = true
 
 def show(directory: Path) -> None:
     """The candidates, and what is known of the best one."""
-    print((directory / "candidates.tsv").read_text())
+    print((directory / "candidates.csv").read_text())
     test = json.loads((directory / "sweep.logs" / "test.out").read_text())
     proof = json.loads((directory / "sweep.logs" / "proof.out").read_text())
     gap = proof["certificate"]["relative_duality_gap"]
@@ -80,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--to", required=True, metavar="DIRECTORY", help="of what comes out")
     parser.add_argument("--C", default="0.1,1,10", help="prices of a slack, between commas")
     parser.add_argument("--rho", default="0,1", help="augmentations, between commas")
-    parser.add_argument("--workers", help="the jobs side by side, in so many processes")
+    parser.add_argument("--workers", type=int, help="candidates side by side, in so many processes")
     parser.add_argument("--scheduler", help="or on the workers of this Dask scheduler")
     parser.add_argument("--tiny", action="store_true", help="on a small generated corpus")
     chosen = parser.parse_args(arguments)
@@ -92,10 +93,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parts = write_tiny(directory) if chosen.tiny else chosen.parts
     except streamtron.errors.StreamtronError as error:
         raise SystemExit(f"sweep: {error}") from None
-    (directory / "sweep.toml").write_text(jobs(parts, chosen.C, chosen.rho))
+    where = ""
+    if chosen.workers or chosen.scheduler:
+        name = "workers" if chosen.workers else "scheduler"
+        where = f"{name} = {json.dumps(chosen.workers or chosen.scheduler)}"
+    (directory / "sweep.toml").write_text(jobs(parts, chosen.C, chosen.rho, where))
     command = [sys.executable, "-m", "streamtron.cli", "batch", str(directory / "sweep.toml")]
-    for option, value in (("--workers", chosen.workers), ("--scheduler", chosen.scheduler)):
-        command += [option, value] if value else []
     code = subprocess.run(command, check=False).returncode
     if code:
         raise SystemExit(code)

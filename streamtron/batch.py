@@ -20,8 +20,8 @@
 Every other name in a job is an argument or an option of its command: ``rows_per_shard`` is
 ``--rows-per-shard``. Paths are relative to the file's directory. ``accept_uncertified = true`` lets
 those behind a fit run also if it stopped before its tolerance was certified. A job that may run
-again over its own shards, a ``generate`` or ``convert``, wants ``overwrite = true``. ``jobs`` runs
-what is read here.
+again over its own shards, a ``generate`` or ``convert``, wants ``overwrite = true``; a ``fit`` that
+was cut off goes on by itself. ``jobs`` runs what is read here.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
     "fit": ("model", "report", "witness"),
     "update": ("model", "report", "witness"),
     "forget": ("model", "report", "witness"),
-    "sweep": ("table", "model"),
+    "sweep": ("table", "plot", "model", "report", "witness"),
     "predict": ("output",),
     "convert": ("destination",),
     "generate": ("directory",),

@@ -40,9 +40,11 @@ from streamtron.options import (
 
 if TYPE_CHECKING:
     from streamtron.cluster import Workers
-    from streamtron.config import Settings
+    from streamtron.config import Machine, Settings
     from streamtron.model import LinearModel
     from streamtron.spread import Spread
+    from streamtron.sweeping import Attempts
+    from streamtron.trials import Trial
 
 STOPPED = 4
 BROKEN_PIPE = 128 + signal.SIGPIPE
@@ -125,6 +127,7 @@ def fit(
 @click.option("--config", type=click.Path(), help="Settings from TOML; options given here win.")
 @candidate_options
 @machine_options
+@cluster_options
 @verbose_option
 def sweep(
     shards: tuple[str, ...], valid: tuple[str, ...], folds: int | None, random: int | None,
@@ -154,11 +157,11 @@ def sweep(
         check_table(table)
     if plot:
         check_plot(plot)
-    with progress(verbose=_verbose()) as listen:
+    with progress(verbose=_verbose()) as listen, _attempts(machine, **given) as attempts:
         found = run_sweep(
             shards, candidates, valid=valid or None, folds=folds, halving=halving, metric=metric,
             model=model, report=report, witness=witness, machine=machine, overwrite=overwrite,
-            listen=listen,
+            listen=listen, attempts=attempts,
         )  # fmt: skip
     rows, proven = found.rows(), found.report
     if table:
@@ -443,6 +446,25 @@ def _spread(**where: Any) -> Iterator[Spread]:
 
     with _workers(**where) as found:
         yield found or in_turn
+
+
+@contextmanager
+def _attempts(machine: Machine, **where: Any) -> Iterator[Attempts | None]:
+    """Who fits a sweep's candidates: the same workers, each told of as it finishes; or None."""
+    with _workers(**where) as found:
+        if found is None:
+            yield None
+            return
+        from streamtron.attempts import on_workers
+        from streamtron.summary import trial_line
+
+        def tell(trial: Trial, fold: str) -> None:
+            if _verbose() or sys.stderr.isatty():
+                accuracy, gap = trial.metrics["accuracy"], trial.gap
+                line = trial_line(trial.settings, fold, accuracy, gap, trial.worker)
+                click.echo(line, err=True)
+
+        yield on_workers(found, machine=machine, tell=tell)
 
 
 def _verbose() -> bool:

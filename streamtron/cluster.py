@@ -115,6 +115,12 @@ class Workers:
         self.memory_each = memory_each
         self._cluster = cluster
 
+    @property
+    def threads(self) -> int:
+        """Tasks that run at a time, of all workers there are now; at least 1."""
+        threads: dict[str, int] = self.client.nthreads()
+        return max(sum(threads.values()), 1)
+
     def __call__(
         self, function: Callable[..., Iterable[Result]], items: Sequence[Any], *shared: Any
     ) -> Iterator[Result]:
@@ -257,8 +263,7 @@ class Workers:
             self.client.cancel(list(futures))
 
     def _most(self) -> int:
-        threads: dict[str, int] = self.client.nthreads()
-        return AHEAD * max(sum(threads.values()), 1)
+        return AHEAD * self.threads
 
     def _result(self, future: Future) -> Any:
         from distributed import KilledWorker
@@ -311,6 +316,22 @@ def still_wanted() -> Callable[[], bool]:
         return state is not None and state.state != "cancelled"
 
     return wanted
+
+
+def name_here() -> str:
+    """Within a task: what its worker is called."""
+    from distributed import get_worker
+
+    return str(get_worker().name)
+
+
+def memory_here() -> int | None:
+    """Within a task: bytes that its worker may take, to every thread; None = no limit."""
+    from distributed import get_worker
+
+    worker = get_worker()
+    limit = worker.memory_manager.memory_limit
+    return None if limit is None else int(limit) // worker.state.nthreads
 
 
 async def _end_now(cluster: LocalCluster) -> None:

@@ -13,8 +13,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +30,8 @@ State = Literal["waiting", "running", "done", "failed", "skipped", "stopped"]
 
 GRACE = 5.0
 """Seconds that a job has to end after it was told to."""
+RUNS = ("fit", "sweep")
+"""Commands that refuse a run directory that is there."""
 POLL = 0.5
 """Seconds between two looks whether a job on a worker is still wanted."""
 
@@ -128,11 +131,18 @@ def run_batch(
     status, logs = paths_of(batch)
     with _alone(logs, batch.path):
         board = _Board(status, listen)
-        known = {} if again else _known(status)
+        before = _known(status)
+        known = {} if again else before
         done = _done(batch.jobs, known)
         wanted = [job for job in batch.jobs if job.name not in done]
         board.set(known[job.name] if job.name in done else _fresh(job) for job in batch.jobs)
-        orders = [Order(job.name, job.words, batch.directory, logs, job.accepted) for job in wanted]
+        orders = [
+            Order(
+                job.name, words_again(job, before.get(job.name), anew=again), batch.directory, logs,
+                job.accepted,
+            )
+            for job in wanted
+        ]  # fmt: skip
         try:
             runner(wanted, orders, board.tell)
         except BaseException:
@@ -151,6 +161,28 @@ def exit_code(fates: Iterable[Fate]) -> int:
     """
     failed = [fate.exit_code or 0 for fate in fates if fate.state == "failed"]
     return next((code if code > 0 else MachineError.exit_code for code in failed), 0)
+
+
+def words_again(job: Job, before: Fate | None, *, anew: bool = False) -> tuple[str, ...]:
+    """A job's command line where it may have run before: a run directory that it left is its own.
+
+    A fit that was cut off goes on from its checkpoint unless its settings changed or all is to run
+    ``anew``; else what is there is overwritten.
+
+    Examples
+    --------
+    >>> fit = Job("a", ("fit", "--", "data"), (), (), "digest")
+    >>> words_again(fit, Fate("a", "fit", "digest", "stopped"))
+    ('fit', '--resume', '--', 'data')
+    >>> words_again(fit, Fate("a", "fit", "other", "stopped"))
+    ('fit', '--overwrite', '--', 'data')
+    """
+    command, *rest = job.words
+    if before is None or command not in RUNS or not {"--resume", "--overwrite"}.isdisjoint(rest):
+        return job.words
+    cut_off = before.digest == job.digest and before.state in ("running", "stopped")
+    resumed = command == "fit" and cut_off and not anew
+    return (command, "--resume" if resumed else "--overwrite", *rest)
 
 
 def _done(jobs: Iterable[Job], known: dict[str, Fate]) -> set[str]:
@@ -374,11 +406,15 @@ main(sys.argv[1:])
 
 
 def follow_parent() -> None:
-    """End this process as by SIGTERM when the pipe on its stdin closes, which it also does when
-    the parent dies."""
+    """End this process when the pipe on its stdin closes, which it also does when the parent dies,
+    whichever of its threads has started us and however early: by SIGTERM, and if that is not
+    obeyed within GRACE, by SIGKILL."""
     threading.Thread(target=_await_parents_end, daemon=True).start()
 
 
 def _await_parents_end() -> None:
-    os.read(0, 1)
+    with suppress(OSError):  # a stdin that cannot be read has no parent behind it
+        os.read(0, 1)
     os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE)  # an exception raised in a destructor or a callback goes unheard
+    os.kill(os.getpid(), signal.SIGKILL)

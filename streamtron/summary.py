@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from streamtron.config import format_size
+from streamtron.config import Settings, format_size
 
 Lines = Iterator[str]
 Item = tuple[str, object]
@@ -409,6 +409,34 @@ def and_more(shards: Sequence[Any]) -> Lines:
 
 
 # --- batch ---
+
+
+def candidate_words(settings: Settings) -> str:
+    """A candidate of a sweep in a few words.
+
+    Examples
+    --------
+    >>> candidate_words(Settings(delta=0.5, rho=0))
+    'delta 0.5, rho 0'
+    """
+    hand = settings.delta
+    price = f"C {0.5 / settings.delta2:g}" if hand is None else f"delta {hand:g}"
+    return f"{price}, rho {settings.rho:g}"
+
+
+def trial_line(
+    settings: Settings, fold: str, accuracy: float | None, gap: float, worker: str
+) -> str:
+    """What a candidate has just come to.
+
+    Examples
+    --------
+    >>> trial_line(Settings(C=2), "fold 1 of 5", 0.9375, 0.0042, "0")
+    'C 2, rho 1, fold 1 of 5: accuracy 0.9375, gap 0.0042 (worker 0)'
+    """
+    where = f", {fold}" if fold else ""
+    shown = "-" if accuracy is None else f"{accuracy:.4g}"
+    return f"{candidate_words(settings)}{where}: accuracy {shown}, gap {gap:.3g} (worker {worker})"
 
 
 def fate_line(fate: Mapping[str, Any]) -> str:

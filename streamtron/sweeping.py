@@ -50,8 +50,9 @@ same in any company, for the last digits of ROC AUC depend on it."""
 
 Given = str | float | Iterable[float] | Range
 
-Attempts = Callable[[Sequence[Split], Sequence[Settings]], list[list[Trial]]]
-"""Who fits and measures: every candidate on every split, one list of trials a split."""
+Attempts = Callable[[Sequence[Split], Sequence[Settings], str], list[list[Trial]]]
+"""Who fits and measures: every candidate on every split, one list of trials a split. The last
+argument is where the flat copy of the shards is kept."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +104,7 @@ def sweep(
     settings: Settings | None = None,
     machine: Machine | None = None,
     listen: Listener = ignore,
+    attempts: Attempts | None = None,
 ) -> Sweep:
     """Fit all combinations of C (or delta) and rho, and find which does best on other rows.
 
@@ -121,6 +123,7 @@ def sweep(
     model : write the best there, as ``fit`` does; with folds it is fitted on all shards.
     settings : what all candidates share.
     machine, listen : as in ``fit``.
+    attempts : who fits and measures, ``attempts.on_workers(…)`` say; None = this process.
 
     Raises
     ------
@@ -143,6 +146,7 @@ def sweep(
     return run_sweep(
         shards, candidates_of(settings or Settings(), values, random), valid=valid, folds=folds,
         halving=halving, metric=metric, model=model, machine=machine or Machine(), listen=listen,
+        attempts=attempts,
     )  # fmt: skip
 
 
@@ -177,8 +181,8 @@ def run_sweep(
         refuse_existing(kept)
     with cache_directory(kept, machine) as cache:
         if attempts is None:
-            attempts = partial(_here, machine=machine, listen=listen, cache_dir=cache)
-        trials = _all_rungs(splits, candidates, halving, metric, attempts)
+            attempts = partial(_here, machine=machine, listen=listen)
+        trials = _all_rungs(splits, candidates, halving, metric, attempts, cache)
     best = ranked(_last(trials), metric)[0]
     outcome, best = best.outcome, replace(best, outcome=None)
     trials = [replace(trial, outcome=None) for trial in trials]  # the others' models are let go
@@ -216,6 +220,7 @@ def _all_rungs(
     halving: bool,
     metric: str,
     attempts: Attempts,
+    cache: str,
 ) -> list[Trial]:
     """A trial for every candidate; only those of the last rung may keep their outcomes."""
     trials: dict[int, Trial] = {}
@@ -223,7 +228,7 @@ def _all_rungs(
     steps = looser_rungs(candidates) if halving else 0
     for rung in range(steps + 1):
         own = [at_rung(candidates[number], steps - rung) for number in running]
-        folds = zip(*attempts(splits, own), strict=True)
+        folds = zip(*attempts(splits, own, cache), strict=True)
         found = [_mean(one, parts) for one, parts in zip(own, folds, strict=True)]
         for number, trial in zip(running, found, strict=True):
             trials[number] = _behind(trials.get(number), trial, number, rung)
@@ -278,9 +283,9 @@ def _behind(before: Trial | None, trial: Trial, number: int, rung: int) -> Trial
 
 
 def _here(
-    splits: Sequence[Split], candidates: Sequence[Settings], **where: Any
+    splits: Sequence[Split], candidates: Sequence[Settings], cache_dir: str, **how: Any
 ) -> list[list[Trial]]:
-    return [attempt(split, candidates, **where) for split in splits]
+    return [attempt(split, candidates, cache_dir=cache_dir, **how) for split in splits]
 
 
 def attempt(

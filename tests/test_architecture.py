@@ -70,14 +70,19 @@ ALLOWED: dict[str, set[str]] = {
     },
     "estimator": {*GROUND, "memory", "learning", "fitting", "shards", "training"},
     "cluster": {"config", "errors"},
+    "attempts": {
+        "cluster", "config", "errors", "events", "shards", "splits", "summary", "sweeping",
+        "trials",
+    },
     "batch": {"errors", "sealed"},
     "jobs": {"batch", "cluster", "errors", "sealed"},
     "progress": {"events"},
     "options": {"candidates", "config", "errors"},
     "cli": {
-        "batch", "candidates", "cluster", "proof", "config", "conversion", "errors", "foreign",
-        "inspection", "inspection_text", "interruption", "jobs", "model", "options", "plot",
-        "progress", "fitting", "scoring", "shards", "spread", "summary", "sweeping", "trials",
+        "attempts", "batch", "candidates", "cluster", "proof", "config", "conversion", "errors",
+        "foreign", "inspection", "inspection_text", "interruption", "jobs", "model", "options",
+        "plot", "progress", "fitting", "scoring", "shards", "spread", "summary", "sweeping",
+        "trials",
     },
 }  # fmt: skip
 """Module or package → what of streamtron it may import beside itself."""

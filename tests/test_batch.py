@@ -248,6 +248,31 @@ def test_a_job_runs_again_if_its_settings_its_outputs_or_a_job_before_it_changed
     ]  # fmt: skip
 
 
+def test_a_fit_or_a_sweep_runs_again_over_what_it_has_left(tmp_path: Path) -> None:
+    sweep = """[[job]]
+name = "sweep"
+command = "sweep"
+shards = "train"
+folds = 2
+C = "0.1,1"
+table = "table.csv"
+model = "best"
+after = "make"
+"""
+    text = MAKE + JOBS.split("[[job]]")[5].join(["[[job]]", sweep]).replace(', "table"', "")
+    assert _started(tmp_path, text) == ["make", "train", "sweep"]
+    assert _started(tmp_path, text) == []
+    assert _started(tmp_path, text.replace("C = 0.5", "C = 0.6")) == ["train"]
+    assert _started(tmp_path, text.replace("0.1,1", "0.2,1")) == ["train", "sweep"]
+    assert set(_states(tmp_path).values()) == {"done"}
+
+
+def test_a_list_for_an_option_that_can_be_given_again_is_given_again(tmp_path: Path) -> None:
+    text = "[[job]]\nname='a'\ncommand='sweep'\nshards='a'\ntable='t.csv'\nvalid=['b', 'c']\n"
+    [job] = _load(tmp_path, text).jobs
+    assert job.words == ("sweep", "--table=t.csv", "--valid=b", "--valid=c", "--", "a")
+
+
 def test_the_jobs_behind_one_that_runs_again_are_not_done_even_if_the_batch_is_killed_between(
     tmp_path: Path,
 ) -> None:
@@ -355,6 +380,40 @@ def test_a_batch_killed_half_way_leaves_no_job_behind_and_finishes_when_called_a
     assert _started(tmp_path, short) == ["long"]
     assert _states(tmp_path) == {"make": "done", "long": "done"}
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "train").iterdir()} == made
+
+
+DEAF = """
+import signal, subprocess, sys
+child = '''
+import signal
+from streamtron.jobs import follow_parent
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+follow_parent()
+print("ready", flush=True)
+while True:
+    pass
+'''
+subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE).wait()
+"""
+
+
+def test_a_job_that_does_not_obey_sigterm_ends_too_when_its_parent_is_killed() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "ready\n"
+    parent.kill()
+    parent.wait()
+    assert parent.stdout.read() == ""  # ends when the last process that could write has ended
+    parent.stdout.close()
+
+
+def test_a_job_whose_parent_died_before_it_looked_ends_at_once() -> None:
+    child = "from streamtron.jobs import follow_parent; follow_parent(); import signal; "
+    words = [sys.executable, "-c", child + "signal.pause()"]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait() == -signal.SIGTERM
 
 
 # --- on workers ----------------------------------------------------------------------------------

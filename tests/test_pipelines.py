@@ -14,7 +14,6 @@ from types import ModuleType
 import pytest
 
 import streamtron
-from streamtron import cli
 from tests.sources import random_rows
 
 PIPELINES = Path(__file__).resolve().parents[1] / "pipelines"
@@ -117,7 +116,6 @@ def test_a_file_that_cannot_be_fetched_is_named_with_where_to_put_it(
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.skipif("sweep" not in cli.streamtron.commands, reason="there is no command sweep yet")
 def test_a_sweep_ends_with_its_best_model_tested_and_proven(tmp_path: Path) -> None:
     done = _pipeline("sweep.py", "--tiny", "--to", tmp_path, "--C", "0.1,1", "--rho", "1")
     assert done.returncode == 0, done.stderr

@@ -585,9 +585,11 @@ def test_with_halving_the_best_is_of_the_last_rung_and_what_fit_writes(
 def test_a_candidate_left_behind_is_not_the_best_whatever_the_others_come_to(
     place: Path,
 ) -> None:
-    def disappointing(splits: Sequence[Split], some: Sequence[Settings]) -> list[list[Trial]]:
+    def disappointing(
+        splits: Sequence[Split], some: Sequence[Settings], cache: str
+    ) -> list[list[Trial]]:
         """The accuracy is C at a loose tolerance and nothing at all in the end."""
-        trials = attempt(splits[0], some, machine=Machine(), cache_dir=str(place / "disappointing"))
+        trials = attempt(splits[0], some, machine=Machine(), cache_dir=cache)
         for trial in trials:
             assert isinstance(trial.metrics, dict)
             trial.metrics["accuracy"] = trial.settings.C if trial.settings.tol > 0.2 else 0
@@ -835,10 +837,11 @@ def test_candidates_tried_one_by_one_give_the_table_of_one_scan(
 ) -> None:
     candidates = candidates_of(Settings(), {"C": (0.01, 1.0, 100.0), "rho": (0.0, 1.0)})
 
-    def one_by_one(splits: Sequence[Split], some: Sequence[Settings]) -> list[list[Trial]]:
-        machine, cache = Machine(), str(place / "one-by-one")
+    def one_by_one(
+        splits: Sequence[Split], some: Sequence[Settings], cache: str
+    ) -> list[list[Trial]]:
         return [
-            [attempt(split, [one], machine=machine, cache_dir=cache)[0] for one in some]
+            [attempt(split, [one], machine=Machine(), cache_dir=cache)[0] for one in some]
             for split in splits
         ]
 

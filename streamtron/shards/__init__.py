@@ -3,12 +3,14 @@
 from streamtron.shards.cache import cache_files, clear_cache
 from streamtron.shards.discover import ShardFile, find_shards
 from streamtron.shards.first_reading import no_rows
+from streamtron.shards.flat import TEMPORARY
 from streamtron.shards.manifest import Manifest, ShardRecord
 from streamtron.shards.memory import MemorySource
 from streamtron.shards.piece import Piece, Reading, ShardReader
 from streamtron.shards.source import ShardSource, open_reader, open_shards, settled
 
 __all__ = [
+    "TEMPORARY",
     "Manifest",
     "MemorySource",
     "Piece",

@@ -1,0 +1,174 @@
+"""A sweep's candidates on Dask's workers: each worker fits several of them on its own scan.
+
+What comes out depends on nothing of this: a candidate's trial is the same in any company, on any
+worker, and when it is fitted a second time because the first worker died.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+from streamtron.cluster import Workers, memory_here, name_here, still_wanted
+from streamtron.config import Machine, Settings
+from streamtron.errors import MachineError
+from streamtron.events import Event
+from streamtron.shards import TEMPORARY
+from streamtron.splits import Split
+from streamtron.summary import candidate_words
+from streamtron.sweeping import Attempts, attempt
+from streamtron.trials import Trial
+
+SHARE = 0.7
+"""What a fit may take of its worker's memory: Dask pauses a worker at 80 %, and ends it at 95."""
+
+Told = Callable[[Trial, str], None]
+"""Is told of a candidate's trial as soon as it is there, and the fold or ``""``."""
+
+
+class Work(NamedTuple):
+    """One task: candidates on one split."""
+
+    split: Split
+    candidates: tuple[Settings, ...]
+    cache_dir: str
+
+    @property
+    def name(self) -> str:
+        """What the dashboard calls it.
+
+        Examples
+        --------
+        >>> Work(Split([], [], "fold 1 of 2"), (Settings(C=1), Settings(C=2)), "").name
+        'sweep fold 1 of 2: C 1, rho 1; C 2, rho 1'
+        """
+        where = "" if self.split.fold is None else f" {self.split.fold}"
+        return f"sweep{where}: {'; '.join(map(candidate_words, self.candidates))}"
+
+
+def ignore(_: Trial, __: str) -> None:
+    """Tell nobody."""
+
+
+def on_workers(workers: Workers, *, machine: Machine, tell: Told = ignore) -> Attempts:
+    """Fit and measure on these workers; ``run_sweep`` takes it as ``attempts``.
+
+    Every split's candidates are dealt out to as many tasks as there are workers for it. The flat
+    copy of the shards is shared by all that see the same disk; of a task whose worker dies nothing
+    is lost but time. When nobody waits any more, a task ends with its next chunk.
+
+    Parameters
+    ----------
+    machine : each task has ``machine.threads`` threads, 1 if nothing is said, and of its worker's
+        memory limit SHARE.
+    tell : is told every trial as its task finishes.
+
+    Raises
+    ------
+    As ``Workers.submit_all`` and ``attempt``.
+    """
+
+    def attempts(
+        splits: Sequence[Split], candidates: Sequence[Settings], cache_dir: str
+    ) -> list[list[Trial]]:
+        groups = groups_of(len(candidates), -(-workers.threads // len(splits)))
+        with _scratch(cache_dir, shared=machine.cache_dir is not None) as folds:
+            works = [
+                Work(
+                    _anywhere(split),
+                    tuple(candidates[number] for number in group),
+                    os.path.abspath(cache_dir if split.fold is None else folds),
+                )
+                for split in splits
+                for group in groups
+            ]
+
+            def done(place: int, trials: list[Trial]) -> None:
+                for trial in trials:
+                    tell(trial, works[place].split.fold or "")
+
+            names = [work.name for work in works]
+            found = iter(workers.submit_all(fit_work, works, names, machine, done=done))
+        return [_in_order(groups, [next(found) for _ in groups]) for _ in splits]
+
+    return attempts
+
+
+def groups_of(candidates: int, most: int) -> list[range]:
+    """The numbers of the candidates, dealt out like cards: neighbours, which cost about the same,
+    go to different groups.
+
+    Examples
+    --------
+    >>> [list(group) for group in groups_of(5, 2)], len(groups_of(2, 4))
+    ([[0, 2, 4], [1, 3]], 2)
+    """
+    count = min(candidates, most)
+    return [range(first, candidates, count) for first in range(count)]
+
+
+def _in_order(groups: Sequence[range], found: Sequence[list[Trial]]) -> list[Trial]:
+    """The groups' trials in the order of the candidates, numbered anew."""
+    at = {
+        number: trial
+        for group, trials in zip(groups, found, strict=True)
+        for number, trial in zip(group, trials, strict=True)
+    }
+    return [replace(at[number], candidate=number) for number in sorted(at)]
+
+
+def _anywhere(split: Split) -> Split:
+    """The split with paths that hold wherever a worker was started."""
+    shards, valid = ([_absolute(path) for path in paths] for paths in (split.shards, split.valid))
+    return split._replace(shards=shards, valid=valid)
+
+
+def _absolute(path: str) -> str:
+    return path if "://" in path else os.path.abspath(path)
+
+
+@contextmanager
+def _scratch(cache_dir: str, *, shared: bool) -> Iterator[str]:
+    """A directory for the folds' caches; at the end also what killed workers were writing goes,
+    unless somebody else may be writing to the same cache."""
+    os.makedirs(cache_dir, exist_ok=True)
+    before = set(os.listdir(cache_dir))
+    try:
+        with tempfile.TemporaryDirectory(
+            prefix="sweep-", dir=cache_dir, ignore_cleanup_errors=True
+        ) as directory:
+            yield directory
+    finally:
+        for name in () if shared else set(os.listdir(cache_dir)) - before:
+            if name.endswith(TEMPORARY):
+                with suppress(FileNotFoundError):
+                    os.unlink(os.path.join(cache_dir, name))
+
+
+# What runs on a worker ---------------------------------------------------------------------------
+
+
+def fit_work(work: Work, machine: Machine) -> list[Trial]:
+    """The trials of a task, within the worker's memory."""
+    limit = memory_here()
+    own = replace(
+        machine,
+        cache_dir=work.cache_dir,
+        run_dir=None,
+        threads=machine.threads or 1,
+        memory=machine.memory if limit is None else min(int(SHARE * limit), machine.memory_limit),
+    )
+    wanted = still_wanted()
+
+    def listen(_: Event) -> None:
+        if not wanted():
+            raise MachineError(f"{work.name}: nobody waits for it any more.")
+
+    return attempt(
+        work.split, work.candidates, machine=own, listen=listen, cache_dir=work.cache_dir,
+        worker=name_here(),
+    )  # fmt: skip

@@ -1,0 +1,242 @@
+"""Sweeps over workers, real ones: processes that talk over TCP on loopback, and are killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamtron import cli
+from streamtron.attempts import groups_of, on_workers
+from streamtron.candidates import candidates_of
+from streamtron.cluster import Workers, connect
+from streamtron.config import Machine, Settings
+from streamtron.errors import DataError, MachineError
+from streamtron.fitting import run as fit_alone
+from streamtron.shards.corpus import generate
+from streamtron.sweeping import Attempts, Sweep, run_sweep
+from streamtron.trials import Trial
+
+ROWS, HELD = 1200, 400
+CANDIDATES = candidates_of(Settings(), {"C": (0.01, 0.1, 1.0, 100.0), "rho": (0.0, 1.0)})
+LASTING = ("seconds", "worker", "started", "finished")
+
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with shards to fit (train, four of them) and to measure on (held-out)."""
+    directory = tmp_path_factory.mktemp("attempts")
+    for name, rows, first, shards in (("train", ROWS, 0, 4), ("held-out", HELD, ROWS, 2)):
+        where = str(directory / name)
+        generate(where, rows=rows, columns=400, seed=1, shards=shards, first_row=first)
+    return directory
+
+
+def swept(
+    place: Path, attempts: Attempts | None = None, *, valid: bool = True, **how: Any
+) -> Sweep:
+    return run_sweep(
+        place / "train", CANDIDATES, valid=place / "held-out" if valid else None,
+        folds=None if valid else 2, machine=how.pop("machine", Machine()), attempts=attempts, **how,
+    )  # fmt: skip
+
+
+def lasting(found: Sweep) -> Rows:
+    """The table without what is about machine and time."""
+    return [
+        {name: value for name, value in row.items() if name not in LASTING} for row in found.rows()
+    ]
+
+
+@pytest.fixture(scope="module")
+def alone(place: Path) -> Rows:
+    """The table of one scan in one process."""
+    return lasting(swept(place))
+
+
+# --- the same as one process ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_workers_find_the_table_and_the_model_of_one_process(
+    place: Path, alone: Rows, tmp_path: Path, count: int
+) -> None:
+    told: list[tuple[Trial, str]] = []
+    with connect(count) as workers:
+        attempts = on_workers(workers, machine=Machine(), tell=lambda *what: told.append(what))
+        found = swept(place, attempts, model=tmp_path / "best")
+    assert lasting(found) == alone
+    assert {trial.worker for trial in found.trials} <= {str(number) for number in range(count)}
+    assert sorted(trial.settings.to_dict()["C"] for trial, _ in told) == sorted(
+        one.C for one in CANDIDATES
+    )
+    fit_alone(place / "train", found.best.settings, model=tmp_path / "fit", machine=Machine())
+    assert (tmp_path / "best").read_bytes() == (tmp_path / "fit").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    """Two workers of our own."""
+    with connect(2) as found:
+        yield found
+
+
+@pytest.mark.parametrize("halving", [False, True])
+@pytest.mark.parametrize("valid", [False, True])
+def test_folds_and_rungs_on_workers_give_the_table_of_one_process(
+    place: Path, workers: Workers, valid: bool, halving: bool
+) -> None:
+    attempts = on_workers(workers, machine=Machine())
+    many = swept(place, attempts, valid=valid, halving=halving)
+    assert lasting(many) == lasting(swept(place, valid=valid, halving=halving))
+
+
+def test_candidates_are_dealt_out_once_each_whatever_the_groups() -> None:
+    for candidates in range(1, 9):
+        for most in range(1, 9):
+            dealt = [number for group in groups_of(candidates, most) for number in group]
+            assert sorted(dealt) == list(range(candidates))
+            assert max(map(len, groups_of(candidates, most))) == -(-candidates // most) or (
+                most > candidates
+            )
+
+
+def test_tasks_of_a_sweep_have_names_that_say_what_they_fit(place: Path, workers: Workers) -> None:
+    names: list[str] = []
+    real = workers.submit_all
+
+    def noted(function: Any, items: Any, called: Sequence[str], *rest: Any, **how: Any) -> Any:
+        names.extend(called)
+        return real(function, items, called, *rest, **how)
+
+    workers.submit_all = noted  # type: ignore[method-assign]
+    try:
+        swept(place, on_workers(workers, machine=Machine()))
+    finally:
+        del workers.submit_all  # type: ignore[method-assign]
+    assert names[0].startswith("sweep: C 0.01, rho 0; ")
+    assert len(names) == 2
+
+
+def test_an_error_of_a_fold_is_the_sentence_of_one_process(
+    tmp_path: Path, workers: Workers
+) -> None:
+    for number, text in enumerate(("1 1:1\n-1 2:1\n", "1 1:1\n-1 1:x\n")):
+        (tmp_path / f"{number}.svm").write_text(text)
+    sentences = []
+    with connect(scheduler=workers.client.scheduler.address) as guest:
+        for attempts in (None, on_workers(guest, machine=Machine())):
+            with pytest.raises(DataError) as caught:
+                run_sweep(tmp_path, CANDIDATES[:2], folds=2, machine=Machine(), attempts=attempts)
+            sentences.append(str(caught.value))
+    assert sentences[0] == sentences[1]
+
+
+def test_a_worker_refuses_candidates_that_its_memory_cannot_hold(
+    place: Path, workers: Workers
+) -> None:
+    large = [Settings(active_set=1 << 50)]
+    with (
+        connect(scheduler=workers.client.scheduler.address) as guest,
+        pytest.raises(MachineError, match="memory"),
+    ):
+        run_sweep(
+            place / "train", large, valid=place / "held-out", machine=Machine(),
+            attempts=on_workers(guest, machine=Machine(memory=1 << 60)),
+        )  # fmt: skip
+
+
+# --- what is killed ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def seconds(place: Path, workers: Workers) -> float:
+    """What a sweep takes that nobody disturbs."""
+    began = time.perf_counter()
+    swept(place, on_workers(workers, machine=Machine()))
+    return time.perf_counter() - began
+
+
+def _killed_once(place: Path, workers: Workers, after: float, pick: random.Random) -> Sweep:
+    """A sweep during which, so many seconds after it began, a worker is killed."""
+    over = threading.Event()
+
+    def kill() -> None:
+        if not over.wait(after):
+            pids = list(workers.client.run(os.getpid).values())
+            os.kill(pick.choice(pids), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        return swept(place, on_workers(workers, machine=Machine()))
+    finally:
+        over.set()
+        killer.join()
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 20))]
+)
+def test_a_worker_killed_at_a_random_moment_of_a_sweep_never_costs_a_result(
+    place: Path, alone: Rows, workers: Workers, seconds: float, seed: int
+) -> None:
+    pick = random.Random(seed)
+    workers.client.wait_for_workers(2)
+    assert lasting(_killed_once(place, workers, pick.uniform(0.0, seconds), pick)) == alone
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.02)
+
+
+def test_a_sweep_that_is_interrupted_leaves_no_process_and_no_scratch(place: Path) -> None:
+    cache = place / "stopped.run" / "cache"
+    words = ["sweep", "train", "--folds", "2", "--C", "1,10,100", "--tol", "0", "--workers", "2",
+             "--model", "stopped", "--max-epochs", "1000000"]  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streamtron.cli", *words], cwd=place, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    _until(lambda: any(cache.glob("sweep-*/fold-*/*")) or process.poll() is not None)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate()  # ends when the last process that could write has ended
+    assert process.returncode == 130, said
+    assert "SIGINT" in said
+    assert not cache.exists()
+
+
+def test_the_command_sweeps_over_workers_and_tells_of_every_candidate(
+    place: Path, alone: Rows, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    words = [
+        "sweep",
+        "train",
+        "--valid",
+        "held-out",
+        "--C",
+        "0.01,0.1,1,100",
+        "--rho",
+        "0,1",
+        "-v",
+        "--workers",
+        "2",
+    ]
+    assert cli._run([*words, "-v", "--workers", "2"]) == 0
+    said = capfd.readouterr().err
+    assert said.count("(worker ") == len(alone)
+    assert "C 0.01, rho 0: accuracy 0." in said
