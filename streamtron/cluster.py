@@ -370,16 +370,23 @@ def _quiet() -> Iterator[None]:
 def _local(workers: int, limit: int, dashboard: str | None, loud: bool) -> LocalCluster:
     from distributed import LocalCluster
 
-    return LocalCluster(
-        n_workers=workers,
-        threads_per_worker=1,
-        processes=True,
-        protocol="tcp",
-        memory_limit=limit,
-        dashboard_address=dashboard or "127.0.0.1:0",  # None would be port 8787 of every address
-        scheduler_kwargs={"dashboard": dashboard is not None},
-        silence_logs=logging.WARNING if loud else logging.CRITICAL + 1,
-    )
+    try:
+        return LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            protocol="tcp",
+            memory_limit=limit,
+            dashboard_address=dashboard
+            or "127.0.0.1:0",  # None would be port 8787 of every address
+            scheduler_kwargs={"dashboard": dashboard is not None},
+            silence_logs=logging.WARNING if loud else logging.CRITICAL + 1,
+        )
+    except (RuntimeError, OSError, ValueError, TimeoutError) as error:
+        raise MachineError(
+            f"{workers} workers could not be started ({_words(error)}). Ask for fewer, or for "
+            "another --dashboard if there is one."
+        ) from error
 
 
 def _client(to: LocalCluster | str | None, patience: float) -> Client:
@@ -393,6 +400,10 @@ def _client(to: LocalCluster | str | None, patience: float) -> Client:
         raise MachineError(
             f"{to}: no scheduler answered within {patience:g} s ({_words(error)}). Start one with "
             "dask scheduler, or let --workers start its own."
+        ) from error
+    except AssertionError as error:  # Dask's own thread has ten seconds to begin
+        raise MachineError(
+            f"{to}: this machine is too busy to ask the scheduler. Run the command again."
         ) from error
     except (ValueError, ImportError) as error:
         raise SettingsError(

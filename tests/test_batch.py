@@ -19,6 +19,7 @@ from streamtron.batch import OUTPUTS, Batch, Job, load_batch
 from streamtron.cluster import connect
 from streamtron.errors import DataError, MachineError, SettingsError
 from streamtron.jobs import Ended, Fate, Order, exit_code, on_workers, one_by_one, run_batch
+from streamtron.shards.corpus import generate
 
 JOBS = """
 [[job]]
@@ -311,9 +312,10 @@ def test_a_status_file_that_is_none_is_refused_in_a_sentence(tmp_path: Path) -> 
 def test_jobs_behind_a_fit_that_stopped_too_early_run_only_if_that_is_accepted(
     tmp_path: Path, accept: str, last: str
 ) -> None:
-    fit = FIT.replace("shards='a'", "shards='train'") + "after='make'\nstage='1'\nmax_epochs=1\n"
+    fit = FIT.replace("shards='a'", "shards='train'") + "stage='1'\nmax_epochs=1\n"
     see = "[[job]]\nname='see'\ncommand='inspect'\npaths='m'\nafter='a'\n"
-    fates = _run(tmp_path, f"{MAKE}{fit}accept_uncertified={accept}\n{see}")
+    generate(str(tmp_path / "train"), rows=400, columns=200, seed=0)
+    fates = _run(tmp_path, f"{fit}accept_uncertified={accept}\n{see}")
     assert fates["a"].exit_code == 4
     assert "the tolerance was certified" in fates["a"].sentence
     assert fates["see"].state == last

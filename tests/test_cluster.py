@@ -139,7 +139,7 @@ def test_metrics_by_workers_are_those_of_one_process_to_the_last_bit_of_weighted
 
 
 @pytest.mark.parametrize("to", ["libsvm", "parquet"])
-@pytest.mark.parametrize("rows", [999, 2250, 4000, 20_000])
+@pytest.mark.parametrize("rows", [999, 4000])
 def test_shards_converted_by_workers_are_those_of_one_process(
     workers: Workers, corpus: Path, tmp_path: Path, to: Any, rows: int
 ) -> None:
@@ -314,6 +314,14 @@ def _hungry(size: int) -> Iterator[int]:
 )
 def test_what_cannot_be_a_cluster_is_refused(asked: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence), connect(**asked):
+        pass
+
+
+def test_workers_that_cannot_be_started_are_a_sentence() -> None:
+    with (
+        pytest.raises(MachineError, match="1 workers could not be started"),
+        connect(1, dashboard="no.such.host.invalid:80"),
+    ):
         pass
 
 
