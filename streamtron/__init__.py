@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from streamtron.scoring import evaluate, predict
     from streamtron.shards.corpus import generate
     from streamtron.sweeping import sweep
+    from streamtron.updating import update
 
     __version__: str
 
@@ -45,6 +46,7 @@ _HOME = {
     "predict": ("scoring", "predict"),
     "run": ("fitting", "run"),
     "sweep": ("sweeping", "sweep"),
+    "update": ("updating", "update"),
 }
 """Public name → (module, its name there)."""
 
@@ -65,6 +67,7 @@ __all__ = [
     "predict",
     "run",
     "sweep",
+    "update",
 ]
 
 

@@ -95,6 +95,26 @@ def _two_classes(
     return learners, _resumed(state, learners, held)
 
 
+def finished_learners(
+    state: State, settings: Settings, labels: Sequence[Label], weights: ClassWeights | None
+) -> list[Learner]:
+    """The learners of a run that has ended, holding no rows; ``labels`` as the state's codes have
+    them.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError : the state is none.
+    """
+    pool = Pool()
+    family = Classes(settings, labels, weights, pool)
+
+    def one(_: Label | None) -> Learner:
+        return Learner(settings, labels, weights, pool=pool)
+
+    held = state.learners(family.make if several(settings) else one, "learners")
+    return [each.learner for each in held]
+
+
 def _by_class(
     source: ShardSource,
     candidates: Sequence[Settings],

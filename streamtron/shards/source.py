@@ -43,6 +43,7 @@ def open_shards(
     allow_duplicate: bool = False,
     threads: int | None = None,
     on_bad_shard: Literal["error", "skip"] = "error",
+    borders: Iterable[str] = (),
 ) -> ShardSource:
     """A source of the rows in files, directories and patterns; nothing is read yet.
 
@@ -61,6 +62,8 @@ def open_shards(
     on_bad_shard : ``"skip"`` leaves a shard that its reader refuses out as a whole, from its first
         row on, and lists it in ``skipped``; ``"error"`` ends the reading. Only the first complete
         reading leaves shards out.
+    borders : paths of the shards that begin a new block: each was the first of those added to a
+        run that had ended.
 
     Raises
     ------
@@ -86,6 +89,7 @@ def open_shards(
         allow_duplicate=allow_duplicate,
         threads=threads,
         on_bad_shard=on_bad_shard,
+        borders=borders,
     )
 
 
@@ -163,6 +167,7 @@ class ShardSource:
         threads: int | None = None,
         on_bad_shard: Literal["error", "skip"] = "error",
         open_reader: Callable[[ShardFile, Reading], ShardReader] | None = None,
+        borders: Iterable[str] = (),
     ) -> None:
         self._threads = threads or cores()
         self._plan = Plan(
@@ -174,6 +179,7 @@ class ShardSource:
             allow_duplicate,
             on_bad_shard == "skip",
             open_reader or partial(_open_reader, threads=self._threads, scratch=cache_dir),
+            frozenset(borders),
         )
         self._cache_dir = cache_dir
         self._labels: list[Label] = list(classes or ())

@@ -167,6 +167,44 @@ class Learner:
         self._train_in_memory()
         self.mode = "scan"
 
+    # --- more rows, or fewer ---
+
+    def begin_change(self) -> None:
+        """Rows are going to be added or taken away after an end: nothing is proven any more, and
+        none are held."""
+        self.finished = self.certificate = self.frozen = self._candidate = None
+        self.full_epochs = self.readings = self.mini_epochs = 0
+        self.reports = [
+            StageReport.begin(self.stage, self.settings, self.b, self.dual.updates)
+        ]
+        self.holding_all = self.overflowed = self.cold = False
+        self.mode = "scan"
+        self._gap_before, self._parts = math.inf, Average()
+        self.active.clear()
+
+    def add(self, chunk: Chunk, positions: NDArray[np.int64]) -> None:
+        """Visit rows that are new, between ``begin_change`` and ``end_adding``, and hold those that
+        moved a; the part of a that belongs to all others is fixed while these are solved."""
+        self.mode, self.overflowed = "train", True
+        targets = self.targets(chunk)
+        self._meet(chunk, targets, square_lengths(chunk))
+        if self.stage_number < 0:
+            self._begin_stage()
+        self._train(chunk.rows, positions, targets)
+
+    def end_adding(self, before: NDArray[np.float64]) -> None:
+        """Solve the new rows held; the next reading scans the weights that the model had, moved as
+        a has moved since ``before`` (augmented, at scale 1)."""
+        self._train_in_memory()
+        self.active.clear()
+        self.mode, self.overflowed = "scan", False
+        moved = self.dual.augmented(1.0 / self.b)
+        moved[:-1] -= _widened(before[:-1], len(moved) - 1)
+        moved[-1] -= before[-1]
+        moved[:-1] += _widened(self.weights, len(moved) - 1)
+        moved[-1] += self.bias
+        self._candidate, self._parts = moved, Average()
+
     # --- one reading ---
 
     def begin_reading(self, reading: int, scale: float | None = None) -> None:
@@ -560,6 +598,10 @@ def square_lengths(chunk: Chunk) -> NDArray[np.float64]:
     squares = np.empty(len(chunk))
     kernels.squared_norms(chunk.rows, squares)
     return squares
+
+
+def _widened(values: NDArray[np.float64], columns: int) -> NDArray[np.float64]:
+    return np.concatenate((values, np.zeros(columns - len(values))))
 
 
 def _room(needed: int, there: int) -> int:
