@@ -21,7 +21,6 @@ from streamtron.model import LinearModel
 from streamtron.outcome import Outcome, conclude, write_outcome
 from streamtron.runs import Checkpoint, Ended, Run, open_ended, write_record
 from streamtron.shards import Manifest, Reading, ShardFile, ShardRecord, ShardSource, find_shards
-from streamtron.training.active_set import Pool
 from streamtron.training.addition import add_rows
 from streamtron.training.learner import Learner
 from streamtron.training.loop import train
@@ -198,7 +197,7 @@ def _update(
         last = Last()
         train(
             source, learners, settings, listen, threads=machine.thread_count,
-            room=Room(settings, machine, Pool()), keeper=last,
+            room=Room(settings, machine, learners[0].pool), keeper=last,
         )  # fmt: skip
         assert source.nonzeros is not None
         readings = (new.nonzeros_read + source.nonzeros_read) / source.nonzeros

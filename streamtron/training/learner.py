@@ -177,7 +177,8 @@ class Learner:
         self.reports = [
             StageReport.begin(self.stage, self.settings, self.b, self.dual.updates)
         ]
-        self.holding_all = self.overflowed = self.cold = False
+        self.holding_all = self.stage.unlearn
+        self.overflowed = self.cold = False
         self.mode = "scan"
         self._gap_before, self._parts = math.inf, Average()
         self.active.clear()
@@ -185,25 +186,20 @@ class Learner:
     def add(self, chunk: Chunk, positions: NDArray[np.int64]) -> None:
         """Visit rows that are new, between ``begin_change`` and ``end_adding``, and hold those that
         moved a; the part of a that belongs to all others is fixed while these are solved."""
-        self.mode, self.overflowed = "train", True
+        self.mode, self.overflowed, self.holding_all = "train", True, False
         targets = self.targets(chunk)
         self._meet(chunk, targets, square_lengths(chunk))
         if self.stage_number < 0:
             self._begin_stage()
         self._train(chunk.rows, positions, targets)
 
-    def end_adding(self, before: NDArray[np.float64]) -> None:
-        """Solve the new rows held; the next reading scans the weights that the model had, moved as
-        a has moved since ``before`` (augmented, at scale 1)."""
+    def end_adding(self) -> None:
+        """Solve the new rows held. The next reading scans a as it is now, and holds all rows if
+        they fit."""
         self._train_in_memory()
         self.active.clear()
-        self.mode, self.overflowed = "scan", False
-        moved = self.dual.augmented(1.0 / self.b)
-        moved[:-1] -= _widened(before[:-1], len(moved) - 1)
-        moved[-1] -= before[-1]
-        moved[:-1] += _widened(self.weights, len(moved) - 1)
-        moved[-1] += self.bias
-        self._candidate, self._parts = moved, Average()
+        self.mode, self.overflowed, self.holding_all = "scan", False, self.stage.unlearn
+        self._candidate, self._parts = None, Average()
 
     # --- one reading ---
 
@@ -244,7 +240,8 @@ class Learner:
             )
             calm = self.mode == "scan" or not (self._watching or frozen.anybody_called)
             if calm:
-                if not self.settings.faithful:
+                shared = self.holding_all and self._share(chunk.rows, targets)
+                if not shared and not self.settings.faithful:
                     self._hold(chunk.rows, np.flatnonzero(called), targets)
                 return
             if not self._watching:
@@ -598,10 +595,6 @@ def square_lengths(chunk: Chunk) -> NDArray[np.float64]:
     squares = np.empty(len(chunk))
     kernels.squared_norms(chunk.rows, squares)
     return squares
-
-
-def _widened(values: NDArray[np.float64], columns: int) -> NDArray[np.float64]:
-    return np.concatenate((values, np.zeros(columns - len(values))))
 
 
 def _room(needed: int, there: int) -> int:
