@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from streamtron.estimator import StreamtronClassifier
     from streamtron.fitting import fit, run
     from streamtron.foreign import load_any as load
+    from streamtron.forgetting import forget
     from streamtron.model import LinearModel
     from streamtron.proof import certify
     from streamtron.scoring import evaluate, predict
@@ -41,6 +42,7 @@ _HOME = {
     "convert": ("conversion", "convert"),
     "evaluate": ("scoring", "evaluate"),
     "fit": ("fitting", "fit"),
+    "forget": ("forgetting", "forget"),
     "generate": ("shards.corpus", "generate"),
     "load": ("foreign", "load_any"),
     "predict": ("scoring", "predict"),
@@ -62,6 +64,7 @@ __all__ = [
     "errors",
     "evaluate",
     "fit",
+    "forget",
     "generate",
     "load",
     "predict",

@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from streamtron.errors import DataError
 from streamtron.sealed import reading_from, sync_directory, write_atomically
@@ -39,8 +40,8 @@ def finish(run: Path, model: str | os.PathLike[str], remove: Sequence[str] = ())
 
     Raises
     ------
-    MachineError : something cannot be written; the next one who opens the run tries again, or, where
-        the change had not been made to count yet, finds the run as it was.
+    MachineError : something cannot be written; the next one who opens the run tries again, or finds
+        the run as it was, where the change did not count yet.
     """
     staged = run / UNDER_WAY
     plan = {"model": os.path.abspath(model), "remove": list(remove)}
@@ -80,14 +81,14 @@ def settle(run: Path) -> None:
         staged.rmdir()
 
 
-def _plan(path: Path) -> dict[str, list[str]]:
+def _plan(path: Path) -> dict[str, Any]:
     with reading_from(path):
         text = path.read_bytes()
     try:
-        plan: dict[str, list[str]] = json.loads(text)
+        plan: dict[str, Any] = json.loads(text)
         if any(os.path.isabs(name) or ".." in Path(name).parts for name in plan["remove"]):
             raise ValueError("a path that leads out of the run")
-        os.fspath(plan["model"])  # type: ignore[call-overload]
+        os.fspath(plan["model"])
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DataError(f"{path}: not the plan of a change ({error}). Fit anew.") from error
     return plan

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 from streamtron import changes
@@ -20,11 +19,20 @@ from streamtron.memory import check_memory, columns_allowed, memory_needed
 from streamtron.model import LinearModel
 from streamtron.outcome import Outcome, conclude, write_outcome
 from streamtron.runs import Checkpoint, Ended, Run, open_ended, write_record
-from streamtron.shards import Manifest, Reading, ShardFile, ShardRecord, ShardSource, find_shards
+from streamtron.shards import (
+    Manifest,
+    Reading,
+    ShardFile,
+    ShardReader,
+    ShardRecord,
+    ShardSource,
+    find_shards,
+)
 from streamtron.training.addition import add_rows
-from streamtron.training.learner import Learner
 from streamtron.training.loop import train
 from streamtron.training.state import State
+
+OpenReader = Callable[[ShardFile, Reading], ShardReader]
 
 
 def update(
@@ -78,7 +86,7 @@ def update(
     """
     began, machine = time.perf_counter(), machine or Machine()
     with open_ended(directory_of(run)) as ended:
-        settings = _settings(ended, tol, max_epochs, allow_duplicate)
+        settings = settings_now(ended, tol, max_epochs, allow_duplicate)
         kept = Kept.of(ended, settings)
         added = _new_shards(as_paths(shards), kept)
         with kept.source(added, machine) as new:
@@ -89,9 +97,15 @@ def update(
     return outcome
 
 
-def _settings(
-    ended: Ended, tol: float | None, max_epochs: int | None, allow_duplicate: bool
+def settings_now(
+    ended: Ended, tol: float | None, max_epochs: int | None, allow_duplicate: bool = False
 ) -> Settings:
+    """The settings of a run from its change on.
+
+    Raises
+    ------
+    SettingsError : a faithful run.
+    """
     settings = ended.settings
     if settings.faithful:
         raise SettingsError(
@@ -138,7 +152,18 @@ class Kept(NamedTuple):
     @property
     def shards(self) -> list[ShardFile]:
         """The run's shards."""
-        return [_file(shard) for shard in self.manifest.shards]
+        return [file_of(shard) for shard in self.manifest.shards]
+
+    def cache_directory(self, machine: Machine) -> str:
+        """Where the flat copies of the shards are."""
+        return machine.cache_dir or str(self.ended.path / "cache")
+
+    def alone(self, shard: ShardFile, open_reader: OpenReader | None = None) -> ShardSource:
+        """One shard by itself, not copied anywhere."""
+        labels = self.ended.checkpoint.labels
+        return ShardSource(
+            [shard], self.reading, cache_dir=None, classes=labels, open_reader=open_reader
+        )
 
     def source(
         self, shards: Sequence[ShardFile], machine: Machine, borders: Sequence[str] = ()
@@ -148,7 +173,7 @@ class Kept(NamedTuple):
         return ShardSource(
             shards,
             self.reading,
-            cache_dir=machine.cache_dir or str(self.ended.path / "cache"),
+            cache_dir=self.cache_directory(machine),
             classes=self.ended.checkpoint.labels,
             most_columns=columns_allowed(self.settings, machine),
             allow_duplicate=self.settings.allow_duplicate,
@@ -158,7 +183,8 @@ class Kept(NamedTuple):
         )
 
 
-def _file(shard: ShardRecord) -> ShardFile:
+def file_of(shard: ShardRecord) -> ShardFile:
+    """The file of a shard as it was read."""
     return ShardFile(shard.path, shard.name, shard.format, shard.bytes, shard.mtime_ns)  # type: ignore[arg-type]
 
 

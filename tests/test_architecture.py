@@ -43,11 +43,20 @@ ALLOWED: dict[str, set[str]] = {
     "witness": {"errors", "sealed", "shards", "training"},
     "memory": {"chunk", "config", "errors", "training"},
     "learning": {*GROUND, "memory", "shards", "training"},
-    "runs": {*GROUND, "interruption", "sealed", "training"},
+    "changes": {"errors", "sealed"},
+    "runs": {*GROUND, "changes", "interruption", "sealed", "training"},
     "outcome": {*GROUND, "learning", "model", "sealed", "shards", "training", "witness"},
     "fitting": {
         *GROUND, "interruption", "learning", "memory", "model", "outcome", "runs", "shards",
         "training",
+    },
+    "updating": {
+        *GROUND, "changes", "fitting", "learning", "memory", "model", "outcome", "runs", "shards",
+        "training",
+    },
+    "forgetting": {
+        *GROUND, "changes", "fitting", "learning", "outcome", "runs", "shards", "training",
+        "updating", "witness",
     },
     "proof": {*GROUND, "kernels", "learning", "model", "fitting", "shards", "training", "witness"},
     "summary": {"config"},
@@ -70,9 +79,9 @@ ALLOWED: dict[str, set[str]] = {
     "progress": {"events"},
     "options": {"candidates", "config", "errors"},
     "cli": {
-        "candidates", "proof", "config", "conversion", "errors", "foreign", "inspection",
-        "interruption", "model", "options", "plot", "progress", "fitting", "scoring", "shards",
-        "summary", "sweeping", "trials",
+        "candidates", "proof", "config", "conversion", "errors", "foreign", "forgetting",
+        "inspection", "interruption", "model", "outcome", "options", "plot", "progress", "fitting", "scoring", "shards",
+        "summary", "sweeping", "trials", "updating",
     },
 }  # fmt: skip
 """Module or package → what of streamtron it may import beside itself."""

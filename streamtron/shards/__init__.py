@@ -1,6 +1,6 @@
 """Files ↔ chunks; everything here sees rows and never a weight."""
 
-from streamtron.shards.cache import cache_files, clear_cache
+from streamtron.shards.cache import Cache, cache_files, clear_cache, drop_cached
 from streamtron.shards.discover import ShardFile, find_shards
 from streamtron.shards.manifest import Manifest, ShardRecord
 from streamtron.shards.memory import MemorySource
@@ -8,6 +8,7 @@ from streamtron.shards.piece import Piece, Reading, ShardReader
 from streamtron.shards.source import ShardSource, open_reader, open_shards
 
 __all__ = [
+    "Cache",
     "Manifest",
     "MemorySource",
     "Piece",
@@ -18,6 +19,7 @@ __all__ = [
     "ShardSource",
     "cache_files",
     "clear_cache",
+    "drop_cached",
     "find_shards",
     "open_reader",
     "open_shards",

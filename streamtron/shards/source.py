@@ -232,6 +232,12 @@ class ShardSource:
         return self._whole.skipped if self._whole else ()
 
     @property
+    def cached_at(self) -> set[str]:
+        """The cache's files that later readings take rows from."""
+        picks = self._whole.picks if self._whole else []
+        return {pick.shard.path for block in picks for pick in block}
+
+    @property
     def rows(self) -> int | None:
         """Rows in the data; None until the first complete reading."""
         return self._whole.manifest.rows if self._whole else None

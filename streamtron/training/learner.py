@@ -38,6 +38,9 @@ SOFTNESS = (1e4, 1e3, 1e2, 1e1, 1.0)
 SOLVED = 1e-12
 """No gap smaller than this is asked of rows in memory."""
 
+NOTHING = 1e-9
+"""Of a weight from which rows are subtracted, what is this small a part of theirs is rounding."""
+
 Mode = Literal["train", "scan"]
 
 
@@ -174,14 +177,22 @@ class Learner:
         none are held."""
         self.finished = self.certificate = self.frozen = self._candidate = None
         self.full_epochs = self.readings = self.mini_epochs = 0
-        self.reports = [
-            StageReport.begin(self.stage, self.settings, self.b, self.dual.updates)
-        ]
+        self.reports = [StageReport.begin(self.stage, self.settings, self.b, self.dual.updates)]
         self.holding_all = self.stage.unlearn
         self.overflowed = self.cold = False
         self.mode = "scan"
         self._gap_before, self._parts = math.inf, Average()
         self.active.clear()
+        self._unmeet()
+
+    def take_away(self, part: NDArray[np.float64], extension: float, steps: int) -> None:
+        """Subtract rows that are gone from a: their Σ c_k l_k (x_k, ρ) (augmented), Σ Δ_k² c_k² and
+        Σ c_k. What rounding leaves of a column that only they had is nothing."""
+        dual = self.dual
+        w, bias = dual.w - part[:-1], dual.bias - float(part[-1])
+        w[np.abs(w) <= NOTHING * np.abs(part[:-1])] = 0.0
+        rest = float(dual.scalars[kernels.EXTENSION]) - extension
+        dual.settle(w, bias, max(rest, 0.0), dual.steps - steps)
 
     def add(self, chunk: Chunk, positions: NDArray[np.int64]) -> None:
         """Visit rows that are new, between ``begin_change`` and ``end_adding``, and hold those that
@@ -200,6 +211,12 @@ class Learner:
         self.active.clear()
         self.mode, self.overflowed, self.holding_all = "scan", False, self.stage.unlearn
         self._candidate, self._parts = None, Average()
+        self._unmeet()
+
+    def _unmeet(self) -> None:
+        """All rows are going to be met again."""
+        self.sq_radius, self.least_delta2 = 0.0, math.inf
+        self.rows_met, self.lengths = 0, 0.0
 
     # --- one reading ---
 
