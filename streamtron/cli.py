@@ -463,9 +463,11 @@ def _check_writable(path: str) -> None:
 def _of_run(path: str, witness: str | None) -> tuple[str, tuple[str, ...], str]:
     """The model, shards and witness of a run, named by its directory or its model."""
     from streamtron.fitting import run_directory
+    from streamtron.runs import settle
     from streamtron.shards import Manifest
 
     directory = path.rstrip("/") if os.path.isdir(path) else run_directory(path)
+    settle(directory)
     model = path if not os.path.isdir(path) else directory.removesuffix(".run")
     manifest = os.path.join(directory, "manifest.json")
     found = witness or os.path.join(directory, "witness")

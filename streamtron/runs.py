@@ -167,6 +167,30 @@ def open_run(
             raise
 
 
+def settle(path: str | os.PathLike[str]) -> None:
+    """Put a change of the run in place that was whole when its process died, if there is one.
+
+    Raises
+    ------
+    MachineError : another process has the run; something cannot be written.
+    """
+    directory = Path(path)
+    if (directory / changes.WHOLE).is_dir():
+        with locked(directory):
+            changes.settle(directory)
+
+
+def borders_of(path: str | os.PathLike[str]) -> list[str]:
+    """Where blocks begin in the run that is there, see ``Record``; none if none is there.
+
+    Raises
+    ------
+    DataError, MachineError : as ``read_record`` and ``settle``.
+    """
+    settle(path)
+    return read_record(Path(path)).borders if (Path(path) / "run.json").exists() else []
+
+
 def refuse_existing(path: str | os.PathLike[str]) -> None:
     """Raise the SettingsError that a run is there already, if one is."""
     if (Path(path) / "run.json").exists():

@@ -80,8 +80,8 @@ ALLOWED: dict[str, set[str]] = {
     "options": {"candidates", "config", "errors"},
     "cli": {
         "candidates", "proof", "config", "conversion", "errors", "foreign", "forgetting",
-        "inspection", "interruption", "model", "outcome", "options", "plot", "progress", "fitting", "scoring", "shards",
-        "summary", "sweeping", "trials", "updating",
+        "inspection", "interruption", "model", "outcome", "options", "plot", "progress", "fitting",
+        "runs", "scoring", "shards", "summary", "sweeping", "trials", "updating",
     },
 }  # fmt: skip
 """Module or package → what of streamtron it may import beside itself."""
