@@ -12,8 +12,13 @@ from sklearn.datasets import load_svmlight_files
 from sklearn.svm import LinearSVC
 
 import streamtron
-from streamtron import runs
+from streamtron import kernels, runs
 from streamtron.errors import DataError
+from streamtron.training.dual import Dual
+from streamtron.training.learner import Learner
+from streamtron.training.loop import train
+from streamtron.training.removal import subtract_rows
+from tests.test_company import source_of
 from tests.test_updating import code, content, corpus, fit, gap, overlap
 
 __all__ = ["corpus"]
@@ -60,6 +65,28 @@ def test_after_a_tenth_of_the_shards_is_forgotten_the_bounds_hold_liblinears_opt
     assert found["primal_margin"] <= margin * (1 + 1e-6)
     assert margin <= found["upper_bound"] * (1 + 1e-6)
     assert found["relative_duality_gap"] <= 0.01
+
+
+def test_what_is_subtracted_leaves_the_sum_over_the_other_rows() -> None:
+    settings, source = streamtron.Settings(C=5.0), source_of()
+    learner = Learner(settings, source.labels)
+    train(source, [learner], settings)
+    chunks = list(source.chunks())
+    learner.begin_change()
+    subtract_rows(chunks[:3], [learner])
+    left = Dual()
+    w, extension, steps = np.zeros(len(learner.dual.w) + 1), 0.0, 0
+    for chunk in chunks[3:]:
+        targets = learner.targets(chunk)
+        counts = learner.counts.take(targets.numbers).astype(np.float64)
+        kernels.combine(chunk.rows, counts * targets.signs, settings.rho, w)
+        extension += float((targets.delta2 * counts**2).sum())
+        steps += int(counts.sum())
+    left.settle(w[:-1], float(w[-1]), extension, steps)
+    assert learner.dual.steps == left.steps > 0
+    assert learner.dual.w == pytest.approx(left.w, rel=1e-9, abs=1e-9)
+    assert learner.dual.bias == pytest.approx(left.bias, rel=1e-9, abs=1e-9)
+    assert learner.dual.sq_norm == pytest.approx(left.sq_norm, rel=1e-9)
 
 
 def test_nothing_of_a_forgotten_shard_is_left_in_any_file(tmp_path: Path) -> None:

@@ -25,6 +25,11 @@ from streamtron.errors import DataError, SettingsError
 from streamtron.proof import Proof
 from streamtron.shards import open_shards
 from streamtron.shards.corpus import generate
+from streamtron.training.addition import add_rows
+from streamtron.training.learner import Learner
+from streamtron.training.loop import train
+from tests.sources import ListSource
+from tests.test_company import source_of
 
 TOL = 0.01
 
@@ -81,6 +86,22 @@ def test_an_updated_run_is_certified_over_old_and_new_rows(
     assert proof.certificate.primal_margin == pytest.approx(
         updated.report["certificate"]["primal_margin"], rel=1e-3
     )
+
+
+def test_new_rows_are_counted_and_no_other_count_changes() -> None:
+    settings, whole = streamtron.Settings(C=5.0), source_of()
+    rows = len(whole.codes)
+    old = ListSource(whole.rows, [whole.labels[code] for code in whole.codes], block_rows=16)
+    learner = Learner(settings, old.labels)
+    train(old, [learner], settings)
+    before, upper = learner.counts.dense(rows), learner.dual.objective
+    learner.begin_change()
+    add_rows(whole, [learner], settings, first_row=rows)
+    after = learner.counts.dense(2 * rows)
+    assert after[:rows].tolist() == before.tolist()
+    assert after[rows:].any()
+    assert learner.dual.steps == int(after.sum())
+    assert learner.dual.objective > upper
 
 
 def test_the_rows_added_begin_a_block_of_their_own(corpus: list[Path], tmp_path: Path) -> None:
