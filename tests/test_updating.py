@@ -178,13 +178,13 @@ def test_rows_of_another_kind_are_refused_and_nothing_is_changed(
 def test_a_shard_that_the_run_has_is_refused(corpus: list[Path], tmp_path: Path) -> None:
     model, twin = tmp_path / "m", tmp_path / "twin.svm"
     shutil.copy(corpus[0], twin)
-    fit(corpus[:2], model)
+    fit(corpus[:5], model)
     with pytest.raises(DataError, match="the run has it already"):
         streamtron.update(model, corpus[1])
     with pytest.raises(DataError, match=f"the same bytes as {corpus[0].name}, which the run has"):
         streamtron.update(model, twin)
     updated = streamtron.update(model, twin, allow_duplicate=True)
-    assert updated.report["rows"] == 900
+    assert updated.report["rows"] == 1800
 
 
 def test_what_is_no_run_that_has_ended_is_refused(corpus: list[Path], tmp_path: Path) -> None:
