@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from streamtron.estimator import StreamtronClassifier
     from streamtron.fitting import fit, run
     from streamtron.foreign import load_any as load
+    from streamtron.forgetting import forget
     from streamtron.model import LinearModel
     from streamtron.proof import certify
     from streamtron.scoring import evaluate, predict
     from streamtron.shards.corpus import generate
     from streamtron.sweeping import sweep
+    from streamtron.updating import update
 
     __version__: str
 
@@ -40,11 +42,13 @@ _HOME = {
     "convert": ("conversion", "convert"),
     "evaluate": ("scoring", "evaluate"),
     "fit": ("fitting", "fit"),
+    "forget": ("forgetting", "forget"),
     "generate": ("shards.corpus", "generate"),
     "load": ("foreign", "load_any"),
     "predict": ("scoring", "predict"),
     "run": ("fitting", "run"),
     "sweep": ("sweeping", "sweep"),
+    "update": ("updating", "update"),
 }
 """Public name → (module, its name there)."""
 
@@ -60,11 +64,13 @@ __all__ = [
     "errors",
     "evaluate",
     "fit",
+    "forget",
     "generate",
     "load",
     "predict",
     "run",
     "sweep",
+    "update",
 ]
 
 

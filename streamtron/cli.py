@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from streamtron.cluster import Workers
     from streamtron.config import Machine, Settings
     from streamtron.model import LinearModel
+    from streamtron.outcome import Outcome
     from streamtron.spread import Spread
     from streamtron.sweeping import Attempts
     from streamtron.trials import Trial
@@ -98,6 +99,41 @@ def fit(
     if outcome.exit_code == STOPPED:
         click.echo(not_certified(outcome.report, model), err=True)
     return outcome.exit_code
+
+
+@streamtron.command(short_help="Add shards to a run.")
+@click.argument("run", type=click.Path())
+@shards_argument
+@click.option("--report", type=click.Path(dir_okay=False), help="Write a JSON report there.")
+@setting_options("tol", "max_epochs", "allow_duplicate")
+@machine_options
+@verbose_option
+def update(run: str, shards: tuple[str, ...], report: str | None, **given: Any) -> int:
+    """Add SHARDS to the run of a model, RUN, and go on from there to a certificate over all rows.
+
+    The run is as it was until the new model is in place. SHARDS are read as the run's own were.
+    """
+    from streamtron.updating import update as update_run
+
+    return _change(update_run, run, shards, report, given)
+
+
+@streamtron.command(short_help="Take shards out of a run.")
+@click.argument("run", type=click.Path())
+@shards_argument
+@click.option("--report", type=click.Path(dir_okay=False), help="Write a JSON report there.")
+@setting_options("tol", "max_epochs")
+@machine_options
+@verbose_option
+def forget(run: str, shards: tuple[str, ...], report: str | None, **given: Any) -> int:
+    """Take SHARDS (names or paths, as inspect RUN lists them) out of the run of a model, and go on
+    from there to a certificate over the rows that are left.
+
+    Nothing of them is left in the model and in the run's directory; the files may be gone already.
+    """
+    from streamtron.forgetting import forget as forget_shards
+
+    return _change(forget_shards, run, shards, report, given)
 
 
 @streamtron.command(short_help="Fit many settings, keep what does best on other rows.")
@@ -467,6 +503,31 @@ def _attempts(machine: Machine, **where: Any) -> Iterator[Attempts | None]:
         yield on_workers(found, machine=machine, tell=tell)
 
 
+def _change(
+    change: Callable[..., Outcome],
+    run: str,
+    shards: tuple[str, ...],
+    report: str | None,
+    given: Mapping[str, Any],
+) -> int:
+    """Change a run that has ended, and say what came of it."""
+    wanted, machine = split(given)
+    if report is not None:
+        _check_writable(report)
+    from streamtron.inspection import directory_bytes
+    from streamtron.progress import progress
+    from streamtron.summary import fit_summary, not_certified
+    from streamtron.updating import directory_of
+
+    with progress(verbose=_verbose()) as listen:
+        outcome = change(run, shards, report=report, machine=machine, listen=listen, **wanted)
+    cache = machine.cache_dir or os.path.join(directory_of(run), "cache")
+    _say(fit_summary(outcome.report, run, cache, directory_bytes(cache)))
+    if outcome.exit_code == STOPPED:
+        click.echo(not_certified(outcome.report, run), err=True)
+    return outcome.exit_code
+
+
 def _verbose() -> bool:
     return bool(click.get_current_context().meta.get("verbose"))
 
@@ -515,9 +576,11 @@ def _check_writable(path: str) -> None:
 def _of_run(path: str, witness: str | None) -> tuple[str, tuple[str, ...], str]:
     """The model, shards and witness of a run, named by its directory or its model."""
     from streamtron.fitting import run_directory
+    from streamtron.runs import settle
     from streamtron.shards import Manifest
 
     directory = path.rstrip("/") if os.path.isdir(path) else run_directory(path)
+    settle(directory)
     model = path if not os.path.isdir(path) else directory.removesuffix(".run")
     manifest = os.path.join(directory, "manifest.json")
     found = witness or os.path.join(directory, "witness")

@@ -19,7 +19,7 @@ from streamtron.learning import learn, several
 from streamtron.memory import check_memory, columns_allowed, memory_needed
 from streamtron.model import LinearModel
 from streamtron.outcome import Outcome, conclude, write_outcome
-from streamtron.runs import Checkpoint, Run, Saver, open_run
+from streamtron.runs import Checkpoint, Run, Saver, borders_of, open_run
 from streamtron.shards import Reading, ShardSource, open_shards
 from streamtron.shards.names import load_vocabulary
 from streamtron.training.learner import Learner
@@ -95,9 +95,10 @@ def run(
     """
     began = time.perf_counter()
     kept = None if model is None else machine.run_dir or run_directory(model)
+    borders = borders_of(kept) if kept is not None and resume else []
     with (
         cache_directory(kept, machine) as cache,
-        _opened(as_paths(shards), settings, machine, cache) as source,
+        _opened(as_paths(shards), settings, machine, cache, borders) as source,
         ExitStack() as stack,
     ):
         if model is None or kept is None:
@@ -183,7 +184,13 @@ def _check_alike(candidates: Sequence[Settings]) -> None:
                 )
 
 
-def _opened(paths: list[str], settings: Settings, machine: Machine, cache: str) -> ShardSource:
+def _opened(
+    paths: list[str],
+    settings: Settings,
+    machine: Machine,
+    cache: str,
+    borders: Sequence[str] = (),
+) -> ShardSource:
     check_memory(memory_needed(settings, rows=0, columns=0), machine)
     return open_shards(
         paths,
@@ -194,6 +201,7 @@ def _opened(paths: list[str], settings: Settings, machine: Machine, cache: str) 
         allow_duplicate=settings.allow_duplicate,
         threads=machine.threads,
         on_bad_shard=settings.on_bad_shard,
+        borders=borders,
     )
 
 

@@ -143,6 +143,26 @@ class _Task:
         return found
 
 
+def finished_learners(
+    state: State, settings: Settings, labels: Sequence[Label], weights: ClassWeights | None
+) -> list[Learner]:
+    """The learners of a run that has ended, holding no rows; ``labels`` as the state's codes have
+    them.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError : the state is none.
+    """
+    pool = Pool()
+    family = Classes(settings, labels, weights, pool)
+
+    def one(_: Label | None) -> Learner:
+        return Learner(settings, labels, weights, pool=pool)
+
+    held = state.learners(family.make if several(settings) else one, "learners")
+    return [each.learner for each in held]
+
+
 def _resumed(state: State, learners: Sequence[Learner], held: Sequence[Held]) -> Resumed:
     return Resumed(state.reading, state.chunks, held, [one for one in learners if one.reopen()])
 

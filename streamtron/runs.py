@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from streamtron import interruption
+from streamtron import changes, interruption
 from streamtron.chunk import Label
 from streamtron.config import Settings
 from streamtron.errors import (
@@ -48,6 +48,23 @@ class Checkpoint(NamedTuple):
     nonzeros_read: int
     bytes_read: int
     seconds: float
+
+
+class Record(NamedTuple):
+    """What a run is of.
+
+    Parameters
+    ----------
+    settings : plain values.
+    stamps : of its shards, in order.
+    model : where its model goes.
+    borders : paths of the shards that begin a new block: of each update the first one.
+    """
+
+    settings: dict[str, Any]
+    stamps: list[tuple[str, int, int]]
+    model: str
+    borders: list[str]
 
 
 class Run:
@@ -138,17 +155,19 @@ def open_run(
     run = Run(Path(path))
     with reading_from(path):
         run.path.mkdir(parents=True, exist_ok=True)
-    with _locked(run.path):
+    with locked(run.path):
         for left in run.path.glob(".streamtron-*"):
             left.unlink(missing_ok=True)  # half-written by a process that was killed
+        changes.settle(run.path)
         there = (run.path / "run.json").exists()
         if not (resume or overwrite):
             refuse_existing(path)
         if there and resume:
-            _check_same(run.path, settings, stamps)
+            borders = _check_same(run.path, settings, stamps)
         else:
+            borders = []
             run.forget()
-        write_record(run.path, settings, stamps, model)
+        write_record(run.path, settings, stamps, model, borders)
         try:
             yield run
         except (StreamtronError, interruption.Signalled) as error:
@@ -158,6 +177,30 @@ def open_run(
             elif isinstance(error, interruption.Signalled):
                 error.run = os.fspath(path)
             raise
+
+
+def settle(path: str | os.PathLike[str]) -> None:
+    """Put a change of the run in place that was whole when its process died, if there is one.
+
+    Raises
+    ------
+    MachineError : another process has the run; something cannot be written.
+    """
+    directory = Path(path)
+    if (directory / changes.WHOLE).is_dir():
+        with locked(directory):
+            changes.settle(directory)
+
+
+def borders_of(path: str | os.PathLike[str]) -> list[str]:
+    """Where blocks begin in the run that is there, see ``Record``; none if none is there.
+
+    Raises
+    ------
+    DataError, MachineError : as ``read_record`` and ``settle``.
+    """
+    settle(path)
+    return read_record(Path(path)).borders if (Path(path) / "run.json").exists() else []
 
 
 def refuse_existing(path: str | os.PathLike[str]) -> None:
@@ -212,21 +255,26 @@ class Saver:
 
 
 def write_record(
-    path: Path, settings: Settings, stamps: Stamps, model: str | os.PathLike[str]
+    path: Path,
+    settings: Settings,
+    stamps: Stamps,
+    model: str | os.PathLike[str],
+    borders: Sequence[str] = (),
 ) -> None:
-    """Write what the run is of: ``run.json``."""
+    """Write what the run is of, ``run.json``; see ``Record``."""
     record = {
         "run_version": FORMAT_VERSION,
         "model": os.path.abspath(model),
         "settings": settings.to_dict(),
         "shards": [list(stamp) for stamp in stamps],
+        "borders": list(borders),
     }
     text = json.dumps(record, indent=2, allow_nan=False) + "\n"
     write_atomically(path / "run.json", [text.encode()])
 
 
-def read_record(path: Path) -> tuple[dict[str, Any], list[tuple[str, int, int]]]:
-    """Settings and stamps of a run.
+def read_record(path: Path) -> Record:
+    """What a run is of.
 
     Raises
     ------
@@ -239,15 +287,59 @@ def read_record(path: Path) -> tuple[dict[str, Any], list[tuple[str, int, int]]]
         if record["run_version"] != FORMAT_VERSION:
             raise ValueError(f"version {record['run_version']}, wanted {FORMAT_VERSION}")
         stamps = [(str(name), int(size), int(time)) for name, size, time in record["shards"]]
-        return dict(record["settings"]), stamps
+        borders = [str(path) for path in record["borders"]]
+        return Record(dict(record["settings"]), stamps, str(record["model"]), borders)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DataError(
             f"{where}: not the record of a run ({error}). Begin anew with --overwrite."
         ) from error
 
 
-def _check_same(path: Path, settings: Settings, stamps: Stamps) -> None:
-    before, known = read_record(path)
+class Ended(NamedTuple):
+    """A run that has ended, with all it left.
+
+    Parameters
+    ----------
+    path : its directory.
+    record : what it is of.
+    settings : the record's.
+    checkpoint : of its end.
+    """
+
+    path: Path
+    record: Record
+    settings: Settings
+    checkpoint: Checkpoint
+
+
+@contextmanager
+def open_ended(path: str | os.PathLike[str]) -> Iterator[Ended]:
+    """A run that has ended, locked until the context ends or the process dies.
+
+    Raises
+    ------
+    DataError : no run, or one that has not ended.
+    MachineError : another process has it; it cannot be read.
+    """
+    directory = Path(path)
+    if not directory.is_dir():
+        raise DataError(f"{path}: there is no run. Give a MODEL that streamtron fit wrote.")
+    with locked(directory):
+        changes.settle(directory)
+        changes.drop(directory)
+        record = read_record(directory)
+        checkpoint = Run(directory).load()
+        if checkpoint is None or not (directory / "manifest.json").exists():
+            raise DataError(
+                f"{path}: the run has not ended, or its learners did not fit in memory together. "
+                "End it with streamtron fit --resume, or fit anew."
+            )
+        yield Ended(directory, record, Settings.from_dict(record.settings), checkpoint)
+
+
+def _check_same(path: Path, settings: Settings, stamps: Stamps) -> list[str]:
+    """Refuse other settings and shards than the run's; its borders."""
+    before, known, _, borders = read_record(path)
     now = json.loads(json.dumps(settings.to_dict()))
     _check_settings(path, before, now)
     if [name for name, *_ in known] != [name for name, *_ in stamps]:
@@ -264,6 +356,7 @@ def _check_same(path: Path, settings: Settings, stamps: Stamps) -> None:
                 f"{old[0]}: changed since the run began ({old[1]} bytes then, {found[1]} now, or "
                 "touched). Put it back as it was, or begin anew with --overwrite."
             )
+    return borders
 
 
 def _check_settings(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -306,7 +399,7 @@ def _checkpoint(path: Path) -> Checkpoint:
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
+def locked(directory: Path) -> Iterator[None]:
     """An flock, which dies with its process; who has it is told in the file, for messages only."""
     path = directory / LOCK
     with reading_from(directory):

@@ -121,7 +121,7 @@ def write_atomically(path: str | os.PathLike[str], parts: Iterable[bytes | memor
             os.replace(new, target)
         finally:
             new.unlink(missing_ok=True)
-        _sync_directory(target.parent)
+        sync_directory(target.parent)
     except OSError as error:
         raise MachineError(f"{path}: cannot be written ({error.strerror or error}).") from error
 
@@ -248,7 +248,8 @@ def _read_if_sealed(path: str | os.PathLike[str], what: str) -> bytes:
     )
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """See to it that the names in a directory are on the disk."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -91,7 +91,7 @@ def load(path: str | os.PathLike[str], shards: Sequence[tuple[str, str]]) -> Wit
         for number in range(found.learners)
     ]
     if order != list(range(len(rows))):
-        learners = [_reordered(own, rows, order) for own in learners]
+        learners = [reordered(own, rows, order) for own in learners]
     return Witness(tuple(learners), sum(rows))
 
 
@@ -156,8 +156,14 @@ def _check_counts(number: int, rows: int, tensors: Mapping[str, NDArray[Any]]) -
         raise ValueError(f"a count beyond the {rows} rows that there are")
 
 
-def _reordered(counts: Counts, rows: Sequence[int], order: Sequence[int]) -> Counts:
-    """The counts with the shards in another order."""
+def reordered(counts: Counts, rows: Sequence[int], order: Sequence[int]) -> Counts:
+    """The counts with the shards in another order, or with some of them left out.
+
+    Parameters
+    ----------
+    rows : of every shard.
+    order : the numbers of those that stay, in their new order.
+    """
     first = np.concatenate(([0], np.cumsum(rows)))
     moved, start = Counts(), 0
     numbers, values = counts.entries()

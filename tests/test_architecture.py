@@ -44,11 +44,20 @@ ALLOWED: dict[str, set[str]] = {
     "witness": {"errors", "sealed", "shards", "training"},
     "memory": {"chunk", "config", "errors", "training"},
     "learning": {*GROUND, "memory", "shards", "training"},
-    "runs": {*GROUND, "interruption", "sealed", "training"},
+    "changes": {"errors", "sealed"},
+    "runs": {*GROUND, "changes", "interruption", "sealed", "training"},
     "outcome": {*GROUND, "learning", "model", "sealed", "shards", "training", "witness"},
     "fitting": {
         *GROUND, "interruption", "learning", "memory", "model", "outcome", "runs", "shards",
         "training",
+    },
+    "updating": {
+        *GROUND, "changes", "fitting", "learning", "memory", "model", "outcome", "runs", "shards",
+        "training",
+    },
+    "forgetting": {
+        *GROUND, "changes", "fitting", "learning", "outcome", "runs", "shards", "training",
+        "updating", "witness",
     },
     "proof": {*GROUND, "kernels", "learning", "model", "fitting", "shards", "training", "witness"},
     "summary": {"config"},
@@ -80,9 +89,9 @@ ALLOWED: dict[str, set[str]] = {
     "options": {"candidates", "config", "errors"},
     "cli": {
         "attempts", "batch", "candidates", "cluster", "proof", "config", "conversion", "errors",
-        "foreign", "inspection", "inspection_text", "interruption", "jobs", "model", "options",
-        "plot", "progress", "fitting", "scoring", "shards", "spread", "summary", "sweeping",
-        "trials",
+        "foreign", "forgetting", "inspection", "inspection_text", "interruption", "jobs", "model",
+        "options", "outcome", "plot", "progress", "fitting", "runs", "scoring", "shards", "spread",
+        "summary", "sweeping", "trials", "updating",
     },
 }  # fmt: skip
 """Module or package → what of streamtron it may import beside itself."""

@@ -230,3 +230,23 @@ def test_adult_shows_the_papers_second_stage_within_its_chance(
     assert 1e5 * second["b_relative"] == pytest.approx(577, abs=0.5)
     assert 1e3 * second["directional_margin"] == pytest.approx(8.3274, rel=0.0015)
     assert second["f_est"] == pytest.approx(0.838, abs=0.001)
+
+
+def test_the_nightly_update_takes_what_is_complete_and_new() -> None:
+    command = [sys.executable, str(PIPELINES / "nightly_update.py"), "--tiny"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    first, second, third = run.stdout.splitlines()
+    assert first.startswith("300 rows, gap ")
+    assert second == "nothing new"  # the shard is there, and its directory has no _SUCCESS
+    assert third.startswith("900 rows, gap ")
+
+
+def test_the_nightly_update_ends_with_the_sentence_of_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "inbox").mkdir()
+    (tmp_path / "inbox" / "bad.svm").write_text("1 1:nan\n")
+    command = [sys.executable, str(PIPELINES / "nightly_update.py"), tmp_path / "m", "inbox"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert run.returncode == 3
+    assert "bad.svm, line 1" in run.stderr
+    assert "Traceback" not in run.stderr

@@ -1,6 +1,6 @@
 """Files ↔ chunks; everything here sees rows and never a weight."""
 
-from streamtron.shards.cache import cache_files, clear_cache
+from streamtron.shards.cache import Cache, cache_files, clear_cache, drop_cached
 from streamtron.shards.discover import ShardFile, find_shards
 from streamtron.shards.first_reading import no_rows
 from streamtron.shards.flat import TEMPORARY
@@ -11,6 +11,7 @@ from streamtron.shards.source import ShardSource, open_reader, open_shards, sett
 
 __all__ = [
     "TEMPORARY",
+    "Cache",
     "Manifest",
     "MemorySource",
     "Piece",
@@ -21,6 +22,7 @@ __all__ = [
     "ShardSource",
     "cache_files",
     "clear_cache",
+    "drop_cached",
     "find_shards",
     "no_rows",
     "open_reader",

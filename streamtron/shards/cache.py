@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -104,6 +105,18 @@ class Cache:
             return None
         return CachedShard(path, shard.name, slot.first_block, contents)
 
+    def copy_of(self, fingerprint: str, name: str) -> CachedShard | None:
+        """A flat file of a shard, whatever became of its source; None if there is none."""
+        for entry in sorted(os.listdir(self._directory)):
+            path = os.path.join(self._directory, entry)
+            if not (entry.startswith(f"{fingerprint}-") and entry.endswith(ENDING)):
+                continue
+            with suppress(FileDamaged):
+                contents = read_contents(path)
+                if contents is not None and contents.key["reading"] == self._reading:
+                    return CachedShard(path, name, 0, contents)
+        return None
+
     def writer(self) -> FlatWriter:
         """A context manager that writes a flat file; ``finish`` gives it its name."""
         return FlatWriter(self._directory, self.check_room)
@@ -123,9 +136,7 @@ class Cache:
         if not self._new:
             return
         sources = _load_sources(self._directory) | self._new  # others may have written meanwhile
-        text = json.dumps(sources, sort_keys=True)
-        checked = json.dumps({"checksum": _digest(text), "sources": text})
-        write_atomically(os.path.join(self._directory, _MANIFEST), [checked.encode()])
+        _save_sources(self._directory, sources)
         self._new = {}
 
     def check_room(self, needed: float, what: str = "the next rows of the cache need") -> None:
@@ -205,6 +216,38 @@ def clear_cache(directory: str) -> int:
         except OSError as error:
             raise MachineError(f"{path}: cannot be removed ({error.strerror}).") from error
     return freed
+
+
+def drop_cached(directory: str, fingerprints: Iterable[str], used: Iterable[str]) -> None:
+    """Remove the flat files of shards, but for those that are ``used`` (by their paths), and what
+    is remembered of shards that are not used at all.
+
+    Raises
+    ------
+    MachineError : a file cannot be removed.
+    """
+    kept = set(used)
+    in_use = {_fingerprint(path) for path in kept}
+    gone = set(fingerprints)
+    with disk_sentences(directory):
+        for path in cache_files(directory):
+            if path.endswith(ENDING) and _fingerprint(path) in gone and path not in kept:
+                os.unlink(path)
+        sources = _load_sources(directory)
+        rest = {path: known for path, known in sources.items() if known[2] not in gone - in_use}
+        if rest != sources:
+            _save_sources(directory, rest)
+
+
+def _fingerprint(path: str) -> str:
+    """That of the shard whose flat file this is."""
+    return os.path.basename(path).split("-")[0]
+
+
+def _save_sources(directory: str, sources: Sources) -> None:
+    text = json.dumps(sources, sort_keys=True)
+    checked = json.dumps({"checksum": _digest(text), "sources": text})
+    write_atomically(os.path.join(directory, _MANIFEST), [checked.encode()])
 
 
 def _load_sources(directory: str) -> Sources:

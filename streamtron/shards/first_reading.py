@@ -54,6 +54,8 @@ class Plan(NamedTuple):
     allow_empty: bool
     skip_bad: bool
     open_reader: Callable[[ShardFile, Reading], ShardReader]
+    borders: frozenset[str] = frozenset()
+    """paths of the shards that begin a new block, whatever is open"""
 
 
 class Skipped(NamedTuple):
@@ -143,6 +145,9 @@ class FirstReading:
 
     def _read_shard(self, shard: ShardFile) -> Iterator[Delivery]:
         check_unchanged(shard)
+        if shard.path in self._plan.borders and self._open:
+            self._cutter.finish()
+            yield self._close_block()
         cache = self._cache
         slot = Slot(shard, self._cutter.phase, len(self._cutter.blocks))
         cached = cache.find(slot) if cache else None

@@ -43,6 +43,7 @@ def open_shards(
     allow_duplicate: bool = False,
     threads: int | None = None,
     on_bad_shard: Literal["error", "skip"] = "error",
+    borders: Iterable[str] = (),
 ) -> ShardSource:
     """A source of the rows in files, directories and patterns; nothing is read yet.
 
@@ -61,6 +62,8 @@ def open_shards(
     on_bad_shard : ``"skip"`` leaves a shard that its reader refuses out as a whole, from its first
         row on, and lists it in ``skipped``; ``"error"`` ends the reading. Only the first complete
         reading leaves shards out.
+    borders : paths of the shards that begin a new block: each was the first of those added to a
+        run that had ended.
 
     Raises
     ------
@@ -86,6 +89,7 @@ def open_shards(
         allow_duplicate=allow_duplicate,
         threads=threads,
         on_bad_shard=on_bad_shard,
+        borders=borders,
     )
 
 
@@ -164,6 +168,7 @@ class ShardSource:
         threads: int | None = None,
         on_bad_shard: Literal["error", "skip"] = "error",
         open_reader: Callable[[ShardFile, Reading], ShardReader] | None = None,
+        borders: Iterable[str] = (),
     ) -> None:
         self._threads = threads or cores()
         self._plan = Plan(
@@ -176,6 +181,7 @@ class ShardSource:
             allow_empty,
             on_bad_shard == "skip",
             open_reader or partial(_open_reader, threads=self._threads, scratch=cache_dir),
+            frozenset(borders),
         )
         self._cache_dir = cache_dir
         self._labels: list[Label] = list(classes or ())
@@ -226,6 +232,12 @@ class ShardSource:
         The manifest, and all that is said of the data, does without them.
         """
         return self._whole.skipped if self._whole else ()
+
+    @property
+    def cached_at(self) -> set[str]:
+        """The cache's files that later readings take rows from."""
+        picks = self._whole.picks if self._whole else []
+        return {pick.shard.path for block in picks for pick in block}
 
     @property
     def rows(self) -> int | None:

@@ -47,6 +47,9 @@ SOLVED = 1e-12
 
 _log = logging.getLogger(__name__)
 
+NOTHING = 1e-9
+"""Of a weight from which rows are subtracted, what is this small a part of theirs is rounding."""
+
 Mode = Literal["train", "scan"]
 
 
@@ -178,6 +181,54 @@ class Learner:
         self._train_in_memory()
         self.mode = "scan"
 
+    # --- more rows, or fewer ---
+
+    def begin_change(self) -> None:
+        """Rows are going to be added or taken away after an end: nothing is proven any more, and
+        none are held."""
+        self.finished = self.certificate = self.frozen = self._candidate = None
+        self.full_epochs = self.readings = self.mini_epochs = 0
+        self.reports = [StageReport.begin(self.stage, self.settings, self.b, self.dual.updates)]
+        self.holding_all = self.stage.unlearn
+        self.overflowed = self.cold = False
+        self.mode = "scan"
+        self._gap_before, self._parts = math.inf, Average()
+        self.active.clear()
+        self._unmeet()
+
+    def take_away(self, part: NDArray[np.float64], extension: float, steps: int) -> None:
+        """Subtract rows that are gone from a: their Σ c_k l_k (x_k, ρ) (augmented), Σ Δ_k² c_k² and
+        Σ c_k. What rounding leaves of a column that only they had is nothing."""
+        dual = self.dual
+        w, bias = dual.w - part[:-1], dual.bias - float(part[-1])
+        w[np.abs(w) <= NOTHING * np.abs(part[:-1])] = 0.0
+        rest = float(dual.scalars[kernels.EXTENSION]) - extension
+        dual.settle(w, bias, max(rest, 0.0), dual.steps - steps)
+
+    def add(self, chunk: Chunk, positions: NDArray[np.int64]) -> None:
+        """Visit rows that are new, between ``begin_change`` and ``end_adding``, and hold those that
+        moved a; the part of a that belongs to all others is fixed while these are solved."""
+        self.mode, self.overflowed, self.holding_all = "train", True, False
+        targets = self.targets(chunk)
+        self._meet(chunk, targets, square_lengths(chunk))
+        if self.stage_number < 0:
+            self._begin_stage()
+        self._train(chunk.rows, positions, targets)
+
+    def end_adding(self) -> None:
+        """Solve the new rows held. The next reading scans a as it is now, and holds all rows if
+        they fit."""
+        self._train_in_memory()
+        self.active.clear()
+        self.mode, self.overflowed, self.holding_all = "scan", False, self.stage.unlearn
+        self._candidate, self._parts = None, Average()
+        self._unmeet()
+
+    def _unmeet(self) -> None:
+        """All rows are going to be met again."""
+        self.sq_radius, self.least_delta2 = 0.0, math.inf
+        self.rows_met, self.lengths = 0, 0.0
+
     # --- one reading ---
 
     def begin_reading(self, reading: int, scale: float | None = None) -> None:
@@ -217,7 +268,8 @@ class Learner:
             )
             calm = self.mode == "scan" or not (self._watching or frozen.anybody_called)
             if calm:
-                if not self.settings.faithful:
+                shared = self.holding_all and self._share(chunk.rows, targets)
+                if not shared and not self.settings.faithful:
                     self._hold(chunk.rows, np.flatnonzero(called), targets)
                 return
             if not self._watching:

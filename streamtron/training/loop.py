@@ -136,7 +136,7 @@ class _Loop:
                 learners += newborn
             if self.room and reading == 0:
                 self.room(len(learners) + len(waiting), chunk)
-            show = _Show(chunk, _positions(chunk, self.settings, reading), reading == 0)
+            show = _Show(chunk, positions_in(chunk, self.settings, reading), reading == 0)
             self.work(show, (*learners, *waiting))
             rows += len(chunk)
             nonzeros += chunk.nonzeros
@@ -241,7 +241,7 @@ def _groups(source: ChunkSource, settings: Settings, reading: int) -> list[Seque
     return order.block_groups(settings.seed, reading, len(source.blocks))
 
 
-def _positions(chunk: Chunk, settings: Settings, reading: int) -> NDArray[np.int64]:
+def positions_in(chunk: Chunk, settings: Settings, reading: int) -> NDArray[np.int64]:
     """The order of visits within a chunk."""
     if not settings.random:
         return order.file_order(len(chunk))

@@ -1,0 +1,299 @@
+"""More shards for a run that has ended: what it knows is kept, and the certificate covers all."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import NamedTuple
+
+from streamtron import changes
+from streamtron.config import Machine, Settings
+from streamtron.errors import DataError, SettingsError
+from streamtron.events import Listener, ignore
+from streamtron.fitting import as_paths, reading_of_model, run_directory
+from streamtron.learning import Room, class_weights, finished_learners
+from streamtron.memory import check_memory, columns_allowed, memory_needed
+from streamtron.model import LinearModel
+from streamtron.outcome import Outcome, conclude, write_outcome
+from streamtron.runs import Checkpoint, Ended, Run, open_ended, write_record
+from streamtron.shards import (
+    Manifest,
+    Reading,
+    ShardFile,
+    ShardReader,
+    ShardRecord,
+    ShardSource,
+    find_shards,
+)
+from streamtron.training.addition import add_rows
+from streamtron.training.loop import train
+from streamtron.training.state import State
+
+FEW = 0.25
+"""New shards of at most this part of the old ones' bytes are solved by themselves first; more of
+them move the old rows' counts so much that it does not pay."""
+
+OpenReader = Callable[[ShardFile, Reading], ShardReader]
+
+
+def update(
+    run: str | os.PathLike[str],
+    shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    tol: float | None = None,
+    max_epochs: int | None = None,
+    allow_duplicate: bool = False,
+    report: str | os.PathLike[str] | None = None,
+    machine: Machine | None = None,
+    listen: Listener = ignore,
+) -> Outcome:
+    """Add shards to a run that has ended, and go on from there to a certificate over all rows.
+
+    The new shards come behind those of the run and begin a new block; counts are kept, new rows
+    begin at 0. Where the new rows are few (FEW), they are first read alone and solved while all
+    others stand still. Then all rows are read, and solved together from there on if they fit; the
+    next reading usually certifies: about 2 readings.
+
+    Whenever it is interrupted, the run is as it was before, and the update can be called again.
+
+    Parameters
+    ----------
+    run : the model, or its run directory.
+    shards : files, directories or globs, read as the model's own rows were.
+    tol, max_epochs : from now on; None = as the run has them.
+    allow_duplicate : take shards with the bytes of another one as they are, from now on.
+    report : also write the report there.
+
+    Returns
+    -------
+    Outcome of the whole: model, report, witness.
+
+    Raises
+    ------
+    SettingsError : a faithful run, whose procedure has no place for this.
+    DataError : no run that has ended; a shard that the run has already; a label, an index base or
+        columns that are not the model's; the old shards are not as they were.
+    MachineError : no room, another process has the run.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib, streamtron
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     root = pathlib.Path(directory)
+    ...     _ = (root / "0.svm").write_text("1 1:1\\n-1 1:-1\\n")
+    ...     _ = (root / "1.svm").write_text("1 1:2\\n-1 2:1\\n")
+    ...     _ = streamtron.fit(root / "0.svm", model=root / "m.st")
+    ...     streamtron.update(root / "m.st", root / "1.svm").report["rows"]
+    4
+    """
+    began, machine = time.perf_counter(), machine or Machine()
+    with open_ended(directory_of(run)) as ended:
+        settings = settings_now(ended, tol, max_epochs, allow_duplicate)
+        kept = Kept.of(ended, settings)
+        added = _new_shards(as_paths(shards), kept)
+        with kept.source(added, machine) as new:
+            outcome = _update(kept, new, machine, listen, began)
+        changes.finish(ended.path, kept.model_path, ["checkpoint.before"])
+    if report is not None:
+        write_outcome(outcome, report=report)
+    return outcome
+
+
+def settings_now(
+    ended: Ended, tol: float | None, max_epochs: int | None, allow_duplicate: bool = False
+) -> Settings:
+    """The settings of a run from its change on.
+
+    Raises
+    ------
+    SettingsError : a faithful run.
+    """
+    settings = ended.settings
+    if settings.faithful:
+        raise SettingsError(
+            f"{ended.path}: a faithful run, and the paper's procedure begins at 0 with all rows. "
+            "Fit anew with all shards."
+        )
+    return settings.but(
+        tol=settings.tol if tol is None else tol,
+        max_epochs=settings.max_epochs if max_epochs is None else max_epochs,
+        allow_duplicate=settings.allow_duplicate or allow_duplicate,
+    )
+
+
+class Kept(NamedTuple):
+    """A run that has ended, as a change of it needs it.
+
+    Parameters
+    ----------
+    ended : what is in its directory.
+    settings : those of the change.
+    model_path : where its model is.
+    model : that model.
+    manifest : of its shards.
+    reading : how they were read, so that the cache is still right.
+    """
+
+    ended: Ended
+    settings: Settings
+    model_path: str
+    model: LinearModel
+    manifest: Manifest
+    reading: Reading
+
+    @classmethod
+    def of(cls, ended: Ended, settings: Settings) -> Kept:
+        """What lies in the run's directory, and the model beside it."""
+        manifest = Manifest.load(str(ended.path / "manifest.json"))
+        path = ended.record.model
+        model = LinearModel.load(path)
+        # text is cached as its columns are numbered, whatever the base turned out to be
+        reading = replace(reading_of_model(model), index_base=settings.index_base)
+        return cls(ended, settings, path, model, manifest, reading)
+
+    @property
+    def shards(self) -> list[ShardFile]:
+        """The run's shards."""
+        return [file_of(shard) for shard in self.manifest.shards]
+
+    def cache_directory(self, machine: Machine) -> str:
+        """Where the flat copies of the shards are."""
+        return machine.cache_dir or str(self.ended.path / "cache")
+
+    def alone(self, shard: ShardFile, open_reader: OpenReader | None = None) -> ShardSource:
+        """One shard by itself, not copied anywhere."""
+        labels = self.ended.checkpoint.labels
+        return ShardSource(
+            [shard], self.reading, cache_dir=None, classes=labels, open_reader=open_reader
+        )
+
+    def source(
+        self, shards: Sequence[ShardFile], machine: Machine, borders: Sequence[str] = ()
+    ) -> ShardSource:
+        """Shards read as the run's own were, with the labels that it has."""
+        check_memory(memory_needed(self.settings, rows=0, columns=0), machine)
+        return ShardSource(
+            shards,
+            self.reading,
+            cache_dir=self.cache_directory(machine),
+            classes=self.ended.checkpoint.labels,
+            most_columns=columns_allowed(self.settings, machine),
+            allow_duplicate=self.settings.allow_duplicate,
+            threads=machine.threads,
+            on_bad_shard=self.settings.on_bad_shard,
+            borders=borders,
+        )
+
+
+def file_of(shard: ShardRecord) -> ShardFile:
+    """The file of a shard as it was read."""
+    return ShardFile(shard.path, shard.name, shard.format, shard.bytes, shard.mtime_ns)  # type: ignore[arg-type]
+
+
+def _new_shards(paths: list[str], kept: Kept) -> list[ShardFile]:
+    """The shards to add, with names that tell them from the run's."""
+    known = {shard.path: shard for shard in kept.manifest.shards}
+    names = {shard.name for shard in kept.manifest.shards}
+    added = find_shards(paths)
+    for shard in added:
+        if shard.path in known:
+            raise DataError(
+                f"{shard.name}: the run has it already. Name only shards that are new; one that "
+                "was changed is forgotten first, by streamtron forget."
+            )
+        if shard.format != kept.manifest.shards[0].format:
+            raise DataError(
+                f"{shard.name}: {shard.format}, and the run's shards are "
+                f"{kept.manifest.shards[0].format}. Convert them with streamtron convert."
+            )
+    return [s._replace(name=s.path) if s.name in names else s for s in added]
+
+
+def _update(
+    kept: Kept, new: ShardSource, machine: Machine, listen: Listener, began: float
+) -> Outcome:
+    settings, manifest = kept.settings, kept.manifest
+    borders = [*kept.ended.record.borders, new.shards[0].path]
+    with kept.source([*kept.shards, *new.shards], machine, borders) as source:
+        weights = class_weights(source, settings)
+        state = kept.ended.checkpoint.state
+        learners = finished_learners(state, settings, source.labels, weights)
+        for learner in learners:
+            learner.begin_change()
+        few = sum(shard.size for shard in new.shards) <= FEW * manifest.bytes
+        if few:
+            add_rows(new, learners, settings, manifest.rows)
+            _check_new(new, kept)
+        last = Last()
+        train(
+            source, learners, settings, listen, threads=machine.thread_count,
+            room=Room(settings, machine, learners[0].pool), keeper=last,
+        )  # fmt: skip
+        if not few:
+            _check_new(source, kept)
+        assert source.nonzeros is not None
+        readings = (new.nonzeros_read + source.nonzeros_read) / source.nonzeros
+        seconds = time.perf_counter() - began
+        outcome = conclude(source, learners, settings, seconds, readings=readings)
+        outcome.report["bytes_read"] += new.bytes_read
+        stage(kept, source, outcome, last.state, borders)
+    return outcome
+
+
+def _check_new(new: ShardSource, kept: Kept) -> None:
+    """Refuse what only a reading of the new shards, or of all, can tell."""
+    if kept.model.index_base == 1 and new.index_base == 0:
+        raise DataError(
+            f"{new.shards[-1].name} or a shard added with it has a column 0, and the run's columns "
+            "are numbered from 1. Number them alike, or fit anew with --index-base 0."
+        )
+    assert new.manifest is not None
+    known = {shard.path for shard in kept.manifest.shards}
+    twins = {shard.fingerprint: shard.name for shard in kept.manifest.shards if shard.rows}
+    for shard in new.manifest.shards:
+        if (
+            shard.path not in known
+            and shard.fingerprint in twins
+            and not kept.settings.allow_duplicate
+        ):
+            raise DataError(
+                f"{shard.name}: the same bytes as {twins[shard.fingerprint]}, which the run has. "
+                "Leave it out, or count its rows twice with --allow-duplicate."
+            )
+
+
+class Last:
+    """A ``training.loop.Keeper`` of the end alone."""
+
+    state: State
+
+    def border(self, state: Callable[[], State]) -> None:
+        """Nothing is kept on the way."""
+
+    def end(self, state: Callable[[], State]) -> None:
+        """The end is."""
+        self.state = state()
+
+    def no_border(self, state: Callable[[], State]) -> AbstractContextManager[None]:
+        """Nothing is kept on the way."""
+        return nullcontext()
+
+
+def stage(
+    kept: Kept, source: ShardSource, outcome: Outcome, state: State, borders: Sequence[str]
+) -> None:
+    """Write what the run is after the change, to count from ``changes.finish`` on."""
+    staged = changes.begin(kept.ended.path)
+    write_outcome(outcome, model=staged / changes.MODEL, run=staged)
+    read = source.nonzeros_read, source.bytes_read
+    Run(staged).save(Checkpoint(state, list(source.labels), *read, outcome.report["seconds"]))
+    stamps = [(shard.name, shard.size, shard.mtime_ns) for shard in source.shards]
+    write_record(staged, kept.settings, stamps, kept.model_path, borders)
+
+
+def directory_of(run: str | os.PathLike[str]) -> str:
+    """The directory of a run that is named by it, or by its model."""
+    return os.fspath(run) if os.path.isdir(run) else run_directory(run)

@@ -1,0 +1,186 @@
+"""Shards that a run forgets: the bounds hold the optimum of what is left, and no byte stays."""
+
+from __future__ import annotations
+
+import lzma
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_svmlight_files
+from sklearn.svm import LinearSVC
+
+import streamtron
+from streamtron import kernels, runs
+from streamtron.errors import DataError
+from streamtron.training.dual import Dual
+from streamtron.training.learner import Learner
+from streamtron.training.loop import train
+from streamtron.training.removal import subtract_rows
+from tests.test_company import source_of
+from tests.test_updating import code, content, corpus, fit, gap, overlap
+
+__all__ = ["corpus"]
+
+
+@pytest.mark.parametrize("numbers", [[9], [0], [2, 3, 7]])
+def test_the_certificate_is_of_the_rows_that_are_left(
+    numbers: list[int], corpus: list[Path], tmp_path: Path
+) -> None:
+    fit(corpus, tmp_path / "m")
+    found = streamtron.forget(tmp_path / "m", [corpus[k] for k in numbers])
+    left = [shard for k, shard in enumerate(corpus) if k not in numbers]
+    assert found.report["rows"] == 300 * len(left)
+    assert gap(found.report) <= 0.01
+    assert overlap(found.report, fit(left, tmp_path / "left", tol=1e-6))
+    proof = streamtron.certify(
+        streamtron.load(tmp_path / "m"), left, witness=tmp_path / "m.run" / "witness"
+    )
+    assert proof.to_dict()["certificate"]["upper_bound"] == pytest.approx(
+        found.report["certificate"]["upper_bound"], rel=1e-12
+    )
+
+
+def test_after_a_tenth_of_the_shards_is_forgotten_the_bounds_hold_liblinears_optimum(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    with lzma.open(shared_data / "rcv1_27613.ccat.xz", "rt") as file:
+        lines = file.readlines()
+    shards = [tmp_path / f"{k}.svm" for k in range(10)]
+    for k, shard in enumerate(shards):
+        shard.write_text("".join(lines[k::10]))
+    fit(shards, tmp_path / "m", C=1.0, index_base="auto")
+    found = streamtron.forget(tmp_path / "m", shards[4]).report["certificate"]
+    left = load_svmlight_files([str(shard) for shard in shards if shard != shards[4]])
+    features, labels = [*left[::2]], np.concatenate(left[1::2])
+    from scipy import sparse
+
+    rows = sparse.vstack(features).tocsr().astype(np.float32).astype(np.float64)
+    rival = LinearSVC(C=1.0, tol=1e-8, max_iter=100_000, dual=True).fit(rows, labels)
+    weights, bias = rival.coef_[0], float(rival.intercept_[0])
+    slacks = np.maximum(0.0, 1.0 - labels * (rows @ weights + bias))
+    optimum = 0.5 * (weights @ weights + bias * bias) + (slacks * slacks).sum()
+    margin = 1.0 / np.sqrt(2.0 * optimum)
+    assert found["primal_margin"] <= margin * (1 + 1e-6)
+    assert margin <= found["upper_bound"] * (1 + 1e-6)
+    assert found["relative_duality_gap"] <= 0.01
+
+
+def test_what_is_subtracted_leaves_the_sum_over_the_other_rows() -> None:
+    settings, source = streamtron.Settings(C=5.0), source_of()
+    learner = Learner(settings, source.labels)
+    train(source, [learner], settings)
+    chunks = list(source.chunks())
+    learner.begin_change()
+    subtract_rows(chunks[:3], [learner])
+    left = Dual()
+    w, extension, steps = np.zeros(len(learner.dual.w) + 1), 0.0, 0
+    for chunk in chunks[3:]:
+        targets = learner.targets(chunk)
+        counts = learner.counts.take(targets.numbers).astype(np.float64)
+        kernels.combine(chunk.rows, counts * targets.signs, settings.rho, w)
+        extension += float((targets.delta2 * counts**2).sum())
+        steps += int(counts.sum())
+    left.settle(w[:-1], float(w[-1]), extension, steps)
+    assert learner.dual.steps == left.steps > 0
+    assert learner.dual.w == pytest.approx(left.w, rel=1e-9, abs=1e-9)
+    assert learner.dual.bias == pytest.approx(left.bias, rel=1e-9, abs=1e-9)
+    assert learner.dual.sq_norm == pytest.approx(left.sq_norm, rel=1e-9)
+
+
+def test_what_rounding_leaves_of_a_column_that_only_forgotten_rows_had_is_nothing() -> None:
+    learner = Learner(streamtron.Settings())
+    learner.dual.w = np.array([0.1 + 0.2, 0.1 + 0.2])
+    learner.take_away(np.array([0.3, 0.1, 0.0]), 0.0, 0)
+    assert learner.dual.w.tolist() == [0.0, pytest.approx(0.2)]
+
+
+def test_nothing_of_a_forgotten_shard_is_left_in_any_file(tmp_path: Path) -> None:
+    value = np.float32(0.7310559)
+    for name, last in (("a", "2:0.5"), ("b", f"7:{value!s}"), ("c", "3:1")):
+        (tmp_path / f"{name}.svm").write_text(f"1 1:1 {last}\n-1 2:1\n" * 30)
+    shards = [tmp_path / f"{name}.svm" for name in "abc"]
+    often = streamtron.Machine(checkpoint_every=0.0)
+    streamtron.run(shards, streamtron.Settings(), model=tmp_path / "m", machine=often)
+    older = tmp_path / "m.run" / "checkpoint.before"
+    assert older.exists()
+    secret = shards[1].read_bytes()
+    traces = [value.tobytes(), b"b.svm"]
+    before = b"".join(content_with_cache(tmp_path))
+    assert all(trace in before for trace in traces)
+    streamtron.forget(tmp_path / "m", shards[1])
+    assert shards[1].read_bytes() == secret  # the file itself is its owner's
+    for written in content_with_cache(tmp_path):
+        assert not any(trace in written for trace in traces)
+    assert not older.exists()
+    assert streamtron.load(tmp_path / "m").columns == 3
+
+
+def content_with_cache(directory: Path) -> list[bytes]:
+    paths = [path for path in (directory / "m.run").rglob("*") if path.is_file()]
+    return [path.read_bytes() for path in (*paths, directory / "m")]
+
+
+def test_a_column_that_only_forgotten_rows_had_weighs_nothing(tmp_path: Path) -> None:
+    for name, column in (("a", 3), ("b", 5), ("c", 9)):
+        lines = [f"{1 - 2 * (k % 2)} {k % 2}:1 {column}:{0.1 * (k + 1):.1f}\n" for k in range(40)]
+        (tmp_path / f"{name}.svm").write_text("".join(lines))
+    shards = [tmp_path / f"{name}.svm" for name in "abc"]
+    fit(shards, tmp_path / "m")
+    assert streamtron.load(tmp_path / "m").weights[5] != 0.0
+    found = streamtron.forget(tmp_path / "m", "b.svm").model
+    assert found.weights[5] == 0.0
+    assert found.weights[9] != 0.0
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_shard_that_is_gone_is_forgotten_from_the_cache_or_by_a_sum_over_the_rest(
+    cached: bool, corpus: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shards = [tmp_path / shard.name for shard in corpus[:4]]
+    for ours, theirs in zip(shards, corpus, strict=False):
+        shutil.copy(theirs, ours)
+    fit(shards, tmp_path / "m")
+    shards[2].unlink()
+    if not cached:
+        shutil.rmtree(tmp_path / "m.run" / "cache")
+    found = streamtron.forget(tmp_path / "m", shards[2])
+    left = [shard for shard in shards if shard != shards[2]]
+    assert ("summed afresh" in caplog.text) is not cached
+    assert gap(found.report) <= 0.01
+    assert overlap(found.report, fit(left, tmp_path / "left", tol=1e-6))
+
+
+def test_borders_of_blocks_move_to_the_next_shard_that_is_left(
+    corpus: list[Path], tmp_path: Path
+) -> None:
+    fit(corpus[:4], tmp_path / "m")
+    streamtron.update(tmp_path / "m", corpus[4:6])
+    streamtron.forget(tmp_path / "m", corpus[4])
+    record = runs.read_record(tmp_path / "m.run")
+    assert record.borders == [str(corpus[5])]
+    streamtron.forget(tmp_path / "m", corpus[5])
+    assert runs.read_record(tmp_path / "m.run").borders == []
+
+
+def test_what_was_forgotten_can_be_added_again(corpus: list[Path], tmp_path: Path) -> None:
+    fit(corpus[:4], tmp_path / "m")
+    streamtron.forget(tmp_path / "m", corpus[1])
+    again = streamtron.update(tmp_path / "m", corpus[1])
+    assert again.report["rows"] == 1200
+    assert overlap(again.report, fit(corpus[:4], tmp_path / "whole", tol=1e-6))
+
+
+def test_shards_that_the_run_does_not_have_or_all_of_them_are_refused(
+    corpus: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit(corpus[:2], tmp_path / "m")
+    before = content(tmp_path / "m.run", tmp_path / "m")
+    with pytest.raises(DataError, match="none of the 2 shards of the run"):
+        streamtron.forget(tmp_path / "m", "nobody.svm")
+    with pytest.raises(DataError, match="nothing would be left"):
+        streamtron.forget(tmp_path / "m", corpus[:2])
+    assert content(tmp_path / "m.run", tmp_path / "m") == before
+    assert code("forget", str(tmp_path / "m"), corpus[0].name) == 0
+    assert "300" in capsys.readouterr().out

@@ -1,0 +1,312 @@
+"""Shards that are added to a run: the same bounds as from a fresh fit, and a run that is whole at
+every moment."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import streamtron
+from streamtron import runs
+from streamtron.cli import main
+from streamtron.errors import DataError, SettingsError
+from streamtron.proof import Proof
+from streamtron.shards import open_shards
+from streamtron.shards.corpus import generate
+from streamtron.training.addition import add_rows
+from streamtron.training.learner import Learner
+from streamtron.training.loop import train
+from tests.sources import ListSource
+from tests.test_company import source_of
+
+TOL = 0.01
+
+Corpus = Callable[..., list[Path]]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Ten shards of 300 rows."""
+    directory = tmp_path_factory.mktemp("corpus")
+    generate(str(directory), rows=3000, columns=400, seed=3, shards=10)
+    return sorted(directory.glob("*.svm"))
+
+
+def fit(shards: list[Path], model: Path, **settings: Any) -> dict[str, Any]:
+    wanted = streamtron.Settings.from_dict({"C": 5.0, "index_base": 0, **settings})
+    return streamtron.run(shards, wanted, model=model, machine=streamtron.Machine()).report
+
+
+def gap(report: dict[str, Any]) -> float:
+    return float(report["certificate"]["relative_duality_gap"])
+
+
+def overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether the bounds of two certificates hold one and the same optimum."""
+    first, second = one["certificate"], other["certificate"]
+    lower = max(first["primal_margin"], second["primal_margin"])
+    return bool(lower <= min(first["upper_bound"], second["upper_bound"]) * (1 + 1e-12))
+
+
+def content(directory: Path, model: Path) -> dict[str, bytes]:
+    """Every file of a run but its cache and its lock, and the model."""
+    files = [p for p in directory.rglob("*") if p.is_file() and "cache" not in p.parts[-2:]]
+    return {p.name: p.read_bytes() for p in (*files, model) if p.name != "lock"}
+
+
+@pytest.mark.parametrize("number", [1, 3, 9])
+def test_an_updated_run_is_certified_over_old_and_new_rows(
+    number: int, corpus: list[Path], tmp_path: Path
+) -> None:
+    model = tmp_path / "m"
+    fit(corpus[:-number], model)
+    updated = streamtron.update(model, corpus[-number:])
+    whole = fit(corpus, tmp_path / "whole", tol=1e-6)
+    assert updated.report["rows"] == 3000
+    assert updated.ending == "certified"
+    assert gap(updated.report) <= TOL
+    assert overlap(updated.report, whole)
+    proof = streamtron.certify(
+        streamtron.load(model), corpus, witness=tmp_path / "m.run" / "witness"
+    )
+    assert isinstance(proof, Proof)
+    assert proof.certificate.upper_bound == updated.report["certificate"]["upper_bound"]
+    assert proof.certificate.primal_margin == pytest.approx(
+        updated.report["certificate"]["primal_margin"], rel=1e-3
+    )
+
+
+def test_new_rows_are_counted_and_no_other_count_changes() -> None:
+    settings, whole = streamtron.Settings(C=5.0), source_of()
+    rows = len(whole.codes)
+    old = ListSource(whole.rows, [whole.labels[code] for code in whole.codes], block_rows=16)
+    learner = Learner(settings, old.labels)
+    train(old, [learner], settings)
+    before, upper = learner.counts.dense(rows), learner.dual.objective
+    learner.begin_change()
+    add_rows(whole, [learner], settings, first_row=rows)
+    after = learner.counts.dense(2 * rows)
+    assert after[:rows].tolist() == before.tolist()
+    assert after[rows:].any()
+    assert learner.dual.steps == int(after.sum())
+    assert learner.dual.objective > upper
+
+
+def test_the_rows_added_begin_a_block_of_their_own(corpus: list[Path], tmp_path: Path) -> None:
+    model = tmp_path / "m"
+    fit(corpus[:8], model)
+    for shard in corpus[8:]:
+        streamtron.update(tmp_path / "m.run", shard)
+    record = runs.read_record(tmp_path / "m.run")
+    assert record.borders == [str(shard) for shard in corpus[8:]]
+    source = open_shards([str(shard) for shard in corpus], cache_dir=None, borders=record.borders)
+    with source:
+        assert [len(chunk) for chunk in source.chunks()] == [2400, 300, 300]
+        assert [block.first_row for block in source.blocks] == [0, 2400, 2700]
+
+
+def test_a_run_that_was_updated_can_be_resumed_with_a_smaller_tolerance(
+    corpus: list[Path], tmp_path: Path
+) -> None:
+    model = tmp_path / "m"
+    fit(corpus[:-1], model)
+    streamtron.update(model, corpus[-1:])
+    settings = streamtron.Settings(C=5.0, index_base=0, tol=1e-4)
+    again = streamtron.run(corpus, settings, model=model, machine=streamtron.Machine(), resume=True)
+    assert gap(again.report) <= 1e-4
+    assert runs.read_record(tmp_path / "m.run").borders == [str(corpus[-1])]
+
+
+def test_new_columns_are_learned(tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n" * 20)
+    (tmp_path / "b.svm").write_text("1 1:1 9:1\n-1 2:1 9:-1\n" * 5)
+    fit([tmp_path / "a.svm"], tmp_path / "m", index_base=1)
+    updated = streamtron.update(tmp_path / "m", tmp_path / "b.svm", tol=1e-6)
+    assert updated.model.columns == 9
+    assert updated.model.weights[8] > 0.0
+
+
+def test_a_run_of_many_classes_is_updated(tmp_path: Path) -> None:
+    source = random.Random(1)
+    for name, rows in (("a", 200), ("b", 40)):
+        lines = []
+        for _ in range(rows):
+            label = source.choice("xyz")
+            lines.append(f"{label} {'xyz'.index(label)}:1 {source.randrange(3, 9)}:0.5\n")
+        (tmp_path / f"{name}.svm").write_text("".join(lines))
+    fit([tmp_path / "a.svm"], tmp_path / "m", multiclass=True)
+    updated = streamtron.update(tmp_path / "m", tmp_path / "b.svm")
+    assert updated.model.classes == ("x", "y", "z")
+    assert updated.report["rows"] == 240
+    assert gap(updated.report) <= TOL
+    (tmp_path / "c.svm").write_text("new 0:1\n")
+    with pytest.raises(DataError, match=r"c.svm, line 1: label 'new'. Known are"):
+        streamtron.update(tmp_path / "m", tmp_path / "c.svm")
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("3 1:1\n", "label 3.0. Known are"),
+        ("1 0:1\n-1 2:1\n", "has a column 0, and the run's columns are numbered from 1"),
+    ],
+)
+def test_rows_of_another_kind_are_refused_and_nothing_is_changed(
+    line: str, sentence: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
+    (tmp_path / "b.svm").write_text(line)
+    fit([tmp_path / "a.svm"], tmp_path / "m", index_base="auto")
+    before = content(tmp_path / "m.run", tmp_path / "m")
+    with pytest.raises(DataError, match=sentence):
+        streamtron.update(tmp_path / "m", tmp_path / "b.svm")
+    assert content(tmp_path / "m.run", tmp_path / "m") == before
+
+
+def test_a_shard_that_the_run_has_is_refused(corpus: list[Path], tmp_path: Path) -> None:
+    model, twin = tmp_path / "m", tmp_path / "twin.svm"
+    shutil.copy(corpus[0], twin)
+    fit(corpus[:5], model)
+    with pytest.raises(DataError, match="the run has it already"):
+        streamtron.update(model, corpus[1])
+    with pytest.raises(DataError, match=f"the same bytes as {corpus[0].name}, which the run has"):
+        streamtron.update(model, twin)
+    updated = streamtron.update(model, twin, allow_duplicate=True)
+    assert updated.report["rows"] == 1800
+
+
+def test_what_is_no_run_that_has_ended_is_refused(corpus: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there is no run"):
+        streamtron.update(tmp_path / "m", corpus[0])
+    fit(corpus[:1], tmp_path / "m")
+    for name in ("checkpoint", "checkpoint.before"):
+        (tmp_path / "m.run" / name).unlink(missing_ok=True)
+    with pytest.raises(DataError, match="the run has not ended"):
+        streamtron.update(tmp_path / "m", corpus[1])
+    fit(corpus[:1], tmp_path / "f", faithful=True, stage="1", rho=0.0, max_epochs=3)
+    with pytest.raises(SettingsError, match="a faithful run"):
+        streamtron.update(tmp_path / "f", corpus[1])
+
+
+def test_an_old_shard_that_was_changed_is_refused(corpus: list[Path], tmp_path: Path) -> None:
+    old = tmp_path / "old.svm"
+    shutil.copy(corpus[0], old)
+    fit([old], tmp_path / "m")
+    old.write_text(old.read_text() + "1 3:1\n")
+    with pytest.raises(DataError, match=r"old.svm: changed"):
+        streamtron.update(tmp_path / "m", corpus[1])
+
+
+def test_a_run_whose_active_set_is_small_is_updated(corpus: list[Path], tmp_path: Path) -> None:
+    fit(corpus[:7], tmp_path / "m", active_set=100_000)
+    updated = streamtron.update(tmp_path / "m", corpus[7:])
+    assert gap(updated.report) <= TOL
+    assert overlap(updated.report, fit(corpus, tmp_path / "whole", tol=1e-6))
+
+
+def test_balanced_weights_are_those_of_all_rows(corpus: list[Path], tmp_path: Path) -> None:
+    fit(corpus[:7], tmp_path / "m", class_weight="balanced")
+    updated = streamtron.update(tmp_path / "m", corpus[7:])
+    whole = fit(corpus, tmp_path / "whole", class_weight="balanced", tol=1e-6)
+    assert gap(updated.report) <= TOL
+    assert overlap(updated.report, whole)
+
+
+def test_the_command_says_what_came_of_it(
+    corpus: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit(corpus[:7], tmp_path / "m")
+    arguments = [str(tmp_path / "m"), *map(str, corpus[7:]), "--tol", "0.001"]
+    assert code("update", *arguments, "--report", str(tmp_path / "r.json")) == 0
+    assert "3,000" in capsys.readouterr().out
+    assert gap(json.loads((tmp_path / "r.json").read_text())) <= 0.001
+    assert code("update", str(tmp_path / "none"), str(corpus[0])) == 3
+    assert "there is no run" in capsys.readouterr().err
+
+
+def code(*arguments: str) -> int:
+    """The exit code of a command."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(str(ended.value.code))
+
+
+def test_an_update_that_is_killed_leaves_the_run_as_it_was_or_as_it_is_to_be(
+    corpus: list[Path], tmp_path: Path
+) -> None:
+    model, run = tmp_path / "m", tmp_path / "m.run"
+    fit(corpus[:7], model)
+    saved = tmp_path / "saved"
+    shutil.copytree(run, saved / "m.run", copy_function=shutil.copy2)
+    shutil.copy2(model, saved / "m")
+    old = content(run, model)
+    streamtron.update(model, corpus[7:])
+    new = content(run, model)
+    assert {name for name in new if old.get(name) != new[name]} >= {"m", "checkpoint", "run.json"}
+    # the writes of an update, one system call after another, are where it is killed
+    script = (
+        "import os, signal, sys, streamtron\n"
+        "left, counting = int(sys.argv[1]), False\n"
+        "def one(call):\n"
+        "    def counted(*a, **k):\n"
+        "        global left, counting\n"
+        "        counting = counting or str(a[0]).endswith('/change')\n"
+        "        left -= counting\n"
+        "        if left < 0: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        return call(*a, **k)\n"
+        "    return counted\n"
+        "for name in ('replace', 'fsync', 'mkdir', 'unlink', 'rmdir'):\n"
+        "    setattr(os, name, one(getattr(os, name)))\n"
+        "streamtron.update(sys.argv[2], sys.argv[3:])\n"
+    )
+    new.pop("checkpoint")
+    killed = {"old": 0, "new": 0}
+    for moment in range(200):
+        shutil.rmtree(run)
+        shutil.copytree(saved / "m.run", run, copy_function=shutil.copy2)
+        shutil.copy2(saved / "m", model)
+        command = [sys.executable, "-c", script, str(moment), str(model), *map(str, corpus[7:])]
+        ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": os.getcwd()}, check=False)
+        with runs.open_ended(run):
+            pass  # who opens it next puts a whole change in place
+        found = content(run, model)
+        if found != old:  # a checkpoint tells how many seconds it took
+            assert found.pop("checkpoint") != old["checkpoint"], moment
+            assert found == new, moment
+        killed["old" if found == old else "new"] += 1
+        if ended.returncode == 0:
+            break
+        assert ended.returncode == -signal.SIGKILL
+    else:
+        pytest.fail("an update makes fewer than 200 system calls")
+    assert killed["old"] > 5
+    assert killed["new"] > 5
+
+
+def test_rcv1_with_one_part_in_a_hundred_more_needs_two_readings_and_a_fraction_of_the_visits(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    with lzma.open(shared_data / "rcv1_27613.ccat.xz", "rt") as file:
+        lines = file.readlines()
+    old, new = tmp_path / "old.svm", tmp_path / "new.svm"
+    old.write_text("".join(lines[:-274]))
+    new.write_text("".join(lines[-274:]))
+    fit([old], tmp_path / "m", C=50.0, index_base="auto")
+    updated = streamtron.update(tmp_path / "m", new).report
+    fresh = fit([old, new], tmp_path / "fresh", C=50.0, index_base="auto")
+    assert gap(updated) <= TOL
+    assert updated["readings"] == pytest.approx(2.01, abs=0.005)
+    assert overlap(updated, fresh)
+    assert np.isfinite(updated["seconds"])
