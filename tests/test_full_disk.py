@@ -187,7 +187,7 @@ def test_a_disk_without_room_for_the_model_keeps_the_old_one_without_a_witness_o
     old = (small / "m").read_bytes()
     fill(small / "ballast", leave=0)
     finer = (*words, "--tol", "0.001")
-    for again in ("--overwrite", "--resume"):
+    for again in ("--resume", "--overwrite"):
         done = run(place, *finer, again)
         refused(done, "m: cannot be written (No space left on device)")
         assert (small / "m").read_bytes() == old

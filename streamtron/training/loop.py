@@ -166,7 +166,7 @@ class _Loop:
         """Read the rows that were held: all in the data's order, some in that of their reading."""
         for chunk in self.source.chunks():
             resumed.take(chunk)
-        if not resumed.complete and self.settings.random:
+        if not resumed.complete:
             begun = resumed.chunks != NOT_BEGUN
             reading = resumed.reading if begun else resumed.reading - 1
             groups = _groups(self.source, self.settings, reading) or []
