@@ -31,6 +31,7 @@ bench: $(BENCH_READY)
 	$(BIN)/python benchmarks/certified.py --generate 20000 --passes 16 --patience 20
 	$(BIN)/python benchmarks/reading.py --generate 20000
 	$(BIN)/python benchmarks/rows.py --times 1 4 --epochs 4
+	$(BIN)/python benchmarks/learners.py --generate 20000 --candidates 1 4
 
 # What make and the tools have made, .venv included.
 clean:

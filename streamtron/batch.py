@@ -43,8 +43,8 @@ from streamtron.sealed import canonical
 
 OUTPUTS: dict[str, tuple[str, ...]] = {
     "fit": ("model", "report", "witness"),
-    "update": ("model", "report", "witness"),
-    "forget": ("model", "report", "witness"),
+    "update": ("report",),
+    "forget": ("report",),
     "sweep": ("table", "plot", "model", "report", "witness"),
     "predict": ("output",),
     "convert": ("destination",),

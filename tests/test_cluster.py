@@ -27,6 +27,9 @@ from streamtron.shards.corpus import generate
 
 COLUMNS = 200
 ROWS = 9000  # three blocks, whose borders are no shards' borders
+ROOT = Path(__file__).resolve().parents[1]
+"""Where a worker finds the functions of these tests."""
+
 BIN = Path(sys.executable).parent
 LOCAL = ("--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0")
 
@@ -83,7 +86,7 @@ class _process:
     def __init__(self, *words: object, **environment: str) -> None:
         self.process = subprocess.Popen(
             list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env=os.environ | environment,
+            env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
         )  # fmt: skip
 
     def __enter__(self) -> subprocess.Popen[str]:

@@ -70,9 +70,18 @@ def test_a_group_mixes_distant_blocks() -> None:
 
 
 def test_the_answers_do_not_change_between_versions() -> None:
-    assert order.block_groups(0, 1, 6) == [GOLDEN_GROUP]
+    assert order.block_groups(0, 1, 6) == [GOLDEN_GROUP[:3], GOLDEN_GROUP[3:]]
     assert order.row_order(0, 1, 0, 6).tolist() == GOLDEN_ROWS
     assert order.active_order(0, 1, 0, 6).tolist() == GOLDEN_ACTIVE
+
+
+@pytest.mark.parametrize(
+    ("blocks", "sizes"), [(1, [1]), (2, [1, 1]), (7, [4, 3]), (16, [8, 8]), (17, [8, 8, 1])]
+)
+def test_there_are_two_groups_at_least_so_that_one_is_read_while_the_other_is_visited(
+    blocks: int, sizes: list[int]
+) -> None:
+    assert [len(group) for group in order.block_groups(0, 1, blocks)] == sizes
 
 
 GOLDEN_GROUP = [1, 4, 3, 0, 2, 5]

@@ -22,7 +22,8 @@ def _generator(*key: int) -> np.random.Generator:
 
 
 def block_groups(seed: int, reading: int, blocks: int) -> list[Sequence[int]]:
-    """The blocks of a later reading, in groups of ``GROUP`` that are read and visited together.
+    """The blocks of a later reading, in groups of ``GROUP`` that are read and visited together; of
+    two at least, so that one is read while the other is visited.
 
     Examples
     --------
@@ -31,7 +32,8 @@ def block_groups(seed: int, reading: int, blocks: int) -> list[Sequence[int]]:
     (True, 3)
     """
     shuffled = _generator(seed, reading, _BLOCKS).permutation(blocks).tolist()
-    return [shuffled[start : start + GROUP] for start in range(0, blocks, GROUP)]
+    size = max(1, min(GROUP, (blocks + 1) // 2))
+    return [shuffled[start : start + size] for start in range(0, blocks, size)]
 
 
 def row_order(seed: int, reading: int, first_row: int, rows: int) -> NDArray[np.int64]:
