@@ -185,6 +185,8 @@ class Workers:
             results: dict[int, Result] = {}
             for future in as_completed(futures, loop=self.client.loop):
                 place = place_of[future.key]
+                for earlier in futures[:place] if future.status == "error" else ():
+                    self._result(earlier)  # the first item's error counts, not the first to come
                 results[place] = self._result(future)
                 if done is not None:
                     done(place, results[place])

@@ -26,10 +26,9 @@ from streamtron.certificate import Certificate
 from streamtron.chunk import Label
 from streamtron.config import SKLEARN_NAMES, Machine, Settings
 from streamtron.errors import DataError, SettingsError
-from streamtron.fitting import as_paths, cache_directory, cache_wanted, reading_of
+from streamtron.fitting import as_paths, cache_directory, opened
 from streamtron.learning import Found, learn, problems, train_together
-from streamtron.memory import check_memory, columns_allowed, memory_needed
-from streamtron.shards import MemorySource, open_shards
+from streamtron.shards import MemorySource
 from streamtron.training.counts import Counts
 from streamtron.training.learner import Learner
 from streamtron.training.past import Past
@@ -219,21 +218,10 @@ class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         array([ 1., -1.])
         """
         settings, machine = self._settings(names), machine or Machine()
-        check_memory(memory_needed(settings, rows=0, columns=0), machine)
         known = None if classes is None else _sorted_labels(classes)
         with (
             cache_directory(None, machine) as cache,
-            open_shards(
-                as_paths(shards),
-                reading_of(settings),
-                cache_dir=cache_wanted(settings, machine, cache),
-                classes=known,
-                most_labels=2 if known is None else None,
-                most_columns=columns_allowed(settings, machine),
-                allow_duplicate=settings.allow_duplicate,
-                threads=machine.threads,
-                on_bad_shard=settings.on_bad_shard,
-            ) as source,
+            opened(as_paths(shards), settings, machine, cache, classes=known) as source,
         ):
             several = known is not None and len(known) > 2
             [learners] = learn(source, [settings.but(multiclass=several)], machine)

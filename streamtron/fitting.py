@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from streamtron import interruption
+from streamtron.chunk import Label
 from streamtron.config import Machine, Settings
 from streamtron.errors import SettingsError
 from streamtron.events import Listener, ignore
@@ -98,7 +99,7 @@ def run(
     borders = borders_of(kept) if kept is not None and resume else []
     with (
         cache_directory(kept, machine) as cache,
-        _opened(as_paths(shards), settings, machine, cache, borders) as source,
+        opened(as_paths(shards), settings, machine, cache, borders=borders) as source,
         ExitStack() as stack,
     ):
         if model is None or kept is None:
@@ -152,7 +153,7 @@ def run_many(
     _check_alike(candidates)
     with (
         nullcontext(cache_dir) if cache_dir else cache_directory(None, machine) as cache,
-        _opened(as_paths(shards), candidates[0], machine, cache) as source,
+        opened(as_paths(shards), candidates[0], machine, cache) as source,
     ):
         found = learn(source, candidates, machine, listen)
         seconds = time.perf_counter() - began
@@ -184,19 +185,34 @@ def _check_alike(candidates: Sequence[Settings]) -> None:
                 )
 
 
-def _opened(
+def opened(
     paths: list[str],
     settings: Settings,
     machine: Machine,
     cache: str,
+    *,
     borders: Sequence[str] = (),
+    classes: Sequence[Label] | None = None,
 ) -> ShardSource:
+    """The shards as a fit with these settings reads them.
+
+    Parameters
+    ----------
+    cache : where the flat copy goes, if one is wanted.
+    borders, classes : see ``open_shards``.
+
+    Raises
+    ------
+    MachineError : what every fit keeps in memory does not fit.
+    DataError, SettingsError : see ``open_shards`` and ``reading_of``.
+    """
     check_memory(memory_needed(settings, rows=0, columns=0), machine)
     return open_shards(
         paths,
         reading_of(settings),
         cache_dir=cache_wanted(settings, machine, cache),
-        most_labels=None if several(settings) else 2,
+        classes=classes,
+        most_labels=2 if classes is None and not several(settings) else None,
         most_columns=columns_allowed(settings, machine),
         allow_duplicate=settings.allow_duplicate,
         threads=machine.threads,

@@ -27,11 +27,6 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def reading_threads() -> list[threading.Thread]:
-    """Threads that are reading still: none, unless one hangs in a store."""
-    return [thread for thread in threading.enumerate() if thread.name == THREAD_NAME]
-
-
 _here = threading.local()
 
 
