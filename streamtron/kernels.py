@@ -117,6 +117,13 @@ def _add(rows, i, factor, w):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def _plus(rows, i, factor, w):
+    """w ← w + factor x_i in place, where ‖x_i‖² is known."""
+    for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + 1])):
+        w[rows.indices[j]] += factor * np.float64(rows.values[j])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def _square(rows, i):
     """‖x_i‖², summed in row order."""
     square = 0.0
@@ -210,15 +217,17 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, scale,
 
 @kernel(
     types.void(_ROWS, _ORDER, _SIGNS, _REALS, types.float64, types.float64, types.float64,
-               _I4, _F8, _F8, _I8, _U1)
+               _F8, _I4, _F8, _F8, _I8, _U1)
 )  # fmt: skip
 def visit_unlearn(rows, order, signs, delta2, rho, b, scale,
-                  counts, w, scalars, tallies, erred):  # fmt: skip
+                  squares, counts, w, scalars, tallies, erred):  # fmt: skip
     """Visit rows at ε = 1 with unlearning: c_k moves by m = max(⌊(b − y_k·a)/q_k + ½⌋, −c_k).
 
     Exact ascent of b Σ c_k − ½‖a‖² along c_k on the integers, so a ← a + m y_k at once.
     Arguments as in ``visit``; ``erred`` is set to 1 where a row moved. Counts never pass
-    2³¹ − 1: a step cut there is counted in ``tallies[CLIPPED]``.
+    2³¹ − 1: a step cut there is counted in ``tallies[CLIPPED]``. Beside them ``squares``, float64,
+    shape (rows,): ‖x_k‖² where it is known, else −1, and noted in place once it is: a seventh of
+    the time of a row that is visited again.
     """
     bias, sq_norm, loss = scalars[BIAS], scalars[SQ_NORM], scalars[LOSS]
     extension = scalars[EXTENSION]
@@ -236,7 +245,9 @@ def visit_unlearn(rows, order, signs, delta2, rho, b, scale,
         y_a = margin + delta2[i] * counts[i]
         if counts[i] == 0 and y_a >= b:
             continue
-        q = _square(rows, i) + rho * rho + delta2[i]
+        if squares[i] < 0.0:
+            squares[i] = _square(rows, i)
+        q = squares[i] + rho * rho + delta2[i]
         if q <= 0.0:
             continue
         step = np.floor((b - y_a) / q + 0.5)
@@ -247,7 +258,7 @@ def visit_unlearn(rows, order, signs, delta2, rho, b, scale,
             tallies[CLIPPED] += 1
         if step == 0.0:
             continue
-        _add(rows, i, step * l, w)
+        _plus(rows, i, step * l, w)
         bias += (step * l) * rho
         sq_norm = max(sq_norm + (2.0 * step * y_a + step * step * q), 0.0)
         extension += delta2[i] * (step * (2.0 * counts[i] + step))

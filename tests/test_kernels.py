@@ -61,6 +61,7 @@ class State:
         self.tallies = np.array([twin.t, 0, 0], dtype=np.int64)
         self.counts = np.array(twin.counts, dtype=np.int32)
         self.erred = np.zeros(len(twin.rows), dtype=np.uint8)
+        self.squares = np.full(len(twin.rows), -1.0)
 
     @property
     def arrays(self) -> tuple[NDArray[np.generic], ...]:
@@ -205,7 +206,7 @@ def run_unlearn(case: Case, state: State) -> None:
     rows, signs, delta2 = arrays(case)
     kernels.visit_unlearn(
         rows, frozen(case.order, np.int64), signs, delta2, case.rho, case.b, case.scale,
-        *state.arrays,
+        state.squares, *state.arrays,
     )  # fmt: skip
 
 
@@ -216,6 +217,25 @@ def test_visit_unlearn_equals_the_oracle_bit_for_bit(case: Case) -> None:
     state = State(twin)
     run_unlearn(case, state)
     equal_states(state, twin, plain_visits(case, twin, unlearn=True))
+
+
+@prove
+@given(cases())
+def test_unlearning_with_squares_at_hand_is_the_same_and_notes_those_it_asked_for(
+    case: Case,
+) -> None:
+    lazy, known = State(case.twin()), State(case.twin())
+    rows, _, _ = arrays(case)
+    kernels.squared_norms(rows, known.squares)
+    squares = known.squares.copy()
+    run_unlearn(case, lazy)
+    run_unlearn(case, known)
+    for one, other in zip(lazy.arrays, known.arrays, strict=True):
+        assert one.tobytes() == other.tobytes()
+    assert known.squares.tobytes() == squares.tobytes()
+    moved = lazy.erred != 0
+    assert (lazy.squares[moved] == squares[moved]).all()
+    assert ((lazy.squares == squares) | (lazy.squares == -1.0)).all()
 
 
 @prove

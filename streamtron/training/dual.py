@@ -132,20 +132,29 @@ class Dual:
         delta2: NDArray[np.float64],
         counts: NDArray[np.int32],
         erred: NDArray[np.uint8],
+        squares: NDArray[np.float64] | None = None,
     ) -> None:
         """Visit rows in the order of ``positions`` by the rule; a and ``counts`` (of ``rows``)
-        change in place, ``erred`` becomes 1 where a row moved a."""
+        change in place, ``erred`` becomes 1 where a row moved a. ``squares`` are ‖x_k‖² where they
+        are known, −1 elsewhere until unlearning has asked for them; None = none is known."""
+        if squares is None:
+            squares = unknown_squares(len(counts))
         state = (counts, self.w, self.scalars, self.tallies, erred)
         for part in _parts(rows, positions):
             if rule.unlearn:
                 kernels.visit_unlearn(
-                    rows, part, signs, delta2, rule.rho, rule.b, self.scale, *state
+                    rows, part, signs, delta2, rule.rho, rule.b, self.scale, squares, *state
                 )
             else:
                 kernels.visit(
                     rows, part, signs, delta2, rule.rho, rule.b, rule.epsilon, rule.by_length,
                     self.scale, *state,
                 )  # fmt: skip
+
+
+def unknown_squares(rows: int) -> NDArray[np.float64]:
+    """Room for ‖x_k‖² of so many rows, of which none is known."""
+    return np.full(rows, -1.0)
 
 
 def _parts(rows: Rows, positions: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:

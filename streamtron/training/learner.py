@@ -209,11 +209,11 @@ class Learner:
         """Visit rows that are new, between ``begin_change`` and ``end_adding``, and hold those that
         moved a; the part of a that belongs to all others is fixed while these are solved."""
         self.mode, self.overflowed, self.holding_all = "train", True, False
-        targets = self.targets(chunk)
-        self._meet(chunk, targets, square_lengths(chunk))
+        targets, squares = self.targets(chunk), square_lengths(chunk)
+        self._meet(chunk, targets, squares)
         if self.stage_number < 0:
             self._begin_stage()
-        self._train(chunk.rows, positions, targets)
+        self._train(chunk.rows, positions, targets, squares)
 
     def end_adding(self) -> None:
         """Solve the new rows held. The next reading scans a as it is now, and holds all rows if
@@ -258,7 +258,8 @@ class Learner:
         ``squares`` are its ``square_lengths``, if they are at hand."""
         targets = self.targets(chunk)
         if self.reading == 0:
-            self._meet(chunk, targets, square_lengths(chunk) if squares is None else squares)
+            squares = square_lengths(chunk) if squares is None else squares
+            self._meet(chunk, targets, squares)
             if self.stage_number < 0 and self.sq_radius > 0.0:
                 self._begin_stage()
         frozen = self.frozen
@@ -274,7 +275,7 @@ class Learner:
                 return
             if not self._watching:
                 self.frozen = None  # a row will move a: what was seen so far proves nothing
-        self._train(chunk.rows, positions, targets)
+        self._train(chunk.rows, positions, targets, squares)
 
     def finish_reading(self) -> None:
         """Conclude from the reading what it proved, train on the rows in memory, and decide what
@@ -434,10 +435,18 @@ class Learner:
         by = self.dual.steps if self.settings.variant == "steps" else math.sqrt(self.dual.sq_norm)
         return float(self.b * by**exponent)
 
-    def _train(self, rows: Rows, positions: NDArray[np.int64], targets: Targets) -> None:
+    def _train(
+        self,
+        rows: Rows,
+        positions: NDArray[np.int64],
+        targets: Targets,
+        squares: NDArray[np.float64] | None,
+    ) -> None:
         counts = self.counts.take(targets.numbers)
         erred = np.zeros(len(counts), dtype=np.uint8)
-        self.dual.visit(self.rule, rows, positions, targets.signs, targets.delta2, counts, erred)
+        self.dual.visit(
+            self.rule, rows, positions, targets.signs, targets.delta2, counts, erred, squares
+        )
         self.counts.put(targets.numbers, counts)
         if self.holding_all and self._share(rows, targets):
             return

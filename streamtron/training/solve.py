@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from streamtron import kernels
 from streamtron.training import newton
 from streamtron.training.active_set import ActiveSet
-from streamtron.training.dual import Dual, Rule
+from streamtron.training.dual import Dual, Rule, unknown_squares
 
 LIVE_VISITS = (4, 8, 16, 32)
 """Visits of the rows that moved or have a count, to one of all rows in memory: in the first round,
@@ -142,6 +142,7 @@ class Solver:
         self.shuffle, self.exact = shuffle, exact
         self.cost = np.zeros(len(active))
         np.divide(0.5, delta2, out=self.cost, where=active.signs != 0)
+        self.squares = unknown_squares(len(active))
         self.others = None if alone else Others(active, delta2, counts, dual, rule.rho)
         self.found = Solution(rule.b)
         self.total = np.zeros(len(dual.w) + 1)
@@ -284,8 +285,9 @@ class Solver:
     def _mini_epoch(self, positions: NDArray[np.int64], erred: NDArray[np.uint8]) -> None:
         active = self.active
         self.dual.visit(
-            self.rule, active.rows, positions, active.signs, self.delta2, self.counts, erred
-        )
+            self.rule, active.rows, positions, active.signs, self.delta2, self.counts, erred,
+            self.squares,
+        )  # fmt: skip
         self.visits += 1
         self.visited += len(positions) / len(active)
         self.found.mini_epochs = math.ceil(self.visited)
