@@ -12,7 +12,6 @@ import argparse
 import tempfile
 import time
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +26,38 @@ from streamtron.shards import open_shards
 
 
 def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """The task of a fresh process: train, and the seconds of every reading but the first with
-    the mini-epochs behind it. (The first reading alone holds rows as they come, in their order.)"""
+    """The task of a fresh process: train, and what every epoch but the first took and did. (The
+    first reading alone holds rows as they come, in their order.)"""
     from streamtron.events import Event, ReadingDone
     from streamtron.training.learner import Learner
     from streamtron.training.loop import train
 
     chosen = Settings.from_dict(settings)
-    ends = [time.perf_counter()]
-
-    def note_end(event: Event) -> None:
-        if isinstance(event, ReadingDone):
-            ends.append(time.perf_counter())
+    found: list[dict[str, float]] = []
+    start, solving, parts = time.perf_counter(), 0.0, 0
 
     with open_shards([path], cache_dir=cache) as source:
         learner = Learner(chosen, source.labels)
+        solve = learner._train_in_memory
+
+        def timed_solve() -> None:
+            nonlocal solving, parts
+            begun = time.perf_counter()
+            solve()
+            solving += time.perf_counter() - begun
+            parts += 1
+
+        def note_end(event: Event) -> None:
+            nonlocal start, solving, parts
+            if isinstance(event, ReadingDone):
+                seconds = time.perf_counter() - start
+                found.append({
+                    "seconds": seconds - solving, "solving_seconds": solving, "parts": parts,
+                    "mini_epochs": event.mini_epochs, "updates": event.updates,
+                })  # fmt: skip
+                start, solving, parts = time.perf_counter(), 0.0, 0
+
+        learner._train_in_memory = timed_solve  # type: ignore[method-assign]
         train(source, [learner], chosen, note_end)
         return {
             "rows": source.rows,
@@ -50,9 +66,8 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
             "readings": source.readings,
             "active_rows": len(learner.active),
             "active_bytes": learner.active.nbytes,
-            "mini_epochs": learner.mini_epochs,
             "ending": learner.finished,
-            "epoch_seconds": [b - a for a, b in pairwise(ends[1:])],
+            "epochs": found[1:],
         }
 
 
@@ -73,7 +88,10 @@ def size_up(times: int, options: argparse.Namespace, budget: int) -> dict[str, A
     return {
         **found,
         "times": times,
-        "median_epoch_seconds": measure.median(found["epoch_seconds"]),
+        "median_epoch": {
+            name: measure.median([epoch[name] for epoch in found["epochs"]])
+            for name in found["epochs"][0]
+        },
         "peak_bytes": peak,
         "peak_bytes_less_counts": peak - ROW_BYTES * found["rows"],
     }
@@ -87,26 +105,38 @@ def budget_of(text: str, options: argparse.Namespace) -> int:
 
 
 def show(sizes: Sequence[dict[str, Any]], budget: int) -> None:
-    """The table, each size against 1×."""
+    """Epochs and memory, each size against the first."""
     head = [
-        "rows", "nonzeros", "epoch s", "M nonzeros/s", "time a row / 1×", "peak MB",
-        "less counts", "/ 1×", "active set", "readings",
+        "rows", "nonzeros", "epoch s", "M nonzeros/s", "a row / 1×", "mini-epochs s", "parts",
+        "mini-epochs", "updates", "all a row / 1×",
     ]  # fmt: skip
     first = sizes[0]
     lines = []
     for one in sizes:
-        a_row = one["median_epoch_seconds"] / one["rows"]
-        a_row_first = first["median_epoch_seconds"] / first["rows"]
+        epoch, begun = one["median_epoch"], first["median_epoch"]
+        rows = one["rows"] / first["rows"]
+        both = epoch["seconds"] + epoch["solving_seconds"]
+        both_begun = begun["seconds"] + begun["solving_seconds"]
+        lines.append([
+            f"{one['rows']:,}", f"{one['nonzeros']:,}", f"{epoch['seconds']:.3f}",
+            f"{one['nonzeros'] / epoch['seconds'] / 1e6:.1f}",
+            f"{epoch['seconds'] / begun['seconds'] / rows:.2f}",
+            f"{epoch['solving_seconds']:.2f}", f"{epoch['parts']:g}",
+            f"{epoch['mini_epochs']:g}", f"{epoch['updates']:,.0f}",
+            f"{both / both_begun / rows:.2f}",
+        ])  # fmt: skip
+    measure.print_table(f"epochs, active set at most {format_size(budget)}", head, lines)
+    print("an epoch: every row read, checked, scanned and visited; the mini-epochs beside it are")
+    print("of the parts of the active set that the budget allows, one more for half a budget")
+    head = ["rows", "peak MB", "less counts", "/ 1×", "active set", "readings"]
+    lines = []
+    for one in sizes:
         peak, peak_first = one["peak_bytes_less_counts"], first["peak_bytes_less_counts"]
         lines.append([
-            f"{one['rows']:,}", f"{one['nonzeros']:,}", f"{one['median_epoch_seconds']:.3f}",
-            f"{one['nonzeros'] / one['median_epoch_seconds'] / 1e6:.1f}",
-            f"{a_row / a_row_first:.2f}", f"{one['peak_bytes'] / 1e6:.1f}",
-            f"{peak / 1e6:.1f}", f"{peak / peak_first:.3f}",
-            format_size(one["active_bytes"]), f"{one['readings']:g}",
+            f"{one['rows']:,}", f"{one['peak_bytes'] / 1e6:.1f}", f"{peak / 1e6:.1f}",
+            f"{peak / peak_first:.3f}", format_size(one["active_bytes"]), f"{one['readings']:g}",
         ])  # fmt: skip
-    measure.print_table(f"active set at most {format_size(budget)}", head, lines)
-    print("an epoch is a reading with the mini-epochs that follow from it, median of them")
+    measure.print_table("memory", head, lines)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

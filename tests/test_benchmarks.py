@@ -115,7 +115,35 @@ def test_rows_measures_every_size_with_the_same_active_set(tmp_path: Path) -> No
     for size in (small, large):
         assert size["active_bytes"] <= saved["active_set"]
         assert size["peak_bytes"] - size["peak_bytes_less_counts"] == 4 * size["rows"]
-        assert len(size["epoch_seconds"]) == round(size["readings"]) - 1
+        assert len(size["epochs"]) == round(size["readings"]) - 1
+        assert all(epoch["parts"] > 0 for epoch in size["epochs"][:-1])
+
+
+def test_startup_times_whole_processes_beside_an_interpreter_that_does_nothing(
+    tmp_path: Path,
+) -> None:
+    printed, saved = tiny("startup", tmp_path)
+    seconds = saved["median_seconds"]
+    assert set(saved["wanted"]) < set(seconds)
+    assert all(name in printed for name in seconds)
+    assert set(saved["all_seconds"]) == set(seconds)
+
+
+def test_a_process_that_fails_is_not_timed(load: Any) -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        load("startup").seconds_of("-c", "raise SystemExit(3)")
+
+
+def test_a_first_fit_finds_no_compiled_kernels(
+    load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    startup = load("startup")
+    count = "import os; raise SystemExit(len(os.listdir(os.environ['NUMBA_CACHE_DIR'])))"
+    monkeypatch.setattr(startup, "COMMAND", count)
+    startup.first_fit(str(tmp_path))
+    (tmp_path / "kernel").touch()
+    with pytest.raises(subprocess.CalledProcessError):
+        startup.fit(str(tmp_path), NUMBA_CACHE_DIR=str(tmp_path))
 
 
 @pytest.mark.parametrize("script", ["certified", "reading"])
@@ -130,7 +158,7 @@ def test_a_file_that_is_refused_is_told_in_one_sentence(script: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "name", ["measure", "problem", "data", "peers", "ours", "certified", "reading", "rows"]
+    "name", ["measure", "problem", "data", "peers", "ours", "certified", "reading", "rows", "startup"]
 )
 def test_the_examples_in_the_benchmarks_come_out_as_written(load: Any, name: str) -> None:
     assert doctest.testmod(load(name)).failed == 0
