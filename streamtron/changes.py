@@ -12,10 +12,11 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamtron.errors import DataError
 from streamtron.sealed import reading_from, sync_directory, write_atomically
+from streamtron.shards import drop_cached
 
 UNDER_WAY, WHOLE = "change", "changed"
 MODEL, PLAN = "model", "change.json"
@@ -35,8 +36,22 @@ def drop(run: Path) -> None:
     shutil.rmtree(run / UNDER_WAY, ignore_errors=True)
 
 
-def finish(run: Path, model: str | os.PathLike[str], remove: Sequence[str] = ()) -> None:
-    """The change is whole: put it in place, and remove files, by their paths in the run.
+class Stale(NamedTuple):
+    """Flat files of a cache that a change makes useless; see ``shards.drop_cached``."""
+
+    directory: str
+    fingerprints: list[str]
+    used: list[str]
+
+
+def finish(
+    run: Path,
+    model: str | os.PathLike[str],
+    remove: Sequence[str] = (),
+    stale: Stale | None = None,
+) -> None:
+    """The change is whole: put it in place, and remove files, by their paths in the run, and what
+    is stale in the cache.
 
     Raises
     ------
@@ -44,7 +59,7 @@ def finish(run: Path, model: str | os.PathLike[str], remove: Sequence[str] = ())
         the run as it was, where the change did not count yet.
     """
     staged = run / UNDER_WAY
-    plan = {"model": os.path.abspath(model), "remove": list(remove)}
+    plan = {"model": os.path.abspath(model), "remove": list(remove), "stale": stale}
     write_atomically(staged / PLAN, [json.dumps(plan).encode()])
     with reading_from(run):
         os.replace(staged, run / WHOLE)
@@ -67,6 +82,8 @@ def settle(run: Path) -> None:
             staged.rmdir()  # all was in place
         return
     plan = _plan(staged / PLAN)
+    if plan["stale"] is not None:
+        drop_cached(*plan["stale"])
     with reading_from(run):
         for name in plan["remove"]:
             (run / name).unlink(missing_ok=True)
@@ -81,6 +98,16 @@ def settle(run: Path) -> None:
         staged.rmdir()
 
 
+def _stale(fields: Any) -> Stale | None:
+    if fields is None:
+        return None
+    stale = Stale(*fields)
+    names = (stale.directory, *stale.fingerprints, *stale.used)
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError("a cache that is not named by strings")
+    return stale
+
+
 def _plan(path: Path) -> dict[str, Any]:
     with reading_from(path):
         text = path.read_bytes()
@@ -89,6 +116,7 @@ def _plan(path: Path) -> dict[str, Any]:
         if any(os.path.isabs(name) or ".." in Path(name).parts for name in plan["remove"]):
             raise ValueError("a path that leads out of the run")
         os.fspath(plan["model"])
+        plan["stale"] = _stale(plan.get("stale"))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DataError(f"{path}: not the plan of a change ({error}). Fit anew.") from error
     return plan

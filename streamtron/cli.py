@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import click
@@ -118,22 +119,34 @@ def update(run: str, shards: tuple[str, ...], report: str | None, **given: Any) 
     return _change(update_run, run, shards, report, given)
 
 
-@streamtron.command(short_help="Take shards out of a run.")
+@streamtron.command(short_help="Take shards, or rows of them, out of a run.")
 @click.argument("run", type=click.Path())
-@shards_argument
+@click.argument("shards", nargs=-1, type=click.Path())
+@click.option("--key", metavar="COLUMN",
+              help="Only rows whose COLUMN is a --value, in Parquet and Arrow.")  # fmt: skip
+@click.option("--value", multiple=True, help="What to look for in --key; can be given again.")
+@click.option("--rows", type=click.Path(dir_okay=False),
+              help="Only the rows in this CSV file, shard,row, numbered from 0.")  # fmt: skip
+@click.option("--replaced-by", type=click.Path(),
+              help="One shard was written anew, without some rows: forget those.")  # fmt: skip
 @click.option("--report", type=click.Path(dir_okay=False), help="Write a JSON report there.")
 @setting_options("tol", "max_epochs")
 @machine_options
 @verbose_option
-def forget(run: str, shards: tuple[str, ...], report: str | None, **given: Any) -> int:
-    """Take SHARDS (names or paths, as inspect RUN lists them) out of the run of a model, and go on
-    from there to a certificate over the rows that are left.
+def forget(
+    run: str, shards: tuple[str, ...], key: str | None, value: tuple[str, ...], rows: str | None,
+    replaced_by: str | None, report: str | None, **given: Any,
+) -> int:  # fmt: skip
+    """Take SHARDS (names or paths, as inspect RUN lists them) out of the run of a model, or only
+    some of their rows, and go on from there to a certificate over the rows that are left.
 
-    Nothing of them is left in the model and in the run's directory; the files may be gone already.
+    Nothing of them is left in the model and in the run's directory. Whole shards may be gone
+    already; where a shard still holds rows that are forgotten, the run leaves them out from now on.
     """
-    from streamtron.forgetting import forget as forget_shards
+    from streamtron.forgetting import forget as forget_rows
 
-    return _change(forget_shards, run, shards, report, given)
+    change = partial(forget_rows, key=key, values=value, rows=rows, replaced_by=replaced_by)
+    return _change(change, run, shards, report, given)
 
 
 @streamtron.command(short_help="Fit many settings, keep what does best on other rows.")

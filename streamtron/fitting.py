@@ -21,7 +21,7 @@ from streamtron.memory import check_memory, columns_allowed, memory_needed
 from streamtron.model import LinearModel
 from streamtron.outcome import Outcome, conclude, write_outcome
 from streamtron.runs import Checkpoint, Run, Saver, borders_of, open_run
-from streamtron.shards import Reading, ShardSource, open_shards
+from streamtron.shards import Reading, ShardSource, open_shards, tombstones
 from streamtron.shards.names import load_vocabulary
 from streamtron.training.learner import Learner
 from streamtron.training.state import State
@@ -106,9 +106,16 @@ def run(
             [learners] = learn(source, [settings], machine, listen)
         else:
             stamps = [(shard.name, shard.size, shard.mtime_ns) for shard in source.shards]
+            if overwrite and os.path.exists(os.path.join(kept, tombstones.NAME)):
+                _log.warning(
+                    "%s: rows that were forgotten are read again where their shards still hold "
+                    "them.",
+                    kept,
+                )
             run = stack.enter_context(
                 open_run(kept, settings, stamps, model, resume=resume, overwrite=overwrite)
             )
+            source.bury(tombstones.load(kept))  # what was forgotten stays so
             before = _taken_up(run, source, resume)
             began -= before.seconds if before else 0.0
             saver = _saver(run, source, machine, began)

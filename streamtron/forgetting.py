@@ -1,59 +1,89 @@
-"""Shards that a run is to forget: their counts, their part of the weights, all that was kept."""
+"""Rows that a run is to forget: their counts, their part of the weights, all that was kept."""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from streamtron import changes
 from streamtron.chunk import Chunk
 from streamtron.config import Machine
-from streamtron.errors import DataError, StreamtronError
+from streamtron.errors import DataError, SettingsError, StreamtronError
 from streamtron.events import Listener, ignore
 from streamtron.fitting import as_paths
 from streamtron.learning import Room, class_weights, finished_learners
+from streamtron.leaving import (
+    Leaving,
+    replaced,
+    rows_by_key,
+    rows_by_list,
+    still_there,
+    whole_shards,
+)
 from streamtron.outcome import Outcome, conclude, write_outcome
 from streamtron.runs import open_ended
-from streamtron.shards import Cache, ShardFile, ShardRecord, ShardSource, drop_cached
+from streamtron.shards import ShardRecord, ShardSource, tombstones
+from streamtron.training.counts import Counts
 from streamtron.training.learner import Learner
 from streamtron.training.loop import train
 from streamtron.training.removal import subtract_rows
-from streamtron.updating import Kept, Last, directory_of, file_of, settings_now, stage
-from streamtron.witness import reordered
+from streamtron.training.state import State
+from streamtron.updating import Kept, Last, directory_of, settings_now, stage
 
 _log = logging.getLogger(__name__)
 
 
 def forget(
     run: str | os.PathLike[str],
-    shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     *,
+    key: str | None = None,
+    values: str | Sequence[str] = (),
+    rows: str | os.PathLike[str] | None = None,
+    replaced_by: str | os.PathLike[str] | None = None,
     tol: float | None = None,
     max_epochs: int | None = None,
     report: str | os.PathLike[str] | None = None,
     machine: Machine | None = None,
     listen: Listener = ignore,
 ) -> Outcome:
-    """Take shards out of a run that has ended, and go on from there to a certificate over the rows
+    """Take rows out of a run that has ended, and go on from there to a certificate over the rows
     that are left.
 
-    The shards' counts are gone exactly. a = Σ c_k y_k loses their part by subtraction, which reads
-    those shards alone, from the cache if they are there; where a shard is gone everywhere, a is
-    summed afresh from the shards that are left. Then training goes on from a. Model, witness,
-    checkpoint, manifest and cache of the run hold nothing of the shards when this returns; what
-    was written elsewhere, a witness or a copy of the model, is not looked for.
+    What is forgotten: whole shards; with ``key`` the rows of tables whose column has one of
+    ``values``; with ``rows`` those that a file lists; with ``replaced_by`` the rows that a shard
+    was written anew without. Rows of a shard that still holds them get tombstones, in the run's
+    directory and in the witness, and are not there for whoever reads for this run, now or later;
+    see ``shards.tombstones``.
+
+    The rows' counts are gone exactly. a = Σ c_k y_k loses their part by subtraction, which reads
+    their shards alone, from the cache if they are there; where a shard is gone everywhere, a is
+    summed afresh from what is left. Then training goes on from a. Model, witness, checkpoint,
+    manifest and cache of the run hold nothing of the rows when this returns; what was written
+    elsewhere, a witness or a copy of the model, is not looked for.
 
     Whenever it is interrupted, the run is as it was before, but for cache files, and this can be
-    called again.
+    called again; or it is as it is to be, as soon as it is opened. Rows that have tombstones
+    already may be named again.
 
     Parameters
     ----------
     run : the model, or its run directory.
-    shards : names as the manifest has them, or paths; the files may be gone already.
+    shards : names as the manifest has them, or paths; the files may be gone already, unless only
+        rows of them are to be forgotten. With ``key``: where to look; none = in all shards.
+    key, values : a column of the tables, whether or not features are in it, and the values, as
+        text, of the rows to forget.
+    rows : a CSV file whose first line is ``shard,row``: name or path of a shard, and the number
+        that the row has in its file, from 0, those counted that were forgotten before.
+    replaced_by : the file, perhaps of the shard's own path, that takes its place. Its rows are
+        matched with the shard's, in their order; their counts carry over.
     tol, max_epochs : from now on; None = as the run has them.
     report : also write the report there.
 
@@ -63,9 +93,11 @@ def forget(
 
     Raises
     ------
-    SettingsError : a faithful run.
-    DataError : no run that has ended; a shard that it does not have; all of its shards; the shards
-        that are left are not as they were.
+    SettingsError : a faithful run; ``key`` for text shards; ways to name rows that do not go
+        together.
+    DataError : no run that has ended; a shard that it does not have; no row with such a key; all
+        of its rows, or all that have one of the labels; a file that has other rows than the shard
+        that it replaces; the shards that are left are not as they were.
     MachineError : no room, another process has the run.
 
     Examples
@@ -76,96 +108,134 @@ def forget(
     ...     _ = (root / "0.svm").write_text("1 1:1\\n-1 1:-1\\n")
     ...     _ = (root / "1.svm").write_text("1 1:2\\n-1 2:1\\n")
     ...     _ = streamtron.fit([root / "0.svm", root / "1.svm"], model=root / "m.st")
-    ...     streamtron.forget(root / "m.st", "0.svm").report["rows"]
-    2
+    ...     _ = (root / "gone.csv").write_text("shard,row\\n1.svm,1\\n")
+    ...     one = streamtron.forget(root / "m.st", rows=root / "gone.csv").report["rows"]
+    ...     one, streamtron.forget(root / "m.st", "1.svm").report["rows"]
+    (3, 2)
     """
+    _check_ways(bool(as_paths(shards)), key, values, rows, replaced_by)
     began, machine = time.perf_counter(), machine or Machine()
     with open_ended(directory_of(run)) as ended:
         kept = Kept.of(ended, settings_now(ended, tol, max_epochs))
-        gone = _named(as_paths(shards), kept)
-        outcome = _forget(kept, gone, machine, listen, began)
-        changes.finish(ended.path, kept.model_path, ["checkpoint.before"])
+        directory, names, read = kept.cache_directory(machine), as_paths(shards), 0
+        if key is not None:
+            wanted = [values] if isinstance(values, str) else list(values)
+            leaving = rows_by_key(kept, names, key, wanted)
+        elif rows is not None:
+            leaving = rows_by_list(kept, os.fspath(rows))
+        elif replaced_by is not None:
+            leaving, read = replaced(kept, names, os.fspath(replaced_by), directory)
+        else:
+            leaving = whole_shards(kept, names)
+        outcome, used = _forget(kept, leaving, machine, listen, began, read)
+        known = [shard.fingerprint for shard in kept.manifest.shards]
+        remove = ["checkpoint.before", *([] if outcome.tombstones else [tombstones.NAME])]
+        stale = changes.Stale(os.path.abspath(directory), known, used)
+        changes.finish(ended.path, kept.model_path, remove, stale)
     if report is not None:
         write_outcome(outcome, report=report)
     return outcome
 
 
-def _named(names: Sequence[str], kept: Kept) -> list[int]:
-    """The numbers of the shards to forget, rising."""
-    shards = kept.manifest.shards
-    gone: set[int] = set()
-    for name in names:
-        path = os.path.abspath(name)
-        found = {
-            k
-            for k, shard in enumerate(shards)
-            if name in (shard.name, shard.path) or path == shard.path
-        }
-        if not found:
-            raise DataError(
-                f"{name}: none of the {len(shards)} shards of the run, which begin with "
-                f"{shards[0].name}. Name one of those that streamtron inspect {kept.ended.path} "
-                "lists."
-            )
-        gone |= found
-    if len(gone) == len(shards):
-        raise DataError(
-            f"{kept.ended.path}: these are all shards of the run, and nothing would be left. "
-            "Remove the model and its run directory."
-        )
-    return sorted(gone)
+def _check_ways(
+    named: bool,
+    key: str | None,
+    values: str | Sequence[str],
+    rows: str | os.PathLike[str] | None,
+    replaced_by: str | os.PathLike[str] | None,
+) -> None:
+    """Refuse ways to name rows that do not go together."""
+    if sum(way is not None for way in (key, rows, replaced_by)) > 1:
+        raise SettingsError("--key, --rows and --replaced-by name rows each in its own way: one.")
+    if (key is None) != (len(values) == 0):
+        raise SettingsError("--key names a column and --value what is in it: give both.")
+    if rows is not None and named:
+        raise SettingsError("--rows FILE names the shards itself. Leave the shards out.")
+    if key is rows is None and not named:
+        raise SettingsError("nothing to forget. Name shards, or rows with --key or --rows.")
 
 
 def _forget(
-    kept: Kept, gone: Sequence[int], machine: Machine, listen: Listener, began: float
-) -> Outcome:
-    settings, shards = kept.settings, kept.manifest.shards
-    left = [k for k in range(len(shards)) if k not in gone]
-    borders = _borders(kept, left)
-    directory = kept.cache_directory(machine)
-    with kept.source([file_of(shards[k]) for k in left], machine, borders) as source:
+    kept: Kept,
+    leaving: Sequence[Leaving],
+    machine: Machine,
+    listen: Listener,
+    began: float,
+    read: int,
+) -> tuple[Outcome, list[str]]:
+    """The outcome of what is left, staged, and the cache's files that it uses; ``read`` nonzeros
+    were read before."""
+    if not sum(each.rows_left for each in leaving):
+        raise DataError(
+            f"{kept.ended.path}: these are all rows of the run, and nothing would be left. Remove "
+            "the model and its run directory."
+        )
+    settings, borders = kept.settings, _borders(kept, leaving)
+    with kept.source([each.file for each in leaving if each.file], machine, borders) as source:
         weights = class_weights(source, settings)
         state = kept.ended.checkpoint.state
         learners = finished_learners(state, settings, source.labels, weights)
+        staying = []
         for learner in learners:
             learner.begin_change()
-        extra = _subtract(kept, [shards[k] for k in gone], learners, directory)
-        for learner in learners:
-            learner.counts = reordered(learner.counts, [shard.rows for shard in shards], left)
-        last = Last()
+            stay, learner.counts = _parted(learner.counts, leaving)
+            staying.append(stay)
+        read += _subtract(kept, leaving, learners, kept.cache_directory(machine))
+        for learner, stay in zip(learners, staying, strict=True):
+            learner.counts = stay
+        last = _Last(source)
         train(
             source, learners, settings, listen, threads=machine.thread_count,
             room=Room(settings, machine, learners[0].pool), keeper=last,
         )  # fmt: skip
         assert source.nonzeros is not None
-        readings = (extra + source.nonzeros_read) / source.nonzeros
+        readings = (read + source.nonzeros_read) / source.nonzeros
         seconds = time.perf_counter() - began
         outcome = conclude(source, learners, settings, seconds, readings=readings)
         stage(kept, source, outcome, last.state, borders)
-        stale = {shard.fingerprint for shard in shards}
-        drop_cached(directory, stale, source.cached_at)
-    return outcome
+        return outcome, sorted(source.cached_at)
 
 
-def _borders(kept: Kept, left: Sequence[int]) -> list[str]:
+def _borders(kept: Kept, leaving: Sequence[Leaving]) -> list[str]:
     """Where blocks begin now: a border whose shard is gone is that of the first one behind it."""
-    paths = [shard.path for shard in kept.manifest.shards]
+    paths = [each.shard.path for each in leaving]
     moved = []
     for border in kept.ended.record.borders:
-        behind = [k for k in left if k >= paths.index(border)]
-        moved += [paths[k] for k in behind[:1]]
+        behind = [each.file for each in leaving[paths.index(border) :] if each.file]
+        moved += [file.path for file in behind[:1]]
     return list(dict.fromkeys(moved))
 
 
+def _parted(counts: Counts, leaving: Sequence[Leaving]) -> tuple[Counts, Counts]:
+    """The counts of the rows that stay, by the numbers that they are going to have, and of those
+    that leave, by the numbers that they had."""
+    stay, leave = Counts(), Counts()
+    numbers, values = counts.entries()
+    start = 0
+    for shard, gone, file in leaving:
+        own = slice(*np.searchsorted(numbers, (shard.first_row, shard.first_row + shard.rows)))
+        places, held = numbers[own] - shard.first_row, values[own]
+        leaves = np.isin(places, gone) if file else np.ones(len(places), dtype=bool)
+        leave.put(numbers[own][leaves], held[leaves])
+        stays = places[~leaves]
+        stay.put(start + stays - np.searchsorted(gone, stays), held[~leaves])
+        start += shard.rows - len(gone) if file else 0
+    return stay, leave
+
+
 def _subtract(
-    kept: Kept, gone: Sequence[ShardRecord], learners: Sequence[Learner], directory: str
+    kept: Kept, leaving: Sequence[Leaving], learners: Sequence[Learner], directory: str
 ) -> int:
-    """Take the shards' part out of a; without them a is 0 until the next reading has summed it.
-    Returns the nonzeros read."""
+    """Take the part of the rows that leave, whose counts the learners hold, out of a; where they
+    are gone, a is 0 until the next reading has summed it. Returns the nonzeros read."""
+    counted = [learner.counts.entries()[0] for learner in learners]
+    shards = [each.shard for each in leaving if any(_some(own, each.shard) for own in counted)]
     with ExitStack() as stack:
-        sources = [stack.enter_context(_still_there(kept, shard, directory)) for shard in gone]
+        sources: list[ShardSource] = []
         try:
-            subtract_rows(_rows(sources, gone), learners)
+            for shard in shards:
+                sources.append(stack.enter_context(still_there(kept, shard, directory)))
+            subtract_rows(_rows(sources, shards), learners)
         except StreamtronError as error:
             _log.warning("%s The weights are summed afresh from the shards that are left.", error)
             for learner in learners:
@@ -173,18 +243,35 @@ def _subtract(
         return sum(source.nonzeros_read for source in sources)
 
 
-def _rows(sources: Sequence[ShardSource], gone: Sequence[ShardRecord]) -> Iterator[Chunk]:
-    for source, shard in zip(sources, gone, strict=True):
+def _some(numbers: NDArray[np.int64], shard: ShardRecord) -> bool:
+    """Whether some of these rows, rising, are the shard's."""
+    start, stop = np.searchsorted(numbers, (shard.first_row, shard.first_row + shard.rows))
+    return bool(start < stop)
+
+
+def _rows(sources: Sequence[ShardSource], shards: Sequence[ShardRecord]) -> Iterator[Chunk]:
+    for source, shard in zip(sources, shards, strict=True):
         for chunk in source.chunks():
             [(start, stop)] = chunk.ranges
             yield replace(chunk, ranges=((shard.first_row + start, shard.first_row + stop),))
 
 
-def _still_there(kept: Kept, shard: ShardRecord, directory: str) -> ShardSource:
-    """A shard by itself: its copy in the cache, or its file."""
-    copy = Cache(directory, kept.reading).copy_of(shard.fingerprint, shard.name)
-    if copy is None:
-        return kept.alone(file_of(shard))
-    there = os.stat(copy.path)
-    file = ShardFile(copy.path, shard.name, "libsvm", there.st_size, there.st_mtime_ns)
-    return kept.alone(file, lambda *_: copy)
+class _Last(Last):
+    """Keeps the end, of a run in which every label has a row left."""
+
+    def __init__(self, source: ShardSource) -> None:
+        self.source = source
+
+    def border(self, state: Callable[[], State]) -> None:
+        """As early as it is known, which is after the first reading."""
+        if self.source.unmet:
+            raise DataError(
+                f"no row that is left has the label {self.source.unmet[0]}, which the model has. "
+                "Nothing was forgotten: fit anew on shards without these rows, to another model, "
+                "and remove this one and its run directory."
+            )
+
+    def end(self, state: Callable[[], State]) -> None:
+        """The end is kept."""
+        self.border(state)
+        super().end(state)

@@ -22,7 +22,8 @@ from streamtron.errors import DataError, SettingsError
 from streamtron.learning import given_class_weights, several
 from streamtron.model import LinearModel, joint_certificate
 from streamtron.sealed import remove_half_written, write_atomically
-from streamtron.shards import Manifest, ShardSource
+from streamtron.shards import Manifest, ShardSource, tombstones
+from streamtron.shards.tombstones import Tombstones
 from streamtron.training.counts import Counts
 from streamtron.training.learner import Learner
 
@@ -44,6 +45,7 @@ class Outcome:
         no classifier has a margin above the upper bound, which is next to nothing).
     counts : the witness: of every learner, those of two classes or one a class.
     manifest : what the shards contain.
+    tombstones : the rows of them that were forgotten and left out.
     """
 
     model: LinearModel
@@ -51,6 +53,7 @@ class Outcome:
     ending: str
     counts: tuple[Counts, ...]
     manifest: Manifest
+    tombstones: tuple[Tombstones, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -99,6 +102,9 @@ def conclude(
         "ending": max((_ending(learner) for learner in learners), key=ENDINGS.index),
         "skipped": [shard._asdict() for shard in source.skipped],
     }
+    graves = tuple(shard.without for shard in source.shards if shard.without)
+    if graves:
+        report["forgotten_rows"] = tombstones.total(graves)
     own = [_own_report(learner, source) for learner in learners]
     if model.kind == "two classes":
         report |= own[0]
@@ -111,7 +117,7 @@ def conclude(
             for label, learner, each in zip(model.classes, learners, own, strict=True)
         ]
     counts = tuple(learner.counts for learner in learners)
-    return Outcome(model, report, str(report["ending"]), counts, source.manifest)
+    return Outcome(model, report, str(report["ending"]), counts, source.manifest, graves)
 
 
 def write_outcome(
@@ -143,13 +149,19 @@ def write_outcome(
     if run is not None:
         directory = Path(run)
         directory.mkdir(parents=True, exist_ok=True)
-        witness_file.save(directory / "witness", outcome.counts, outcome.manifest)
+        _save_witness(directory / "witness", outcome)
         outcome.manifest.save(str(directory / "manifest.json"))
+        if outcome.tombstones:
+            tombstones.save(directory / tombstones.NAME, outcome.tombstones)
     if witness is not None:
-        witness_file.save(witness, outcome.counts, outcome.manifest)
+        _save_witness(witness, outcome)
     if report is not None:
         text = json.dumps(outcome.report, indent=2, allow_nan=False) + "\n"
         write_atomically(report, [text.encode()])
+
+
+def _save_witness(path: str | os.PathLike[str], outcome: Outcome) -> None:
+    witness_file.save(path, outcome.counts, outcome.manifest, outcome.tombstones)
 
 
 def peak_memory() -> int:

@@ -122,7 +122,7 @@ class Run:
 
     def forget(self) -> None:
         """Remove what an earlier run left, but for the cache, which fits whoever reads the same."""
-        for name in (CHECKPOINT, BEFORE, "witness", "manifest.json", "run.json"):
+        for name in (CHECKPOINT, BEFORE, "witness", "manifest.json", "run.json", "tombstones"):
             (self.path / name).unlink(missing_ok=True)
 
 
@@ -325,6 +325,8 @@ def open_ended(path: str | os.PathLike[str]) -> Iterator[Ended]:
     if not directory.is_dir():
         raise DataError(f"{path}: there is no run. Give a MODEL that streamtron fit wrote.")
     with locked(directory):
+        for left in directory.glob(".streamtron-*"):
+            left.unlink(missing_ok=True)  # half-written by a process that was killed
         changes.settle(directory)
         changes.drop(directory)
         record = read_record(directory)

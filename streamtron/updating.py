@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from streamtron import changes
 from streamtron.config import Machine, Settings
@@ -26,8 +26,11 @@ from streamtron.shards import (
     ShardReader,
     ShardRecord,
     ShardSource,
+    Skipped,
     find_shards,
+    tombstones,
 )
+from streamtron.shards.tombstones import Tombstones
 from streamtron.training.addition import add_rows
 from streamtron.training.loop import train
 from streamtron.training.state import State
@@ -135,6 +138,7 @@ class Kept(NamedTuple):
     model : that model.
     manifest : of its shards.
     reading : how they were read, so that the cache is still right.
+    tombstones : rows that are left out of them, by the paths of their shards.
     """
 
     ended: Ended
@@ -143,6 +147,7 @@ class Kept(NamedTuple):
     model: LinearModel
     manifest: Manifest
     reading: Reading
+    tombstones: Mapping[str, Tombstones]
 
     @classmethod
     def of(cls, ended: Ended, settings: Settings) -> Kept:
@@ -152,12 +157,26 @@ class Kept(NamedTuple):
         model = LinearModel.load(path)
         # text is cached as its columns are numbered, whatever the base turned out to be
         reading = replace(reading_of_model(model), index_base=settings.index_base)
-        return cls(ended, settings, path, model, manifest, reading)
+        return cls(ended, settings, path, model, manifest, reading, tombstones.load(ended.path))
 
     @property
     def shards(self) -> list[ShardFile]:
         """The run's shards."""
-        return [file_of(shard) for shard in self.manifest.shards]
+        return [self.file_of(shard) for shard in self.manifest.shards]
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """The shards that were left out when the run was fitted, or changed."""
+        found: Any = self.model.certificate or {}
+        [first, *_] = found.get("learners", [found])
+        return [Skipped(shard["name"], shard["reason"]) for shard in first.get("skipped", ())]
+
+    def file_of(self, shard: ShardRecord) -> ShardFile:
+        """The file of a shard as it was read."""
+        left_out = self.tombstones.get(shard.path)
+        return ShardFile(
+            shard.path, shard.name, shard.format, shard.bytes, shard.mtime_ns, left_out  # type: ignore[arg-type]
+        )  # fmt: skip
 
     def cache_directory(self, machine: Machine) -> str:
         """Where the flat copies of the shards are."""
@@ -185,12 +204,8 @@ class Kept(NamedTuple):
             threads=machine.threads,
             on_bad_shard=self.settings.on_bad_shard,
             borders=borders,
+            skipped=self.skipped,
         )
-
-
-def file_of(shard: ShardRecord) -> ShardFile:
-    """The file of a shard as it was read."""
-    return ShardFile(shard.path, shard.name, shard.format, shard.bytes, shard.mtime_ns)  # type: ignore[arg-type]
 
 
 def _new_shards(paths: list[str], kept: Kept) -> list[ShardFile]:

@@ -1,13 +1,15 @@
 """The witness: counts by shard fingerprint and row, from which anybody re-proves an upper bound.
 
 A sealed safetensors file; for every learner, the gaps between the rows that have a positive count
-(uint32) and those counts (int32): a few bytes a support row.
+(uint32) and those counts (int32): a few bytes a support row. Rows that were forgotten have no
+number; which rows of a shard they are stands beside the counts, so that a reading leaves them out.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,10 +17,12 @@ from numpy.typing import NDArray
 
 from streamtron.errors import DataError, FileDamaged
 from streamtron.sealed import read_sealed, write_sealed
+from streamtron.shards import tombstones
 from streamtron.training.counts import Counts, check_gaps
 
 if TYPE_CHECKING:
-    from streamtron.shards import Manifest
+    from streamtron.shards import Manifest, ShardSource
+    from streamtron.shards.tombstones import Tombstones
 
 FORMAT_VERSION = 2
 
@@ -34,9 +38,11 @@ class Counted(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What a witness file holds, checked: the shards, and gaps and counts of so many learners."""
+    """What a witness file holds, checked: the shards, the rows that are left out of them, and gaps
+    and counts of so many learners."""
 
     shards: list[Counted]
+    tombstones: list[Tombstones]
     learners: int
     tensors: Mapping[str, NDArray[Any]]
 
@@ -54,19 +60,43 @@ class Witness(NamedTuple):
     rows: int
 
 
-def save(path: str | os.PathLike[str], counts: Sequence[Counts], manifest: Manifest) -> None:
-    """Write the counts of all rows, in the row order of the manifest.
+def save(
+    path: str | os.PathLike[str],
+    counts: Sequence[Counts],
+    manifest: Manifest,
+    left_out: Sequence[Tombstones] = (),
+) -> None:
+    """Write the counts of all rows, in the row order of the manifest, and which rows were left out.
 
     Raises
     ------
     MachineError : the file cannot be written.
     """
-    tensors: dict[str, NDArray[Any]] = {}
+    content, tensors = tombstones.packed([replace(grave, path="") for grave in left_out])
     for number, own in enumerate(counts):
         tensors[_gaps(number)], tensors[_counts(number)] = own.gaps()
     shards = [{"fingerprint": one.fingerprint, "rows": one.rows} for one in manifest.shards]
-    content = {"witness_version": FORMAT_VERSION, "learners": len(counts), "shards": shards}
+    content |= {"witness_version": FORMAT_VERSION, "learners": len(counts), "shards": shards}
     write_sealed(path, content, tensors)
+
+
+def left_out(path: str | os.PathLike[str], source: ShardSource) -> dict[str, Tombstones]:
+    """The rows that the counts do without, by the paths of a source's shards, whatever their names;
+    where there are any, this reads the shards' bytes.
+
+    Raises
+    ------
+    FileDamaged, DataError, MachineError : as ``load``.
+    """
+    known = {grave.fingerprint: grave for grave in contents(path).tombstones}
+    if not known:
+        return {}
+    fingerprints = (fingerprint for _, fingerprint in source.fingerprints())
+    return {
+        shard.path: known[fingerprint]
+        for shard, fingerprint in zip(source.shards, fingerprints, strict=True)
+        if fingerprint in known
+    }
 
 
 def load(path: str | os.PathLike[str], shards: Sequence[tuple[str, str]]) -> Witness:
@@ -116,7 +146,8 @@ def contents(path: str | os.PathLike[str]) -> Contents:
         raise FileDamaged(
             f"{path}: sealed, but what it holds is no witness ({error}). Fit again with --witness."
         ) from error
-    return Contents(table, content["learners"], tensors)
+    graves = tombstones.unpacked(content, tensors, path)
+    return Contents(table, graves, content["learners"], tensors)
 
 
 def _matched(

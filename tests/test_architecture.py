@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     "witness": {"errors", "sealed", "shards", "training"},
     "memory": {"chunk", "config", "errors", "training"},
     "learning": {*GROUND, "memory", "shards", "training"},
-    "changes": {"errors", "sealed"},
+    "changes": {"errors", "sealed", "shards"},
     "runs": {*GROUND, "changes", "interruption", "sealed", "training"},
     "outcome": {*GROUND, "learning", "model", "sealed", "shards", "training", "witness"},
     "fitting": {
@@ -55,9 +55,10 @@ ALLOWED: dict[str, set[str]] = {
         *GROUND, "changes", "fitting", "learning", "memory", "model", "outcome", "runs", "shards",
         "training",
     },
+    "leaving": {"errors", "sealed", "shards", "updating"},
     "forgetting": {
-        *GROUND, "changes", "fitting", "learning", "outcome", "runs", "shards", "training",
-        "updating", "witness",
+        *GROUND, "changes", "fitting", "learning", "leaving", "outcome", "runs", "shards",
+        "training", "updating",
     },
     "proof": {*GROUND, "kernels", "learning", "model", "fitting", "shards", "training", "witness"},
     "summary": {"config"},

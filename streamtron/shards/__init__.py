@@ -2,7 +2,7 @@
 
 from streamtron.shards.cache import Cache, cache_files, clear_cache, drop_cached
 from streamtron.shards.discover import ShardFile, find_shards
-from streamtron.shards.first_reading import no_rows
+from streamtron.shards.first_reading import Skipped, no_rows
 from streamtron.shards.flat import TEMPORARY
 from streamtron.shards.manifest import Manifest, ShardRecord
 from streamtron.shards.memory import MemorySource
@@ -20,6 +20,7 @@ __all__ = [
     "ShardReader",
     "ShardRecord",
     "ShardSource",
+    "Skipped",
     "cache_files",
     "clear_cache",
     "drop_cached",

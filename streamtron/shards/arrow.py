@@ -58,6 +58,11 @@ class ArrowReader(TableReader):
                     delivered += len(piece.codes)
                     yield piece, before + (after - before) * delivered / batch.num_rows
 
+    def _column(self, file: pa.NativeFile, name: str) -> Iterator[pa.Array]:
+        for batch, *_ in _batches(file, [name]):
+            batch.validate(full=True)
+            yield batch.column(0)
+
     def _schema(self, file: pa.NativeFile) -> pa.Schema:
         with _open(file) as reader:
             return reader.schema

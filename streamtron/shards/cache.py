@@ -32,6 +32,7 @@ from streamtron.shards.flat import (
     remove_abandoned,
 )
 from streamtron.shards.piece import Reading
+from streamtron.shards.tombstones import Tombstones
 
 ENDING = ".cache"
 _MANIFEST = "manifest.json"
@@ -105,17 +106,33 @@ class Cache:
             return None
         return CachedShard(path, shard.name, slot.first_block, contents)
 
-    def copy_of(self, fingerprint: str, name: str) -> CachedShard | None:
-        """A flat file of a shard, whatever became of its source; None if there is none."""
+    def copy_of(
+        self, fingerprint: str, name: str, without: Tombstones | None = None
+    ) -> CachedShard | None:
+        """A flat file of a shard, whatever became of its source; None if there is none.
+
+        ``without``: the rows that are not in it.
+        """
+        left_out = None if without is None else without.digest
         for entry in sorted(os.listdir(self._directory)):
             path = os.path.join(self._directory, entry)
             if not (entry.startswith(f"{fingerprint}-") and entry.endswith(ENDING)):
                 continue
             with suppress(FileDamaged):
                 contents = read_contents(path)
-                if contents is not None and contents.key["reading"] == self._reading:
+                if (
+                    contents is not None
+                    and contents.key["reading"] == self._reading
+                    and contents.key.get("without") == left_out
+                ):
                     return CachedShard(path, name, 0, contents)
         return None
+
+    def hold(self, fingerprint: str) -> None:
+        """Keep the flat files of a shard although its path is going to hold other bytes, until
+        ``drop_cached`` is told of it."""
+        self._sources[fingerprint] = self._new[fingerprint] = (0, 0, fingerprint)
+        self.save()
 
     def writer(self) -> FlatWriter:
         """A context manager that writes a flat file; ``finish`` gives it its name."""
@@ -155,13 +172,15 @@ class Cache:
             )
 
     def _key(self, slot: Slot, fingerprint: str) -> dict[str, Any]:
-        return {
+        key = {
             "fingerprint": fingerprint,
             "format": slot.shard.format,
             "reading": self._reading,
             "phase": list(slot.phase),
             "block": [chunk.BLOCK_ROWS, chunk.BLOCK_NONZEROS],
         }
+        without = slot.shard.without
+        return key if without is None else key | {"without": without.digest}
 
     def _path(self, key: dict[str, Any]) -> str:
         name = f"{key['fingerprint']}-{_digest(json.dumps(key, sort_keys=True))}{ENDING}"

@@ -13,6 +13,7 @@ from streamtron.errors import DataError, MachineError
 from streamtron.shards import storage
 from streamtron.shards.prefetch import apart
 from streamtron.shards.storage import Stamp
+from streamtron.shards.tombstones import Tombstones
 
 Format = Literal["libsvm", "parquet", "arrow"]
 
@@ -33,6 +34,8 @@ class ShardFile(NamedTuple):
     size: int
     """bytes"""
     mtime_ns: int
+    without: Tombstones | None = None
+    """rows that are left out of it"""
 
 
 class _Found(NamedTuple):

@@ -69,7 +69,8 @@ class Whole(NamedTuple):
     """What a complete reading knows.
 
     ``lowest`` is the smallest column number; ``picks[b]`` are the segments of block b in the
-    cache, empty without one; ``skipped`` are the shards that could not be read.
+    cache, empty without one; ``skipped`` are the shards that could not be read; ``labels`` are
+    those that rows have.
     """
 
     manifest: Manifest
@@ -77,6 +78,7 @@ class Whole(NamedTuple):
     lowest: int | None
     picks: list[list[Pick]]
     skipped: tuple[Skipped, ...]
+    labels: frozenset[Label]
 
 
 class Delivery(NamedTuple):
@@ -114,7 +116,8 @@ class FirstReading:
         self._width = 0
         self._lowest: int | None = None
         self._records: list[ShardRecord] = []
-        self._names: dict[str, str] = {}  # fingerprint → the first shard that has it
+        self._first: dict[str, ShardFile] = {}  # fingerprint → the first shard that has it
+        self._met: set[Label] = set()
         self._cached: list[tuple[CachedShard, NDArray[np.int32]]] = []
         self._open: list[tuple[Segment, NDArray[np.int32]]] = []
         self._where: list[list[tuple[int, int]]] = [[]]  # block → (shard, segment)
@@ -175,6 +178,7 @@ class FirstReading:
                     yield self._close_block()
             check_unchanged(shard)
             self._admit(shard, reader.fingerprint(), segments)
+            self._met.update(labels.labels)
             self._count(cached.contents.bytes if cached else _fetched(shard))
             if cache and writer:
                 cached = cache.finish(writer, slot, reader.fingerprint(), labels.labels)
@@ -305,7 +309,8 @@ class FirstReading:
         ]
         blocks = tuple(self._cutter.blocks)
         manifest = Manifest(tuple(self._records))
-        return Whole(manifest, blocks, self._lowest, picks, tuple(self._skipped))
+        skipped, labels = tuple(self._skipped), frozenset(self._met)
+        return Whole(manifest, blocks, self._lowest, picks, skipped, labels)
 
     def _admit(self, shard: ShardFile, fingerprint: str, segments: list[tuple[int, int]]) -> None:
         """Record a shard that has been read; refuse one read before, or changed since."""
@@ -315,11 +320,16 @@ class FirstReading:
             shard.name, shard.path, shard.format, shard.size, shard.mtime_ns,
             fingerprint, rows, nonzeros, first_row,
         )  # fmt: skip
-        twin = self._names.setdefault(fingerprint, shard.name) if rows else shard.name
-        if twin != shard.name and not self._plan.allow_duplicate:
+        twin = self._first.setdefault(fingerprint, shard) if rows else shard
+        if twin.name != shard.name and not self._plan.allow_duplicate:
             raise DataError(
-                f"{shard.name}: the same bytes as {twin}. Remove one, or count its rows twice "
+                f"{shard.name}: the same bytes as {twin.name}. Remove one, or count its rows twice "
                 "with --allow-duplicate."
+            )
+        if _left_out(twin) != _left_out(shard):
+            raise DataError(
+                f"{shard.name}: the same bytes as {twin.name}, but other rows of them were "
+                "forgotten. Leave it out, or write it without those rows."
             )
         if self._known and self._known.shards[len(self._records)] != record:
             raise _changed(shard, "its contents differ from the first reading's")
@@ -349,6 +359,10 @@ def no_rows(shards: Sequence[ShardFile]) -> DataError:
 def _fetched(shard: ShardFile) -> int:
     """Bytes read from a shard: of a local table the fingerprint is a reading of its own."""
     return shard.size * (1 if shard.format == "libsvm" or is_uri(shard.path) else 2)
+
+
+def _left_out(shard: ShardFile) -> str | None:
+    return shard.without.digest if shard.without else None
 
 
 class _Unreadable(DataError):

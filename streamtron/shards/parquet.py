@@ -59,6 +59,11 @@ class ParquetReader(TableReader):
                     delivered += len(piece.codes)
                     yield piece, delivered / rows
 
+    def _column(self, file: pa.NativeFile, name: str) -> Iterator[pa.Array]:
+        with self._open(file) as table:
+            for batch in table.iter_batches(batch_size=BATCH_ROWS, columns=[name]):
+                yield batch.column(0)
+
     def _schema(self, file: pa.NativeFile) -> pa.Schema:
         with self._open(file) as table:
             return table.schema_arrow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from types import TracebackType
@@ -25,6 +25,7 @@ from streamtron.shards.flat import GroupReader
 from streamtron.shards.manifest import Manifest
 from streamtron.shards.piece import Reading, ShardReader
 from streamtron.shards.prefetch import ahead, apart, cores
+from streamtron.shards.tombstones import Tombstones, Without
 
 if TYPE_CHECKING:
     from streamtron.shards.tables import TableReader
@@ -96,18 +97,21 @@ def open_shards(
 def open_reader(
     shard: ShardFile, reading: Reading, threads: int = 1, scratch: str | None = None
 ) -> ShardReader:
-    """The reader for a shard's format.
+    """The reader for a shard's format, of the rows that have no tombstone.
 
     Parameters
     ----------
     threads : see ``LibsvmReader``.
     scratch : see ``TableReader``.
     """
+    reader: ShardReader
     if shard.format == "libsvm":
         from streamtron.shards.libsvm import LibsvmReader
 
-        return LibsvmReader(shard.path, shard.name, reading, threads=threads)
-    return _table_reader(shard, reading, scratch)
+        reader = LibsvmReader(shard.path, shard.name, reading, threads=threads)
+    else:
+        reader = table_reader(shard, reading, scratch)
+    return reader if shard.without is None else Without(reader, shard.without, shard.name)
 
 
 def settled(shard: ShardFile, reading: Reading) -> Reading:
@@ -123,7 +127,7 @@ def settled(shard: ShardFile, reading: Reading) -> Reading:
     if shard.format != "libsvm":
         from streamtron.shards.columns import settle
 
-        return settle(apart(_table_reader(shard, reading).schema), reading, shard.name)
+        return settle(apart(table_reader(shard, reading).schema), reading, shard.name)
     if reading.features or reading.hash_bits is not None or reading.vocabulary is not None:
         raise SettingsError(
             f"{shard.name}: libsvm text has column numbers and no names. Leave --features, "
@@ -132,7 +136,8 @@ def settled(shard: ShardFile, reading: Reading) -> Reading:
     return reading
 
 
-def _table_reader(shard: ShardFile, reading: Reading, scratch: str | None = None) -> TableReader:
+def table_reader(shard: ShardFile, reading: Reading, scratch: str | None = None) -> TableReader:
+    """The reader of all rows of a table, Parquet or Arrow."""
     # a format's library is loaded only where the format is read
     if shard.format == "arrow":
         from streamtron.shards.arrow import ArrowReader
@@ -152,6 +157,7 @@ class ShardSource:
     Chunks come from a thread that reads ahead. What the source says of itself is always as of the
     last chunk delivered, so it does not depend on timing. Chunks may be kept; a consumer that does
     not keep them reads with a handful of buffers. ``allow_empty``: no rows at all are no error.
+    ``skipped``: shards that a reading before this source left out.
     """
 
     def __init__(
@@ -169,6 +175,7 @@ class ShardSource:
         on_bad_shard: Literal["error", "skip"] = "error",
         open_reader: Callable[[ShardFile, Reading], ShardReader] | None = None,
         borders: Iterable[str] = (),
+        skipped: Iterable[Skipped] = (),
     ) -> None:
         self._threads = threads or cores()
         self._plan = Plan(
@@ -183,6 +190,8 @@ class ShardSource:
             open_reader or partial(_open_reader, threads=self._threads, scratch=cache_dir),
             frozenset(borders),
         )
+        names = {shard.name for shard in shards}
+        self._skipped = tuple(shard for shard in skipped if shard.name not in names)
         self._cache_dir = cache_dir
         self._labels: list[Label] = list(classes or ())
         self._width = 0
@@ -227,11 +236,16 @@ class ShardSource:
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
-        """The shards that were left out, with the reason; empty until the first complete reading.
-
-        The manifest, and all that is said of the data, does without them.
+        """The shards that were left out, with the reason: before, and by the first complete
+        reading. The manifest, and all that is said of the data, does without them.
         """
-        return self._whole.skipped if self._whole else ()
+        return (*self._skipped, *(self._whole.skipped if self._whole else ()))
+
+    @property
+    def unmet(self) -> list[Label]:
+        """Labels that no row of the data has; none until the first complete reading."""
+        met = self._whole.labels if self._whole else self._labels
+        return [label for label in self._labels if label not in met]
 
     @property
     def cached_at(self) -> set[str]:
@@ -301,6 +315,10 @@ class ShardSource:
         ``labels``; before the first reading."""
         self._labels[:] = labels
         self._nonzeros_read, self._bytes_read = nonzeros_read, bytes_read
+
+    def bury(self, tombstones: Mapping[str, Tombstones]) -> None:
+        """Leave rows out of the shards of these paths; before the first reading."""
+        self._plan = self._plan._replace(shards=buried(self._plan.shards, tombstones))
 
     def place(self, row: int) -> str:
         """Name a row of the whole data: shard, and row in it, both from 0 (after one reading).
@@ -388,6 +406,13 @@ class ShardSource:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def buried(
+    shards: Iterable[ShardFile], tombstones: Mapping[str, Tombstones]
+) -> tuple[ShardFile, ...]:
+    """The shards, without the rows that have tombstones, which are given by the shards' paths."""
+    return tuple(shard._replace(without=tombstones.get(shard.path)) for shard in shards)
 
 
 def _settled_by_first(plan: Plan) -> Reading:

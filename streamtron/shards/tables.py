@@ -77,6 +77,26 @@ class TableReader(ABC):
         with sentences(self.name, self.KIND), storage.open_arrow(self.path) as file:
             return self._schema(file)
 
+    def column(self, name: str) -> Iterator[pa.Array]:
+        """One column, whatever it holds, in the order of the rows.
+
+        Raises
+        ------
+        DataError : there is none of this name, or several; the file is damaged.
+        MachineError : the file cannot be read.
+        """
+        with sentences(self.name, self.KIND), storage.open_arrow(self.path) as file:
+            schema = self._schema(file)
+            if len(schema.get_all_field_indices(name)) != 1:
+                raise DataError(
+                    f"{self.name}: {schema.names.count(name)} columns of the name {name!r}. Wanted "
+                    f"is one of {', '.join(schema.names[:20])}."
+                )
+            yield from self._column(file, name)
+
+    @abstractmethod
+    def _column(self, file: pa.NativeFile, name: str) -> Iterator[pa.Array]: ...
+
     @abstractmethod
     def _pieces(self, file: pa.NativeFile) -> Iterator[tuple[Piece, float]]:
         """The rows, and what part of the file has been delivered with them."""

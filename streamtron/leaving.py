@@ -1,0 +1,237 @@
+"""Which rows leave a run that is to forget: whole shards, rows by a key or by a list, or the rows
+that a shard was written without."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.errors import DataError, SettingsError, StreamtronError
+from streamtron.sealed import reading_from, regular
+from streamtron.shards import Cache, ShardFile, ShardRecord, ShardSource, find_shards
+from streamtron.shards.first_reading import check_unchanged
+from streamtron.shards.search import missing_rows, rows_with
+from streamtron.shards.tombstones import Tombstones
+from streamtron.updating import Kept
+
+NOBODY = np.zeros(0, dtype=np.int64)
+
+
+class Leaving(NamedTuple):
+    """What a shard of the run loses.
+
+    Parameters
+    ----------
+    shard : as the run has it.
+    gone : int64, rising: the rows that leave, numbered among those that the run has of the shard.
+    file : where the rest of it is read from now on; None = the whole shard leaves.
+    """
+
+    shard: ShardRecord
+    gone: NDArray[np.int64]
+    file: ShardFile | None
+
+    @property
+    def rows_left(self) -> int:
+        """Rows that stay."""
+        return 0 if self.file is None else self.shard.rows - len(self.gone)
+
+
+def whole_shards(kept: Kept, names: Sequence[str]) -> list[Leaving]:
+    """The shards of these names leave.
+
+    Raises
+    ------
+    DataError : a shard that the run does not have.
+    """
+    gone = set(_numbers(kept, names))
+    return [
+        Leaving(shard, NOBODY, None if k in gone else kept.file_of(shard))
+        for k, shard in enumerate(kept.manifest.shards)
+    ]
+
+
+def rows_by_key(
+    kept: Kept, names: Sequence[str], column: str, values: Sequence[str]
+) -> list[Leaving]:
+    """The rows leave whose column equals one of the values, in the shards of these names; in all
+    shards if none is named.
+
+    Raises
+    ------
+    SettingsError, DataError, MachineError : as ``rows_with``; no row of all has such a value.
+    """
+    shards = kept.manifest.shards
+    numbers = _numbers(kept, names) if names else range(len(shards))
+    found = {k: rows_with(kept.file_of(shards[k]), column, values) for k in numbers}
+    if not any(map(len, found.values())):
+        raise DataError(
+            f"{kept.ended.path}: no row of {len(found)} shard(s) has {values[0]!r} in {column!r}"
+            f"{' or another of the values' if len(values) > 1 else ''}. Check --key and --value."
+        )
+    return _buried(kept, found)
+
+
+def rows_by_list(kept: Kept, path: str) -> list[Leaving]:
+    """The rows leave that a CSV file lists: a first line ``shard,row``, then the name or path of a
+    shard and the number of the row in its file, from 0, those counted that were forgotten before.
+
+    Raises
+    ------
+    DataError : not such a file; a shard that the run does not have, or a row that the shard has
+        not.
+    MachineError : the file cannot be read.
+    """
+    found: dict[int, NDArray[np.int64]] = {}
+    for name, rows in _listed(path).items():
+        [number, *_] = _numbers(kept, [name])
+        shard = kept.manifest.shards[number]
+        there = shard.rows + len(kept.tombstones.get(shard.path, NOBODY))
+        if max(rows) >= there:
+            raise DataError(
+                f"{path}: row {max(rows)} of {name}, which has {there} rows, from 0 on. Check the "
+                "list."
+            )
+        found[number] = np.union1d(found.get(number, NOBODY), np.array(rows, dtype=np.int64))
+    return _buried(kept, found)
+
+
+def replaced(
+    kept: Kept, names: Sequence[str], path: str, directory: str
+) -> tuple[list[Leaving], int]:
+    """The rows of a shard leave that are not in the file that takes its place, which may have its
+    very path; and the nonzeros read to tell.
+
+    Raises
+    ------
+    SettingsError : not one shard is named.
+    DataError : the file has rows that the shard has not, or is another shard of the run; the rows
+        as they were are neither on disk nor in the cache.
+    """
+    numbers = _numbers(kept, names)
+    if len(numbers) != 1:
+        raise SettingsError(
+            f"{len(numbers)} shards, and --replaced-by is about one. Name one shard and one file."
+        )
+    shard, file = kept.manifest.shards[numbers[0]], _new_file(kept, numbers[0], path)
+    cache = Cache(directory, kept.reading)
+    left_out = kept.tombstones.get(shard.path)
+    if cache.copy_of(shard.fingerprint, shard.name, left_out) is None:
+        try:
+            check_unchanged(kept.file_of(shard))
+        except StreamtronError as error:
+            raise DataError(
+                f"{shard.name}: its rows as the run has them are neither on disk nor in the cache, "
+                f"and {file.name} cannot be matched with them. Forget the shard whole, and add "
+                "the file with streamtron update."
+            ) from error
+    elif file.path == shard.path:
+        cache.hold(shard.fingerprint)  # there is no other copy of these rows until all is done
+    with still_there(kept, shard, directory) as old, kept.alone(file) as new:
+        gone = missing_rows(old.chunks(), new.chunks(), file.name)
+        read = old.nonzeros_read + new.nonzeros_read
+    leaving = [Leaving(one, NOBODY, kept.file_of(one)) for one in kept.manifest.shards]
+    leaving[numbers[0]] = Leaving(shard, gone, file)
+    return leaving, read
+
+
+def still_there(kept: Kept, shard: ShardRecord, directory: str) -> ShardSource:
+    """A shard by itself, as the run has it: its copy in the cache, or its file."""
+    left_out = kept.tombstones.get(shard.path)
+    copy = Cache(directory, kept.reading).copy_of(shard.fingerprint, shard.name, left_out)
+    if copy is None:
+        return kept.alone(kept.file_of(shard))
+    there = os.stat(copy.path)
+    file = ShardFile(copy.path, shard.name, "libsvm", there.st_size, there.st_mtime_ns)
+    return kept.alone(file, lambda *_: copy)
+
+
+def _numbers(kept: Kept, names: Sequence[str]) -> list[int]:
+    """The numbers of the shards of these names, rising."""
+    shards = kept.manifest.shards
+    numbers: set[int] = set()
+    for name in names:
+        path = os.path.abspath(name)
+        found = {
+            k
+            for k, shard in enumerate(shards)
+            if name in (shard.name, shard.path) or path == shard.path
+        }
+        if not found:
+            raise DataError(
+                f"{name}: none of the {len(shards)} shards of the run, which begin with "
+                f"{shards[0].name}. Name one of those that streamtron inspect {kept.ended.path} "
+                "lists."
+            )
+        numbers |= found
+    return sorted(numbers)
+
+
+def _buried(kept: Kept, rows: Mapping[int, NDArray[np.int64]]) -> list[Leaving]:
+    """Rows of files get tombstones, as do those of other shards with the same bytes."""
+    shards = kept.manifest.shards
+    wanted: dict[str, NDArray[np.int64]] = {}
+    for number, own in rows.items():
+        known = wanted.get(shards[number].fingerprint, NOBODY)
+        wanted[shards[number].fingerprint] = np.union1d(known, own)
+    return [_one_buried(kept, shard, wanted.get(shard.fingerprint, NOBODY)) for shard in shards]
+
+
+def _one_buried(kept: Kept, shard: ShardRecord, rows: NDArray[np.int64]) -> Leaving:
+    file = kept.file_of(shard)
+    before = file.without or Tombstones(shard.path, shard.fingerprint, NOBODY)
+    new = np.setdiff1d(rows, before.rows, assume_unique=True)
+    if not len(new):
+        return Leaving(shard, NOBODY, file)
+    now = Tombstones(shard.path, shard.fingerprint, np.union1d(before.rows, new))
+    return Leaving(shard, before.numbers_left(new), file._replace(without=now))
+
+
+def _listed(path: str) -> dict[str, list[int]]:
+    """The rows of every shard that a CSV file names."""
+    found: dict[str, list[int]] = {}
+    with reading_from(path), open(path, newline="", encoding="utf-8", opener=regular) as file:
+        lines = csv.DictReader(file, strict=True)
+        try:
+            if not {"shard", "row"} <= set(lines.fieldnames or ()):
+                raise DataError(
+                    f"{path}: begins with {','.join(lines.fieldnames or ())[:60]!r}. Wanted is a "
+                    "CSV file whose first line is shard,row."
+                )
+            for line in lines:
+                if not line["shard"] or not (line["row"] or "").isdecimal():
+                    raise DataError(
+                        f"{path}, line {lines.line_num}: shard {line['shard']!r}, row "
+                        f"{line['row']!r}. Wanted are the name of a shard and a number from 0 on."
+                    )
+                found.setdefault(line["shard"], []).append(int(line["row"]))
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise DataError(
+                f"{path}: not CSV in UTF-8 ({error}). Its first line is shard,row."
+            ) from error
+    return found
+
+
+def _new_file(kept: Kept, number: int, path: str) -> ShardFile:
+    """The file that takes the place of a shard, under a name that no other shard has."""
+    others = [shard for k, shard in enumerate(kept.manifest.shards) if k != number]
+    old, files = kept.manifest.shards[number], find_shards([path])
+    if len(files) != 1 or files[0].path in {shard.path for shard in others}:
+        raise DataError(
+            f"{path}: {len(files)} file(s), or another shard of the run. Name the one file that "
+            f"takes the place of {old.name}."
+        )
+    [file] = files
+    if file.format != old.format:
+        raise DataError(
+            f"{file.name}: {file.format}, and {old.name} is {old.format}. Convert it with "
+            "streamtron convert."
+        )
+    if file.path == old.path:
+        return file._replace(name=old.name)
+    return file._replace(name=file.path) if file.name in {s.name for s in others} else file

@@ -1,0 +1,637 @@
+"""Rows that a run forgets: the bounds hold the optimum of the others, whoever reads for the run
+later leaves them out, and no byte of them stays."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.datasets import load_svmlight_file
+from sklearn.svm import LinearSVC
+
+import streamtron
+from streamtron import forgetting
+from streamtron.cli import main
+from streamtron.errors import DataError, FileDamaged, SettingsError
+from streamtron.leaving import Leaving
+from streamtron.sealed import write_sealed
+from streamtron.shards import ShardRecord, open_shards, tombstones
+from streamtron.shards.search import missing_rows
+from streamtron.shards.tombstones import Tombstones
+from streamtron.training.counts import Counts
+from tests.test_updating import code, content, fit, gap, overlap
+
+USERS = 20
+
+
+def write_rows(path: Path, rows: Any, labels: Sequence[float], users: Sequence[str]) -> None:
+    """A shard of sparse rows: text, or a table that knows whose each row is."""
+    if path.suffix == ".svm":
+        lines = [
+            f"{label:g} "
+            + " ".join(f"{1 + i}:{v!s}" for i, v in zip(row.indices, row.data, strict=True))
+            for label, row in zip(labels, rows, strict=True)
+        ]
+        path.write_text("\n".join(lines) + "\n")
+        return
+    lists = [pa.array(np.split(part, rows.indptr[1:-1])) for part in (1 + rows.indices, rows.data)]
+    table = {"indices": lists[0], "values": lists[1], "y": labels, "user": users}
+    pq.write_table(pa.table(table), path, row_group_size=70)
+
+
+class Corpus:
+    """Four shards of 200 noisy rows, in both formats; every row belongs to one of USERS."""
+
+    def __init__(self, directory: Path) -> None:
+        rng = np.random.default_rng(5)
+        self.rows = sparse.random(800, 60, 0.1, "csr", np.float32, rng)
+        noise = rng.normal(scale=0.5, size=800)
+        self.labels = np.where(self.rows @ rng.normal(size=60) + noise > 0, 1.0, -1.0)
+        self.users = np.array([f"user-{k}" for k in rng.integers(USERS, size=800)])
+        self.directory = directory
+        for ending in ("svm", "parquet"):
+            for k in range(4):
+                path = directory / f"{k}.{ending}"
+                self.write(path, np.arange(200 * k, 200 * (k + 1)))
+
+    def write(self, path: Path, chosen: NDArray[np.int64]) -> Path:
+        write_rows(path, self.rows[chosen], self.labels[chosen], self.users[chosen].tolist())
+        return path
+
+    def shards(self, ending: str, place: Path | None = None) -> list[Path]:
+        found = sorted(self.directory.glob(f"*.{ending}"))
+        return found if place is None else [Path(shutil.copy2(path, place)) for path in found]
+
+    def numbers(self, *users: str) -> NDArray[np.int64]:
+        return np.flatnonzero(np.isin(self.users, users))
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return Corpus(tmp_path_factory.mktemp("rows"))
+
+
+def fit_left(corpus: Corpus, gone: NDArray[np.int64], place: Path) -> dict[str, Any]:
+    """A fit of the rows that are left, which tells of the forgetting nothing."""
+    left = np.setdiff1d(np.arange(800), gone)
+    place.mkdir()
+    return fit([corpus.write(place / "left.parquet", left)], place / "m", tol=1e-6)
+
+
+def optimum(rows: Any, labels: NDArray[np.float64], C: float) -> float:
+    """LIBLINEAR's, as a margin."""
+    rival = LinearSVC(C=C, tol=1e-8, max_iter=100_000, dual=True).fit(rows, labels)
+    weights, bias = rival.coef_[0], float(rival.intercept_[0])
+    slacks = np.maximum(0.0, 1.0 - labels * (rows @ weights + bias))
+    primal = 0.5 * (weights @ weights + bias * bias) + C * (slacks * slacks).sum()
+    return float(1.0 / np.sqrt(2.0 * primal))
+
+
+def list_rows(path: Path, rows: dict[str, Sequence[int]]) -> Path:
+    lines = [f"{shard},{row}" for shard, own in rows.items() for row in own]
+    path.write_text("\n".join(["shard,row", *lines]) + "\n")
+    return path
+
+
+def tombstoned(run: Path) -> dict[str, list[int]]:
+    return {Path(path).name: g.rows.tolist() for path, g in tombstones.load(run).items()}
+
+
+def test_after_a_tenth_of_the_rows_is_forgotten_by_key_the_bounds_hold_liblinears_optimum(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    with lzma.open(shared_data / "rcv1_27613.ccat.xz", "rb") as file:
+        rows, labels = load_svmlight_file(file, n_features=47237)
+    rows = rows[:, 1:].tocsr().astype(np.float32)
+    users = np.array([f"u{k}" for k in np.random.default_rng(1).integers(10, size=len(labels))])
+    for k in range(4):
+        own = np.array_split(np.arange(len(labels)), 4)[k]
+        write_rows(tmp_path / f"{k}.parquet", rows[own], labels[own], users[own].tolist())
+    shards = [tmp_path / f"{k}.parquet" for k in range(4)]
+    fit(shards, tmp_path / "m", C=1.0)
+    found = streamtron.forget(tmp_path / "m", key="user", values="u3").report
+    left = users != "u3"
+    assert found["rows"] == left.sum() < 0.92 * len(labels)
+    assert found["forgotten_rows"] == (~left).sum()
+    margin = optimum(rows[left].astype(np.float64), labels[left], 1.0)
+    assert found["certificate"]["primal_margin"] <= margin * (1 + 1e-6)
+    assert margin <= found["certificate"]["upper_bound"] * (1 + 1e-6)
+    assert gap(found) <= 0.01
+
+
+@pytest.mark.parametrize("by", ["key", "list"])
+@pytest.mark.parametrize("users", [["user-3"], ["user-3", "user-4", "nobody"]])
+def test_the_bounds_of_the_rows_that_are_left_hold_liblinears_optimum_of_them(
+    by: str, users: list[str], corpus: Corpus, tmp_path: Path
+) -> None:
+    fit(corpus.shards("parquet" if by == "key" else "svm"), tmp_path / "m", index_base=1, tol=1e-3)
+    gone = corpus.numbers(*users)
+    if by == "key":
+        found = streamtron.forget(tmp_path / "m", key="user", values=users)
+    else:
+        rows = {f"{k}.svm": [n - 200 * k for n in gone if n // 200 == k] for k in range(4)}
+        found = streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "gone.csv", rows))
+    left = np.setdiff1d(np.arange(800), gone)
+    assert found.report["rows"] == len(left) == 800 - found.report["forgotten_rows"]
+    assert found.report["certificate"]["rows_scanned"] == len(left)
+    margin = optimum(corpus.rows[left].astype(np.float64), corpus.labels[left], 5.0)
+    assert found.report["certificate"]["primal_margin"] <= margin * (1 + 1e-6)
+    assert margin <= found.report["certificate"]["upper_bound"] * (1 + 1e-6)
+    assert gap(found.report) <= 1e-3
+
+
+@pytest.mark.parametrize("ending", ["svm", "parquet"])
+def test_a_shard_with_tombstones_is_read_as_one_written_without_those_rows(
+    ending: str, corpus: Corpus, tmp_path: Path
+) -> None:
+    gone = np.random.default_rng(2).choice(800, 300, replace=False)
+    gone = np.union1d(gone, np.arange(400, 600))  # of one shard nothing is left
+    shards, graves = corpus.shards(ending), {}
+    for k, shard in enumerate(shards):
+        own = np.arange(200 * k, 200 * (k + 1))
+        corpus.write(tmp_path / shard.name, np.setdiff1d(own, gone)) if k != 2 else None
+        with open_shards([str(shard)], cache_dir=None) as alone:
+            [(_, fingerprint)] = alone.fingerprints()
+        rows = np.intersect1d(own, gone) - 200 * k
+        graves[str(shard)] = Tombstones(str(shard), fingerprint, rows)
+    for cache in (None, str(tmp_path / "cache")):
+        wanted = open_shards([str(tmp_path / f"*.{ending}")], cache_dir=cache)
+        found = open_shards([str(shard) for shard in shards], cache_dir=cache)
+        found.bury(graves)
+        for order in (None, None, *([[[0]]] if cache else [])):
+            for ours, theirs in zip(found.chunks(order), wanted.chunks(order), strict=True):
+                assert ours.ranges == theirs.ranges
+                assert ours.codes.tolist() == theirs.codes.tolist()
+                for one, other in zip(ours.rows, theirs.rows, strict=True):
+                    assert one.tobytes() == other.tobytes()
+        assert found.rows == wanted.rows == 800 - len(gone)
+        assert found.labels == wanted.labels
+
+
+def test_rows_with_weights_and_several_labels_are_left_out_with_all_that_is_theirs(
+    tmp_path: Path,
+) -> None:
+    rows = {"indices": [[1], [2], [3], [4]], "values": [[1.0], [2.0], [3.0], [4.0]]}
+    labels = [["a"], ["b", "c"], [], ["a", "c"]]
+    pq.write_table(pa.table({**rows, "labels": labels, "w": [1.0, 2, 3, 4]}), tmp_path / "a.pq")
+    from streamtron.shards import Reading
+
+    reading = Reading(multilabel=True, label_column="labels", weight_column="w")
+    path = str(tmp_path / "a.pq")
+    with open_shards([path], reading, cache_dir=None, most_labels=None) as source:
+        [(_, fingerprint)] = source.fingerprints()
+        source.bury({path: Tombstones(path, fingerprint, np.array([1, 2]))})
+        [chunk] = source.chunks()
+        assert source.labels == ["a", "c"]
+    assert chunk.rows.indices.tolist() == [1, 4]
+    assert chunk.rows.values.tolist() == [1.0, 4.0]
+    assert chunk.codes.tolist() == [0, 0, 1]
+    assert chunk.code_offsets is not None
+    assert chunk.code_offsets.tolist() == [0, 1, 3]
+    assert chunk.weights is not None
+    assert chunk.weights.tolist() == [1.0, 4.0]
+
+
+def test_counts_of_rows_that_stay_move_and_those_of_the_others_are_what_is_subtracted() -> None:
+    def record(first: int, rows: int) -> ShardRecord:
+        return ShardRecord("", "", "libsvm", 0, 0, "", rows, 0, first)
+
+    counts = Counts()
+    counts.put(np.arange(12), np.arange(1, 13, dtype=np.int32))
+    none = np.zeros(0, dtype=np.int64)
+    file: Any = "what is left of it"
+    leaving = [
+        Leaving(record(0, 4), np.array([1, 2]), file),
+        Leaving(record(4, 3), none, None),
+        Leaving(record(7, 5), np.array([4]), file),
+    ]
+    stay, leave = forgetting._parted(counts, leaving)
+    assert stay.dense(7).tolist() == [1, 4, 8, 9, 10, 11, 0]
+    assert leave.dense(12).tolist() == [0, 2, 3, 0, 5, 6, 7, 0, 0, 0, 0, 12]
+
+
+# --- whoever reads for the run later -------------------------------------------------------------
+
+
+def test_an_update_leaves_the_forgotten_rows_out(corpus: Corpus, tmp_path: Path) -> None:
+    shards = corpus.shards("parquet")
+    fit(shards[:3], tmp_path / "m")
+    streamtron.forget(tmp_path / "m", key="user", values="user-3")
+    before = tombstoned(tmp_path / "m.run")
+    updated = streamtron.update(tmp_path / "m", shards[3])
+    gone = corpus.numbers("user-3")
+    gone = gone[gone < 600]
+    assert tombstoned(tmp_path / "m.run") == before
+    assert before == {
+        f"{k}.parquet": [n - 200 * k for n in gone if n // 200 == k] for k in range(3)
+    }
+    assert updated.report["rows"] == 800 - len(gone)
+    assert updated.report["forgotten_rows"] == len(gone)
+    assert overlap(updated.report, fit_left(corpus, gone, tmp_path / "left"))
+
+
+def test_a_run_that_is_taken_up_leaves_the_forgotten_rows_out(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    shards = corpus.shards("parquet")
+    fit(shards, tmp_path / "m")
+    streamtron.forget(tmp_path / "m", key="user", values="user-3")
+    settings = streamtron.Settings(C=5.0, index_base=0, tol=1e-5)
+    again = streamtron.run(
+        shards, settings, model=tmp_path / "m", machine=streamtron.Machine(), resume=True
+    )
+    assert gap(again.report) <= 1e-5
+    assert again.report["rows"] == 800 - len(corpus.numbers("user-3"))
+    left = fit_left(corpus, corpus.numbers("user-3"), tmp_path / "left")
+    assert overlap(again.report, left)
+    assert len(tombstones.load(tmp_path / "m.run")) == 4
+
+
+def test_a_run_that_begins_anew_reads_them_again_and_says_so(
+    corpus: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shards = corpus.shards("parquet")
+    fit(shards, tmp_path / "m")
+    streamtron.forget(tmp_path / "m", key="user", values="user-3")
+    settings = streamtron.Settings(C=5.0, index_base=0)
+    again = streamtron.run(
+        shards, settings, model=tmp_path / "m", machine=streamtron.Machine(), overwrite=True
+    )
+    assert again.report["rows"] == 800
+    assert "forgotten_rows" not in again.report
+    assert "rows that were forgotten are read again" in caplog.text
+
+
+@pytest.mark.parametrize("ending", ["svm", "parquet"])
+def test_the_certificate_is_proven_again_without_the_forgotten_rows(
+    ending: str, corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shards = corpus.shards(ending)
+    fit(shards, tmp_path / "m")
+    gone = list_rows(tmp_path / "gone.csv", {shards[1].name: [0, 7, 199], shards[3].name: [5]})
+    found = streamtron.forget(tmp_path / "m", rows=gone)
+    assert code("certify", str(tmp_path / "m"), "--json") == 0
+    proof = json.loads(capsys.readouterr().out)["certificate"]
+    certificate = found.report["certificate"]
+    assert proof["rows_scanned"] == 796
+    assert proof["upper_bound"] == pytest.approx(certificate["upper_bound"], rel=1e-12)
+    assert proof["primal_margin"] == pytest.approx(certificate["primal_margin"], rel=1e-3)
+    # a witness elsewhere, and shards of other names in another order, do as well
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for k, shard in enumerate(reversed(shards)):
+        shutil.copy2(shard, elsewhere / f"z{k}.{ending}")
+    shutil.copy2(tmp_path / "m.run" / "witness", elsewhere / "witness")
+    again = streamtron.certify(
+        streamtron.load(tmp_path / "m"),
+        sorted(elsewhere.glob(f"*.{ending}")),
+        witness=elsewhere / "witness",
+    )
+    assert again.to_dict()["certificate"]["upper_bound"] == pytest.approx(
+        certificate["upper_bound"], rel=1e-12
+    )
+
+
+def test_rows_are_numbered_as_they_lie_in_the_file_however_often_some_are_forgotten(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    fit(corpus.shards("svm"), tmp_path / "m", index_base=1)
+    for rows in ([3, 4], [5, 199], [4, 0]):
+        gone = list_rows(tmp_path / "gone.csv", {"1.svm": rows})
+        found = streamtron.forget(tmp_path / "m", rows=gone)
+    assert tombstoned(tmp_path / "m.run") == {"1.svm": [0, 3, 4, 5, 199]}
+    assert found.report["rows"] == 795
+    left = fit_left(corpus, 200 + np.array([0, 3, 4, 5, 199]), tmp_path / "left")
+    assert overlap(found.report, left)
+
+
+def test_a_shard_that_is_forgotten_whole_takes_its_tombstones_with_it(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    fit(corpus.shards("svm"), tmp_path / "m")
+    streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"1.svm": [3], "2.svm": [4]}))
+    streamtron.forget(tmp_path / "m", "1.svm")
+    assert tombstoned(tmp_path / "m.run") == {"2.svm": [4]}
+    found = streamtron.forget(tmp_path / "m", "2.svm")
+    assert not (tmp_path / "m.run" / "tombstones").exists()
+    assert found.report["rows"] == 400
+
+
+def test_a_shard_of_the_same_bytes_loses_the_same_rows_and_none_brings_them_back(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    shards = corpus.shards("svm", tmp_path)
+    twin, other = tmp_path / "twin.svm", tmp_path / "other.svm"
+    for copy in (twin, other):
+        shutil.copy2(shards[0], copy)
+    fit([*shards, twin], tmp_path / "m", allow_duplicate=True)
+    found = streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"0.svm": [9]}))
+    assert tombstoned(tmp_path / "m.run") == {"0.svm": [9], "twin.svm": [9]}
+    assert found.report["rows"] == 998
+    with pytest.raises(DataError, match=r"other.svm: the same bytes as 0.svm, but other rows"):
+        streamtron.update(tmp_path / "m", other)
+
+
+def test_a_shard_that_was_changed_after_rows_of_it_were_forgotten_is_refused(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    shards = corpus.shards("svm", tmp_path)
+    fit(shards, tmp_path / "m")
+    streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"0.svm": [9]}))
+    shards[0].write_text(shards[0].read_text() + "1 1:1\n")
+    settings = streamtron.Settings(C=5.0, index_base=0)
+    graves = tombstones.load(tmp_path / "m.run")
+    with open_shards([str(s) for s in shards], cache_dir=None) as source:
+        source.bury(graves)
+        with pytest.raises(DataError, match=r"0.svm: its bytes changed since 1 of its rows"):
+            list(source.chunks())
+    with pytest.raises(DataError, match=r"0.svm: changed"):
+        streamtron.run(
+            shards, settings, model=tmp_path / "m", machine=streamtron.Machine(), resume=True
+        )
+
+
+# --- nothing stays -------------------------------------------------------------------------------
+
+
+def files_of(place: Path) -> list[bytes]:
+    paths = [path for path in (place / "m.run").rglob("*") if path.is_file()]
+    return [path.read_bytes() for path in (*paths, place / "m")]
+
+
+@pytest.mark.parametrize("way", ["key", "list", "replaced", "replaced in its place"])
+def test_no_file_of_the_run_holds_a_value_that_only_a_forgotten_row_had(
+    way: str, corpus: Corpus, tmp_path: Path
+) -> None:
+    ending = "parquet" if way == "key" else "svm"
+    rows, secret = corpus.rows[:200].copy(), np.float32(0.73105857863)
+    rows.data[rows.indptr[17]] = secret
+    users = ["somebody"] * 17 + ["who is forgotten"] + ["somebody"] * 182
+    shards = corpus.shards(ending, tmp_path)
+    write_rows(shards[0], rows, corpus.labels[:200].tolist(), users)
+    often = streamtron.Machine(checkpoint_every=0.0)
+    streamtron.run(shards, streamtron.Settings(C=5.0), model=tmp_path / "m", machine=often)
+    assert any(secret.tobytes() in written for written in files_of(tmp_path))
+    if way == "key":
+        streamtron.forget(tmp_path / "m", key="user", values=["who is forgotten"])
+    elif way == "list":
+        streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"0.svm": [17]}))
+    else:
+        new = shards[0] if way.endswith("place") else tmp_path / "new.svm"
+        left = np.setdiff1d(np.arange(200), [17])
+        write_rows(new, rows[left], corpus.labels[left].tolist(), [])
+        streamtron.forget(tmp_path / "m", shards[0], replaced_by=new)
+    assert streamtron.certify(
+        streamtron.load(tmp_path / "m"),
+        [new if way == "replaced" and k == 0 else shard for k, shard in enumerate(shards)],
+        witness=tmp_path / "m.run" / "witness",
+    )
+    for written in files_of(tmp_path):
+        assert secret.tobytes() not in written
+        assert b"who is forgotten" not in written
+    assert not (tmp_path / "m.run" / "checkpoint.before").exists()
+
+
+# --- shards that were written anew ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("ending", ["svm", "parquet"])
+def test_a_shard_that_was_written_without_rows_takes_the_place_of_the_old_one(
+    ending: str, in_place: bool, corpus: Corpus, tmp_path: Path
+) -> None:
+    shards = corpus.shards(ending, tmp_path)
+    fit(shards[:2], tmp_path / "m")
+    streamtron.update(tmp_path / "m", shards[2:])  # the shard begins a block
+    left = np.setdiff1d(np.arange(400, 600), [400, 433, 434, 599])
+    new = corpus.write(shards[2] if in_place else tmp_path / f"new.{ending}", left)
+    found = streamtron.forget(tmp_path / "m", shards[2], replaced_by=new)
+    assert found.report["rows"] == 796
+    assert "forgotten_rows" not in found.report
+    assert not (tmp_path / "m.run" / "tombstones").exists()
+    expected = fit_left(corpus, np.array([400, 433, 434, 599]), tmp_path / "left")
+    assert overlap(found.report, expected)
+    names = [shard.path for shard in found.manifest.shards]
+    assert names == [str(path) for path in (*shards[:2], new, shards[3])]
+    from streamtron.runs import read_record
+
+    assert read_record(tmp_path / "m.run").borders == [str(new)]
+    assert code("certify", str(tmp_path / "m")) == 0
+
+
+def test_a_shard_with_tombstones_that_is_written_without_those_rows_has_none_any_more(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    shards = corpus.shards("svm", tmp_path)
+    fit(shards, tmp_path / "m", index_base=1)
+    before = streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"1.svm": [3, 90]}))
+    corpus.write(shards[1], np.setdiff1d(np.arange(200, 400), [203, 290]))
+    after = streamtron.forget(tmp_path / "m", "1.svm", replaced_by=shards[1])
+    assert after.report["rows"] == before.report["rows"] == 798
+    assert "forgotten_rows" not in after.report
+    assert not (tmp_path / "m.run" / "tombstones").exists()
+    # nothing left: the first reading proves it, with the counts as they were
+    assert after.report["readings"] < 1.6
+    assert [c.total() for c in after.counts] == [c.total() for c in before.counts]
+
+
+@pytest.mark.parametrize("wrong", ["a new row", "another order", "a forgotten row"])
+def test_a_file_with_rows_that_the_shard_has_not_is_refused(
+    wrong: str, corpus: Corpus, tmp_path: Path
+) -> None:
+    fit(corpus.shards("svm"), tmp_path / "m")
+    rows = {
+        "a new row": np.array([200, 201, 7, 202]),
+        "another order": np.array([200, 203, 202]),
+        "a forgotten row": np.arange(200, 400),
+    }
+    streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"1.svm": [2]}))
+    before = content(tmp_path / "m.run", tmp_path / "m")
+    new = corpus.write(tmp_path / "new.svm", rows[wrong])
+    with pytest.raises(DataError, match=r"new.svm, row 2 \(from 0\): not among the rows"):
+        streamtron.forget(tmp_path / "m", "1.svm", replaced_by=new)
+    assert content(tmp_path / "m.run", tmp_path / "m") == before
+
+
+def test_a_file_cannot_take_the_place_of_rows_that_are_nowhere_any_more(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    shards = corpus.shards("svm", tmp_path)
+    fit(shards, tmp_path / "m")
+    shutil.rmtree(tmp_path / "m.run" / "cache")
+    corpus.write(shards[1], np.arange(201, 400))
+    with pytest.raises(DataError, match="neither on disk nor in the cache"):
+        streamtron.forget(tmp_path / "m", "1.svm", replaced_by=shards[1])
+    found = streamtron.forget(tmp_path / "m", "1.svm")
+    assert found.report["rows"] == 600
+    assert streamtron.update(tmp_path / "m", shards[1]).report["rows"] == 799
+
+
+def test_of_equal_rows_any_may_be_missing(tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text("1 1:1\n1 1:1\n-1 2:1\n1 1:1\n")
+    (tmp_path / "b.svm").write_text("1 1:1\n1 1:1\n")
+    chunks = []
+    for name in "ab":
+        with open_shards([str(tmp_path / f"{name}.svm")], cache_dir=None) as source:
+            chunks.append(list(source.chunks()))
+    assert missing_rows(chunks[0], chunks[1], "b").tolist() == [2, 3]
+    with pytest.raises(DataError, match="b, row 2"):
+        missing_rows(chunks[1], chunks[0], "b")
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_class_that_would_lose_all_its_rows_is_named_and_nothing_is_forgotten(
+    classes: int, tmp_path: Path
+) -> None:
+    for name, label in zip("abc"[:classes], ("-1", "1", "7"), strict=False):
+        lines = [f"{label} {1 + k % 3}:1 {5 + ord(name)}:0.5\n" for k in range(20)]
+        (tmp_path / f"{name}.svm").write_text("".join(lines))
+    shards = sorted(tmp_path.glob("*.svm"))
+    fit(shards, tmp_path / "m", multiclass=classes == 3)
+    before = content(tmp_path / "m.run", tmp_path / "m")
+    rows = list_rows(tmp_path / "l", {"b.svm": range(20)})
+    for words in ({"rows": rows}, {"shards": "b.svm"}):
+        with pytest.raises(DataError, match=r"no row that is left has the label 1\.0|label 1,"):
+            streamtron.forget(tmp_path / "m", **words)
+        assert content(tmp_path / "m.run", tmp_path / "m") == before
+    rows = list_rows(tmp_path / "l", {"b.svm": range(19)})
+    assert streamtron.forget(tmp_path / "m", rows=rows).report["rows"] == 20 * classes - 19
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"key": "user"}, "give both"),
+        ({"values": ["a"]}, "give both"),
+        ({"key": "user", "values": "a", "rows": "l"}, "each in its own way"),
+        ({"shards": "0.svm", "rows": "l"}, "names the shards itself"),
+        ({}, "nothing to forget"),
+        ({"replaced_by": "x"}, "nothing to forget"),
+        ({"shards": ["0.svm", "1.svm"], "replaced_by": "x"}, "2 shards, and --replaced-by is abou"),
+        ({"key": "user", "values": "a"}, "libsvm text has no column 'user'.*--rows FILE"),
+    ],
+)
+def test_ways_to_name_rows_that_do_not_go_together_are_refused(
+    words: dict[str, Any], sentence: str, corpus: Corpus, tmp_path: Path
+) -> None:
+    fit(corpus.shards("svm"), tmp_path / "m")
+    with pytest.raises(SettingsError, match=sentence):
+        streamtron.forget(tmp_path / "m", **words)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("user", "nobody", "no row of 4 shard.s. has 'nobody' in 'user'"),
+        ("name", "a", "0.parquet: 0 columns of the name 'name'. Wanted is one of indices, values"),
+        ("y", "high", "column 'y' holds double, and --value is not one of that kind"),
+        ("indices", "1", "column 'indices' holds list"),
+    ],
+)
+def test_a_key_that_no_row_has_is_a_sentence(
+    key: str, value: str, sentence: str, corpus: Corpus, tmp_path: Path
+) -> None:
+    fit(corpus.shards("parquet"), tmp_path / "m")
+    with pytest.raises((DataError, SettingsError), match=sentence):
+        streamtron.forget(tmp_path / "m", key=key, values=value)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "begins with ''. Wanted is a CSV file whose first line is shard,row"),
+        ("0.svm,3\n", "begins with '0.svm,3'"),
+        ("shard,row\n0.svm,-1\n", "line 2: shard '0.svm', row '-1'"),
+        ("shard,row\n0.svm\n", "line 2: shard '0.svm', row None"),
+        ("shard,row\n0.svm,200\n", "row 200 of 0.svm, which has 200 rows"),
+        ("shard,row\n9.svm,0\n", "9.svm: none of the 4 shards"),
+        ('shard,row\n"0.svm,0\n', "not CSV"),
+    ],
+)
+def test_a_list_that_is_none_is_a_sentence(
+    text: str, sentence: str, corpus: Corpus, tmp_path: Path
+) -> None:
+    fit(corpus.shards("svm"), tmp_path / "m")
+    (tmp_path / "l").write_text(text)
+    with pytest.raises(DataError, match=sentence):
+        streamtron.forget(tmp_path / "m", rows=tmp_path / "l")
+
+
+def test_all_rows_of_a_run_are_not_forgotten(corpus: Corpus, tmp_path: Path) -> None:
+    fit(corpus.shards("svm")[:1], tmp_path / "m")
+    with pytest.raises(DataError, match="these are all rows of the run"):
+        streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"0.svm": range(200)}))
+
+
+def test_tombstones_that_are_damaged_or_none_of_ours_are_refused(tmp_path: Path) -> None:
+    grave = Tombstones("/data/a.svm", "0" * 32, np.array([1, 5]))
+    tombstones.save(tmp_path / "tombstones", [grave])
+    [found] = tombstones.load(tmp_path).values()
+    assert (found.path, found.fingerprint, found.rows.tolist()) == ("/data/a.svm", "0" * 32, [1, 5])
+    written = bytearray((tmp_path / "tombstones").read_bytes())
+    written[-1] ^= 1
+    (tmp_path / "tombstones").write_bytes(written)
+    with pytest.raises(FileDamaged, match="checksum"):
+        tombstones.load(tmp_path)
+    table = [{"path": "a", "fingerprint": "b"}]
+    for rows in (np.array([3, 3]), np.array([-1]), np.array([1.0]), np.zeros((1, 1), np.int64)):
+        content = {"tombstones_version": 1, "tombstones": table}
+        write_sealed(tmp_path / "tombstones", content, {"000000.forgotten": rows})
+        with pytest.raises(FileDamaged, match="rows that are not rising"):
+            tombstones.load(tmp_path)
+    write_sealed(tmp_path / "tombstones", {"tombstones_version": 2}, {})
+    with pytest.raises(DataError, match="not tombstones of version 1"):
+        tombstones.load(tmp_path)
+
+
+# --- the rest ------------------------------------------------------------------------------------
+
+
+def test_the_command_forgets_the_rows_of_users_and_can_be_called_again(
+    corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit(corpus.shards("parquet"), tmp_path / "m")
+    words = ["forget", str(tmp_path / "m"), "--key", "user", "--value", "user-3", "--value=user-4"]
+    left = 800 - len(corpus.numbers("user-3", "user-4"))
+    for _ in range(2):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, "--report", str(tmp_path / "r.json")])
+        assert ended.value.code == 0
+        report = json.loads((tmp_path / "r.json").read_text())
+        assert report["rows"] == left
+        assert report["forgotten_rows"] == 800 - left
+    assert f"{left:,}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("change", ["update", "forget"])
+def test_shards_that_could_not_be_read_are_still_listed_after_a_change(
+    change: str, corpus: Corpus, tmp_path: Path
+) -> None:
+    shards = corpus.shards("svm", tmp_path)
+    (tmp_path / "bad.svm").write_text("1 nonsense\n")
+    found = [*shards[:3], tmp_path / "bad.svm"]
+    fit(found, tmp_path / "m", on_bad_shard="skip")
+    if change == "update":
+        changed = streamtron.update(tmp_path / "m", shards[3])
+    else:
+        changed = streamtron.forget(tmp_path / "m", shards[0])
+    [entry] = changed.report["skipped"]
+    assert entry["name"] == "bad.svm"
+    assert changed.model.certificate is not None
+    assert changed.model.certificate["skipped"] == [entry]
+    (tmp_path / "bad.svm").write_text("1 1:1\n")
+    mended = streamtron.update(tmp_path / "m", tmp_path / "bad.svm")
+    assert mended.report["skipped"] == []
