@@ -323,8 +323,8 @@ def attempt(
     try:
         with _fold_cache(cache_dir) as own:
             trials = _measured(split, numbered, machine, listen, own, worker)
-    except DataError as error:
-        raise DataError(f"{split.fold}: {error}") from error
+    except (DataError, SettingsError) as error:
+        raise type(error)(f"{split.fold}: {error}") from error
     return [replace(trial, outcome=None) for trial in trials]
 
 
