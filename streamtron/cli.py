@@ -23,7 +23,7 @@ import click
 
 from streamtron import options
 from streamtron.candidates import candidates_of
-from streamtron.config import METRICS
+from streamtron.config import METRICS, METRICS_OF_MANY
 from streamtron.errors import DataError, MachineError, SettingsError, StreamtronError
 from streamtron.interruption import Signalled, signals
 from streamtron.options import (
@@ -164,8 +164,13 @@ def forget(
     "--halving", is_flag=True,
     help="All candidates to a loose tolerance, the better half to a tighter one, and so on.",
 )  # fmt: skip
-@click.option("--metric", default="accuracy", show_default=True, type=click.Choice(METRICS),
-              help="What the best is best in; of equals the smaller C is taken.")  # fmt: skip
+@click.option(
+    "--metric", default="accuracy", show_default=True, metavar="NAME",
+    type=click.Choice(tuple(dict.fromkeys((*METRICS, *METRICS_OF_MANY)))),
+    help="What the best is best in, of equals the smaller C: accuracy, precision, recall, f1, "
+    "roc_auc, average_precision; of many classes accuracy (all labels of a row are right), "
+    "micro_precision, micro_recall, micro_f1, or macro_ and one of the six but accuracy.",
+)  # fmt: skip
 @click.option("--table", type=click.Path(dir_okay=False), help="Write it as .csv or .parquet.")
 @click.option("--plot", type=click.Path(dir_okay=False),
               help="Draw the metric against C as .png or .svg.")  # fmt: skip

@@ -33,7 +33,13 @@ SKLEARN_NAMES = {
 """scikit-learn's name → ours."""
 
 METRICS = ("accuracy", "precision", "recall", "f1", "roc_auc", "average_precision")
-"""What a sweep can choose by; see ``evaluation.Evaluation``."""
+"""What a sweep of two classes can choose by; see ``evaluation.Evaluation``."""
+
+METRICS_OF_MANY = (
+    "accuracy", "micro_precision", "micro_recall", "micro_f1", "macro_precision", "macro_recall",
+    "macro_f1", "macro_roc_auc", "macro_average_precision",
+)  # fmt: skip
+"""And one of many classes; see ``evaluation_many.ManyEvaluation``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from streamtron.errors import SettingsError
 from streamtron.sealed import write_atomically
+from streamtron.summary import metric_words
 
 ENDINGS = (".png", ".svg")
 
@@ -17,9 +18,6 @@ SIZE = (6.4, 4.0)
 
 MARKERS = "osD^v"
 """Of the lines in their order: where two meet, both can be seen."""
-
-WORDS = {"f1": "F1", "roc_auc": "ROC AUC"}
-"""How a metric is written on an axis; the others by their names."""
 
 Row = Mapping[str, Any]
 
@@ -93,7 +91,7 @@ def _draw(axes: Any, rows: Sequence[Row], metric: str) -> None:
         if row["best"]:
             _mark(axes, row, metric)
     axes.set_xscale("log")
-    axes.set(xlabel="C", ylabel=WORDS.get(metric, metric.replace("_", " ")))
+    axes.set(xlabel="C", ylabel=metric_words(metric))
     axes.grid(alpha=0.3)
     axes.margins(y=0.12)
 
@@ -124,7 +122,8 @@ def _is_proven(row: Row) -> bool:
 
 
 def _mark(axes: Any, row: Row, metric: str) -> None:
-    proven = f"gap {row['relative_duality_gap']:.2g}"
+    widest = "largest " if "class" in row else ""
+    proven = f"{widest}gap {row['relative_duality_gap']:.2g}"
     if not _is_proven(row):
         proven = f"NOT certified, {proven}"
     axes.set_title(

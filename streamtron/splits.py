@@ -9,6 +9,7 @@ from streamtron.chunk import Label
 from streamtron.config import Settings
 from streamtron.errors import DataError, SettingsError
 from streamtron.fitting import as_paths, reading_of
+from streamtron.learning import several
 from streamtron.scoring import Paths
 from streamtron.shards import Reading, find_shards, open_shards
 
@@ -74,19 +75,22 @@ def _folds(paths: list[str], folds: int | None) -> list[Split]:
 
 
 def _check_labels(split: Split, settings: Settings) -> None:
-    """Refuse validation shards whose first rows already have other labels: a block of each is
-    read now, and the whole of them only when all candidates are fitted."""
-    reading = reading_of(settings)
-    known = _first_labels(split.shards, reading)
-    there = _first_labels(split.valid, replace(reading, strangers="beyond"))
-    if len(known) == 2 and (others := [label for label in there if label not in known]):
+    """Refuse validation shards whose first rows already have other labels, where there are two: a
+    block of each is read now, and the whole of them only when all candidates are fitted."""
+    reading, many = reading_of(settings), several(settings)
+    known = _first_labels(split.shards, reading, many)
+    there = _first_labels(split.valid, replace(reading, strangers="beyond"), many)
+    others = [label for label in there if label not in known]
+    if others and len(known) == 2 and not many:
         raise DataError(
             f"{split.valid[0]}: a row has the label {others[0]!r}, the rows to fit on have "
             f"{known[0]!r} and {known[1]!r}. Name validation shards with the same labels."
         )
 
 
-def _first_labels(paths: list[str], reading: Reading) -> list[Label]:
-    with open_shards(paths, reading, cache_dir=None, allow_duplicate=True) as source:
+def _first_labels(paths: list[str], reading: Reading, many: bool) -> list[Label]:
+    with open_shards(
+        paths, reading, cache_dir=None, most_labels=None if many else 2, allow_duplicate=True
+    ) as source:
         next(source.chunks())
         return list(source.labels)

@@ -233,17 +233,25 @@ def sweep_summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> 
     ``report``: of the best one's fit on all shards, None if there was none.
     """
     columns = _columns(rows, metric)
-    heads = (f"{head:>10}" for head in columns)
+    widths = {head: max(10, len(head)) for head in columns}
+    heads = (f"{head:>{width}}" for head, width in widths.items())
     yield f"  {' '.join(heads)} {'gap':>9} {'readings':>9}  ended because"
     for row in rows:
-        cells = (f"{_digits(row[name]):>10}" for name in columns.values())
+        cells = (f"{_digits(row[name]):>{widths[head]}}" for head, name in columns.items())
         gap, star = f"{row['relative_duality_gap']:.3g}", "*" if row["best"] else " "
         yield f"{star} {' '.join(cells)} {gap:>9} {row['readings']:>9.4g}  {_why(row, rows)}"
     best = next(row for row in rows if row["best"])
+    if "class" in best:
+        yield "A gap is that of the class with the widest one."
     yield ""
     price = "delta = 0" if best["C"] is None else f"C = {best['C']:g}"
     yield f"{'best (*)':<18} {price}, rho = {best['rho']:g}: {metric} {_digits(best[metric])}"
-    if report is not None:
+    if report is None:
+        return
+    if "learners" in report:
+        yield ""
+        yield from _of_many(report)
+    else:
         yield from certificate_lines(report["certificate"])
         yield _verdict(report)
 
@@ -251,9 +259,12 @@ def sweep_summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> 
 def _columns(rows: Rows, metric: str) -> dict[str, str]:
     """Head → name of the columns that are shown."""
     price = "delta" if any(row["C"] is None for row in rows) else "C"
-    words = {"f1": "F1", "roc_auc": "ROC AUC", "average_precision": "avg. prec."}
-    names = dict.fromkeys((price, "rho", metric, "accuracy", "f1", "roc_auc", "average_precision"))
-    return {words.get(name, name): name for name in names}
+    own = ("accuracy", "f1", "roc_auc", "average_precision")
+    of_many = ("micro_f1", "macro_f1", "macro_roc_auc", "macro_average_precision")
+    shown = dict.fromkeys((metric, *own, *of_many))
+    heads = {metric_words(name).replace("average precision", "avg. prec."): name for name in shown}
+    there = {head: name for head, name in heads.items() if name in rows[0]}
+    return {price: price, "rho": "rho", **there}
 
 
 def _digits(value: float | None) -> str:
@@ -271,8 +282,9 @@ def best_not_certified(rows: Rows) -> str:
     """The sentence of a sweep whose best candidate stopped too early, and which wrote no model."""
     best = next(row for row in rows if row["best"])
     return (
-        "the best candidate stopped before its tolerance was certified: the relative duality gap "
-        f"is {best['relative_duality_gap']:.3g}, asked for was {best['tol']:g}. What would help: "
+        "the best candidate stopped before its tolerance was certified: the "
+        f"{'largest ' if 'class' in best else ''}relative duality gap is "
+        f"{best['relative_duality_gap']:.3g}, asked for was {best['tol']:g}. What would help: "
         f"more --max-epochs, or a --tol looser than {best['tol']:g}."
     )
 
@@ -347,7 +359,7 @@ def evaluation_lines(metrics: Mapping[str, Any]) -> Lines:
         names = ["accuracy", "hamming_loss"]
         names += [f"micro_{name}" for name in ("precision", "recall", "f1")]
         names += [f"macro_{name}" for name in ("precision", "recall", "f1", "roc_auc")]
-    yield from aligned([(_metric(name), metrics[name]) for name in ("rows", *names)])
+    yield from aligned([(metric_words(name), metrics[name]) for name in ("rows", *names)])
     if others := metrics.get("rows_of_other_classes"):
         yield from aligned([("of other classes", others)])
     if "classes" in metrics:
@@ -355,8 +367,14 @@ def evaluation_lines(metrics: Mapping[str, Any]) -> Lines:
         yield from _metrics_table(metrics["classes"])
 
 
-def _metric(name: str) -> str:
-    """The name of a metric in words."""
+def metric_words(name: str) -> str:
+    """The name of a metric in words.
+
+    Examples
+    --------
+    >>> metric_words("macro_f1"), metric_words("roc_auc")
+    ('macro F1', 'ROC AUC')
+    """
     words = name.replace("_", " ").replace("roc auc", "ROC AUC")
     return words.replace("f1", "F1").replace("hamming", "Hamming")
 
@@ -365,7 +383,7 @@ def _metrics_table(classes: Sequence[Mapping[str, Any]]) -> Lines:
     """One row a class."""
     columns = ("support", "precision", "recall", "f1", "roc_auc")
     width = _width(each["label"] for each in classes)
-    heads = "".join(f" {_metric(name):>11}" for name in columns)
+    heads = "".join(f" {metric_words(name):>11}" for name in columns)
     yield f"{'class':<{width}}{heads}"
     for each in classes:
         cells = "".join(f" {_short(each[name]):>11}" for name in columns)

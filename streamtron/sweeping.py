@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from streamtron.candidates import Range, candidates_of, values_of
-from streamtron.config import METRICS, Machine, Settings
+from streamtron.config import Machine, Settings
 from streamtron.errors import DataError, SettingsError
 from streamtron.evaluation import Evaluation
 from streamtron.evaluation_many import ManyEvaluation
@@ -30,10 +30,20 @@ from streamtron.fitting import (
     run_many,
     write_outcome,
 )
+from streamtron.learning import several
+from streamtron.model import LinearModel
 from streamtron.runs import refuse_existing
 from streamtron.scoring import Paths, evaluate_many
 from streamtron.splits import Split, splits_of
-from streamtron.trials import Trial, check_measured, ranked
+from streamtron.summary import label_text
+from streamtron.trials import (
+    Trial,
+    certificate_of,
+    check_measured,
+    check_metric,
+    metrics_of,
+    ranked,
+)
 
 LOOSER = 4.0
 """Between two rungs of successive halving the tolerance becomes so many times tighter …"""
@@ -119,7 +129,10 @@ def sweep(
         None = 5, or one a shard where there are fewer.
     halving : first all candidates to a loose tolerance, then the better half to a tighter one,
         and so on to ``tol``.
-    metric : ``accuracy``, ``precision``, ``recall``, ``f1``, ``roc_auc``, ``average_precision``.
+    metric : ``accuracy``, ``precision``, ``recall``, ``f1``, ``roc_auc``, ``average_precision``; of
+        many classes (``multiclass``, ``multilabel``) ``accuracy``, the share of rows all whose
+        labels are right, or one of the others as ``micro_…`` or ``macro_…``, see
+        ``ManyEvaluation``; of ROC AUC and average precision there are macro means alone.
     model : write the best there, as ``fit`` does; with folds it is fitted on all shards.
     settings : what all candidates share.
     machine, listen : as in ``fit``.
@@ -172,9 +185,8 @@ def run_sweep(
     ``attempts`` calls ``attempt`` for every split, for all candidates at once or in groups: the
     trials are the same; None = here, one split after the other.
     """
-    if metric not in METRICS:
-        raise SettingsError(f"metric {metric!r}: wanted one of {', '.join(METRICS)}.")
     _check_candidates(candidates, halving)
+    check_metric(metric, candidates[0])
     splits = splits_of(shards, valid, folds, candidates[0])
     kept = None if model is None else machine.run_dir or run_directory(model)
     if kept is not None and not overwrite:
@@ -199,11 +211,6 @@ def run_sweep(
 def _check_candidates(candidates: Sequence[Settings], halving: bool) -> None:
     if not candidates:
         raise SettingsError("no candidates: give at least one.")
-    if any(one.multiclass or one.multilabel for one in candidates):
-        raise SettingsError(
-            "a sweep measures two classes, and multiclass or multilabel is given. Sweep one class "
-            "against the rest, or fit and evaluate the candidates one by one."
-        )
     if halving and any(one.faithful for one in candidates):
         raise SettingsError(
             "halving stops early at loose tolerances, and faithful is the paper's procedure, which "
@@ -316,8 +323,8 @@ def attempt(
     try:
         with _fold_cache(cache_dir) as own:
             trials = _measured(split, numbered, machine, listen, own, worker)
-    except DataError as error:
-        raise DataError(f"{split.fold}: {error}") from error
+    except (DataError, SettingsError) as error:
+        raise type(error)(f"{split.fold}: {error}") from error
     return [replace(trial, outcome=None) for trial in trials]
 
 
@@ -337,6 +344,7 @@ def _measured(
     started = _now()
     outcomes = run_many(split.shards, candidates, machine=machine, listen=listen, cache_dir=cache)
     models = [outcome.model for outcome in outcomes]
+    _check_classes(models[0], candidates[0])
     measured = evaluate_many(models, split.valid, limit_rows=HELD_ROWS)
     finished = _now()
     return [
@@ -347,15 +355,27 @@ def _measured(
     ]
 
 
+def _check_classes(model: LinearModel, settings: Settings) -> None:
+    """Refuse many classes of which there are but two: they are one problem, with metrics of its
+    own."""
+    if several(settings) and model.kind == "two classes":
+        first, second = map(label_text, model.classes)
+        raise DataError(
+            f"the rows to fit on have two labels, {first} and {second}, which are one problem and "
+            "not one a class. Leave --multiclass out, or add shards that hold others."
+        )
+
+
 def _trial(
     number: int, settings: Settings, outcome: Outcome, evaluation: Evaluation | ManyEvaluation,
     worker: str,
     started: str, finished: str,
 ) -> Trial:  # fmt: skip
-    report, metrics = outcome.report, evaluation.to_dict()
+    report, found = outcome.report, evaluation.to_dict()
     return Trial(
-        candidate=number, settings=settings, metrics={name: metrics[name] for name in METRICS},
-        certificate=report["certificate"], readings=report["readings"],
+        candidate=number, settings=settings,
+        metrics={name: found[name] for name in metrics_of(settings)},
+        certificate=certificate_of(report), readings=report["readings"],
         full_epochs=report["full_epochs"], ending=outcome.ending, rung=0,
         seconds=report["seconds"], worker=worker, started=started, finished=finished,
         outcome=outcome,
@@ -365,7 +385,7 @@ def _trial(
 def _mean(settings: Settings, parts: Sequence[Trial]) -> Trial:
     """The trial that a candidate's trials on all folds make; of a single one, itself."""
     worst = max(parts, key=lambda part: (part.exit_code, part.gap))
-    metrics = {name: _average([part.metrics[name] for part in parts]) for name in METRICS}
+    metrics = {name: _average([part.metrics[name] for part in parts]) for name in worst.metrics}
     return _added(parts, replace(worst, settings=settings, metrics=metrics))
 
 

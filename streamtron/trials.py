@@ -10,10 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamtron.config import METRICS, Settings
+from streamtron.config import METRICS, METRICS_OF_MANY, Settings
 from streamtron.errors import DataError, SettingsError
+from streamtron.learning import several
 from streamtron.outcome import EXIT_CODES, Outcome
 from streamtron.sealed import write_atomically
+from streamtron.summary import label_text
 
 BOUNDS = ("directional_margin", "primal_margin", "upper_bound", "relative_duality_gap")
 """What the table has of a certificate."""
@@ -25,7 +27,8 @@ COLUMNS: dict[str, type] = {
     "rho": float,
     "tol": float,
     "rung": int,
-    **dict.fromkeys(METRICS, float),
+    **dict.fromkeys((*METRICS, *METRICS_OF_MANY), float),
+    "class": str,
     **dict.fromkeys(BOUNDS, float),
     "readings": float,
     "full_epochs": int,
@@ -36,7 +39,8 @@ COLUMNS: dict[str, type] = {
     "started": str,
     "finished": str,
 }
-"""Columns of the table and their types. All but the last four depend on data and settings alone."""
+"""Columns of a table and their types; some of the metrics, and the class, are of many classes only,
+some of two. All but the last four depend on data and settings alone."""
 
 ENDINGS = (".csv", ".parquet")
 
@@ -49,9 +53,9 @@ class Trial:
     ----------
     candidate : its number, from 0.
     settings : its own; with successive halving, ``tol`` is that of the last rung it reached.
-    metrics : name of ``METRICS`` → value on the validation rows, None where it is not defined;
-        with folds the mean over them.
-    certificate : of its model; with folds the one with the widest gap.
+    metrics : name, of ``metrics_of(settings)`` → value on the validation rows, None where it is not
+        defined; with folds the mean over them.
+    certificate : of its model, see ``certificate_of``; with folds the one with the widest gap.
     readings, full_epochs : all that it took, over rungs and folds.
     ending : see ``Outcome``; with folds, of the fold whose certificate it is.
     rung : the last one it reached, from 0.
@@ -86,7 +90,7 @@ class Trial:
         return EXIT_CODES[self.ending]
 
     def row(self, best: Trial) -> dict[str, Any]:
-        """The trial's row of the table: a value for each of ``COLUMNS``."""
+        """The trial's row of the table: values for those of ``COLUMNS`` that it has."""
         values = {
             **{name: getattr(self, name) for name in _OWN},
             **price(self.settings),
@@ -96,7 +100,7 @@ class Trial:
             **self.certificate,
             "best": self.candidate == best.candidate,
         }
-        return {name: values[name] for name in COLUMNS}
+        return {name: values[name] for name in COLUMNS if name in values}
 
 
 _OWN = (
@@ -117,6 +121,53 @@ def price(settings: Settings) -> dict[str, float | None]:
     if settings.delta is None:
         return {"C": 1.0 if settings.C is None else settings.C, "delta": settings.delta2**0.5}
     return {"C": None if settings.hard else 0.5 / settings.delta2, "delta": settings.delta}
+
+
+def metrics_of(settings: Settings) -> tuple[str, ...]:
+    """What a candidate is measured by.
+
+    Examples
+    --------
+    >>> "f1" in metrics_of(Settings()), "f1" in metrics_of(Settings(multilabel=True))
+    (True, False)
+    """
+    return METRICS_OF_MANY if several(settings) else METRICS
+
+
+def check_metric(metric: str, settings: Settings) -> None:
+    """Refuse to choose by what candidates with these settings are not measured by.
+
+    Raises
+    ------
+    SettingsError
+    """
+    wanted = metrics_of(settings)
+    if metric not in wanted:
+        classes = "many classes" if several(settings) else "two classes"
+        raise SettingsError(f"metric {metric!r}: of {classes}, wanted one of {', '.join(wanted)}.")
+
+
+def certificate_of(report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is proven of a fit; of many classes, of the one with the widest gap, which is named.
+
+    Parameters
+    ----------
+    report : see ``Outcome``.
+
+    Examples
+    --------
+    >>> gaps = {"ant": 0.25, "bee": 0.5}
+    >>> proven = [(name, {"relative_duality_gap": gap}) for name, gap in gaps.items()]
+    >>> certificate_of({"learners": [{"label": a, "certificate": b} for a, b in proven]})
+    {'relative_duality_gap': 0.5, 'class': 'bee'}
+    """
+    if "learners" not in report:
+        own: Mapping[str, Any] = report["certificate"]
+        return own
+    widest = max(
+        report["learners"], key=lambda each: float(each["certificate"]["relative_duality_gap"])
+    )
+    return {**widest["certificate"], "class": label_text(widest["label"])}
 
 
 def ranked(trials: Iterable[Trial], metric: str) -> list[Trial]:
@@ -176,12 +227,12 @@ def write_table(path: str | os.PathLike[str], rows: Sequence[Mapping[str, Any]])
 def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
     from streamtron.shards.results import parquet_table
 
-    return parquet_table(COLUMNS, rows)
+    return parquet_table({name: COLUMNS[name] for name in rows[0]}, rows)
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(COLUMNS), lineterminator="\n")
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue().encode()

@@ -67,13 +67,13 @@ ALLOWED: dict[str, set[str]] = {
         *GROUND, "evaluation", "evaluation_many", "model", "fitting", "sealed", "shards", "spread",
         "summary",
     },
-    "splits": {*GROUND, "fitting", "scoring", "shards"},
-    "trials": {*GROUND, "fitting", "outcome", "sealed", "shards"},
+    "splits": {*GROUND, "fitting", "learning", "scoring", "shards"},
+    "trials": {*GROUND, "fitting", "learning", "outcome", "sealed", "shards", "summary"},
     "sweeping": {
-        *GROUND, "candidates", "evaluation", "evaluation_many", "fitting", "outcome", "runs",
-        "scoring", "shards", "splits", "trials",
+        *GROUND, "candidates", "evaluation", "evaluation_many", "fitting", "learning", "model",
+        "outcome", "runs", "scoring", "shards", "splits", "summary", "trials",
     },
-    "plot": {"errors", "sealed"},
+    "plot": {"errors", "sealed", "summary"},
     "conversion": {"config", "errors", "fitting", "scoring", "shards", "spread"},
     "inspection": {
         *GROUND, "foreign", "memory", "model", "fitting", "sealed", "shards", "summary", "witness",
