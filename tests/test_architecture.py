@@ -59,7 +59,11 @@ ALLOWED: dict[str, set[str]] = {
         *GROUND, "changes", "fitting", "learning", "outcome", "runs", "shards", "training",
         "updating", "witness",
     },
-    "proof": {*GROUND, "kernels", "learning", "model", "fitting", "shards", "training", "witness"},
+    "scanning": {*GROUND, "kernels", "shards", "training"},
+    "proof": {
+        *GROUND, "kernels", "learning", "model", "fitting", "scanning", "shards", "spread",
+        "training", "witness",
+    },
     "summary": {"config"},
     "inspection_text": {"config", "summary"},
     "scoring": {
