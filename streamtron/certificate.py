@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +64,23 @@ class Certificate:
         return {**asdict(self), "relative_duality_gap": self.relative_duality_gap}
 
 
+class Part(NamedTuple):
+    """What some consecutive rows add to the sums of a scan.
+
+    Parameters
+    ----------
+    bins, sums, totals : as ``Evidence`` has them, of these rows alone.
+    columns, values : uint32 and float64: the columns where Σ c_k l_k x_k of these rows is not 0,
+        each once, and the sum there.
+    """
+
+    bins: NDArray[np.float64]
+    sums: NDArray[np.float64]
+    totals: NDArray[np.int64]
+    columns: NDArray[np.uint32]
+    values: NDArray[np.float64]
+
+
 class Evidence:
     """The sums of one frozen scan; a Certificate comes out once every row was seen.
 
@@ -76,12 +94,21 @@ class Evidence:
         self.scale = scale
         self.bins = np.zeros((3, kernels.BINS))
         self.fresh = np.zeros(width)
-        self.sums = np.array([math.inf, 0.0, 0.0, 0.0])
+        self.sums = no_sums()
         self.totals = np.zeros(4, dtype=np.int64)
 
     def widen(self, width: int) -> None:
         """Make room for columns met while scanning."""
         self.fresh = np.concatenate((self.fresh, np.zeros(width - len(self.fresh))))
+
+    def add(self, part: Part) -> None:
+        """Add what some rows have summed by themselves; there must be room for their columns."""
+        least = min(self.sums[kernels.LEAST], part.sums[kernels.LEAST])
+        self.bins += part.bins
+        self.sums += part.sums
+        self.sums[kernels.LEAST] = least
+        self.totals += part.totals
+        self.fresh[part.columns] += part.values
 
     @property
     def steps(self) -> int:
@@ -162,6 +189,11 @@ class Evidence:
         return Certificate(
             directional, margin, upper, rows, scale, drift / length if length else 0.0, rounding
         ), primal
+
+
+def no_sums() -> NDArray[np.float64]:
+    """A scan's ``sums`` before its first row."""
+    return np.array([math.inf, 0.0, 0.0, 0.0])
 
 
 def least_primal(bins: NDArray[np.float64], scale: float, sq_weights: float) -> tuple[float, float]:

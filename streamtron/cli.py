@@ -304,6 +304,7 @@ def evaluate(
 @click.option("--bias-last", is_flag=True, help="Coefficient file: the last number is the bias.")
 @setting_options(*options.PROBLEM, "index_base")
 @machine_options
+@cluster_options
 @json_option
 @verbose_option
 def certify(
@@ -314,6 +315,7 @@ def certify(
 
     MODEL is ours, a LIBLINEAR model or a file of coefficients; the latter two need --C (and --rho).
     Without SHARDS, MODEL is a run: its own shards and witness are taken, which costs one reading.
+    With --workers it is theirs; without a witness the rows that matter must be in one place.
     """
     from streamtron.proof import certify as prove
     from streamtron.summary import proof_lines
@@ -323,10 +325,12 @@ def certify(
     if not shards:
         model, shards, witness = _of_run(model, witness)
     loaded = _load_model(model, base, bias_last)
-    proof = prove(
-        loaded, shards, witness=witness, settings=_problem(loaded, wanted, model),
-        readings=readings, machine=machine,
-    )  # fmt: skip
+    problem = _problem(loaded, wanted, model)
+    with _workers(**given) as spread:
+        proof = prove(
+            loaded, shards, witness=witness, settings=problem, readings=readings, machine=machine,
+            spread=spread,
+        )  # fmt: skip
     _print(proof.to_dict(), proof_lines, as_json)
 
 

@@ -331,6 +331,31 @@ def scan(rows, signs, delta2, counts, rho, bias, threshold, w, scale,
     totals[ROWS], totals[CALLED] = rows_seen, called_rows
 
 
+@kernel(types.int64(_ROWS, _I4, _F8, types.uint32[::1], _F8))
+def drain(rows, counts, fresh, columns, values):
+    """Take what counted rows have summed out of ``fresh``, which they leave at 0; returns in how
+    many columns that was. O(nonzeros of counted rows), however wide ``fresh`` is.
+
+    Parameters
+    ----------
+    rows, counts : as in ``scan``, which has summed them.
+    fresh : float64: Σ c_k l_k x_k, changed in place.
+    columns, values : uint32 and float64, as long as the rows have nonzeros: the column numbers
+        where the sum is not 0, each once, in the order in which they are met, and the sums there.
+    """
+    found = 0
+    for i in range(len(counts)):
+        if counts[i] > 0:
+            for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + 1])):
+                column = rows.indices[j]
+                if fresh[column] != 0.0:
+                    columns[found] = column
+                    values[found] = fresh[column]
+                    fresh[column] = 0.0
+                    found += 1
+    return found
+
+
 @kernel(
     types.void(_ROWS, _SIGNS, _REALS, types.float64, types.float64, _REALS, types.float64,
                types.float64, _I4, _F8, _F8, _I8)

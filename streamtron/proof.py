@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,9 @@ from streamtron.fitting import (
 )
 from streamtron.learning import class_weights
 from streamtron.model import Direction, LinearModel, joint_certificate
-from streamtron.shards import ShardSource, open_shards
+from streamtron.scanning import Group, View, fingerprint, scan_groups, scan_stretch, stretches
+from streamtron.shards import ShardSource, no_rows, open_shards, settled
+from streamtron.spread import Spread
 from streamtron.training import order
 from streamtron.training.counts import Counts
 from streamtron.training.learner import Learner
@@ -96,6 +98,7 @@ def certify(
     settings: Settings | None = None,
     readings: int = 4,
     machine: Machine | None = None,
+    spread: Spread | None = None,
 ) -> Proof | ManyProof:
     """How far from the best possible a model is at most, on these rows.
 
@@ -112,6 +115,8 @@ def certify(
     model : any linear model; its reader's contract says how the shards are read.
     settings : the problem (C or delta, rho, class_weight) for a foreign model; None = the model's.
     readings : at most, after the first, without a witness.
+    spread : workers that scan the shards of a witness side by side; None = this process. What is
+        proven is the same to the last bit.
 
     Returns
     -------
@@ -140,24 +145,26 @@ def certify(
             source.bury(witness_file.left_out(witness, source))
         active_set = 0 if witness is not None else problem.active_set // len(directions)
         learners = _learners(problem.but(active_set=active_set), source, model, directions)
-        known = None if witness is None else _witness(witness, source, len(directions))
+        known = None if witness is None else _witness(witness, source, len(directions), spread)
         counts = [None] * len(directions) if known is None else known.counts
         for learner, direction, own in zip(learners, directions, counts, strict=True):
             _adopt(learner, direction, model.index_base, own)
         trained = [_trained_scale(direction) for direction in directions]
-        found = _scan(source, learners, trained, counted=known is not None)
-        if known is not None and source.rows != known.rows:
-            raise DataError(f"the shards hold {source.rows} rows, the witness {known.rows}.")
-        if known is None:
+        elsewhere = 0.0
+        if known is not None:
+            found, elsewhere = _scan_counted(source, learners, trained, known, spread)
+        else:
+            found = _scan(source, learners, trained)
             found = _rescan_if_scaled(source, learners, trained, found)
             found = _search_upper_bounds(source, learners, found, readings)
+        taken = source.readings + elsewhere
         proofs = [
-            Proof(each, each.scale / scale, source.readings, _decision_radius(each))
+            Proof(each, each.scale / scale, taken, _decision_radius(each))
             for each, scale in zip(found, trained, strict=True)
         ]
         if model.kind == "two classes":
             return proofs[0]
-        return ManyProof(tuple(zip(model.classes, proofs, strict=True)), source.readings)
+        return ManyProof(tuple(zip(model.classes, proofs, strict=True)), taken)
 
 
 def _learners(
@@ -176,9 +183,13 @@ def _learners(
 
 
 def _witness(
-    path: str | os.PathLike[str], source: ShardSource, learners: int
+    path: str | os.PathLike[str], source: ShardSource, learners: int, spread: Spread | None
 ) -> witness_file.Witness:
-    found = witness_file.load(path, source.fingerprints())
+    if spread is None:
+        fingerprints = source.fingerprints()
+    else:
+        fingerprints = list(spread(fingerprint, source.shards, source.reading, source.labels))
+    found = witness_file.load(path, fingerprints)
     if len(found.counts) != learners:
         raise DataError(
             f"{path}: the witness of {len(found.counts)} learners, and the model has {learners}. "
@@ -211,12 +222,62 @@ def _read(source: ShardSource, learners: Sequence[Learner]) -> None:
 
 
 def _scan(
-    source: ShardSource, learners: Sequence[Learner], scales: Sequence[float], *, counted: bool
+    source: ShardSource, learners: Sequence[Learner], scales: Sequence[float]
 ) -> list[Certificate]:
-    """One reading at the models' own weights."""
+    """One reading at the models' own weights, which have no counts."""
     for learner, scale in zip(learners, scales, strict=True):
         learner.begin_reading(0, scale)
     _read(source, learners)
+    return _certificates(learners, counted=False)
+
+
+def _scan_counted(
+    source: ShardSource,
+    learners: Sequence[Learner],
+    scales: Sequence[float],
+    known: witness_file.Witness,
+    spread: Spread | None,
+) -> tuple[list[Certificate], float]:
+    """One reading at the models' own weights and the witness's counts: here, or by workers. What it
+    proves, and how many readings of it the source knows nothing of."""
+    for learner, scale in zip(learners, scales, strict=True):
+        learner.begin_reading(0, scale)
+    views = [_view(learner) for learner in learners]
+    if spread is None:
+        _add_groups(scan_groups(source.chunks(), views, known.counts), learners)
+        if source.rows != known.rows:
+            raise DataError(f"the shards hold {source.rows} rows, the witness {known.rows}.")
+        return _certificates(learners, counted=True), 0.0
+    tasks = stretches(source.shards, known.shard_rows, known.counts)
+    if not tasks:
+        raise no_rows(source.shards)
+    reading = settled(source.shards[0], source.reading)
+    nonzeros = _add_groups(spread(scan_stretch, tasks, views, reading, source.labels), learners)
+    return _certificates(learners, counted=True), 1.0 if nonzeros else 0.0
+
+
+def _view(learner: Learner) -> View:
+    frozen = learner.frozen
+    assert frozen is not None
+    rho, scale = learner.settings.rho, frozen.evidence.scale
+    return View(learner.targets, frozen.w, frozen.bias, rho, scale)
+
+
+def _add_groups(groups: Iterable[Group], learners: Sequence[Learner]) -> int:
+    """Add the groups' sums to the learners' evidence, in their order; the nonzeros in them."""
+    nonzeros = 0
+    for group in groups:
+        nonzeros += group.nonzeros
+        for learner, part in zip(learners, group.parts, strict=True):
+            frozen = learner.frozen
+            assert frozen is not None
+            if group.width > len(frozen.w):
+                frozen.widen(group.width)
+            frozen.evidence.add(part)
+    return nonzeros
+
+
+def _certificates(learners: Sequence[Learner], *, counted: bool) -> list[Certificate]:
     found = []
     for learner in learners:
         assert learner.frozen is not None
@@ -242,7 +303,7 @@ def _rescan_if_scaled(
             break
         for k in far:
             around[k] = best[k].scale
-        again = _scan(source, [learners[k] for k in far], [around[k] for k in far], counted=False)
+        again = _scan(source, [learners[k] for k in far], [around[k] for k in far])
         for k, certificate in zip(far, again, strict=True):
             best[k] = certificate
     return best

@@ -53,11 +53,16 @@ class Contents(NamedTuple):
 
 
 class Witness(NamedTuple):
-    """Counts of ``rows`` rows, one learner after another: of two classes there is one, else one a
-    class in the order of the model's classes."""
+    """Counts, one learner after another: of two classes there is one, else one a class in the order
+    of the model's classes; and how many rows every shard has."""
 
     counts: tuple[Counts, ...]
-    rows: int
+    shard_rows: tuple[int, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all shards."""
+        return sum(self.shard_rows)
 
 
 def save(
@@ -122,7 +127,7 @@ def load(path: str | os.PathLike[str], shards: Sequence[tuple[str, str]]) -> Wit
     ]
     if order != list(range(len(rows))):
         learners = [reordered(own, rows, order) for own in learners]
-    return Witness(tuple(learners), sum(rows))
+    return Witness(tuple(learners), tuple(rows[number] for number in order))
 
 
 def contents(path: str | os.PathLike[str]) -> Contents:

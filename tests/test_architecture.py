@@ -60,7 +60,11 @@ ALLOWED: dict[str, set[str]] = {
         *GROUND, "changes", "fitting", "learning", "leaving", "outcome", "runs", "shards",
         "training", "updating",
     },
-    "proof": {*GROUND, "kernels", "learning", "model", "fitting", "shards", "training", "witness"},
+    "scanning": {*GROUND, "kernels", "shards", "training"},
+    "proof": {
+        *GROUND, "kernels", "learning", "model", "fitting", "scanning", "shards", "spread",
+        "training", "witness",
+    },
     "summary": {"config"},
     "inspection_text": {"config", "summary"},
     "scoring": {
