@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -150,7 +149,12 @@ def certify(
             found = _rescan_if_scaled(source, learners, trained, found)
             found = _search_upper_bounds(source, learners, found, readings)
         proofs = [
-            Proof(each, each.scale / scale, source.readings, _decision_radius(each))
+            Proof(
+                each,
+                each.scale / scale,
+                source.readings,
+                theory.decision_radius(each.primal_margin, each.upper_bound),
+            )
             for each, scale in zip(found, trained, strict=True)
         ]
         if model.kind == "two classes":
@@ -284,11 +288,3 @@ def _seed(source: ShardSource, learners: Sequence[Learner], scales: Sequence[flo
             learner.seed(chunk, w, bias, scale)
     for learner in learners:
         learner.end_seeding()
-
-
-def _decision_radius(certificate: Certificate) -> float:
-    if certificate.upper_bound is None or certificate.primal_margin <= 0.0:
-        return math.inf
-    primal = theory.primal_from_margin(certificate.primal_margin)
-    dual = theory.primal_from_margin(certificate.upper_bound)
-    return theory.weights_radius(primal, min(dual, primal))

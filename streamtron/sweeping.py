@@ -30,19 +30,11 @@ from streamtron.fitting import (
     run_many,
     write_outcome,
 )
+from streamtron.rungs import Rungs, rungs_of
 from streamtron.runs import refuse_existing
 from streamtron.scoring import Paths, evaluate_many
 from streamtron.splits import Split, splits_of
 from streamtron.trials import Trial, check_measured, ranked
-
-LOOSER = 4.0
-"""Between two rungs of successive halving the tolerance becomes so many times tighter …"""
-
-LOOSEST = 0.5
-"""… from this gap at most on …"""
-
-TIGHTEST = 1e-3
-"""… but a rung before the last asks for no more than this, however tight the last one is."""
 
 HELD_ROWS = 1 << 17
 """Validation rows whose decisions a candidate holds in memory, 2 MB, before they go to disk; the
@@ -63,7 +55,7 @@ class Sweep:
     ----------
     trials : one a candidate, in their order.
     best : the trial with the highest metric, of equals the one with the smallest C, then the
-        first; with successive halving, among those that reached the last rung.
+        first; among those that were not dropped.
     metric : by which it is the best.
     outcome : of the best candidate's fit on all shards, equal to that of ``run`` with its
         settings; None where folds have decided and no model was asked for.
@@ -99,6 +91,7 @@ def sweep(
     random: int | None = None,
     folds: int | None = None,
     halving: bool = False,
+    two_stage: bool = False,
     metric: str = "accuracy",
     model: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,
@@ -119,6 +112,8 @@ def sweep(
         None = 5, or one a shard where there are fewer.
     halving : first all candidates to a loose tolerance, then the better half to a tighter one,
         and so on to ``tol``.
+    two_stage : first all candidates through the first stage of ``settings.stage``, then through the
+        next those not certified yet whose optimum may still be as accurate as any other's.
     metric : ``accuracy``, ``precision``, ``recall``, ``f1``, ``roc_auc``, ``average_precision``.
     model : write the best there, as ``fit`` does; with folds it is fitted on all shards.
     settings : what all candidates share.
@@ -145,8 +140,8 @@ def sweep(
     values = {name: values_of(name, one) for name, one in given.items() if one is not None}
     return run_sweep(
         shards, candidates_of(settings or Settings(), values, random), valid=valid, folds=folds,
-        halving=halving, metric=metric, model=model, machine=machine or Machine(), listen=listen,
-        attempts=attempts,
+        halving=halving, two_stage=two_stage, metric=metric, model=model,
+        machine=machine or Machine(), listen=listen, attempts=attempts,
     )  # fmt: skip
 
 
@@ -157,6 +152,7 @@ def run_sweep(
     valid: Paths | None = None,
     folds: int | None = None,
     halving: bool = False,
+    two_stage: bool = False,
     metric: str = "accuracy",
     model: str | os.PathLike[str] | None = None,
     report: str | os.PathLike[str] | None = None,
@@ -174,7 +170,8 @@ def run_sweep(
     """
     if metric not in METRICS:
         raise SettingsError(f"metric {metric!r}: wanted one of {', '.join(METRICS)}.")
-    _check_candidates(candidates, halving)
+    _check_candidates(candidates)
+    rungs = rungs_of(candidates, metric, halving=halving, two_stage=two_stage)
     splits = splits_of(shards, valid, folds, candidates[0])
     kept = None if model is None else machine.run_dir or run_directory(model)
     if kept is not None and not overwrite:
@@ -182,8 +179,8 @@ def run_sweep(
     with cache_directory(kept, machine) as cache:
         if attempts is None:
             attempts = partial(_here, machine=machine, listen=listen)
-        trials = _all_rungs(splits, candidates, halving, metric, attempts, cache)
-    best = ranked(_last(trials), metric)[0]
+        trials = _all_rungs(splits, candidates, rungs, metric, attempts, cache)
+    best = ranked((trial for trial in trials if trial.dropped is None), metric)[0]
     outcome, best = best.outcome, replace(best, outcome=None)
     trials = [replace(trial, outcome=None) for trial in trials]  # the others' models are let go
     if outcome is not None:
@@ -196,18 +193,13 @@ def run_sweep(
     return Sweep(tuple(trials), best, metric, outcome)
 
 
-def _check_candidates(candidates: Sequence[Settings], halving: bool) -> None:
+def _check_candidates(candidates: Sequence[Settings]) -> None:
     if not candidates:
         raise SettingsError("no candidates: give at least one.")
     if any(one.multiclass or one.multilabel for one in candidates):
         raise SettingsError(
             "a sweep measures two classes, and multiclass or multilabel is given. Sweep one class "
             "against the rest, or fit and evaluate the candidates one by one."
-        )
-    if halving and any(one.faithful for one in candidates):
-        raise SettingsError(
-            "halving stops early at loose tolerances, and faithful is the paper's procedure, which "
-            "stops at none: give one."
         )
 
 
@@ -217,63 +209,27 @@ def _check_candidates(candidates: Sequence[Settings], halving: bool) -> None:
 def _all_rungs(
     splits: Sequence[Split],
     candidates: Sequence[Settings],
-    halving: bool,
+    rungs: Rungs,
     metric: str,
     attempts: Attempts,
     cache: str,
 ) -> list[Trial]:
-    """A trial for every candidate; only those of the last rung may keep their outcomes."""
+    """A trial for every candidate; only those that may be the best keep their outcomes."""
     trials: dict[int, Trial] = {}
-    running = list(range(len(candidates)))
-    steps = looser_rungs(candidates) if halving else 0
-    for rung in range(steps + 1):
-        own = [at_rung(candidates[number], steps - rung) for number in running]
+    running, rung = list(range(len(candidates))), 0
+    while running:
+        own = [rungs.settings(rung, candidates[number], trials.get(number)) for number in running]
         folds = zip(*attempts(splits, own, cache), strict=True)
         found = [_mean(one, parts) for one, parts in zip(own, folds, strict=True)]
         for number, trial in zip(running, found, strict=True):
             trials[number] = _behind(trials.get(number), trial, number, rung)
         check_measured(found, metric)
-        if rung < steps:
-            ranking = ranked((trials[number] for number in running), metric)
-            running = sorted(one.candidate for one in ranking[: -(-len(ranking) // 2)])
-            trials = {number: replace(one, outcome=None) for number, one in trials.items()}
+        there = [trial for _, trial in sorted(trials.items()) if trial.dropped is None]
+        running, dropped = rungs.after(rung, there)
+        for number in (*running, *dropped):
+            trials[number] = replace(trials[number], outcome=None, dropped=dropped.get(number))
+        rung += 1
     return [trials[number] for number in range(len(candidates))]
-
-
-def looser_rungs(candidates: Sequence[Settings]) -> int:
-    """Rungs of successive halving before the last one.
-
-    So many that one candidate is left, or as there is room for between the loosest ``tol`` and
-    ``LOOSEST``.
-
-    Examples
-    --------
-    >>> looser_rungs([Settings(tol=0.01)] * 16), looser_rungs([Settings(tol=0.001)] * 3)
-    (2, 2)
-    """
-    tolerance = max(TIGHTEST, *(one.tolerance for one in candidates))
-    rungs = 0
-    while 2**rungs < len(candidates) and tolerance * LOOSER ** (rungs + 1) <= LOOSEST:
-        rungs += 1
-    return rungs
-
-
-def at_rung(settings: Settings, before_last: int) -> Settings:
-    """A candidate's settings so many rungs before the last: with a looser ``tol``.
-
-    Examples
-    --------
-    >>> [at_rung(Settings(tol=0.01), rung).tol for rung in (2, 1, 0)]
-    [0.16, 0.04, 0.01]
-    """
-    if before_last == 0:
-        return settings
-    return settings.but(tol=max(settings.tol, TIGHTEST) * LOOSER**before_last)
-
-
-def _last(trials: Sequence[Trial]) -> list[Trial]:
-    rung = max(trial.rung for trial in trials)
-    return [trial for trial in trials if trial.rung == rung]
 
 
 def _behind(before: Trial | None, trial: Trial, number: int, rung: int) -> Trial:
@@ -337,7 +293,7 @@ def _measured(
     started = _now()
     outcomes = run_many(split.shards, candidates, machine=machine, listen=listen, cache_dir=cache)
     models = [outcome.model for outcome in outcomes]
-    measured = evaluate_many(models, split.valid, limit_rows=HELD_ROWS)
+    measured = evaluate_many(models, split.valid, limit_rows=HELD_ROWS, at_optimum=True)
     finished = _now()
     return [
         _trial(number, settings, outcome, evaluation, worker, started, finished)
@@ -357,6 +313,8 @@ def _trial(
         candidate=number, settings=settings, metrics={name: metrics[name] for name in METRICS},
         certificate=report["certificate"], readings=report["readings"],
         full_epochs=report["full_epochs"], ending=outcome.ending, rung=0,
+        radius=report.get("radius"),
+        at_optimum=getattr(evaluation, "accuracy_at_optimum", None) or (None, None),
         seconds=report["seconds"], worker=worker, started=started, finished=finished,
         outcome=outcome,
     )  # fmt: skip
@@ -366,7 +324,9 @@ def _mean(settings: Settings, parts: Sequence[Trial]) -> Trial:
     """The trial that a candidate's trials on all folds make; of a single one, itself."""
     worst = max(parts, key=lambda part: (part.exit_code, part.gap))
     metrics = {name: _average([part.metrics[name] for part in parts]) for name in METRICS}
-    return _added(parts, replace(worst, settings=settings, metrics=metrics))
+    least, most = (_average([part.at_optimum[end] for part in parts]) for end in (0, 1))
+    found = replace(worst, settings=settings, metrics=metrics, at_optimum=(least, most))
+    return _added(parts, found)
 
 
 def _average(values: list[float | None]) -> float | None:

@@ -36,6 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "model": {"chunk", "errors", "model_checks", "sealed"},
     "foreign": {"chunk", "errors", "model", "sealed"},
     "evaluation": {"errors"},
+    "reach": {"theory"},
     "evaluation_many": {"chunk", "evaluation"},
     # second floor
     "training": {*GROUND, "kernels"},
@@ -63,14 +64,15 @@ ALLOWED: dict[str, set[str]] = {
     "summary": {"config"},
     "inspection_text": {"config", "summary"},
     "scoring": {
-        *GROUND, "evaluation", "evaluation_many", "model", "fitting", "sealed", "shards", "spread",
-        "summary",
+        *GROUND, "evaluation", "evaluation_many", "kernels", "model", "fitting", "reach", "sealed",
+        "shards", "spread", "summary",
     },
     "splits": {*GROUND, "fitting", "scoring", "shards"},
     "trials": {*GROUND, "fitting", "outcome", "sealed", "shards"},
+    "rungs": {"config", "errors", "training", "trials"},
     "sweeping": {
-        *GROUND, "candidates", "evaluation", "evaluation_many", "fitting", "outcome", "runs",
-        "scoring", "shards", "splits", "trials",
+        *GROUND, "candidates", "evaluation", "evaluation_many", "fitting", "outcome", "rungs",
+        "runs", "scoring", "shards", "splits", "trials",
     },
     "plot": {"errors", "sealed"},
     "conversion": {"config", "errors", "fitting", "scoring", "shards", "spread"},
