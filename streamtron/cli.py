@@ -165,6 +165,10 @@ def forget(
     help="All candidates to a loose tolerance, the better half to a tighter one, and so on.",
 )  # fmt: skip
 @click.option(
+    "--two-stage", is_flag=True,
+    help="All candidates through the first of --stage, those that are worth it through the next.",
+)  # fmt: skip
+@click.option(
     "--metric", default="accuracy", show_default=True, metavar="NAME",
     type=click.Choice(tuple(dict.fromkeys((*METRICS, *METRICS_OF_MANY)))),
     help="What the best is best in, of equals the smaller C: accuracy, precision, recall, f1, "
@@ -185,8 +189,9 @@ def forget(
 @verbose_option
 def sweep(
     shards: tuple[str, ...], valid: tuple[str, ...], folds: int | None, random: int | None,
-    halving: bool, metric: str, table: str | None, plot: str | None, model: str | None,
-    report: str | None, witness: str | None, overwrite: bool, config: str | None, **given: Any,
+    halving: bool, two_stage: bool, metric: str, table: str | None, plot: str | None,
+    model: str | None, report: str | None, witness: str | None, overwrite: bool,
+    config: str | None, **given: Any,
 ) -> int:  # fmt: skip
     """Fit all combinations of --C (or --delta) and --rho on SHARDS, measure them on --valid, and
     write the best as --model.
@@ -213,9 +218,9 @@ def sweep(
         check_plot(plot)
     with progress(verbose=_verbose()) as listen, _attempts(machine, **given) as attempts:
         found = run_sweep(
-            shards, candidates, valid=valid or None, folds=folds, halving=halving, metric=metric,
-            model=model, report=report, witness=witness, machine=machine, overwrite=overwrite,
-            listen=listen, attempts=attempts,
+            shards, candidates, valid=valid or None, folds=folds, halving=halving,
+            two_stage=two_stage, metric=metric, model=model, report=report, witness=witness,
+            machine=machine, overwrite=overwrite, listen=listen, attempts=attempts,
         )  # fmt: skip
     rows, proven = found.rows(), found.report
     if table:

@@ -44,6 +44,8 @@ class Evaluation:
     ----------
     rows : rows seen, those of weight 0 included.
     weight : sum of the row weights.
+    accuracy_at_optimum : the least and the most that the accuracy of the optimum can be, see
+        ``reach.Reach``; None where that was not asked for.
     """
 
     rows: int
@@ -58,10 +60,13 @@ class Evaluation:
     f1: float | None
     roc_auc: float | None
     average_precision: float | None
+    accuracy_at_optimum: tuple[float, float] | None = None
 
     def to_dict(self) -> dict[str, float | None]:
-        """Names and values, ready for JSON."""
-        return asdict(self)
+        """Names and values, all but the last, ready for JSON."""
+        plain = asdict(self)
+        del plain["accuracy_at_optimum"]
+        return plain
 
 
 def evaluate(
@@ -196,6 +201,7 @@ class ScoreSpool:
             **prf(tp, fp, fn),
             roc_auc=auc,
             average_precision=average_precision,
+            accuracy_at_optimum=None,
         )
 
     def _ranking(self, positives: float, negatives: float) -> tuple[float | None, float | None]:

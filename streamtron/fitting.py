@@ -143,8 +143,8 @@ def run_many(
 
     Parameters
     ----------
-    candidates : at least one; they may differ in C, delta, rho, tol, class_weight, max_epochs and
-        mini_epochs, and share what decides reading, order and seed.
+    candidates : at least one; they may differ in C, delta, rho, tol, b, class_weight, max_epochs
+        and mini_epochs, and share what decides reading, order and seed.
     cache_dir : where the flat copy of the shards is kept; None = as ``machine`` says.
 
     Returns
@@ -176,7 +176,7 @@ def _readings(learners: Sequence[Learner], settings: Settings) -> float:
     return float(first + max(learner.readings for learner in learners))
 
 
-OWN = ("C", "delta", "rho", "tol", "class_weight", "max_epochs", "mini_epochs")
+OWN = ("C", "delta", "rho", "tol", "b", "class_weight", "max_epochs", "mini_epochs")
 """Settings that candidates may have each for itself."""
 
 

@@ -48,9 +48,9 @@ def plot_sweep(
 ) -> None:
     """Draw the metric against C, one line a ρ, and mark the best.
 
-    A hollow point is a candidate whose tolerance was not certified, or that successive halving
-    left behind at a looser one. Candidates of the hard margin have no C and are left out, as are
-    those without the metric. Equal tables are equal pictures.
+    A hollow point is a candidate whose tolerance was not certified, or that was dropped before.
+    Candidates of the hard margin have no C and are left out, as are those without the metric. Equal
+    tables are equal pictures.
 
     Parameters
     ----------
@@ -81,8 +81,7 @@ def plot_sweep(
 
 
 def _draw(axes: Any, rows: Sequence[Row], metric: str) -> None:
-    last_rung = max((row["rung"] for row in rows), default=0)
-    hollow = [row for row in rows if row["rung"] < last_rung or not _is_proven(row)]
+    hollow = [row for row in rows if row["dropped"] or not _is_proven(row)]
     for number, (rho, line) in enumerate(_lines(rows)):
         _draw_line(axes, rho, line, metric, [row not in hollow for row in line], number)
     if hollow:

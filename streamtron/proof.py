@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -159,7 +158,12 @@ def certify(
             found = _search_upper_bounds(source, learners, found, readings)
         taken = source.readings + elsewhere
         proofs = [
-            Proof(each, each.scale / scale, taken, _decision_radius(each))
+            Proof(
+                each,
+                each.scale / scale,
+                taken,
+                theory.decision_radius(each.primal_margin, each.upper_bound),
+            )
             for each, scale in zip(found, trained, strict=True)
         ]
         if model.kind == "two classes":
@@ -347,11 +351,3 @@ def _seed(source: ShardSource, learners: Sequence[Learner], scales: Sequence[flo
             learner.seed(chunk, w, bias, scale)
     for learner in learners:
         learner.end_seeding()
-
-
-def _decision_radius(certificate: Certificate) -> float:
-    if certificate.upper_bound is None or certificate.primal_margin <= 0.0:
-        return math.inf
-    primal = theory.primal_from_margin(certificate.primal_margin)
-    dual = theory.primal_from_margin(certificate.upper_bound)
-    return theory.weights_radius(primal, min(dual, primal))

@@ -15,12 +15,14 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from streamtron import kernels
 from streamtron.chunk import Chunk, ChunkSource, Label
 from streamtron.errors import DataError, SettingsError
 from streamtron.evaluation import LIMIT_ROWS, Evaluation, ScoreSpool
 from streamtron.evaluation_many import ManyEvaluation, ManySpool
 from streamtron.fitting import as_paths, reading_of_model
 from streamtron.model import LinearModel
+from streamtron.reach import Reach
 from streamtron.sealed import write_atomically
 from streamtron.shards import Reading, ShardFile, ShardSource, find_shards, no_rows, settled
 from streamtron.shards.predictions import parquet_parts
@@ -171,6 +173,7 @@ def evaluate_many(
     *,
     limit_rows: int = LIMIT_ROWS,
     ranking: bool = True,
+    at_optimum: bool = False,
     spread: Spread = in_turn,
 ) -> list[Evaluation | ManyEvaluation]:
     """The same of several models on one reading of the shards.
@@ -180,6 +183,8 @@ def evaluate_many(
     models : at least one, of the same classes and the same reader's contract, as models of one
         sweep are.
     limit_rows, ranking : of every model; see ``evaluate``.
+    at_optimum : whether it is wanted what the accuracy of the optimum can be: of models of two
+        classes with certificates.
     spread : as in ``evaluate``.
 
     Raises
@@ -194,9 +199,8 @@ def evaluate_many(
         )
     files = find_shards(as_paths(shards))
     reading = settled(files[0], reading_of_model(first, strangers="beyond"))
-    found = _evaluations(
-        models, spread(judge_shard, files, tuple(models), reading), limit_rows, ranking
-    )
+    judged = spread(judge_shard, files, tuple(models), reading, at_optimum)
+    found = _evaluations(models, judged, limit_rows, ranking)
     if not found[0].rows:
         raise no_rows(files)
     return found
@@ -215,32 +219,36 @@ def evaluate_source(
 
 
 def judge_shard(
-    shard: ShardFile, models: Sequence[LinearModel], reading: Reading
+    shard: ShardFile, models: Sequence[LinearModel], reading: Reading, lengths: bool
 ) -> Iterator[Judged]:
     """What the models of one sweep say of one shard, which may have no row."""
     known = models[0].classes if models[0].kind == "two classes" else None
     with ShardSource([shard], reading, cache_dir=None, classes=known, most_labels=None,
                      allow_duplicate=True, allow_empty=True) as source:  # fmt: skip
-        yield from _judged(models, source)
+        yield from _judged(models, source, lengths=lengths)
 
 
 class Judged(NamedTuple):
     """The truth of some consecutive rows, and every model's decisions on them."""
 
     rows: Arrays
-    """weights; of two classes the signs; of many the truth, bool of shape (rows, K), and which rows
-    have a label beside them, bool; then the decisions of each model"""
+    """weights; of two classes the signs, and the lengths ‖x‖ if they are wanted; of many the truth,
+    bool of shape (rows, K), and which rows have a label beside them, bool; then the decisions of
+    each model"""
     labels: tuple[Label, ...]
     """all that the source has met"""
 
 
-def _judged(models: Sequence[LinearModel], source: ChunkSource) -> Iterator[Judged]:
+def _judged(
+    models: Sequence[LinearModel], source: ChunkSource, *, lengths: bool = False
+) -> Iterator[Judged]:
     """Chunk by chunk; the models have the same classes."""
     first = models[0]
     for chunk in source.chunks():
         places = _codes_of_classes(first, source)
         if first.kind == "two classes":
             truth: Arrays = (2 * places[chunk.codes] - 1,)  # code 1 is the larger class
+            truth += (_lengths(chunk),) if lengths else ()
         else:
             truth = _truth(chunk, places, len(first.classes))
         weights = np.ones(len(chunk)) if chunk.weights is None else chunk.weights
@@ -275,14 +283,21 @@ class _TwoClasses:
         self, model: LinearModel, stack: ExitStack, limit_rows: int, ranking: bool
     ) -> None:
         self.spool = stack.enter_context(ScoreSpool(limit_rows, ranking=ranking))
+        self.model = model
+        self.reach: Reach | None = None
 
     def take(
         self, weights: NDArray[Any], truth: Sequence[NDArray[Any]], decisions: NDArray[Any]
     ) -> None:
-        self.spool.add(truth[0], decisions, weights)
+        signs, *lengths = truth
+        self.spool.add(signs, decisions, weights)
+        if lengths and (certificate := self.model.certificate):
+            self.reach = self.reach or Reach.of(certificate, self.model.settings)
+            self.reach.add(signs, decisions, weights, *lengths)
 
     def evaluation(self, _: Sequence[Label]) -> Evaluation:
-        return self.spool.evaluation()
+        reached = self.reach.accuracy if self.reach else None
+        return replace(self.spool.evaluation(), accuracy_at_optimum=reached)
 
 
 class _ManyClasses:
@@ -316,6 +331,12 @@ def _codes_of_classes(model: LinearModel, source: ChunkSource) -> NDArray[np.int
     """Of each label of the source, its place among the model's classes; -1 = it is none."""
     places = {(type(label), label): place for place, label in enumerate(model.classes)}
     return np.array([places.get((type(label), label), -1) for label in source.labels], np.int64)
+
+
+def _lengths(chunk: Chunk) -> NDArray[np.float64]:
+    squares = np.empty(len(chunk))
+    kernels.squared_norms(chunk.rows, squares)
+    return np.sqrt(squares)
 
 
 def _truth(

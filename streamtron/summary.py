@@ -239,7 +239,7 @@ def sweep_summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> 
     for row in rows:
         cells = (f"{_digits(row[name]):>{widths[head]}}" for head, name in columns.items())
         gap, star = f"{row['relative_duality_gap']:.3g}", "*" if row["best"] else " "
-        yield f"{star} {' '.join(cells)} {gap:>9} {row['readings']:>9.4g}  {_why(row, rows)}"
+        yield f"{star} {' '.join(cells)} {gap:>9} {row['readings']:>9.4g}  {_why(row)}"
     best = next(row for row in rows if row["best"])
     if "class" in best:
         yield "A gap is that of the class with the widest one."
@@ -271,11 +271,14 @@ def _digits(value: float | None) -> str:
     return "-" if value is None else f"{value:.5g}"
 
 
-def _why(row: Mapping[str, Any], rows: Rows) -> str:
-    """Why a candidate ended, or at which tolerance successive halving left it behind."""
-    if row["rung"] == max(other["rung"] for other in rows):
+def _why(row: Mapping[str, Any]) -> str:
+    """Why a candidate ended, or where it was dropped: by successive halving at which tolerance, by
+    the two-stage procedure after which stage."""
+    if not row["dropped"]:
         return str(row["ending"])
-    return f"left behind at tolerance {row['tol']:g}"
+    if row["dropped"] == "left behind":
+        return f"left behind at tolerance {row['tol']:g}"
+    return f"{row['dropped']} after stage {row['stage']}"
 
 
 def best_not_certified(rows: Rows) -> str:
@@ -439,7 +442,8 @@ def candidate_words(settings: Settings) -> str:
     """
     hand = settings.delta
     price = f"C {0.5 / settings.delta2:g}" if hand is None else f"delta {hand:g}"
-    return f"{price}, rho {settings.rho:g}"
+    stage = "" if settings.stage == "auto" else f", stage {settings.stage}"
+    return f"{price}, rho {settings.rho:g}{stage}"
 
 
 def trial_line(

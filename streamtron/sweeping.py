@@ -32,6 +32,7 @@ from streamtron.fitting import (
 )
 from streamtron.learning import several
 from streamtron.model import LinearModel
+from streamtron.rungs import Rungs, rungs_of
 from streamtron.runs import refuse_existing
 from streamtron.scoring import Paths, evaluate_many
 from streamtron.splits import Split, splits_of
@@ -44,15 +45,6 @@ from streamtron.trials import (
     metrics_of,
     ranked,
 )
-
-LOOSER = 4.0
-"""Between two rungs of successive halving the tolerance becomes so many times tighter …"""
-
-LOOSEST = 0.5
-"""… from this gap at most on …"""
-
-TIGHTEST = 1e-3
-"""… but a rung before the last asks for no more than this, however tight the last one is."""
 
 HELD_ROWS = 1 << 17
 """Validation rows whose decisions a candidate holds in memory, 2 MB, before they go to disk; the
@@ -73,7 +65,7 @@ class Sweep:
     ----------
     trials : one a candidate, in their order.
     best : the trial with the highest metric, of equals the one with the smallest C, then the
-        first; with successive halving, among those that reached the last rung.
+        first; among those that were not dropped.
     metric : by which it is the best.
     outcome : of the best candidate's fit on all shards, equal to that of ``run`` with its
         settings; None where folds have decided and no model was asked for.
@@ -109,6 +101,7 @@ def sweep(
     random: int | None = None,
     folds: int | None = None,
     halving: bool = False,
+    two_stage: bool = False,
     metric: str = "accuracy",
     model: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,
@@ -129,6 +122,8 @@ def sweep(
         None = 5, or one a shard where there are fewer.
     halving : first all candidates to a loose tolerance, then the better half to a tighter one,
         and so on to ``tol``.
+    two_stage : first all candidates through the first stage of ``settings.stage``, then through the
+        next those not certified yet whose optimum may still be as accurate as any other's.
     metric : ``accuracy``, ``precision``, ``recall``, ``f1``, ``roc_auc``, ``average_precision``; of
         many classes (``multiclass``, ``multilabel``) ``accuracy``, the share of rows all whose
         labels are right, or one of the others as ``micro_…`` or ``macro_…``, see
@@ -158,8 +153,8 @@ def sweep(
     values = {name: values_of(name, one) for name, one in given.items() if one is not None}
     return run_sweep(
         shards, candidates_of(settings or Settings(), values, random), valid=valid, folds=folds,
-        halving=halving, metric=metric, model=model, machine=machine or Machine(), listen=listen,
-        attempts=attempts,
+        halving=halving, two_stage=two_stage, metric=metric, model=model,
+        machine=machine or Machine(), listen=listen, attempts=attempts,
     )  # fmt: skip
 
 
@@ -170,6 +165,7 @@ def run_sweep(
     valid: Paths | None = None,
     folds: int | None = None,
     halving: bool = False,
+    two_stage: bool = False,
     metric: str = "accuracy",
     model: str | os.PathLike[str] | None = None,
     report: str | os.PathLike[str] | None = None,
@@ -185,8 +181,9 @@ def run_sweep(
     ``attempts`` calls ``attempt`` for every split, for all candidates at once or in groups: the
     trials are the same; None = here, one split after the other.
     """
-    _check_candidates(candidates, halving)
+    _check_candidates(candidates)
     check_metric(metric, candidates[0])
+    rungs = rungs_of(candidates, metric, halving=halving, two_stage=two_stage)
     splits = splits_of(shards, valid, folds, candidates[0])
     kept = None if model is None else machine.run_dir or run_directory(model)
     if kept is not None and not overwrite:
@@ -194,8 +191,8 @@ def run_sweep(
     with cache_directory(kept, machine) as cache:
         if attempts is None:
             attempts = partial(_here, machine=machine, listen=listen)
-        trials = _all_rungs(splits, candidates, halving, metric, attempts, cache)
-    best = ranked(_last(trials), metric)[0]
+        trials = _all_rungs(splits, candidates, rungs, metric, attempts, cache)
+    best = ranked((trial for trial in trials if trial.dropped is None), metric)[0]
     outcome, best = best.outcome, replace(best, outcome=None)
     trials = [replace(trial, outcome=None) for trial in trials]  # the others' models are let go
     if outcome is not None:
@@ -208,14 +205,9 @@ def run_sweep(
     return Sweep(tuple(trials), best, metric, outcome)
 
 
-def _check_candidates(candidates: Sequence[Settings], halving: bool) -> None:
+def _check_candidates(candidates: Sequence[Settings]) -> None:
     if not candidates:
         raise SettingsError("no candidates: give at least one.")
-    if halving and any(one.faithful for one in candidates):
-        raise SettingsError(
-            "halving stops early at loose tolerances, and faithful is the paper's procedure, which "
-            "stops at none: give one."
-        )
 
 
 # --- trials --------------------------------------------------------------------------------------
@@ -224,63 +216,27 @@ def _check_candidates(candidates: Sequence[Settings], halving: bool) -> None:
 def _all_rungs(
     splits: Sequence[Split],
     candidates: Sequence[Settings],
-    halving: bool,
+    rungs: Rungs,
     metric: str,
     attempts: Attempts,
     cache: str,
 ) -> list[Trial]:
-    """A trial for every candidate; only those of the last rung may keep their outcomes."""
+    """A trial for every candidate; only those that may be the best keep their outcomes."""
     trials: dict[int, Trial] = {}
-    running = list(range(len(candidates)))
-    steps = looser_rungs(candidates) if halving else 0
-    for rung in range(steps + 1):
-        own = [at_rung(candidates[number], steps - rung) for number in running]
+    running, rung = list(range(len(candidates))), 0
+    while running:
+        own = [rungs.settings(rung, candidates[number], trials.get(number)) for number in running]
         folds = zip(*attempts(splits, own, cache), strict=True)
         found = [_mean(one, parts) for one, parts in zip(own, folds, strict=True)]
         for number, trial in zip(running, found, strict=True):
             trials[number] = _behind(trials.get(number), trial, number, rung)
         check_measured(found, metric)
-        if rung < steps:
-            ranking = ranked((trials[number] for number in running), metric)
-            running = sorted(one.candidate for one in ranking[: -(-len(ranking) // 2)])
-            trials = {number: replace(one, outcome=None) for number, one in trials.items()}
+        there = [trial for _, trial in sorted(trials.items()) if trial.dropped is None]
+        running, dropped = rungs.after(rung, there)
+        for number in (*running, *dropped):
+            trials[number] = replace(trials[number], outcome=None, dropped=dropped.get(number))
+        rung += 1
     return [trials[number] for number in range(len(candidates))]
-
-
-def looser_rungs(candidates: Sequence[Settings]) -> int:
-    """Rungs of successive halving before the last one.
-
-    So many that one candidate is left, or as there is room for between the loosest ``tol`` and
-    ``LOOSEST``.
-
-    Examples
-    --------
-    >>> looser_rungs([Settings(tol=0.01)] * 16), looser_rungs([Settings(tol=0.001)] * 3)
-    (2, 2)
-    """
-    tolerance = max(TIGHTEST, *(one.tolerance for one in candidates))
-    rungs = 0
-    while 2**rungs < len(candidates) and tolerance * LOOSER ** (rungs + 1) <= LOOSEST:
-        rungs += 1
-    return rungs
-
-
-def at_rung(settings: Settings, before_last: int) -> Settings:
-    """A candidate's settings so many rungs before the last: with a looser ``tol``.
-
-    Examples
-    --------
-    >>> [at_rung(Settings(tol=0.01), rung).tol for rung in (2, 1, 0)]
-    [0.16, 0.04, 0.01]
-    """
-    if before_last == 0:
-        return settings
-    return settings.but(tol=max(settings.tol, TIGHTEST) * LOOSER**before_last)
-
-
-def _last(trials: Sequence[Trial]) -> list[Trial]:
-    rung = max(trial.rung for trial in trials)
-    return [trial for trial in trials if trial.rung == rung]
 
 
 def _behind(before: Trial | None, trial: Trial, number: int, rung: int) -> Trial:
@@ -345,7 +301,7 @@ def _measured(
     outcomes = run_many(split.shards, candidates, machine=machine, listen=listen, cache_dir=cache)
     models = [outcome.model for outcome in outcomes]
     _check_classes(models[0], candidates[0])
-    measured = evaluate_many(models, split.valid, limit_rows=HELD_ROWS)
+    measured = evaluate_many(models, split.valid, limit_rows=HELD_ROWS, at_optimum=True)
     finished = _now()
     return [
         _trial(number, settings, outcome, evaluation, worker, started, finished)
@@ -377,6 +333,8 @@ def _trial(
         metrics={name: found[name] for name in metrics_of(settings)},
         certificate=certificate_of(report), readings=report["readings"],
         full_epochs=report["full_epochs"], ending=outcome.ending, rung=0,
+        radius=report.get("radius"),
+        at_optimum=getattr(evaluation, "accuracy_at_optimum", None) or (None, None),
         seconds=report["seconds"], worker=worker, started=started, finished=finished,
         outcome=outcome,
     )  # fmt: skip
@@ -386,7 +344,9 @@ def _mean(settings: Settings, parts: Sequence[Trial]) -> Trial:
     """The trial that a candidate's trials on all folds make; of a single one, itself."""
     worst = max(parts, key=lambda part: (part.exit_code, part.gap))
     metrics = {name: _average([part.metrics[name] for part in parts]) for name in worst.metrics}
-    return _added(parts, replace(worst, settings=settings, metrics=metrics))
+    least, most = (_average([part.at_optimum[end] for part in parts]) for end in (0, 1))
+    found = replace(worst, settings=settings, metrics=metrics, at_optimum=(least, most))
+    return _added(parts, found)
 
 
 def _average(values: list[float | None]) -> float | None:

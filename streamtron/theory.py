@@ -643,3 +643,19 @@ def weights_radius(primal: float, dual: float) -> float:
     4.0
     """
     return math.sqrt(2.0 * max(0.0, primal - dual))
+
+
+def decision_radius(primal_margin: float, upper_bound: float | None) -> float:
+    """‖w − w*‖ ≤ √(1/γ′² − 1/U²), γ′ the primal margin of w, U ≥ γ_d; ∞ where nothing is proven.
+
+    Every decision value of a row x is within ‖(x, ρ)‖ times this of the optimum's.
+
+    >>> round(decision_radius(0.2, 0.25), 9)
+    3.0
+    >>> decision_radius(0.0, 0.25)
+    inf
+    """
+    if upper_bound is None or primal_margin <= 0.0:
+        return math.inf
+    primal, dual = primal_from_margin(primal_margin), primal_from_margin(upper_bound)
+    return weights_radius(primal, dual)

@@ -20,19 +20,26 @@ from streamtron.summary import label_text
 BOUNDS = ("directional_margin", "primal_margin", "upper_bound", "relative_duality_gap")
 """What the table has of a certificate."""
 
+AT_OPTIMUM = ("accuracy_at_least", "accuracy_at_most")
+"""What the optimum's accuracy on the validation rows can be; see ``reach.Reach``."""
+
 COLUMNS: dict[str, type] = {
     "candidate": int,
     "C": float,
     "delta": float,
     "rho": float,
     "tol": float,
+    "stage": str,
+    "b": str,
     "rung": int,
     **dict.fromkeys((*METRICS, *METRICS_OF_MANY), float),
     "class": str,
     **dict.fromkeys(BOUNDS, float),
+    **dict.fromkeys(AT_OPTIMUM, float),
     "readings": float,
     "full_epochs": int,
     "ending": str,
+    "dropped": str,
     "best": bool,
     "seconds": float,
     "worker": str,
@@ -52,17 +59,23 @@ class Trial:
     Parameters
     ----------
     candidate : its number, from 0.
-    settings : its own; with successive halving, ``tol`` is that of the last rung it reached.
+    settings : its own, of the last rung it reached: with successive halving that rung's ``tol``,
+        in the two-stage procedure its ``stage``, ``b`` and ``max_epochs``.
     metrics : name, of ``metrics_of(settings)`` → value on the validation rows, None where it is not
         defined; with folds the mean over them.
     certificate : of its model, see ``certificate_of``; with folds the one with the widest gap.
     readings, full_epochs : all that it took, over rungs and folds.
     ending : see ``Outcome``; with folds, of the fold whose certificate it is.
     rung : the last one it reached, from 0.
+    radius : R of the rows that it was fitted on; with folds, of those whose certificate it is.
+    at_optimum : the least and the most that the accuracy of its optimum can be on the validation
+        rows; with folds the means over them; None where it is not known.
     seconds : of its fits.
     worker : who fitted it.
     started, finished : ISO 8601, UTC: between these it was fitted and measured.
     outcome : of its fit on all shards, while it may still be the best.
+    dropped : why it goes no further after its last rung, see ``rungs``; None = it does, or it was
+        the last.
     """
 
     candidate: int
@@ -73,11 +86,14 @@ class Trial:
     full_epochs: int
     ending: str
     rung: int
+    radius: float | None
+    at_optimum: tuple[float | None, float | None]
     seconds: float
     worker: str
     started: str
     finished: str
     outcome: Outcome | None = field(default=None, repr=False)
+    dropped: str | None = None
 
     @property
     def gap(self) -> float:
@@ -96,16 +112,19 @@ class Trial:
             **price(self.settings),
             "rho": self.settings.rho,
             "tol": self.settings.tolerance,
+            "stage": self.settings.stage,
+            "b": None if self.settings.b is None else ",".join(map(repr, self.settings.b)),
             **self.metrics,
             **self.certificate,
+            **dict(zip(AT_OPTIMUM, self.at_optimum, strict=True)),
             "best": self.candidate == best.candidate,
         }
         return {name: values[name] for name in COLUMNS if name in values}
 
 
 _OWN = (
-    "candidate", "rung", "readings", "full_epochs", "ending", "seconds", "worker", "started",
-    "finished",
+    "candidate", "rung", "readings", "full_epochs", "ending", "dropped", "seconds", "worker",
+    "started", "finished",
 )  # fmt: skip
 """Columns that a trial has by their names."""
 

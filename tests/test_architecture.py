@@ -36,6 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "model": {"chunk", "errors", "model_checks", "sealed"},
     "foreign": {"chunk", "errors", "model", "sealed"},
     "evaluation": {"errors"},
+    "reach": {"theory"},
     "evaluation_many": {"chunk", "evaluation"},
     # second floor
     "training": {*GROUND, "kernels"},
@@ -68,14 +69,15 @@ ALLOWED: dict[str, set[str]] = {
     "summary": {"config"},
     "inspection_text": {"config", "summary"},
     "scoring": {
-        *GROUND, "evaluation", "evaluation_many", "model", "fitting", "sealed", "shards", "spread",
-        "summary",
+        *GROUND, "evaluation", "evaluation_many", "kernels", "model", "fitting", "reach", "sealed",
+        "shards", "spread", "summary",
     },
     "splits": {*GROUND, "fitting", "learning", "scoring", "shards"},
     "trials": {*GROUND, "fitting", "learning", "outcome", "sealed", "shards", "summary"},
+    "rungs": {"config", "errors", "training", "trials"},
     "sweeping": {
         *GROUND, "candidates", "evaluation", "evaluation_many", "fitting", "learning", "model",
-        "outcome", "runs", "scoring", "shards", "splits", "summary", "trials",
+        "outcome", "rungs", "runs", "scoring", "shards", "splits", "summary", "trials",
     },
     "plot": {"errors", "sealed", "summary"},
     "conversion": {"config", "errors", "fitting", "scoring", "shards", "spread"},

@@ -158,7 +158,8 @@ def test_a_file_that_is_refused_is_told_in_one_sentence(script: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "name", ["measure", "problem", "data", "peers", "ours", "certified", "reading", "rows", "startup"]
+    "name",
+    ["measure", "problem", "data", "peers", "ours", "certified", "reading", "rows", "startup"],
 )
 def test_the_examples_in_the_benchmarks_come_out_as_written(load: Any, name: str) -> None:
     assert doctest.testmod(load(name)).failed == 0

@@ -31,10 +31,11 @@ from streamtron.config import METRICS, METRICS_OF_MANY, Machine, Settings
 from streamtron.errors import DataError, SettingsError
 from streamtron.model import LinearModel
 from streamtron.plot import plot_sweep
+from streamtron.rungs import at_rung
 from streamtron.scoring import evaluate, evaluate_many
 from streamtron.shards.corpus import generate
 from streamtron.splits import Split, splits_of
-from streamtron.sweeping import Sweep, at_rung, attempt, run_sweep
+from streamtron.sweeping import Sweep, attempt, run_sweep
 from streamtron.trials import COLUMNS, Trial
 
 STREAMTRON = Path(sys.executable).parent / "streamtron"
@@ -729,7 +730,7 @@ def test_the_plot_says_of_which_candidates_the_tolerance_was_not_certified(
     plot_sweep(tmp_path / "p.svg", stopped, "accuracy")
     assert "NOT certified" in (tmp_path / "p.svg").read_text()
     assert "not to the tolerance" in (tmp_path / "p.svg").read_text()
-    halved = [row if row["best"] else {**row, "rung": -1} for row in swept]
+    halved = [row if row["best"] else {**row, "dropped": "left behind"} for row in swept]
     plot_sweep(tmp_path / "p.svg", halved, "accuracy")
     assert "NOT certified" not in (tmp_path / "p.svg").read_text()
     assert "not to the tolerance" in (tmp_path / "p.svg").read_text()
