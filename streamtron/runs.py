@@ -327,8 +327,7 @@ def open_ended(path: str | os.PathLike[str]) -> Iterator[Ended]:
         checkpoint = Run(directory).load()
         if checkpoint is None or not (directory / "manifest.json").exists():
             raise DataError(
-                f"{path}: the run has not ended, or its learners did not fit in memory together. "
-                "End it with streamtron fit --resume, or fit anew."
+                f"{path}: the run has not ended. End it with streamtron fit --resume, or fit anew."
             )
         yield Ended(directory, record, Settings.from_dict(record.settings), checkpoint)
 

@@ -138,6 +138,11 @@ class Learner:
         return self.holding_all and self.reading > 0
 
     @property
+    def begun(self) -> bool:
+        """Whether it has seen a row."""
+        return self.readings > 0 or self.taken > 0
+
+    @property
     def busy(self) -> bool:
         """Whether it is training on the rows held: ``step`` goes on with that."""
         return self._task is not None
@@ -562,6 +567,12 @@ class Learner:
                 self._keep_some()
                 self._hold_on()
         return self.busy
+
+    def give_rows_back(self) -> None:
+        """Hold no rows any more, once it has finished. Should it be taken further all the same, its
+        next reading holds those that matter."""
+        self.active.clear()
+        self.holding_all = False
 
     def work_off(self) -> None:
         """Take all the steps that there are."""

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,13 @@ class Keeper(Protocol):
         ...
 
 
+class Group(NamedTuple):
+    """Those who learn now are a group of ``at_once`` or fewer of ``everyone``."""
+
+    everyone: Sequence[Learner]
+    at_once: int
+
+
 Task = Callable[[Learner], None]
 Work = Callable[[Task, Iterable[Learner]], None]
 
@@ -67,6 +74,7 @@ def train(
     room: Callable[[int, Chunk], None] | None = None,
     keeper: Keeper | None = None,
     resumed: Resumed | None = None,
+    group: Group | None = None,
 ) -> None:
     """Read the data until every learner is finished.
 
@@ -86,9 +94,10 @@ def train(
         take it; may raise.
     keeper : who is told of every border at which the run can be taken up again.
     resumed : where a run is taken up; its learners are those given and those that wait.
+    group : where more learn, one group after another; a state is of all of them.
     """
     with _workers(threads) as work:
-        loop = _Loop(source, list(learners), settings, listen, births, work, room, keeper)
+        loop = _Loop(source, list(learners), settings, listen, births, work, room, keeper, group)
         loop.run(resumed)
 
 
@@ -102,6 +111,7 @@ class _Loop:
     work: Work
     room: Callable[[int, Chunk], None] | None
     keeper: Keeper | None
+    group: Group | None
 
     def run(self, resumed: Resumed | None) -> None:
         if resumed is None and self.settings.faithful:
@@ -118,7 +128,8 @@ class _Loop:
         while self._unfinished() or (self.births and reading == 0):
             self._read(reading, resumed)
             reading, resumed = reading + 1, None
-        if self.keeper:
+        everyone = self.group.everyone if self.group else self.learners
+        if self.keeper and all(learner.finished for learner in everyone):
             self.keeper.end(partial(self._state, reading, NOT_BEGUN))
 
     def _read(self, reading: int, resumed: Resumed | None) -> None:
@@ -215,7 +226,8 @@ class _Loop:
 
     def _state(self, reading: int, chunks: int, *, copy: bool = False) -> State:
         waiting = self.births.waiting if self.births and reading == 0 else ()
-        return State.of(reading, chunks, self.learners, waiting, copy=copy)
+        everyone, at_once = self.group or (self.learners, 0)
+        return State.of(reading, chunks, everyone, waiting, at_once=at_once, copy=copy)
 
     def _border(self, reading: int, chunks: int) -> None:
         if self.keeper:

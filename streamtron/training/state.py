@@ -48,15 +48,23 @@ class State:
         learners: Sequence[Learner],
         waiting: Sequence[Learner] = (),
         *,
+        at_once: int = 0,
         copy: bool = False,
     ) -> State:
-        """The state of learners; with ``copy``, as they are now, whatever they do next."""
+        """The state of learners; with ``copy``, as they are now, whatever they do next.
+        ``at_once``: of how many a group is, where they learn in groups; 0 = all together."""
         packer = Packer(copy=copy)
         content = {
             "learners": [_packed(learner, packer) for learner in learners],
             "waiting": [_packed(learner, packer) for learner in waiting],
+            "at_once": at_once,
         }
         return cls(reading, chunks, content, packer.arrays)
+
+    @property
+    def at_once(self) -> int:
+        """See ``of``."""
+        return int(self.content["at_once"])
 
     def learners(self, make: Callable[[Label | None], Learner], group: str) -> list[Held]:
         """The learners of a group, ``"learners"`` or ``"waiting"``, with the rows they are to
