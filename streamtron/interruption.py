@@ -75,16 +75,9 @@ def waiting_for_a_border() -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
-@contextmanager
-def at_once() -> Iterator[None]:
-    """A signal ends what is inside at once, one that waited too."""
-    before, _now.may_wait = _now.may_wait, False
-    try:
-        if _now.pending is not None:
-            raise _now.stop(_now.pending)
-        yield
-    finally:
-        _now.may_wait = before
+def waits() -> bool:
+    """Whether a signal waits for a border."""
+    return _now.pending is not None
 
 
 def at_border() -> Signalled | None:

@@ -4,7 +4,7 @@ memory learn side by side on the same readings."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from streamtron.certificate import Certificate
 from streamtron.chunk import Chunk, ChunkSource, Label
 from streamtron.config import Machine, Settings
+from streamtron.errors import MachineError
 from streamtron.events import Listener, ignore
 from streamtron.memory import memory_needed
 from streamtron.shards import ShardSource
@@ -20,17 +21,21 @@ from streamtron.training.active_set import Pool
 from streamtron.training.classes import Classes, Families
 from streamtron.training.counts import Counts
 from streamtron.training.learner import Learner
-from streamtron.training.loop import Keeper, train
+from streamtron.training.loop import Group, Keeper, train
 from streamtron.training.past import Past
-from streamtron.training.state import Held, Resumed, State
+from streamtron.training.state import NOT_BEGUN, Held, Resumed, State
 
 ClassWeights = Mapping[Label, float]
 
 
-class Crowded(Exception):
+class Crowded(MachineError):
     """Not all learners fit in memory side by side; ``fit`` of them do."""
 
-    def __init__(self, fit: int) -> None:
+    def __init__(self, learners: int, fit: int) -> None:
+        super().__init__(
+            f"{learners} learners do not fit in memory side by side, {fit} would. Give a larger "
+            "--memory."
+        )
         self.fit = fit
 
 
@@ -56,13 +61,15 @@ def learn(
     """
     weights = class_weights_of(source, candidates)
     task = _Task(source, candidates, weights, machine, listen, Pool())
+    if state is not None and state.at_once:
+        return task.in_groups(state.at_once, keeper, state)
     try:
         if several(candidates[0]):
             return task.by_class(keeper, state)
         return task.of_two_classes(keeper, state)
     except Crowded as crowded:
         at_once = crowded.fit
-    return task.in_groups(at_once)
+    return task.in_groups(at_once, keeper, None)
 
 
 def several(settings: Settings) -> bool:
@@ -119,18 +126,23 @@ class _Task:
         keeper: Keeper | None,
         resumed: Resumed | None,
     ) -> None:
+        room = Room(self.candidates[0], self.machine, self.pool)
+        if resumed is not None:
+            room.shared &= any(held.learner.holding_all for held in resumed.held)
         train(
             self.source, learners, self.candidates[0], self.listen,
             births=births, threads=self.machine.thread_count, keeper=keeper, resumed=resumed,
-            room=Room(self.candidates[0], self.machine, self.pool),
+            room=room,
         )  # fmt: skip
 
-    def in_groups(self, at_once: int) -> list[list[Learner]]:
+    def in_groups(
+        self, at_once: int, keeper: Keeper | None, state: State | None
+    ) -> list[list[Learner]]:
         """One group after another; each learner gives its rows back when its group is done."""
         source = self.source
         labels: Sequence[Label | None] = [None]
         if several(self.candidates[0]):
-            if source.rows is None:
+            if source.rows is None and state is None:
                 for _ in source.chunks():  # until every label is known
                     pass
             labels = list(source.labels)
@@ -139,7 +151,8 @@ class _Task:
             for settings, own in self._each()
         ]
         every = [learner for own in found for learner in own]
-        _train_groups(source, every, self.candidates[0], self.machine, self.listen, at_once)
+        groups = _Groups(every, at_once, keeper, state)
+        groups.train(source, self.candidates[0], self.machine, self.listen)
         return found
 
 
@@ -167,22 +180,54 @@ def _resumed(state: State, learners: Sequence[Learner], held: Sequence[Held]) ->
     return Resumed(state.reading, state.chunks, held, [one for one in learners if one.reopen()])
 
 
-def _train_groups(
-    source: ChunkSource,
-    learners: Sequence[Learner],
-    settings: Settings,
-    machine: Machine,
-    listen: Listener,
-    at_once: int,
-) -> None:
-    for start in range(0, len(learners), at_once):
-        group, pool = learners[start : start + at_once], Pool()
-        for learner in group:
-            learner.pool = pool
-        train(source, group, settings, listen, threads=machine.thread_count)
-        for learner in group:
-            learner.active.clear()
-            learner.pool = Pool()
+class _Groups:
+    """Learners trained one group after another; each gives its rows back when its group is done.
+
+    Parameters
+    ----------
+    learners, at_once : all, and how many a group is of.
+    keeper, state : see ``training.loop.train``; with a state, which is of all of them, those that
+        have finished are not trained again.
+    """
+
+    def __init__(
+        self,
+        learners: Sequence[Learner],
+        at_once: int,
+        keeper: Keeper | None = None,
+        state: State | None = None,
+    ) -> None:
+        self.learners, self.at_once, self.keeper, self.state = learners, at_once, keeper, state
+        fresh = iter(learners)
+        self.held = [] if state is None else state.learners(lambda _: next(fresh), "learners")
+
+    def train(
+        self, source: ChunkSource, settings: Settings, machine: Machine, listen: Listener = ignore
+    ) -> None:
+        """Train them all."""
+        together = Group(self.learners, self.at_once)
+        for start in range(0, len(self.learners), self.at_once):
+            group, pool = self.learners[start : start + self.at_once], Pool()
+            for learner in group:
+                learner.pool = pool
+            train(
+                source, group, settings, listen, threads=machine.thread_count,
+                keeper=self.keeper, resumed=self._resumed(start), group=together,
+            )  # fmt: skip
+            for learner in group:
+                learner.give_rows_back()
+                learner.pool = Pool()
+
+    def _resumed(self, start: int) -> Resumed | None:
+        """Where a group is taken up; None = it begins."""
+        held = self.held[start : start + self.at_once]
+        if self.state is None or not any(one.learner.begun for one in held):
+            return None
+        learners = [one.learner for one in held]
+        if any(learner.finished is None for learner in learners):
+            return _resumed(self.state, learners, held)
+        following = 1 + max(learner.reading for learner in learners)
+        return _resumed(replace(self.state, reading=following, chunks=NOT_BEGUN), learners, held)
 
 
 def train_together(
@@ -201,7 +246,7 @@ def train_together(
         train(source, learners, settings, threads=machine.thread_count, room=room)
     except Crowded as crowded:
         learners = make()
-        _train_groups(source, learners, settings, machine, ignore, crowded.fit)
+        _Groups(learners, crowded.fit).train(source, settings, machine)
     return learners
 
 
@@ -236,7 +281,7 @@ class Room:
             self.shared = self.pool.offer(chunk.rows, numbers, self.settings.active_set)
         if learners > 1 and self._need(learners) > self.machine.memory_limit:
             fit = next((n for n in range(learners - 1, 1, -1) if self._fits(n)), 1)
-            raise Crowded(fit)
+            raise Crowded(learners, fit)
 
     def _fits(self, learners: int) -> bool:
         return self._need(learners) <= self.machine.memory_limit

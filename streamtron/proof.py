@@ -223,6 +223,7 @@ def _read(source: ShardSource, learners: Sequence[Learner]) -> None:
     for chunk in source.chunks():
         for learner in learners:
             learner.take(chunk, order.file_order(len(chunk)))
+            learner.work_off()
 
 
 def _scan(
@@ -331,6 +332,7 @@ def _search_upper_bounds(
             for learner, own in zip(learners, bounds, strict=True):
                 if learner in searching:
                     learner.finish_reading()
+                    learner.work_off()
                     now = learner.certificate
                     if now is not None and now.upper_bound is not None:
                         own.append((now.upper_bound, now.rounding_bound))

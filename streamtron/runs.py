@@ -229,25 +229,21 @@ class Saver:
     def border(self, state: Callable[[], State]) -> None:
         """See ``training.loop.Keeper``."""
         stopped = interruption.at_border()
-        if stopped or time.monotonic() - self._saved >= self.every:
+        if stopped or self._time_has_come():
             self._save(state())
         if stopped:
             raise stopped
+
+    def due(self, moved: bool) -> bool:
+        """See ``training.loop.Keeper``: a signal lets nobody go a step further."""
+        return interruption.waits() or (moved and self._time_has_come())
 
     def end(self, state: Callable[[], State]) -> None:
         """See ``training.loop.Keeper``: what the run came to can be taken further, or added to."""
         self._save(state())
 
-    @contextmanager
-    def no_border(self, state: Callable[[], State]) -> Iterator[None]:
-        """See ``training.loop.Keeper``: a signal within saves how it began."""
-        began = state()
-        try:
-            with interruption.at_once():
-                yield
-        except (interruption.Signalled, KeyboardInterrupt):
-            self._save(began)
-            raise
+    def _time_has_come(self) -> bool:
+        return time.monotonic() - self._saved >= self.every
 
     def _save(self, state: State) -> None:
         self.run.save(self.checkpoint(state))
@@ -333,8 +329,7 @@ def open_ended(path: str | os.PathLike[str]) -> Iterator[Ended]:
         checkpoint = Run(directory).load()
         if checkpoint is None or not (directory / "manifest.json").exists():
             raise DataError(
-                f"{path}: the run has not ended, or its learners did not fit in memory together. "
-                "End it with streamtron fit --resume, or fit anew."
+                f"{path}: the run has not ended. End it with streamtron fit --resume, or fit anew."
             )
         yield Ended(directory, record, Settings.from_dict(record.settings), checkpoint)
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from streamtron.errors import DataError, FileDamaged, MachineError
 
-_DTYPES = {"F64": "<f8", "I32": "<i4", "U32": "<u4", "I64": "<i8"}
+_DTYPES = {"F64": "<f8", "I32": "<i4", "U32": "<u4", "I64": "<i8", "U8": "|u1"}
 _CODES = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
 _LONGEST_HEADER = 100_000_000  # safetensors' own limit
 
@@ -52,7 +52,7 @@ def write_sealed(
     Parameters
     ----------
     content : what JSON can hold; no nan, no inf.
-    tensors : float64, int32, uint32 or int64, any shape.
+    tensors : float64, int32, uint32, int64 or uint8, any shape.
 
     Raises
     ------

@@ -16,6 +16,7 @@ from streamtron.fitting import run
 from streamtron.outcome import EXIT_CODES
 from streamtron.training.learner import NO_MARGIN, Learner
 from streamtron.training.loop import train
+from streamtron.training.tasks import Task
 from tests.oracle import Oracle, Row, gamma_d
 from tests.sources import ListSource, csr, random_rows, trained
 
@@ -138,8 +139,8 @@ class Watched(Learner):
 
     extensions: tuple[float, ...] = ()
 
-    def _train_in_memory(self) -> None:
-        super()._train_in_memory()
+    def _end_training(self, task: Task) -> None:
+        super()._end_training(task)
         self.extensions = (*self.extensions, float(self.dual.scalars[kernels.EXTENSION]))
 
 

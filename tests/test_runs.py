@@ -21,7 +21,7 @@ from streamtron.errors import DataError, FileDamaged, MachineError, SettingsErro
 from streamtron.events import ChunkDone, Event
 from streamtron.fitting import Outcome
 from streamtron.fitting import run as fit
-from streamtron.runs import BEFORE, CHECKPOINT, Run, Saver, open_run
+from streamtron.runs import BEFORE, CHECKPOINT, Run, open_run
 from streamtron.sealed import read_sealed, write_sealed
 from tests.runs import at_checkpoint, end_of, kept, killed, reached, run, start, write_corpus
 from tests.test_full_disk import PAGE, fill, mounted
@@ -395,34 +395,6 @@ def test_a_signal_waits_for_the_border_and_writes_a_checkpoint_there(
     assert not (place / "model.run" / BEFORE).exists()
     fitted(place, "model", resume=True)
     assert as_wanted(place)
-
-
-@pytest.mark.parametrize("when", ["pending", "inside"])
-def test_a_signal_in_work_without_a_border_saves_how_it_began(stopped: Path, when: str) -> None:
-    one = Run(stopped / "model.run")
-    began = one.load()
-    assert began is not None
-    for name in (CHECKPOINT, BEFORE):
-        (one.path / name).unlink()
-    saver = Saver(one, 1e9, lambda state: began._replace(state=state))
-
-    def work() -> None:
-        if when == "pending":
-            os.kill(os.getpid(), signal.SIGINT)
-        with saver.no_border(lambda: began.state):
-            assert when == "inside", "what waited ends the work before it begins"
-            os.kill(os.getpid(), signal.SIGINT)
-            pytest.fail("the signal waited")
-
-    with (
-        interruption.signals(),
-        interruption.waiting_for_a_border(),
-        pytest.raises(interruption.Signalled),
-    ):
-        work()
-    found = one.load()
-    assert found is not None
-    assert found.state.content == began.state.content
 
 
 # --- full disks ----------------------------------------------------------------------------------

@@ -124,7 +124,6 @@ def scene(
     calls = iter(range(10**6))
     solver = Solver(
         active,
-        active.delta2,
         start[:held].copy(),
         dual,
         Rule(chosen_b, 1.0, False, True, RHO),
@@ -390,10 +389,9 @@ def test_counts_are_never_refined_beyond_what_they_can_hold() -> None:
 
 def test_rows_taken_at_another_extension_have_their_norm_summed_anew() -> None:
     here = scene(0, counts=[3] * ROWS)
-    softer = np.full(ROWS, 7.0)
     solver = Solver(
-        here.solver.active, softer, here.counts, here.dual, here.solver.rule,
-        order.file_order, alone=True,
+        here.solver.active, here.counts, here.dual, here.solver.rule, order.file_order,
+        alone=True, softness=7.0,
     )  # fmt: skip
     a = here.a()
     assert solver.dual.sq_norm == pytest.approx(a @ a + ROWS * 7.0 * 9.0, rel=1e-12)
@@ -415,10 +413,9 @@ class Told(Solver):
         self.told: list[str] = []
         super().__init__(*arguments, **names)
 
-    def _round(self, *arguments: Any) -> bool:
-        moved = super()._round(*arguments)
-        self.told.append("solved?" if self._looks_solved(arguments[2]) else "far")
-        return moved
+    def _end_round(self) -> solve.Phase:
+        self.told.append("solved?" if self._looks_solved(self.target) else "far")
+        return super()._end_round()
 
     def _try(self, v: Vector) -> None:
         self.told.append("look")
@@ -454,12 +451,18 @@ def test_newtons_method_comes_when_visits_would_want_too_many_of_the_mini_epochs
     assert solve._rounds_missing(0.4, 0.2, 0.05) == pytest.approx(2.0)
     assert solve._rounds_missing(0.2, 0.2, 0.05) == math.inf
     solver = scene(0).solver
+    solver.begin(0.05, 20)
     solver.found.gap, solver.visited = 0.2, 10.0
     enough = 10.0 + math.ceil(2.0 * 5.0 / solve.PATIENCE)
-    assert not solver._hopeless([1.0, 0.4], 5.0, 0.05, int(enough))
-    assert solver._hopeless([1.0, 0.4], 5.0, 0.05, int(enough) - 1)
-    assert not solver._hopeless([1.0], 5.0, 0.05, 20), "one round tells of no rate"
-    assert solver._hopeless([1.0], 5.0, 0.05, 11), "one mini-epoch is left"
+
+    def hopeless(gaps: list[float], mini_epochs: int) -> bool:
+        solver.mini_epochs = mini_epochs
+        return solver._hopeless(gaps, 5.0)
+
+    assert not hopeless([1.0, 0.4], int(enough))
+    assert hopeless([1.0, 0.4], int(enough) - 1)
+    assert not hopeless([1.0], 20), "one round tells of no rate"
+    assert hopeless([1.0], 11), "one mini-epoch is left"
 
 
 def test_the_same_rows_and_orders_give_the_same_bits() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +10,7 @@ from numpy.typing import NDArray
 
 from streamtron import kernels
 from streamtron.chunk import Rows
-
-NONZEROS_A_CALL = 1 << 25
-"""Nonzeros one kernel call may visit: well under a second, so that Ctrl-C is obeyed."""
+from streamtron.training import passes
 
 LARGEST_SCALED = 1 << 28
 """Counts are not scaled beyond this, so that training has room to 2³¹."""
@@ -139,25 +136,33 @@ class Dual:
         are known, −1 elsewhere until unlearning has asked for them; None = none is known."""
         if squares is None:
             squares = unknown_squares(len(counts))
+        for some in passes.visits(rows, positions):
+            self.visit_some(rule, rows, some, signs, delta2, counts, erred, squares)
+
+    def visit_some(
+        self,
+        rule: Rule,
+        rows: Rows,
+        positions: NDArray[np.int64],
+        signs: NDArray[np.int8],
+        delta2: NDArray[np.float64],
+        counts: NDArray[np.int32],
+        erred: NDArray[np.uint8],
+        squares: NDArray[np.float64],
+    ) -> None:
+        """``visit`` in one kernel call: ``positions`` are one of ``passes.visits``."""
         state = (counts, self.w, self.scalars, self.tallies, erred)
-        for part in _parts(rows, positions):
-            if rule.unlearn:
-                kernels.visit_unlearn(
-                    rows, part, signs, delta2, rule.rho, rule.b, self.scale, squares, *state
-                )
-            else:
-                kernels.visit(
-                    rows, part, signs, delta2, rule.rho, rule.b, rule.epsilon, rule.by_length,
-                    self.scale, *state,
-                )  # fmt: skip
+        if rule.unlearn:
+            kernels.visit_unlearn(
+                rows, positions, signs, delta2, rule.rho, rule.b, self.scale, squares, *state
+            )
+        else:
+            kernels.visit(
+                rows, positions, signs, delta2, rule.rho, rule.b, rule.epsilon, rule.by_length,
+                self.scale, *state,
+            )  # fmt: skip
 
 
 def unknown_squares(rows: int) -> NDArray[np.float64]:
     """Room for ‖x_k‖² of so many rows, of which none is known."""
     return np.full(rows, -1.0)
-
-
-def _parts(rows: Rows, positions: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """The visits cut into kernel calls of NONZEROS_A_CALL or so; cutting changes no bit."""
-    calls = 1 + int(rows.indptr[-1] - rows.indptr[0]) // NONZEROS_A_CALL
-    yield from np.array_split(positions, calls)

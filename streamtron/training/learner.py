@@ -17,14 +17,16 @@ from streamtron.certificate import Certificate
 from streamtron.chunk import Chunk, Label, Rows
 from streamtron.config import Settings, format_size
 from streamtron.errors import DataError, SettingsError
-from streamtron.training import order, stages
+from streamtron.training import order, passes, stages
 from streamtron.training.active_set import ActiveSet, Pool
 from streamtron.training.counts import Counts
 from streamtron.training.dual import Dual, Rule
 from streamtron.training.frozen import Frozen
 from streamtron.training.report import StageReport
-from streamtron.training.solve import Average, Solution, Solver
+from streamtron.training.solution import Average
+from streamtron.training.solve import Solver
 from streamtron.training.targets import TargetRule, Targets
+from streamtron.training.tasks import HardSolver, MiniEpochs, Task
 
 NEAR = 1.25
 """Rows below this many thresholds are worth holding."""
@@ -35,9 +37,6 @@ KEPT = 0.5
 NO_MARGIN = 1e-4
 """Δ = 0: rows whose best margin is proven to be below this part of their mean length are called
 inseparable."""
-
-SOFTNESS = (1e4, 1e3, 1e2, 1e1, 1.0)
-"""Δ = 0: the small Δ² with which rows are solved is come to in these steps."""
 
 LARGE_DRIFT = 1e-9
 """Rounding moves the carried weights from Σ c_k y_k by a far smaller part of their length."""
@@ -97,6 +96,8 @@ class Learner:
 
         self.reading = 0
         self.readings = 0
+        self.taken = 0
+        self.concluded = False
         self.mode: Mode = "train"
         self.full_epochs = 0
         self.mini_epochs = 0
@@ -114,6 +115,9 @@ class Learner:
         self._gap_before = math.inf
         self._watching = False
         self._adopted = False
+        self._task: Task | None = None
+        self._to_hold: NDArray[np.int64] | None = None  # places in the chunk that is passing
+        self._passing: tuple[Rows, Targets] | None = None
 
     # --- what it is ---
 
@@ -132,6 +136,21 @@ class Learner:
     def complete(self) -> bool:
         """Whether the active set holds every row there is."""
         return self.holding_all and self.reading > 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has seen a row."""
+        return self.readings > 0 or self.taken > 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether it is training on the rows held: ``step`` goes on with that."""
+        return self._task is not None
+
+    @property
+    def amid_chunk(self) -> bool:
+        """Whether rows of the chunk that is passing are still to be held."""
+        return self._to_hold is not None
 
     def twin(self, positive: Label) -> Learner:
         """A learner of another class that has met the same rows, all of them the rest so far."""
@@ -179,6 +198,7 @@ class Learner:
         if dual.steps:
             self.b = 1.0 / dual.scale  # where D of these counts is largest
         self._train_in_memory()
+        self.work_off()
         self.mode = "scan"
 
     # --- more rows, or fewer ---
@@ -214,11 +234,13 @@ class Learner:
         if self.stage_number < 0:
             self._begin_stage()
         self._train(chunk.rows, positions, targets, squares)
+        self.work_off()
 
     def end_adding(self) -> None:
         """Solve the new rows held. The next reading scans a as it is now, and holds all rows if
         they fit."""
         self._train_in_memory()
+        self.work_off()
         self.active.clear()
         self.mode, self.overflowed, self.holding_all = "scan", False, self.stage.unlearn
         self._candidate, self._parts = None, Average()
@@ -237,6 +259,7 @@ class Learner:
         ``scale``: around which a scan looks for the least primal; None = as training left it.
         """
         self.reading = reading
+        self.taken, self.concluded = 0, False
         if not self.complete:
             self.active.clear()
         watching = self.overflowed and self.mode == "train" and self.stage.unlearn
@@ -255,8 +278,10 @@ class Learner:
         squares: NDArray[np.float64] | None = None,
     ) -> None:
         """Digest one chunk of the reading, its rows visited in the order of ``positions``;
-        ``squares`` are its ``square_lengths``, if they are at hand."""
+        ``squares`` are its ``square_lengths``, if they are at hand. Where the active set is full
+        meanwhile, ``step`` goes on with the chunk."""
         targets = self.targets(chunk)
+        self.taken += 1
         if self.reading == 0:
             squares = square_lengths(chunk) if squares is None else squares
             self._meet(chunk, targets, squares)
@@ -277,11 +302,27 @@ class Learner:
                 self.frozen = None  # a row will move a: what was seen so far proves nothing
         self._train(chunk.rows, positions, targets, squares)
 
+    def pass_again(self, chunk: Chunk) -> None:
+        """Go on within a chunk that has been taken, but not to its end.
+
+        Raises
+        ------
+        DataError : it is another chunk.
+        """
+        assert self._to_hold is not None
+        if self._to_hold.max(initial=-1) >= len(chunk):
+            raise DataError(
+                f"the checkpoint is of a chunk with more rows than the {len(chunk)} that there are "
+                "now. Begin anew with --overwrite."
+            )
+        self._passing = chunk.rows, self.targets(chunk)
+
     def finish_reading(self) -> None:
-        """Conclude from the reading what it proved, train on the rows in memory, and decide what
-        the next reading is for."""
+        """Conclude from the reading what it proved, decide what the next reading is for, and begin
+        to train on the rows in memory, with which ``step`` goes on."""
         frozen = self.frozen
         self.readings += 1
+        self.concluded = True
         if self.mode == "train":
             self._count_epoch()
         if frozen is not None:
@@ -305,7 +346,7 @@ class Learner:
 
     def go_on(self) -> None:
         """Take up training after an end that other settings (a smaller tolerance, more epochs)
-        would not have made."""
+        would not have made; ``step`` goes on with the rows in memory."""
         self.finished = None
         self._train_on(self.frozen)
 
@@ -318,8 +359,8 @@ class Learner:
             self._count_epoch()
         if self.stage.brief:
             self._next_stage(stages.why_next(self.plan, self.stage_number, self.settings))
-        self._train_in_memory()
         self.mode = "train" if self.settings.faithful or self.overflowed else "scan"
+        self._train_in_memory()
 
     def _count_epoch(self) -> None:
         self.full_epochs += 1
@@ -469,25 +510,35 @@ class Learner:
     def _hold(self, rows: Rows, chosen: NDArray[np.int64], targets: Targets) -> None:
         """Copy rows to the active set. Where it is full, while training: it is solved at once
         and most of it leaves; while scanning: the next reading will have to train."""
-        if self.complete:
+        if len(chosen) and not self.complete:
+            self._to_hold, self._passing = chosen, (rows, targets)
+            self._hold_on()
+
+    def _hold_on(self) -> None:
+        """Hold rows of the chunk that is passing until all are held, or the active set is full."""
+        assert self._to_hold is not None
+        assert self._passing is not None
+        rows, targets = self._passing
+        held = self.active.add(rows, self._to_hold, targets.numbers, targets.signs, targets.delta2)
+        self._to_hold = self._to_hold[held:]
+        if len(self._to_hold) and self._make_room():
             return
-        while len(chosen):
-            held = self.active.add(rows, chosen, targets.numbers, targets.signs, targets.delta2)
-            chosen = chosen[held:]
-            if not len(chosen):
-                return
-            if self.settings.faithful:
-                raise SettingsError(
-                    f"the active set is over its budget of {format_size(self.active.budget)}, and "
-                    "--faithful keeps every misclassified row. Give a larger --active-set."
-                )
-            self.overflowed = True
-            if self.mode == "scan" or not len(self.active):
-                return
-            if self.stage.brief:
-                self._next_stage(stages.why_next(self.plan, self.stage_number, self.settings))
-            self._train_in_memory()
-            self._keep_some()
+        self._to_hold = self._passing = None
+
+    def _make_room(self) -> bool:
+        """Begin to solve the rows held, so that most of them can leave; whether that is of use."""
+        if self.settings.faithful:
+            raise SettingsError(
+                f"the active set is over its budget of {format_size(self.active.budget)}, and "
+                "--faithful keeps every misclassified row. Give a larger --active-set."
+            )
+        self.overflowed = True
+        if self.mode == "scan" or not len(self.active):
+            return False
+        if self.stage.brief:
+            self._next_stage(stages.why_next(self.plan, self.stage_number, self.settings))
+        self._train_in_memory()
+        return True
 
     def _keep_some(self) -> None:
         """Of the rows just solved, some stay to be solved once more with those to come: drawn by
@@ -506,74 +557,75 @@ class Learner:
         active = self.active
         if not len(active):
             return
-        found = np.empty(len(active))
-        kernels.margins(
-            active.rows, active.signs, self.settings.rho, self.dual.augmented(1.0), found
-        )
+        augmented = self.dual.augmented(1.0)
+        found = passes.margins(active.rows, active.signs, self.settings.rho, augmented)
         counts = self.counts.take(active.numbers)
         found += active.delta2 * counts
         active.retain(np.flatnonzero((counts > 0) | (found <= NEAR * self._threshold())))
 
     # --- rows in memory ---
 
+    def step(self) -> bool:
+        """Go on training on the rows held, and with the chunk that they are of, for a kernel call
+        or little more; whether there is more to do."""
+        if self._task is None:
+            return False
+        if not self._task.step():
+            self._end_training(self._task)
+            if self.amid_chunk:
+                self._keep_some()
+                self._hold_on()
+        return self.busy
+
+    def give_rows_back(self) -> None:
+        """Hold no rows any more, once it has finished. Should it be taken further all the same, its
+        next reading holds those that matter."""
+        self.active.clear()
+        self.holding_all = False
+
+    def work_off(self) -> None:
+        """Take all the steps that there are."""
+        while self.step():
+            pass
+
+    def attach(self) -> None:
+        """The rows held have been read again: go on with them."""
+        if self._task is not None:
+            self._task.attach(self.active, self.dual, self._active_order)
+
     def _train_in_memory(self) -> None:
-        """Solve the rows held, or give them up to N_ep mini-epochs, as the stage has it."""
+        """Begin to solve the rows held, or to give them up to N_ep mini-epochs, as the stage has
+        it."""
         if not len(self.active):
             return
         counts = self.counts.take(self.active.numbers)
-        if self.stage.unlearn and not (self.settings.hard and self.overflowed):
-            self._solve(counts)
+        of_rows = self.active, counts, self.dual, self.rule, self._active_order
+        mini_epochs, hard = self.settings.mini_epochs, self.settings.hard
+        if not self.stage.unlearn or (hard and self.overflowed):
+            self._task = MiniEpochs(*of_rows, mini_epochs)
+        elif hard:
+            gap, gamma = self._worthwhile_gap(), self.dual.upper_bound or math.sqrt(self.sq_radius)
+            self._task = HardSolver(*of_rows, gap, mini_epochs, 0.1 * gap * gamma * gamma)
         else:
-            self._visit_active_set(counts)
-        self.counts.put(self.active.numbers, counts)
+            alone = not self.overflowed
+            best = np.append(self.weights, self.bias) if alone and self.certificate else None
+            self._task = Solver(*of_rows, alone=alone, best=best)
+            self._task.begin(self._worthwhile_gap(), mini_epochs)
 
-    def _solve(self, counts: NDArray[np.int32]) -> None:
-        if self.settings.hard:
-            self._solve_hard(counts)
+    def _end_training(self, task: Task) -> None:
+        """Take what training on the rows held has found."""
+        self._task = None
+        self.counts.put(self.active.numbers, task.counts)
+        if isinstance(task, MiniEpochs):
+            self._count_mini_epochs(task.spent)
             return
-        alone = not self.overflowed
-        best = np.append(self.weights, self.bias) if alone and self.certificate else None
-        found = self._solve_with(self.active.delta2, counts, self.settings.mini_epochs, best)
-        if alone:
+        found = task.found
+        self._count_mini_epochs(found.mini_epochs)
+        self.b = self.reports[-1].b = found.b
+        if not self.overflowed:
             self._candidate = found.v
         elif found.a is not None:
             self._candidate = self._parts.add(found.a)
-
-    def _solve_hard(self, counts: NDArray[np.int32]) -> None:
-        """The hard margin through ever smaller Δ, to one that costs a tenth of what is wanted: at
-        the optimum slack_k = α_k Δ², and α_k ≤ 1/γ_d². The certificate is of Δ = 0 all the same."""
-        gamma = self.dual.upper_bound or math.sqrt(self.sq_radius)
-        hardest = 0.1 * self._worthwhile_gap() * gamma * gamma
-        best = None
-        for softness in SOFTNESS:
-            delta2 = np.full(len(self.active), softness * hardest)
-            visits = max(1, self.settings.mini_epochs // len(SOFTNESS))
-            best = self._solve_with(delta2, counts, visits, best).v
-        self._candidate = best
-        self.dual.settle(self.dual.w, self.dual.bias, 0.0, self.dual.steps)
-
-    def _solve_with(
-        self,
-        delta2: NDArray[np.float64],
-        counts: NDArray[np.int32],
-        mini_epochs: int,
-        best: NDArray[np.float64] | None,
-    ) -> Solution:
-        solver = Solver(
-            self.active,
-            delta2,
-            counts,
-            self.dual,
-            self.rule,
-            self._active_order,
-            alone=not self.overflowed,
-            best=best,
-            exact=self.settings.hard,
-        )
-        found = solver.solve(self._worthwhile_gap(), mini_epochs)
-        self._count_mini_epochs(found.mini_epochs)
-        self.b = self.reports[-1].b = found.b
-        return found
 
     def _worthwhile_gap(self) -> float:
         """The gap to which rows in memory are worth solving: nearly the tolerance if they are all
@@ -586,20 +638,6 @@ class Learner:
             return 0.1 * wanted
         left = 1.0 if self.certificate is None else self.certificate.relative_duality_gap
         return max(wanted, 0.1 * left)
-
-    def _visit_active_set(self, counts: NDArray[np.int32]) -> None:
-        """Up to N_ep mini-epochs, ended by one that makes no update."""
-        active = self.active
-        erred = np.zeros(len(active), dtype=np.uint8)
-        for _ in range(self.settings.mini_epochs):
-            before = self.dual.updates
-            positions = self._active_order(len(active))
-            self.dual.visit(
-                self.rule, active.rows, positions, active.signs, active.delta2, counts, erred
-            )
-            self._count_mini_epochs(1)
-            if self.dual.updates == before:
-                break
 
     def _count_mini_epochs(self, number: int) -> None:
         self.mini_epochs += number

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from operator import methodcaller
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,20 +37,30 @@ class Keeper(Protocol):
     """Who keeps what a run has come to, so that it can be taken up again."""
 
     def border(self, state: Callable[[], State]) -> None:
-        """Between two chunks, or two readings: the run can be taken up from here."""
+        """Between two chunks, two readings, or two steps of training on rows in memory: the run can
+        be taken up from here."""
+        ...
+
+    def due(self, moved: bool) -> bool:
+        """Whether training in memory is to pause at a border: asked on any thread, between steps of
+        a learner. ``moved``: whether it has gone on since the last one, without which a run that
+        always pauses would stand still."""
         ...
 
     def end(self, state: Callable[[], State]) -> None:
         """All learners have finished."""
         ...
 
-    def no_border(self, state: Callable[[], State]) -> AbstractContextManager[None]:
-        """Around work that has no border within and may be long; ``state`` gives a copy of how it
-        began."""
-        ...
+
+class Group(NamedTuple):
+    """Those who learn now are a group of ``at_once`` or fewer of ``everyone``."""
+
+    everyone: Sequence[Learner]
+    at_once: int
 
 
-Work = Callable[[Callable[[Learner], None], Iterable[Learner]], None]
+Task = Callable[[Learner], None]
+Work = Callable[[Task, Iterable[Learner]], None]
 
 
 def train(
@@ -65,6 +74,7 @@ def train(
     room: Callable[[int, Chunk], None] | None = None,
     keeper: Keeper | None = None,
     resumed: Resumed | None = None,
+    group: Group | None = None,
 ) -> None:
     """Read the data until every learner is finished.
 
@@ -84,9 +94,10 @@ def train(
         take it; may raise.
     keeper : who is told of every border at which the run can be taken up again.
     resumed : where a run is taken up; its learners are those given and those that wait.
+    group : where more learn, one group after another; a state is of all of them.
     """
     with _workers(threads) as work:
-        loop = _Loop(source, list(learners), settings, listen, births, work, room, keeper)
+        loop = _Loop(source, list(learners), settings, listen, births, work, room, keeper, group)
         loop.run(resumed)
 
 
@@ -100,6 +111,7 @@ class _Loop:
     work: Work
     room: Callable[[int, Chunk], None] | None
     keeper: Keeper | None
+    group: Group | None
 
     def run(self, resumed: Resumed | None) -> None:
         if resumed is None and self.settings.faithful:
@@ -111,10 +123,13 @@ class _Loop:
             self._hold_again(resumed)
             for learner in resumed.reopened:
                 learner.go_on()
+            between = [learner for learner in self.learners if not learner.amid_chunk]
+            self._work(_nothing, between, reading, resumed.chunks)
         while self._unfinished() or (self.births and reading == 0):
             self._read(reading, resumed)
             reading, resumed = reading + 1, None
-        if self.keeper:
+        everyone = self.group.everyone if self.group else self.learners
+        if self.keeper and all(learner.finished for learner in everyone):
             self.keeper.end(partial(self._state, reading, NOT_BEGUN))
 
     def _read(self, reading: int, resumed: Resumed | None) -> None:
@@ -122,13 +137,17 @@ class _Loop:
         learners = self._unfinished()
         births = self.births if reading == 0 else None
         waiting = births.waiting if births else ()
+        number = 0
+        if resumed and resumed.chunks != NOT_BEGUN:
+            number = resumed.chunks
+            learners = [one for one in learners if one.reading == reading]  # others wait for a new
         _tell_start(self.source, reading, learners, self.listen)
         told = [_State.of(learner) for learner in learners]
         if resumed is None or resumed.chunks == NOT_BEGUN:
             for learner in (*learners, *waiting):
                 learner.begin_reading(reading)
             self._border(reading, 0)
-        rows = nonzeros = number = 0
+        rows = nonzeros = 0
         for number, chunk in self._passing(reading, resumed):
             if births:
                 newborn = births.born()
@@ -136,18 +155,45 @@ class _Loop:
                 learners += newborn
             if self.room and reading == 0:
                 self.room(len(learners) + len(waiting), chunk)
-            show = _Show(chunk, positions_in(chunk, self.settings, reading), reading == 0)
-            self.work(show, (*learners, *waiting))
+            show = _Show(chunk, number, positions_in(chunk, self.settings, reading), reading == 0)
+            self._work(show, (*learners, *waiting), reading, number - 1)
             rows += len(chunk)
             nonzeros += chunk.nonzeros
             self.listen(ChunkDone(reading, rows, nonzeros))
             self._border(reading, number)
         told += [_State.newborn()] * (len(learners) - len(told))
-        certified = [learner.frozen is not None for learner in learners]
-        with self._no_border(reading, number):
-            self.work(methodcaller("finish_reading"), sorted(learners, key=_lightness))
-        for learner, before, proven in zip(learners, told, certified, strict=True):
-            _tell_end(reading, learner, before, proven, self.listen)
+        self._work(_finish, sorted(learners, key=_lightness), reading, number)
+        for learner, before in zip(learners, told, strict=True):
+            _tell_end(reading, learner, before, self.listen)
+
+    def _work(
+        self,
+        task: Callable[[Learner], None],
+        learners: Sequence[Learner],
+        reading: int,
+        chunks: int,
+    ) -> None:
+        """A task for every learner, and all the training on rows in memory that follows from it,
+        with a border wherever the keeper wants one."""
+
+        def begin(learner: Learner) -> None:
+            if not self._due(moved=False):
+                task(learner)
+                self._train(learner)
+
+        self.work(begin, learners)
+        while any(learner.busy for learner in learners) or self._due(moved=False):
+            self._border(reading, chunks)
+            self.work(self._train, [learner for learner in learners if learner.busy])
+
+    def _train(self, learner: Learner) -> None:
+        """Training on rows in memory, to its end or the next border."""
+        moved = False
+        while not self._due(moved) and learner.step():
+            moved = True
+
+    def _due(self, moved: bool) -> bool:
+        return self.keeper is not None and self.keeper.due(moved)
 
     def _passing(self, reading: int, resumed: Resumed | None) -> Iterator[tuple[int, Chunk]]:
         """The chunks of a reading that are still to be digested, numbered from 1."""
@@ -157,48 +203,58 @@ class _Loop:
             yield from enumerate(self.source.chunks(groups[max(done, 0) :]), start=1 + max(done, 0))
             return
         for number, chunk in enumerate(self.source.chunks(), start=1):
+            if resumed and resumed.first:
+                resumed.take_again(number, chunk)
             if number > done:
                 yield number, chunk
-            elif resumed and resumed.first:
-                resumed.take(chunk)
 
     def _hold_again(self, resumed: Resumed) -> None:
         """Read the rows that were held: all in the data's order, some in that of their reading."""
         for chunk in self.source.chunks():
-            resumed.take(chunk)
-        if not resumed.complete:
-            begun = resumed.chunks != NOT_BEGUN
-            reading = resumed.reading if begun else resumed.reading - 1
+            for held in resumed.held:
+                held.take(chunk)
+        for reading in {held.learner.reading for held in resumed.incomplete}:
+            missing = [held for held in resumed.incomplete if held.learner.reading == reading]
+            begun = max(held.learner.taken for held in missing)
             groups = _groups(self.source, self.settings, reading) or []
-            for chunk in self.source.chunks(groups[: resumed.chunks if begun else None]):
-                resumed.take(chunk)
+            for chunk in self.source.chunks(groups[:begun]):
+                for held in missing:
+                    held.take(chunk)
 
     def _unfinished(self) -> list[Learner]:
         return [learner for learner in self.learners if learner.finished is None]
 
     def _state(self, reading: int, chunks: int, *, copy: bool = False) -> State:
         waiting = self.births.waiting if self.births and reading == 0 else ()
-        return State.of(reading, chunks, self.learners, waiting, copy=copy)
+        everyone, at_once = self.group or (self.learners, 0)
+        return State.of(reading, chunks, everyone, waiting, at_once=at_once, copy=copy)
 
     def _border(self, reading: int, chunks: int) -> None:
         if self.keeper:
             self.keeper.border(partial(self._state, reading, chunks))
 
-    def _no_border(self, reading: int, chunks: int) -> AbstractContextManager[None]:
-        if self.keeper is None:
-            return nullcontext()
-        return self.keeper.no_border(partial(self._state, reading, chunks, copy=True))
-
 
 class _Show:
     """A chunk, as every learner takes it; what they all compute alike is computed once."""
 
-    def __init__(self, chunk: Chunk, positions: NDArray[np.int64], new: bool) -> None:
-        self.chunk, self.positions = chunk, positions
+    def __init__(self, chunk: Chunk, number: int, positions: NDArray[np.int64], new: bool) -> None:
+        self.chunk, self.number, self.positions = chunk, number, positions
         self.squares = square_lengths(chunk) if new else None
 
     def __call__(self, learner: Learner) -> None:
-        learner.take(self.chunk, self.positions, self.squares)
+        if learner.taken < self.number:
+            learner.take(self.chunk, self.positions, self.squares)
+        elif learner.amid_chunk:  # where the run was taken up
+            learner.pass_again(self.chunk)
+
+
+def _finish(learner: Learner) -> None:
+    if not learner.concluded:
+        learner.finish_reading()
+
+
+def _nothing(learner: Learner) -> None:
+    """What is begun is only to be gone on with."""
 
 
 @contextmanager
@@ -209,7 +265,7 @@ def _workers(threads: int) -> Iterator[Work]:
         return
     pool = ThreadPoolExecutor(threads, thread_name_prefix="streamtron-learner")
 
-    def work(task: Callable[[Learner], None], learners: Iterable[Learner]) -> None:
+    def work(task: Task, learners: Iterable[Learner]) -> None:
         learners = list(learners)
         if len(learners) < 2:
             _one_by_one(task, learners)
@@ -229,7 +285,7 @@ def _lightness(learner: Learner) -> tuple[float, int]:
     return learner.settings.delta2, -learner.dual.updates
 
 
-def _one_by_one(task: Callable[[Learner], None], learners: Iterable[Learner]) -> None:
+def _one_by_one(task: Task, learners: Iterable[Learner]) -> None:
     for learner in learners:
         task(learner)
 
@@ -276,9 +332,7 @@ def _tell_start(
     listen(ReadingStarted(reading, purpose, rows, nonzeros))
 
 
-def _tell_end(
-    reading: int, learner: Learner, before: _State, certified: bool, listen: Listener
-) -> None:
+def _tell_end(reading: int, learner: Learner, before: _State, listen: Listener) -> None:
     first = max(before.stage_number, 0)
     worked_in = learner.plan[first : learner.stage_number + 1]
     listen(
@@ -289,7 +343,7 @@ def _tell_end(
             learner.dual.updates - before.updates,
             learner.mini_epochs - before.mini_epochs,
             len(learner.active),
-            learner.certificate if certified else None,
+            None if learner.frozen is None else learner.certificate,
             learner.dual.upper_bound,
         )
     )

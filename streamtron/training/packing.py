@@ -13,13 +13,19 @@ from numpy.typing import NDArray
 
 from streamtron.certificate import Certificate, Evidence
 from streamtron.training.counts import Counts
-from streamtron.training.dual import Dual
+from streamtron.training.dual import Dual, Rule
 from streamtron.training.frozen import Frozen
+from streamtron.training.newton import Direction, Newton
 from streamtron.training.report import StageReport
-from streamtron.training.solve import Average
+from streamtron.training.solution import Average, Others, Solution
+from streamtron.training.solve import Solver
 from streamtron.training.stages import Stage
+from streamtron.training.tasks import HardSolver, MiniEpochs
 
-_KNOWN = (Average, Certificate, Counts, Dual, Evidence, Frozen, Stage, StageReport)
+_KNOWN = (
+    *(Average, Certificate, Counts, Direction, Dual, Evidence, Frozen, HardSolver, MiniEpochs),
+    *(Newton, Others, Rule, Solution, Solver, Stage, StageReport),
+)
 _CLASSES: dict[str, type] = {known.__name__: known for known in _KNOWN}
 
 Arrays = dict[str, NDArray[Any]]
@@ -107,5 +113,8 @@ class Unpacker:
 
 
 def _fields(value: Any) -> dict[str, Any]:
+    """All but what a class names in ``GIVEN``: rows, and what belongs to others, which give it to
+    the object again by its ``attach``."""
     names = getattr(type(value), "__slots__", None) or vars(value)
-    return {name: getattr(value, name) for name in names}
+    given = getattr(type(value), "GIVEN", ())
+    return {name: getattr(value, name) for name in names if name not in given}

@@ -101,7 +101,6 @@ class Past:
         counts = np.zeros(len(active), dtype=np.int32)
         solver = Solver(
             active,
-            active.delta2,
             counts,
             self._dual(),
             Rule(self.b, FINISH.epsilon, by_length=False, unlearn=True, rho=settings.rho),

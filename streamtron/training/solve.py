@@ -1,18 +1,23 @@
-"""The rows in memory, solved: visits while they pay, Newton's method where they crawl."""
+"""The rows in memory, solved: visits while they pay, Newton's method where they crawl.
+
+A solve goes on in steps, each a kernel call or little more, and what it is between two of them lies
+in its attributes: it can be left there, written to a checkpoint and taken up to the same bits.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron import kernels
-from streamtron.training import newton
+from streamtron.training import newton, passes
 from streamtron.training.active_set import ActiveSet
 from streamtron.training.dual import Dual, Rule, unknown_squares
+from streamtron.training.solution import Others, Solution, extension_of
 
 LIVE_VISITS = (4, 8, 16, 32)
 """Visits of the rows that moved or have a count, to one of all rows in memory: in the first round,
@@ -38,68 +43,9 @@ REFINEMENT = (10, 1000)
 """Counts, a and b are scaled by at least and at most this where the resolution is the limit."""
 
 Vector = NDArray[np.float64]
-
-
-@dataclass(slots=True)
-class Solution:
-    """What is known of the rows in memory after solving.
-
-    ``v``: the best weights found, augmented, at scale 1; ``primal``: P(v) over these rows; ``gap``:
-    1 − D / P(v), before counts overshoot; ``a``: a / b as solved, augmented; ``b`` as
-    refined; ``mini_epochs`` spent; ``newton`` times called.
-    """
-
-    b: float
-    a: Vector | None = None
-    v: Vector | None = None
-    primal: float = math.inf
-    gap: float = 1.0
-    mini_epochs: int = 0
-    newton: int = 0
-
-
-class Average:
-    """The mean of augmented vectors that may grow wider: where rows are solved in parts, the best
-    weights are the average of what the parts left."""
-
-    def __init__(self) -> None:
-        self.total = np.zeros(0)
-        self.number = 0
-
-    def add(self, v: Vector) -> Vector:
-        """Take one more; returns the mean so far."""
-        missing = np.zeros(len(v) - len(self.total))
-        self.total = np.concatenate((self.total[:-1], missing, self.total[-1:])) + v
-        self.number += 1
-        return self.total / self.number
-
-
-class Others:
-    """The part of a that belongs to rows which are not in memory: fixed while those are solved."""
-
-    def __init__(
-        self,
-        active: ActiveSet,
-        delta2: Vector,
-        counts: NDArray[np.int32],
-        dual: Dual,
-        rho: float,
-    ) -> None:
-        held = np.zeros(len(dual.w) + 1)
-        kernels.combine(active.rows, counts.astype(np.float64) * active.signs, rho, held)
-        self.a = dual.augmented(1.0) - held
-        self.extension = float(dual.scalars[kernels.EXTENSION]) - _extension(delta2, counts)
-        self.steps = dual.steps - int(counts.sum(dtype=np.int64))
-
-    def objective_at(self, b: float) -> float:
-        """Their t/b − ‖a‖²/(2b²), with the sign of the shared part turned: what makes the held
-        rows' primal comparable with the whole dual."""
-        square = float(kernels.square_sum(self.a)) + self.extension
-        return self.steps / b - 0.5 * square / b**2
-
-
-def _extension(delta2: Vector, counts: NDArray[np.int32]) -> float:
-    return float(kernels.dot(delta2 * counts, counts.astype(np.float64)))
+Shuffle = Callable[[int], NDArray[np.int64]]
+Phase = Callable[[], "Phase"] | None
+"""What a solver does next; None = it is done."""
 
 
 class Solver:
@@ -115,107 +61,226 @@ class Solver:
 
     Parameters
     ----------
-    active, delta2, counts : the rows held, Δ_k² > 0 and c_k (changed in place) of each.
+    active, counts : the rows held, and c_k (changed in place) of each.
     dual : a (changed in place).
     rule : how rows are visited; its b is the resolution.
     shuffle : n → the order of visits of the next mini-epoch over n rows.
     alone : whether every row with a count is held (v₀ = 0).
     best : weights known already, augmented, at scale 1.
     exact : whether Newton's method is to prove the gap by itself, not counting on visits.
+    softness : a Δ² > 0 that is every row's instead of its own.
     """
+
+    GIVEN = ("active", "dual", "shuffle", "delta2", "cost", "squares")
 
     def __init__(
         self,
         active: ActiveSet,
-        delta2: Vector,
         counts: NDArray[np.int32],
         dual: Dual,
         rule: Rule,
-        shuffle: Callable[[int], NDArray[np.int64]],
+        shuffle: Shuffle,
         *,
         alone: bool,
         best: Vector | None = None,
         exact: bool = False,
+        softness: float | None = None,
     ) -> None:
-        self.active, self.delta2, self.counts = active, delta2, counts
-        self.dual, self.rule = dual, rule
-        self.shuffle, self.exact = shuffle, exact
-        self.cost = np.zeros(len(active))
-        np.divide(0.5, delta2, out=self.cost, where=active.signs != 0)
-        self.squares = unknown_squares(len(active))
-        self.others = None if alone else Others(active, delta2, counts, dual, rule.rho)
+        self.counts, self.rule, self.exact, self.softness = counts, rule, exact, softness
+        self.newton: newton.Newton | None = None
+        self.attach(active, dual, shuffle)
+        self.others = None if alone else Others(active, self.delta2, counts, dual, rule.rho)
         self.found = Solution(rule.b)
         self.total = np.zeros(len(dual.w) + 1)
         self.summed = 0
         self.visits = 0
         self.visited = 0.0  # in mini-epochs over all rows held
-        if not np.may_share_memory(delta2, active.delta2):
+        if softness is not None:
             self._sum_afresh()  # the carried ‖a‖ is of another Δ
         if best is not None:
             self._try(best)
 
+    def attach(self, active: ActiveSet, dual: Dual, shuffle: Shuffle) -> None:
+        """Go on with the same rows, read again, and the same a."""
+        self.active, self.dual, self.shuffle = active, dual, shuffle
+        own = self.softness is None
+        self.delta2 = active.delta2 if own else np.full(len(active), self.softness)
+        self.cost = np.zeros(len(active))
+        np.divide(0.5, self.delta2, out=self.cost, where=active.signs != 0)
+        self.squares = unknown_squares(len(active))
+        if self.newton is not None:
+            self.newton.attach(active.rows, active.signs, self.cost)
+
     def solve(self, target: float, mini_epochs: int) -> Solution:
         """Until the rows' own gap is at most ``target``, or ``mini_epochs`` are spent."""
-        found, dual = self.found, self.dual
-        rule = self.rule
-        start = (dual.objective_at(rule.b), self.counts.copy())
-        gaps = [1.0]
-        if self._few_columns() and dual.steps:
-            self._try(dual.augmented(dual.scale))
-            self._newton(target)
-            self._measure()
-        schedule = LIVE_VISITS if self.others is None else LIVE_VISITS[:1]
-        rounds = 0
-        while found.gap > target and self.visited + 1.0 <= mini_epochs:
-            before = self.visited
-            moved = self._round(schedule[min(rounds, len(schedule) - 1)], mini_epochs, target)
-            rounds += 1
-            if rounds == 1 and moved and self._looks_unsolved(target, mini_epochs):
-                gaps.append(1.0 - dual.objective / dual.estimated_primal())
-                continue
-            self._try_last_and_average(target)
-            if found.gap <= target:
-                break
-            if not moved and not self._last_round(mini_epochs):
-                if not self._refine(self._finer(target)):
-                    break
-            elif self._hopeless(gaps, self.visited - before, target, mini_epochs):
-                self._newton(target)
-                gaps = [1.0]
-                continue
-            gaps.append(found.gap)
-        if found.newton and dual.objective_at(self.rule.b) < start[0]:
-            self.rule, found.b = rule, rule.b
-            self._take(start[1])  # too few mini-epochs to make Newton's counts pay
-        if target <= EXACT and self.others is None and found.v is not None:
-            self._polish(found.v)
-        if math.isfinite(found.primal):
-            self._measure()
-        found.a = dual.augmented(1.0 / self.rule.b)
-        if self.others is not None:
-            self._overshoot(*start)
-        return found
+        self.begin(target, mini_epochs)
+        while self.step():
+            pass
+        return self.found
 
-    def _polish(self, best: Vector) -> None:
-        """Where all that float64 has is asked for: Newton's method to where nothing moves."""
+    def begin(self, target: float, mini_epochs: int) -> None:
+        """Get ready for ``step`` to ``solve``."""
+        self.target, self.mini_epochs = target, mini_epochs
+        self.rule_before, self.counts_before = self.rule, self.counts.copy()
+        self.objective_before = self.dual.objective_at(self.rule.b)
+        self.gaps = [1.0]
+        self.rounds = 0
+        self.erred = np.zeros(len(self.active), dtype=np.uint8)
+        self.live: NDArray[np.int64] | None = None
+        self.waiting: list[NDArray[np.int64]] = []
+        self.phase = self._first.__name__
+
+    def step(self) -> bool:
+        """Go on to the next place where it can be left; whether there is more to do. ``found`` has
+        all of it when there is not."""
+        following: Phase = getattr(self, self.phase)()
+        self.phase = following.__name__ if following else ""
+        return following is not None
+
+    # --- phases, each of which says which is next ---
+
+    def _first(self) -> Phase:
+        if self._few_columns() and self.dual.steps:
+            self._try(self.dual.augmented(self.dual.scale))
+            return self._begin_newton()
+        return self._begin_round
+
+    def _begin_newton(self) -> Phase:
+        """Newton's method from the best weights: first until P is good enough, which visits then
+        make up for in D; then until D is too."""
+        proven = self.exact or self._few_columns() or self.found.newton > 0
+        self._minimise(0.9 * self.target, proven=proven)
+        return self._go_newton
+
+    def _minimise(self, precision: float, *, proven: bool) -> None:
         active = self.active
-        v, _ = newton.minimise(
-            active.rows, active.signs, self.cost, self.rule.rho, best, self._center(),
-            EXACT**2, proven=True,
+        assert self.found.v is not None
+        self.newton = newton.Newton(
+            active.rows, active.signs, self.cost, self.rule.rho, self.found.v, self._center(),
+            precision, proven=proven,
         )  # fmt: skip
-        self._try(v)
+
+    def _go_newton(self) -> Phase:
+        assert self.newton is not None
+        if self.newton.step():
+            return self._go_newton
+        self._take_newton(self.newton)
+        self.newton = None
+        if not self.visits:
+            self._measure()
+        self.gaps = [1.0]
+        return self._begin_round
+
+    def _begin_round(self) -> Phase:
+        """A round is one mini-epoch over all rows, and some over the live ones."""
+        if self.found.gap <= self.target or self.visited + 1.0 > self.mini_epochs:
+            return self._end
+        self.visited_before, self.updates_before = self.visited, self.dual.updates
+        schedule = LIVE_VISITS if self.others is None else LIVE_VISITS[:1]
+        self.live_visits = schedule[min(self.rounds, len(schedule) - 1)]
+        self.erred[:] = 0
+        self.live = None
+        return self._begin_mini_epoch(len(self.active))
+
+    def _begin_mini_epoch(self, rows: int) -> Phase:
+        positions = self.shuffle(rows)
+        if self.live is not None:
+            positions = self.live[positions]
+        self.visiting = len(positions)
+        self.waiting = passes.visits(self.active.rows, positions)
+        return self._visit
+
+    def _visit(self) -> Phase:
+        """A kernel call's worth of a mini-epoch."""
+        active, positions = self.active, self.waiting.pop(0)
+        self.dual.visit_some(
+            self.rule, active.rows, positions, active.signs, self.delta2, self.counts, self.erred,
+            self.squares,
+        )  # fmt: skip
+        if self.waiting:
+            return self._visit
+        self.visits += 1
+        self.visited += self.visiting / len(active)
+        self.found.mini_epochs = math.ceil(self.visited)
+        self._remember()
+        return self._after_mini_epoch()
+
+    def _after_mini_epoch(self) -> Phase:
+        if self.live is None:
+            self.live = np.flatnonzero((self.erred != 0) | (self.counts > 0))
+            self.moved = self.dual.updates > self.updates_before
+            if self.summed >= self.visits // 2:
+                self._forget_average()  # it is of the later half of all visits
+        elif self.others is None and self._looks_solved(self.target):
+            return self._end_round
+        else:
+            self.live_visits -= 1
+        share = len(self.live) / len(self.active)
+        if not self.live_visits or self.visited + share > self.mini_epochs:
+            return self._end_round
+        self.dual.forget_loss()
+        return self._begin_mini_epoch(len(self.live))
+
+    def _end_round(self) -> Phase:
+        """Measure the gap, unless that is no use yet, and say how to go on."""
+        found, target = self.found, self.target
+        if not self.summed:
+            self._remember()
+        self.rounds += 1
+        if self.rounds == 1 and self.moved and self._looks_unsolved():
+            self.gaps.append(1.0 - self.dual.objective / self.dual.estimated_primal())
+            return self._begin_round
+        self._try_last_and_average()
+        if found.gap <= target:
+            return self._end
+        if not self.moved and not self._last_round():
+            if not self._refine(self._finer(target)):
+                return self._end
+        elif self._hopeless(self.gaps, self.visited - self.visited_before):
+            return self._begin_newton()
+        self.gaps.append(found.gap)
+        return self._begin_round
+
+    def _end(self) -> Phase:
+        found = self.found
+        if found.newton and self.dual.objective_at(self.rule.b) < self.objective_before:
+            self.rule, found.b = self.rule_before, self.rule_before.b
+            self._take(self.counts_before)  # too few mini-epochs to make Newton's counts pay
+        if self.target <= EXACT and self.others is None and found.v is not None:
+            self._minimise(EXACT**2, proven=True)
+            return self._polish
+        return self._close
+
+    def _polish(self) -> Phase:
+        """Where all that float64 has is asked for: Newton's method to where nothing moves."""
+        assert self.newton is not None
+        if self.newton.step():
+            return self._polish
+        self._try(self.newton.v)
+        self.newton = None
+        return self._close
+
+    def _close(self) -> Phase:
+        if math.isfinite(self.found.primal):
+            self._measure()
+        self.found.a = self.dual.augmented(1.0 / self.rule.b)
+        if self.others is not None:
+            self._overshoot()
+        return None
+
+    # --- what phases do ---
 
     def _few_columns(self) -> bool:
         """Whether Newton's method is cheaper than any visit: it needs a few passes a column."""
         columns = int(np.count_nonzero(self.dual.w))
         return FEW_COLUMNS * columns <= len(self.active) and self.others is None
 
-    def _try_last_and_average(self, target: float) -> None:
+    def _try_last_and_average(self) -> None:
         """The average costs one more look at all rows, so it is tried where the last a is not
         good enough."""
         self._try(self.dual.augmented(1.0 / self.rule.b))
         self._measure()
-        if self.found.gap > target:
+        if self.found.gap > self.target:
             self._try(self.total / self.summed)
             self._measure()
 
@@ -225,83 +290,53 @@ class Solver:
             best = self.dual.objective_at(self.rule.b)
         self.found.gap = 1.0 - best / self.found.primal if self.found.primal > 0.0 else 1.0
 
-    def _overshoot(self, objective: float, before: NDArray[np.int32]) -> None:
+    def _overshoot(self) -> None:
         """A part solved exactly while others stand still is followed by their moving on: counts
         go RELAXATION times as far as they went (successive over-relaxation), if D still rises."""
-        solved = self.counts.copy()
+        before, solved = self.counts_before, self.counts.copy()
         moved = before + np.floor(RELAXATION * (solved.astype(np.float64) - before) + 0.5)
         self._take(np.clip(moved, 0, kernels.COUNT_MAX).astype(np.int32))
-        if self.dual.objective_at(self.rule.b) < objective:
+        if self.dual.objective_at(self.rule.b) < self.objective_before:
             self._take(solved)
 
     def _take(self, counts: NDArray[np.int32]) -> None:
         self.counts[:] = counts
         self._sum_afresh()
 
-    def _hopeless(self, gaps: list[float], spent: float, target: float, mini_epochs: int) -> bool:
+    def _hopeless(self, gaps: list[float], spent: float) -> bool:
         """Whether visits alone will not do: too slow, or too few mini-epochs are left."""
         if self.found.newton > 1:
             return False
-        if self._last_round(mini_epochs):
+        if self._last_round():
             return True
         if len(gaps) < 2:
             return False
-        missing = spent * _rounds_missing(gaps[-1], self.found.gap, target)
-        return missing > PATIENCE * (mini_epochs - self.visited)
-
-    def _round(self, visits: int, mini_epochs: int, target: float) -> bool:
-        """One mini-epoch over all rows, some over the live ones; whether anything moved."""
-        erred = np.zeros(len(self.active), dtype=np.uint8)
-        before = self.dual.updates
-        self._mini_epoch(self.shuffle(len(self.active)), erred)
-        moved = self.dual.updates > before
-        live = np.flatnonzero((erred != 0) | (self.counts > 0))
-        if self.summed >= self.visits // 2:
-            self.total[:] = 0.0  # the average is of the later half of all visits
-            self.summed = 0
-        share = len(live) / len(self.active)
-        for _ in range(visits):
-            if self.visited + share > mini_epochs:
-                break
-            self.dual.forget_loss()
-            self._mini_epoch(live[self.shuffle(len(live))], erred)
-            if self.others is None and self._looks_solved(target):
-                break
-        if not self.summed:
-            self._remember()
-        return moved
+        missing = spent * _rounds_missing(gaps[-1], self.found.gap, self.target)
+        return missing > PATIENCE * (self.mini_epochs - self.visited)
 
     def _looks_solved(self, target: float) -> bool:
         """Whether the loss seen in passing promises that the round may end: an estimate."""
         return self.dual.objective >= (1.0 - target) * self.dual.estimated_primal()
 
-    def _looks_unsolved(self, target: float, mini_epochs: int) -> bool:
+    def _looks_unsolved(self) -> bool:
         """Whether it is no use yet to ask all rows for the true P: the first round's estimate
         knows too little of the rows that are not live, so it is rather too small."""
-        if self.found.v is not None or self.others is not None or self._last_round(mini_epochs):
+        if self.found.v is not None or self.others is not None or self._last_round():
             return False
-        return not self._looks_solved(target)
-
-    def _mini_epoch(self, positions: NDArray[np.int64], erred: NDArray[np.uint8]) -> None:
-        active = self.active
-        self.dual.visit(
-            self.rule, active.rows, positions, active.signs, self.delta2, self.counts, erred,
-            self.squares,
-        )  # fmt: skip
-        self.visits += 1
-        self.visited += len(positions) / len(active)
-        self.found.mini_epochs = math.ceil(self.visited)
-        self._remember()
+        return not self._looks_solved(self.target)
 
     def _remember(self) -> None:
         self.total += self.dual.augmented(1.0 / self.rule.b)
         self.summed += 1
 
+    def _forget_average(self) -> None:
+        self.total[:] = 0.0
+        self.summed = 0
+
     def _try(self, v: Vector) -> None:
         """Keep v if its P at the best of a few scales is the least so far."""
         active = self.active
-        margins = np.empty(len(active))
-        kernels.margins(active.rows, active.signs, self.rule.rho, v, margins)
+        margins = passes.margins(active.rows, active.signs, self.rule.rho, v)
         theta = 1.0
         if self.others is None:
             theta = newton.best_scale(v, margins, self.cost)
@@ -319,52 +354,37 @@ class Solver:
             return np.zeros(len(self.total))
         return self.others.a / self.rule.b
 
-    def _newton(self, target: float) -> None:
-        """Newton's method from the best weights; counts from its slacks: c_k = b slack_k / Δ_k².
-        First until P is good enough, which visits then make up for in D; then until D is too."""
-        active, rho = self.active, self.rule.rho
-        assert self.found.v is not None
-        v, margins = newton.minimise(
-            active.rows,
-            active.signs,
-            self.cost,
-            rho,
-            self.found.v,
-            self._center(),
-            0.9 * target,
-            proven=self.exact or self._few_columns() or self.found.newton > 0,
-        )
+    def _take_newton(self, newton: newton.Newton) -> None:
+        """Counts from the slacks of its weights: c_k = b slack_k / Δ_k²."""
         self.found.newton += 1
-        self._try(v)
-        dual = 2.0 * self.cost * np.maximum(0.0, 1.0 - margins)
+        self._try(newton.v)
+        dual = 2.0 * self.cost * np.maximum(0.0, 1.0 - newton.margins)
         if self.others is None:
-            self._choose_resolution(dual, target)
+            self._choose_resolution(dual)
         self.counts[:] = np.minimum(np.floor(self.rule.b * dual + 0.5), kernels.COUNT_MAX)
         self._sum_afresh()
 
-    def _choose_resolution(self, dual: Vector, target: float) -> None:
+    def _choose_resolution(self, dual: Vector) -> None:
         """b for counts b α, rounded: fine enough that rounding costs under a tenth of the target
         (‖Σ δ_k y_k‖² is about Σ q_k / 12), coarse enough that no count passes LARGEST_COUNT."""
-        squares = np.empty(len(dual))
-        kernels.squared_norms(self.active.rows, squares)
+        squares = passes.squared_norms(self.active.rows)
         squares += self.rule.rho**2 + self.delta2
         error = float(kernels.dot(squares, (dual > 0.0).astype(np.float64))) / 24.0
-        b = max(self.rule.b, math.sqrt(10.0 * error / (target * self.found.primal)))
+        b = max(self.rule.b, math.sqrt(10.0 * error / (self.target * self.found.primal)))
         largest = float(dual.max(initial=0.0))
         if b * largest > LARGEST_COUNT:
             b = LARGEST_COUNT / largest
         if b != self.rule.b:
             self.rule = replace(self.rule, b=b)
             self.found.b = b
-            self.total[:] = 0.0  # the average was of another b
-            self.summed = 0
+            self._forget_average()  # it was of another b
 
     def _sum_afresh(self) -> None:
         """a and t from the counts."""
         others, held = self.others, np.zeros(len(self.total))
         factors = self.counts.astype(np.float64) * self.active.signs
-        kernels.combine(self.active.rows, factors, self.rule.rho, held)
-        extension = _extension(self.delta2, self.counts)
+        passes.combine(self.active.rows, factors, self.rule.rho, held)
+        extension = extension_of(self.delta2, self.counts)
         steps = int(self.counts.sum(dtype=np.int64))
         if others is not None:
             held += others.a
@@ -372,8 +392,8 @@ class Solver:
             steps += others.steps
         self.dual.settle(held[:-1].copy(), float(held[-1]), extension, steps)
 
-    def _last_round(self, mini_epochs: int) -> bool:
-        return self.visited + 2.0 > mini_epochs
+    def _last_round(self) -> bool:
+        return self.visited + 2.0 > self.mini_epochs
 
     def _finer(self, target: float) -> int:
         """How much finer the resolution must be for the target: the gap falls with 1/b²."""
@@ -390,6 +410,16 @@ class Solver:
         self.rule = replace(self.rule, b=self.rule.b * factor)
         self.found.b = self.rule.b
         return factor > 1
+
+
+PHASES = frozenset(
+    phase.__name__
+    for phase in (
+        Solver._first, Solver._go_newton, Solver._begin_round, Solver._visit, Solver._end_round,
+        Solver._end, Solver._polish, Solver._close,
+    )
+)  # fmt: skip
+"""The names of all phases that a step can begin with."""
 
 
 def _rounds_missing(before: float, gap: float, target: float) -> float:

@@ -14,8 +14,9 @@ from streamtron.chunk import Chunk, Label
 from streamtron.errors import DataError, FileDamaged
 from streamtron.training.learner import Learner
 from streamtron.training.packing import Arrays, Packer, Unpacker
+from streamtron.training.soundness import check_task
 
-_NOT_STATE = ("settings", "targets", "pool", "active")
+_NOT_STATE = ("settings", "targets", "pool", "active", "_passing")
 """What a learner is made from, and rows: those are read again."""
 
 
@@ -25,7 +26,8 @@ NOT_BEGUN = -1
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A run at a border: ``chunks`` of reading ``reading`` have been digested.
+    """A run at a border: ``chunks`` of reading ``reading`` have been digested by all learners, and
+    the next one, or what follows the last, may have been begun: each learner knows how far it is.
 
     Parameters
     ----------
@@ -46,15 +48,23 @@ class State:
         learners: Sequence[Learner],
         waiting: Sequence[Learner] = (),
         *,
+        at_once: int = 0,
         copy: bool = False,
     ) -> State:
-        """The state of learners; with ``copy``, as they are now, whatever they do next."""
+        """The state of learners; with ``copy``, as they are now, whatever they do next.
+        ``at_once``: of how many a group is, where they learn in groups; 0 = all together."""
         packer = Packer(copy=copy)
         content = {
             "learners": [_packed(learner, packer) for learner in learners],
             "waiting": [_packed(learner, packer) for learner in waiting],
+            "at_once": at_once,
         }
         return cls(reading, chunks, content, packer.arrays)
+
+    @property
+    def at_once(self) -> int:
+        """See ``of``."""
+        return int(self.content["at_once"])
 
     def learners(self, make: Callable[[Label | None], Learner], group: str) -> list[Held]:
         """The learners of a group, ``"learners"`` or ``"waiting"``, with the rows they are to
@@ -85,11 +95,12 @@ class State:
     ) -> Held:
         learner = make(packed["positive"])
         fields = unpacker.unpack(packed["fields"])
-        _check(learner, fields)
+        held = _numbers(packed["held"], self.arrays)
+        _check(learner, fields, len(held))
         vars(learner).update(fields)
         for report in learner.reports:
             report.restart_clock()
-        return Held(learner, _numbers(packed["held"], self.arrays))
+        return Held(learner, held)
 
 
 def _packed(learner: Learner, packer: Packer) -> dict[str, Any]:
@@ -103,7 +114,7 @@ def _packed(learner: Learner, packer: Packer) -> dict[str, Any]:
     }
 
 
-def _check(learner: Learner, fields: dict[str, Any]) -> None:
+def _check(learner: Learner, fields: dict[str, Any], rows: int) -> None:
     """Raise ValueError where fields are missing, or arrays are not what kernels take unchecked."""
     if fields.keys() != vars(learner).keys() - set(_NOT_STATE):
         raise ValueError("other fields than a learner has")
@@ -120,6 +131,11 @@ def _check(learner: Learner, fields: dict[str, Any]) -> None:
     alike += [(one, np.zeros(len(dual.w))) for one in wide]
     if any(one.dtype != other.dtype or one.shape != other.shape for one, other in alike):
         raise ValueError("arrays of another kind or length")
+    places = fields["_to_hold"]
+    if places is not None and (places.dtype != np.int64 or places.min(initial=0) < 0):
+        raise ValueError("places of rows that are none")
+    if fields["_task"] is not None:
+        check_task(fields["_task"], rows, len(dual.w))
 
 
 def _numbers(held: Any, arrays: Arrays) -> NDArray[np.int64]:
@@ -161,6 +177,8 @@ class Held:
         else:
             learner.active.add(chunk.rows, chosen, *of_targets)
         self._missing = self._missing[len(chosen) :]
+        if self.complete:
+            learner.attach()
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,14 +204,20 @@ class Resumed:
         return self.reading == 0 and self.chunks != NOT_BEGUN
 
     @property
-    def complete(self) -> bool:
-        """Whether every row that was held is held again."""
-        return all(held.complete for held in self.held)
+    def incomplete(self) -> list[Held]:
+        """Those who go on, and whose rows are not all held again."""
+        return [
+            held
+            for held in self.held
+            if not held.complete
+            and (held.learner.finished is None or held.learner in self.reopened)
+        ]
 
-    def take(self, chunk: Chunk) -> None:
-        """Hold again what is to be held of a chunk."""
+    def take_again(self, number: int, chunk: Chunk) -> None:
+        """The same of the first reading's chunk of that number, for those who had taken it."""
         for held in self.held:
-            held.take(chunk)
+            if held.learner.taken >= number:
+                held.take(chunk)
 
 
 def _places(chunk: Chunk, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
