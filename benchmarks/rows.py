@@ -3,7 +3,8 @@
     python benchmarks/rows.py [--rows 160000] [--active-set 10%]
 
 The active set is full at 1× already, so that memory may grow by the counts alone: 4 bytes a row.
-Every size trains in a process of its own from a warm cache. See README.md here.
+Every size trains twice, each time in a process of its own from a warm cache: without mini-epochs,
+for what a full epoch takes, and with them, for memory and for what they add. See README.md here.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,37 +30,35 @@ from streamtron.shards import open_shards
 def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
     """The task of a fresh process: train, and what every epoch but the first took and did. (The
     first reading alone holds rows as they come, in their order.)"""
-    from streamtron.events import Event, ReadingDone
+    from streamtron.events import Event, ReadingDone, ReadingStarted
     from streamtron.training.learner import Learner
     from streamtron.training.loop import train
 
     chosen = Settings.from_dict(settings)
     found: list[dict[str, float]] = []
-    start, solving, parts = time.perf_counter(), 0.0, 0
 
     with open_shards([path], cache_dir=cache) as source:
         learner = Learner(chosen, source.labels)
-        solve = learner._train_in_memory
+        parts = [_timed(learner, "_train_in_memory"), _timed(learner, "_keep_some")]
+        start = 0.0
 
-        def timed_solve() -> None:
-            nonlocal solving, parts
-            begun = time.perf_counter()
-            solve()
-            solving += time.perf_counter() - begun
-            parts += 1
-
-        def note_end(event: Event) -> None:
-            nonlocal start, solving, parts
-            if isinstance(event, ReadingDone):
+        def note(event: Event) -> None:
+            nonlocal start
+            if isinstance(event, ReadingStarted):
+                ours.warm(cache)  # a system may drop pages that nobody has read for a while
+                start = time.perf_counter()
+                for calls in parts:
+                    calls.clear()
+            elif isinstance(event, ReadingDone):
                 seconds = time.perf_counter() - start
+                of_parts = sum(map(sum, parts))
                 found.append({
-                    "seconds": seconds - solving, "solving_seconds": solving, "parts": parts,
-                    "mini_epochs": event.mini_epochs, "updates": event.updates,
+                    "seconds": seconds - of_parts, "parts_seconds": of_parts,
+                    "parts": len(parts[0]), "mini_epochs": event.mini_epochs,
+                    "updates": event.updates,
                 })  # fmt: skip
-                start, solving, parts = time.perf_counter(), 0.0, 0
 
-        learner._train_in_memory = timed_solve  # type: ignore[method-assign]
-        train(source, [learner], chosen, note_end)
+        train(source, [learner], chosen, note)
         return {
             "rows": source.rows,
             "columns": source.width,
@@ -68,7 +68,21 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
             "active_bytes": learner.active.nbytes,
             "ending": learner.finished,
             "epochs": found[1:],
+            "median": {name: measure.median([e[name] for e in found[1:]]) for name in found[0]},
         }
+
+
+def _timed(owner: Any, name: str) -> list[float]:
+    """The seconds of every call of a method from now on."""
+    method, seconds = getattr(owner, name), list[float]()
+
+    def call() -> None:
+        start = time.perf_counter()
+        method()
+        seconds.append(time.perf_counter() - start)
+
+    setattr(owner, name, call)
+    return seconds
 
 
 def size_up(times: int, options: argparse.Namespace, budget: int) -> dict[str, Any]:
@@ -84,16 +98,17 @@ def size_up(times: int, options: argparse.Namespace, budget: int) -> dict[str, A
         tempfile.TemporaryDirectory(prefix="streamtron-bench-") as cache,
     ):
         ours.fill_cache([path], cache)
-        found, peak = measure.in_fresh_process(epochs, path, cache, settings.to_dict())
+        alone = replace(settings, mini_epochs=0)
+        epoch, _ = measure.in_fresh_process(epochs, path, cache, alone.to_dict())
+        whole, peak = measure.in_fresh_process(epochs, path, cache, settings.to_dict())
     return {
-        **found,
         "times": times,
-        "median_epoch": {
-            name: measure.median([epoch[name] for epoch in found["epochs"]])
-            for name in found["epochs"][0]
-        },
+        "rows": whole["rows"],
+        "nonzeros": whole["nonzeros"],
+        "without_mini_epochs": epoch,
+        "with_mini_epochs": whole,
         "peak_bytes": peak,
-        "peak_bytes_less_counts": peak - ROW_BYTES * found["rows"],
+        "peak_bytes_less_counts": peak - ROW_BYTES * whole["rows"],
     }
 
 
@@ -105,38 +120,53 @@ def budget_of(text: str, options: argparse.Namespace) -> int:
 
 
 def show(sizes: Sequence[dict[str, Any]], budget: int) -> None:
-    """Epochs and memory, each size against the first."""
-    head = [
-        "rows", "nonzeros", "epoch s", "M nonzeros/s", "a row / 1×", "mini-epochs s", "parts",
-        "mini-epochs", "updates", "all a row / 1×",
-    ]  # fmt: skip
+    """Epochs, what mini-epochs add, and memory: each size against the first."""
     first = sizes[0]
-    lines = []
-    for one in sizes:
-        epoch, begun = one["median_epoch"], first["median_epoch"]
-        rows = one["rows"] / first["rows"]
-        both = epoch["seconds"] + epoch["solving_seconds"]
-        both_begun = begun["seconds"] + begun["solving_seconds"]
-        lines.append([
-            f"{one['rows']:,}", f"{one['nonzeros']:,}", f"{epoch['seconds']:.3f}",
-            f"{one['nonzeros'] / epoch['seconds'] / 1e6:.1f}",
-            f"{epoch['seconds'] / begun['seconds'] / rows:.2f}",
-            f"{epoch['solving_seconds']:.2f}", f"{epoch['parts']:g}",
-            f"{epoch['mini_epochs']:g}", f"{epoch['updates']:,.0f}",
-            f"{both / both_begun / rows:.2f}",
-        ])  # fmt: skip
-    measure.print_table(f"epochs, active set at most {format_size(budget)}", head, lines)
-    print("an epoch: every row read, checked, scanned and visited; the mini-epochs beside it are")
-    print("of the parts of the active set that the budget allows, one more for half a budget")
-    head = ["rows", "peak MB", "less counts", "/ 1×", "active set", "readings"]
+    _show_epochs(first, sizes)
+    _show_mini_epochs(first, sizes, budget)
+    head = ["rows", "peak MB", "less counts", "/ 1×"]
     lines = []
     for one in sizes:
         peak, peak_first = one["peak_bytes_less_counts"], first["peak_bytes_less_counts"]
         lines.append([
             f"{one['rows']:,}", f"{one['peak_bytes'] / 1e6:.1f}", f"{peak / 1e6:.1f}",
-            f"{peak / peak_first:.3f}", format_size(one["active_bytes"]), f"{one['readings']:g}",
+            f"{peak / peak_first:.3f}",
         ])  # fmt: skip
     measure.print_table("memory", head, lines)
+
+
+def _show_epochs(first: dict[str, Any], sizes: Sequence[dict[str, Any]]) -> None:
+    head = ["rows", "nonzeros", "seconds", "M nonzeros/s", "/ 1×", "rows / 1×", "a row / 1×"]
+    lines = []
+    begun = first["without_mini_epochs"]["median"]["seconds"]
+    for one in sizes:
+        seconds, rows = one["without_mini_epochs"]["median"]["seconds"], one["rows"] / first["rows"]
+        lines.append([
+            f"{one['rows']:,}", f"{one['nonzeros']:,}", f"{seconds:.3f}",
+            f"{one['nonzeros'] / seconds / 1e6:.1f}", f"{seconds / begun:.2f}", f"{rows:g}",
+            f"{seconds / begun / rows:.3f}",
+        ])  # fmt: skip
+    measure.print_table("a full epoch: rows read, checked, scanned, visited, held", head, lines)
+
+
+def _show_mini_epochs(first: dict[str, Any], sizes: Sequence[dict[str, Any]], budget: int) -> None:
+    head = [
+        "rows", "epoch s", "parts s", "parts", "mini-epochs", "updates", "both / 1×", "active set",
+        "readings",
+    ]  # fmt: skip
+    lines = []
+    for one in sizes:
+        found = one["with_mini_epochs"]
+        now, begun = found["median"], first["with_mini_epochs"]["median"]
+        both = now["seconds"] + now["parts_seconds"]
+        lines.append([
+            f"{one['rows']:,}", f"{now['seconds']:.3f}", f"{now['parts_seconds']:.2f}",
+            f"{now['parts']:g}", f"{now['mini_epochs']:g}", f"{now['updates']:,.0f}",
+            f"{both / (begun['seconds'] + begun['parts_seconds']):.2f}",
+            format_size(found["active_bytes"]), f"{found['readings']:g}",
+        ])  # fmt: skip
+    title = f"with the mini-epochs of a training run, active set at most {format_size(budget)}"
+    measure.print_table(title, head, lines)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

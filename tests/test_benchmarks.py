@@ -113,10 +113,26 @@ def test_rows_measures_every_size_with_the_same_active_set(tmp_path: Path) -> No
     small, large = saved["sizes"]
     assert (small["rows"], large["rows"]) == (200, 800)
     for size in (small, large):
-        assert size["active_bytes"] <= saved["active_set"]
         assert size["peak_bytes"] - size["peak_bytes_less_counts"] == 4 * size["rows"]
-        assert len(size["epochs"]) == round(size["readings"]) - 1
-        assert all(epoch["parts"] > 0 for epoch in size["epochs"][:-1])
+        for run in (size["with_mini_epochs"], size["without_mini_epochs"]):
+            assert run["active_bytes"] <= saved["active_set"]
+            assert len(run["epochs"]) == round(run["readings"]) - 1
+    assert small["without_mini_epochs"]["median"]["mini_epochs"] == 0
+    assert small["with_mini_epochs"]["median"]["mini_epochs"] > 0
+
+
+def test_what_the_parts_of_an_active_set_take_is_not_an_epochs(load: Any) -> None:
+    class Slow:
+        def part(self) -> None:
+            self.ran = True
+
+    one = Slow()
+    seconds = load("rows")._timed(one, "part")
+    one.part()
+    one.part()
+    assert one.ran
+    assert len(seconds) == 2
+    assert min(seconds) > 0
 
 
 def test_startup_times_whole_processes_beside_an_interpreter_that_does_nothing(
