@@ -261,9 +261,13 @@ class _Last(Last):
 
     def __init__(self, source: ShardSource) -> None:
         self.source = source
+        self._known = False
 
     def border(self, state: Callable[[], State]) -> None:
-        """As early as it is known, which is after the first reading."""
+        """Refuse as soon as it is known, which is after the first reading."""
+        if self._known or self.source.manifest is None:
+            return
+        self._known = True
         if self.source.unmet:
             raise DataError(
                 f"no row that is left has the label {self.source.unmet[0]}, which the model has. "

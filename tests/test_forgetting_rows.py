@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,13 +21,14 @@ from sklearn.datasets import load_svmlight_file
 from sklearn.svm import LinearSVC
 
 import streamtron
-from streamtron import forgetting
+from streamtron import forgetting, witness
 from streamtron.cli import main
 from streamtron.errors import DataError, FileDamaged, SettingsError
 from streamtron.leaving import Leaving
+from streamtron.runs import read_record
 from streamtron.sealed import write_sealed
-from streamtron.shards import ShardRecord, open_shards, tombstones
-from streamtron.shards.search import missing_rows
+from streamtron.shards import Cache, Reading, ShardRecord, find_shards, open_shards, tombstones
+from streamtron.shards.search import missing_rows, rows_with
 from streamtron.shards.tombstones import Tombstones
 from streamtron.training.counts import Counts
 from tests.test_updating import code, content, fit, gap, overlap
@@ -184,8 +186,6 @@ def test_rows_with_weights_and_several_labels_are_left_out_with_all_that_is_thei
     rows = {"indices": [[1], [2], [3], [4]], "values": [[1.0], [2.0], [3.0], [4.0]]}
     labels = [["a"], ["b", "c"], [], ["a", "c"]]
     pq.write_table(pa.table({**rows, "labels": labels, "w": [1.0, 2, 3, 4]}), tmp_path / "a.pq")
-    from streamtron.shards import Reading
-
     reading = Reading(multilabel=True, label_column="labels", weight_column="w")
     path = str(tmp_path / "a.pq")
     with open_shards([path], reading, cache_dir=None, most_labels=None) as source:
@@ -218,6 +218,47 @@ def test_counts_of_rows_that_stay_move_and_those_of_the_others_are_what_is_subtr
     stay, leave = forgetting._parted(counts, leaving)
     assert stay.dense(7).tolist() == [1, 4, 8, 9, 10, 11, 0]
     assert leave.dense(12).tolist() == [0, 2, 3, 0, 5, 6, 7, 0, 0, 0, 0, 12]
+
+
+def test_only_shards_of_which_rows_with_counts_leave_are_read_once_more(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    shards = corpus.shards("svm")
+    whole = fit(shards, tmp_path / "m", index_base=1)["nonzeros"]
+    found = witness.load(tmp_path / "m.run" / "witness", fingerprints(shards))
+    counts = found.counts[0].dense(800)
+    [idle, *_] = np.flatnonzero(counts[:200] == 0)
+    [busy, *_] = np.flatnonzero(counts[200:400] > 0)
+    gone = list_rows(tmp_path / "l", {"0.svm": [idle], "1.svm": [busy]})
+    report = streamtron.forget(tmp_path / "m", rows=gone).report
+    lengths = np.diff(corpus.rows.indptr)
+    assert report["nonzeros"] == whole - lengths[idle] - lengths[200 + busy]
+    once_more = lengths[200:400].sum() / report["nonzeros"]
+    assert report["readings"] % 1 == pytest.approx(once_more, abs=1e-9)
+
+
+def fingerprints(shards: Sequence[Path]) -> list[tuple[str, str]]:
+    with open_shards([str(shard) for shard in shards], cache_dir=None) as source:
+        return source.fingerprints()
+
+
+def test_a_copy_in_the_cache_is_of_the_rows_that_are_asked_for(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    [path, *_] = map(str, corpus.shards("svm"))
+    with open_shards([path], cache_dir=str(tmp_path)) as source:
+        list(source.chunks())
+        reading, [(_, fingerprint)] = source.reading, source.fingerprints()
+    grave = Tombstones(path, fingerprint, np.array([3]))
+    cache = Cache(str(tmp_path), reading)
+    assert cache.copy_of(fingerprint, "a", grave) is None
+    with open_shards([path], cache_dir=str(tmp_path)) as source:
+        source.bury({path: grave})
+        list(source.chunks())
+    for left_out, rows in ((None, 200), (grave, 199)):
+        copy = cache.copy_of(fingerprint, "a", left_out)
+        assert copy is not None
+        assert sum(piece.rows for piece in copy.pieces()) == rows
 
 
 # --- whoever reads for the run later -------------------------------------------------------------
@@ -423,8 +464,6 @@ def test_a_shard_that_was_written_without_rows_takes_the_place_of_the_old_one(
     assert overlap(found.report, expected)
     names = [shard.path for shard in found.manifest.shards]
     assert names == [str(path) for path in (*shards[:2], new, shards[3])]
-    from streamtron.runs import read_record
-
     assert read_record(tmp_path / "m.run").borders == [str(new)]
     assert code("certify", str(tmp_path / "m")) == 0
 
@@ -537,7 +576,7 @@ def test_ways_to_name_rows_that_do_not_go_together_are_refused(
     [
         ("user", "nobody", "no row of 4 shard.s. has 'nobody' in 'user'"),
         ("name", "a", "0.parquet: 0 columns of the name 'name'. Wanted is one of indices, values"),
-        ("y", "high", "column 'y' holds double, and --value is not one of that kind"),
+        ("y", "high", "column 'y' holds double, and --value is none .Failed to parse string"),
         ("indices", "1", "column 'indices' holds list"),
     ],
 )
@@ -547,6 +586,38 @@ def test_a_key_that_no_row_has_is_a_sentence(
     fit(corpus.shards("parquet"), tmp_path / "m")
     with pytest.raises((DataError, SettingsError), match=sentence):
         streamtron.forget(tmp_path / "m", key=key, values=value)
+
+
+@pytest.mark.parametrize(
+    ("cells", "value", "rows"),
+    [
+        (["a", None, "b", "a"], "a", [0, 3]),
+        (pa.array(["a", "b", None, "a"]).dictionary_encode(), "b", [1]),
+        ([7, 70, 7, None], "7", [0, 2]),
+        ([0.5, 0.25, float("nan"), 0.5], "0.5", [0, 3]),
+        ([True, False, None, True], "false", [1]),
+        (pa.array([b"a", b"b", b"a", None]), "a", [0, 2]),
+        (pa.array(["2026-01-02", "2026-01-03", None, "2026-01-02"]).cast("date32"), "2026-01-03",
+         [1]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_a_value_is_looked_for_as_the_column_has_it(
+    ending: str, cells: Any, value: str, rows: list[int], tmp_path: Path
+) -> None:
+    table = pa.table({"key": cells})
+    path = tmp_path / f"a.{ending}"
+    if ending == "parquet":
+        pq.write_table(table, path, row_group_size=2)
+    else:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            for batch in table.to_batches(max_chunksize=2):
+                writer.write_batch(batch)
+    [shard] = find_shards([str(path)])
+    assert rows_with(shard, "key", [value, value]).tolist() == rows
+    path.touch()
+    with pytest.raises(DataError, match="changed"):
+        rows_with(shard, "key", [value])
 
 
 @pytest.mark.parametrize(
@@ -613,7 +684,11 @@ def test_the_command_forgets_the_rows_of_users_and_can_be_called_again(
         report = json.loads((tmp_path / "r.json").read_text())
         assert report["rows"] == left
         assert report["forgotten_rows"] == 800 - left
-    assert f"{left:,}" in capsys.readouterr().out
+    assert re.search(rf"rows forgotten +{800 - left}\n", capsys.readouterr().out)
+    assert code("inspect", str(tmp_path / "m.run")) == 0
+    assert re.search(
+        rf"rows +{left}\n(.*\n)?rows forgotten +{800 - left}\n", capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize("change", ["update", "forget"])
