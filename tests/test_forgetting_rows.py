@@ -24,13 +24,14 @@ import streamtron
 from streamtron import forgetting, witness
 from streamtron.cli import main
 from streamtron.errors import DataError, FileDamaged, SettingsError
-from streamtron.leaving import Leaving
-from streamtron.runs import read_record
+from streamtron.leaving import Leaving, rows_by_list
+from streamtron.runs import open_ended, read_record
 from streamtron.sealed import write_sealed
 from streamtron.shards import Cache, Reading, ShardRecord, find_shards, open_shards, tombstones
 from streamtron.shards.search import missing_rows, rows_with
 from streamtron.shards.tombstones import Tombstones
 from streamtron.training.counts import Counts
+from streamtron.updating import Kept
 from tests.test_updating import code, content, fit, gap, overlap
 
 USERS = 20
@@ -351,6 +352,11 @@ def test_rows_are_numbered_as_they_lie_in_the_file_however_often_some_are_forgot
         gone = list_rows(tmp_path / "gone.csv", {"1.svm": rows})
         found = streamtron.forget(tmp_path / "m", rows=gone)
     assert tombstoned(tmp_path / "m.run") == {"1.svm": [0, 3, 4, 5, 199]}
+    with open_ended(tmp_path / "m.run") as ended:
+        gone = list_rows(tmp_path / "gone.csv", {"1.svm": [1, 4, 6]})
+        leaving = rows_by_list(Kept.of(ended, ended.settings), str(gone))
+    assert [each.gone.tolist() for each in leaving] == [[], [0, 2], [], []]
+    assert [each.rows_left for each in leaving] == [200, 193, 200, 200]
     assert found.report["rows"] == 795
     left = fit_left(corpus, 200 + np.array([0, 3, 4, 5, 199]), tmp_path / "left")
     assert overlap(found.report, left)
@@ -528,6 +534,31 @@ def test_of_equal_rows_any_may_be_missing(tmp_path: Path) -> None:
         missing_rows(chunks[1], chunks[0], "b")
 
 
+@pytest.mark.parametrize("line", ["1 1:1", "1 2:1.5", "1 2:1 3:1", "-1 2:1", "1"])
+def test_rows_are_the_same_if_all_that_is_in_them_is(line: str, tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text(f"-1 9:1\n{line}\n1 2:1\n-1 9:1\n-1 4:1\n")
+    (tmp_path / "b.svm").write_text("1 2:1\n-1 4:1\n")
+    chunks = []
+    for name in "ab":
+        path = str(tmp_path / f"{name}.svm")
+        with open_shards([path], cache_dir=None, classes=[1.0, -1.0]) as source:
+            chunks.append(list(source.chunks()))
+    assert missing_rows(chunks[0], chunks[1], "b").tolist() == [0, 1, 3]
+
+
+def test_rows_of_other_weights_are_not_the_same(tmp_path: Path) -> None:
+    chunks = []
+    for weights in ([1.0, 2.0, 3.0], [1.0, 3.0], [1.0, 2.5]):
+        table = {"indices": [[1]] * len(weights), "y": [1] * len(weights), "w": weights}
+        pq.write_table(pa.table(table), tmp_path / "a.pq")
+        reading = Reading(weight_column="w")
+        with open_shards([str(tmp_path / "a.pq")], reading, cache_dir=None) as source:
+            chunks.append(list(source.chunks()))
+    assert missing_rows(chunks[0], chunks[1], "b").tolist() == [1]
+    with pytest.raises(DataError, match="b, row 1"):
+        missing_rows(chunks[0], chunks[2], "b")
+
+
 # --- what is refused -----------------------------------------------------------------------------
 
 
@@ -542,12 +573,23 @@ def test_a_class_that_would_lose_all_its_rows_is_named_and_nothing_is_forgotten(
     fit(shards, tmp_path / "m", multiclass=classes == 3)
     before = content(tmp_path / "m.run", tmp_path / "m")
     rows = list_rows(tmp_path / "l", {"b.svm": range(20)})
-    for words in ({"rows": rows}, {"shards": "b.svm"}):
+    for words in ({"rows": rows}, {"shards": "b.svm"}, {"rows": rows, "max_epochs": 1}):
         with pytest.raises(DataError, match=r"no row that is left has the label 1\.0|label 1,"):
             streamtron.forget(tmp_path / "m", **words)
         assert content(tmp_path / "m.run", tmp_path / "m") == before
     rows = list_rows(tmp_path / "l", {"b.svm": range(19)})
     assert streamtron.forget(tmp_path / "m", rows=rows).report["rows"] == 20 * classes - 19
+
+
+def test_a_class_without_rows_is_noticed_even_where_one_reading_is_all(tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text("1 1:1\n")
+    path = str(tmp_path / "a.svm")
+    with open_shards([path], cache_dir=None, classes=[-1.0, 1.0]) as source:
+        last = forgetting._Last(source)
+        last.border(lambda: pytest.fail("nothing is kept on the way"))
+        list(source.chunks())
+        with pytest.raises(DataError, match=r"has the label -1.0, which the model has"):
+            last.end(lambda: pytest.fail("there is no end to keep"))
 
 
 @pytest.mark.parametrize(
