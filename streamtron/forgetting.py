@@ -257,10 +257,10 @@ def _rows(sources: Sequence[ShardSource], shards: Sequence[ShardRecord]) -> Iter
 
 
 class _Last(Last):
-    """Keeps the end, of a run in which every label has a row left."""
+    """Keeps the end, of a run whose shards are all there and in which every label has a row."""
 
     def __init__(self, source: ShardSource) -> None:
-        self.source = source
+        self.source, self._names = source, {shard.name for shard in source.shards}
         self._known = False
 
     def border(self, state: Callable[[], State]) -> None:
@@ -268,6 +268,12 @@ class _Last(Last):
         if self._known or self.source.manifest is None:
             return
         self._known = True
+        for shard in self.source.skipped:
+            if shard.name in self._names:
+                raise DataError(
+                    f"{shard.reason} The run has counts of this shard's rows: put it back as it "
+                    "was, or forget it whole."
+                )
         if self.source.unmet:
             raise DataError(
                 f"no row that is left has the label {self.source.unmet[0]}, which the model has. "

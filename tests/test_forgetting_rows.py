@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -579,6 +580,22 @@ def test_a_class_that_would_lose_all_its_rows_is_named_and_nothing_is_forgotten(
         assert content(tmp_path / "m.run", tmp_path / "m") == before
     rows = list_rows(tmp_path / "l", {"b.svm": range(19)})
     assert streamtron.forget(tmp_path / "m", rows=rows).report["rows"] == 20 * classes - 19
+
+
+def test_a_shard_that_went_bad_is_refused_even_where_bad_shards_are_skipped(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    shards = corpus.shards("svm", tmp_path)
+    fit(shards, tmp_path / "m", on_bad_shard="skip")
+    shutil.rmtree(tmp_path / "m.run" / "cache")
+    before, was = content(tmp_path / "m.run", tmp_path / "m"), shards[1].stat()
+    with shards[1].open("r+") as file:
+        file.write("x")
+    os.utime(shards[1], ns=(was.st_atime_ns, was.st_mtime_ns))
+    with pytest.raises(DataError, match=r"1.svm, line 1: .* or forget it whole"):
+        streamtron.forget(tmp_path / "m", "0.svm")
+    assert content(tmp_path / "m.run", tmp_path / "m") == before
+    assert streamtron.forget(tmp_path / "m", "1.svm").report["rows"] == 600
 
 
 def test_a_class_without_rows_is_noticed_even_where_one_reading_is_all(tmp_path: Path) -> None:
