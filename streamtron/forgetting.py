@@ -39,6 +39,11 @@ from streamtron.updating import Kept, Last, directory_of, settings_now, stage
 
 _log = logging.getLogger(__name__)
 
+WORTH = 0.5
+"""Shards with at most this part of the nonzeros are read once more to subtract the rows that leave.
+Of more, a is summed by the reading that comes anyway: it ends as well, and on RCV1 took at most as
+many readings, all rows or a tenth of them held."""
+
 
 def forget(
     run: str | os.PathLike[str],
@@ -64,10 +69,11 @@ def forget(
     see ``shards.tombstones``.
 
     The rows' counts are gone exactly. a = Σ c_k y_k loses their part by subtraction, which reads
-    their shards alone, from the cache if they are there; where a shard is gone everywhere, a is
-    summed afresh from what is left. Then training goes on from a. Model, witness, checkpoint,
-    manifest and cache of the run hold nothing of the rows when this returns; what was written
-    elsewhere, a witness or a copy of the model, is not looked for.
+    their shards alone, from the cache if they are there; where a shard is gone everywhere, or the
+    rows are scattered over most of the data, a is summed afresh from what is left. Then training
+    goes on from a. Model, witness, checkpoint, manifest and cache of the run hold nothing of the
+    rows when this returns; what was written elsewhere, a witness or a copy of the model, is not
+    looked for.
 
     Whenever it is interrupted, the run is as it was before, but for cache files, and this can be
     called again; or it is as it is to be, as soon as it is opened. Rows that have tombstones
@@ -227,9 +233,12 @@ def _subtract(
     kept: Kept, leaving: Sequence[Leaving], learners: Sequence[Learner], directory: str
 ) -> int:
     """Take the part of the rows that leave, whose counts the learners hold, out of a; where they
-    are gone, a is 0 until the next reading has summed it. Returns the nonzeros read."""
+    are gone, or scattered (WORTH), a is summed by the next reading. Returns the nonzeros read."""
     counted = [learner.counts.entries()[0] for learner in learners]
     shards = [each.shard for each in leaving if any(_some(own, each.shard) for own in counted)]
+    if sum(shard.nonzeros for shard in shards) > WORTH * kept.manifest.nonzeros:
+        _sum_afresh(learners)
+        return 0
     with ExitStack() as stack:
         sources: list[ShardSource] = []
         try:
@@ -238,9 +247,13 @@ def _subtract(
             subtract_rows(_rows(sources, shards), learners)
         except StreamtronError as error:
             _log.warning("%s The weights are summed afresh from the shards that are left.", error)
-            for learner in learners:
-                learner.dual.restart()
+            _sum_afresh(learners)
         return sum(source.nonzeros_read for source in sources)
+
+
+def _sum_afresh(learners: Sequence[Learner]) -> None:
+    for learner in learners:
+        learner.sum_afresh()
 
 
 def _some(numbers: NDArray[np.int64], shard: ShardRecord) -> bool:

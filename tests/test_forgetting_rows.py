@@ -239,6 +239,16 @@ def test_only_shards_of_which_rows_with_counts_leave_are_read_once_more(
     assert report["readings"] % 1 == pytest.approx(once_more, abs=1e-9)
 
 
+def test_of_rows_that_are_scattered_no_shard_is_read_once_more(
+    corpus: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fit(corpus.shards("parquet"), tmp_path / "m")
+    report = streamtron.forget(tmp_path / "m", key="user", values="user-7").report
+    assert report["readings"] % 1 == 0.0
+    assert not caplog.records
+    assert overlap(report, fit_left(corpus, corpus.numbers("user-7"), tmp_path / "left"))
+
+
 def fingerprints(shards: Sequence[Path]) -> list[tuple[str, str]]:
     with open_shards([str(shard) for shard in shards], cache_dir=None) as source:
         return source.fingerprints()
