@@ -3,6 +3,7 @@ again comes to the same end."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -21,7 +22,7 @@ from tests.test_updating import content, fit
 __all__ = ["corpus"]
 
 KILLED = """
-import os, signal, sys, streamtron
+import json, os, signal, sys, streamtron
 left = int(sys.argv[1])
 def one(call):
     def counted(*a, **k):
@@ -32,7 +33,7 @@ def one(call):
     return counted
 for name in ("replace", "fsync", "mkdir", "unlink", "rmdir"):
     setattr(os, name, one(getattr(os, name)))
-streamtron.forget(sys.argv[2], **eval(sys.argv[3]))
+streamtron.forget(sys.argv[2], **json.loads(sys.argv[3]))
 os.write(1, str(int(sys.argv[1]) - left).encode())
 """
 """Ends itself before a system call that changes the disk; else it tells how many there were."""
@@ -40,7 +41,7 @@ os.write(1, str(int(sys.argv[1]) - left).encode())
 
 def forget_killed(moment: int, model: Path, words: dict[str, object]) -> tuple[int, str]:
     ended = subprocess.run(
-        [sys.executable, "-c", KILLED, str(moment), str(model), repr(words)],
+        [sys.executable, "-c", KILLED, str(moment), str(model), json.dumps(words)],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         check=False, capture_output=True, text=True,
     )  # fmt: skip

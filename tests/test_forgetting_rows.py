@@ -3,6 +3,7 @@ later leaves them out, and no byte of them stays."""
 
 from __future__ import annotations
 
+import copy
 import json
 import lzma
 import os
@@ -28,7 +29,15 @@ from streamtron.errors import DataError, FileDamaged, SettingsError
 from streamtron.leaving import Leaving, rows_by_list
 from streamtron.runs import open_ended, read_record
 from streamtron.sealed import write_sealed
-from streamtron.shards import Cache, Reading, ShardRecord, find_shards, open_shards, tombstones
+from streamtron.shards import (
+    Cache,
+    Reading,
+    ShardRecord,
+    find_shards,
+    open_reader,
+    open_shards,
+    tombstones,
+)
 from streamtron.shards.search import missing_rows, rows_with
 from streamtron.shards.tombstones import Tombstones
 from streamtron.training.counts import Counts
@@ -171,7 +180,7 @@ def test_a_shard_with_tombstones_is_read_as_one_written_without_those_rows(
     for cache in (None, str(tmp_path / "cache")):
         wanted = open_shards([str(tmp_path / f"*.{ending}")], cache_dir=cache)
         found = open_shards([str(shard) for shard in shards], cache_dir=cache)
-        found.bury(graves)
+        found.bury(graves.values())
         for order in (None, None, *([[[0]]] if cache else [])):
             for ours, theirs in zip(found.chunks(order), wanted.chunks(order), strict=True):
                 assert ours.ranges == theirs.ranges
@@ -192,7 +201,7 @@ def test_rows_with_weights_and_several_labels_are_left_out_with_all_that_is_thei
     path = str(tmp_path / "a.pq")
     with open_shards([path], reading, cache_dir=None, most_labels=None) as source:
         [(_, fingerprint)] = source.fingerprints()
-        source.bury({path: Tombstones(path, fingerprint, np.array([1, 2]))})
+        source.bury([Tombstones(path, fingerprint, np.array([1, 2]))])
         [chunk] = source.chunks()
         assert source.labels == ["a", "c"]
     assert chunk.rows.indices.tolist() == [1, 4]
@@ -265,12 +274,12 @@ def test_a_copy_in_the_cache_is_of_the_rows_that_are_asked_for(
     cache = Cache(str(tmp_path), reading)
     assert cache.copy_of(fingerprint, "a", grave) is None
     with open_shards([path], cache_dir=str(tmp_path)) as source:
-        source.bury({path: grave})
+        source.bury([grave])
         list(source.chunks())
     for left_out, rows in ((None, 200), (grave, 199)):
-        copy = cache.copy_of(fingerprint, "a", left_out)
-        assert copy is not None
-        assert sum(piece.rows for piece in copy.pieces()) == rows
+        found = cache.copy_of(fingerprint, "a", left_out)
+        assert found is not None
+        assert sum(piece.rows for piece in found.pieces()) == rows
 
 
 # --- whoever reads for the run later -------------------------------------------------------------
@@ -308,6 +317,33 @@ def test_a_run_that_is_taken_up_leaves_the_forgotten_rows_out(
     left = fit_left(corpus, corpus.numbers("user-3"), tmp_path / "left")
     assert overlap(again.report, left)
     assert len(tombstones.load(tmp_path / "m.run")) == 4
+
+
+def test_shards_that_were_moved_are_known_by_their_bytes_when_a_run_is_taken_up(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    for place in ("here", "there"):
+        (tmp_path / place).mkdir()
+    shards = corpus.shards("svm", tmp_path / "here")
+    fit(shards, tmp_path / "m")
+    streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"1.svm": [3], "2.svm": [4]}))
+    moved = [shard.rename(tmp_path / "there" / shard.name) for shard in shards]
+    shutil.copy2(moved[2], shards[2])
+    settings = streamtron.Settings(C=5.0, index_base=0, tol=1e-5)
+    again = streamtron.run(
+        [*moved[:2], shards[2], moved[3]], settings, model=tmp_path / "m",
+        machine=streamtron.Machine(), resume=True,
+    )  # fmt: skip
+    assert again.report["rows"] == 798
+    assert sorted(tombstones.load(tmp_path / "m.run")) == sorted(map(str, (moved[1], shards[2])))
+
+
+def test_a_shard_goes_to_a_worker_with_its_tombstones(corpus: Corpus) -> None:
+    [shard] = find_shards([str(corpus.shards("svm")[0])])
+    [(_, fingerprint)] = fingerprints([Path(shard.path)])
+    buried = shard._replace(without=Tombstones(shard.path, fingerprint, np.array([0, 199])))
+    [there] = copy.deepcopy([buried])  # by the protocol that carries it
+    assert sum(piece.rows for piece in open_reader(there, Reading(index_base=1)).pieces()) == 198
 
 
 def test_a_run_that_begins_anew_reads_them_again_and_says_so(
@@ -390,8 +426,8 @@ def test_a_shard_of_the_same_bytes_loses_the_same_rows_and_none_brings_them_back
 ) -> None:
     shards = corpus.shards("svm", tmp_path)
     twin, other = tmp_path / "twin.svm", tmp_path / "other.svm"
-    for copy in (twin, other):
-        shutil.copy2(shards[0], copy)
+    for path in (twin, other):
+        shutil.copy2(shards[0], path)
     fit([*shards, twin], tmp_path / "m", allow_duplicate=True)
     found = streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"0.svm": [9]}))
     assert tombstoned(tmp_path / "m.run") == {"0.svm": [9], "twin.svm": [9]}
@@ -408,7 +444,7 @@ def test_a_shard_that_was_changed_after_rows_of_it_were_forgotten_is_refused(
     streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"0.svm": [9]}))
     shards[0].write_text(shards[0].read_text() + "1 1:1\n")
     settings = streamtron.Settings(C=5.0, index_base=0)
-    graves = tombstones.load(tmp_path / "m.run")
+    graves = tombstones.load(tmp_path / "m.run").values()
     with open_shards([str(s) for s in shards], cache_dir=None) as source:
         source.bury(graves)
         with pytest.raises(DataError, match=r"0.svm: its bytes changed since 1 of its rows"):
@@ -417,6 +453,39 @@ def test_a_shard_that_was_changed_after_rows_of_it_were_forgotten_is_refused(
         streamtron.run(
             shards, settings, model=tmp_path / "m", machine=streamtron.Machine(), resume=True
         )
+
+
+def test_rows_of_many_classes_are_forgotten_and_the_run_goes_on(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    names = np.array(["x", "y", "z"])[np.digitize(corpus.rows.sum(axis=1).A1, [2.5, 3.5])]
+    for k in range(2):
+        own = np.arange(400 * k, 400 * (k + 1))
+        write_rows(
+            tmp_path / f"{k}.parquet", corpus.rows[own], names[own].tolist(), corpus.users[own]
+        )
+    shards = [tmp_path / f"{k}.parquet" for k in range(2)]
+    fit(shards, tmp_path / "m", multiclass=True, active_set=30_000, class_weight="balanced")
+    found = streamtron.forget(tmp_path / "m", key="user", values=["user-1", "user-2"])
+    left = np.setdiff1d(np.arange(800), corpus.numbers("user-1", "user-2"))
+    (tmp_path / "left").mkdir()
+    written = tmp_path / "left" / "0.parquet"
+    write_rows(written, corpus.rows[left], names[left].tolist(), corpus.users[left])
+    again = fit([written], tmp_path / "fresh", multiclass=True, class_weight="balanced", tol=1e-6)
+    assert found.report["rows"] == again["rows"] == len(left)
+    assert gap(found.report) <= 0.01
+    for one, other in zip(found.report["learners"], again["learners"], strict=True):
+        assert one["label"] == other["label"]
+        assert overlap(one, other)
+
+
+def test_of_text_only_rows_are_numbered(tmp_path: Path) -> None:
+    text = "# a comment\n1 1:1\n\n-1 2:1 # the second\n   \n1 3:1\n-1 4:1\n"
+    (tmp_path / "a.svm").write_text(text.replace("\n", "\r\n"))
+    fit([tmp_path / "a.svm"], tmp_path / "m", index_base=1)
+    found = streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"a.svm": [2]}))
+    assert found.model.weights.tolist()[2] == 0.0
+    assert np.flatnonzero(found.model.weights).tolist() == [0, 1, 3]
 
 
 # --- nothing stays -------------------------------------------------------------------------------
