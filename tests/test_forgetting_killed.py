@@ -16,6 +16,7 @@ import pytest
 
 import streamtron
 from streamtron import runs
+from streamtron.errors import DataError
 from tests.test_forgetting_rows import Corpus, corpus, list_rows
 from tests.test_updating import content, fit
 
@@ -98,3 +99,25 @@ def test_a_run_that_is_killed_while_it_forgets_is_as_before_or_as_after_and_can_
         for path in (p for p in (place / "m.run").rglob("*") if p.is_file()):
             assert secret not in path.read_bytes(), (moment, path)
     assert min(ends.values()) > 2
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "[]",
+        "[" * 100_000,
+        '{"model": 7, "remove": [], "stale": null}',
+        '{"model": "m", "remove": ["../other"], "stale": null}',
+        '{"model": "m", "remove": ["/etc/passwd"], "stale": null}',
+        '{"model": "m", "remove": [], "stale": ["cache", "00", 7]}',
+        '{"model": "m", "remove": [], "stale": [7, ["00"], []]}',
+        '{"model": "m", "remove": [], "stale": {"directory": "cache"}}',
+    ],
+)
+def test_what_is_no_plan_of_a_change_is_refused(plan: str, tmp_path: Path) -> None:
+    changed = tmp_path / "m.run" / "changed"
+    changed.mkdir(parents=True)
+    (changed / "change.json").write_text(plan)
+    with pytest.raises(DataError, match=r"change.json: not the plan of a change"):
+        runs.settle(tmp_path / "m.run")
+    assert [path.name for path in changed.iterdir()] == ["change.json"]
