@@ -50,7 +50,7 @@ def forget(
     shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     *,
     key: str | None = None,
-    values: str | Sequence[str] = (),
+    values: str | Sequence[str | int | float] = (),
     rows: str | os.PathLike[str] | None = None,
     replaced_by: str | os.PathLike[str] | None = None,
     tol: float | None = None,
@@ -84,8 +84,8 @@ def forget(
     run : the model, or its run directory.
     shards : names as the manifest has them, or paths; the files may be gone already, unless only
         rows of them are to be forgotten. With ``key``: where to look; none = in all shards.
-    key, values : a column of the tables, whether or not features are in it, and the values, as
-        text, of the rows to forget.
+    key, values : a column of the tables, whether or not features are in it, and the values in it
+        of the rows to forget, as text or numbers.
     rows : a CSV file whose first line is ``shard,row``: name or path of a shard, and the number
         that the row has in its file, from 0, those counted that were forgotten before.
     replaced_by : the file, perhaps of the shard's own path, that takes its place. Its rows are
@@ -125,7 +125,7 @@ def forget(
         kept = Kept.of(ended, settings_now(ended, tol, max_epochs))
         directory, names, read = kept.cache_directory(machine), as_paths(shards), 0
         if key is not None:
-            wanted = [values] if isinstance(values, str) else list(values)
+            wanted = [values] if isinstance(values, str) else [str(value) for value in values]
             leaving = rows_by_key(kept, names, key, wanted)
         elif rows is not None:
             leaving = rows_by_list(kept, os.fspath(rows))
@@ -146,7 +146,7 @@ def forget(
 def _check_ways(
     named: bool,
     key: str | None,
-    values: str | Sequence[str],
+    values: str | Sequence[str | int | float],
     rows: str | os.PathLike[str] | None,
     replaced_by: str | os.PathLike[str] | None,
 ) -> None:

@@ -69,7 +69,8 @@ class Corpus:
         rng = np.random.default_rng(5)
         self.rows = sparse.random(800, 60, 0.1, "csr", np.float32, rng)
         noise = rng.normal(scale=0.5, size=800)
-        self.labels = np.where(self.rows @ rng.normal(size=60) + noise > 0, 1.0, -1.0)
+        self.truth = rng.normal(size=60)
+        self.labels = np.where(self.rows @ self.truth + noise > 0, 1.0, -1.0)
         self.users = np.array([f"user-{k}" for k in rng.integers(USERS, size=800)])
         self.directory = directory
         for ending in ("svm", "parquet"):
@@ -477,6 +478,35 @@ def test_rows_of_many_classes_are_forgotten_and_the_run_goes_on(
     for one, other in zip(found.report["learners"], again["learners"], strict=True):
         assert one["label"] == other["label"]
         assert overlap(one, other)
+
+
+@pytest.mark.parametrize("touched", [1, 4])  # shards: subtracted, or summed afresh
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"stage": "1,0.1", "max_epochs": 9},
+        {"order": "sequential"},
+        {"delta": 0.0, "C": None},
+        {"active_set": 20_000},
+    ],
+)
+def test_rows_are_forgotten_however_the_run_was_trained(
+    settings: dict[str, Any], touched: int, corpus: Corpus, tmp_path: Path
+) -> None:
+    scores = corpus.rows @ corpus.truth
+    own = np.flatnonzero(scores * corpus.labels > 0.6)  # so that there is a margin
+    parts = np.array_split(own, 4)
+    shards = [corpus.write(tmp_path / f"{k}.svm", part) for k, part in enumerate(parts)]
+    fit(shards, tmp_path / "m", index_base=1, **settings)
+    gone = list_rows(tmp_path / "l", {f"{k}.svm": range(15) for k in range(touched)})
+    found = streamtron.forget(tmp_path / "m", rows=gone).report
+    left = [part[15:] if k < touched else part for k, part in enumerate(parts)]
+    (tmp_path / "left").mkdir()
+    written = corpus.write(tmp_path / "left" / "0.svm", np.concatenate(left))
+    problem = {name: settings[name] for name in ("delta", "C") if name in settings}
+    again = fit([written], tmp_path / "fresh", index_base=1, tol=1e-5, **problem)
+    assert found["rows"] == again["rows"] == len(own) - 15 * touched
+    assert overlap(found, again)
 
 
 def test_of_text_only_rows_are_numbered(tmp_path: Path) -> None:
