@@ -115,7 +115,7 @@ def run(
             run = stack.enter_context(
                 open_run(kept, settings, stamps, model, resume=resume, overwrite=overwrite)
             )
-            source.bury(tombstones.load(kept))  # what was forgotten stays so
+            source.bury(tombstones.load(kept).values())  # what was forgotten stays so
             before = _taken_up(run, source, resume)
             began -= before.seconds if before else 0.0
             saver = _saver(run, source, machine, began)

@@ -39,13 +39,18 @@ from streamtron.updating import Kept, Last, directory_of, settings_now, stage
 
 _log = logging.getLogger(__name__)
 
+WORTH = 0.5
+"""Shards with at most this part of the nonzeros are read once more to subtract the rows that leave.
+Of more, a is summed by the reading that comes anyway: it ends as well, and on RCV1 took at most as
+many readings, all rows or a tenth of them held."""
+
 
 def forget(
     run: str | os.PathLike[str],
     shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     *,
     key: str | None = None,
-    values: str | Sequence[str] = (),
+    values: str | Sequence[str | int | float] = (),
     rows: str | os.PathLike[str] | None = None,
     replaced_by: str | os.PathLike[str] | None = None,
     tol: float | None = None,
@@ -64,10 +69,11 @@ def forget(
     see ``shards.tombstones``.
 
     The rows' counts are gone exactly. a = Σ c_k y_k loses their part by subtraction, which reads
-    their shards alone, from the cache if they are there; where a shard is gone everywhere, a is
-    summed afresh from what is left. Then training goes on from a. Model, witness, checkpoint,
-    manifest and cache of the run hold nothing of the rows when this returns; what was written
-    elsewhere, a witness or a copy of the model, is not looked for.
+    their shards alone, from the cache if they are there; where a shard is gone everywhere, or the
+    rows are scattered over most of the data, a is summed afresh from what is left. Then training
+    goes on from a. Model, witness, checkpoint, manifest and cache of the run hold nothing of the
+    rows when this returns; what was written elsewhere, a witness or a copy of the model, is not
+    looked for.
 
     Whenever it is interrupted, the run is as it was before, but for cache files, and this can be
     called again; or it is as it is to be, as soon as it is opened. Rows that have tombstones
@@ -78,8 +84,8 @@ def forget(
     run : the model, or its run directory.
     shards : names as the manifest has them, or paths; the files may be gone already, unless only
         rows of them are to be forgotten. With ``key``: where to look; none = in all shards.
-    key, values : a column of the tables, whether or not features are in it, and the values, as
-        text, of the rows to forget.
+    key, values : a column of the tables, whether or not features are in it, and the values in it
+        of the rows to forget, as text or numbers.
     rows : a CSV file whose first line is ``shard,row``: name or path of a shard, and the number
         that the row has in its file, from 0, those counted that were forgotten before.
     replaced_by : the file, perhaps of the shard's own path, that takes its place. Its rows are
@@ -119,7 +125,7 @@ def forget(
         kept = Kept.of(ended, settings_now(ended, tol, max_epochs))
         directory, names, read = kept.cache_directory(machine), as_paths(shards), 0
         if key is not None:
-            wanted = [values] if isinstance(values, str) else list(values)
+            wanted = [values] if isinstance(values, str) else [str(value) for value in values]
             leaving = rows_by_key(kept, names, key, wanted)
         elif rows is not None:
             leaving = rows_by_list(kept, os.fspath(rows))
@@ -140,7 +146,7 @@ def forget(
 def _check_ways(
     named: bool,
     key: str | None,
-    values: str | Sequence[str],
+    values: str | Sequence[str | int | float],
     rows: str | os.PathLike[str] | None,
     replaced_by: str | os.PathLike[str] | None,
 ) -> None:
@@ -227,9 +233,12 @@ def _subtract(
     kept: Kept, leaving: Sequence[Leaving], learners: Sequence[Learner], directory: str
 ) -> int:
     """Take the part of the rows that leave, whose counts the learners hold, out of a; where they
-    are gone, a is 0 until the next reading has summed it. Returns the nonzeros read."""
+    are gone, or scattered (WORTH), a is summed by the next reading. Returns the nonzeros read."""
     counted = [learner.counts.entries()[0] for learner in learners]
     shards = [each.shard for each in leaving if any(_some(own, each.shard) for own in counted)]
+    if sum(shard.nonzeros for shard in shards) > WORTH * kept.manifest.nonzeros:
+        _sum_afresh(learners)
+        return 0
     with ExitStack() as stack:
         sources: list[ShardSource] = []
         try:
@@ -238,9 +247,13 @@ def _subtract(
             subtract_rows(_rows(sources, shards), learners)
         except StreamtronError as error:
             _log.warning("%s The weights are summed afresh from the shards that are left.", error)
-            for learner in learners:
-                learner.dual.restart()
+            _sum_afresh(learners)
         return sum(source.nonzeros_read for source in sources)
+
+
+def _sum_afresh(learners: Sequence[Learner]) -> None:
+    for learner in learners:
+        learner.sum_afresh()
 
 
 def _some(numbers: NDArray[np.int64], shard: ShardRecord) -> bool:
@@ -257,13 +270,23 @@ def _rows(sources: Sequence[ShardSource], shards: Sequence[ShardRecord]) -> Iter
 
 
 class _Last(Last):
-    """Keeps the end, of a run in which every label has a row left."""
+    """Keeps the end, of a run whose shards are all there and in which every label has a row."""
 
     def __init__(self, source: ShardSource) -> None:
-        self.source = source
+        self.source, self._names = source, {shard.name for shard in source.shards}
+        self._known = False
 
     def border(self, state: Callable[[], State]) -> None:
-        """As early as it is known, which is after the first reading."""
+        """Refuse as soon as it is known, which is after the first reading."""
+        if self._known or self.source.manifest is None:
+            return
+        self._known = True
+        for shard in self.source.skipped:
+            if shard.name in self._names:
+                raise DataError(
+                    f"{shard.reason} The run has counts of this shard's rows: put it back as it "
+                    "was, or forget it whole."
+                )
         if self.source.unmet:
             raise DataError(
                 f"no row that is left has the label {self.source.unmet[0]}, which the model has. "

@@ -19,7 +19,7 @@ from streamtron.foreign import load_any
 from streamtron.memory import memory_needed
 from streamtron.model import Direction, LinearModel
 from streamtron.sealed import read_sealed
-from streamtron.shards import Manifest, Reading, open_shards
+from streamtron.shards import Manifest, Reading, open_shards, tombstones
 from streamtron.summary import label_text
 
 Kind = Literal["model", "witness", "run", "shards"]
@@ -136,7 +136,8 @@ def describe_witness(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The shards a run was fitted on, its witness, and the size of its cache."""
+    """The shards a run was fitted on, its witness, the rows it has forgotten of them since, and the
+    size of its cache."""
     directory = Path(path)
     manifest = Manifest.load(str(directory / "manifest.json"))
     counts = directory / "witness"
@@ -144,6 +145,7 @@ def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
         "kind": "run",
         "rows": manifest.rows,
         "nonzeros": manifest.nonzeros,
+        "forgotten_rows": tombstones.total(tombstones.load(directory).values()),
         "bytes": manifest.bytes,
         "witness": str(counts) if counts.is_file() else None,
         "cache_bytes": directory_bytes(directory / "cache"),

@@ -105,6 +105,8 @@ def _witness(facts: Mapping[str, Any]) -> Lines:
 
 def _run(facts: Mapping[str, Any]) -> Lines:
     yield from _some(facts, "rows", "nonzeros")
+    if facts["forgotten_rows"]:
+        yield from aligned([("rows forgotten", facts["forgotten_rows"])])
     yield from aligned(
         [
             ("shards", f"{len(facts['shards'])}, {format_size(facts['bytes'])}"),

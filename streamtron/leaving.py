@@ -195,7 +195,7 @@ def _one_buried(kept: Kept, shard: ShardRecord, rows: NDArray[np.int64]) -> Leav
 def _listed(path: str) -> dict[str, list[int]]:
     """The rows of every shard that a CSV file names."""
     found: dict[str, list[int]] = {}
-    with reading_from(path), open(path, newline="", encoding="utf-8", opener=regular) as file:
+    with reading_from(path), open(path, newline="", encoding="utf-8-sig", opener=regular) as file:
         lines = csv.DictReader(file, strict=True)
         try:
             if not {"shard", "row"} <= set(lines.fieldnames or ()):

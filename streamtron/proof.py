@@ -141,7 +141,7 @@ def certify(
         ) as source,
     ):
         if witness is not None:
-            source.bury(witness_file.left_out(witness, source))
+            source.bury(witness_file.contents(witness).tombstones)
         active_set = 0 if witness is not None else problem.active_set // len(directions)
         learners = _learners(problem.but(active_set=active_set), source, model, directions)
         known = None if witness is None else _witness(witness, source, len(directions), spread)

@@ -65,6 +65,7 @@ def fit_summary(report: Mapping[str, Any], model: str, cache: str, cache_bytes: 
     yield from aligned(
         [
             ("rows", report["rows"]),
+            *([("rows forgotten", report["forgotten_rows"])] if "forgotten_rows" in report else []),
             ("columns", report["columns"]),
             ("nonzeros", report["nonzeros"]),
             ("readings", round(report["readings"], 3)),

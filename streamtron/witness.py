@@ -21,7 +21,7 @@ from streamtron.shards import tombstones
 from streamtron.training.counts import Counts, check_gaps
 
 if TYPE_CHECKING:
-    from streamtron.shards import Manifest, ShardSource
+    from streamtron.shards import Manifest
     from streamtron.shards.tombstones import Tombstones
 
 FORMAT_VERSION = 2
@@ -83,25 +83,6 @@ def save(
     shards = [{"fingerprint": one.fingerprint, "rows": one.rows} for one in manifest.shards]
     content |= {"witness_version": FORMAT_VERSION, "learners": len(counts), "shards": shards}
     write_sealed(path, content, tensors)
-
-
-def left_out(path: str | os.PathLike[str], source: ShardSource) -> dict[str, Tombstones]:
-    """The rows that the counts do without, by the paths of a source's shards, whatever their names;
-    where there are any, this reads the shards' bytes.
-
-    Raises
-    ------
-    FileDamaged, DataError, MachineError : as ``load``.
-    """
-    known = {grave.fingerprint: grave for grave in contents(path).tombstones}
-    if not known:
-        return {}
-    fingerprints = (fingerprint for _, fingerprint in source.fingerprints())
-    return {
-        shard.path: known[fingerprint]
-        for shard, fingerprint in zip(source.shards, fingerprints, strict=True)
-        if fingerprint in known
-    }
 
 
 def load(path: str | os.PathLike[str], shards: Sequence[tuple[str, str]]) -> Witness:

@@ -3,6 +3,7 @@ again comes to the same end."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -15,13 +16,14 @@ import pytest
 
 import streamtron
 from streamtron import runs
+from streamtron.errors import DataError
 from tests.test_forgetting_rows import Corpus, corpus, list_rows
 from tests.test_updating import content, fit
 
 __all__ = ["corpus"]
 
 KILLED = """
-import os, signal, sys, streamtron
+import json, os, signal, sys, streamtron
 left = int(sys.argv[1])
 def one(call):
     def counted(*a, **k):
@@ -32,7 +34,7 @@ def one(call):
     return counted
 for name in ("replace", "fsync", "mkdir", "unlink", "rmdir"):
     setattr(os, name, one(getattr(os, name)))
-streamtron.forget(sys.argv[2], **eval(sys.argv[3]))
+streamtron.forget(sys.argv[2], **json.loads(sys.argv[3]))
 os.write(1, str(int(sys.argv[1]) - left).encode())
 """
 """Ends itself before a system call that changes the disk; else it tells how many there were."""
@@ -40,7 +42,7 @@ os.write(1, str(int(sys.argv[1]) - left).encode())
 
 def forget_killed(moment: int, model: Path, words: dict[str, object]) -> tuple[int, str]:
     ended = subprocess.run(
-        [sys.executable, "-c", KILLED, str(moment), str(model), repr(words)],
+        [sys.executable, "-c", KILLED, str(moment), str(model), json.dumps(words)],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         check=False, capture_output=True, text=True,
     )  # fmt: skip
@@ -97,3 +99,25 @@ def test_a_run_that_is_killed_while_it_forgets_is_as_before_or_as_after_and_can_
         for path in (p for p in (place / "m.run").rglob("*") if p.is_file()):
             assert secret not in path.read_bytes(), (moment, path)
     assert min(ends.values()) > 2
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "[]",
+        "[" * 100_000,
+        '{"model": 7, "remove": [], "stale": null}',
+        '{"model": "m", "remove": ["../other"], "stale": null}',
+        '{"model": "m", "remove": ["/etc/passwd"], "stale": null}',
+        '{"model": "m", "remove": [], "stale": ["cache", "00", 7]}',
+        '{"model": "m", "remove": [], "stale": [7, ["00"], []]}',
+        '{"model": "m", "remove": [], "stale": {"directory": "cache"}}',
+    ],
+)
+def test_what_is_no_plan_of_a_change_is_refused(plan: str, tmp_path: Path) -> None:
+    changed = tmp_path / "m.run" / "changed"
+    changed.mkdir(parents=True)
+    (changed / "change.json").write_text(plan)
+    with pytest.raises(DataError, match=r"change.json: not the plan of a change"):
+        runs.settle(tmp_path / "m.run")
+    assert [path.name for path in changed.iterdir()] == ["change.json"]

@@ -3,8 +3,11 @@ later leaves them out, and no byte of them stays."""
 
 from __future__ import annotations
 
+import copy
 import json
 import lzma
+import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,15 +23,25 @@ from sklearn.datasets import load_svmlight_file
 from sklearn.svm import LinearSVC
 
 import streamtron
-from streamtron import forgetting
+from streamtron import forgetting, witness
 from streamtron.cli import main
 from streamtron.errors import DataError, FileDamaged, SettingsError
-from streamtron.leaving import Leaving
+from streamtron.leaving import Leaving, rows_by_list
+from streamtron.runs import open_ended, read_record
 from streamtron.sealed import write_sealed
-from streamtron.shards import ShardRecord, open_shards, tombstones
-from streamtron.shards.search import missing_rows
+from streamtron.shards import (
+    Cache,
+    Reading,
+    ShardRecord,
+    find_shards,
+    open_reader,
+    open_shards,
+    tombstones,
+)
+from streamtron.shards.search import missing_rows, rows_with
 from streamtron.shards.tombstones import Tombstones
 from streamtron.training.counts import Counts
+from streamtron.updating import Kept
 from tests.test_updating import code, content, fit, gap, overlap
 
 USERS = 20
@@ -56,7 +69,8 @@ class Corpus:
         rng = np.random.default_rng(5)
         self.rows = sparse.random(800, 60, 0.1, "csr", np.float32, rng)
         noise = rng.normal(scale=0.5, size=800)
-        self.labels = np.where(self.rows @ rng.normal(size=60) + noise > 0, 1.0, -1.0)
+        self.truth = rng.normal(size=60)
+        self.labels = np.where(self.rows @ self.truth + noise > 0, 1.0, -1.0)
         self.users = np.array([f"user-{k}" for k in rng.integers(USERS, size=800)])
         self.directory = directory
         for ending in ("svm", "parquet"):
@@ -167,7 +181,7 @@ def test_a_shard_with_tombstones_is_read_as_one_written_without_those_rows(
     for cache in (None, str(tmp_path / "cache")):
         wanted = open_shards([str(tmp_path / f"*.{ending}")], cache_dir=cache)
         found = open_shards([str(shard) for shard in shards], cache_dir=cache)
-        found.bury(graves)
+        found.bury(graves.values())
         for order in (None, None, *([[[0]]] if cache else [])):
             for ours, theirs in zip(found.chunks(order), wanted.chunks(order), strict=True):
                 assert ours.ranges == theirs.ranges
@@ -184,13 +198,11 @@ def test_rows_with_weights_and_several_labels_are_left_out_with_all_that_is_thei
     rows = {"indices": [[1], [2], [3], [4]], "values": [[1.0], [2.0], [3.0], [4.0]]}
     labels = [["a"], ["b", "c"], [], ["a", "c"]]
     pq.write_table(pa.table({**rows, "labels": labels, "w": [1.0, 2, 3, 4]}), tmp_path / "a.pq")
-    from streamtron.shards import Reading
-
     reading = Reading(multilabel=True, label_column="labels", weight_column="w")
     path = str(tmp_path / "a.pq")
     with open_shards([path], reading, cache_dir=None, most_labels=None) as source:
         [(_, fingerprint)] = source.fingerprints()
-        source.bury({path: Tombstones(path, fingerprint, np.array([1, 2]))})
+        source.bury([Tombstones(path, fingerprint, np.array([1, 2]))])
         [chunk] = source.chunks()
         assert source.labels == ["a", "c"]
     assert chunk.rows.indices.tolist() == [1, 4]
@@ -218,6 +230,57 @@ def test_counts_of_rows_that_stay_move_and_those_of_the_others_are_what_is_subtr
     stay, leave = forgetting._parted(counts, leaving)
     assert stay.dense(7).tolist() == [1, 4, 8, 9, 10, 11, 0]
     assert leave.dense(12).tolist() == [0, 2, 3, 0, 5, 6, 7, 0, 0, 0, 0, 12]
+
+
+def test_only_shards_of_which_rows_with_counts_leave_are_read_once_more(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    shards = corpus.shards("svm")
+    whole = fit(shards, tmp_path / "m", index_base=1)["nonzeros"]
+    found = witness.load(tmp_path / "m.run" / "witness", fingerprints(shards))
+    counts = found.counts[0].dense(800)
+    [idle, *_] = np.flatnonzero(counts[:200] == 0)
+    [busy, *_] = np.flatnonzero(counts[200:400] > 0)
+    gone = list_rows(tmp_path / "l", {"0.svm": [idle], "1.svm": [busy]})
+    report = streamtron.forget(tmp_path / "m", rows=gone).report
+    lengths = np.diff(corpus.rows.indptr)
+    assert report["nonzeros"] == whole - lengths[idle] - lengths[200 + busy]
+    once_more = lengths[200:400].sum() / report["nonzeros"]
+    assert report["readings"] % 1 == pytest.approx(once_more, abs=1e-9)
+
+
+def test_of_rows_that_are_scattered_no_shard_is_read_once_more(
+    corpus: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fit(corpus.shards("parquet"), tmp_path / "m")
+    report = streamtron.forget(tmp_path / "m", key="user", values="user-7").report
+    assert report["readings"] % 1 == 0.0
+    assert not caplog.records
+    assert overlap(report, fit_left(corpus, corpus.numbers("user-7"), tmp_path / "left"))
+
+
+def fingerprints(shards: Sequence[Path]) -> list[tuple[str, str]]:
+    with open_shards([str(shard) for shard in shards], cache_dir=None) as source:
+        return source.fingerprints()
+
+
+def test_a_copy_in_the_cache_is_of_the_rows_that_are_asked_for(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    [path, *_] = map(str, corpus.shards("svm"))
+    with open_shards([path], cache_dir=str(tmp_path)) as source:
+        list(source.chunks())
+        reading, [(_, fingerprint)] = source.reading, source.fingerprints()
+    grave = Tombstones(path, fingerprint, np.array([3]))
+    cache = Cache(str(tmp_path), reading)
+    assert cache.copy_of(fingerprint, "a", grave) is None
+    with open_shards([path], cache_dir=str(tmp_path)) as source:
+        source.bury([grave])
+        list(source.chunks())
+    for left_out, rows in ((None, 200), (grave, 199)):
+        found = cache.copy_of(fingerprint, "a", left_out)
+        assert found is not None
+        assert sum(piece.rows for piece in found.pieces()) == rows
 
 
 # --- whoever reads for the run later -------------------------------------------------------------
@@ -255,6 +318,33 @@ def test_a_run_that_is_taken_up_leaves_the_forgotten_rows_out(
     left = fit_left(corpus, corpus.numbers("user-3"), tmp_path / "left")
     assert overlap(again.report, left)
     assert len(tombstones.load(tmp_path / "m.run")) == 4
+
+
+def test_shards_that_were_moved_are_known_by_their_bytes_when_a_run_is_taken_up(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    for place in ("here", "there"):
+        (tmp_path / place).mkdir()
+    shards = corpus.shards("svm", tmp_path / "here")
+    fit(shards, tmp_path / "m")
+    streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"1.svm": [3], "2.svm": [4]}))
+    moved = [shard.rename(tmp_path / "there" / shard.name) for shard in shards]
+    shutil.copy2(moved[2], shards[2])
+    settings = streamtron.Settings(C=5.0, index_base=0, tol=1e-5)
+    again = streamtron.run(
+        [*moved[:2], shards[2], moved[3]], settings, model=tmp_path / "m",
+        machine=streamtron.Machine(), resume=True,
+    )  # fmt: skip
+    assert again.report["rows"] == 798
+    assert sorted(tombstones.load(tmp_path / "m.run")) == sorted(map(str, (moved[1], shards[2])))
+
+
+def test_a_shard_goes_to_a_worker_with_its_tombstones(corpus: Corpus) -> None:
+    [shard] = find_shards([str(corpus.shards("svm")[0])])
+    [(_, fingerprint)] = fingerprints([Path(shard.path)])
+    buried = shard._replace(without=Tombstones(shard.path, fingerprint, np.array([0, 199])))
+    [there] = copy.deepcopy([buried])  # by the protocol that carries it
+    assert sum(piece.rows for piece in open_reader(there, Reading(index_base=1)).pieces()) == 198
 
 
 def test_a_run_that_begins_anew_reads_them_again_and_says_so(
@@ -310,6 +400,11 @@ def test_rows_are_numbered_as_they_lie_in_the_file_however_often_some_are_forgot
         gone = list_rows(tmp_path / "gone.csv", {"1.svm": rows})
         found = streamtron.forget(tmp_path / "m", rows=gone)
     assert tombstoned(tmp_path / "m.run") == {"1.svm": [0, 3, 4, 5, 199]}
+    with open_ended(tmp_path / "m.run") as ended:
+        gone = list_rows(tmp_path / "gone.csv", {"1.svm": [1, 4, 6]})
+        leaving = rows_by_list(Kept.of(ended, ended.settings), str(gone))
+    assert [each.gone.tolist() for each in leaving] == [[], [0, 2], [], []]
+    assert [each.rows_left for each in leaving] == [200, 193, 200, 200]
     assert found.report["rows"] == 795
     left = fit_left(corpus, 200 + np.array([0, 3, 4, 5, 199]), tmp_path / "left")
     assert overlap(found.report, left)
@@ -332,8 +427,8 @@ def test_a_shard_of_the_same_bytes_loses_the_same_rows_and_none_brings_them_back
 ) -> None:
     shards = corpus.shards("svm", tmp_path)
     twin, other = tmp_path / "twin.svm", tmp_path / "other.svm"
-    for copy in (twin, other):
-        shutil.copy2(shards[0], copy)
+    for path in (twin, other):
+        shutil.copy2(shards[0], path)
     fit([*shards, twin], tmp_path / "m", allow_duplicate=True)
     found = streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"0.svm": [9]}))
     assert tombstoned(tmp_path / "m.run") == {"0.svm": [9], "twin.svm": [9]}
@@ -350,7 +445,7 @@ def test_a_shard_that_was_changed_after_rows_of_it_were_forgotten_is_refused(
     streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"0.svm": [9]}))
     shards[0].write_text(shards[0].read_text() + "1 1:1\n")
     settings = streamtron.Settings(C=5.0, index_base=0)
-    graves = tombstones.load(tmp_path / "m.run")
+    graves = tombstones.load(tmp_path / "m.run").values()
     with open_shards([str(s) for s in shards], cache_dir=None) as source:
         source.bury(graves)
         with pytest.raises(DataError, match=r"0.svm: its bytes changed since 1 of its rows"):
@@ -359,6 +454,68 @@ def test_a_shard_that_was_changed_after_rows_of_it_were_forgotten_is_refused(
         streamtron.run(
             shards, settings, model=tmp_path / "m", machine=streamtron.Machine(), resume=True
         )
+
+
+def test_rows_of_many_classes_are_forgotten_and_the_run_goes_on(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    names = np.array(["x", "y", "z"])[np.digitize(corpus.rows.sum(axis=1).A1, [2.5, 3.5])]
+    for k in range(2):
+        own = np.arange(400 * k, 400 * (k + 1))
+        write_rows(
+            tmp_path / f"{k}.parquet", corpus.rows[own], names[own].tolist(), corpus.users[own]
+        )
+    shards = [tmp_path / f"{k}.parquet" for k in range(2)]
+    fit(shards, tmp_path / "m", multiclass=True, active_set=30_000, class_weight="balanced")
+    found = streamtron.forget(tmp_path / "m", key="user", values=["user-1", "user-2"])
+    left = np.setdiff1d(np.arange(800), corpus.numbers("user-1", "user-2"))
+    (tmp_path / "left").mkdir()
+    written = tmp_path / "left" / "0.parquet"
+    write_rows(written, corpus.rows[left], names[left].tolist(), corpus.users[left])
+    again = fit([written], tmp_path / "fresh", multiclass=True, class_weight="balanced", tol=1e-6)
+    assert found.report["rows"] == again["rows"] == len(left)
+    assert gap(found.report) <= 0.01
+    for one, other in zip(found.report["learners"], again["learners"], strict=True):
+        assert one["label"] == other["label"]
+        assert overlap(one, other)
+
+
+@pytest.mark.parametrize("touched", [1, 4])  # shards: subtracted, or summed afresh
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"stage": "1,0.1", "max_epochs": 9},
+        {"order": "sequential"},
+        {"delta": 0.0, "C": None},
+        {"active_set": 20_000},
+    ],
+)
+def test_rows_are_forgotten_however_the_run_was_trained(
+    settings: dict[str, Any], touched: int, corpus: Corpus, tmp_path: Path
+) -> None:
+    scores = corpus.rows @ corpus.truth
+    own = np.flatnonzero(scores * corpus.labels > 0.6)  # so that there is a margin
+    parts = np.array_split(own, 4)
+    shards = [corpus.write(tmp_path / f"{k}.svm", part) for k, part in enumerate(parts)]
+    fit(shards, tmp_path / "m", index_base=1, **settings)
+    gone = list_rows(tmp_path / "l", {f"{k}.svm": range(15) for k in range(touched)})
+    found = streamtron.forget(tmp_path / "m", rows=gone).report
+    left = [part[15:] if k < touched else part for k, part in enumerate(parts)]
+    (tmp_path / "left").mkdir()
+    written = corpus.write(tmp_path / "left" / "0.svm", np.concatenate(left))
+    problem = {name: settings[name] for name in ("delta", "C") if name in settings}
+    again = fit([written], tmp_path / "fresh", index_base=1, tol=1e-5, **problem)
+    assert found["rows"] == again["rows"] == len(own) - 15 * touched
+    assert overlap(found, again)
+
+
+def test_of_text_only_rows_are_numbered(tmp_path: Path) -> None:
+    text = "# a comment\n1 1:1\n\n-1 2:1 # the second\n   \n1 3:1\n-1 4:1\n"
+    (tmp_path / "a.svm").write_text(text.replace("\n", "\r\n"))
+    fit([tmp_path / "a.svm"], tmp_path / "m", index_base=1)
+    found = streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"a.svm": [2]}))
+    assert found.model.weights.tolist()[2] == 0.0
+    assert np.flatnonzero(found.model.weights).tolist() == [0, 1, 3]
 
 
 # --- nothing stays -------------------------------------------------------------------------------
@@ -423,8 +580,6 @@ def test_a_shard_that_was_written_without_rows_takes_the_place_of_the_old_one(
     assert overlap(found.report, expected)
     names = [shard.path for shard in found.manifest.shards]
     assert names == [str(path) for path in (*shards[:2], new, shards[3])]
-    from streamtron.runs import read_record
-
     assert read_record(tmp_path / "m.run").borders == [str(new)]
     assert code("certify", str(tmp_path / "m")) == 0
 
@@ -489,6 +644,31 @@ def test_of_equal_rows_any_may_be_missing(tmp_path: Path) -> None:
         missing_rows(chunks[1], chunks[0], "b")
 
 
+@pytest.mark.parametrize("line", ["1 1:1", "1 2:1.5", "1 2:1 3:1", "-1 2:1", "1"])
+def test_rows_are_the_same_if_all_that_is_in_them_is(line: str, tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text(f"-1 9:1\n{line}\n1 2:1\n-1 9:1\n-1 4:1\n")
+    (tmp_path / "b.svm").write_text("1 2:1\n-1 4:1\n")
+    chunks = []
+    for name in "ab":
+        path = str(tmp_path / f"{name}.svm")
+        with open_shards([path], cache_dir=None, classes=[1.0, -1.0]) as source:
+            chunks.append(list(source.chunks()))
+    assert missing_rows(chunks[0], chunks[1], "b").tolist() == [0, 1, 3]
+
+
+def test_rows_of_other_weights_are_not_the_same(tmp_path: Path) -> None:
+    chunks = []
+    for weights in ([1.0, 2.0, 3.0], [1.0, 3.0], [1.0, 2.5]):
+        table = {"indices": [[1]] * len(weights), "y": [1] * len(weights), "w": weights}
+        pq.write_table(pa.table(table), tmp_path / "a.pq")
+        reading = Reading(weight_column="w")
+        with open_shards([str(tmp_path / "a.pq")], reading, cache_dir=None) as source:
+            chunks.append(list(source.chunks()))
+    assert missing_rows(chunks[0], chunks[1], "b").tolist() == [1]
+    with pytest.raises(DataError, match="b, row 1"):
+        missing_rows(chunks[0], chunks[2], "b")
+
+
 # --- what is refused -----------------------------------------------------------------------------
 
 
@@ -503,12 +683,39 @@ def test_a_class_that_would_lose_all_its_rows_is_named_and_nothing_is_forgotten(
     fit(shards, tmp_path / "m", multiclass=classes == 3)
     before = content(tmp_path / "m.run", tmp_path / "m")
     rows = list_rows(tmp_path / "l", {"b.svm": range(20)})
-    for words in ({"rows": rows}, {"shards": "b.svm"}):
+    for words in ({"rows": rows}, {"shards": "b.svm"}, {"rows": rows, "max_epochs": 1}):
         with pytest.raises(DataError, match=r"no row that is left has the label 1\.0|label 1,"):
             streamtron.forget(tmp_path / "m", **words)
         assert content(tmp_path / "m.run", tmp_path / "m") == before
     rows = list_rows(tmp_path / "l", {"b.svm": range(19)})
     assert streamtron.forget(tmp_path / "m", rows=rows).report["rows"] == 20 * classes - 19
+
+
+def test_a_shard_that_went_bad_is_refused_even_where_bad_shards_are_skipped(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    shards = corpus.shards("svm", tmp_path)
+    fit(shards, tmp_path / "m", on_bad_shard="skip")
+    shutil.rmtree(tmp_path / "m.run" / "cache")
+    before, was = content(tmp_path / "m.run", tmp_path / "m"), shards[1].stat()
+    with shards[1].open("r+") as file:
+        file.write("x")
+    os.utime(shards[1], ns=(was.st_atime_ns, was.st_mtime_ns))
+    with pytest.raises(DataError, match=r"1.svm, line 1: .* or forget it whole"):
+        streamtron.forget(tmp_path / "m", "0.svm")
+    assert content(tmp_path / "m.run", tmp_path / "m") == before
+    assert streamtron.forget(tmp_path / "m", "1.svm").report["rows"] == 600
+
+
+def test_a_class_without_rows_is_noticed_even_where_one_reading_is_all(tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text("1 1:1\n")
+    path = str(tmp_path / "a.svm")
+    with open_shards([path], cache_dir=None, classes=[-1.0, 1.0]) as source:
+        last = forgetting._Last(source)
+        last.border(lambda: pytest.fail("nothing is kept on the way"))
+        list(source.chunks())
+        with pytest.raises(DataError, match=r"has the label -1.0, which the model has"):
+            last.end(lambda: pytest.fail("there is no end to keep"))
 
 
 @pytest.mark.parametrize(
@@ -537,7 +744,7 @@ def test_ways_to_name_rows_that_do_not_go_together_are_refused(
     [
         ("user", "nobody", "no row of 4 shard.s. has 'nobody' in 'user'"),
         ("name", "a", "0.parquet: 0 columns of the name 'name'. Wanted is one of indices, values"),
-        ("y", "high", "column 'y' holds double, and --value is not one of that kind"),
+        ("y", "high", "column 'y' holds double, and --value is none .Failed to parse string"),
         ("indices", "1", "column 'indices' holds list"),
     ],
 )
@@ -547,6 +754,38 @@ def test_a_key_that_no_row_has_is_a_sentence(
     fit(corpus.shards("parquet"), tmp_path / "m")
     with pytest.raises((DataError, SettingsError), match=sentence):
         streamtron.forget(tmp_path / "m", key=key, values=value)
+
+
+@pytest.mark.parametrize(
+    ("cells", "value", "rows"),
+    [
+        (["a", None, "b", "a"], "a", [0, 3]),
+        (pa.array(["a", "b", None, "a"]).dictionary_encode(), "b", [1]),
+        ([7, 70, 7, None], "7", [0, 2]),
+        ([0.5, 0.25, float("nan"), 0.5], "0.5", [0, 3]),
+        ([True, False, None, True], "false", [1]),
+        (pa.array([b"a", b"b", b"a", None]), "a", [0, 2]),
+        (pa.array(["2026-01-02", "2026-01-03", None, "2026-01-02"]).cast("date32"), "2026-01-03",
+         [1]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_a_value_is_looked_for_as_the_column_has_it(
+    ending: str, cells: Any, value: str, rows: list[int], tmp_path: Path
+) -> None:
+    table = pa.table({"key": cells})
+    path = tmp_path / f"a.{ending}"
+    if ending == "parquet":
+        pq.write_table(table, path, row_group_size=2)
+    else:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            for batch in table.to_batches(max_chunksize=2):
+                writer.write_batch(batch)
+    [shard] = find_shards([str(path)])
+    assert rows_with(shard, "key", [value, value]).tolist() == rows
+    path.touch()
+    with pytest.raises(DataError, match="changed"):
+        rows_with(shard, "key", [value])
 
 
 @pytest.mark.parametrize(
@@ -613,7 +852,11 @@ def test_the_command_forgets_the_rows_of_users_and_can_be_called_again(
         report = json.loads((tmp_path / "r.json").read_text())
         assert report["rows"] == left
         assert report["forgotten_rows"] == 800 - left
-    assert f"{left:,}" in capsys.readouterr().out
+    assert re.search(rf"rows forgotten +{800 - left}\n", capsys.readouterr().out)
+    assert code("inspect", str(tmp_path / "m.run")) == 0
+    assert re.search(
+        rf"rows +{left}\n(.*\n)?rows forgotten +{800 - left}\n", capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize("change", ["update", "forget"])

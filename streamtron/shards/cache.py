@@ -1,9 +1,10 @@
 """The cache: which flat file belongs to which shard, and whether the disk has room for them.
 
 A flat file is named by the shard's fingerprint and a digest of what else shaped it: the contract
-(how shards are read) and the phase (how far the open block was filled when the shard began, for
-segments end where blocks do). ``manifest.json`` beside the files remembers which fingerprint a
-path had at which size and time, so that a later run need not open the shards at all.
+(how shards are read), the rows that are left out, and the phase (how far the open block was filled
+when the shard began, for segments end where blocks do). ``manifest.json`` beside the files
+remembers which fingerprint a path had at which size and time, so that a later run need not open the
+shards at all.
 """
 
 from __future__ import annotations

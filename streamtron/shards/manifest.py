@@ -21,7 +21,7 @@ class ShardRecord:
     format : ``"libsvm"`` or ``"parquet"``.
     bytes, mtime_ns : its size and the time of its last change.
     fingerprint : xxh3-128 of its bytes, 32 hex digits.
-    rows, nonzeros : what is in it.
+    rows, nonzeros : what is in it, rows with tombstones left out.
     first_row : the number of its first row in the whole data, from 0.
     """
 

@@ -41,27 +41,30 @@ def rows_with(shard: ShardFile, column: str, values: Sequence[str]) -> NDArray[n
             "--rows FILE."
         )
     check_unchanged(shard)
-    first, wanted = 0, None
+    first = 0
     found = [np.zeros(0, dtype=np.int64)]
     for array in table_reader(shard, Reading()).column(column):
         cells = decoded(array)
-        if wanted is None:
-            wanted = _as_cells(values, cells.type, shard, column)
-        hits = pc.is_in(cells, value_set=wanted).to_numpy(zero_copy_only=False)
-        found.append(first + np.flatnonzero(hits))
+        found.append(first + np.flatnonzero(_hits(cells, values, shard, column)))
         first += len(array)
     check_unchanged(shard)
     return np.concatenate(found)
 
 
-def _as_cells(values: Sequence[str], kind: pa.DataType, shard: ShardFile, column: str) -> pa.Array:
+def _hits(
+    cells: pa.Array, values: Sequence[str], shard: ShardFile, column: str
+) -> NDArray[np.bool_]:
+    """Which cells are one of the values."""
     try:
-        return pa.array(values, pa.string()).cast(kind)
+        wanted = pa.array(values, pa.string()).cast(cells.type)
+        hits: NDArray[np.bool_] = pc.is_in(cells, value_set=wanted).to_numpy(zero_copy_only=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
         raise SettingsError(
-            f"{shard.name}: column {column!r} holds {kind}, and --value is not one of that kind "
-            f"({error}). Give a value as the column has it, or name the rows with --rows FILE."
+            f"{shard.name}: column {column!r} holds {cells.type}, and --value is none ({reason}). "
+            "Give a value as the column has it, or name the rows with --rows FILE."
         ) from error
+    return hits
 
 
 def missing_rows(old: Iterable[Chunk], new: Iterable[Chunk], name: str) -> NDArray[np.int64]:

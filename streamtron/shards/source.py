@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
@@ -316,9 +317,24 @@ class ShardSource:
         self._labels[:] = labels
         self._nonzeros_read, self._bytes_read = nonzeros_read, bytes_read
 
-    def bury(self, tombstones: Mapping[str, Tombstones]) -> None:
-        """Leave rows out of the shards of these paths; before the first reading."""
-        self._plan = self._plan._replace(shards=buried(self._plan.shards, tombstones))
+    def bury(self, tombstones: Iterable[Tombstones]) -> None:
+        """Leave rows out of the shards of these paths; before the first reading. If some are of
+        other paths, shards were moved or renamed, and are known by their bytes, which are read.
+
+        Raises
+        ------
+        MachineError : a file cannot be read.
+        """
+        graves = tuple(tombstones)
+        known = {grave.path: grave for grave in graves}
+        shards = self._plan.shards
+        if not known.keys() <= {shard.path for shard in shards}:
+            by_bytes = {grave.fingerprint: grave for grave in graves}
+            for shard, (_, fingerprint) in zip(shards, self.fingerprints(), strict=True):
+                if fingerprint in by_bytes and shard.path not in known:
+                    known[shard.path] = replace(by_bytes[fingerprint], path=shard.path)
+        buried = tuple(shard._replace(without=known.get(shard.path)) for shard in shards)
+        self._plan = self._plan._replace(shards=buried)
 
     def place(self, row: int) -> str:
         """Name a row of the whole data: shard, and row in it, both from 0 (after one reading).
@@ -406,13 +422,6 @@ class ShardSource:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def buried(
-    shards: Iterable[ShardFile], tombstones: Mapping[str, Tombstones]
-) -> tuple[ShardFile, ...]:
-    """The shards, without the rows that have tombstones, which are given by the shards' paths."""
-    return tuple(shard._replace(without=tombstones.get(shard.path)) for shard in shards)
 
 
 def _settled_by_first(plan: Plan) -> Reading:

@@ -225,6 +225,11 @@ class Learner:
         rest = float(dual.scalars[kernels.EXTENSION]) - extension
         dual.settle(w, bias, max(rest, 0.0), dual.steps - steps)
 
+    def sum_afresh(self) -> None:
+        """After ``begin_change``: a is 0 until the next reading has summed it from the counts."""
+        self.dual.restart()
+        self._adopted = True
+
     def add(self, chunk: Chunk, positions: NDArray[np.int64]) -> None:
         """Visit rows that are new, between ``begin_change`` and ``end_adding``, and hold those that
         moved a; the part of a that belongs to all others is fixed while these are solved."""
