@@ -84,9 +84,9 @@ def forget(
         kept = Kept.of(ended, settings_now(ended, tol, max_epochs))
         gone = _named(as_paths(shards), kept)
         outcome = _forget(kept, gone, machine, listen, began)
+        if report is not None:  # before the change counts: a run that has had it has this, too
+            write_outcome(outcome, report=report)
         changes.finish(ended.path, kept.model_path, ["checkpoint.before"])
-    if report is not None:
-        write_outcome(outcome, report=report)
     return outcome
 
 
