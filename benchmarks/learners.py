@@ -178,13 +178,13 @@ def measured(path: str, options: argparse.Namespace) -> list[dict[str, Any]]:
         ]
 
 
-def show(rows: Sequence[Mapping[str, Any]]) -> None:
+def show(rows: Sequence[Mapping[str, Any]], title: str = "learners on one scan") -> None:
     """The table."""
     cells = [
         [f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()]
         for row in rows
     ]
-    measure.print_table("learners on one scan", list(rows[0]), cells)
+    measure.print_table(title, list(rows[0]), cells)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

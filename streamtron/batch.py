@@ -21,7 +21,8 @@ Every other name in a job is an argument or an option of its command: ``rows_per
 ``--rows-per-shard``. Paths are relative to the file's directory. ``accept_uncertified = true`` lets
 those behind a fit run also if it stopped before its tolerance was certified. A job that may run
 again over its own shards, a ``generate`` or ``convert``, wants ``overwrite = true``; a ``fit`` that
-was cut off goes on by itself. ``jobs`` runs what is read here.
+was cut off goes on by itself, and an ``update`` or ``forget`` is made once. ``jobs`` runs what is
+read here.
 """
 
 from __future__ import annotations
@@ -57,6 +58,9 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
 
 OWN = ("name", "command", "after", "accept_uncertified")
 
+IN_PLACE = ("update", "forget")
+"""Commands that change a run: its argument ``run``."""
+
 STOPPED = 4
 """The exit code of a fit that stopped before its tolerance was certified; its model is written."""
 
@@ -77,6 +81,7 @@ class Job:
     outputs : absolute paths of what it writes.
     digest : of the job and of everything before it: another one where any setting has changed.
     accepted : exit codes with which it is done.
+    changes : the absolute path of the run, or model, that it changes in place; None = none.
     """
 
     name: str
@@ -85,6 +90,7 @@ class Job:
     outputs: tuple[str, ...]
     digest: str
     accepted: tuple[int, ...] = (0,)
+    changes: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +206,7 @@ def _job(
         tuple(os.path.join(os.path.dirname(path), str(output)) for output in outputs),
         digest,
         (0, STOPPED) if table.get("accept_uncertified") is True else (0,),
+        os.path.join(os.path.dirname(path), given["run"]) if command in IN_PLACE else None,
     )
 
 
@@ -208,7 +215,7 @@ def _refuse_shared_outputs(path: str, jobs: Iterable[Job]) -> None:
     for job in jobs:
         for output in map(os.path.normpath, job.outputs):
             other = writer.setdefault(output, job.name)
-            if other != job.name and job.words[0] not in ("update", "forget"):
+            if other != job.name and job.words[0] not in IN_PLACE:
                 raise _refused(path, job.name, f"{output} is what {other!r} writes too")
 
 

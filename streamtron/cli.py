@@ -106,6 +106,7 @@ def fit(
 @click.argument("run", type=click.Path())
 @shards_argument
 @click.option("--report", type=click.Path(dir_okay=False), help="Write a JSON report there.")
+@options.once_option
 @setting_options("tol", "max_epochs", "allow_duplicate")
 @machine_options
 @verbose_option
@@ -130,6 +131,7 @@ def update(run: str, shards: tuple[str, ...], report: str | None, **given: Any) 
 @click.option("--replaced-by", type=click.Path(),
               help="One shard was written anew, without some rows: forget those.")  # fmt: skip
 @click.option("--report", type=click.Path(dir_okay=False), help="Write a JSON report there.")
+@options.once_option
 @setting_options("tol", "max_epochs")
 @machine_options
 @verbose_option
@@ -541,13 +543,20 @@ def _change(
     wanted, machine = split(given)
     if report is not None:
         _check_writable(report)
+    from streamtron import once
     from streamtron.inspection import directory_bytes
     from streamtron.progress import progress
     from streamtron.summary import fit_summary, not_certified
     from streamtron.updating import directory_of
 
+    name = given["once"]
+    if name is not None and (code := once.begin(directory_of(run), name)) is not None:
+        click.echo(f"{run}: has had the change {name} before.")
+        return code
     with progress(verbose=_verbose()) as listen:
         outcome = change(run, shards, report=report, machine=machine, listen=listen, **wanted)
+    if name is not None:
+        once.end(directory_of(run), name, outcome.exit_code)
     cache = machine.cache_dir or os.path.join(directory_of(run), "cache")
     _say(fit_summary(outcome.report, run, cache, directory_bytes(cache)))
     if outcome.exit_code == STOPPED:

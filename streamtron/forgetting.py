@@ -137,9 +137,9 @@ def forget(
         known = [shard.fingerprint for shard in kept.manifest.shards]
         remove = ["checkpoint.before", *([] if outcome.tombstones else [tombstones.NAME])]
         stale = changes.Stale(os.path.abspath(directory), known, used)
+        if report is not None:  # before the change counts: a run that has had it has this, too
+            write_outcome(outcome, report=report)
         changes.finish(ended.path, kept.model_path, remove, stale)
-    if report is not None:
-        write_outcome(outcome, report=report)
     return outcome
 
 

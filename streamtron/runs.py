@@ -35,6 +35,8 @@ MAY_CHANGE = ("tol", "max_epochs")
 """Settings that a run which is taken up may have otherwise than before."""
 
 CHECKPOINT, BEFORE, LOCK = "checkpoint", "checkpoint.before", "lock"
+LEDGER = "once.json"
+"""The changes that a run has had; see ``once``."""
 
 Stamps = Sequence[tuple[str, int, int]]
 """(name, bytes, time of the last change in ns) of every shard, in order."""
@@ -122,7 +124,9 @@ class Run:
 
     def forget(self) -> None:
         """Remove what an earlier run left, but for the cache, which fits whoever reads the same."""
-        for name in (CHECKPOINT, BEFORE, "witness", "manifest.json", "run.json", "tombstones"):
+        for name in (
+            CHECKPOINT, BEFORE, LEDGER, "witness", "manifest.json", "run.json", "tombstones",
+        ):  # fmt: skip
             (self.path / name).unlink(missing_ok=True)
 
 

@@ -98,9 +98,9 @@ def update(
         added = _new_shards(as_paths(shards), kept)
         with kept.source(added, machine) as new:
             outcome = _update(kept, new, machine, listen, began)
+        if report is not None:  # before the change counts: a run that has had it has this, too
+            write_outcome(outcome, report=report)
         changes.finish(ended.path, kept.model_path, ["checkpoint.before"])
-    if report is not None:
-        write_outcome(outcome, report=report)
     return outcome
 
 

@@ -91,14 +91,15 @@ ALLOWED: dict[str, set[str]] = {
         "trials",
     },
     "batch": {"errors", "sealed"},
-    "jobs": {"batch", "cluster", "errors", "sealed"},
+    "once": {"config", "errors", "learning", "outcome", "runs", "sealed"},
+    "jobs": {"batch", "cluster", "errors", "once", "sealed", "updating"},
     "progress": {"events"},
     "options": {"candidates", "config", "errors"},
     "cli": {
         "attempts", "batch", "candidates", "cluster", "proof", "config", "conversion", "errors",
         "foreign", "forgetting", "inspection", "inspection_text", "interruption", "jobs", "model",
-        "options", "outcome", "plot", "progress", "fitting", "runs", "scoring", "shards", "spread",
-        "summary", "sweeping", "trials", "updating",
+        "once", "options", "outcome", "plot", "progress", "fitting", "runs", "scoring", "shards",
+        "spread", "summary", "sweeping", "trials", "updating",
     },
 }  # fmt: skip
 """Module or package → what of streamtron it may import beside itself."""
