@@ -304,7 +304,13 @@ def run(chosen: argparse.Namespace) -> int:
     names = there if chosen.topics == "all" else chosen.topics.split(",")
     if unknown := sorted(set(names) - set(there)):
         raise Refused(f"no topic {', '.join(unknown)}; there are {', '.join(there)}.")
-    settings = {"stage": chosen.stage, "delta": chosen.delta, "rho": "0.1", "tol": chosen.tol}
+    settings = {
+        "stage": chosen.stage,
+        "delta": chosen.delta,
+        "rho": "0.1",
+        "tol": chosen.tol,
+        "max_epochs": chosen.max_epochs,
+    }
     where = {"workers": chosen.workers, "scheduler": chosen.scheduler}
     settings |= {name: value for name, value in where.items() if value is not None}
     (work / "topics.toml").write_text(jobs(names, settings))
@@ -322,6 +328,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--delta", default="0.1,0.3,1", help="candidates, between commas")
     parser.add_argument("--stage", default="1,0.1", help="as fit's --stage")
     parser.add_argument("--tol", type=float, default=0.01, help="relative duality gap")
+    parser.add_argument("--max-epochs", type=int, default=100, help="full epochs a stage, at most")
     parser.add_argument("--workers", type=int, help="candidates side by side, in so many processes")
     parser.add_argument("--scheduler", help="or on the workers of this Dask scheduler")
     small = parser.add_mutually_exclusive_group()
