@@ -131,6 +131,20 @@ def test_a_candidate_that_is_met_can_drop_others_and_be_the_best(place: Path, fo
     assert alone.best.settings == CANDIDATES[0].but(stage="1")
 
 
+def test_a_candidate_that_is_met_is_finished_and_never_dropped(place: Path) -> None:
+    def hopeless_if_met(
+        splits: Sequence[Split], some: Sequence[Settings], cache: str
+    ) -> list[list[Trial]]:
+        trials = attempt(splits[0], some, machine=Machine(), cache_dir=cache)
+        ends = [(0.0, 0.1) if trial.ending == "certified" else (0.5, 1.0) for trial in trials]
+        return [[replace(one, at_optimum=two) for one, two in zip(trials, ends, strict=True)]]
+
+    found = swept(place, attempts=hopeless_if_met)
+    assert found.trials[0].ending == "certified"
+    assert [trial.dropped for trial in found.trials] == [None] * len(CANDIDATES)
+    assert [trial.rung for trial in found.trials] == [0, 1, 1, 1, 1, 1]
+
+
 def test_a_dropped_candidate_is_not_the_best_whatever_was_measured(place: Path) -> None:
     def flattered(
         splits: Sequence[Split], some: Sequence[Settings], cache: str
@@ -167,6 +181,15 @@ def test_each_rung_is_the_fit_of_its_stage_alone_and_b_comes_from_the_bracket(
     assert dict(last.certificate) == second.report["certificate"]
     assert last.readings == first.report["readings"] + second.report["readings"]
     assert last.full_epochs == first.report["full_epochs"] + second.report["full_epochs"]
+
+
+def test_b_is_what_a_fit_of_both_stages_chooses_between_them(place: Path) -> None:
+    for one in (CANDIDATES[2], CANDIDATES[5], CANDIDATES[2].but(variant="steps")):
+        whole = fit_alone(place / "train", one, machine=Machine())
+        [trial] = swept(place, [one]).trials
+        assert trial.settings.b is not None
+        [b] = trial.settings.b
+        assert b == pytest.approx(whole.report["stages"][1]["b_relative"], rel=1e-5)
 
 
 @pytest.mark.parametrize("variant", ["length", "steps"])
@@ -327,18 +350,22 @@ def test_rows_count_by_their_weight_and_pieces_add_up() -> None:
     assert pieces.accuracy == (0.3, 0.5)
 
 
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Generated text to fit (train) and to measure on (held-out)."""
+    directory = tmp_path_factory.mktemp("corpus")
+    for name, rows, first in (("train", 600, 0), ("held-out", 300, 600)):
+        generate(str(directory / name), rows=rows, columns=300, seed=2, shards=2, first_row=first)
+    return directory
+
+
 @pytest.mark.parametrize("C", [1e-4, 0.01, 1.0])
 @pytest.mark.parametrize("rho", [0.0, 1.0])
 def test_the_optimum_is_as_accurate_as_any_looser_certificate_allows(
-    tmp_path_factory: pytest.TempPathFactory, C: float, rho: float
+    corpus: Path, C: float, rho: float
 ) -> None:
-    place = tmp_path_factory.mktemp("corpus")
-    for name, rows, first in (("train", 600, 0), ("held-out", 300, 600)):
-        generate(str(place / name), rows=rows, columns=300, seed=2, shards=2, first_row=first)
     candidates = [Settings(C=C, rho=rho, tol=tol) for tol in (0.3, 1e-3, 1e-5, 1e-7)]
-    trials = run_sweep(
-        place / "train", candidates, valid=place / "held-out", machine=Machine()
-    ).trials
+    trials = swept(corpus, candidates, valid=corpus / "held-out", two_stage=False).trials
     optimum = trials[-1].metrics["accuracy"]
     assert optimum is not None
     widths = []
@@ -352,21 +379,21 @@ def test_the_optimum_is_as_accurate_as_any_looser_certificate_allows(
     assert widths[-1] < 0.1  # bounds that allow everything would prove nothing
 
 
-def test_the_bound_of_every_decision_is_that_of_the_duality_gap(place: Path, found: Sweep) -> None:
-    rows = [path.read_text().split("\n")[:-1] for path in sorted((place / "held-out").iterdir())]
-    trial = found.trials[4]
-    model = streamtron.fit(place / "train", settings=trial.settings)
+@pytest.mark.parametrize("rho", [0.0, 2.0])
+def test_the_bound_of_every_decision_is_that_of_the_duality_gap(corpus: Path, rho: float) -> None:
+    settings = Settings(C=0.1, rho=rho, tol=1e-4)
+    [trial] = swept(corpus, [settings], valid=corpus / "held-out", two_stage=False).trials
+    model = streamtron.fit(corpus / "train", settings=settings)
     P, D = (0.5 / trial.certificate[name] ** 2 for name in ("primal_margin", "upper_bound"))
-    least = most = 0
-    for row in (row.split() for part in rows for row in part):
-        pairs = [
-            (int(j) - 1, float(np.float32(v))) for j, v in (word.split(":") for word in row[1:])
-        ]
-        f = float(row[0]) * (sum(model.weights[j] * v for j, v in pairs) + model.bias)
-        off = math.sqrt(2 * (P - D) * (trial.settings.rho**2 + sum(v * v for _, v in pairs)))
-        least, most = least + (f > off), most + (f > -off)
-    count = sum(map(len, rows))
+    least = most = count = 0
+    for path in (corpus / "held-out").iterdir():
+        for row in map(str.split, path.read_text().splitlines()):
+            pairs = [(int(j) - 1, np.float32(v)) for j, v in (word.split(":") for word in row[1:])]
+            f = float(row[0]) * (sum(model.weights[j] * v for j, v in pairs) + model.bias)
+            off = math.sqrt(2 * (P - D) * (rho**2 + sum(float(v) ** 2 for _, v in pairs)))
+            least, most, count = least + (f > off), most + (f > -off), count + 1
     assert trial.at_optimum == (least / count, most / count)
+    assert 0 < least < most < count
 
 
 # --- what is refused, and the command ------------------------------------------------------------
