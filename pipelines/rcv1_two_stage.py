@@ -1,23 +1,25 @@
-"""RCV1-v2, topic by topic: ε = 1, then ε = 0.1, and the margin proven for each.
+"""RCV1-v2, topic by topic: ε = 1 for every Δ, then ε = 0.1 for those still worth it, on a cluster.
 
     python pipelines/rcv1_two_stage.py DIRECTORY [--topics C11,CCAT | all] [--workers N]
-    python pipelines/rcv1_two_stage.py DIRECTORY --tiny
+    python pipelines/rcv1_two_stage.py DIRECTORY --tiny | --generated
 
 DIRECTORY holds the LYRL2004 files, or they are fetched into it: the vectors of test part 0, on
-which the models are trained as in the Margitron paper, those of the training part, which are held
-out, and the topics of every document. Rows become Parquet with a column of labels a topic, so all
-topics share one copy; a batch of one fit and one evaluation a topic is written beside it and run.
-What is known of the files is checked; what they were is recorded, and a later change refused.
+which the models are trained as in the Margitron paper, those of the training part, on which the Δ
+of each topic is chosen, and the topics of every document. Rows become Parquet with a column of
+labels a topic, so all topics share one copy; a batch of one sweep a topic is written beside it and
+run. What is known of the files is checked; what they were is recorded, and a later change refused.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import gzip
 import hashlib
 import json
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,6 +50,7 @@ class Known:
 
 
 LYRL2004 = Known(199_328, 47_236)
+HELD_OUT_ROWS = 23_149
 TINY = Known(600, 60)
 
 
@@ -195,39 +198,73 @@ def prepare(files: Mapping[str, Path], work: Path, known: Known) -> list[str]:
 
 
 def jobs(names: Sequence[str], settings: Mapping[str, Any]) -> str:
-    """The batch: for every topic a fit and an evaluation of it."""
+    """The batch: for every topic a sweep over Δ in two stages."""
     lines = []
     for name in names:
         lines += [
-            "[[job]]", f'name = "fit-{name}"', 'command = "fit"', 'shards = ["train"]',
+            "[[job]]", f'name = "{name}"', 'command = "sweep"', 'shards = ["train"]',
+            'valid = ["held-out"]', "two_stage = true", f'table = "{name}.csv"',
             f'model = "{name}.model"', f'report = "{name}.json"', f'label = "{name}"',
             "accept_uncertified = true",
             *(f"{key} = {json.dumps(value)}" for key, value in settings.items()), "",
-            "[[job]]", f'name = "test-{name}"', 'command = "evaluate"', f'after = "fit-{name}"',
-            f'model = "{name}.model"', 'shards = ["held-out"]', "json = true", "",
         ]  # fmt: skip
     return "\n".join(lines)
 
 
 def show(work: Path, names: Sequence[str]) -> None:
-    """What is proven of every topic that has been fitted."""
-    print(f"\n{'topic':8} {'10³ γ ≥':>9} {'10³ γ ≤':>9} {'gap':>8} {'epochs':>7} {'F1':>6}")
+    """Every candidate of the topics that have been fitted, what is proven of it, and its fate."""
+    print(
+        f"\n  {'topic':8} {'delta':>6} {'10³ γ ≥':>9} {'10³ γ ≤':>9} {'gap':>8} {'epochs':>7} "
+        f"{'accuracy':>9} {'F1':>7}  stage"
+    )
     for name in names:
-        if not (work / f"{name}.json").exists():
-            print(f"{name:8} not fitted, see {work / 'topics.logs'}")
+        if not (work / f"{name}.csv").exists():
+            print(f"  {name:8} not fitted, see {work / 'topics.logs'}")
             continue
-        report = json.loads((work / f"{name}.json").read_text())
-        proven = report["certificate"]
-        test = work / "topics.logs" / f"test-{name}.out"
-        f1 = json.loads(test.read_text())["f1"] if test.exists() and test.stat().st_size else None
-        print(
-            f"{name:8} {1e3 * proven['primal_margin']:9.5f} {1e3 * proven['upper_bound']:9.5f} "
-            f"{proven['relative_duality_gap']:8.2%} {report['full_epochs']:7} "
-            f"{'-' if f1 is None else format(f1, '6.4f'):>6}"
-        )
+        with open(work / f"{name}.csv", newline="") as table:
+            for row in csv.DictReader(table):
+                print(line(name, row))
 
 
-# --- small ---------------------------------------------------------------------------------------
+def line(name: str, row: Mapping[str, str]) -> str:
+    """A candidate in a line, with a star if it is the topic's best."""
+    star, f1 = "*" if row["best"] == "True" else " ", row["f1"]
+    return (
+        f"{star} {name:8} {float(row['delta']):6g} {1e3 * float(row['primal_margin']):9.5f} "
+        f"{1e3 * float(row['upper_bound']):9.5f} {float(row['relative_duality_gap']):8.2%} "
+        f"{row['full_epochs']:>7} {float(row['accuracy']):9.4f} "
+        f"{format(float(f1), '7.4f') if f1 else '-':>7}  {row['stage']}: "
+        f"{row['dropped'] or row['ending']}"
+    )
+
+
+# --- files of the same form -----------------------------------------------------------------------
+
+
+def write_generated(directory: Path) -> None:
+    """Files of the same size, from a generated corpus: CCAT is its label, GCAT the other one, C11
+    are the rows of CCAT in which every fifth column weighs much."""
+    document, lines = 2286, []
+    first = 0
+    for name, rows in ((TRAIN, LYRL2004.rows), (HELD_OUT, HELD_OUT_ROWS)):
+        with tempfile.TemporaryDirectory(dir=directory) as corpus:
+            streamtron.generate(
+                corpus, rows=rows, columns=LYRL2004.columns, seed=1, shards=1, first_row=first
+            )
+            [shard] = Path(corpus).iterdir()
+            with open(shard) as source, open(directory / name, "w") as file:
+                for row in source:
+                    label, vector = row.rstrip("\n").split(" ", 1)
+                    file.write(f"{document}  {vector}\n")
+                    pairs = (word.split(":") for word in vector.split())
+                    weight = sum(float(value) for column, value in pairs if int(column) % 5 == 0)
+                    if float(label) > 0:
+                        lines += [f"CCAT {document} 1\n", f"C11 {document} 1\n"][: 1 + (weight > 2)]
+                    else:
+                        lines.append(f"GCAT {document} 1\n")
+                    document += 1
+        first += rows
+    (directory / TOPICS).write_text("".join(lines))
 
 
 def write_tiny(directory: Path) -> None:
@@ -257,8 +294,8 @@ def run(chosen: argparse.Namespace) -> int:
     """Everything; the batch's exit code."""
     directory = Path(chosen.directory)
     directory.mkdir(parents=True, exist_ok=True)
-    if chosen.tiny and not (directory / TOPICS).exists():
-        write_tiny(directory)
+    if (chosen.tiny or chosen.generated) and not (directory / TOPICS).exists():
+        (write_tiny if chosen.tiny else write_generated)(directory)
     files = {name: found(directory, name) for name in FOLDERS}
     check_hashes(list(files.values()), directory / "hashes.json")
     work = directory / "work"
@@ -267,14 +304,17 @@ def run(chosen: argparse.Namespace) -> int:
     names = there if chosen.topics == "all" else chosen.topics.split(",")
     if unknown := sorted(set(names) - set(there)):
         raise Refused(f"no topic {', '.join(unknown)}; there are {', '.join(there)}.")
-    settings = {"stage": chosen.stage, "delta": 0.1, "rho": 0.1, "tol": chosen.tol}
-    streamtron.Settings(**settings)
+    settings = {
+        "stage": chosen.stage,
+        "delta": chosen.delta,
+        "rho": "0.1",
+        "tol": chosen.tol,
+        "max_epochs": chosen.max_epochs,
+    }
+    where = {"workers": chosen.workers, "scheduler": chosen.scheduler}
+    settings |= {name: value for name, value in where.items() if value is not None}
     (work / "topics.toml").write_text(jobs(names, settings))
     command = [sys.executable, "-m", "streamtron.cli", "batch", str(work / "topics.toml")]
-    if chosen.workers:
-        command += ["--workers", str(chosen.workers)]
-    if chosen.scheduler:
-        command += ["--scheduler", chosen.scheduler]
     code = subprocess.run(command, check=False).returncode
     show(work, names)
     return code
@@ -285,11 +325,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("directory", help="where the files are, and what is made of them goes")
     parser.add_argument("--topics", default="C11,CCAT", help="between commas, or all")
+    parser.add_argument("--delta", default="0.1,0.3,1", help="candidates, between commas")
     parser.add_argument("--stage", default="1,0.1", help="as fit's --stage")
     parser.add_argument("--tol", type=float, default=0.01, help="relative duality gap")
-    parser.add_argument("--workers", type=int, help="topics side by side, in so many processes")
+    parser.add_argument("--max-epochs", type=int, default=100, help="full epochs a stage, at most")
+    parser.add_argument("--workers", type=int, help="candidates side by side, in so many processes")
     parser.add_argument("--scheduler", help="or on the workers of this Dask scheduler")
-    parser.add_argument("--tiny", action="store_true", help="on small generated files")
+    small = parser.add_mutually_exclusive_group()
+    small.add_argument("--tiny", action="store_true", help="on small generated files")
+    small.add_argument("--generated", action="store_true", help="on generated ones of full size")
     try:
         raise SystemExit(run(parser.parse_args(arguments)))
     except (Refused, streamtron.errors.StreamtronError) as error:

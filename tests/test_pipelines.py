@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import csv
 import importlib.util
 import json
 import math
@@ -68,22 +69,32 @@ def _pipeline(script: str, *words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_rcv1_in_two_stages_fits_and_tests_every_topic_and_goes_on_where_it_was(
+def test_rcv1_in_two_stages_sweeps_every_topic_on_workers_and_goes_on_where_it_was(
     tmp_path: Path,
 ) -> None:
-    words = ("rcv1_two_stage.py", tmp_path / "rcv1", "--tiny", "--topics", "CCAT,GCAT")
+    words = ("rcv1_two_stage.py", tmp_path / "rcv1", "--tiny", "--topics", "CCAT,GCAT",
+             "--delta", "0.3,1000", "--workers", "2")  # fmt: skip
     first = _pipeline(*words)
     assert first.returncode == 0, first.stderr
-    table = first.stdout.split("topic ")[1]
+    shown = first.stdout.split("topic ")[1]
+    work = tmp_path / "rcv1" / "work"
     for topic in ("CCAT", "GCAT"):
-        report = json.loads((tmp_path / "rcv1" / "work" / f"{topic}.json").read_text())
-        assert [stage["epsilon"] for stage in report["stages"]] == [1, 0.1]
+        with open(work / f"{topic}.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert {row["worker"] for row in rows} <= {"0", "1"}
+        # all slacks are paid where delta is huge: the first stage's certificate says so
+        assert [(row["stage"], row["rung"]) for row in rows] == [("0.1", "1"), ("1", "0")]
+        assert [row["ending"] for row in rows] == ["certified"] * 2
+        for row in rows:
+            assert f"{1e3 * float(row['upper_bound']):.5f}" in shown
+        report = json.loads((work / f"{topic}.json").read_text())
         assert report["rows"] == 600
-        assert f"{1e3 * report['certificate']['upper_bound']:.5f}" in table
+        [best] = [row for row in rows if row["best"] == "True"]
+        assert report["settings"]["delta"] == float(best["delta"])
     again = _pipeline(*words)
     assert again.returncode == 0
     assert "running" not in again.stdout
-    assert again.stdout.split("topic ")[1] == table
+    assert again.stdout.split("topic ")[1] == shown
 
 
 def test_rcv1_refuses_a_file_that_has_changed_or_that_is_not_what_is_known(tmp_path: Path) -> None:
