@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron import kernels
-from streamtron.chunk import Rows
+from streamtron.chunk import Rows, make_rows
 
 STEPS = 100
 """Newton steps at most; ten are usual."""
@@ -22,6 +22,12 @@ CONJUGATE_STEPS = 200
 EXACT, ROUGH = 0.1, 0.35
 """The part of ‖∇P‖ to which a Newton step's equations are solved: where the last digits count,
 and where rows change sides of the margin long before."""
+
+FLAT = 1e-14
+"""A step that lowers P by no more than this part of it has lowered it by rounding."""
+
+FALLS = 0.25
+"""A step that leaves at most this part of the least ‖∇P‖² so far has lowered that."""
 
 LINE_STEPS = 60
 """Evaluations at most in a line search; each costs a few operations a row."""
@@ -43,7 +49,8 @@ def minimise(
     """The v that minimises P over these rows, and their margins l_i (x_i, ρ)·v.
 
     With α_i = 2 C_i max(0, 1 − m_i) as the dual point, P − D = ½‖∇P‖² exactly. It stops when that
-    is at most precision · P; unless ``proven``, already when a step lowers P by no more.
+    is at most precision · P, or nothing falls any more, P or ∇P; unless ``proven``, already when a
+    step lowers P by no more than that.
 
     Parameters
     ----------
@@ -61,18 +68,20 @@ def minimise(
     v = start.copy()
     margins = np.empty(len(signs))
     kernels.margins(rows, signs, rho, v, margins)
-    before = np.inf
+    before = least = np.inf
     for _ in range(STEPS):
         slacks = np.maximum(0.0, 1.0 - margins)
         gradient = np.zeros(len(v))
         kernels.combine(rows, -2.0 * cost * slacks * signs, rho, gradient)
         gradient += v - center
         primal = 0.5 * kernels.square_sum(v - center) + kernels.dot(cost * slacks, slacks)
-        if 0.5 * kernels.square_sum(gradient) <= precision * primal:
+        excess = 0.5 * kernels.square_sum(gradient)
+        if excess <= precision * primal:
             break
-        if before - primal <= (1e-14 if proven else precision) * primal:
-            break
-        before = primal
+        flat = before - primal <= (FLAT if proven else precision) * primal
+        if flat and not (proven and excess <= FALLS * least):
+            break  # where P is flat to rounding v is known to half its digits: ∇P still falls
+        before, least = primal, min(excess, least)
         curvature = np.where(slacks > 0.0, 2.0 * cost, 0.0)
         direction = _newton_direction(rows, curvature, rho, gradient, EXACT if proven else ROUGH)
         slopes = np.empty(len(signs))
@@ -83,6 +92,20 @@ def minimise(
         v += theta * direction
         margins += theta * slopes
     return v, margins
+
+
+def narrowed(rows: Rows) -> tuple[Rows, NDArray[np.uint32]]:
+    """The same rows with the columns that occur numbered from 0, and those columns.
+
+    Examples
+    --------
+    >>> wide = make_rows(np.array([0, 1, 3]), np.array([7, 0, 7]), np.array([1.0, 2.0, 3.0]))
+    >>> narrow, columns = narrowed(wide)
+    >>> narrow.indices.tolist(), columns.tolist()
+    ([1, 0, 1], [0, 7])
+    """
+    columns, indices = np.unique(rows.indices, return_inverse=True)
+    return make_rows(rows.indptr, indices.astype(np.uint32), rows.values), columns
 
 
 def best_scale(v: Vector, margins: Vector, cost: Vector) -> float:

@@ -25,6 +25,9 @@ before Newton takes over: it needs visits after it, and costs many itself."""
 EXACT = 1e-12
 """A gap this small asks for the optimum to rounding."""
 
+SMALL = 1 << 12
+"""So few nonzeros are finished to rounding whatever the target: that takes some milliseconds."""
+
 FEW_COLUMNS = 16
 """With this many rows a column, Newton's method comes before any visit."""
 
@@ -186,7 +189,8 @@ class Solver:
         if found.newton and dual.objective_at(self.rule.b) < start[0]:
             self.rule, found.b = rule, rule.b
             self._take(start[1])  # too few mini-epochs to make Newton's counts pay
-        if target <= EXACT and self.others is None and found.v is not None:
+        wanted = target <= EXACT or self.active.nonzeros <= SMALL
+        if wanted and self.others is None and found.v is not None:
             self._polish(found.v)
         if math.isfinite(found.primal):
             self._measure()
@@ -196,13 +200,16 @@ class Solver:
         return found
 
     def _polish(self, best: Vector) -> None:
-        """Where all that float64 has is asked for: Newton's method to where nothing moves."""
-        active = self.active
-        v, _ = newton.minimise(
-            active.rows, active.signs, self.cost, self.rule.rho, best, self._center(),
+        """Where all that float64 has is asked for, or is to be had for little: Newton's method to
+        where nothing moves, on the columns that occur."""
+        rows, columns = newton.narrowed(self.active.rows)
+        there = np.append(columns, len(best) - 1)
+        v = np.zeros(len(best))
+        v[there], _ = newton.minimise(
+            rows, self.active.signs, self.cost, self.rule.rho, best[there], np.zeros(len(there)),
             EXACT**2, proven=True,
         )  # fmt: skip
-        self._try(v)
+        self._try(v, newton.FLAT)
 
     def _few_columns(self) -> bool:
         """Whether Newton's method is cheaper than any visit: it needs a few passes a column."""
@@ -295,8 +302,8 @@ class Solver:
         self.total += self.dual.augmented(1.0 / self.rule.b)
         self.summed += 1
 
-    def _try(self, v: Vector) -> None:
-        """Keep v if its P at the best of a few scales is the least so far."""
+    def _try(self, v: Vector, rounding: float = 0.0) -> None:
+        """Keep v if its P at the best of a few scales is the least so far, but for ``rounding``."""
         active = self.active
         margins = np.empty(len(active))
         kernels.margins(active.rows, active.signs, self.rule.rho, v, margins)
@@ -308,7 +315,7 @@ class Solver:
         primal += kernels.dot(self.cost * slacks, slacks)
         if self.others is not None:
             primal += self.others.objective_at(self.rule.b)
-        if primal < self.found.primal:
+        if primal < (1.0 + rounding) * self.found.primal:
             self.found.primal, self.found.v = primal, theta * v
 
     def _center(self) -> Vector:
