@@ -43,7 +43,8 @@ class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     rest, and then only the rows of the class itself bear its class weight (as in LIBLINEAR).
 
     The values of X are rounded to float32 for training, integers beyond 2²⁴ too; what becomes
-    infinite by that is refused. Decisions take X as it is.
+    infinite by that is refused. Decisions take X as it is. Where X has at most 4,096 nonzeros the
+    weights are those of the optimum to rounding, whatever ``tol``.
 
     Parameters
     ----------

@@ -136,6 +136,15 @@ def test_the_minimum_is_the_one_that_liblinear_finds(C: float, rho: float) -> No
 
 
 @problems
+def test_the_gradient_falls_to_rounding_where_the_objective_has_long_been_flat(
+    chosen: Problem,
+) -> None:
+    found, _ = chosen.solved(1e-24)
+    size = np.abs(chosen.patterns).T @ (2.0 * chosen.cost) + 1.0  # what its terms may come to
+    assert np.abs(chosen.gradient(found) / size).max() <= 1e-12
+
+
+@problems
 def test_the_margins_returned_are_those_of_the_weights_returned(chosen: Problem) -> None:
     found, margins = chosen.solved()
     assert margins == pytest.approx(chosen.patterns @ found, rel=1e-9, abs=1e-9)

@@ -417,9 +417,37 @@ class Told(Solver):
         self.told.append("solved?" if self._looks_solved(self.target) else "far")
         return super()._end_round()
 
-    def _try(self, v: Vector) -> None:
+    def _try(self, v: Vector, rounding: float = 0.0) -> None:
         self.told.append("look")
-        super()._try(v)
+        super()._try(v, rounding)
+
+
+@pytest.mark.parametrize("options", [{}, {"C": 100.0}, {"C": 1e-3}, {"weighted": True}], ids=str)
+def test_few_nonzeros_are_finished_to_rounding_whatever_the_target(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small, exact = scene(1, **options), scene(1, **options)
+    found, optimum = small.solve(0.5).v, exact.solve(1e-12).v
+    assert found is not None
+    assert optimum is not None
+    assert np.abs(found - optimum).max() <= 1e-11 * np.abs(optimum).max()
+    monkeypatch.setattr(solve, "SMALL", small.solver.active.nonzeros - 1)
+    large = scene(1, **options).solve(0.5).v
+    assert large is not None
+    assert np.abs(large - optimum).max() > 1e-4 * np.abs(optimum).max()
+
+
+def test_columns_that_do_not_occur_change_no_bit_of_the_finish() -> None:
+    narrow, wide = scene(3), scene(3)
+    dual = wide.solver.dual
+    dual.widen(1000)
+    wide.solver.total = np.zeros(len(dual.w) + 1)
+    found, same = narrow.solve(0.5).v, wide.solve(0.5).v
+    assert found is not None
+    assert same is not None
+    assert same[:COLUMNS].tobytes() == found[:-1].tobytes()
+    assert same[-1] == found[-1]
+    assert not same[COLUMNS:-1].any()
 
 
 @visits
@@ -440,6 +468,7 @@ def test_the_average_is_looked_at_only_where_the_last_weights_do_not_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tests.test_solve.Solver", Told)
+    monkeypatch.setattr(solve, "SMALL", 0)  # no finish after the last look
     here = scene(0, C=0.2)
     assert here.solve(1e-4).gap <= 1e-4
     assert isinstance(here.solver, Told)

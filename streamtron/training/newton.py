@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron import kernels
-from streamtron.chunk import Rows
+from streamtron.chunk import Rows, make_rows
 from streamtron.training import passes
 
 STEPS = 100
@@ -23,6 +23,12 @@ CONJUGATE_STEPS = 200
 EXACT, ROUGH = 0.1, 0.35
 """The part of ‖∇P‖ to which a Newton step's equations are solved: where the last digits count,
 and where rows change sides of the margin long before."""
+
+FLAT = 1e-14
+"""A step that lowers P by no more than this part of it has lowered it by rounding."""
+
+FALLS = 0.25
+"""A step that leaves at most this part of the least ‖∇P‖² so far has lowered that."""
 
 LINE_STEPS = 60
 """Evaluations at most in a line search; each costs a few operations a row."""
@@ -58,8 +64,9 @@ class Newton:
     """Newton's method, which can be left and taken up between any two of its steps.
 
     With α_i = 2 C_i max(0, 1 − m_i) as the dual point, P − D = ½‖∇P‖² exactly. It stops when that
-    is at most precision · P; unless ``proven``, already when a step lowers P by no more.
-    ``v`` is where it is, ``margins`` what the rows' margins are there.
+    is at most precision · P, or nothing falls any more, P or ∇P; unless ``proven``, already when a
+    step lowers P by no more than that. ``v`` is where it is, ``margins`` what the rows' margins
+    are there.
 
     Parameters
     ----------
@@ -89,7 +96,7 @@ class Newton:
         self.rho, self.center, self.precision, self.proven = rho, center, precision, proven
         self.v = start.copy()
         self.margins = passes.margins(rows, signs, rho, self.v)
-        self.primal_before = np.inf
+        self.primal_before = self.least_excess = np.inf
         self.steps = 0
         self.direction: Direction | None = None
 
@@ -117,12 +124,16 @@ class Newton:
         away = self.v - self.center
         gradient += away
         primal = 0.5 * kernels.square_sum(away) + kernels.dot(self.cost * slacks, slacks)
-        if 0.5 * kernels.square_sum(gradient) <= self.precision * primal:
+        excess = 0.5 * kernels.square_sum(gradient)
+        if excess <= self.precision * primal:
             return False
-        worthwhile = 1e-14 if self.proven else self.precision
-        if self.primal_before - primal <= worthwhile * primal:
-            return False
-        self.primal_before = primal
+        worthwhile = FLAT if self.proven else self.precision
+        flat = self.primal_before - primal <= worthwhile * primal
+        if flat and not (self.proven and excess <= FALLS * self.least_excess):
+            return (
+                False  # where P is flat to rounding v is known to half its digits: ∇P still falls
+            )
+        self.primal_before, self.least_excess = primal, min(excess, self.least_excess)
         accuracy = EXACT if self.proven else ROUGH
         self.direction = Direction(self.rows, self._curvature(), self.rho, gradient, accuracy)
         return True
@@ -192,6 +203,20 @@ class Direction:
         self.search = scaled + (self.product / before) * self.search
         self.image = self.search.copy()
         return True
+
+
+def narrowed(rows: Rows) -> tuple[Rows, NDArray[np.uint32]]:
+    """The same rows with the columns that occur numbered from 0, and those columns.
+
+    Examples
+    --------
+    >>> wide = make_rows(np.array([0, 1, 3]), np.array([7, 0, 7]), np.array([1.0, 2.0, 3.0]))
+    >>> narrow, columns = narrowed(wide)
+    >>> narrow.indices.tolist(), columns.tolist()
+    ([1, 0, 1], [0, 7])
+    """
+    columns, indices = np.unique(rows.indices, return_inverse=True)
+    return make_rows(rows.indptr, indices.astype(np.uint32), rows.values), columns
 
 
 def best_scale(v: Vector, margins: Vector, cost: Vector) -> float:

@@ -30,6 +30,9 @@ before Newton takes over: it needs visits after it, and costs many itself."""
 EXACT = 1e-12
 """A gap this small asks for the optimum to rounding."""
 
+SMALL = 1 << 12
+"""So few nonzeros are finished to rounding whatever the target: that takes some milliseconds."""
+
 FEW_COLUMNS = 16
 """With this many rows a column, Newton's method comes before any visit."""
 
@@ -246,7 +249,11 @@ class Solver:
         if found.newton and self.dual.objective_at(self.rule.b) < self.objective_before:
             self.rule, found.b = self.rule_before, self.rule_before.b
             self._take(self.counts_before)  # too few mini-epochs to make Newton's counts pay
-        if self.target <= EXACT and self.others is None and found.v is not None:
+        if self.others is not None or found.v is None:
+            return self._close
+        if self.active.nonzeros <= SMALL:
+            self._try(self._polished(found.v), newton.FLAT)
+        elif self.target <= EXACT:
             self._minimise(EXACT**2, proven=True)
             return self._polish
         return self._close
@@ -256,9 +263,20 @@ class Solver:
         assert self.newton is not None
         if self.newton.step():
             return self._polish
-        self._try(self.newton.v)
+        self._try(self.newton.v, newton.FLAT)
         self.newton = None
         return self._close
+
+    def _polished(self, best: Vector) -> Vector:
+        """The same at once, where it is to be had for little, on the columns that occur."""
+        rows, columns = newton.narrowed(self.active.rows)
+        there = np.append(columns, len(best) - 1)
+        v = np.zeros(len(best))
+        v[there], _ = newton.minimise(
+            rows, self.active.signs, self.cost, self.rule.rho, best[there], np.zeros(len(there)),
+            EXACT**2, proven=True,
+        )  # fmt: skip
+        return v
 
     def _close(self) -> Phase:
         if math.isfinite(self.found.primal):
@@ -333,8 +351,8 @@ class Solver:
         self.total[:] = 0.0
         self.summed = 0
 
-    def _try(self, v: Vector) -> None:
-        """Keep v if its P at the best of a few scales is the least so far."""
+    def _try(self, v: Vector, rounding: float = 0.0) -> None:
+        """Keep v if its P at the best of a few scales is the least so far, but for ``rounding``."""
         active = self.active
         margins = passes.margins(active.rows, active.signs, self.rule.rho, v)
         theta = 1.0
@@ -345,7 +363,7 @@ class Solver:
         primal += kernels.dot(self.cost * slacks, slacks)
         if self.others is not None:
             primal += self.others.objective_at(self.rule.b)
-        if primal < self.found.primal:
+        if primal < (1.0 + rounding) * self.found.primal:
             self.found.primal, self.found.v = primal, theta * v
 
     def _center(self) -> Vector:
