@@ -57,7 +57,8 @@ def update(
     The new shards come behind those of the run and begin a new block; counts are kept, new rows
     begin at 0. Where the new rows are few (FEW), they are first read alone and solved while all
     others stand still. Then all rows are read, and solved together from there on if they fit; the
-    next reading usually certifies: about 2 readings.
+    next reading usually certifies: about 2 readings. Where the weights that were there are proven
+    good enough for all rows by the first one, it is the last, and they stay.
 
     Whenever it is interrupted, the run is as it was before, and the update can be called again.
 

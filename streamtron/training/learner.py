@@ -242,13 +242,13 @@ class Learner:
         self.work_off()
 
     def end_adding(self) -> None:
-        """Solve the new rows held. The next reading scans a as it is now, and holds all rows if
-        they fit."""
+        """Solve the new rows held. The next reading scans the weights that were best before, for a
+        has run ahead of what the other rows' counts allow, and holds all rows if they fit."""
         self._train_in_memory()
         self.work_off()
         self.active.clear()
         self.mode, self.overflowed, self.holding_all = "scan", False, self.stage.unlearn
-        self._candidate, self._parts = None, Average()
+        self._candidate, self._parts = np.append(self.weights, self.bias), Average()
         self._unmeet()
 
     def _unmeet(self) -> None:

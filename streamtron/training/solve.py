@@ -23,6 +23,9 @@ LIVE_VISITS = (4, 8, 16, 32)
 """Visits of the rows that moved or have a count, to one of all rows in memory: in the first round,
 the second, … and the last for all rounds after. Parts have the first number always."""
 
+UNSOLVED = 4.0
+"""Where weights are known already, a gap that is estimated at so many targets is not measured."""
+
 PATIENCE = 0.45
 """The part of the mini-epochs left that visits may still want, at the rate of the last round,
 before Newton takes over: it needs visits after it, and costs many itself."""
@@ -127,7 +130,7 @@ class Solver:
         self.rule_before, self.counts_before = self.rule, self.counts.copy()
         self.objective_before = self.dual.objective_at(self.rule.b)
         self.gaps = [1.0]
-        self.rounds = 0
+        self.rounds = self.rounds_before = 0 if self.found.v is None else 1  # the live are known
         self.erred = np.zeros(len(self.active), dtype=np.uint8)
         self.live: NDArray[np.int64] | None = None
         self.waiting: list[NDArray[np.int64]] = []
@@ -230,7 +233,7 @@ class Solver:
         if not self.summed:
             self._remember()
         self.rounds += 1
-        if self.rounds == 1 and self.moved and self._looks_unsolved():
+        if self.rounds == self.rounds_before + 1 and self.moved and self._looks_unsolved():
             self.gaps.append(1.0 - self.dual.objective / self.dual.estimated_primal())
             return self._begin_round
         self._try_last_and_average()
@@ -339,9 +342,9 @@ class Solver:
     def _looks_unsolved(self) -> bool:
         """Whether it is no use yet to ask all rows for the true P: the first round's estimate
         knows too little of the rows that are not live, so it is rather too small."""
-        if self.found.v is not None or self.others is not None or self._last_round():
+        if self.others is not None or self._last_round():
             return False
-        return not self._looks_solved(self.target)
+        return not self._looks_solved((1.0 if self.found.v is None else UNSOLVED) * self.target)
 
     def _remember(self) -> None:
         self.total += self.dual.augmented(1.0 / self.rule.b)
