@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from streamtron import kernels
 from streamtron.config import Settings
+from streamtron.errors import FileDamaged
 from streamtron.sealed import read_sealed, write_sealed
+from streamtron.training import passes
 from streamtron.training.active_set import Pool
 from streamtron.training.classes import Classes, Families
 from streamtron.training.learner import Learner
 from streamtron.training.loop import train
+from streamtron.training.solve import PHASES
 from streamtron.training.state import NOT_BEGUN, Resumed, State
-from tests.sources import ListSource
-from tests.test_company import PLANS, GrowingSource, bits, classes_that_come_late, plans, source_of
+from tests.sources import ListSource, csr, random_rows, trained
+from tests.test_company import (
+    PLANS,
+    ROWS,
+    GrowingSource,
+    bits,
+    classes_that_come_late,
+    plans,
+    source_of,
+)
 
 
 class KeepsAll:
-    """Keeps the state at every border, as copies."""
+    """Keeps the state at every border between chunks, as copies."""
 
     def __init__(self) -> None:
         self.states: list[State] = []
@@ -33,7 +47,7 @@ class KeepsAll:
     end = border
 
     def due(self, moved: bool) -> bool:
-        return moved
+        return False
 
 
 def through_a_file(state: State, path: Path) -> State:
@@ -68,6 +82,178 @@ def test_from_every_border_the_run_ends_with_the_same_bits(
     for state in [*keeper.states[:36:5], *keeper.states[-40::7], *keeper.states[-2:]]:
         [again] = taken_up(through_a_file(state, tmp_path / "c"), settings, source_of())
         assert bits(again) == bits(learner), (state.reading, state.chunks)
+
+
+# --- amid training in memory ---
+
+
+def separable() -> ListSource:
+    rows, _ = random_rows(5, ROWS, 12)
+    truth = np.random.default_rng(0).normal(size=12)
+    labels = [1 if sum(truth[j] * value for j, value in row) > 0.0 else -1 for row in rows]
+    return ListSource(csr(rows), labels, block_rows=16)
+
+
+def wide() -> ListSource:
+    """More columns than rows: visits come before Newton's method."""
+    rows, labels = random_rows(1, ROWS, 300, 0.05)
+    return ListSource(csr(rows), labels, block_rows=32)
+
+
+IN_MEMORY: dict[str, tuple[Callable[[], ListSource], dict[str, Any]]] = {
+    "all held": (source_of, {"C": 50.0, "tol": 1e-3}),
+    "to rounding": (source_of, {"C": 1.0, "tol": 0.0, "max_epochs": 3}),
+    "in parts": (source_of, {"C": 50.0, "active_set": 2500, "tol": 1e-3, "max_epochs": 3}),
+    "wide": (wide, {"C": 5.0, "tol": 1e-3, "max_epochs": 2, "mini_epochs": 12}),
+    "wide, in parts": (wide, {"C": 50.0, "active_set": 3000, "max_epochs": 3}),
+    "hard margin": (separable, {"delta": 0.0, "tol": 1e-3}),
+    "hard margin, in parts": (
+        separable, {"delta": 0.0, "tol": 1e-2, "active_set": 3000, "max_epochs": 4},
+    ),
+    "margitron": (source_of, dict(PLANS["margitron"])),
+}  # fmt: skip
+
+
+def fields_of(packed: Any) -> dict[str, Any]:
+    """The fields of an object as a state has them."""
+    return dict(packed["fields"]["dict"])
+
+
+def doing(state: State) -> tuple[object, ...] | None:
+    """What the first learner does: its task and phase, whether amid a chunk, a mini-epoch, a
+    conjugate gradient step; None between two readings or chunks."""
+    fields = fields_of(state.content["learners"][0])
+    if fields["_task"] is None:
+        return None
+    task, kind = fields_of(fields["_task"]), fields["_task"]["class"]
+    if kind == "HardSolver" and task["solver"]:
+        task = fields_of(task["solver"])
+    newton = fields_of(task["newton"]) if task.get("newton") else {}
+    direction = fields_of(newton["direction"]) if newton.get("direction") else {"calls": None}
+    amid = fields["_to_hold"] is not None
+    return kind, task.get("phase"), amid, bool(task.get("waiting")), direction["calls"]
+
+
+@pytest.mark.parametrize("name", IN_MEMORY)
+def test_from_within_every_kind_of_training_in_memory_the_run_ends_with_the_same_bits(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, chosen = IN_MEMORY[name]
+    settings = Settings.from_dict(chosen)
+    monkeypatch.setattr(passes, "NONZEROS_A_CALL", 700)
+    whole = trained(make(), settings)
+    source, keeper = make(), KeepsFirstOfAKind()
+    learner = Learner(settings, source.labels)
+    train(source, [learner], settings, keeper=keeper)
+    assert bits(learner) == bits(whole)
+    assert len(keeper.kinds) >= 2
+    for kind, states in keeper.kinds.items():
+        for state in states:
+            [again] = taken_up(through_a_file(state, tmp_path / "c"), settings, make())
+            assert bits(again) == bits(learner), kind
+
+
+class KeepsFirstOfAKind(KeepsAll):
+    """Keeps the first and the fifth state of every kind of training in memory, which pauses after
+    every step."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[object, list[State]] = {}
+        self.met: Counter[object] = Counter()
+
+    def border(self, state: Callable[..., State]) -> None:
+        kind = doing(state())
+        self.met[kind] += 1
+        if kind is not None and self.met[kind] in (1, 5):
+            self.kinds.setdefault(kind, []).append(state(copy=True))
+
+    end = border
+
+    def due(self, moved: bool) -> bool:
+        return moved
+
+
+def test_together_those_kinds_are_every_phase_of_a_solver() -> None:
+    met: set[object] = set()
+    for make, chosen in IN_MEMORY.values():
+        settings, source, keeper = Settings.from_dict(chosen), make(), KeepsFirstOfAKind()
+        train(source, [Learner(settings, source.labels)], settings, keeper=keeper)
+        met |= {kind[1] for kind in keeper.kinds if isinstance(kind, tuple)}
+    assert met - {None} == set(PHASES)
+
+
+def test_learners_that_pause_at_every_border_find_what_they_find_without_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(passes, "NONZEROS_A_CALL", 300)
+    candidates = [Settings(C=C, active_set=2500, max_epochs=3) for C in (0.1, 5.0, 50.0)]
+    found = []
+    for keeper in (None, KeepsFirstOfAKind()):
+        source, pool = source_of(), Pool()
+        learners = [Learner(one, source.labels, pool=pool) for one in candidates]
+        train(source, learners, candidates[0], threads=2, keeper=keeper)
+        found.append([bits(learner) for learner in learners])
+    assert found[0] == found[1]
+
+
+def test_who_is_taken_further_amid_a_reading_of_others_waits_for_the_next_one(
+    tmp_path: Path,
+) -> None:
+    settings = Settings(multiclass=True, C=1.0, tol=0.2, active_set=6000)
+    labels = classes_that_come_late()
+    keeper, source = KeepsAll(), source_of(labels)
+    learners = [Learner(settings, source.labels, positive=label) for label in source.labels]
+    train(source, learners, settings, keeper=keeper)
+    last = {learner.reading for learner in learners}
+    assert len(last) > 1, "one finished before the others"
+    amid = [one for one in keeper.states if one.reading == max(last) and one.chunks == 1]
+    finer = settings.but(tol=0.05)
+    for again in taken_up(through_a_file(amid[0], tmp_path / "c"), finer, source_of(labels)):
+        assert again.finished == "certified"
+        assert again.certificate is not None
+        assert again.certificate.rows_scanned == ROWS, "rows seen twice prove nothing"
+        assert again.certificate.relative_duality_gap <= 0.05
+
+
+def _shorten(name: str, task: dict[str, Any], arrays: Any) -> None:
+    arrays[task[name]["array"]] = arrays[task[name]["array"]][:-1]
+
+
+def _stray(task: dict[str, Any], arrays: Any) -> None:
+    for one in task["waiting"]:
+        arrays[one["array"]] = arrays[one["array"]] + 10**6
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        *(partial(_shorten, name) for name in ("counts", "total", "erred")),
+        _stray,
+        lambda task, arrays: task.update(phase="solve"),
+        lambda task, arrays: task.update(total=task["counts"]),
+        lambda task, arrays: task.update(cost=task["total"]),
+    ],
+    ids=["counts", "total", "erred", "a stray row", "no phase", "another kind", "one too many"],
+)
+def test_arrays_that_kernels_cannot_take_are_refused(spoil: Any, tmp_path: Path) -> None:
+    make, chosen = IN_MEMORY["wide"]
+    settings, source, keeper = Settings.from_dict(chosen), make(), KeepsFirstOfAKind()
+    train(source, [Learner(settings, source.labels)], settings, keeper=keeper)
+    state = through_a_file(
+        next(states[0] for kind, states in keeper.kinds.items() if kind[1] == "_visit"),  # type: ignore[index]
+        tmp_path / "c",
+    )
+    [task] = [
+        value for name, value in state.content["learners"][0]["fields"]["dict"] if name == "_task"
+    ]
+    fields = fields_of(task)
+    spoil(fields, state.arrays)
+    task["fields"]["dict"] = list(fields.items())
+    with pytest.raises(FileDamaged, match="no state of a run"):
+        taken_up(state, settings, make())
+
+
+# --- where else ---
 
 
 class InOrder(ListSource):
@@ -107,7 +293,7 @@ def test_classes_that_come_late_are_taken_up_too(plan: str, tmp_path: Path) -> N
     classes = Classes(settings, source.labels, None, Pool())
     train(source, [], settings, births=Families([classes]), keeper=keeper)
     whole = [bits(learner) for learner in classes.learners]
-    assert len(keeper.states) > 20
+    assert len(keeper.states) >= 20
     for state in [*keeper.states[1:34:4], *keeper.states[-2:]]:
         state = through_a_file(state, tmp_path / "c")
         source, pool = growing(), Pool()

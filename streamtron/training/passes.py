@@ -28,8 +28,10 @@ def spans(rows: Rows) -> list[slice]:
     >>> spans(rows)
     [slice(0, 2, None)]
     """
-    number, last = len(rows.indptr) - 1, int(rows.indptr[-1])
-    wanted = np.arange(int(rows.indptr[0]) + NONZEROS_A_CALL, last, NONZEROS_A_CALL)
+    number, first, last = len(rows.indptr) - 1, int(rows.indptr[0]), int(rows.indptr[-1])
+    if last - first <= NONZEROS_A_CALL:
+        return [slice(0, number)]
+    wanted = np.arange(first + NONZEROS_A_CALL, last, NONZEROS_A_CALL)
     inner = np.unique(np.searchsorted(rows.indptr, wanted))
     borders = [0, *inner[inner < number].tolist(), number]
     return [slice(a, z) for a, z in itertools.pairwise(borders)]
