@@ -1,6 +1,6 @@
 """Many learners on one scan, against as many runs one after another.
 
-    python benchmarks/learners.py FILE --candidates 1 4 16 --repeats 5
+    python benchmarks/learners.py FILE --candidates 1 4 16 102 --repeats 5
     python benchmarks/learners.py TOPICS_FILE --multilabel
 
 Candidates are prices C, logarithmically between .01 and 10. Both sides read from a warm cache and
@@ -79,11 +79,11 @@ def one_by_one(path: str, cache: str, candidates: list[Settings]) -> Scan:
     )
 
 
-def peak(path: str, cache: str, number: int, together: bool) -> None:
-    """For a process of its own: its peak memory is what is measured."""
-    candidates = candidates_of(number)
-    for settings in [candidates] if together else [[one] for one in candidates]:
-        scan(path, cache, settings)
+def fit_all(path: str, cache: str, plain: list[dict[str, Any]], together: bool) -> None:
+    """For a process of its own, whose peak memory is measured; the candidates as plain values."""
+    candidates = [Settings.from_dict(one) for one in plain]
+    for group in [candidates] if together else [[one] for one in candidates]:
+        scan(path, cache, group)
 
 
 def compare_candidates(
@@ -114,15 +114,17 @@ def compare_candidates(
         "seconds together": seconds["together"],
         "seconds one by one": seconds["one by one"],
         "ratio": seconds["together"] / seconds["one by one"],
-        "bytes ratio": together.bytes_read / alone.bytes_read,
+        "MB read together": together.bytes_read / 1e6,
+        "MB read one by one": alone.bytes_read / 1e6,
         "readings": together.readings,
-        "peak MB together": _peak(path, cache, number, True),
-        "peak MB one by one": _peak(path, cache, number, False),
+        "peak MB together": _peak(path, cache, candidates, True),
+        "peak MB one by one": _peak(path, cache, candidates, False),
     }
 
 
-def _peak(path: str, cache: str, number: int, together: bool) -> float:
-    return measure.in_fresh_process(peak, path, cache, number, together)[1] / 1e6
+def _peak(path: str, cache: str, candidates: list[Settings], together: bool) -> float:
+    plain = [one.to_dict() for one in candidates]
+    return measure.in_fresh_process(fit_all, path, cache, plain, together)[1] / 1e6
 
 
 def compare_classes(path: str, cache: str, settings: Settings) -> dict[str, Any]:
@@ -137,7 +139,9 @@ def compare_classes(path: str, cache: str, settings: Settings) -> dict[str, Any]
         "seconds together": together.seconds,
         "readings": together.readings,
         "most readings of one": most,
+        "MB read": together.bytes_read / 1e6,
         "bytes ratio": together.bytes_read / (most * one_reading),
+        "peak MB": _peak(path, cache, [settings], True),
         "widest gap": max(_gap(learner) for learner in together.learners),
     }
 
@@ -151,7 +155,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     add_data_arguments(parser)
-    parser.add_argument("--candidates", type=int, nargs="+", default=[1, 2, 4, 16])
+    parser.add_argument("--candidates", type=int, nargs="+", default=[1, 2, 4, 16, 102])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--multilabel", action="store_true", help="a learner for every label")
     parser.add_argument("--C", type=float, default=1.0, help="with --multilabel")

@@ -162,6 +162,20 @@ def test_a_first_fit_finds_no_compiled_kernels(
         startup.fit(str(tmp_path), NUMBA_CACHE_DIR=str(tmp_path))
 
 
+def test_learners_shows_that_company_costs_the_readings_and_bytes_of_one(tmp_path: Path) -> None:
+    small = ("--generate", "200", "--candidates", "1", "3", "--repeats", "1")
+    done = run("learners", *small, "--results", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    one, three = json.loads((tmp_path / "learners.json").read_text())["rows"]
+    assert (one["learners"], three["learners"]) == (1, 3)
+    assert one["MB read together"] == one["MB read one by one"] > 0
+    assert three["MB read together"] <= three["MB read one by one"] / 2
+    for row in (one, three):
+        assert row["ratio"] == row["seconds together"] / row["seconds one by one"]
+        assert 50 < row["peak MB one by one"] < 1000
+        assert 50 < row["peak MB together"] < 1000
+
+
 @pytest.mark.parametrize("script", ["certified", "reading"])
 def test_a_file_that_is_refused_is_told_in_one_sentence(script: str, tmp_path: Path) -> None:
     bad = tmp_path / "bad.svm"

@@ -14,13 +14,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_svmlight_file
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -163,59 +158,6 @@ def test_decisions_are_linear_svc_s_up_to_the_radius_that_the_gap_proves() -> No
     clear = np.abs(decisions) > radii
     assert clear.mean() > 0.9
     assert np.array_equal(ours.predict(X)[clear], theirs.predict(X)[clear])
-
-
-def test_strings_in_a_pipeline_behind_tfidf_are_predicted_as_by_linear_svc() -> None:
-    rng = np.random.default_rng(3)
-    words = np.array([f"word{k}" for k in range(60)])
-    y = rng.choice(["ham", "spam"], 200)
-    texts = [" ".join(rng.choice(words[:40] if label == "ham" else words[15:], 12)) for label in y]
-    ours = make_pipeline(TfidfVectorizer(), StreamtronClassifier(tol=1e-6)).fit(
-        texts[:150], y[:150]
-    )
-    theirs = make_pipeline(TfidfVectorizer(), _rival(ours[-1])).fit(texts[:150], y[:150])
-    assert set(ours.predict(texts[150:])) == {"ham", "spam"}
-    assert np.array_equal(ours.predict(texts[150:]), theirs.predict(texts[150:]))
-
-
-def test_a_grid_search_behind_a_scaler_scores_every_c_as_with_linear_svc() -> None:
-    X, y = _rows(classes=3)
-    grid = [0.001, 0.03, 1.0, 30.0]
-    found = [
-        GridSearchCV(make_pipeline(StandardScaler(), model), {f"{name}__C": grid}, cv=3).fit(X, y)
-        for name, model in (
-            ("streamtronclassifier", StreamtronClassifier(tol=1e-6)),
-            ("linearsvc", _rival(StreamtronClassifier())),
-        )
-    ]
-    scores = [search.cv_results_["mean_test_score"] for search in found]
-    assert np.ptp(scores[0]) > 0
-    np.testing.assert_allclose(scores[0], scores[1], atol=1.5 / len(y))
-
-
-def test_calibrated_probabilities_are_those_over_linear_svc() -> None:
-    X, y = _rows()
-    model = StreamtronClassifier(tol=1e-7)
-    ours, theirs = (
-        CalibratedClassifierCV(one, cv=3).fit(X, y).predict_proba(X)
-        for one in (model, _rival(model))
-    )
-    np.testing.assert_allclose(ours, theirs, atol=1e-3)
-
-
-@pytest.mark.parametrize("class_weight", [None, "balanced"])
-def test_cross_validated_scores_with_sample_weights_are_those_of_linear_svc(
-    class_weight: str | None,
-) -> None:
-    X, y = _rows(seed=5)
-    y = np.where(np.arange(len(y)) % 3 == 0, 0, y)  # uneven classes
-    model = StreamtronClassifier(tol=1e-6, class_weight=class_weight)
-    weights = {"sample_weight": np.random.default_rng(1).random(len(y))}
-    ours, theirs = (
-        cross_val_score(one, X, y, cv=4, scoring="balanced_accuracy", params=weights)
-        for one in (model, _rival(model))
-    )
-    np.testing.assert_allclose(ours, theirs, atol=1e-2)
 
 
 def test_on_real_text_the_objective_is_linear_svc_s(shared_data: Path) -> None:
