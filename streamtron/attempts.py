@@ -1,22 +1,29 @@
 """A sweep's candidates on Dask's workers: each worker fits several of them on its own scan.
 
 What comes out depends on nothing of this: a candidate's trial is the same in any company, on any
-worker, and when it is fitted a second time because the first worker died.
+worker, and when it is fitted a second time because the first worker died: from its last checkpoint
+if the workers share the disk that the client keeps the cache on, else anew.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
+
+import xxhash
 
 from streamtron.cluster import Workers, memory_here, name_here, still_wanted
 from streamtron.config import Machine, Settings
 from streamtron.errors import MachineError
 from streamtron.events import Event
+from streamtron.runs import locked
+from streamtron.sealed import canonical, write_atomically
 from streamtron.shards import TEMPORARY
 from streamtron.splits import Split
 from streamtron.summary import candidate_words
@@ -36,6 +43,15 @@ class Work(NamedTuple):
     split: Split
     candidates: tuple[Settings, ...]
     cache_dir: str
+    token: str = ""
+    """a file that is there for whoever shares the client's disk: checkpoints go beside it"""
+
+    @property
+    def run_dir(self) -> str:
+        """Where its checkpoints go: a directory that no other task has."""
+        what = [list(self.split), [one.to_dict() for one in self.candidates]]
+        digest = xxhash.xxh3_128_hexdigest(canonical(what).encode())
+        return os.path.join(os.path.dirname(self.token), f"task-{digest}")
 
     @property
     def name(self) -> str:
@@ -76,12 +92,14 @@ def on_workers(workers: Workers, *, machine: Machine, tell: Told = ignore) -> At
         splits: Sequence[Split], candidates: Sequence[Settings], cache_dir: str
     ) -> list[list[Trial]]:
         groups = groups_of(len(candidates), -(-workers.threads // len(splits)))
-        with _scratch(cache_dir, shared=machine.cache_dir is not None) as folds:
+        with _scratch(cache_dir, shared=machine.cache_dir is not None) as scratch:
+            token = _token(scratch)
             works = [
                 Work(
                     _anywhere(split),
                     tuple(candidates[number] for number in group),
-                    os.path.abspath(cache_dir if split.fold is None else folds),
+                    os.path.abspath(cache_dir if split.fold is None else scratch),
+                    token,
                 )
                 for split in splits
                 for group in groups
@@ -133,8 +151,8 @@ def _absolute(path: str) -> str:
 
 @contextmanager
 def _scratch(cache_dir: str, *, shared: bool) -> Iterator[str]:
-    """A directory for the folds' caches; at the end also what killed workers were writing goes,
-    unless somebody else may be writing to the same cache."""
+    """A directory for the folds' caches and for checkpoints; at the end also what killed workers
+    were writing goes, unless somebody else may be writing to the same cache."""
     os.makedirs(cache_dir, exist_ok=True)
     before = set(os.listdir(cache_dir))
     try:
@@ -147,6 +165,13 @@ def _scratch(cache_dir: str, *, shared: bool) -> Iterator[str]:
             if name.endswith(TEMPORARY):
                 with suppress(FileNotFoundError):
                     os.unlink(os.path.join(cache_dir, name))
+
+
+def _token(directory: str) -> str:
+    """A file with a name that no other directory has."""
+    path = os.path.join(os.path.abspath(directory), f"here-{secrets.token_hex(8)}")
+    write_atomically(path, [])
+    return path
 
 
 # What runs on a worker ---------------------------------------------------------------------------
@@ -170,5 +195,18 @@ def fit_work(work: Work, machine: Machine) -> list[Trial]:
 
     return attempt(
         work.split, work.candidates, machine=own, listen=listen, cache_dir=work.cache_dir,
-        worker=name_here(),
+        run_dir=_run_directory(work), worker=name_here(),
     )  # fmt: skip
+
+
+def _run_directory(work: Work) -> str | None:
+    """Where the task's checkpoints go, if this worker sees the client's disk, and nobody else is at
+    the task: a worker that was only cut off may still be."""
+    if not os.path.exists(work.token):
+        return None
+    try:
+        os.makedirs(work.run_dir, exist_ok=True)
+        with locked(Path(work.run_dir)):
+            return work.run_dir
+    except (MachineError, OSError):
+        return None

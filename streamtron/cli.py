@@ -322,7 +322,7 @@ def certify(
 
     MODEL is ours, a LIBLINEAR model or a file of coefficients; the latter two need --C (and --rho).
     Without SHARDS, MODEL is a run: its own shards and witness are taken, which costs one reading.
-    With --workers it is theirs; without a witness the rows that matter must be in one place.
+    With --workers it is theirs; without a witness the rows that matter must be in one place, here.
     """
     from streamtron.proof import certify as prove
     from streamtron.summary import proof_lines

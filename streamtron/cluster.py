@@ -33,6 +33,9 @@ AHEAD = 2
 """Items under way or finished and not yet asked for, to every thread of the workers."""
 NOTICE = 1.0
 """Seconds, about, until a worker is killed that is in the midst of a task that nobody wants."""
+NEVER = "1000 days"
+"""A worker that died is started again, however long that takes: Dask would give it up after 15 s,
+which a busy machine needs, and a cluster without workers waits for ever."""
 LARGE = "1 GiB"
 """What travels with a task, a model say, may be so large before Dask warns."""
 
@@ -79,7 +82,7 @@ def connect(
         raise SettingsError(f"workers is {workers}: wanted at least 1.")
     dask = _dask()
     with ExitStack() as stack:
-        stack.enter_context(dask.config.set({_LARGE_KEY: LARGE}))
+        stack.enter_context(dask.config.set({_LARGE_KEY: LARGE, _LOST_KEY: NEVER}))
         if not loud:
             stack.enter_context(_quiet())
         cluster = limit = None
@@ -93,6 +96,7 @@ def connect(
 
 
 _LARGE_KEY = "distributed.admin.large-graph-warning-threshold"
+_LOST_KEY = "distributed.deploy.lost-worker-timeout"
 
 
 class Workers:

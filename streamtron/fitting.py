@@ -138,14 +138,18 @@ def run_many(
     machine: Machine,
     listen: Listener = ignore,
     cache_dir: str | None,
+    run_dir: str | None = None,
 ) -> list[Outcome]:
-    """A fit of every candidate, all on the same readings; nothing is written but the cache.
+    """A fit of every candidate, all on the same readings; nothing is written but the cache, and
+    checkpoints if there is a place for them.
 
     Parameters
     ----------
     candidates : at least one; they may differ in C, delta, rho, tol, b, class_weight, max_epochs
         and mini_epochs, and share what decides reading, order and seed.
     cache_dir : where the flat copy of the shards is kept; None = as ``machine`` says.
+    run_dir : a directory of these candidates' own, from whose last checkpoint they go on if one is
+        there; of two classes only.
 
     Returns
     -------
@@ -161,8 +165,23 @@ def run_many(
     with (
         nullcontext(cache_dir) if cache_dir else cache_directory(None, machine) as cache,
         opened(as_paths(shards), candidates[0], machine, cache) as source,
+        ExitStack() as stack,
     ):
-        found = learn(source, candidates, machine, listen)
+        keeper = before = None
+        if run_dir is not None and not several(candidates[0]):
+            stamps = [(shard.name, shard.size, shard.mtime_ns) for shard in source.shards]
+            run = stack.enter_context(
+                open_run(run_dir, candidates[0], stamps, run_dir, resume=True)
+            )
+            before = _taken_up(run, source, resume=False)
+            began -= before.seconds if before else 0.0
+            keeper = _saver(run, source, machine, began)
+        found = learn(
+            source, candidates, machine, listen, keeper=keeper, state=before and before.state
+        )
+        if source.rows is None:  # they had ended: nothing was left to read
+            for _ in source.chunks():
+                pass
         seconds = time.perf_counter() - began
         return [
             conclude(source, learners, settings, seconds, readings=_readings(learners, settings))

@@ -258,13 +258,14 @@ def attempt(
     machine: Machine,
     listen: Listener = ignore,
     cache_dir: str,
+    run_dir: str | None = None,
     worker: str = "local",
 ) -> list[Trial]:
     """Fit candidates on one scan of a split's shards, and measure them on one reading of the rest.
 
     Parameters
     ----------
-    candidates : as ``run_many`` takes them.
+    candidates, run_dir : as ``run_many`` takes them.
     worker : who does it, for the table.
 
     Returns
@@ -273,12 +274,12 @@ def attempt(
     each but for ``seconds``, ``started`` and ``finished`` the same in any company.
     """
     if split.fold is None:
-        return _measured(split, candidates, machine, listen, cache_dir, worker)
+        return _measured(split, candidates, machine, listen, cache_dir, run_dir, worker)
     # columns as they are numbered: column 0 may occur in the fold's own shards alone
     numbered = [one.but(index_base=0) if one.index_base == "auto" else one for one in candidates]
     try:
         with _fold_cache(cache_dir) as own:
-            trials = _measured(split, numbered, machine, listen, own, worker)
+            trials = _measured(split, numbered, machine, listen, own, run_dir, worker)
     except (DataError, SettingsError) as error:
         raise type(error)(f"{split.fold}: {error}") from error
     return [replace(trial, outcome=None) for trial in trials]
@@ -295,10 +296,12 @@ def _fold_cache(cache: str) -> Iterator[str]:
 
 def _measured(
     split: Split, candidates: Sequence[Settings], machine: Machine, listen: Listener, cache: str,
-    worker: str,
+    run_dir: str | None, worker: str,
 ) -> list[Trial]:  # fmt: skip
     started = _now()
-    outcomes = run_many(split.shards, candidates, machine=machine, listen=listen, cache_dir=cache)
+    outcomes = run_many(
+        split.shards, candidates, machine=machine, listen=listen, cache_dir=cache, run_dir=run_dir
+    )
     models = [outcome.model for outcome in outcomes]
     _check_classes(models[0], candidates[0])
     measured = evaluate_many(models, split.valid, limit_rows=HELD_ROWS, at_optimum=True)

@@ -87,8 +87,8 @@ ALLOWED: dict[str, set[str]] = {
     "estimator": {*GROUND, "memory", "learning", "fitting", "shards", "training"},
     "cluster": {"config", "errors"},
     "attempts": {
-        "cluster", "config", "errors", "events", "shards", "splits", "summary", "sweeping",
-        "trials",
+        "cluster", "config", "errors", "events", "runs", "sealed", "shards", "splits", "summary",
+        "sweeping", "trials",
     },
     "batch": {"errors", "sealed"},
     "once": {"config", "errors", "learning", "outcome", "runs", "sealed"},

@@ -15,14 +15,18 @@ from typing import Any
 
 import pytest
 
-from streamtron import cli
-from streamtron.attempts import groups_of, on_workers
+from streamtron import attempts as attempts_module
+from streamtron import cli, runs
+from streamtron.attempts import Work, _run_directory, fit_work, groups_of, on_workers
 from streamtron.candidates import candidates_of
 from streamtron.cluster import Workers, connect
 from streamtron.config import Machine, Settings
 from streamtron.errors import DataError, MachineError
+from streamtron.events import Event, ReadingStarted
 from streamtron.fitting import run as fit_alone
+from streamtron.fitting import run_many
 from streamtron.shards.corpus import generate
+from streamtron.splits import Split
 from streamtron.sweeping import Attempts, Sweep, run_sweep
 from streamtron.trials import Trial
 
@@ -160,16 +164,38 @@ def test_a_worker_refuses_candidates_that_its_memory_cannot_hold(
 # --- what is killed ------------------------------------------------------------------------------
 
 
+LASTING_LONG = candidates_of(
+    Settings(tol=1e-5, active_set=60_000, max_epochs=12), {"C": (1.0, 10.0, 100.0)}
+)
+"""Candidates that take many readings, for their rows do not fit in memory."""
+
+
+def swept_long(place: Path, attempts: Attempts | None) -> Sweep:
+    """A sweep that lasts long enough to be disturbed."""
+    return run_sweep(
+        place / "train", LASTING_LONG, valid=place / "held-out", machine=Machine(),
+        attempts=attempts,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def undisturbed(place: Path) -> Rows:
+    """Its table, from one process."""
+    return lasting(swept_long(place, None))
+
+
 @pytest.fixture(scope="module")
 def seconds(place: Path, workers: Workers) -> float:
-    """What a sweep takes that nobody disturbs."""
-    began = time.perf_counter()
-    swept(place, on_workers(workers, machine=Machine()))
+    """What it takes warm workers that nobody disturbs."""
+    for _ in range(2):
+        began = time.perf_counter()
+        swept_long(place, on_workers(workers, machine=Machine()))
     return time.perf_counter() - began
 
 
 def _killed_once(place: Path, workers: Workers, after: float, pick: random.Random) -> Sweep:
-    """A sweep during which, so many seconds after it began, a worker is killed."""
+    """A sweep during which, so many seconds after it began, a worker is killed; checkpoints are
+    taken all the time, so half of the kills fall into one."""
     over = threading.Event()
 
     def kill() -> None:
@@ -180,7 +206,8 @@ def _killed_once(place: Path, workers: Workers, after: float, pick: random.Rando
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        return swept(place, on_workers(workers, machine=Machine()))
+        machine = Machine(checkpoint_every=pick.choice([0.0, 300.0]))
+        return swept_long(place, on_workers(workers, machine=machine))
     finally:
         over.set()
         killer.join()
@@ -190,11 +217,111 @@ def _killed_once(place: Path, workers: Workers, after: float, pick: random.Rando
     "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 20))]
 )
 def test_a_worker_killed_at_a_random_moment_of_a_sweep_never_costs_a_result(
-    place: Path, alone: Rows, workers: Workers, seconds: float, seed: int
+    place: Path, undisturbed: Rows, workers: Workers, seconds: float, seed: int
 ) -> None:
     pick = random.Random(seed)
     workers.client.wait_for_workers(2)
-    assert lasting(_killed_once(place, workers, pick.uniform(0.0, seconds), pick)) == alone
+    found = _killed_once(place, workers, pick.uniform(0.0, seconds), pick)
+    assert lasting(found) == undisturbed
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_dead_workers_candidates_go_on_from_their_checkpoint_where_the_disk_is_shared(
+    place: Path, undisturbed: Rows, workers: Workers, tmp_path: Path, shared: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(attempts_module, "fit_work", _Dying(str(tmp_path), shared))
+    workers.client.wait_for_workers(2)
+    cache = tmp_path / "cache"
+    machine = Machine(checkpoint_every=0.0, cache_dir=str(cache))
+    found = run_sweep(
+        place / "train", LASTING_LONG, valid=place / "held-out", machine=machine,
+        attempts=on_workers(workers, machine=machine),
+    )  # fmt: skip
+    assert lasting(found) == undisturbed
+    assert (tmp_path / "died").exists()
+    resumed = [int(path.read_text()) for path in tmp_path.glob("resumed-*")]
+    assert resumed == ([2] if shared else [])
+    assert not [path for path in cache.iterdir() if path.is_dir()]  # no checkpoint is left
+
+
+class _Dying:
+    """``fit_work`` on a worker that kills itself once, right behind the checkpoint at the end of
+    the second reading, and notes from where a task goes on."""
+
+    def __init__(self, marks: str, shared: bool) -> None:
+        self.marks, self.shared = Path(marks), shared
+
+    def __call__(self, work: Work, machine: Machine) -> list[Trial]:
+        real_save, real_load = runs.Run.save, runs.Run.load
+
+        def save(run: runs.Run, checkpoint: runs.Checkpoint) -> None:
+            real_save(run, checkpoint)
+            if checkpoint.state.reading == 2 and not (self.marks / "died").exists():
+                (self.marks / "died").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def load(run: runs.Run) -> runs.Checkpoint | None:
+            found = real_load(run)
+            if found is not None:
+                (self.marks / f"resumed-{run.path.name}").write_text(str(found.state.reading))
+            return found
+
+        if not self.shared and (self.marks / "died").exists():
+            work = work._replace(token=work.token + "-elsewhere")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(runs.Run, "save", save)
+            patch.setattr(runs.Run, "load", load)
+            return fit_work(work, machine)
+
+
+def test_a_task_begins_anew_where_another_process_is_still_at_it(place: Path) -> None:
+    split = Split([str(place / "train")], [str(place / "held-out")], None)
+    work = Work(split, tuple(CANDIDATES[:2]), str(place), str(place / "token"))
+    assert _run_directory(work) is None
+    Path(work.token).touch()
+    assert _run_directory(work) == work.run_dir
+    with runs.locked(Path(work.run_dir)):
+        assert _run_directory(work) is None
+    assert _run_directory(work) == work.run_dir
+    assert work.run_dir != work._replace(candidates=tuple(CANDIDATES[2:4])).run_dir
+
+
+class _Cut(BaseException):
+    """As the death of a process would."""
+
+
+@pytest.mark.parametrize("reading", [1, 3])
+def test_candidates_that_were_cut_off_go_on_to_the_same_models_without_reading_all_again(
+    place: Path, tmp_path: Path, reading: int
+) -> None:
+    where: dict[str, Any] = {"machine": Machine(checkpoint_every=0.0), "cache_dir": str(tmp_path)}
+    begun: list[int] = []
+
+    def cut(event: Event) -> None:
+        if isinstance(event, ReadingStarted) and event.reading > reading:
+            raise _Cut
+
+    def note(event: Event) -> None:
+        if isinstance(event, ReadingStarted):
+            begun.append(event.reading)
+
+    whole = run_many(place / "train", LASTING_LONG, **where)
+    with pytest.raises(_Cut):
+        run_many(place / "train", LASTING_LONG, run_dir=str(tmp_path / "run"), listen=cut, **where)
+    again = run_many(
+        place / "train", LASTING_LONG, run_dir=str(tmp_path / "run"), listen=note, **where
+    )
+    for one, other in zip(whole, again, strict=True):
+        assert one.model.weights.tobytes() == other.model.weights.tobytes()
+        assert one.report["certificate"] == other.report["certificate"]
+        assert one.report["readings"] == other.report["readings"]
+        assert one.counts[0].entries()[1].tolist() == other.counts[0].entries()[1].tolist()
+    ended = run_many(place / "train", LASTING_LONG, run_dir=str(tmp_path / "run"), **where)
+    assert [one.report["certificate"] for one in ended] == [
+        one.report["certificate"] for one in whole
+    ]
+    assert begun[0] == reading
 
 
 def _until(condition: Callable[[], bool]) -> None:

@@ -176,6 +176,20 @@ def test_learners_shows_that_company_costs_the_readings_and_bytes_of_one(tmp_pat
         assert 50 < row["peak MB together"] < 1000
 
 
+def test_workers_tells_the_seconds_of_both_sides_for_every_work(tmp_path: Path) -> None:
+    sizes = ("--generate", "400", "--columns", "100", "--candidates", "2")
+    done = run("workers", *sizes, "--workers", "1", "--repeats", "1", "--results", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "1 workers have started in" in done.stderr
+    rows = json.loads((tmp_path / "workers.json").read_text())["rows"]
+    assert [row["work"] for row in rows] == [
+        "sweep of 2", "sweep of 2, cache there", "certify", "evaluate",
+    ]  # fmt: skip
+    for row in rows:
+        assert row["overhead"] == row["workers s"] / row["one process s"] - 1.0
+        assert row["one process CPU s"] > 0.0
+
+
 @pytest.mark.parametrize("script", ["certified", "reading"])
 def test_a_file_that_is_refused_is_told_in_one_sentence(script: str, tmp_path: Path) -> None:
     bad = tmp_path / "bad.svm"

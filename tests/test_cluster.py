@@ -242,6 +242,13 @@ def _dies_once(item: int, directory: str) -> Iterator[int]:
     yield 10 * item
 
 
+def test_a_worker_that_takes_long_to_come_back_is_not_given_up(tmp_path: Path) -> None:
+    """Dask would close the cluster's only worker before it is there again."""
+    given_up = {"distributed.deploy.lost-worker-timeout": "1 ms"}
+    with dask.config.set(given_up), connect(1) as workers:
+        assert list(workers(_dies_once, [0, 2], str(tmp_path))) == [0, 20]
+
+
 @pytest.mark.slow
 def test_a_task_that_kills_every_worker_is_a_sentence(guest: Workers) -> None:
     with pytest.raises(MachineError, match=r"_dies-.*workers died one after the other"):

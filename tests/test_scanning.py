@@ -124,6 +124,27 @@ def test_groups_are_summed_by_themselves_and_then_added(
     assert found.upper_bound - found.rounding_bound == pytest.approx(upper, rel=1e-14)
 
 
+def test_the_directional_margin_is_the_least_of_all_groups(
+    lines: list[str], whole: tuple[Outcome, Proof]
+) -> None:
+    """min y_k·a / ‖a‖ of the weights as they were trained, in plain loops."""
+    outcome, proof = whole
+    assert outcome.model.certificate is not None
+    scale, base = outcome.model.certificate["scale"], outcome.model.index_base
+    w, bias = outcome.model.weights / scale, float(outcome.model.bias) / scale
+    counts = outcome.counts[0].dense(ROWS).tolist()
+    margins = []
+    for count, line in zip(counts, lines, strict=True):
+        label, *entries = line.split()
+        pairs = [entry.split(":") for entry in entries]
+        dot = sum(float(w[int(column) - base]) * float(np.float32(x)) for column, x in pairs)
+        margins.append(float(label) * (dot + bias) + 0.5 * count)
+    extension = sum(0.5 * count * count for count in counts)
+    length = (float(w @ w) + bias * bias + extension) ** 0.5
+    assert np.argmin(margins) < ROWS - 700  # not in the last group
+    assert proof.certificate.directional_margin == pytest.approx(min(margins) / length, rel=1e-9)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_every_row_is_in_one_task_and_no_task_opens_a_shard_in_vain(seed: int) -> None:
     pick = random.Random(seed)
