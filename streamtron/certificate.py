@@ -34,7 +34,8 @@ class Certificate:
     relative_duality_gap : 1 − (primal margin / upper bound)² = (P − D) / P, in [0, 1].
     rows_scanned : rows the bounds speak of (rows of weight 0 left out).
     scale : the s at which P is least: the model's weights are s · w.
-    drift : ‖w − Σ c_k l_k x_k‖ / ‖Σ c_k l_k x_k‖ of the carried weights when scanned.
+    drift : ‖w − Σ c_k l_k x_k‖ / ‖Σ c_k l_k x_k‖ of the w that training carried, the sums made
+        afresh; None where nothing was carried, or there are no counts.
     rounding_bound : what has been added to ‖a‖ / t so that no rounding can make it too small.
 
     Examples
@@ -48,7 +49,7 @@ class Certificate:
     upper_bound: float | None
     rows_scanned: int
     scale: float
-    drift: float = 0.0
+    drift: float | None = None
     rounding_bound: float = 0.0
 
     @property
@@ -153,6 +154,15 @@ class Evidence:
         rounding = (summing + squaring) / self.steps
         return norm / self.steps + rounding, rounding
 
+    def distance(self, w: NDArray[np.float64]) -> float:
+        """‖w − Σ c_k l_k x_k‖ / ‖Σ c_k l_k x_k‖, of weights for any number of columns; 0 without
+        counts."""
+        length = math.sqrt(kernels.square_sum(self.fresh))
+        both = min(len(w), len(self.fresh))
+        off = kernels.square_distance(w[:both], self.fresh[:both])
+        off += kernels.square_sum(w[both:]) + kernels.square_sum(self.fresh[both:])
+        return math.sqrt(off) / length if length else 0.0
+
     def primal(self, sq_weights: float) -> tuple[float, float]:
         """(min_s P(s), that s), never below the true P there; see ``least_primal``."""
         return least_primal(self.bins, self.scale, sq_weights)
@@ -182,13 +192,9 @@ class Evidence:
         else:
             primal, scale = self.primal(sq_weights)
             margin = 1.0 / math.sqrt(2.0 * primal) if primal > 0.0 else math.inf
-        carried = w if carried is None else carried
-        drift = math.sqrt(kernels.square_distance(carried, self.fresh)) if counted else 0.0
-        length = math.sqrt(kernels.square_sum(self.fresh))
+        drift = self.distance(w if carried is None else carried) if counted else None
         rows = int(self.totals[kernels.ROWS])
-        return Certificate(
-            directional, margin, upper, rows, scale, drift / length if length else 0.0, rounding
-        ), primal
+        return Certificate(directional, margin, upper, rows, scale, drift, rounding), primal
 
 
 def no_sums() -> NDArray[np.float64]:

@@ -320,23 +320,24 @@ def certify(
 ) -> None:  # fmt: skip
     """Prove how far MODEL is from the best possible one on SHARDS, at most.
 
-    MODEL is ours, a LIBLINEAR model or a file of coefficients; the latter two need --C (and --rho).
-    Without SHARDS, MODEL is a run: its own shards and witness are taken, which costs one reading.
+        MODEL is ours, a LIBLINEAR model or a file of coefficients; the latter two need --C (and --rho).
+        Without SHARDS, MODEL is a run: its own shards and witness are taken, which costs one reading
+    and tells as well how far the weights that it carried have drifted from its counts.
     With --workers it is theirs; without a witness the rows that matter must be in one place, here.
     """
     from streamtron.proof import certify as prove
     from streamtron.summary import proof_lines
 
     wanted, machine = split(given)
-    base = wanted.pop("index_base", None)
+    base, run = wanted.pop("index_base", None), None
     if not shards:
-        model, shards, witness = _of_run(model, witness)
+        run, model, shards, witness = _of_run(model, witness)
     loaded = _load_model(model, base, bias_last)
     problem = _problem(loaded, wanted, model)
     with _workers(**given) as spread:
         proof = prove(
-            loaded, shards, witness=witness, settings=problem, readings=readings, machine=machine,
-            spread=spread,
+            loaded, shards, witness=witness, run=run, settings=problem, readings=readings,
+            machine=machine, spread=spread,
         )  # fmt: skip
     _print(proof.to_dict(), proof_lines, as_json)
 
@@ -609,8 +610,8 @@ def _check_writable(path: str) -> None:
         raise MachineError(f"{path}: cannot be written, {why}. Name another place.")
 
 
-def _of_run(path: str, witness: str | None) -> tuple[str, tuple[str, ...], str]:
-    """The model, shards and witness of a run, named by its directory or its model."""
+def _of_run(path: str, witness: str | None) -> tuple[str, str, tuple[str, ...], str]:
+    """Directory, model, shards and witness of a run, named by its directory or its model."""
     from streamtron.fitting import run_directory
     from streamtron.runs import settle
     from streamtron.shards import Manifest
@@ -626,7 +627,8 @@ def _of_run(path: str, witness: str | None) -> tuple[str, tuple[str, ...], str]:
                 f"{path}: no shards are given, and there is no {needed} of a run. Name the shards: "
                 "certify MODEL SHARDS."
             )
-    return model, tuple(shard.path for shard in Manifest.load(manifest).shards), found
+    shards = tuple(shard.path for shard in Manifest.load(manifest).shards)
+    return directory, model, shards, found
 
 
 def _load_model(path: str, base: Any, bias_last: bool) -> LinearModel:

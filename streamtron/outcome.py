@@ -87,7 +87,7 @@ def conclude(
         )
     _check_class_weights(settings, labels)
     assert source.manifest is not None
-    learners = _in_order(learners, labels, settings)
+    learners = in_order(learners, labels, settings)
     model = _model(source, learners, settings)
     report: dict[str, Any] = {
         "rows": source.rows,
@@ -169,10 +169,8 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _in_order(
-    learners: Sequence[Learner], labels: list[Label], settings: Settings
-) -> list[Learner]:
-    """The learners that the model has, in the order of its classes."""
+def in_order(learners: Sequence[Learner], labels: list[Label], settings: Settings) -> list[Learner]:
+    """The learners that the model has, in the order of its classes; ``labels`` as they were met."""
     if not several(settings):
         return list(learners)
     by_label = dict(zip(labels, learners, strict=True))
@@ -182,13 +180,18 @@ def _in_order(
     return [by_label[label] for label in classes]
 
 
+def turn(labels: Sequence[Label], classes: Sequence[Label], settings: Settings) -> float:
+    """±1, by which a learner's weights are multiplied to be the model's: of two classes the larger
+    is +1 there, and without a positive label the learner's is the first one met."""
+    return -1.0 if not several(settings) and labels[0] == classes[0] else 1.0
+
+
 def _model(source: ShardSource, learners: Sequence[Learner], settings: Settings) -> LinearModel:
     classes = tuple(sorted(source.labels, key=_key))
     two = len(learners) == 1 and not settings.multilabel
-    # without a positive label the first one met was it
-    turn = -1.0 if two and not several(settings) and source.labels[0] == classes[0] else 1.0
-    weights = np.array([turn * _weights(source, learner) for learner in learners])
-    bias = np.array([turn * settings.rho * learner.bias for learner in learners])
+    sign = turn(source.labels, classes, settings)
+    weights = np.array([sign * _weights(source, learner) for learner in learners])
+    bias = np.array([sign * settings.rho * learner.bias for learner in learners])
     certificates = [_certificate(learner, source) for learner in learners]
     return LinearModel(
         weights=weights[0] if two else weights,
@@ -213,6 +216,7 @@ def _own_report(learner: Learner, source: ShardSource) -> dict[str, Any]:
     return {
         "radius": math.sqrt(learner.sq_radius),
         "clipped": learner.dual.clipped,
+        "drift_repaired": learner.drift_repaired,
         "stages": [stage.to_dict() for stage in learner.reports],
         "certificate": _certificate(learner, source),
     }

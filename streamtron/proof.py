@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamtron import theory
 from streamtron import witness as witness_file
+from streamtron.carried import carried_by
 from streamtron.certificate import Certificate
 from streamtron.chunk import Label
 from streamtron.config import Machine, Settings
@@ -27,7 +30,9 @@ from streamtron.shards import ShardSource, no_rows, open_shards, settled
 from streamtron.spread import Spread
 from streamtron.training import order
 from streamtron.training.counts import Counts
-from streamtron.training.learner import Learner
+from streamtron.training.learner import LARGE_DRIFT, Learner
+
+_log = logging.getLogger(__name__)
 
 SEARCH_TOLERANCE = 1e-4
 """The search for an upper bound ends early once its own gap is this small."""
@@ -45,17 +50,22 @@ class Proof:
 
     Parameters
     ----------
-    certificate : primal margin and scale of the model's direction, upper bound of the data.
+    certificate : primal margin and scale of the model's direction, upper bound of the data; with
+        a run also the drift of what training carried.
     weights_scale : the s at which s · weights is certified (1 for a model that we trained).
     readings : of the data, as a whole.
     decision_radius : at that scale every decision value of a row x is within
         decision_radius · ‖(x, ρ)‖ of the optimum's.
+    distance : ‖v − u‖ / ‖u‖, of the weights v at that scale from u = t/‖a‖² Σ c_k l_k x_k, those
+        that the witness's counts make where the dual is largest: both are the optimum's where the
+        gap is 0. No drift, for v are the weights of the least primal. None without a witness.
     """
 
     certificate: Certificate
     weights_scale: float
     readings: float
     decision_radius: float
+    distance: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for ``--json``."""
@@ -64,6 +74,7 @@ class Proof:
             "weights_scale": self.weights_scale,
             "readings": self.readings,
             "decision_radius": self.decision_radius,
+            "distance": self.distance,
         }
 
 
@@ -94,6 +105,7 @@ def certify(
     shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     witness: str | os.PathLike[str] | None = None,
+    run: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,
     readings: int = 4,
     machine: Machine | None = None,
@@ -112,6 +124,11 @@ def certify(
     Parameters
     ----------
     model : any linear model; its reader's contract says how the shards are read.
+    witness : the counts of these rows.
+    run : directory of the run that the model, the shards and the witness are of: the weights that
+        it carried are held against those that the counts make, which is the certificate's
+        ``drift``. Where it is more than rounding, a warning says so; the run repairs it when it
+        goes on. None = no drift is told.
     settings : the problem (C or delta, rho, class_weight) for a foreign model; None = the model's.
     readings : at most, after the first, without a witness.
     spread : workers that scan the shards of a witness side by side; None = this process. What is
@@ -145,6 +162,7 @@ def certify(
         active_set = 0 if witness is not None else problem.active_set // len(directions)
         learners = _learners(problem.but(active_set=active_set), source, model, directions)
         known = None if witness is None else _witness(witness, source, len(directions), spread)
+        carried = None if run is None or witness is None else carried_by(run, model, witness)
         counts = [None] * len(directions) if known is None else known.counts
         for learner, direction, own in zip(learners, directions, counts, strict=True):
             _adopt(learner, direction, model.index_base, own)
@@ -152,6 +170,7 @@ def certify(
         elsewhere = 0.0
         if known is not None:
             found, elsewhere = _scan_counted(source, learners, trained, known, spread)
+            found = _with_drift(found, learners, carried)
         else:
             found = _scan(source, learners, trained)
             found = _rescan_if_scaled(source, learners, trained, found)
@@ -163,8 +182,9 @@ def certify(
                 each.scale / scale,
                 taken,
                 theory.decision_radius(each.primal_margin, each.upper_bound),
+                None if known is None else _distance(learner, each),
             )
-            for each, scale in zip(found, trained, strict=True)
+            for learner, each, scale in zip(learners, found, trained, strict=True)
         ]
         if model.kind == "two classes":
             return proofs[0]
@@ -288,6 +308,38 @@ def _certificates(learners: Sequence[Learner], *, counted: bool) -> list[Certifi
         assert learner.frozen is not None
         found.append(learner.frozen.certificate(hard=learner.settings.hard, counted=counted)[0])
     return found
+
+
+def _with_drift(
+    found: Sequence[Certificate],
+    learners: Sequence[Learner],
+    carried: Sequence[NDArray[np.float64]] | None,
+) -> list[Certificate]:
+    """The certificates with the drift of what a run carried, the scanned weights being others."""
+    if carried is None:
+        return [replace(each, drift=None) for each in found]
+    drifts = []
+    for learner, w in zip(learners, carried, strict=True):
+        assert learner.frozen is not None
+        drifts.append(learner.frozen.evidence.distance(w))
+    if max(drifts) > LARGE_DRIFT:
+        _log.warning(
+            "the weights that the run carried have drifted by %.1g of their length from those that "
+            "its counts make. The certificate rests on the counts; streamtron update makes the "
+            "weights afresh from them, as do forget and fit --resume where they go on.",
+            max(drifts),
+        )
+    return [replace(each, drift=drift) for each, drift in zip(found, drifts, strict=True)]
+
+
+def _distance(learner: Learner, certificate: Certificate) -> float:
+    """How far the certified weights are from the counts', each at its best scale."""
+    assert learner.frozen is not None
+    evidence = learner.frozen.evidence
+    if not evidence.steps:
+        return 0.0
+    scale = certificate.scale * evidence.sq_norm / evidence.steps
+    return evidence.distance(scale * learner.frozen.w)
 
 
 def _rescan_if_scaled(

@@ -81,6 +81,7 @@ def fit_summary(report: Mapping[str, Any], model: str, cache: str, cache_bytes: 
 def _of_two(report: Mapping[str, Any]) -> Lines:
     yield from _stages(report["stages"])
     yield from _clipped(report["clipped"])
+    yield from _repaired(report["drift_repaired"])
     yield ""
     yield from certificate_lines(report["certificate"])
     yield _verdict(report)
@@ -89,6 +90,14 @@ def _of_two(report: Mapping[str, Any]) -> Lines:
 def _clipped(steps: int) -> Lines:
     if steps:
         yield f"counts reached 2³¹ − 1: {steps:,} steps were cut there"
+
+
+def _repaired(drift: float) -> Lines:
+    if drift:
+        yield (
+            f"carried weights had drifted by {drift:.1g} of their length from the counts': made "
+            "afresh from these"
+        )
 
 
 def place_lines(model: str, cache: str, cache_bytes: int) -> Lines:
@@ -125,6 +134,7 @@ def _of_many(report: Mapping[str, Any]) -> Lines:
         ended = ", ".join(f"{ways.count(way):,} {way}" for way in dict.fromkeys(ways))
         yield f"… and {len(others):,} more, {ended}, gaps up to {max(map(_gap, others)):.3g}"
     yield from _clipped(sum(each["clipped"] for each in learners))
+    yield from _repaired(max(each["drift_repaired"] for each in learners))
     yield ""
     yield from aligned([("largest gap", _gap(report))])
     if report["skipped"]:
@@ -333,16 +343,30 @@ def proof_lines(proof: Mapping[str, Any]) -> Lines:
     yield from certificate_lines(certificate)
     scale, radius = proof["weights_scale"], proof["decision_radius"]
     yield from aligned([("scale of weights", scale), ("decision radius", radius)])
-    if certificate["drift"]:
-        yield from aligned([("drift", certificate["drift"])])
+    yield from _apart([proof])
     yield (
         "No linear classifier on these rows has a directional margin above the upper bound; "
         "this one's is at least the lower bound."
     )
 
 
+def _apart(proofs: Sequence[Mapping[str, Any]]) -> Lines:
+    """How far weights are from those that the counts make, where that is known; of many classes the
+    largest."""
+    distances = [each["distance"] for each in proofs]
+    drifts = [each["certificate"]["drift"] for each in proofs]
+    for name, found, whose in (
+        ("distance", distances, "the model's"),
+        ("drift", drifts, "the carried"),
+    ):
+        if None not in found:
+            what = f"of {whose} weights from those that the counts make"
+            yield f"{name:<18} {number(max(found)):>13}  {what}"
+
+
 def _proofs_of_many(proof: Mapping[str, Any]) -> Lines:
     yield from aligned([("largest gap", float(proof["certificate"]["relative_duality_gap"]))])
+    yield from _apart(proof["learners"])
     yield ""
     yield from learners_table(
         [

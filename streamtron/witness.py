@@ -51,6 +51,10 @@ class Contents(NamedTuple):
         """The counts above 0 of every learner."""
         return [self.tensors[_counts(number)] for number in range(self.learners)]
 
+    def gaps(self, number: int) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
+        """Of one learner, as ``Counts.gaps``, by the rows of the shards in the file's order."""
+        return self.tensors[_gaps(number)], self.tensors[_counts(number)]
+
 
 class Witness(NamedTuple):
     """Counts, one learner after another: of two classes there is one, else one a class in the order
@@ -102,10 +106,7 @@ def load(path: str | os.PathLike[str], shards: Sequence[tuple[str, str]]) -> Wit
     found = contents(path)
     order = _matched(path, [shard.fingerprint for shard in found.shards], shards)
     rows = [shard.rows for shard in found.shards]
-    learners = [
-        Counts.of_gaps(found.tensors[_gaps(number)], found.tensors[_counts(number)])
-        for number in range(found.learners)
-    ]
+    learners = [Counts.of_gaps(*found.gaps(number)) for number in range(found.learners)]
     if order != list(range(len(rows))):
         learners = [reordered(own, rows, order) for own in learners]
     return Witness(tuple(learners), tuple(rows[number] for number in order))

@@ -62,9 +62,10 @@ ALLOWED: dict[str, set[str]] = {
         "training", "updating",
     },
     "scanning": {*GROUND, "kernels", "shards", "training"},
+    "carried": {"errors", "learning", "model", "outcome", "runs", "training", "witness"},
     "proof": {
-        *GROUND, "kernels", "learning", "model", "fitting", "scanning", "shards", "spread",
-        "training", "witness",
+        *GROUND, "carried", "kernels", "learning", "model", "fitting", "scanning", "shards",
+        "spread", "training", "witness",
     },
     "summary": {"config"},
     "inspection_text": {"config", "summary"},

@@ -107,6 +107,7 @@ class Learner:
         self.cold = True
 
         self.certificate: Certificate | None = None
+        self.drift_repaired = 0.0
         self.weights: NDArray[np.float64] = self.dual.w
         self.bias = 0.0
         self._candidate: NDArray[np.float64] | None = None
@@ -208,6 +209,7 @@ class Learner:
         none are held."""
         self.finished = self.certificate = self.frozen = self._candidate = None
         self.full_epochs = self.readings = self.mini_epochs = 0
+        self.drift_repaired = 0.0
         self.reports = [StageReport.begin(self.stage, self.settings, self.b, self.dual.updates)]
         self.holding_all = self.stage.unlearn
         self.overflowed = self.cold = False
@@ -685,14 +687,16 @@ class Learner:
         else:
             self.certificate = replace(now, primal_margin=best.primal_margin, scale=best.scale)
         seen = frozen.evidence
-        drifted = now.drift > LARGE_DRIFT and not self._adopted
+        drift = now.drift or 0.0
+        drifted = drift > LARGE_DRIFT and not self._adopted
         self._adopted = False
         if drifted:
+            self.drift_repaired = max(self.drift_repaired, drift)
             _log.warning(
                 "the weights carried into reading %d had drifted by %.1g of their length from "
                 "those that the counts make. They are made afresh from the counts.",
                 self.reading + 1,
-                now.drift,
+                drift,
             )
         if not self._watching:
             self.dual.settle(seen.fresh, seen.fresh_bias, seen.sq_extension, seen.steps)
