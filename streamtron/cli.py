@@ -320,8 +320,8 @@ def certify(
 ) -> None:  # fmt: skip
     """Prove how far MODEL is from the best possible one on SHARDS, at most.
 
-        MODEL is ours, a LIBLINEAR model or a file of coefficients; the latter two need --C (and --rho).
-        Without SHARDS, MODEL is a run: its own shards and witness are taken, which costs one reading
+    MODEL is ours, a LIBLINEAR model or a file of coefficients; the latter two need --C (and --rho).
+    Without SHARDS, MODEL is a run: its own shards and witness are taken, which costs one reading
     and tells as well how far the weights that it carried have drifted from its counts.
     With --workers it is theirs; without a witness the rows that matter must be in one place, here.
     """
