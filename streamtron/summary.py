@@ -360,8 +360,8 @@ def _apart(proofs: Sequence[Mapping[str, Any]]) -> Lines:
         ("drift", drifts, "the carried"),
     ):
         if None not in found:
-            what = f"of {whose} weights from those that the counts make"
-            yield f"{name:<18} {number(max(found)):>13}  {what}"
+            shown = f"{name:<18} {number(max(found)):>13}"
+            yield f"{shown}  of {whose} weights from those that the counts make"
 
 
 def _proofs_of_many(proof: Mapping[str, Any]) -> Lines:
