@@ -290,9 +290,8 @@ def workers() -> Iterator[Workers]:
 
 @pytest.mark.parametrize("stage", ["1", "0.1"])
 def test_a_worker_killed_as_the_first_result_of_a_stage_comes_never_costs_a_result(
-    place: Path, found: Sweep, workers: Workers, stage: str
+    place: Path, found: Sweep, stage: str
 ) -> None:
-    workers.client.wait_for_workers(2)
     killed: list[int] = []
 
     def kill(trial: Trial, _: str) -> None:
@@ -301,7 +300,8 @@ def test_a_worker_killed_as_the_first_result_of_a_stage_comes_never_costs_a_resu
             os.kill(pids[0], signal.SIGKILL)
             killed.append(pids[0])
 
-    many = swept(place, attempts=on_workers(workers, machine=Machine(), tell=kill))
+    with connect(2) as workers:
+        many = swept(place, attempts=on_workers(workers, machine=Machine(), tell=kill))
     assert len(killed) == 1
     assert lasting(many) == lasting(found)
 
