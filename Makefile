@@ -32,6 +32,7 @@ bench: $(BENCH_READY)
 	$(BIN)/python benchmarks/reading.py --generate 20000
 	$(BIN)/python benchmarks/rows.py --times 1 4 --epochs 4
 	$(BIN)/python benchmarks/learners.py --generate 20000 --candidates 1 4
+	$(BIN)/python benchmarks/updating.py --generate 20000
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/workers.py --generate 20000 --candidates 4
 

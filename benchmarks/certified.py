@@ -138,13 +138,18 @@ def reference(problem: Problem) -> float | None:
     return problem.primal(peers.Liblinear(problem, 2).run(REFERENCE).v)
 
 
+def misses(proof: ours.Proof, optimum: float) -> bool:
+    """Whether the optimum lies outside of bounds that were proven."""
+    below, above = proof.dual <= optimum * (1 + ROUNDING), proof.primal * (1 + ROUNDING)
+    return not (below and optimum <= above)
+
+
 def unbracketed(fits: dict[float, ours.Fit], optimum: float) -> list[str]:
     """What is wrong with our bounds, in sentences: nothing, it is hoped."""
     wrong = []
     for tol, fit in fits.items():
         for proof in fit.proofs:
-            below, above = proof.dual <= optimum * (1 + ROUNDING), proof.primal * (1 + ROUNDING)
-            if not (below and optimum <= above):
+            if misses(proof, optimum):
                 wrong.append(
                     f"tol {tol:g}, after {proof.readings:g} readings: {proof.dual!r} … "
                     f"{proof.primal!r} does not hold LIBLINEAR's optimum {optimum!r}"

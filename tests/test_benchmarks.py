@@ -135,6 +135,44 @@ def test_what_the_parts_of_an_active_set_take_is_not_an_epochs(load: Any) -> Non
     assert min(seconds) > 0
 
 
+def test_updating_compares_an_update_to_a_fresh_fit_on_the_same_rows_and_judges_both(
+    tmp_path: Path,
+) -> None:
+    printed, saved = tiny("updating", tmp_path)
+    for case, more in zip(saved["cases"], [0.1, 1.0], strict=True):
+        assert case["rows"] == 600
+        assert case["more"] == more
+        assert case["endings"] == {"update": "certified", "fresh": "certified"}
+        assert f"{case['ratio']:.2f}" in printed
+        for proof in case["proofs"].values():
+            assert 0.99 * proof["primal"] <= proof["dual"] <= proof["primal"]
+        assert case["unbracketed"] == []
+    few, many = saved["cases"]
+    assert few["readings"]["update"] > 1.0
+    assert few["readings"]["update"] != many["readings"]["update"]
+
+
+def test_new_rows_are_the_last_ones_of_a_file_and_so_many_times_the_old(
+    load: Any, tmp_path: Path
+) -> None:
+    rows = [f"1 {k + 1}:1\n" for k in range(22)]
+    (tmp_path / "all.svm").write_text("".join(rows))
+    for more, old_rows in ((0.1, 20), (1.0, 11), (1e9, 1), (1e-9, 21)):
+        old, new = load("updating").split(str(tmp_path / "all.svm"), more, tmp_path)
+        assert Path(old).read_text() == "".join(rows[:old_rows])
+        assert Path(new).read_text() == "".join(rows[old_rows:])
+
+
+def test_an_update_whose_bounds_do_not_hold_the_optimum_is_reported(load: Any) -> None:
+    proof = {"readings": 2.0, "seconds": 0.1, "primal": 10.0, "dual": 9.0}
+    found = {"proofs": {"update": proof, "fresh": {**proof, "dual": 8.0}}}
+    judged = load("updating").judged
+    assert judged(found, 9.5)["unbracketed"] == []
+    assert judged(found, None)["unbracketed"] == []
+    [sentence] = judged(found, 8.5)["unbracketed"]
+    assert sentence.startswith("update: 9.0 … 10.0 does not hold")
+
+
 def test_startup_times_whole_processes_beside_an_interpreter_that_does_nothing(
     tmp_path: Path,
 ) -> None:
@@ -203,7 +241,18 @@ def test_a_file_that_is_refused_is_told_in_one_sentence(script: str, tmp_path: P
 
 @pytest.mark.parametrize(
     "name",
-    ["measure", "problem", "data", "peers", "ours", "certified", "reading", "rows", "startup"],
+    [
+        "measure",
+        "problem",
+        "data",
+        "peers",
+        "ours",
+        "certified",
+        "reading",
+        "rows",
+        "startup",
+        "updating",
+    ],
 )
 def test_the_examples_in_the_benchmarks_come_out_as_written(load: Any, name: str) -> None:
     assert doctest.testmod(load(name)).failed == 0
