@@ -82,7 +82,7 @@ def connect(
         raise SettingsError(f"workers is {workers}: wanted at least 1.")
     dask = _dask()
     with ExitStack() as stack:
-        stack.enter_context(dask.config.set({_LARGE_KEY: LARGE, _LOST_KEY: NEVER}))
+        stack.enter_context(dask.config.set({_LARGE_KEY: LARGE, _LOST_KEY: NEVER, _TRIM_KEY: None}))
         if not loud:
             stack.enter_context(_quiet())
         cluster = limit = None
@@ -97,6 +97,9 @@ def connect(
 
 _LARGE_KEY = "distributed.admin.large-graph-warning-threshold"
 _LOST_KEY = "distributed.deploy.lost-worker-timeout"
+_TRIM_KEY = "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_"
+"""Dask has workers give memory back as soon as an array is freed, and a fit asks for it again with
+every mini-epoch: half again its time."""
 
 
 class Workers:
@@ -145,6 +148,8 @@ class Workers:
                 submit(_itself, value, key=f"{name}_shared-{token}-{place}")
                 for place, value in enumerate(shared)
             ]
+            if common:  # else the scheduler gives every task to the worker that has them
+                self.client.replicate(common)
             under_way: deque[Future] = deque()
             for number, item in enumerate(items):
                 if len(under_way) >= self._most():
@@ -167,6 +172,7 @@ class Workers:
         Parameters
         ----------
         names : what the tasks are called on the dashboard, one an item.
+        shared : small: it travels with every task.
         done : is told the place and the result of every item as it finishes.
 
         Raises
@@ -177,12 +183,8 @@ class Workers:
 
         token = secrets.token_hex(4)
         with self._submitting() as submit:
-            common = [
-                submit(_itself, value, key=f"shared-{token}-{place}")
-                for place, value in enumerate(shared)
-            ]
             futures = [
-                submit(function, item, *common, key=f"{name}-{token}-{place}")
+                submit(function, item, *shared, key=f"{name}-{token}-{place}")
                 for place, (name, item) in enumerate(zip(names, items, strict=True))
             ]
             place_of = {future.key: place for place, future in enumerate(futures)}

@@ -175,7 +175,7 @@ def run_many(
             )
             before = _taken_up(run, source, resume=False)
             began -= before.seconds if before else 0.0
-            keeper = _saver(run, source, machine, began)
+            keeper = _saver(run, source, machine, began, at_end=False)
         found = learn(
             source, candidates, machine, listen, keeper=keeper, state=before and before.state
         )
@@ -257,13 +257,15 @@ def _taken_up(run: Run, source: ShardSource, resume: bool) -> Checkpoint | None:
     return before
 
 
-def _saver(run: Run, source: ShardSource, machine: Machine, began: float) -> Saver:
+def _saver(
+    run: Run, source: ShardSource, machine: Machine, began: float, *, at_end: bool = True
+) -> Saver:
     def checkpoint(state: State) -> Checkpoint:
         seconds = time.perf_counter() - began
         labels = list(source.labels)
         return Checkpoint(state, labels, source.nonzeros_read, source.bytes_read, seconds)
 
-    return Saver(run, machine.checkpoint_every, checkpoint)
+    return Saver(run, machine.checkpoint_every, checkpoint, at_end=at_end)
 
 
 # --- what the faces share ---

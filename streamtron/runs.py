@@ -224,10 +224,18 @@ class Saver:
     run : where to.
     every : seconds between checkpoints.
     checkpoint : makes one of a state.
+    at_end : whether the end is saved, too; else it is with whoever waits for it.
     """
 
-    def __init__(self, run: Run, every: float, checkpoint: Callable[[State], Checkpoint]) -> None:
-        self.run, self.every, self.checkpoint = run, every, checkpoint
+    def __init__(
+        self,
+        run: Run,
+        every: float,
+        checkpoint: Callable[[State], Checkpoint],
+        *,
+        at_end: bool = True,
+    ) -> None:
+        self.run, self.every, self.checkpoint, self.at_end = run, every, checkpoint, at_end
         self._saved = time.monotonic()
 
     def border(self, state: Callable[[], State]) -> None:
@@ -244,7 +252,8 @@ class Saver:
 
     def end(self, state: Callable[[], State]) -> None:
         """See ``training.loop.Keeper``: what the run came to can be taken further, or added to."""
-        self._save(state())
+        if self.at_end:
+            self._save(state())
 
     def _time_has_come(self) -> bool:
         return time.monotonic() - self._saved >= self.every
