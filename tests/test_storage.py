@@ -590,6 +590,7 @@ def test_wrong_credentials_are_a_sentence_with_the_uri(monkeypatch: pytest.Monke
         ("s3:///a.svm", DataError, "s3:///a.svm: no bucket"),
         ("s3://data/a?nonsense=1", DataError, "s3://data/a?nonsense=1: Unexpected query param"),
         ("zz://data/a.svm", DataError, "zz://data/a.svm: Protocol not known: zz. Wanted is a URI"),
+        ("az://data/a.svm", MachineError, "az://data/a.svm: Install adlfs to access Azure"),
     ],
 )
 def test_a_uri_that_nothing_opens_is_a_sentence(uri: str, error: type, words: str) -> None:
@@ -610,11 +611,26 @@ def test_a_secret_in_a_uri_is_refused_and_not_repeated(uri: str) -> None:
     assert "hush" not in str(caught.value)
 
 
+@pytest.mark.parametrize("scheme", ["hdfs", "viewfs"])
+def test_a_uri_of_hadoop_without_hadoop_says_what_to_install(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("JAVA_HOME", "HADOOP_HOME", "ARROW_LIBHDFS_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    done = run("fit", f"{scheme}://localhost/a.svm", "--model", "m", cwd=tmp_path)
+    assert done.returncode == 5
+    assert done.stderr == (
+        f"{scheme}://localhost/a.svm: cannot be read (Java or Hadoop's native client is not "
+        "there). Install both and set JAVA_HOME, HADOOP_HOME and CLASSPATH (hadoop classpath "
+        "--glob), or copy the shards to a local disk.\n"
+    )
+
+
 def test_the_page_that_a_library_writes_becomes_its_first_line() -> None:
-    with pytest.raises(MachineError) as caught, storage.sentences("hdfs://h/a"):
-        raise OSError("Unable to load libjvm\ndlopen(/usr/lib/a.so) failed\n" + 50 * "no\n")
+    with pytest.raises(MachineError) as caught, storage.sentences("abfs://h/a"):
+        raise OSError("Unable to load libazure\ndlopen(/usr/lib/a.so) failed\n" + 50 * "no\n")
     assert str(caught.value) == (
-        "hdfs://h/a: cannot be read (Unable to load libjvm). Check the URI, the network and the "
+        "abfs://h/a: cannot be read (Unable to load libazure). Check the URI, the network and the "
         "credentials."
     )
 

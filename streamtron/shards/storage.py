@@ -35,7 +35,8 @@ REQUESTS = 4
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?]*)([^?]*)(\?.*)?", re.DOTALL)
 _SECRET = re.compile(r"[?&]([^=&]*(?:secret|password|token|key|sig)[^=&]*)=", re.IGNORECASE)
-_BUCKETS = ("s3", "gs", "gcs")
+_GOOGLE = ("gs", "gcs")
+_BUCKETS = ("s3", *_GOOGLE)
 _ARROW = (*_BUCKETS, "hdfs", "viewfs", "abfs", "abfss")
 
 
@@ -360,12 +361,32 @@ def _local_blocks(path: str, name: str, size: int) -> Iterator[bytes]:
 
 def _stored_blocks(uri: str, size: int) -> Iterator[bytes]:
     there = place(uri)
+    if there.root.startswith(_GOOGLE):
+        yield from _streamed(there, uri, size)
+        return
     with sentences(uri):
         file = there.filesystem.open_input_file(there.path)
     with file:
         for part in _ranges(file, uri):
             for start in range(0, len(part), size):
                 yield part[start : start + size]
+
+
+def _streamed(there: Place, uri: str, size: int) -> Iterator[bytes]:
+    """The file in order, in answer to one request. Google's files for random access hold Python's
+    lock until their first byte is there: no thread could go on, nor any signal be obeyed, while a
+    store does not answer."""
+    with sentences(uri):
+        left = there.filesystem.get_file_info(there.path).size or 0
+        file = there.filesystem.open_input_stream(there.path, compression=None)
+    with file:
+        while left > 0:
+            with sentences(uri):
+                part = file.read(size)
+            if not part:
+                raise MachineError(f"{uri}: cannot be read (it ends early). Run again.")
+            left -= len(part)
+            yield part
 
 
 def _ranges(file: pa.NativeFile, uri: str) -> Iterator[bytes]:
@@ -400,8 +421,20 @@ _AWS = {
         "Check the network and the endpoint (AWS_ENDPOINT_URL), and run again.",
     ),
 }
+_HADOOP = re.compile(r"libjvm|libhdfs")
+_NO_HADOOP = (
+    "Java or Hadoop's native client is not there",
+    "Install both and set JAVA_HOME, HADOOP_HOME and CLASSPATH (hadoop classpath --glob), or copy "
+    "the shards to a local disk.",
+)
+_GCLOUD = {
+    "UNAVAILABLE": (
+        "the server does not answer",
+        "Check the network and the endpoint, and run again.",
+    ),
+}
 _ANYTHING = "Check the URI, the network and the credentials."
-_AWS_ERROR = re.compile(r"AWS Error (\w+)")
+_ERROR = re.compile(r"AWS Error (\w+)|google::cloud::Status\((\w+)")
 
 
 @contextmanager
@@ -412,9 +445,17 @@ def sentences(uri: str) -> Iterator[None]:
     except StreamtronError:
         raise
     except Exception as error:  # a library behind fsspec may raise anything
-        found = _AWS_ERROR.search(str(error))
-        reason, remedy = _AWS.get(found[1] if found else "", (_reason(error), _ANYTHING))
+        reason, remedy = _explained(error)
         raise StoreError(f"{uri}: cannot be read ({reason}). {remedy}") from error
+
+
+def _explained(error: Exception) -> tuple[str, str]:
+    """What is wrong, and what to do."""
+    if _HADOOP.search(str(error)):
+        return _NO_HADOOP
+    found = _ERROR.search(str(error))
+    aws, gcloud = found.groups(default="") if found else ("", "")
+    return _AWS.get(aws) or _GCLOUD.get(gcloud) or (_reason(error), _ANYTHING)
 
 
 def _reason(error: Exception) -> str:
