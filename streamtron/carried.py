@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from streamtron import witness as witness_file
 from streamtron.errors import DataError, StreamtronError
-from streamtron.learning import finished_learners
+from streamtron.learning import finished_learners, several
 from streamtron.model import LinearModel
 from streamtron.outcome import in_order, turn
 from streamtron.runs import Ended, open_ended
@@ -54,8 +54,10 @@ def _learners(
     labels, settings = ended.checkpoint.labels, ended.settings
     learners = finished_learners(ended.checkpoint.state, settings, labels, None)
     counts = witness_file.contents(witness)
-    ended_all = all(learner.finished for learner in learners)
-    if ended_all and len(labels) == len(model.classes) and all(c in labels for c in model.classes):
+    wanted = len(labels) if several(settings) else 1
+    at_end = len(learners) == wanted and all(learner.finished for learner in learners)
+    alike = len(labels) == len(model.classes) and all(own in labels for own in model.classes)
+    if at_end and alike:
         found = in_order(learners, labels, settings)
         if len(found) == counts.learners and all(
             _same(learner, *counts.gaps(number)) for number, learner in enumerate(found)
