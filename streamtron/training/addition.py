@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from streamtron.chunk import ChunkSource
+from streamtron.chunk import Chunk, ChunkSource
 from streamtron.config import Settings
 from streamtron.training.learner import Learner
 from streamtron.training.loop import positions_in
@@ -26,11 +26,35 @@ def add_rows(
     learners : after ``Learner.begin_change``.
     first_row : the number that the first of them has in the whole data.
     """
-    for chunk in source.chunks():
-        ranges = tuple((first_row + start, first_row + stop) for start, stop in chunk.ranges)
-        moved = replace(chunk, ranges=ranges)
-        positions = positions_in(moved, settings, 0)
+    for chunk in _behind(source, first_row):
+        positions = positions_in(chunk, settings, 0)
         for learner in learners:
-            learner.add(moved, positions)
+            learner.add(chunk, positions)
     for learner in learners:
         learner.end_adding()
+
+
+def prove_added(source: ChunkSource, learners: Sequence[Learner], first_row: int) -> None:
+    """One more reading of new rows, after ``add_rows``, where all others are gone: the learners end
+    with what it proves of the new ones.
+
+    Parameters
+    ----------
+    source, learners, first_row : as ``add_rows`` has them.
+    """
+    scans = [learner.at_rest() for learner in learners]
+    for chunk in _behind(source, first_row):
+        for learner, frozen in zip(learners, scans, strict=True):
+            learner.measure(chunk)
+            targets = learner.targets(chunk)
+            counts = learner.counts.take(targets.numbers)
+            frozen.scan(chunk.rows, targets, counts, learner.settings.rho)
+    for learner, frozen in zip(learners, scans, strict=True):
+        learner.end_alone(frozen)
+
+
+def _behind(source: ChunkSource, first_row: int) -> Iterator[Chunk]:
+    """The chunks, numbered behind all other rows."""
+    for chunk in source.chunks():
+        ranges = tuple((first_row + start, first_row + stop) for start, stop in chunk.ranges)
+        yield replace(chunk, ranges=ranges)

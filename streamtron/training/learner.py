@@ -251,6 +251,22 @@ class Learner:
         self._candidate, self._parts = None, Average()
         self._unmeet()
 
+    def at_rest(self) -> Frozen:
+        """a as it is, for a scan that is no reading of all rows; see ``end_alone``."""
+        return Frozen(self.dual.w, self.dual.bias, self.dual.scale, self._threshold())
+
+    def end_alone(self, frozen: Frozen) -> None:
+        """Conclude from a scan of new rows, all others being gone. The lower bound is of the new
+        ones. Without the others Σ c_k y_k cannot be summed, so there is no upper bound; nor is the
+        scale that is best for the new ones that of all: the weights have the dual's."""
+        now, _ = frozen.certificate(hard=self.settings.hard, counted=False)
+        scale = frozen.evidence.scale
+        self.weights, self.bias = scale * frozen.w, scale * frozen.bias
+        self.certificate = replace(now, scale=scale)
+        self._count_epoch()
+        self._end_stage("the new rows alone were there to be read")
+        self.finished = "added"
+
     def _unmeet(self) -> None:
         """All rows are going to be met again."""
         self.sq_radius, self.least_delta2 = 0.0, math.inf
@@ -338,8 +354,10 @@ class Learner:
         self._train_on(frozen)
 
     def reopen(self) -> bool:
-        """Whether it had ended, but would not have by the settings that it has now; then
-        ``go_on`` takes it further."""
+        """Whether it had ended, but would not have by the settings that it has now, or with all
+        rows there; then ``go_on`` takes it further."""
+        if self.finished == "added":
+            return True
         if self.finished is None or self.certificate is None:
             return False
         reached = self.certificate.relative_duality_gap <= self.settings.tolerance
@@ -351,7 +369,11 @@ class Learner:
 
     def go_on(self) -> None:
         """Take up training after an end that other settings (a smaller tolerance, more epochs)
-        would not have made; ``step`` goes on with the rows in memory."""
+        would not have made; ``step`` goes on with the rows in memory. Where new rows were added
+        alone, readings of all rows follow."""
+        if self.finished == "added":
+            self.begin_change()
+            return
         self.finished = None
         self._train_on(self.frozen)
 
