@@ -30,7 +30,7 @@ from streamtron.shards import (
     tombstones,
 )
 from streamtron.shards.tombstones import Tombstones
-from streamtron.training.addition import add_rows, prove_added
+from streamtron.training.addition import add_alone, add_rows
 from streamtron.training.loop import train
 from streamtron.training.state import NOT_BEGUN, State
 
@@ -295,9 +295,8 @@ def _add_alone(kept: Kept, new: ShardSource, began: float) -> Outcome:
     learners = finished_learners(state, settings, new.labels, weights)
     for learner in learners:
         learner.begin_change()
-    add_rows(new, learners, settings, manifest.rows)
+    add_alone(new, learners, settings, manifest.rows)
     _check_new(new, kept)
-    prove_added(new, learners, manifest.rows)
     seconds = time.perf_counter() - began
     outcome = conclude(new, learners, settings, seconds, before=kept.model)
     outcome = behind(outcome, manifest, tuple(kept.tombstones.values()))
