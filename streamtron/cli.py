@@ -621,12 +621,15 @@ def _of_run(path: str, witness: str | None) -> tuple[str, tuple[str, ...], str]:
     from streamtron.fitting import run_directory
     from streamtron.runs import settle
     from streamtron.shards import Manifest
+    from streamtron.updating import check_there
 
     directory = path.rstrip("/") if os.path.isdir(path) else run_directory(path)
     settle(directory)
     model = path if not os.path.isdir(path) else directory.removesuffix(".run")
     manifest = os.path.join(directory, "manifest.json")
     found = witness or os.path.join(directory, "witness")
+    if os.path.isfile(manifest):
+        check_there(Manifest.load(manifest).shards)
     for needed in (manifest, found):
         if not os.path.isfile(needed):
             raise DataError(

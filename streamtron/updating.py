@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -211,13 +211,7 @@ class Kept(NamedTuple):
         ------
         DataError : one of them is gone.
         """
-        for shard in shards:
-            if "://" not in shard.path and not os.path.exists(shard.path):
-                raise DataError(
-                    f"{shard.name}: gone from {shard.path}. Put it back as it was; or take its "
-                    "rows out of the run with streamtron forget; or add new shards without a "
-                    "reading of the old ones, with streamtron update --only-new."
-                )
+        check_there(shards)
         check_memory(memory_needed(self.settings, rows=0, columns=0), machine)
         return ShardSource(
             shards,
@@ -231,6 +225,22 @@ class Kept(NamedTuple):
             borders=borders,
             skipped=self.skipped,
         )
+
+
+def check_there(shards: Iterable[ShardFile | ShardRecord]) -> None:
+    """Refuse to begin what needs all rows of a run where some are gone; stores are not asked.
+
+    Raises
+    ------
+    DataError : a file is not there.
+    """
+    for shard in shards:
+        if "://" not in shard.path and not os.path.exists(shard.path):
+            raise DataError(
+                f"{shard.name}: gone from {shard.path}. Put it back as it was; or take its rows "
+                "out of the run with streamtron forget; or add new shards without a reading of "
+                "the old ones, with streamtron update --only-new."
+            )
 
 
 def _new_shards(paths: list[str], kept: Kept) -> list[ShardFile]:

@@ -71,6 +71,8 @@ def _scan(source: ChunkSource, learners: Sequence[Learner], first_row: int) -> l
             counts = learner.counts.take(targets.numbers)
             frozen.scan(chunk.rows, targets, counts, learner.settings.rho)
     return scans
+
+
 def _behind(source: ChunkSource, first_row: int) -> Iterator[Chunk]:
     """The chunks, numbered behind all other rows."""
     for chunk in source.chunks():
