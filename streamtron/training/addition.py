@@ -40,7 +40,8 @@ def add_alone(
 ) -> None:
     """Maximise the dual over the counts of new rows, those of all others being fixed for good: they
     are gone. Two readings of the new rows if they fit in the active set, one that solves and one
-    that proves; else both again, until they are solved together or ``max_epochs`` are spent.
+    that proves; else both again, until they are solved together, or parts get no further, or
+    ``max_epochs`` are spent.
 
     Parameters
     ----------

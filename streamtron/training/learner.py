@@ -271,15 +271,15 @@ class Learner:
 
     def added(self, frozen: Frozen) -> bool:
         """Whether new rows are solved, by a scan of them: w is as near as the tolerance to the
-        least ½‖w − w₀‖² + Σ C_k max(0, 1 − m_k)² over them, w₀ the part of all others. Where that
-        is not what training solves, by one reading."""
+        least ½‖w − w₀‖² + Σ C_k max(0, 1 − m_k)² over them, w₀ the part of all others; or parts
+        that do not fit get no further. Where that is not what training solves, by one reading."""
         self._count_epoch()
         if not self.stage.unlearn or self.settings.hard:
             return True
         gap, before = frozen.evidence.gap_of_part(frozen.w, frozen.bias), self._gap_before
         self._gap_before = gap
         wanted = max(self.settings.tolerance, SOLVED) * (self.dual.objective + gap)
-        return gap <= wanted or gap > 0.9 * before
+        return gap <= wanted or gap >= before
 
     def end_alone(self, frozen: Frozen) -> None:
         """Conclude from a scan of new rows, all others being gone. The lower bound is of the new
