@@ -106,18 +106,25 @@ def fit(
 @click.argument("run", type=click.Path())
 @shards_argument
 @click.option("--report", type=click.Path(dir_okay=False), help="Write a JSON report there.")
+@click.option("--only-new", is_flag=True,
+              help="The run's own shards are gone: read SHARDS alone, and prove of their rows what "
+              "can be proven.")  # fmt: skip
 @options.once_option
 @setting_options("tol", "max_epochs", "allow_duplicate")
 @machine_options
 @verbose_option
-def update(run: str, shards: tuple[str, ...], report: str | None, **given: Any) -> int:
+def update(
+    run: str, shards: tuple[str, ...], report: str | None, only_new: bool, **given: Any
+) -> int:
     """Add SHARDS to the run of a model, RUN, and go on from there to a certificate over all rows.
 
     The run is as it was until the new model is in place. SHARDS are read as the run's own were.
+
+    With --only-new there is a lower bound over the new rows and no tolerance to meet: exit code 0.
     """
     from streamtron.updating import update as update_run
 
-    return _change(update_run, run, shards, report, given)
+    return _change(partial(update_run, only_new=only_new), run, shards, report, given)
 
 
 @streamtron.command(short_help="Take shards, or rows of them, out of a run.")
@@ -615,12 +622,15 @@ def _of_run(path: str, witness: str | None) -> tuple[str, str, tuple[str, ...], 
     from streamtron.fitting import run_directory
     from streamtron.runs import settle
     from streamtron.shards import Manifest
+    from streamtron.updating import check_there
 
     directory = path.rstrip("/") if os.path.isdir(path) else run_directory(path)
     settle(directory)
     model = path if not os.path.isdir(path) else directory.removesuffix(".run")
     manifest = os.path.join(directory, "manifest.json")
     found = witness or os.path.join(directory, "witness")
+    if os.path.isfile(manifest):
+        check_there(Manifest.load(manifest).shards)
     for needed in (manifest, found):
         if not os.path.isfile(needed):
             raise DataError(

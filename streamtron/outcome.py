@@ -7,7 +7,7 @@ import math
 import os
 import resource
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,11 @@ from streamtron.shards.tombstones import Tombstones
 from streamtron.training.counts import Counts
 from streamtron.training.learner import Learner
 
-ENDINGS = ("certified", "converged", "inseparable", "epoch limit")
+ENDINGS = ("certified", "converged", "added", "inseparable", "epoch limit")
 """How a learner may end; of several learners the last one named here speaks for all."""
 
-EXIT_CODES = {"certified": 0, "converged": 0, "epoch limit": 4, "inseparable": 4}
+EXIT_CODES = {"certified": 0, "converged": 0, "added": 0, "epoch limit": 4, "inseparable": 4}
+"""What was asked for was had, or not: rows that are added alone ask for no tolerance."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,8 +42,9 @@ class Outcome:
     ----------
     model : with its certificate.
     report : plain values, the report file's content.
-    ending : ``"certified"``, ``"converged"``, ``"epoch limit"``, or ``"inseparable"`` (Δ = 0, and
-        no classifier has a margin above the upper bound, which is next to nothing).
+    ending : ``"certified"``, ``"converged"``, ``"added"`` (new rows, without a reading of those
+        before), ``"epoch limit"``, or ``"inseparable"`` (Δ = 0, and no classifier has a margin
+        above the upper bound, which is next to nothing).
     counts : the witness: of every learner, those of two classes or one a class.
     manifest : what the shards contain.
     tombstones : the rows of them that were forgotten and left out.
@@ -57,7 +59,7 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0 certified or converged, 4 stopped before the tolerance was certified."""
+        """0 certified, converged or added, 4 stopped before the tolerance was certified."""
         return EXIT_CODES[self.ending]
 
 
@@ -68,9 +70,14 @@ def conclude(
     seconds: float,
     *,
     readings: float | None = None,
+    before: LinearModel | None = None,
 ) -> Outcome:
-    """The outcome of one candidate's learners, which are finished. ``readings`` are those that it
-    took, alone; None = all that the source delivered.
+    """The outcome of one candidate's learners, which are finished.
+
+    Parameters
+    ----------
+    readings : those that it took, alone; None = all that the source delivered.
+    before : the model of rows that the source does not have, whose columns stay.
 
     Raises
     ------
@@ -88,7 +95,7 @@ def conclude(
     _check_class_weights(settings, labels)
     assert source.manifest is not None
     learners = in_order(learners, labels, settings)
-    model = _model(source, learners, settings)
+    model = _model(source, learners, settings, before)
     report: dict[str, Any] = {
         "rows": source.rows,
         "columns": model.columns,
@@ -118,6 +125,39 @@ def conclude(
         ]
     counts = tuple(learner.counts for learner in learners)
     return Outcome(model, report, str(report["ending"]), counts, source.manifest, graves)
+
+
+def behind(outcome: Outcome, unread: Manifest, graves: tuple[Tombstones, ...]) -> Outcome:
+    """The outcome of rows that were added behind others which were not read: manifest and witness
+    are of all of them, and wherever it says what is proven it says of which rows it is not.
+
+    Parameters
+    ----------
+    unread : the shards before; the model's certificate and the report's have their numbers of
+        ``shards`` and ``rows`` as ``unread``.
+    graves : the rows of them that were forgotten.
+    """
+    told = {"shards": len(unread.shards), "rows": unread.rows}
+    added = tuple(
+        replace(shard, first_row=shard.first_row + unread.rows) for shard in outcome.manifest.shards
+    )
+    report, model = dict(outcome.report), outcome.model
+    report["certificate"] = {**report["certificate"], "unread": told}
+    if "learners" in report:
+        report["learners"] = [
+            {**each, "certificate": {**each["certificate"], "unread": told}}
+            for each in report["learners"]
+        ]
+    certificate = {**(model.certificate or {}), "unread": told}
+    if "learners" in certificate:
+        certificate["learners"] = [{**each, "unread": told} for each in certificate["learners"]]
+    return replace(
+        outcome,
+        model=replace(model, certificate=certificate),
+        report=report,
+        manifest=Manifest((*unread.shards, *added)),
+        tombstones=(*graves, *outcome.tombstones),
+    )
 
 
 def write_outcome(
@@ -186,11 +226,18 @@ def turn(labels: Sequence[Label], classes: Sequence[Label], settings: Settings) 
     return -1.0 if not several(settings) and labels[0] == classes[0] else 1.0
 
 
-def _model(source: ShardSource, learners: Sequence[Learner], settings: Settings) -> LinearModel:
+def _model(
+    source: ShardSource,
+    learners: Sequence[Learner],
+    settings: Settings,
+    before: LinearModel | None,
+) -> LinearModel:
     classes = tuple(sorted(source.labels, key=_key))
     two = len(learners) == 1 and not settings.multilabel
     sign = turn(source.labels, classes, settings)
-    weights = np.array([sign * _weights(source, learner) for learner in learners])
+    base = source.index_base if before is None else before.index_base
+    width = max(source.width - (base or 0), 0 if before is None else before.columns)
+    weights = np.array([sign * _weights(learner, base or 0, width) for learner in learners])
     bias = np.array([sign * settings.rho * learner.bias for learner in learners])
     certificates = [_certificate(learner, source) for learner in learners]
     return LinearModel(
@@ -200,14 +247,13 @@ def _model(source: ShardSource, learners: Sequence[Learner], settings: Settings)
         # the names of the vocabulary are in the contract; the path of its file is not the model's
         settings=settings.but(vocabulary=None).to_dict(),
         certificate=certificates[0] if two else joint_certificate(certificates),
-        reading={**source.reading.contract(), "index_base": source.index_base},
+        reading={**source.reading.contract(), "index_base": base},
     )
 
 
-def _weights(source: ShardSource, learner: Learner) -> NDArray[np.float64]:
-    base = source.index_base or 0
-    weights = np.zeros(max(source.width - base, 0))
-    found = learner.weights[base : source.width]
+def _weights(learner: Learner, base: int, columns: int) -> NDArray[np.float64]:
+    weights = np.zeros(columns)
+    found = learner.weights[base : base + columns]
     weights[: len(found)] = found
     return weights
 
