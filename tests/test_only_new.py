@@ -139,8 +139,11 @@ def trained_and_added(**settings: Any) -> tuple[Learner, Learner, ListSource, in
     return before, after, new, rows
 
 
-@pytest.mark.parametrize("active_set", [10**9, 12_000])
-def test_new_rows_are_solved_beside_the_weights_as_they_were(active_set: int) -> None:
+@pytest.mark.parametrize(("active_set", "gap_left"), [(10**9, 0.01), (12_000, 0.05)])
+def test_new_rows_are_solved_beside_the_weights_as_they_were(
+    active_set: int, gap_left: float
+) -> None:
+    """Parts that hold a third of the rows need not come quite as near."""
     before, after, new, rows = trained_and_added(active_set=active_set)
     counts = after.counts.dense(2 * rows)
     assert counts[:rows].tolist() == before.counts.dense(rows).tolist()
@@ -174,7 +177,7 @@ def test_new_rows_are_solved_beside_the_weights_as_they_were(active_set: int) ->
         frozen.scan(chunk.rows, targets, counts[rows + start : rows + stop], 1.0)
     proven = frozen.evidence.gap_of_part(frozen.w, frozen.bias)
     assert -1e-9 <= off <= proven + 1e-9
-    assert proven <= 0.01 * (after.dual.objective + proven)
+    assert proven <= gap_left * (after.dual.objective + proven)
 
 
 def test_rows_that_do_not_fit_are_read_again_until_they_are_solved_together(
