@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from streamtron.config import Machine, Settings
-from streamtron.fitting import run_many
+from streamtron.events import ChunkDone, Event, ReadingStarted
+from streamtron.fitting import Outcome, run, run_many
 from streamtron.learning import Room, learn
 from streamtron.memory import memory_needed
 from streamtron.shards import Reading, open_shards
@@ -82,6 +85,49 @@ def test_classes_that_do_not_fit_together_run_in_groups_and_find_the_same(
     assert sorted(map(str, labels)) == ["c0", "c1", "c2", "c3"]
     assert (again, same) == (labels, weights)
     assert more > readings
+
+
+class Stopped(Exception):
+    """The process ends here, as far as the run knows."""
+
+
+def test_a_run_in_groups_is_taken_up_and_groups_that_are_done_are_not_fitted_again(
+    place: Path, tmp_path: Path
+) -> None:
+    settings = Settings(multiclass=True, tol=0.1)
+    tight = room_for(2, settings, shared=True)
+
+    def fit(model: str, **more: Any) -> Outcome:
+        machine = Machine(memory=tight.memory, threads=2, checkpoint_every=0.0)
+        return run(
+            place / "many.svm", settings.but(tol=more.pop("tol", 0.1)), model=tmp_path / model,
+            machine=machine, **more,
+        )  # fmt: skip
+
+    wanted = fit("wanted")
+    assert wanted.report["readings"] > 4.0
+    begun = 0
+    for chunks in (3, 5, 6, 7, 9, 11):
+        left = chunks
+
+        def listen(event: Event) -> None:
+            nonlocal left, begun
+            begun += isinstance(event, ReadingStarted) and event.reading == 0
+            left -= isinstance(event, ChunkDone)
+            if left < 0:
+                raise Stopped
+
+        with suppress(Stopped):
+            fit("model", listen=listen, resume=True)
+    fit("model", listen=listen, resume=True)
+    for name in ("", ".run/witness"):
+        ours = (tmp_path / f"model{name}").read_bytes()
+        assert ours == (tmp_path / f"wanted{name}").read_bytes()
+    finer = fit("model", resume=True, tol=1e-3)
+    assert finer.exit_code == 0
+    for learner in finer.report["learners"]:
+        assert learner["certificate"]["relative_duality_gap"] <= 1e-3
+        assert learner["certificate"]["rows_scanned"] == wanted.report["rows"]
 
 
 def test_a_single_learner_is_never_crowded(place: Path) -> None:

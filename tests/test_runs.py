@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from streamtron.fitting import Outcome
 from streamtron.fitting import run as fit
 from streamtron.runs import BEFORE, CHECKPOINT, Run, open_run
 from streamtron.sealed import read_sealed, write_sealed
+from streamtron.training.solve import Solver
 from tests.runs import at_checkpoint, end_of, kept, killed, reached, run, start, write_corpus
 from tests.test_full_disk import PAGE, fill, mounted
 
@@ -395,6 +397,61 @@ def test_a_signal_waits_for_the_border_and_writes_a_checkpoint_there(
     assert not (place / "model.run" / BEFORE).exists()
     fitted(place, "model", resume=True)
     assert as_wanted(place)
+
+
+@pytest.mark.parametrize(
+    ("settings", "amid"),
+    [(Settings(C=20.0, tol=1e-6), False), (SETTINGS, True)],
+    ids=["behind the last chunk", "amid a chunk"],
+)
+def test_a_signal_in_a_long_solve_writes_a_checkpoint_right_there_and_nothing_of_it_is_lost(
+    place: Path, settings: Settings, amid: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted(place, "solved", settings)
+    steps, stop_at = 0, 7
+    step = Solver.step
+
+    def counted(solver: Solver) -> bool:
+        nonlocal steps
+        steps += 1
+        if steps == stop_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(solver)
+
+    monkeypatch.setattr(Solver, "step", counted)
+    with interruption.signals(), pytest.raises(interruption.Signalled):
+        fitted(place, "model", settings, machine={"checkpoint_every": 1e9})
+    assert steps == stop_at, "not a step further"
+    found = Run(place / "model.run").load()
+    assert found is not None
+    fields = dict(found.state.content["learners"][0]["fields"]["dict"])
+    assert fields["_task"]["class"] == "Solver"
+    assert (fields["_to_hold"] is not None) == amid
+    fitted(place, "model", settings, resume=True)
+    assert kept(place, "model") == kept(place, "solved")
+
+
+def solving(directory: Path, process: int) -> bool:
+    """While the checkpoint is of a run amid a solve."""
+    with suppress(DataError, MachineError):  # between two names
+        content, _ = read_sealed(directory / CHECKPOINT, "checkpoint")
+        fields = dict(content["state"]["learners"][0]["fields"]["dict"])
+        return fields["_task"] is not None
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_process_stopped_amid_a_solve_goes_on_from_there_to_the_same_model(
+    place: Path, number: signal.Signals
+) -> None:
+    words = ["fit", "two", "--C", "50", "--tol", "1e-7", "--model", "model"]
+    words += ["--checkpoint-every", "0s"]
+    assert run(place, *(word.replace("model", "solved") for word in words[:-2]), "--overwrite")
+    for _ in range(3):
+        ended = killed(place, [*words, "--resume"], "model", solving, number)
+        assert ended.returncode == (143 if number == signal.SIGTERM else -9), ended.stderr
+    assert run(place, *words, "--resume").returncode == 0
+    assert kept(place, "model") == kept(place, "solved")
 
 
 # --- full disks ----------------------------------------------------------------------------------
