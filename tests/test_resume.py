@@ -16,7 +16,7 @@ from streamtron import kernels
 from streamtron.config import Settings
 from streamtron.errors import FileDamaged
 from streamtron.sealed import read_sealed, write_sealed
-from streamtron.training import passes
+from streamtron.training import passes, solve
 from streamtron.training.active_set import Pool
 from streamtron.training.classes import Classes, Families
 from streamtron.training.learner import Learner
@@ -141,6 +141,7 @@ def test_from_within_every_kind_of_training_in_memory_the_run_ends_with_the_same
     make, chosen = IN_MEMORY[name]
     settings = Settings.from_dict(chosen)
     monkeypatch.setattr(passes, "NONZEROS_A_CALL", 700)
+    monkeypatch.setattr(solve, "SMALL", 0)  # what is finished to rounding is so in steps
     whole = trained(make(), settings)
     source, keeper = make(), KeepsFirstOfAKind()
     learner = Learner(settings, source.labels)
@@ -173,7 +174,8 @@ class KeepsFirstOfAKind(KeepsAll):
         return moved
 
 
-def test_together_those_kinds_are_every_phase_of_a_solver() -> None:
+def test_together_those_kinds_are_every_phase_of_a_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solve, "SMALL", 0)
     met: set[object] = set()
     for make, chosen in IN_MEMORY.values():
         settings, source, keeper = Settings.from_dict(chosen), make(), KeepsFirstOfAKind()
