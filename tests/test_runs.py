@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -441,15 +441,26 @@ def solving(directory: Path, process: int) -> bool:
     return False
 
 
+def solving_anew(place: Path) -> Callable[[Path, int], bool]:
+    """While a checkpoint that is not the one there is now is of a run amid a solve."""
+    path = place / "model.run" / CHECKPOINT
+    before = path.stat().st_ino if path.exists() else None
+
+    def reached(directory: Path, process: int) -> bool:
+        return path.exists() and path.stat().st_ino != before and solving(directory, process)
+
+    return reached
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_process_stopped_amid_a_solve_goes_on_from_there_to_the_same_model(
     place: Path, number: signal.Signals
 ) -> None:
-    words = ["fit", "two", "--C", "50", "--tol", "1e-7", "--model", "model"]
-    words += ["--checkpoint-every", "0s"]
-    assert run(place, *(word.replace("model", "solved") for word in words[:-2]), "--overwrite")
+    words = ["fit", "two", "--C", "50", "--tol", "1e-7", "--model"]
+    assert run(place, *words, "solved", "--overwrite").returncode == 0
+    words += ["model", "--checkpoint-every", "0s"]
     for _ in range(3):
-        ended = killed(place, [*words, "--resume"], "model", solving, number)
+        ended = killed(place, [*words, "--resume"], "model", solving_anew(place), number)
         assert ended.returncode == (143 if number == signal.SIGTERM else -9), ended.stderr
     assert run(place, *words, "--resume").returncode == 0
     assert kept(place, "model") == kept(place, "solved")
