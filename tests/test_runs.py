@@ -211,6 +211,16 @@ def test_a_file_in_the_directory_s_place_is_refused_in_a_sentence(place: Path) -
         fitted(place, "model", machine={"run_dir": str(place / "file")})
 
 
+def test_an_ended_run_taken_up_twice_goes_on_to_a_smaller_tolerance(place: Path) -> None:
+    wide = Settings(C=1.0, tol=0.1)
+    fitted(place, "model", wide)
+    assert fitted(place, "model", wide, resume=True).exit_code == 0
+    finer = fitted(place, "model", wide.but(tol=1e-4), resume=True)
+    assert finer.exit_code == 0
+    assert finer.report["full_epochs"] <= 4
+    assert finer.report["certificate"]["relative_duality_gap"] <= 1e-4
+
+
 # --- damaged -------------------------------------------------------------------------------------
 
 

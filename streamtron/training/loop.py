@@ -125,6 +125,9 @@ class _Loop:
                 learner.go_on()
             between = [learner for learner in self.learners if not learner.amid_chunk]
             self._work(_nothing, between, reading, resumed.chunks)
+        elif resumed and not resumed.first:
+            for learner in self.learners:
+                learner.give_rows_back()  # they are not read again, and the end says so
         while self._unfinished() or (self.births and reading == 0):
             self._read(reading, resumed)
             reading, resumed = reading + 1, None
