@@ -267,8 +267,17 @@ sys.exit(cli._run(["batch", "night.toml", *sys.argv[3:]]))
 """
 
 
-@pytest.mark.parametrize("job", ["fit", "add", "take"])
-@pytest.mark.parametrize("when", ["has begun", "has ended"])
+@pytest.mark.parametrize(
+    ("job", "when"),
+    [
+        ("add", "has begun"),
+        ("add", "has ended"),
+        ("take", "has ended"),
+        pytest.param("take", "has begun", marks=pytest.mark.slow),
+        pytest.param("fit", "has begun", marks=pytest.mark.slow),
+        pytest.param("fit", "has ended", marks=pytest.mark.slow),
+    ],
+)
 def test_a_batch_killed_before_it_knew_what_became_of_a_change_finishes_when_called_again(
     place: Path, job: str, when: str
 ) -> None:
