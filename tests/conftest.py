@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from streamtron.cluster import Workers, connect
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +18,32 @@ def shared_data() -> Path:
     if not directory.is_dir():
         pytest.skip("real data: there is no directory ../shared/data beside the project")
     return directory
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    """Two workers of our own."""
+    with connect(2) as found:
+        yield found
+
+
+@pytest.fixture
+def guest(workers: Workers) -> Iterator[Workers]:
+    """The same workers by their scheduler's address: an error does not end them."""
+    with connect(scheduler=workers.client.scheduler.address) as found:
+        yield found
+
+
+@pytest.fixture
+def task_names(workers: Workers) -> Iterator[list[str]]:
+    """What the tasks are called that the workers are given while a test runs."""
+    names: list[str] = []
+    real = workers.submit_all
+
+    def noted(function: Any, items: Any, called: Sequence[str], *rest: Any, **how: Any) -> Any:
+        names.extend(called)
+        return real(function, items, called, *rest, **how)
+
+    workers.submit_all = noted  # type: ignore[method-assign]
+    yield names
+    del workers.submit_all  # type: ignore[method-assign]

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +89,6 @@ def test_workers_find_the_table_and_the_model_of_one_process(
     assert (tmp_path / "best").read_bytes() == (tmp_path / "fit").read_bytes()
 
 
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    """Two workers of our own."""
-    with connect(2) as found:
-        yield found
-
-
 @pytest.mark.parametrize("halving", [False, True])
 @pytest.mark.parametrize("valid", [False, True])
 def test_folds_and_rungs_on_workers_give_the_table_of_one_process(
@@ -116,21 +109,12 @@ def test_candidates_are_dealt_out_once_each_whatever_the_groups() -> None:
             )
 
 
-def test_tasks_of_a_sweep_have_names_that_say_what_they_fit(place: Path, workers: Workers) -> None:
-    names: list[str] = []
-    real = workers.submit_all
-
-    def noted(function: Any, items: Any, called: Sequence[str], *rest: Any, **how: Any) -> Any:
-        names.extend(called)
-        return real(function, items, called, *rest, **how)
-
-    workers.submit_all = noted  # type: ignore[method-assign]
-    try:
-        swept(place, on_workers(workers, machine=Machine()))
-    finally:
-        del workers.submit_all  # type: ignore[method-assign]
-    assert names[0].startswith("sweep: C 0.01, rho 0; ")
-    assert len(names) == 2
+def test_tasks_of_a_sweep_have_names_that_say_what_they_fit(
+    place: Path, workers: Workers, task_names: list[str]
+) -> None:
+    swept(place, on_workers(workers, machine=Machine()))
+    assert task_names[0].startswith("sweep: C 0.01, rho 0; ")
+    assert len(task_names) == 2
 
 
 def test_an_error_of_a_fold_is_the_sentence_of_one_process(

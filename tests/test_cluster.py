@@ -49,20 +49,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    """Two workers of our own."""
-    with connect(2) as found:
-        yield found
-
-
-@pytest.fixture
-def guest(workers: Workers) -> Iterator[Workers]:
-    """The same workers by their scheduler's address: an error does not end them."""
-    with connect(scheduler=workers.client.scheduler.address) as found:
-        yield found
-
-
 @pytest.fixture
 def scheduler() -> Iterator[str]:
     """The address of a scheduler that was started by hand, without workers."""

@@ -16,7 +16,7 @@ import pytest
 
 from streamtron import cli, kernels
 from streamtron import witness as witness_file
-from streamtron.cluster import Workers, connect
+from streamtron.cluster import Workers
 from streamtron.config import Machine, Settings
 from streamtron.errors import DataError
 from streamtron.fitting import Outcome, run
@@ -178,20 +178,6 @@ def test_drain_takes_every_columns_sum_once_and_leaves_nothing() -> None:
 
 
 # --- on workers ----------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    """Two workers of our own."""
-    with connect(2) as found:
-        yield found
-
-
-@pytest.fixture
-def guest(workers: Workers) -> Iterator[Workers]:
-    """The same workers by their scheduler's address: an error does not end them."""
-    with connect(scheduler=workers.client.scheduler.address) as found:
-        yield found
 
 
 def test_workers_prove_of_a_run_what_one_process_proves_and_the_command_prints_it(

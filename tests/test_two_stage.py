@@ -7,7 +7,7 @@ import math
 import os
 import random
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -281,13 +281,6 @@ def test_workers_find_the_table_and_the_model_of_one_process(
     assert (tmp_path / "best").read_bytes() == (tmp_path / "alone").read_bytes()
 
 
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    """Two workers of our own."""
-    with connect(2) as found:
-        yield found
-
-
 @pytest.mark.parametrize("stage", ["1", "0.1"])
 def test_a_worker_killed_as_the_first_result_of_a_stage_comes_never_costs_a_result(
     place: Path, found: Sweep, stage: str
@@ -306,20 +299,11 @@ def test_a_worker_killed_as_the_first_result_of_a_stage_comes_never_costs_a_resu
     assert lasting(many) == lasting(found)
 
 
-def test_tasks_of_a_stage_are_named_for_it(place: Path, workers: Workers) -> None:
-    names: list[str] = []
-    real = workers.submit_all
-
-    def noted(function: Any, items: Any, called: Sequence[str], *rest: Any, **how: Any) -> Any:
-        names.extend(called)
-        return real(function, items, called, *rest, **how)
-
-    workers.submit_all = noted  # type: ignore[method-assign]
-    try:
-        swept(place, CANDIDATES[-1:], attempts=on_workers(workers, machine=Machine()))
-    finally:
-        del workers.submit_all  # type: ignore[method-assign]
-    assert names == ["sweep: C 1, rho 10, stage 1", "sweep: C 1, rho 10, stage 0.1"]
+def test_tasks_of_a_stage_are_named_for_it(
+    place: Path, workers: Workers, task_names: list[str]
+) -> None:
+    swept(place, CANDIDATES[-1:], attempts=on_workers(workers, machine=Machine()))
+    assert task_names == ["sweep: C 1, rho 10, stage 1", "sweep: C 1, rho 10, stage 0.1"]
 
 
 # --- the bounds ----------------------------------------------------------------------------------
