@@ -127,20 +127,29 @@ def conclude(
     return Outcome(model, report, str(report["ending"]), counts, source.manifest, graves)
 
 
-def behind(outcome: Outcome, unread: Manifest, graves: tuple[Tombstones, ...]) -> Outcome:
-    """The outcome of rows that were added behind others which were not read: manifest and witness
-    are of all of them, and wherever it says what is proven it says of which rows it is not.
+def behind(outcome: Outcome, before: Manifest, graves: tuple[Tombstones, ...]) -> Outcome:
+    """The outcome of rows that were added behind others which were not read: manifest, witness and
+    the rows that were forgotten are of all of them.
 
     Parameters
     ----------
-    unread : the shards before; the model's certificate and the report's have their numbers of
-        ``shards`` and ``rows`` as ``unread``.
+    before : the shards before.
     graves : the rows of them that were forgotten.
     """
-    told = {"shards": len(unread.shards), "rows": unread.rows}
     added = tuple(
-        replace(shard, first_row=shard.first_row + unread.rows) for shard in outcome.manifest.shards
+        replace(shard, first_row=shard.first_row + before.rows) for shard in outcome.manifest.shards
     )
+    return replace(
+        outcome,
+        manifest=Manifest((*before.shards, *added)),
+        tombstones=(*graves, *outcome.tombstones),
+    )
+
+
+def unread(outcome: Outcome, shards: Manifest) -> Outcome:
+    """The outcome saying, wherever it says what is proven, of which rows it is not: the model's
+    certificate and the report's have the numbers of ``shards`` and ``rows`` as ``unread``."""
+    told = {"shards": len(shards.shards), "rows": shards.rows}
     report, model = dict(outcome.report), outcome.model
     report["certificate"] = {**report["certificate"], "unread": told}
     if "learners" in report:
@@ -155,8 +164,6 @@ def behind(outcome: Outcome, unread: Manifest, graves: tuple[Tombstones, ...]) -
         outcome,
         model=replace(model, certificate=certificate),
         report=report,
-        manifest=Manifest((*unread.shards, *added)),
-        tombstones=(*graves, *outcome.tombstones),
     )
 
 

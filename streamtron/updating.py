@@ -16,7 +16,7 @@ from streamtron.fitting import as_paths, reading_of_model, run_directory
 from streamtron.learning import Room, class_weights, finished_learners
 from streamtron.memory import check_memory, columns_allowed, memory_needed
 from streamtron.model import LinearModel
-from streamtron.outcome import Outcome, behind, conclude, write_outcome
+from streamtron.outcome import Outcome, behind, conclude, unread, write_outcome
 from streamtron.runs import Checkpoint, Ended, Run, Stamps, open_ended, write_record
 from streamtron.shards import (
     Manifest,
@@ -31,6 +31,7 @@ from streamtron.shards import (
 )
 from streamtron.shards.tombstones import Tombstones
 from streamtron.training.addition import add_alone, add_rows
+from streamtron.training.learner import Learner
 from streamtron.training.loop import train
 from streamtron.training.state import NOT_BEGUN, State
 
@@ -57,9 +58,10 @@ def update(
 
     The new shards come behind those of the run and begin a new block; counts are kept, new rows
     begin at 0. Where the new rows are few (FEW), they are first read alone and solved while all
-    others stand still. Then all rows are read, and solved together from there on if they fit; the
-    next reading usually certifies: about 2 readings. Where the weights that were there are proven
-    good enough for all rows by the first one, it is the last, and they stay.
+    others stand still. What the run's last scan saw of the others still holds, so a second reading
+    of the new ones makes it a scan of all rows: where that proves the weights that were there good
+    enough for all of them, they stay, and no old shard is read. Else all rows are read, and solved
+    together from there on if they fit; the next reading usually certifies: about 2 readings.
 
     Where the old shards are gone, ``only_new`` trains on the new ones alone, in 2 readings of them,
     more if they do not fit in the active set. The old rows' counts stay, and so does their part w₀
@@ -276,9 +278,10 @@ def _update(
         weights = class_weights(source, settings)
         state = kept.ended.checkpoint.state
         learners = finished_learners(state, settings, source.labels, weights)
-        for learner in learners:
-            learner.begin_change()
         few = sum(shard.size for shard in new.shards) <= FEW * manifest.bytes
+        only_more = few and settings.class_weight != "balanced" and _as_they_were(kept.shards)
+        for learner in learners:
+            learner.begin_change(only_more=only_more)
         if few:
             add_rows(new, learners, settings, manifest.rows)
             _check_new(new, kept)
@@ -289,12 +292,41 @@ def _update(
         )  # fmt: skip
         if not few:
             _check_new(source, kept)
-        assert source.nonzeros is not None
-        readings = (new.nonzeros_read + source.nonzeros_read) / source.nonzeros
-        seconds = time.perf_counter() - began
-        outcome = conclude(source, learners, settings, seconds, readings=readings)
-        outcome.report["bytes_read"] += new.bytes_read
+        outcome = _concluded(kept, new, source, learners, began)
         stage(kept, source, outcome, last.state, borders)
+    return outcome
+
+
+def _as_they_were(shards: Sequence[ShardFile]) -> bool:
+    """Whether shards have the sizes and times that they had when they were read."""
+    now = find_shards([shard.path for shard in shards])
+    stamps = {(shard.path, shard.size, shard.mtime_ns) for shard in now}
+    return all((shard.path, shard.size, shard.mtime_ns) in stamps for shard in shards)
+
+
+def _concluded(
+    kept: Kept, new: ShardSource, source: ShardSource, learners: Sequence[Learner], began: float
+) -> Outcome:
+    """The outcome for all rows, whether or not the old ones had to be read."""
+    manifest, settings = kept.manifest, kept.settings
+    seconds = time.perf_counter() - began
+    if source.rows is not None:
+        outcome = conclude(source, learners, settings, seconds)
+        rows, nonzeros = source.rows, source.nonzeros
+    else:
+        outcome = conclude(new, learners, settings, seconds, before=kept.model)
+        outcome = behind(outcome, manifest, tuple(kept.tombstones.values()))
+        rows, nonzeros = outcome.manifest.rows, outcome.manifest.nonzeros
+    assert nonzeros is not None
+    read = new.nonzeros_read + source.nonzeros_read
+    outcome.report.update(
+        rows=rows,
+        nonzeros=nonzeros,
+        readings=read / nonzeros,
+        bytes_read=new.bytes_read + source.bytes_read,
+    )
+    if outcome.tombstones:
+        outcome.report["forgotten_rows"] = tombstones.total(outcome.tombstones)
     return outcome
 
 
@@ -314,7 +346,7 @@ def _add_alone(kept: Kept, new: ShardSource, began: float) -> Outcome:
     _check_new(new, kept)
     seconds = time.perf_counter() - began
     outcome = conclude(new, learners, settings, seconds, before=kept.model)
-    outcome = behind(outcome, manifest, tuple(kept.tombstones.values()))
+    outcome = unread(behind(outcome, manifest, tuple(kept.tombstones.values())), manifest)
     borders = [*kept.ended.record.borders, new.shards[0].path]
     # taken up again, by whatever means, it begins with a first reading of all rows
     state = State.of(0, NOT_BEGUN, learners)

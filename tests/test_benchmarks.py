@@ -142,13 +142,13 @@ def test_updating_compares_an_update_to_a_fresh_fit_on_the_same_rows_and_judges_
     for case, more in zip(saved["cases"], [0.1, 1.0], strict=True):
         assert case["rows"] == 600
         assert case["more"] == more
-        assert case["endings"] == {"update": "certified", "fresh": "certified"}
+        assert case["endings"] == dict.fromkeys(("update", "over", "fresh"), "certified")
         assert f"{case['ratio']:.2f}" in printed
         for proof in case["proofs"].values():
             assert 0.99 * proof["primal"] <= proof["dual"] <= proof["primal"]
         assert case["unbracketed"] == []
     few, many = saved["cases"]
-    assert few["readings"]["update"] > 1.0
+    assert few["readings"]["update"] > 0.0
     assert few["readings"]["update"] != many["readings"]["update"]
 
 

@@ -205,10 +205,14 @@ class Learner:
 
     # --- more rows, or fewer ---
 
-    def begin_change(self) -> None:
+    def begin_change(self, *, only_more: bool = False) -> None:
         """Rows are going to be added or taken away after an end: nothing is proven any more, and
-        none are held."""
-        self.finished = self.certificate = self.frozen = self._candidate = None
+        none are held. ``only_more``: none are going to be taken away, nor weighed anew, so that
+        what the last scan saw of these still holds."""
+        if not (only_more and self._scan_stands()):
+            self.frozen = None
+        self.finished = self.certificate = self._candidate = None
+        self._watching = False
         self.full_epochs = self.readings = self.mini_epochs = 0
         self.drift_repaired = 0.0
         self.reports = [StageReport.begin(self.stage, self.settings, self.b, self.dual.updates)]
@@ -252,7 +256,50 @@ class Learner:
         self.active.clear()
         self.mode, self.overflowed, self.holding_all = "scan", False, self.stage.unlearn
         self._candidate, self._parts = np.append(self.weights, self.bias), Average()
+        if self.frozen is None:
+            self._unmeet()
+
+    def prove(self, chunk: Chunk) -> None:
+        """After ``end_adding``, where a scan of the others stands: go on with it over rows that are
+        new. ``end_proving`` after all chunks."""
+        assert self.frozen is not None
+        targets = self.targets(chunk)
+        counts = self.counts.take(targets.numbers)
+        self.frozen.scan(chunk.rows, targets, counts, self.settings.rho)
+
+    def end_proving(self) -> None:
+        """Conclude from the scan of the others and that of the new rows, which is one of all rows:
+        the weights that were best before are good enough for all of them, or the next reading
+        trains."""
+        frozen = self.frozen
+        assert frozen is not None
+        frozen.carried = self.dual.w
+        self._candidate = None
+        self._certify(frozen)
+        self._conclude(frozen)
+        if self.finished:
+            self.give_rows_back()
+            return
+        self.mode, self.frozen = "train", None
         self._unmeet()
+
+    def _scan_stands(self) -> bool:
+        """Whether the last scan was of the best weights, and of the counts as they are now. Then it
+        is made ready to be gone on with: it shares no array with a."""
+        frozen, dual = self.frozen, self.dual
+        if frozen is None or self.certificate is None or not self.stage.unlearn:
+            return False
+        seen = frozen.evidence
+        now, _ = frozen.certificate(hard=self.settings.hard)
+        if (now.primal_margin, now.scale) != (
+            self.certificate.primal_margin,
+            self.certificate.scale,
+        ):
+            return False
+        if seen.steps != dual.steps or not np.array_equal(seen.fresh, dual.w):
+            return False
+        frozen.w, seen.fresh = frozen.w.copy(), seen.fresh.copy()
+        return True
 
     def add_alone(self, chunk: Chunk) -> None:
         """Hold all rows of a chunk that are new, after ``begin_change``, while all others are gone;
