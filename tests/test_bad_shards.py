@@ -20,6 +20,7 @@ import pytest
 from streamtron.errors import DataError, MachineError, SettingsError
 from streamtron.model import LinearModel
 from streamtron.shards import Reading, ShardSource, cache_files, find_shards, open_shards
+from tests.processes import command
 from tests.test_source import bits, small_blocks
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -308,13 +309,13 @@ def test_a_fit_that_skips_says_so_in_summary_report_model_and_certificate(tmp_pa
     write_good(tmp_path / "good", "svm")
     write_good(tmp_path / "data", "svm")
     malformed(tmp_path / "data" / "b.svm")
-    assert streamtron(tmp_path, "fit", "good", "--model", "wanted").returncode == 0
-    done = streamtron(tmp_path, "fit", "data", "--model", "m", "--report", "r.json")
+    assert command(tmp_path, "fit", "good", "--model", "wanted").returncode == 0
+    done = command(tmp_path, "fit", "data", "--model", "m", "--report", "r.json")
     assert done.returncode == 3
     assert "b.svm, line 40" in done.stderr
     assert not (tmp_path / "m").exists()
     skip = ("--on-bad-shard", "skip")
-    done = streamtron(tmp_path, "fit", "data", "--model", "m", "--report", "r.json", *skip)
+    done = command(tmp_path, "fit", "data", "--model", "m", "--report", "r.json", *skip)
     assert done.returncode == 0, done.stderr
     [entry] = json.loads((tmp_path / "r.json").read_text())["skipped"]
     assert entry["name"] == "b.svm"
@@ -326,16 +327,12 @@ def test_a_fit_that_skips_says_so_in_summary_report_model_and_certificate(tmp_pa
     assert model.weights.tobytes() == wanted.weights.tobytes()
     assert model.certificate == {**(wanted.certificate or {}), "skipped": [entry]}
     assert "skipped" not in (wanted.certificate or {})
-    assert entry["reason"] in streamtron(tmp_path, "inspect", "m").stdout
-    proven = streamtron(tmp_path, "certify", "m", "--json")
+    assert entry["reason"] in command(tmp_path, "inspect", "m").stdout
+    proven = command(tmp_path, "certify", "m", "--json")
     assert proven.returncode == 0, proven.stderr
     assert json.loads(proven.stdout)["certificate"]["rows_scanned"] == 80
-    looked = streamtron(tmp_path, "inspect", "data", *skip, "--json")
+    looked = command(tmp_path, "inspect", "data", *skip, "--json")
     assert json.loads(looked.stdout)["skipped"] == [entry]
-
-
-def streamtron(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([STREAMTRON, *words], cwd=place, capture_output=True, text=True)
 
 
 # Shards that change ------------------------------------------------------------------------------

@@ -4,11 +4,8 @@ again comes to the same end."""
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +14,7 @@ import pytest
 import streamtron
 from streamtron import runs
 from streamtron.errors import DataError
+from tests.processes import Process
 from tests.test_forgetting_rows import Corpus, corpus, list_rows
 from tests.test_updating import content, fit
 
@@ -41,11 +39,7 @@ os.write(1, str(int(sys.argv[1]) - left).encode())
 
 
 def forget_killed(moment: int, model: Path, words: dict[str, object]) -> tuple[int, str]:
-    ended = subprocess.run(
-        [sys.executable, "-c", KILLED, str(moment), str(model), json.dumps(words)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-        check=False, capture_output=True, text=True,
-    )  # fmt: skip
+    ended = Process(KILLED, moment, model, json.dumps(words), cwd=model.parent).end()
     return ended.returncode, ended.stdout
 
 

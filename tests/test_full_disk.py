@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from streamtron.shards.corpus import generate
+from tests.processes import COMMAND, Ended, Process, command
 
-STREAMTRON = Path(sys.executable).parent / "streamtron"
 PAGE = 4096
 
 Disk = Callable[..., Path]
@@ -58,17 +55,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def run(
-    place: Path, *words: object, largest_file: int | None = None
-) -> subprocess.CompletedProcess[str]:
-    limits = (largest_file or resource.RLIM_INFINITY,) * 2
-    return subprocess.run(
-        [STREAMTRON, *map(str, words)], cwd=place, capture_output=True, text=True,
-        preexec_fn=partial(resource.setrlimit, resource.RLIMIT_FSIZE, limits),
-    )  # fmt: skip
+def run(place: Path, *words: object, largest_file: int | None = None) -> Ended:
+    if largest_file is None:
+        return command(place, *words)
+    limits = (largest_file, largest_file)
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, {limits}); {COMMAND}"
+    return Process(limited, *words, cwd=place).end()
 
 
-def refused(done: subprocess.CompletedProcess[str], *parts: str) -> None:
+def refused(done: Ended, *parts: str) -> None:
     """Exit code 5, and one sentence with these parts."""
     assert done.returncode == 5, done.stderr
     assert done.stderr.count("\n") == 1

@@ -20,7 +20,8 @@ import pytest
 from streamtron.errors import DataError, MachineError
 from streamtron.shards import find_shards, open_shards, storage
 from streamtron.shards.corpus import generate
-from tests.test_storage import STREAMTRON, TEXT, chunks_of
+from tests.processes import COMMAND, Process, command
+from tests.test_storage import TEXT, chunks_of
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("gcp_storage_emulator") is None,
@@ -177,9 +178,8 @@ def test_fit_and_evaluate_give_from_google_cloud_storage_what_they_give_from_dis
     printed = []
     for where, shards in (("disk", "train"), ("store", gs.uri(f"{prefix}/train"))):
         for words in (("fit", shards, "--model", where), ("evaluate", where, shards)):
-            done = subprocess.run(
-                [STREAMTRON, *words], cwd=tmp_path, capture_output=True, text=True, check=True
-            )
+            done = command(tmp_path, *words)
+            assert done.returncode == 0, done.stderr
         printed.append(done.stdout)
     assert (tmp_path / "store").read_bytes() == (tmp_path / "disk").read_bytes()
     assert printed[0] == printed[1].replace(shards, "train")
@@ -212,19 +212,14 @@ def test_a_command_whose_google_cloud_storage_never_answers_is_ended_by_a_signal
     server = Emulator("stall")
     try:
         server.put(name, TEXT)
-        process = subprocess.Popen(
-            [STREAMTRON, "fit", server.uri(name), "--model", "m"],
-            cwd=tmp_path, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        process = Process(COMMAND, "fit", server.uri(name), "--model", "m", cwd=tmp_path)
         try:
             server.wait_until_reached()
             process.send_signal(signal.SIGTERM)
-            _, err = process.communicate(timeout=100)  # the server waits for longer
-        except BaseException:
+            ended = process.end(timeout=100)  # the server waits for longer
+        finally:
             process.kill()
-            process.communicate()
-            raise
     finally:
         server.stop()
-    assert process.returncode == 128 + signal.SIGTERM
-    assert err == "stopped by SIGTERM; nothing half-written is left.\n"
+    assert ended.returncode == 128 + signal.SIGTERM
+    assert ended.stderr == "stopped by SIGTERM; nothing half-written is left.\n"

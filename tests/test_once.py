@@ -17,6 +17,7 @@ from streamtron.batch import load_batch
 from streamtron.cluster import connect
 from streamtron.errors import DataError
 from streamtron.jobs import Fate, on_workers, one_by_one, run_batch
+from tests.processes import Process
 from tests.runs import write_corpus
 
 ROWS = 3000
@@ -161,9 +162,7 @@ MOMENTS = {
 
 
 def killed(place: Path, when: str, *words: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, when, *words], cwd=place, capture_output=True, check=False
-    )
+    done = Process(KILLED, when, *words, cwd=place).end()
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
@@ -213,6 +212,7 @@ def test_jobs_that_change_a_run_in_place_are_done_once(place: Path) -> None:
     assert _started(place) == []
 
 
+@pytest.mark.slow
 def test_a_change_is_made_again_on_a_run_that_somebody_has_fitted_anew(place: Path) -> None:
     _started(place)
     words = ["fit", str(place / "data" / "0.svm"), "--model", str(place / "m"), "--overwrite"]
@@ -228,6 +228,7 @@ def test_a_batch_that_is_to_run_again_makes_every_change_again(place: Path) -> N
     assert _started(place) == []
 
 
+@pytest.mark.slow
 def test_settings_that_changed_before_a_change_make_it_again(place: Path) -> None:
     _started(place)
     other = BATCH.replace('model = "m"\n', 'model = "m"\nC = 2.0\n', 1)
@@ -271,8 +272,8 @@ sys.exit(cli._run(["batch", "night.toml", *sys.argv[3:]]))
     ("job", "when"),
     [
         ("add", "has begun"),
-        ("add", "has ended"),
         ("take", "has ended"),
+        pytest.param("add", "has ended", marks=pytest.mark.slow),
         pytest.param("take", "has begun", marks=pytest.mark.slow),
         pytest.param("fit", "has begun", marks=pytest.mark.slow),
         pytest.param("fit", "has ended", marks=pytest.mark.slow),
@@ -282,8 +283,7 @@ def test_a_batch_killed_before_it_knew_what_became_of_a_change_finishes_when_cal
     place: Path, job: str, when: str
 ) -> None:
     (place / "night.toml").write_text(BATCH)
-    words = [sys.executable, "-c", KILLED_BATCH, job, when]
-    done = subprocess.run(words, cwd=place, capture_output=True, check=False)
+    done = Process(KILLED_BATCH, job, when, cwd=place).end()
     assert done.returncode == -signal.SIGKILL, done.stderr
     names = ["fit", "add", "take"]
     assert _started(place) == names[names.index(job) :]
@@ -295,8 +295,7 @@ def test_a_batch_on_workers_that_is_killed_after_a_change_finishes_when_called_a
     place: Path,
 ) -> None:
     (place / "night.toml").write_text(BATCH)
-    words = [sys.executable, "-c", KILLED_BATCH, "add", "has ended", "--workers", "1"]
-    done = subprocess.run(words, cwd=place, capture_output=True, check=False)
+    done = Process(KILLED_BATCH, "add", "has ended", "--workers", "1", cwd=place).end()
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert once_names(place) == ["add"]
     with connect(1) as workers:

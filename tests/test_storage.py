@@ -30,9 +30,9 @@ from pyarrow import feather
 from streamtron.errors import DataError, MachineError
 from streamtron.shards import ShardSource, find_shards, open_shards, storage
 from streamtron.shards.corpus import generate
+from tests.processes import COMMAND, Process, command
 from tests.test_source import bits
 
-STREAMTRON = Path(sys.executable).parent / "streamtron"
 TEXT = b"1 1:0.5 3:1\n-1 2:2\n"
 
 
@@ -138,13 +138,6 @@ def upload(server: Server, bucket: str, directory: Path) -> None:
     for path in directory.rglob("*"):
         if path.is_file():
             server.put(f"{bucket}/{path.relative_to(directory)}", path.read_bytes())
-
-
-def run(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A real process of the installed command."""
-    return subprocess.run(
-        [STREAMTRON, *map(str, words)], cwd=cwd, capture_output=True, text=True, check=False
-    )
 
 
 def names(*uris: str) -> list[str]:
@@ -443,30 +436,30 @@ def test_fit_predict_evaluate_certify_and_inspect_give_from_a_store_what_they_gi
     found = {}
     for where, root in (("disk", "."), ("store", "s3://data")):
         model = tmp_path / f"{where}.model"
-        done = run("fit", f"{root}/train", "--model", model, cwd=tmp_path)
+        done = command(tmp_path, "fit", f"{root}/train", "--model", model)
         assert done.returncode == 0, done.stderr
         for words in (
             ("predict", model, f"{root}/new", "-o", tmp_path / f"{where}.tsv"),
             ("evaluate", model, f"{root}/new", "--json"),
             ("certify", model, "--json"),
         ):
-            done = run(*words, cwd=tmp_path)
+            done = command(tmp_path, *words)
             assert done.returncode == 0, done.stderr
             found[where, words[0]] = done.stdout
         found[where, "files"] = model.read_bytes().hex()
         found[where, "rows"] = (tmp_path / f"{where}.tsv").read_text()
-    for command in ("predict", "evaluate", "certify", "files", "rows"):
-        assert found["disk", command] == found["store", command]
+    for what in ("predict", "evaluate", "certify", "files", "rows"):
+        assert found["disk", what] == found["store", what]
     assert len(found["store", "rows"].splitlines()) == 200
     manifest = json.loads((tmp_path / "store.model.run" / "manifest.json").read_text())
     assert [shard["path"] for shard in manifest["shards"]] == [
         f"s3://data/train/{path.name}" for path in sorted((tmp_path / "train").iterdir())
     ]
-    done = run("inspect", "s3://data/train/*", "--json", cwd=tmp_path)
+    done = command(tmp_path, "inspect", "s3://data/train/*", "--json")
     assert json.loads(done.stdout)["rows"] == 1500
     own.requests()
     again = ("fit", "s3://data/train", "--model", tmp_path / "store.model", "--overwrite")
-    done = run(*again, cwd=tmp_path)
+    done = command(tmp_path, *again)
     assert done.returncode == 0, done.stderr
     assert not [line for line in own.requests() if line.startswith("GET /data/train/")]
 
@@ -475,7 +468,7 @@ def test_a_command_without_its_server_says_one_sentence_and_exits_5(
     own: Server, tmp_path: Path
 ) -> None:
     own.stop()
-    done = run("fit", "s3://data/train", "--model", "m", cwd=tmp_path)
+    done = command(tmp_path, "fit", "s3://data/train", "--model", "m")
     assert (done.returncode, done.stdout) == (5, "")
     assert done.stderr == (
         "s3://data/train: cannot be read (the server does not answer). Check the network and the "
@@ -542,17 +535,15 @@ def test_a_command_whose_store_never_answers_is_ended_by_a_signal(
     server = Stalling(method)
     use(server, monkeypatch)
     try:
-        process = subprocess.Popen(
-            [STREAMTRON, *words.split()], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-        )
+        process = Process(COMMAND, *words.split(), cwd=tmp_path)
         assert server.reached.wait(100)
         process.send_signal(number)
-        _, err = process.communicate(timeout=100)  # the server waits for longer
+        ended = process.end(timeout=100)  # the server waits for longer
     finally:
         process.kill()
         server.stop()
-    assert process.returncode == 128 + number
-    assert err == f"stopped by {number.name}; nothing half-written is left.\n"
+    assert ended.returncode == 128 + number
+    assert ended.stderr == f"stopped by {number.name}; nothing half-written is left.\n"
 
 
 # What is refused ---------------------------------------------------------------------------------
@@ -617,7 +608,7 @@ def test_a_uri_of_hadoop_without_hadoop_says_what_to_install(
 ) -> None:
     for name in ("JAVA_HOME", "HADOOP_HOME", "ARROW_LIBHDFS_DIR"):
         monkeypatch.setenv(name, str(tmp_path))
-    done = run("fit", f"{scheme}://localhost/a.svm", "--model", "m", cwd=tmp_path)
+    done = command(tmp_path, "fit", f"{scheme}://localhost/a.svm", "--model", "m")
     assert done.returncode == 5
     assert done.stderr == (
         f"{scheme}://localhost/a.svm: cannot be read (Java or Hadoop's native client is not "
