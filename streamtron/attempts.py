@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -23,6 +22,7 @@ from streamtron.config import Machine, Settings
 from streamtron.errors import MachineError
 from streamtron.events import Event
 from streamtron.runs import locked
+from streamtron.scratch import scratch_directory
 from streamtron.sealed import canonical, write_atomically
 from streamtron.shards import TEMPORARY
 from streamtron.splits import Split
@@ -156,9 +156,7 @@ def _scratch(cache_dir: str, *, shared: bool) -> Iterator[str]:
     os.makedirs(cache_dir, exist_ok=True)
     before = set(os.listdir(cache_dir))
     try:
-        with tempfile.TemporaryDirectory(
-            prefix="sweep-", dir=cache_dir, ignore_cleanup_errors=True
-        ) as directory:
+        with scratch_directory("sweep-", cache_dir) as directory:
             yield directory
     finally:
         for name in () if shared else set(os.listdir(cache_dir)) - before:

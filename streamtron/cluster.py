@@ -191,8 +191,9 @@ class Workers:
             results: dict[int, Result] = {}
             for future in as_completed(futures, loop=self.client.loop):
                 place = place_of[future.key]
-                for earlier in futures[:place] if future.status == "error" else ():
-                    self._result(earlier)  # the first item's error counts, not the first to come
+                if future.status == "error":  # the first item's counts, not the first to come
+                    for earlier in (one for one in range(place) if one not in results):
+                        self._result(futures[earlier])
                 results[place] = self._result(future)
                 if done is not None:
                     done(place, results[place])
@@ -274,10 +275,11 @@ class Workers:
         return AHEAD * self.threads
 
     def _result(self, future: Future) -> Any:
+        """The result of a task, which is let go: else it would run again when its worker dies."""
         from distributed import KilledWorker
 
         try:
-            return future.result()
+            result = future.result()
         except KilledWorker as error:
             raise MachineError(
                 f"{future.key}: {error.allowed_failures + 1} workers died one after the other on "
@@ -291,6 +293,8 @@ class Workers:
                 f"{_address(self.client)}: the scheduler is gone ({_words(error)}). Start it, and "
                 "run the command again."
             ) from error
+        future.release()
+        return result
 
 
 # What runs on a worker ---------------------------------------------------------------------------

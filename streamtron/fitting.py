@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -21,6 +20,7 @@ from streamtron.memory import check_memory, columns_allowed, memory_needed
 from streamtron.model import LinearModel
 from streamtron.outcome import Outcome, conclude, write_outcome
 from streamtron.runs import Checkpoint, Run, Saver, borders_of, open_run
+from streamtron.scratch import scratch_directory
 from streamtron.shards import Reading, ShardSource, open_shards, tombstones
 from streamtron.shards.names import load_vocabulary
 from streamtron.training.learner import Learner
@@ -338,7 +338,7 @@ def cache_directory(run: str | os.PathLike[str] | None, machine: Machine) -> Ite
                 os.rmdir(directory)
                 os.rmdir(run)
     else:
-        with tempfile.TemporaryDirectory(prefix="streamtron-") as directory:
+        with scratch_directory("streamtron-") as directory:
             yield directory
 
 

@@ -29,6 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "events": {"certificate"},
     "sealed": {"errors"},
     "spread": set(),
+    "scratch": set(),
     # first floor
     "kernels": {"chunk"},
     "shards": {"chunk", "errors", "kernels", "sealed", "spread"},
@@ -49,8 +50,8 @@ ALLOWED: dict[str, set[str]] = {
     "runs": {*GROUND, "changes", "interruption", "sealed", "training"},
     "outcome": {*GROUND, "learning", "model", "sealed", "shards", "training", "witness"},
     "fitting": {
-        *GROUND, "interruption", "learning", "memory", "model", "outcome", "runs", "shards",
-        "training",
+        *GROUND, "interruption", "learning", "memory", "model", "outcome", "runs", "scratch",
+        "shards", "training",
     },
     "updating": {
         *GROUND, "changes", "fitting", "learning", "memory", "model", "outcome", "runs", "shards",
@@ -88,8 +89,8 @@ ALLOWED: dict[str, set[str]] = {
     "estimator": {*GROUND, "memory", "learning", "fitting", "shards", "training"},
     "cluster": {"config", "errors"},
     "attempts": {
-        "cluster", "config", "errors", "events", "runs", "sealed", "shards", "splits", "summary",
-        "sweeping", "trials",
+        "cluster", "config", "errors", "events", "runs", "scratch", "sealed", "shards", "splits",
+        "summary", "sweeping", "trials",
     },
     "batch": {"errors", "sealed"},
     "once": {"config", "errors", "learning", "outcome", "runs", "sealed"},

@@ -249,6 +249,44 @@ def _dies_once(item: int, directory: str) -> Iterator[int]:
     yield 10 * item
 
 
+def test_a_task_whose_result_is_here_does_not_run_again_when_its_worker_dies(
+    workers: Workers, tmp_path: Path
+) -> None:
+    """It would, and still write files when all the results are here."""
+    client = workers.client
+    client.wait_for_workers(2)
+    address_of = {pid: address for address, pid in client.run(os.getpid).items()}
+    known: list[str] = []
+
+    def done(place: int, pid: int) -> None:
+        if place == 0:
+            assert client.submit(int, "7", pure=False).result() == 7  # all said before is heard
+            os.kill(pid, signal.SIGKILL)
+            pause = threading.Event()
+            while address_of[pid] in client.nthreads():
+                pause.wait(0.01)
+            known.extend(map(str, client.run_on_scheduler(_tasks_known)))
+            (tmp_path / "go").touch()
+
+    names = ["at-once", "when-told"]
+    workers.submit_all(_waits_if_second, [0, 1], names, str(tmp_path), done=done)
+    assert [key for key in known if key.startswith("when-told")]
+    assert not [key for key in known if key.startswith("at-once")]
+    assert len(list(tmp_path.glob("began-0-*"))) == 1
+
+
+def _tasks_known(dask_scheduler: Any) -> list[Any]:
+    return list(dask_scheduler.tasks)
+
+
+def _waits_if_second(item: int, directory: str) -> int:
+    Path(directory, f"began-{item}-{os.getpid()}").touch()
+    pause = threading.Event()
+    while item and not Path(directory, "go").exists():
+        pause.wait(0.01)
+    return os.getpid()
+
+
 def test_a_worker_that_takes_long_to_come_back_is_not_given_up(tmp_path: Path) -> None:
     """Dask would close the cluster's only worker before it is there again."""
     given_up = {"distributed.deploy.lost-worker-timeout": "1 ms"}
