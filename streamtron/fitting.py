@@ -149,7 +149,7 @@ def run_many(
         and mini_epochs, and share what decides reading, order and seed.
     cache_dir : where the flat copy of the shards is kept; None = as ``machine`` says.
     run_dir : a directory of these candidates' own, from whose last checkpoint they go on if one is
-        there; of two classes only.
+        there.
 
     Returns
     -------
@@ -168,7 +168,7 @@ def run_many(
         ExitStack() as stack,
     ):
         keeper = before = None
-        if run_dir is not None and not several(candidates[0]):
+        if run_dir is not None:
             stamps = [(shard.name, shard.size, shard.mtime_ns) for shard in source.shards]
             run = stack.enter_context(
                 open_run(run_dir, candidates[0], stamps, run_dir, resume=True)

@@ -102,19 +102,17 @@ class _Task:
         return [[learner] for learner in learners]
 
     def by_class(self, keeper: Keeper | None, state: State | None) -> list[list[Learner]]:
-        families = [
-            Classes(settings, self.source.labels, own, self.pool) for settings, own in self._each()
+        own = [
+            Classes(settings, self.source.labels, weights, self.pool)
+            for settings, weights in self._each()
         ]
-        resumed = None
+        families, resumed = Families(own), None
+        held = [] if state is None else families.take_up(state)
+        there = [learner for classes in own for learner in classes.learners]
         if state is not None:
-            [family] = families  # a run directory is of one candidate
-            held = state.learners(family.make, "learners")
-            waiting = state.learners(family.make, "waiting")
-            family.take_up([one.learner for one in held], [one.learner for one in waiting])
-            resumed = _resumed(state, family.learners, [*held, *waiting])
-        there = [learner for family in families for learner in family.learners]
-        self._train(there, Families(families), keeper, resumed)
-        return [family.learners for family in families]
+            resumed = _resumed(state, there, held)
+        self._train(there, families, keeper, resumed)
+        return [classes.learners for classes in own]
 
     def _each(self) -> Iterator[tuple[Settings, ClassWeights | None]]:
         return zip(self.candidates, self.weights, strict=True)

@@ -18,7 +18,6 @@ from streamtron.errors import FileDamaged
 from streamtron.sealed import read_sealed, write_sealed
 from streamtron.training import passes, solve
 from streamtron.training.active_set import Pool
-from streamtron.training.classes import Classes, Families
 from streamtron.training.learner import Learner
 from streamtron.training.loop import train
 from streamtron.training.solve import PHASES
@@ -27,7 +26,6 @@ from tests.sources import ListSource, csr, random_rows, trained
 from tests.test_company import (
     PLANS,
     ROWS,
-    GrowingSource,
     bits,
     classes_that_come_late,
     plans,
@@ -279,35 +277,6 @@ def test_a_run_in_the_files_order_is_taken_up_where_there_is_no_other_order(
         source = InOrder(rows, labels, block_rows=16)
         [again] = taken_up(through_a_file(state, tmp_path / "c"), settings, source)
         assert bits(again) == bits(learner), (state.reading, state.chunks)
-
-
-@pytest.mark.parametrize("plan", ["all held", "small active set"])
-def test_classes_that_come_late_are_taken_up_too(plan: str, tmp_path: Path) -> None:
-    labels, settings = (
-        classes_that_come_late(),
-        Settings.from_dict({"max_epochs": 3, **PLANS[plan]}),
-    )
-
-    def growing() -> GrowingSource:
-        return GrowingSource(source_of(labels).rows, labels, block_rows=16)
-
-    keeper, source = KeepsAll(), growing()
-    classes = Classes(settings, source.labels, None, Pool())
-    train(source, [], settings, births=Families([classes]), keeper=keeper)
-    whole = [bits(learner) for learner in classes.learners]
-    assert len(keeper.states) >= 20
-    for state in [*keeper.states[1:34:4], *keeper.states[-2:]]:
-        state = through_a_file(state, tmp_path / "c")
-        source, pool = growing(), Pool()
-        again = Classes(settings, source.labels, None, pool)
-
-        held, waiting = (state.learners(again.make, group) for group in ("learners", "waiting"))
-        again.take_up([one.learner for one in held], [one.learner for one in waiting])
-        train(
-            source, list(again.learners), settings, births=Families([again]),
-            resumed=Resumed(state.reading, state.chunks, [*held, *waiting]),
-        )  # fmt: skip
-        assert [bits(learner) for learner in again.learners] == whole
 
 
 def test_a_smaller_tolerance_takes_a_finished_run_further(tmp_path: Path) -> None:

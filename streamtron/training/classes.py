@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -9,6 +10,7 @@ from streamtron.chunk import Label
 from streamtron.config import Settings
 from streamtron.training.active_set import Pool
 from streamtron.training.learner import Learner
+from streamtron.training.state import Held, State
 
 NOBODY = cast(Label, object())
 """The positive class of a learner whose class has not come yet: it is no label's equal."""
@@ -52,11 +54,15 @@ class Classes:
         positive = NOBODY if label is None else label
         return Learner(self.settings, self.labels, self._own(label), positive, self.pool)
 
-    def take_up(self, learners: list[Learner], waiting: Sequence[Learner]) -> None:
-        """Go on with the learners that there were when a run was interrupted."""
-        self.learners = learners
-        for learner in waiting:
+    def make_again(self, label: Label | None) -> Learner:
+        """A new learner in the place of the one that a class had when a run was interrupted; of
+        classes in the order of their coming."""
+        learner = self.make(label)
+        if label is None:
             self._waiting = learner
+        else:
+            self.learners.append(learner)
+        return learner
 
     def born(self) -> list[Learner]:
         """A learner for every label met since the last call, in the labels' order."""
@@ -88,6 +94,24 @@ class Families:
 
     def __init__(self, families: Sequence[Classes]) -> None:
         self.families = families
+
+    def take_up(self, state: State) -> list[Held]:
+        """Go on with the learners that there were when a run was interrupted, those that wait
+        included; the classes are to be new. Whose a learner is its place says: of every class the
+        first is the first candidate's, for so they are born.
+
+        Raises
+        ------
+        FileDamaged : the state is none, or one of more candidates.
+        """
+        met: Counter[Label | None] = Counter()
+
+        def make(label: Label | None) -> Learner:
+            family = self.families[met[label]]
+            met[label] += 1
+            return family.make_again(label)
+
+        return [*state.learners(make, "learners"), *state.learners(make, "waiting")]
 
     @property
     def waiting(self) -> list[Learner]:
