@@ -129,7 +129,7 @@ class Workers:
         return max(sum(threads.values()), 1)
 
     def __call__(
-        self, function: Callable[..., Iterable[Result]], items: Sequence[Any], *shared: Any
+        self, function: Callable[..., Iterable[Result]], items: Iterable[Any], *shared: Any
     ) -> Iterator[Result]:
         """Everything that ``function(item, *shared)`` yields for every item, in the items' order.
 

@@ -356,44 +356,6 @@ def drain(rows, counts, fresh, columns, values):
     return found
 
 
-@kernel(
-    types.void(_ROWS, _SIGNS, _REALS, types.float64, types.float64, _REALS, types.float64,
-               types.float64, _I4, _F8, _F8, _I8)
-)  # fmt: skip
-def seed(rows, signs, delta2, rho, bias, w, scale, b,
-         counts, fresh, scalars, tallies):  # fmt: skip
-    """Counts from the slacks of frozen weights: c_k = ⌊b max(0, 1 − s m_k)/Δ_k² + ½⌋.
-
-    At the optimum of P, with b → ∞, these are b times the dual solution.
-
-    Parameters
-    ----------
-    rows, signs, delta2, rho, bias, w : as in ``scan``, Δ_k² > 0.
-    scale : s, of which P(s) is least.
-    b : counts to a unit of dual.
-    counts : int32, shape (rows,): c_k, written.
-    fresh : float64, shape of ``w``: Σ c_k l_k x_k is added in place.
-    scalars, tallies : the bias weight, Σ Δ_k² c_k², t and the clipped, added to.
-    """
-    for i in range(len(signs)):
-        counts[i] = 0
-        if signs[i] == 0:
-            continue
-        l = np.float64(signs[i])
-        slack = 1.0 - scale * (l * (_dot(rows, i, w) + rho * bias))
-        if slack <= 0.0:
-            continue
-        c = np.floor(b * slack / delta2[i] + 0.5)
-        if c > COUNT_MAX:
-            c = np.float64(COUNT_MAX)
-            tallies[CLIPPED] += 1
-        _add(rows, i, c * l, fresh)
-        counts[i] = np.int32(c)
-        tallies[STEPS] += np.int64(c)
-        scalars[BIAS] += c * l * rho
-        scalars[EXTENSION] += delta2[i] * (c * c)
-
-
 @kernel(types.float64(_REALS))
 def square_sum(vector):
     """Σ v_j², summed from the first to the last (no BLAS: the sum depends on nothing else)."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,22 +17,20 @@ from streamtron import theory
 from streamtron import witness as witness_file
 from streamtron.carried import carried_by
 from streamtron.certificate import Certificate
-from streamtron.chunk import Label
+from streamtron.chunk import Chunk, Label
 from streamtron.config import Machine, Settings
 from streamtron.errors import DataError, SettingsError
-from streamtron.fitting import (
-    as_paths,
-    cache_directory,
-    reading_of_model,
-)
+from streamtron.fitting import as_paths, cache_directory, reading_of_model
+from streamtron.groups import Called, Group, Seen, View
 from streamtron.learning import class_weights
 from streamtron.model import Direction, LinearModel, joint_certificate
-from streamtron.scanning import Group, View, fingerprint, scan_groups, scan_stretch, stretches
-from streamtron.shards import ShardSource, no_rows, open_shards, settled
+from streamtron.scanning import Scans
+from streamtron.shards import ShardSource, open_shards
 from streamtron.spread import Spread
 from streamtron.training import order
 from streamtron.training.counts import Counts
 from streamtron.training.learner import LARGE_DRIFT, Learner
+from streamtron.training.targets import Targets
 
 _log = logging.getLogger(__name__)
 
@@ -115,7 +115,8 @@ def certify(
 
     With a witness: one reading. Without: one reading for the primal margin and the best scale,
     one that turns slacks into counts, then mini-epochs and frozen scans, at most ``readings`` more
-    in all, for the upper bound. Weights whose best scale is far from 1 (a perceptron's, say) take
+    in all, for the upper bound. Where the rows that matter do not fit in the active set, the last
+    of these train as rows pass. Weights whose best scale is far from 1 (a perceptron's, say) take
     further scans, at most RESCANS, before the search begins.
 
     Of many classes each is certified against the rest, all on the same readings; in the search for
@@ -131,8 +132,10 @@ def certify(
         goes on. None = no drift is told.
     settings : the problem (C or delta, rho, class_weight) for a foreign model; None = the model's.
     readings : at most, after the first, without a witness.
-    spread : workers that scan the shards of a witness side by side; None = this process. What is
-        proven is the same to the last bit.
+    spread : workers that scan the shards side by side; None = this process. What is proven is the
+        same to the last bit. Without a witness they read the shards once more, to count the rows,
+        which is not told among the readings; the rows that matter come to this process, which also
+        makes the readings that train, and the first one of ``class_weight="balanced"``.
 
     Returns
     -------
@@ -157,30 +160,34 @@ def certify(
             threads=machine.threads,
         ) as source,
     ):
+        scans = Scans(source, spread, cache_dir=cache, allow_duplicate=problem.allow_duplicate)
+        known = carried = None
         if witness is not None:
             source.bury(witness_file.contents(witness).tombstones)
-        active_set = 0 if witness is not None else problem.active_set // len(directions)
-        learners = _learners(problem.but(active_set=active_set), source, model, directions)
-        known = None if witness is None else _witness(witness, source, len(directions), spread)
-        carried = None if run is None or witness is None else carried_by(run, model, witness)
+            known = _witness(witness, scans.fingerprints(), len(directions))
+            carried = None if run is None else carried_by(run, model, witness)
+            scans = Scans(source, spread, rows=known.shard_rows)
+        learners = _learners(problem, source, model, directions)
         counts = [None] * len(directions) if known is None else known.counts
         for learner, direction, own in zip(learners, directions, counts, strict=True):
             _adopt(learner, direction, model.index_base, own)
         trained = [_trained_scale(direction) for direction in directions]
-        elsewhere = 0.0
         if known is not None:
-            found, elsewhere = _scan_counted(source, learners, trained, known, spread)
+            found = _scan(scans, learners, trained, counted=True)
+            if source.rows not in (None, known.rows):
+                raise DataError(f"the shards hold {source.rows} rows, the witness {known.rows}.")
             found = _with_drift(found, learners, carried)
         else:
-            found = _scan(source, learners, trained)
-            found = _rescan_if_scaled(source, learners, trained, found)
-            found = _search_upper_bounds(source, learners, found, readings)
-        taken = source.readings + elsewhere
+            found = _scan(scans, learners, trained, first=True)
+            for learner in learners:
+                learner.begin_search()
+            found = _rescan_if_scaled(scans, learners, trained, found)
+            found = _search_upper_bounds(scans, learners, found, readings)
         proofs = [
             Proof(
                 each,
                 each.scale / scale,
-                taken,
+                scans.readings,
                 theory.decision_radius(each.primal_margin, each.upper_bound),
                 None if known is None else _distance(learner, each),
             )
@@ -188,14 +195,17 @@ def certify(
         ]
         if model.kind == "two classes":
             return proofs[0]
-        return ManyProof(tuple(zip(model.classes, proofs, strict=True)), taken)
+        return ManyProof(tuple(zip(model.classes, proofs, strict=True)), scans.readings)
 
 
 def _learners(
     problem: Settings, source: ShardSource, model: LinearModel, directions: Sequence[Direction]
 ) -> list[Learner]:
     """Learners of the model's problem, one a direction."""
-    exact = problem.but(stage="unlearn", b=None, tol=SEARCH_TOLERANCE, faithful=False)
+    exact = problem.but(
+        stage="unlearn", b=None, tol=SEARCH_TOLERANCE, faithful=False,
+        active_set=problem.active_set // len(directions),
+    )  # fmt: skip
     weights = class_weights(source, problem)
     learners = []
     for positive, *_ in directions:
@@ -207,12 +217,8 @@ def _learners(
 
 
 def _witness(
-    path: str | os.PathLike[str], source: ShardSource, learners: int, spread: Spread | None
+    path: str | os.PathLike[str], fingerprints: Sequence[tuple[str, str]], learners: int
 ) -> witness_file.Witness:
-    if spread is None:
-        fingerprints = source.fingerprints()
-    else:
-        fingerprints = list(spread(fingerprint, source.shards, source.reading, source.labels))
     found = witness_file.load(path, fingerprints)
     if len(found.counts) != learners:
         raise DataError(
@@ -238,76 +244,61 @@ def _adopt(learner: Learner, direction: Direction, base: int, counts: Counts | N
     learner.adopt(w, direction.bias / rho / scale if rho > 0.0 else 0.0, counts)
 
 
-def _read(source: ShardSource, learners: Sequence[Learner]) -> None:
-    """One reading, in file order."""
-    for chunk in source.chunks():
-        for learner in learners:
-            learner.take(chunk, order.file_order(len(chunk)))
-            learner.work_off()
-
-
 def _scan(
-    source: ShardSource, learners: Sequence[Learner], scales: Sequence[float]
-) -> list[Certificate]:
-    """One reading at the models' own weights, which have no counts."""
-    for learner, scale in zip(learners, scales, strict=True):
-        learner.begin_reading(0, scale)
-    _read(source, learners)
-    return _certificates(learners, counted=False)
-
-
-def _scan_counted(
-    source: ShardSource,
+    scans: Scans,
     learners: Sequence[Learner],
     scales: Sequence[float],
-    known: witness_file.Witness,
-    spread: Spread | None,
-) -> tuple[list[Certificate], float]:
-    """One reading at the models' own weights and the witness's counts: here, or by workers. What it
-    proves, and how many readings of it the source knows nothing of."""
+    *,
+    counted: bool = False,
+    first: bool = False,
+) -> list[Certificate]:
+    """What one reading at the models' own weights proves; ``counted``: by the counts that they
+    have. The ``first`` tells R too."""
     for learner, scale in zip(learners, scales, strict=True):
         learner.begin_reading(0, scale)
-    views = [_view(learner) for learner in learners]
-    if spread is None:
-        _add_groups(scan_groups(source.chunks(), views, known.counts), learners)
-        if source.rows != known.rows:
-            raise DataError(f"the shards hold {source.rows} rows, the witness {known.rows}.")
-        return _certificates(learners, counted=True), 0.0
-    tasks = stretches(source.shards, known.shard_rows, known.counts)
-    if not tasks:
-        raise no_rows(source.shards)
-    reading = settled(source.shards[0], source.reading)
-    nonzeros = _add_groups(spread(scan_stretch, tasks, views, reading, source.labels), learners)
-    return _certificates(learners, counted=True), 1.0 if nonzeros else 0.0
+    views = [_view(learner)._replace(threshold=-math.inf, first=first) for learner in learners]
+    _add(scans.read(views, [learner.counts for learner in learners]), learners)
+    found = []
+    for learner in learners:
+        assert learner.frozen is not None
+        found.append(learner.frozen.certificate(hard=learner.settings.hard, counted=counted)[0])
+    return found
 
 
 def _view(learner: Learner) -> View:
     frozen = learner.frozen
     assert frozen is not None
     rho, scale = learner.settings.rho, frozen.evidence.scale
-    return View(learner.targets, frozen.w, frozen.bias, rho, scale)
+    return View(learner.targets, frozen.w, frozen.bias, rho, scale, frozen.threshold)
 
 
-def _add_groups(groups: Iterable[Group], learners: Sequence[Learner]) -> int:
-    """Add the groups' sums to the learners' evidence, in their order; the nonzeros in them."""
-    nonzeros = 0
-    for group in groups:
-        nonzeros += group.nonzeros
-        for learner, part in zip(learners, group.parts, strict=True):
-            frozen = learner.frozen
-            assert frozen is not None
-            if group.width > len(frozen.w):
-                frozen.widen(group.width)
-            frozen.evidence.add(part)
-    return nonzeros
+def _add(groups: Generator[Group, None, None], learners: Sequence[Learner]) -> None:
+    """Give the learners what was seen of the groups, in their order."""
+    with closing(groups):
+        for group in groups:
+            for learner, seen in zip(learners, group.seen, strict=True):
+                _add_seen(learner, group, seen)
 
 
-def _certificates(learners: Sequence[Learner], *, counted: bool) -> list[Certificate]:
-    found = []
-    for learner in learners:
-        assert learner.frozen is not None
-        found.append(learner.frozen.certificate(hard=learner.settings.hard, counted=counted)[0])
-    return found
+def _add_seen(learner: Learner, group: Group, seen: Seen) -> None:
+    frozen = learner.frozen
+    assert frozen is not None
+    if group.width > len(frozen.w):
+        frozen.widen(group.width)
+    frozen.evidence.add(seen.part)
+    learner.meet(seen.sq_radius, seen.least_delta2)
+    if seen.made is not None:
+        learner.counts.put(*seen.made)
+    if seen.called is not None:
+        _hold(learner, group, seen.called)
+
+
+def _hold(learner: Learner, group: Group, called: Called) -> None:
+    """Have the learner hold the rows that it called, as long as there is room."""
+    at = np.searchsorted(group.numbers, called.numbers)
+    signs, delta2 = np.zeros(len(group.numbers), np.int8), np.zeros(len(group.numbers))
+    signs[at], delta2[at] = called.signs, called.delta2
+    learner.hold(group.held, at, Targets(group.numbers, signs, delta2), called.rows)
 
 
 def _with_drift(
@@ -343,7 +334,7 @@ def _distance(learner: Learner, certificate: Certificate) -> float:
 
 
 def _rescan_if_scaled(
-    source: ShardSource,
+    scans: Scans,
     learners: Sequence[Learner],
     scales: Sequence[float],
     found: Sequence[Certificate],
@@ -360,27 +351,27 @@ def _rescan_if_scaled(
             break
         for k in far:
             around[k] = best[k].scale
-        again = _scan(source, [learners[k] for k in far], [around[k] for k in far])
+        again = _scan(scans, [learners[k] for k in far], [around[k] for k in far])
         for k, certificate in zip(far, again, strict=True):
             best[k] = certificate
     return best
 
 
 def _search_upper_bounds(
-    source: ShardSource, learners: Sequence[Learner], found: Sequence[Certificate], readings: int
+    scans: Scans, learners: Sequence[Learner], found: Sequence[Certificate], readings: int
 ) -> list[Certificate]:
     """The certificates with the upper bounds that at most ``readings`` more readings find: counts
     from the slacks in the first of them, then mini-epochs and frozen scans."""
     bounds: list[list[tuple[float, float]]] = [[] for _ in learners]
     if readings >= 2 and not learners[0].settings.hard:
-        _seed(source, learners, [each.scale for each in found])
+        _seed(scans, learners, [each.scale for each in found])
         for reading in range(2, readings + 1):
             searching = [learner for learner in learners if not learner.finished]
             if not searching:
                 break
             for learner in searching:
                 learner.begin_reading(reading)
-            _read(source, searching)
+            _read(scans, searching)
             for learner, own in zip(learners, bounds, strict=True):
                 if learner in searching:
                     learner.finish_reading()
@@ -395,13 +386,32 @@ def _search_upper_bounds(
     ]
 
 
-def _seed(source: ShardSource, learners: Sequence[Learner], scales: Sequence[float]) -> None:
-    """One reading that turns the slacks of each learner's weights into counts."""
-    weights = [(learner.dual.w.copy(), learner.dual.bias) for learner in learners]
+def _seed(scans: Scans, learners: Sequence[Learner], scales: Sequence[float]) -> None:
+    """One reading that turns the slacks of each learner's weights into counts, and holds the rows
+    that have one."""
+    for learner, scale in zip(learners, scales, strict=True):
+        learner.begin_reading(1, scale)
+    views = [_view(one)._replace(threshold=-math.inf, b=one.b) for one in learners]
+    _add(scans.read(views, [Counts() for _ in learners], _rooms(learners)), learners)
     for learner in learners:
-        learner.begin_seeding()
-    for chunk in source.chunks():
-        for learner, (w, bias), scale in zip(learners, weights, scales, strict=True):
-            learner.seed(chunk, w, bias, scale)
-    for learner in learners:
-        learner.end_seeding()
+        learner.seed()
+
+
+def _read(scans: Scans, learners: Sequence[Learner]) -> None:
+    """One reading that certifies and holds the rows that matter. Some learners may train in it:
+    they see the chunks in the order of the data, and so this process reads."""
+    scanning = [learner for learner in learners if learner.mode == "scan"]
+    training = [learner for learner in learners if learner.mode == "train"]
+
+    def train(chunk: Chunk) -> None:
+        for learner in training:
+            learner.take(chunk, order.file_order(len(chunk)))
+            learner.work_off()
+
+    views, counts = map(_view, scanning), [learner.counts for learner in scanning]
+    groups = scans.read(list(views), counts, _rooms(scanning), train if training else None)
+    _add(groups, scanning)
+
+
+def _rooms(learners: Sequence[Learner]) -> Callable[[], list[int]]:
+    return lambda: [learner.room for learner in learners]

@@ -1,155 +1,140 @@
-"""One reading at frozen weights, here or on many workers: the same sums to the last bit.
+"""Readings at frozen weights, here or by many workers: the same sums to the last bit.
 
-Rows are summed by groups of GROUP_ROWS, counted over all shards, and the groups are added in their
-order: where shards, chunks and tasks end cannot be seen in the sums. A group belongs to the shard
-in which it begins; who scans that shard reads on into the next ones for it.
+Workers have a task a shard: the groups of rows that begin in it. Who has it reads on into the next
+shards for its last group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+import os
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streamtron import kernels
-from streamtron.certificate import Part, no_sums
-from streamtron.chunk import Chunk, Label, Rows
+from streamtron.chunk import Chunk, Label, freeze
 from streamtron.errors import DataError
-from streamtron.shards import Reading, ShardFile, ShardSource
+from streamtron.groups import GROUP_ROWS, Group, Numbered, View, scan_groups
+from streamtron.shards import (
+    Reading,
+    ShardFile,
+    ShardRecord,
+    ShardSource,
+    check_twin,
+    no_rows,
+    settled,
+)
+from streamtron.spread import Spread
 from streamtron.training.counts import Counts
-from streamtron.training.targets import TargetRule
-
-GROUP_ROWS = 4096
-"""Sums are made of so many rows and added in order, wherever shards and blocks end."""
 
 
-class View(NamedTuple):
-    """What rows are looked at with: one learner's weights, at rest.
+class Scans:
+    """Readings of the same shards, one after the other, each at frozen weights.
 
     Parameters
     ----------
-    targets : the learner's signs and prices.
-    w, bias, rho : its weights; columns beyond w weigh 0.
-    scale : s₀, around which the least primal is looked for.
+    source : the shards.
+    spread : workers that read them; None = this process does.
+    rows : of every shard, if they are known. If not, and nobody has read the shards yet, workers
+        read them once more to count the rows, which ``readings`` does not tell.
+    cache_dir : where workers that see the directory keep a flat copy of the shards; None = nowhere.
+    allow_duplicate : whether two shards may have the same bytes.
     """
 
-    targets: TargetRule
-    w: NDArray[np.float64]
-    bias: float
-    rho: float
-    scale: float
+    def __init__(
+        self,
+        source: ShardSource,
+        spread: Spread | None = None,
+        *,
+        rows: Sequence[int] | None = None,
+        cache_dir: str | None = None,
+        allow_duplicate: bool = False,
+    ) -> None:
+        self._source, self._spread, self._rows = source, spread, rows
+        self._cache_dir = None if cache_dir is None else os.path.abspath(cache_dir)
+        self._allow_duplicate = allow_duplicate
+        self._elsewhere = 0
+
+    @property
+    def readings(self) -> float:
+        """How many there have been, here and elsewhere."""
+        return self._source.readings + self._elsewhere
+
+    def read(
+        self,
+        views: Sequence[View],
+        counts: Sequence[Counts],
+        rooms: Callable[[], Sequence[int]] | None = None,
+        pass_by: Callable[[Chunk], None] | None = None,
+    ) -> Generator[Group, None, None]:
+        """One reading, group by group.
+
+        Parameters
+        ----------
+        views, counts : as ``scan_groups`` takes them.
+        rooms : the bytes of called rows that each view still has room for; None = it wants none.
+        pass_by : is shown every chunk before the groups are made: then this process reads.
+
+        Raises
+        ------
+        DataError : no rows; a shard that is another's twin, or has other rows than before; and
+            what reading and ``scan_groups`` refuse.
+        MachineError
+        """
+        if self._spread is None or pass_by is not None:
+            chunks = self._source.chunks()
+            if pass_by is not None:
+                chunks = _shown(chunks, pass_by)
+            yield from scan_groups(chunks, views, counts, rooms and rooms())
+            return
+        shards, reading, nonzeros = self._source.shards, self._source.reading, 0
+        tasks = stretches(shards, self._rows_of_shards(self._spread), counts)
+        if not tasks:
+            raise no_rows(shards)
+        shared = views, settled(shards[0], reading), self._source.labels, self._cache_dir
+        for group in self._spread(scan_stretch, _with_room(tasks, rooms), *shared):
+            nonzeros += group.nonzeros
+            freeze(*group.held)  # as they were before they travelled
+            yield group
+        self._elsewhere += nonzeros > 0
+
+    def fingerprints(self) -> list[tuple[str, str]]:
+        """(name, fingerprint) of every shard, from its bytes."""
+        source = self._source
+        if self._spread is None:
+            return source.fingerprints()
+        return list(self._spread(fingerprint, source.shards, source.reading, source.labels))
+
+    def _rows_of_shards(self, spread: Spread) -> Sequence[int]:
+        if self._rows is None and self._source.manifest is not None:
+            self._rows = [record.rows for record in self._source.manifest.shards]
+        if self._rows is None:
+            self._rows = self._counted(spread)
+        return self._rows
+
+    def _counted(self, spread: Spread) -> list[int]:
+        shards, rows = self._source.shards, []
+        first: dict[str, ShardFile] = {}  # fingerprint → the first shard that has it
+        reading = settled(shards[0], self._source.reading)
+        found = spread(survey, shards, reading, self._source.labels, self._cache_dir)
+        for shard, record in zip(shards, found, strict=True):
+            if record.rows:
+                twin = first.setdefault(record.fingerprint, shard)
+                check_twin(twin, shard, self._allow_duplicate)
+            rows.append(record.rows)
+        return rows
 
 
-class Group(NamedTuple):
-    """What GROUP_ROWS consecutive rows, or those left at the end, add to the sums of every view;
-    ``width`` is room for all their columns."""
-
-    rows: int
-    nonzeros: int
-    width: int
-    parts: tuple[Part, ...]
-
-
-def scan_groups(
-    chunks: Generator[Chunk, None, None],
-    views: Sequence[View],
-    counts: Sequence[Counts],
-    start: int = 0,
-    stop: int | None = None,
-) -> Iterator[Group]:
-    """Scan rows ``start`` … ``stop - 1``, a group at a time.
-
-    Parameters
-    ----------
-    chunks : in the order of the data; closed as soon as no more are needed.
-    counts : c_k of every row, for each of the views.
-    start, stop : borders of groups, or the end of the data, which None is too.
-    """
-    scans = [_Scan(view) for view in views]
-    rows = nonzeros = width = 0
+def _shown(
+    chunks: Generator[Chunk, None, None], pass_by: Callable[[Chunk], None]
+) -> Generator[Chunk, None, None]:
     with closing(chunks):
         for chunk in chunks:
-            [(first, last)] = chunk.ranges
-            targets = [view.targets(chunk) for view in views]
-            end = last if stop is None else min(last, stop)
-            for a, z in pairwise(_cuts(max(first, start), end)):
-                some = slice(a - first, z - first)
-                part = chunk.rows._replace(indptr=chunk.rows.indptr[some.start : some.stop + 1])
-                for scan, target, own in zip(scans, targets, counts, strict=True):
-                    taken = own.take(target.numbers[some])
-                    scan.take(part, target.signs[some], target.delta2[some], taken, chunk.width)
-                rows, width = rows + z - a, max(width, chunk.width)
-                nonzeros += int(part.indptr[-1] - part.indptr[0])
-                if z % GROUP_ROWS == 0:
-                    yield Group(rows, nonzeros, width, tuple(scan.close() for scan in scans))
-                    rows = nonzeros = width = 0
-            if last > end:
-                break
-    if rows:
-        yield Group(rows, nonzeros, width, tuple(scan.close() for scan in scans))
-
-
-def _cuts(first: int, last: int) -> list[int]:
-    """Both ends, and the borders of groups in between; nothing if there is nothing in between."""
-    if first >= last:
-        return []
-    return [first, *range(first - first % GROUP_ROWS + GROUP_ROWS, last, GROUP_ROWS), last]
-
-
-class _Scan:
-    """A view's sums of the group under way."""
-
-    def __init__(self, view: View) -> None:
-        self._view, self._w = view, view.w
-        self._fresh = np.zeros(len(view.w))
-        self._begin()
-
-    def _begin(self) -> None:
-        self._bins = np.zeros((3, kernels.BINS))
-        self._sums, self._totals = no_sums(), np.zeros(4, dtype=np.int64)
-        self._summed: list[tuple[Rows, NDArray[np.int32]]] = []
-
-    def take(
-        self,
-        rows: Rows,
-        signs: NDArray[np.int8],
-        delta2: NDArray[np.float64],
-        counts: NDArray[np.int32],
-        width: int,
-    ) -> None:
-        """Look at rows, whose columns are below ``width``."""
-        if width > len(self._w):
-            more = np.zeros(width - len(self._w))
-            self._w, self._fresh = (np.append(old, more) for old in (self._w, self._fresh))
-        view, called = self._view, np.empty(len(counts), dtype=np.uint8)
-        kernels.scan(
-            rows, signs, delta2, counts, view.rho, view.bias, -np.inf, self._w, view.scale,
-            self._bins, self._fresh, self._sums, self._totals, called,
-        )  # fmt: skip
-        if counts.any():
-            self._summed.append((rows, counts))
-
-    def close(self) -> Part:
-        """What the group has summed; the next one begins."""
-        found = [self._drained(*summed) for summed in self._summed]
-        columns = np.concatenate([np.zeros(0, np.uint32), *(columns for columns, _ in found)])
-        values = np.concatenate([np.zeros(0), *(values for _, values in found)])
-        part = Part(self._bins, self._sums, self._totals, columns, values)
-        self._begin()
-        return part
-
-    def _drained(
-        self, rows: Rows, counts: NDArray[np.int32]
-    ) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
-        most = int(np.diff(rows.indptr)[counts > 0].sum())
-        columns, values = np.empty(most, np.uint32), np.empty(most)
-        found = kernels.drain(rows, counts, self._fresh, columns, values)
-        return columns[:found], values[:found]
+            pass_by(chunk)
+            yield chunk
 
 
 # --- on workers ----------------------------------------------------------------------------------
@@ -164,7 +149,8 @@ class Stretch(NamedTuple):
     rows : of each of them.
     first_row : the number of their first row in the whole data.
     start, stop : the rows to scan.
-    counts : of each view, the numbers of these rows that have a count, rising, and their counts.
+    counts : of each view, the counts of these rows.
+    rooms : as ``scan_groups`` takes them.
     """
 
     shards: tuple[ShardFile, ...]
@@ -172,7 +158,8 @@ class Stretch(NamedTuple):
     first_row: int
     start: int
     stop: int
-    counts: tuple[tuple[NDArray[np.int64], NDArray[np.int32]], ...]
+    counts: tuple[Numbered, ...]
+    rooms: tuple[int, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -191,14 +178,14 @@ def stretches(
     counts : c_k of every row, for each of the views.
     """
     borders = list(accumulate(rows, initial=0))
-    entries = [own.entries() for own in counts]
+    entries = [Numbered(*own.entries()) for own in counts]
     found = []
     for number, (first, last) in enumerate(pairwise(borders)):
         start, stop = _border_from(first), min(_border_from(last), borders[-1])
         if start >= stop:
             continue  # no group begins here: another task reads on to its end
         behind = next(k for k, border in enumerate(borders) if border >= stop)
-        own = tuple(_between(numbers, values, start, stop) for numbers, values in entries)
+        own = tuple(_between(each, start, stop) for each in entries)
         found.append(
             Stretch(
                 tuple(shards[number:behind]), tuple(rows[number:behind]), first, start, stop, own
@@ -212,38 +199,50 @@ def _border_from(row: int) -> int:
     return -(-row // GROUP_ROWS) * GROUP_ROWS
 
 
-def _between(
-    numbers: NDArray[np.int64], counts: NDArray[np.int32], start: int, stop: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    own = slice(*np.searchsorted(numbers, (start, stop)))
-    return numbers[own], counts[own]
+def _between(counts: Numbered, start: int, stop: int) -> Numbered:
+    own = slice(*np.searchsorted(counts.numbers, (start, stop)))
+    return Numbered(counts.numbers[own], counts.counts[own])
+
+
+def _with_room(
+    tasks: Sequence[Stretch], rooms: Callable[[], Sequence[int]] | None
+) -> Iterator[Stretch]:
+    """The tasks, each with the room that there is when it is asked for: rows for which there is
+    none any more need not travel."""
+    for task in tasks:
+        yield task if rooms is None else task._replace(rooms=tuple(rooms()))
 
 
 def scan_stretch(
-    stretch: Stretch, views: Sequence[View], reading: Reading, classes: Sequence[Label]
+    stretch: Stretch,
+    views: Sequence[View],
+    reading: Reading,
+    classes: Sequence[Label],
+    cache_dir: str | None = None,
 ) -> Iterator[Group]:
     """The groups of a task.
 
     Raises
     ------
-    DataError : a shard has more rows or fewer than it is said to have; what its reader refuses.
+    DataError : a shard has more rows or fewer than it is said to have; what its reader and
+        ``scan_groups`` refuse.
     MachineError : it cannot be read.
     """
     counts = [Counts() for _ in stretch.counts]
-    for own, (numbers, values) in zip(counts, stretch.counts, strict=True):
-        own.put(numbers, values)
-    chunks = _chunks(stretch, reading, classes)
-    yield from scan_groups(chunks, views, counts, stretch.start, stretch.stop)
+    for own, given in zip(counts, stretch.counts, strict=True):
+        own.put(*given)
+    chunks = _chunks(stretch, reading, classes, cache_dir)
+    yield from scan_groups(chunks, views, counts, stretch.rooms, stretch.start, stretch.stop)
 
 
 def _chunks(
-    stretch: Stretch, reading: Reading, classes: Sequence[Label]
+    stretch: Stretch, reading: Reading, classes: Sequence[Label], cache_dir: str | None
 ) -> Generator[Chunk, None, None]:
     """The rows of the shards, numbered as in the whole data."""
     begin = stretch.first_row
     for shard, rows in zip(stretch.shards, stretch.rows, strict=True):
         last = 0
-        with alone(shard, reading, classes) as source:
+        with alone(shard, reading, classes, cache_dir) as source:
             for chunk in source.chunks():
                 [(first, last)] = chunk.ranges
                 if last > rows:
@@ -252,7 +251,8 @@ def _chunks(
         if last != rows:
             raise DataError(
                 f"{shard.name}: it holds {'more' if last > rows else 'fewer'} rows than the {rows} "
-                "that the witness has of it. Give the shards that the model was fitted on."
+                "that are known of it. Give the shards as the witness has them, or as they were "
+                "when the command began."
             )
         begin += rows
 
@@ -263,11 +263,30 @@ def alone(
     classes: Sequence[Label],
     cache_dir: str | None = None,
 ) -> ShardSource:
-    """One shard by itself, which may have no row and may be there twice."""
+    """One shard by itself, which may have no row and may be there twice.
+
+    ``cache_dir`` : its flat copy is kept there if there is such a directory, on this machine.
+    """
+    kept = cache_dir if cache_dir is not None and os.path.isdir(cache_dir) else None
     return ShardSource(
-        [shard], reading, cache_dir=cache_dir, classes=classes, allow_duplicate=True,
-        allow_empty=True,
-    )  # fmt: skip
+        [shard], reading, cache_dir=kept, classes=classes, allow_duplicate=True, allow_empty=True
+    )
+
+
+def survey(
+    shard: ShardFile, reading: Reading, classes: Sequence[Label], cache_dir: str | None
+) -> Iterator[ShardRecord]:
+    """Read a shard for its rows and its fingerprint, and leave a flat copy for later readings.
+
+    Raises
+    ------
+    DataError, MachineError : what its reader refuses.
+    """
+    with alone(shard, reading, classes, cache_dir) as source:
+        for _ in source.chunks():
+            pass
+        assert source.manifest is not None
+        yield from source.manifest.shards
 
 
 def fingerprint(

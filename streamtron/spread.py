@@ -21,18 +21,18 @@ class Spread(Protocol):
     """Everything that ``function(item, *shared)`` yields for every item, in the items' order.
 
     ``function`` is a module's own function of no state, ``items`` and ``shared`` are plain data:
-    they may have to travel to another process.
+    they may have to travel to another process. An item is asked for when its turn comes.
     """
 
     def __call__(
-        self, function: Callable[..., Iterable[Result]], items: Sequence[Any], *shared: Any
+        self, function: Callable[..., Iterable[Result]], items: Iterable[Any], *shared: Any
     ) -> Iterator[Result]:
         """Run it."""
         ...
 
 
 def in_turn(
-    function: Callable[..., Iterable[Result]], items: Sequence[Any], *shared: Any
+    function: Callable[..., Iterable[Result]], items: Iterable[Any], *shared: Any
 ) -> Iterator[Result]:
     """The Spread of this process: one item after the other, nothing held back.
 

@@ -62,10 +62,11 @@ ALLOWED: dict[str, set[str]] = {
         *GROUND, "changes", "fitting", "learning", "leaving", "outcome", "runs", "shards",
         "training", "updating",
     },
-    "scanning": {*GROUND, "kernels", "shards", "training"},
+    "groups": {*GROUND, "kernels", "training"},
+    "scanning": {*GROUND, "groups", "shards", "spread", "training"},
     "carried": {"errors", "learning", "model", "outcome", "runs", "training", "witness"},
     "proof": {
-        *GROUND, "carried", "kernels", "learning", "model", "fitting", "scanning", "shards",
+        *GROUND, "carried", "groups", "learning", "model", "fitting", "scanning", "shards",
         "spread", "training", "witness",
     },
     "summary": {"config"},

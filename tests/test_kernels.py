@@ -365,55 +365,6 @@ def test_a_scan_cut_in_two_calls_gives_the_bits_of_one(
     assert scanned([0, n]) == scanned([0, min(cut, n), n])
 
 
-# --- seeds from slacks ---
-
-
-def run_seed(case: Case, w: list[float], bias: float) -> tuple[NDArray[np.generic], ...]:
-    rows, signs, delta2 = arrays(case)
-    counts, fresh = np.full(len(case.rows), 9, dtype=np.int32), np.zeros(COLUMNS)
-    scalars, tallies = np.zeros(4), np.zeros(3, dtype=np.int64)
-    kernels.seed(
-        rows, signs, delta2, case.rho, bias, frozen(w, np.float64), case.scale, case.b,
-        counts, fresh, scalars, tallies,
-    )  # fmt: skip
-    return counts, fresh, scalars, tallies
-
-
-@prove
-@given(cases())
-def test_seed_gives_counts_in_proportion_to_the_slacks_bit_for_bit(case: Case) -> None:
-    case.delta2 = [d2 or 1.0 for d2 in case.delta2]
-    twin = case.twin()
-    counts, fresh, scalars, tallies = run_seed(case, twin.w, twin.bias)
-    sums, bias, extension, clipped, wanted = [0.0] * COLUMNS, 0.0, 0.0, 0, []
-    for k, row in enumerate(case.rows):
-        slack = 1.0 - case.scale * twin.margin(k)
-        if case.signs[k] == 0 or slack <= 0.0:
-            wanted.append(0)
-            continue
-        c = math.floor(case.b * slack / case.delta2[k] + 0.5)
-        clipped += c > LARGEST_COUNT
-        c = min(c, LARGEST_COUNT)
-        wanted.append(c)
-        for column, value in row:
-            sums[column] += float(c) * case.signs[k] * value
-        bias += float(c) * case.signs[k] * case.rho
-        extension += case.delta2[k] * (float(c) * c)
-    assert counts.tolist() == wanted
-    assert fresh.tolist() == sums
-    assert scalars[kernels.BIAS] == bias
-    assert scalars[kernels.EXTENSION] == extension
-    assert tallies.tolist() == [sum(wanted), 0, clipped]
-
-
-@pytest.mark.parametrize("delta2", [1e-10, 1e-15, 1e-20])
-def test_a_seed_beyond_the_largest_count_is_cut_there_and_never_wraps(delta2: float) -> None:
-    case = Case([[(0, 1.0)]], [1], [delta2], 0.0, [], 500.0, 1.0, True, 1.0)
-    counts, _, _, tallies = run_seed(case, [0.0] * COLUMNS, 0.0)
-    assert counts.tolist() == [LARGEST_COUNT]
-    assert tallies.tolist() == [LARGEST_COUNT, 0, 1]
-
-
 # --- small ones ---
 
 

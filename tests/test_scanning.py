@@ -20,8 +20,9 @@ from streamtron.cluster import Workers
 from streamtron.config import Machine, Settings
 from streamtron.errors import DataError
 from streamtron.fitting import Outcome, run
+from streamtron.groups import GROUP_ROWS
 from streamtron.proof import ManyProof, Proof, certify
-from streamtron.scanning import GROUP_ROWS, scan_stretch, stretches
+from streamtron.scanning import scan_stretch, stretches
 from streamtron.sealed import read_sealed, write_sealed
 from streamtron.shards import Reading, ShardFile, open_shards
 from streamtron.spread import in_turn

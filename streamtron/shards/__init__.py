@@ -2,7 +2,7 @@
 
 from streamtron.shards.cache import Cache, cache_files, clear_cache, drop_cached
 from streamtron.shards.discover import ShardFile, find_shards
-from streamtron.shards.first_reading import Skipped, no_rows
+from streamtron.shards.first_reading import Skipped, check_twin, no_rows
 from streamtron.shards.flat import TEMPORARY
 from streamtron.shards.manifest import Manifest, ShardRecord
 from streamtron.shards.memory import MemorySource
@@ -22,6 +22,7 @@ __all__ = [
     "ShardSource",
     "Skipped",
     "cache_files",
+    "check_twin",
     "clear_cache",
     "drop_cached",
     "find_shards",

@@ -321,16 +321,7 @@ class FirstReading:
             fingerprint, rows, nonzeros, first_row,
         )  # fmt: skip
         twin = self._first.setdefault(fingerprint, shard) if rows else shard
-        if twin.name != shard.name and not self._plan.allow_duplicate:
-            raise DataError(
-                f"{shard.name}: the same bytes as {twin.name}. Remove one, or count its rows twice "
-                "with --allow-duplicate."
-            )
-        if _left_out(twin) != _left_out(shard):
-            raise DataError(
-                f"{shard.name}: the same bytes as {twin.name}, but other rows of them were "
-                "forgotten. Leave it out, or write it without those rows."
-            )
+        check_twin(twin, shard, self._plan.allow_duplicate)
         if self._known and self._known.shards[len(self._records)] != record:
             raise _changed(shard, "its contents differ from the first reading's")
         self._records.append(record)
@@ -347,6 +338,25 @@ class FirstReading:
         if self._cache and rest and source_bytes:
             what = f"the cache of the {shown_bytes(rest)} still to be read needs about"
             self._cache.check_room(rest * cache_bytes / source_bytes, what)
+
+
+def check_twin(twin: ShardFile, shard: ShardFile, allow_duplicate: bool) -> None:
+    """Refuse a shard with the same bytes as one before it, ``twin``, if that is another one.
+
+    Raises
+    ------
+    DataError
+    """
+    if twin.name != shard.name and not allow_duplicate:
+        raise DataError(
+            f"{shard.name}: the same bytes as {twin.name}. Remove one, or count its rows twice "
+            "with --allow-duplicate."
+        )
+    if _left_out(twin) != _left_out(shard):
+        raise DataError(
+            f"{shard.name}: the same bytes as {twin.name}, but other rows of them were "
+            "forgotten. Leave it out, or write it without those rows."
+        )
 
 
 def no_rows(shards: Sequence[ShardFile]) -> DataError:

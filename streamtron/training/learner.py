@@ -25,7 +25,7 @@ from streamtron.training.frozen import Frozen
 from streamtron.training.report import StageReport
 from streamtron.training.solution import Average
 from streamtron.training.solve import Solver
-from streamtron.training.targets import TargetRule, Targets
+from streamtron.training.targets import TargetRule, Targets, no_margin
 from streamtron.training.tasks import HardSolver, MiniEpochs, Task
 
 NEAR = 1.25
@@ -175,33 +175,40 @@ class Learner:
         if counts is not None:
             self.counts = counts
 
-    def seed(self, chunk: Chunk, w: NDArray[np.float64], bias: float, scale: float) -> None:
-        """Counts of one chunk from the slacks of weights: c_k = b · slack_k / Δ_k², rounded.
-        Rows that have one are held. ``begin_seeding`` before, ``end_seeding`` after all chunks."""
-        targets = self.targets(chunk)
-        counts = np.zeros(len(chunk), dtype=np.int32)
-        dual, rho = self.dual, self.settings.rho
-        kernels.seed(
-            chunk.rows, targets.signs, targets.delta2, rho, bias, w, scale, self.b,
-            counts, dual.w, dual.scalars, dual.tallies,
-        )  # fmt: skip
-        self.counts.put(targets.numbers, counts)
-        self._hold(chunk.rows, np.flatnonzero(counts), targets)
+    def meet(self, sq_radius: float, least_delta2: float) -> None:
+        """Rows have been looked at elsewhere, of this R² and this least Δ_k²."""
+        self.sq_radius = max(self.sq_radius, sq_radius)
+        self.least_delta2 = min(self.least_delta2, least_delta2)
 
-    def begin_seeding(self) -> None:
-        """Forget a: it will be summed from the counts as they are made."""
-        self.dual.restart()
-        self.active.clear()
+    def begin_search(self) -> None:
+        """All rows have been looked at elsewhere: their columns and R are known, and so is b."""
+        assert self.frozen is not None
+        self.dual.widen(len(self.frozen.w))
+        self._begin_stage()
 
-    def end_seeding(self) -> None:
-        """The counts are complete: train on the rows that have one."""
-        dual = self.dual
-        dual.settle(dual.w, dual.bias, float(dual.scalars[kernels.EXTENSION]), dual.steps)
+    @property
+    def room(self) -> int:
+        """Bytes of rows that can still be held; none once one has found no room."""
+        return 0 if self.overflowed else self.active.budget - self.active.nbytes
+
+    def hold(self, rows: Rows, chosen: NDArray[np.int64], targets: Targets, called: int) -> None:
+        """Hold rows that a scan elsewhere has called, those at positions ``chosen`` first of
+        ``called``, up to one that finds no room; ``targets`` are those of all of ``rows``."""
+        if self.overflowed:
+            return
+        held = self.active.add(rows, chosen, targets.numbers, targets.signs, targets.delta2)
+        self.overflowed = held < called
+
+    def seed(self) -> None:
+        """A scan elsewhere has made counts of the slacks, and the rows are held that have one: a
+        is what the counts make, and is trained on these rows."""
+        assert self.frozen is not None
+        seen, dual = self.frozen.evidence, self.dual
+        dual.settle(seen.fresh, seen.fresh_bias, seen.sq_extension, seen.steps)
         if dual.steps:
             self.b = 1.0 / dual.scale  # where D of these counts is largest
         self._train_in_memory()
         self.work_off()
-        self.mode = "scan"
 
     # --- more rows, or fewer ---
 
@@ -558,11 +565,7 @@ class Learner:
         if not self.settings.hard:
             self.least_delta2 = min(self.least_delta2, float(targets.delta2[present].min()))
         if squares.min() <= 0.0:
-            row = targets.numbers[present][int(squares.argmin())]
-            raise DataError(
-                f"row {row + 1} has no features, and delta and rho are 0: no classifier gives it a "
-                "margin above 0. Remove the row, or give --rho or --delta above 0."
-            )
+            raise no_margin(int(targets.numbers[present][int(squares.argmin())]))
         self.sq_radius = max(self.sq_radius, float(squares.max()))
         self.rows_met += len(squares)
         if self.settings.hard:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.chunk import Chunk, Label
+from streamtron.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +92,14 @@ class TargetRule:
 def _position(labels: Sequence[Label], label: Label) -> int:
     """The label's code; one that no row has where the label has not been met."""
     return labels.index(label) if label in labels else -2
+
+
+def no_margin(row: int) -> DataError:
+    """What to raise where no classifier gives a row a margin above 0.
+
+    ``row`` : its number in the whole data, from 0.
+    """
+    return DataError(
+        f"row {row + 1} has no features, and delta and rho are 0: no classifier gives it a "
+        "margin above 0. Remove the row, or give --rho or --delta above 0."
+    )

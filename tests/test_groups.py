@@ -1,0 +1,223 @@
+"""What a group of rows says of weights at rest: its sums, counts from slacks, rows that matter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from streamtron.certificate import Evidence
+from streamtron.chunk import Chunk, Rows
+from streamtron.errors import DataError
+from streamtron.groups import GROUP_ROWS, Called, Group, View, counts_of_slacks, scan_groups
+from streamtron.training.active_set import NONZERO_BYTES, ROW_BYTES
+from streamtron.training.counts import Counts
+from streamtron.training.targets import TargetRule, Targets
+from tests.oracle import LARGEST_COUNT, Oracle, Row
+from tests.sources import csr, random_rows
+
+COLUMNS = 6
+ROWS = 2 * GROUP_ROWS + 300
+RHO = 0.5
+DELTA2 = 0.25
+CUTS = [[0, ROWS], [0, 1, 4095, 4097, 8192, ROWS], [0, 3000, 6000, ROWS]]
+
+
+@dataclass
+class Data:
+    rows: list[Row]
+    labels: list[int]
+
+    def chunks(self, borders: Sequence[int]) -> Generator[Chunk, None, None]:
+        codes = np.array([0 if label == 1 else 1 for label in self.labels], np.int32)
+        whole = csr(self.rows)
+        for first, last in pairwise(borders):
+            part = whole._replace(indptr=whole.indptr[first : last + 1])
+            yield Chunk(part, codes[first:last], ((first, last),))
+
+
+@pytest.fixture(scope="module")
+def data() -> Data:
+    return Data(*random_rows(0, ROWS, COLUMNS))
+
+
+def view(seed: int = 0, **more: object) -> View:
+    """Weights that leave most rows a slack, and not all."""
+    w = np.random.default_rng(seed).normal(size=COLUMNS)
+    rule = TargetRule(DELTA2, [1.0, -1.0], None, 1.0)
+    return View(rule, w, 0.1, RHO, 0.8)._replace(**more)  # type: ignore[arg-type]
+
+
+def scanned(
+    data: Data, views: Sequence[View], borders: Sequence[int], rooms: Sequence[int] | None = None
+) -> list[Group]:
+    return list(scan_groups(data.chunks(borders), views, [Counts() for _ in views], rooms))
+
+
+def plain(value: object) -> object:
+    """Tuples of arrays as something that ``==`` compares to the bit."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return tuple(map(plain, value)) if isinstance(value, tuple) else value
+
+
+def margins(data: Data, one: View) -> list[float]:
+    twin = Oracle(data.rows, data.labels, [DELTA2] * ROWS, RHO, width=COLUMNS)
+    return twin.margins(one.w.tolist(), one.bias)
+
+
+@pytest.mark.parametrize("borders", CUTS[1:])
+def test_groups_are_the_same_to_the_bit_however_the_rows_come(
+    data: Data, borders: list[int]
+) -> None:
+    views = [view(0, b=9.0), view(1, threshold=0.2, first=True)]
+    rooms = [50_000, 10**9]
+    one, other = (scanned(data, views, cuts, rooms) for cuts in (CUTS[0], borders))
+    assert [group.rows for group in one] == [GROUP_ROWS, GROUP_ROWS, 300]
+    assert plain(tuple(one)) == plain(tuple(other))
+
+
+def test_counts_from_slacks_are_those_of_the_formula_and_the_sums_are_theirs(data: Data) -> None:
+    one = view(b=9.0)
+    wanted, sums, bias = {}, [0.0] * COLUMNS, 0.0
+    for k, margin in enumerate(margins(data, one)):
+        count = math.floor(9.0 * max(0.0, 1.0 - one.scale * margin) / DELTA2 + 0.5)
+        if count:
+            wanted[k] = count
+            bias += count * data.labels[k] * RHO
+            for column, value in data.rows[k]:
+                sums[column] += count * data.labels[k] * value
+    made: dict[int, int] = {}
+    evidence = Evidence(one.scale, COLUMNS)
+    for group in scanned(data, [one], CUTS[0]):
+        [seen] = group.seen
+        assert seen.made is not None
+        made |= dict(zip(seen.made.numbers.tolist(), seen.made.counts.tolist(), strict=True))
+        evidence.add(seen.part)
+    assert made == wanted
+    assert 0.2 * ROWS < len(made) < 0.9 * ROWS
+    assert evidence.fresh == pytest.approx(sums, rel=1e-12)
+    assert evidence.fresh_bias == pytest.approx(bias, rel=1e-12)
+    assert evidence.steps == sum(wanted.values())
+    assert evidence.sq_extension == DELTA2 * sum(count * count for count in wanted.values())
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    st.lists(st.tuples(st.floats(-1e6, 1e6), st.sampled_from([-1, 0, 1])), max_size=8),
+    st.floats(1e-6, 1e6), st.floats(1e-3, 1e3), st.floats(1e-6, 1e6),
+)  # fmt: skip
+def test_a_count_is_b_slacks_over_the_price_rounded_and_cut_where_int32_ends(
+    rows: list[tuple[float, int]], scale: float, delta2: float, b: float
+) -> None:
+    targets = Targets(
+        np.arange(len(rows)), np.array([sign for _, sign in rows], np.int8),
+        np.full(len(rows), delta2),
+    )  # fmt: skip
+    found = counts_of_slacks(np.array([margin for margin, _ in rows]), scale, targets, b)
+    wanted = []
+    for margin, sign in rows:
+        slack = max(0.0, 1.0 - scale * margin) if sign else 0.0
+        wanted.append(min(math.floor(b * slack / delta2 + 0.5), LARGEST_COUNT))
+    assert found.dtype == np.int32
+    assert found.tolist() == wanted
+
+
+@pytest.mark.parametrize("delta2", [1e-10, 1e-20, 5e-324])
+def test_a_count_beyond_the_largest_is_cut_there_and_never_wraps(delta2: float) -> None:
+    row = Targets(np.zeros(1, np.int64), np.ones(1, np.int8), np.array([delta2]))
+    assert counts_of_slacks(np.zeros(1), 1.0, row, 500.0).tolist() == [LARGEST_COUNT]
+
+
+# --- rows that matter ----------------------------------------------------------------------------
+
+
+def size(row: Row) -> int:
+    return NONZERO_BYTES * len(row) + ROW_BYTES
+
+
+def called(groups: Sequence[Group], place: int) -> list[Called]:
+    found = [group.seen[place].called for group in groups]
+    return [one for one in found if one is not None]
+
+
+def numbers(parts: Sequence[Called]) -> list[int]:
+    return [number for part in parts for number in part.numbers.tolist()]
+
+
+@pytest.mark.parametrize("room", [0, 23, 1000, 100_000, 10**9])
+@pytest.mark.parametrize("borders", CUTS)
+def test_the_first_rows_that_are_called_come_with_the_groups_as_long_as_there_is_room(
+    data: Data, borders: list[int], room: int
+) -> None:
+    views = [view(0, threshold=0.3), view(1, threshold=-0.1)]
+    groups = scanned(data, views, borders, [room, 5000])
+    held: NDArray[np.int64] = np.concatenate([group.numbers for group in groups])
+    asked: set[int] = set()
+    for place, (one, limit) in enumerate(zip(views, (room, 5000), strict=True)):
+        wanted = [k for k, margin in enumerate(margins(data, one)) if margin <= one.threshold]
+        total = np.cumsum([size(data.rows[k]) for k in wanted])
+        fitting = wanted[: int((total <= limit).sum())]
+        parts = called(groups, place)
+        assert sum(part.rows for part in parts) == len(wanted)
+        assert numbers(parts) == fitting
+        assert np.concatenate([part.signs for part in parts]).tolist() == [
+            data.labels[k] for k in fitting
+        ]
+        assert {float(value) for part in parts for value in part.delta2} <= {DELTA2}
+        asked |= set(fitting)
+    assert held.tolist() == sorted(asked)
+    for group in groups:
+        _same_rows(group.held, csr([data.rows[k] for k in group.numbers]))
+
+
+def _same_rows(found: Rows, wanted: Rows) -> None:
+    assert np.diff(found.indptr).tolist() == np.diff(wanted.indptr).tolist()
+    assert found.indices.tolist() == wanted.indices.tolist()
+    assert found.values.tolist() == wanted.values.tolist()
+
+
+def test_behind_a_row_that_finds_no_room_no_smaller_one_does(data: Data) -> None:
+    rows: list[Row] = [[(0, 1.0)], [(0, 1.0), (1, 1.0)], [(0, 1.0)]]
+    groups = scanned(Data(rows, [1, 1, 1]), [view(threshold=math.inf)], [0, 3], [2 * 32 + 7])
+    [part] = called(groups, 0)
+    assert (numbers([part]), part.rows) == ([0], 3)
+
+
+def test_without_a_room_no_row_comes(data: Data) -> None:
+    for group in scanned(data, [view(threshold=math.inf)], CUTS[0]):
+        assert group.seen[0].called is None
+        assert len(group.numbers) == len(group.held.values) == 0
+
+
+# --- a first look --------------------------------------------------------------------------------
+
+
+def test_the_first_look_finds_the_radius_and_the_least_price(data: Data) -> None:
+    weights = np.random.default_rng(3).choice([0.0, 1.0, 2.0, 4.0], size=ROWS)
+    lengths = [sum(value * value for _, value in row) + RHO**2 for row in data.rows]
+    squares = [
+        length + DELTA2 / weight for length, weight in zip(lengths, weights, strict=True) if weight
+    ]
+    [chunk] = data.chunks(CUTS[0])
+    weighted = Chunk(chunk.rows, chunk.codes, chunk.ranges, weights=weights)
+    groups = list(scan_groups((c for c in [weighted]), [view(first=True)], [Counts()]))
+    assert max(group.seen[0].sq_radius for group in groups) == pytest.approx(max(squares))
+    assert min(group.seen[0].least_delta2 for group in groups) == DELTA2 / 4.0
+
+
+@pytest.mark.parametrize("row", [0, GROUP_ROWS + 5])
+def test_the_first_look_refuses_a_row_that_can_have_no_margin_by_its_number(
+    data: Data, row: int
+) -> None:
+    rows = [[] if k == row else [(0, 1.0)] for k in range(ROWS)]
+    hard = view(targets=TargetRule(0.0, [1.0, -1.0], None, 1.0), rho=0.0, first=True)
+    with pytest.raises(DataError, match=rf"row {row + 1} has no features"):
+        scanned(Data(rows, [1] * ROWS), [hard], CUTS[2])
