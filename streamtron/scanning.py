@@ -263,14 +263,16 @@ def alone(
     classes: Sequence[Label],
     cache_dir: str | None = None,
 ) -> ShardSource:
-    """One shard by itself, which may have no row and may be there twice.
-
-    ``cache_dir`` : its flat copy is kept there if there is such a directory, on this machine.
-    """
-    kept = cache_dir if cache_dir is not None and os.path.isdir(cache_dir) else None
+    """One shard by itself, which may have no row and may be there twice."""
     return ShardSource(
-        [shard], reading, cache_dir=kept, classes=classes, allow_duplicate=True, allow_empty=True
-    )
+        [shard], reading, cache_dir=cache_here(cache_dir), classes=classes, allow_duplicate=True,
+        allow_empty=True,
+    )  # fmt: skip
+
+
+def cache_here(directory: str | None) -> str | None:
+    """The client's directory for the flat copies, on a machine that sees it; else None."""
+    return directory if directory is not None and os.path.isdir(directory) else None
 
 
 def survey(

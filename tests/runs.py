@@ -7,12 +7,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from streamtron.groups import Group
+from streamtron.scanning import Stretch, scan_stretch
 
 PLANS = {
     "all rows held": ("two", "--C", 20, "--tol", 1e-6),
@@ -170,3 +173,17 @@ def killed(
 
 
 WAS_KILLED = -signal.SIGKILL
+
+
+# --- on workers ----------------------------------------------------------------------------------
+
+
+def dies_amid_a_scan(stretch: Stretch, *shared: Any) -> Iterator[Group]:
+    """``scan_stretch``, and the worker is killed between two of its groups, or behind its only one:
+    once, and not that of the first shard. ``shared`` has a path at its end that then exists."""
+    *shared_then, mark = shared
+    for group in scan_stretch(stretch, *shared_then):
+        if stretch.start > 0 and not os.path.exists(mark):
+            Path(mark).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield group

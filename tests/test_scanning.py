@@ -7,27 +7,34 @@ import json
 import os
 import random
 import signal
+import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from liblinear import liblinearutil
+from sklearn.datasets import load_svmlight_file
 
 from streamtron import cli, kernels
 from streamtron import witness as witness_file
-from streamtron.cluster import Workers
+from streamtron.cluster import Workers, connect
 from streamtron.config import Machine, Settings
+from streamtron.conversion import convert
 from streamtron.errors import DataError
 from streamtron.fitting import Outcome, run
-from streamtron.groups import GROUP_ROWS
+from streamtron.foreign import load_any
+from streamtron.groups import GROUP_ROWS, Group
+from streamtron.model import LinearModel
 from streamtron.proof import ManyProof, Proof, certify
-from streamtron.scanning import scan_stretch, stretches
+from streamtron.scanning import cache_here, scan_stretch, stretches
 from streamtron.sealed import read_sealed, write_sealed
 from streamtron.shards import Reading, ShardFile, open_shards
 from streamtron.spread import in_turn
 from tests.oracle import Row
-from tests.runs import write_corpus
+from tests.runs import dies_amid_a_scan, write_corpus
 from tests.sources import csr
 
 ROWS = 3 * GROUP_ROWS + 700
@@ -181,19 +188,20 @@ def test_drain_takes_every_columns_sum_once_and_leaves_nothing() -> None:
 # --- on workers ----------------------------------------------------------------------------------
 
 
-def test_workers_prove_of_a_run_what_one_process_proves_and_the_command_prints_it(
+def test_workers_prove_of_a_run_and_of_a_model_what_one_process_proves_and_it_is_printed(
     workers: Workers, lines: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     shards = cut(lines, tmp_path / "cut", [3000, 6000, 0, ROWS - 9000])
     model = tmp_path / "model"
     run(shards, Settings(C=2.0, class_weight={"1": 3.0}), model=model, machine=Machine())
     address = workers.client.scheduler.address
-    said = []
-    for more in ([], ["--scheduler", address]):
-        assert cli._run(["certify", str(model), "--json", *more]) == 0
-        said.append(capfd.readouterr().out)
-    assert said[0] == said[1]
-    assert json.loads(said[0])["readings"] == 1.0
+    for words in ([], [str(shards), "--readings", "2"]):
+        said = []
+        for more in ([], ["--scheduler", address]):
+            assert cli._run(["certify", str(model), *words, "--json", *more]) == 0
+            said.append(capfd.readouterr().out)
+        assert said[0] == said[1]
+        assert json.loads(said[0])["readings"] == (3.0 if words else 1.0)
 
 
 @pytest.mark.parametrize("class_weight", [None, "balanced"])
@@ -212,16 +220,7 @@ def test_workers_prove_of_many_classes_what_one_process_proves(
     assert one.readings == (1.0 if class_weight is None else 2.0)
 
 
-def test_a_model_without_a_witness_is_proven_the_same_with_workers_at_hand(
-    workers: Workers, lines: list[str], whole: tuple[Outcome, Proof], tmp_path: Path
-) -> None:
-    shards = cut(lines, tmp_path / "cut", [5000, ROWS - 5000])
-    one, many = (
-        certify(whole[0].model, shards, readings=3, spread=spread) for spread in (None, workers)
-    )
-    assert one == many
-
-
+@pytest.mark.slow
 def test_a_worker_that_is_killed_in_mid_scan_changes_nothing(
     workers: Workers, lines: list[str], whole: tuple[Outcome, Proof], tmp_path: Path
 ) -> None:
@@ -231,20 +230,11 @@ def test_a_worker_that_is_killed_in_mid_scan_changes_nothing(
 
     def spread(function: Any, items: Any, *shared: Any) -> Any:
         if function is scan_stretch:
-            return workers(_dies_in_mid_scan, items, *shared, str(tmp_path / "died"))
+            return workers(dies_amid_a_scan, items, *shared, str(tmp_path / "died"))
         return workers(function, items, *shared)
 
     assert certify(outcome.model, shards, witness=witness, spread=spread) == proof
     assert (tmp_path / "died").exists()
-
-
-def _dies_in_mid_scan(item: Any, *shared: Any) -> Iterator[Any]:
-    *shared_then, mark = shared
-    for number, group in enumerate(scan_stretch(item, *shared_then)):
-        if number == 0 and item.start > 0 and not Path(mark).exists():
-            Path(mark).touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        yield group
 
 
 @pytest.mark.parametrize("off", [-1, 1, -GROUP_ROWS, GROUP_ROWS])
@@ -281,3 +271,271 @@ def test_what_a_shard_is_refused_for_on_workers_is_the_sentence_of_one_process(
         sentences.append(str(caught.value))
     assert sentences[0] == sentences[1]
     assert "0.svm" in sentences[0]
+
+
+# --- without a witness ----------------------------------------------------------------------------
+
+FEW = GROUP_ROWS + 900
+
+
+class Case(NamedTuple):
+    """What is certified, and how many of its readings workers make."""
+
+    model: LinearModel
+    shards: Path
+    settings: Settings | None
+    readings: int
+    scans: int
+
+
+class Corpora(NamedTuple):
+    """Shards of two classes and of four, in text and in Parquet, and LIBLINEAR's models."""
+
+    place: Path
+
+    def shards(self, name: str) -> Path:
+        return self.place / name
+
+    def liblinear(self, name: str) -> LinearModel:
+        return load_any(self.place / f"{name}.liblinear")
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> Corpora:
+    place = tmp_path_factory.mktemp("corpora")
+    write_corpus(place / "two", rows=FEW, columns=COLUMNS, noise=0.1)
+    write_corpus(place / "many", rows=FEW, columns=COLUMNS, classes=4)
+    convert(place / "two", place / "two.parquet", to="parquet", rows_per_shard=2001)
+    for name in ("two", "many"):
+        text = "".join(shard.read_text() for shard in sorted((place / name).iterdir()))
+        (place / f"{name}.svm").write_text(text)
+        X, y = load_svmlight_file(str(place / f"{name}.svm"))
+        model = liblinearutil.train(y, X, "-s 1 -c 1 -B 1 -e 0.1 -q")
+        liblinearutil.save_model(str(place / f"{name}.liblinear"), model)
+    _weighted(place / "two", place / "weighted")
+    return Corpora(place)
+
+
+def _weighted(shards: Path, to: Path) -> None:
+    """The same rows with weights, some of them 0."""
+    pick = random.Random(0)
+    to.mkdir()
+    for shard in shards.iterdir():
+        lines = shard.read_text().splitlines()
+        weights = [pick.choice(["0", "0.5", "3"]) for _ in lines]
+        rows = (
+            f"{line.replace(' ', f':{w} ', 1)}\n" for line, w in zip(lines, weights, strict=True)
+        )
+        (to / shard.name).write_text("".join(rows))
+
+
+def fitted(shards: Path, **settings: Any) -> LinearModel:
+    return run(shards, Settings(tol=0.1, **settings), machine=Machine()).model
+
+
+def scaled(model: LinearModel, factor: float) -> LinearModel:
+    return replace(model, weights=factor * model.weights, bias=factor * model.bias)
+
+
+def case(name: str, corpora: Corpora) -> Case:
+    two, many = corpora.shards("two"), corpora.shards("many")
+    rough = Settings(C=1.0, active_set=60_000)
+    match name:
+        case "ours":
+            return Case(fitted(two, class_weight={"1": 2.0}), two, None, 3, 4)
+        case "ours of many classes":
+            return Case(fitted(many, multiclass=True), many, None, 3, 4)
+        case "ours in Parquet":
+            parquet = corpora.shards("two.parquet")
+            return Case(fitted(parquet), parquet, None, 2, 3)
+        case "LIBLINEAR's":
+            return Case(corpora.liblinear("two"), two, Settings(C=1.0), 3, 4)
+        case "LIBLINEAR's of many classes":
+            return Case(corpora.liblinear("many"), many, Settings(C=1.0), 2, 3)
+        case "of another size":
+            return Case(scaled(corpora.liblinear("two"), 1e4), two, Settings(C=1.0), 2, 7)
+        case "no upper bound looked for":
+            return Case(corpora.liblinear("two"), two, Settings(C=1.0), 1, 1)
+        case "hard margin":
+            return Case(corpora.liblinear("two"), two, Settings(delta=0.0), 4, 1)
+        case "classes balanced":
+            balanced = Settings(C=1.0, class_weight="balanced")
+            return Case(corpora.liblinear("two"), two, balanced, 2, 3)
+        case "rows with weights":
+            weighted = corpora.shards("weighted")
+            return Case(fitted(weighted, weights_in_label=True), weighted, None, 2, 3)
+        case "too many rows for memory":
+            return Case(corpora.liblinear("two"), two, rough, 5, 3)
+        case "too many rows of some classes":
+            return Case(corpora.liblinear("many"), many, rough, 4, 3)
+    raise ValueError(name)
+
+
+def proven(one: Case, spread: Any = None, **machine: Any) -> Proof | ManyProof:
+    return certify(
+        one.model, one.shards, settings=one.settings, readings=one.readings,
+        machine=Machine(**machine), spread=spread,
+    )  # fmt: skip
+
+
+class Noted:
+    """A spread that notes what it is asked for, and passes on what comes."""
+
+    def __init__(self, inner: Any, passed: Any = None) -> None:
+        self.inner, self.passed = inner, passed or (lambda result: None)
+        self.asked: list[str] = []
+
+    def __call__(self, function: Any, items: Any, *shared: Any) -> Iterator[Any]:
+        self.asked.append(function.__name__)
+        for result in self.inner(function, items, *shared):
+            self.passed(result)
+            yield result
+
+
+slow = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("ours", marks=slow),
+        "ours of many classes",
+        "ours in Parquet",
+        "LIBLINEAR's",
+        pytest.param("LIBLINEAR's of many classes", marks=slow),
+        "of another size",
+        pytest.param("no upper bound looked for", marks=slow),
+        "hard margin",
+        "classes balanced",
+        pytest.param("rows with weights", marks=slow),
+        pytest.param("too many rows for memory", marks=slow),
+        "too many rows of some classes",
+    ],
+)
+def test_without_a_witness_workers_prove_what_one_process_proves_and_make_its_frozen_readings(
+    workers: Workers, corpora: Corpora, name: str
+) -> None:
+    one, spread = case(name, corpora), Noted(workers)
+    assert proven(one, spread) == proven(one)
+    surveys = [] if name == "classes balanced" else ["survey"]
+    assert spread.asked == [*surveys, *["scan_stretch"] * one.scans]
+
+
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=list(SIZES))
+def test_what_is_proven_without_a_witness_is_the_same_however_the_rows_are_cut_into_shards(
+    lines: list[str], whole: tuple[Outcome, Proof], tmp_path: Path, sizes: list[int]
+) -> None:
+    model, problem = whole[0].model, Settings(active_set=100_000)
+    rough = np.random.default_rng(1).normal(scale=0.1, size=model.weights.shape)
+    model = replace(model, weights=model.weights + rough)
+    proofs = [
+        certify(model, cut(lines, tmp_path / name, cuts), settings=problem, spread=spread)
+        for name, cuts, spread in [("one", [ROWS], None), ("cut", sizes, in_turn)]
+    ]
+    assert proofs[0] == proofs[1]
+    assert proofs[0].readings == 5.0
+
+
+def test_rows_for_which_there_is_no_room_do_not_travel(corpora: Corpora) -> None:
+    one, sent = case("too many rows for memory", corpora), []
+    assert one.settings is not None
+
+    def passed(result: Any) -> None:
+        if isinstance(result, Group):
+            sent.append(8 * len(result.held.values) + 24 * len(result.numbers))
+
+    spread = Noted(in_turn, passed)
+    proven(one._replace(readings=2), spread)
+    room = one.settings.active_set
+    assert spread.asked.count("scan_stretch") == 3  # two of which want rows
+    assert 2 * room - 2 * 100 <= sum(sent) <= 2 * room
+
+
+def test_workers_that_see_the_clients_disk_keep_a_flat_copy_there_for_later_readings(
+    workers: Workers, corpora: Corpora, tmp_path: Path
+) -> None:
+    one = case("LIBLINEAR's", corpora)
+    assert proven(one, workers, cache_dir=str(tmp_path)) == proven(one)
+    assert len(list(tmp_path.glob("*.cache"))) == len(list(one.shards.iterdir()))
+    for there in (tmp_path, tmp_path / "of another machine"):
+        found = workers.client.run(cache_here, str(there))
+        assert set(found.values()) == {str(there) if there.exists() else None}
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [pytest.param(0, marks=slow), pytest.param(1, marks=slow), 2],
+    ids=["first", "counts from slacks", "certifying"],
+)
+def test_a_worker_that_is_killed_amid_a_reading_without_a_witness_changes_nothing(
+    workers: Workers, corpora: Corpora, tmp_path: Path, reading: int
+) -> None:
+    one, mark = case("LIBLINEAR's", corpora), tmp_path / "died"
+    scans = 0
+
+    def spread(function: Any, items: Any, *shared: Any) -> Any:
+        nonlocal scans
+        scans += function is scan_stretch
+        if function is scan_stretch and scans == reading + 1:
+            return workers(dies_amid_a_scan, items, *shared, str(mark))
+        return workers(function, items, *shared)
+
+    assert proven(one, spread) == proven(one)
+    assert mark.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ours of many classes", "too many rows of some classes"])
+def test_one_two_and_four_workers_prove_the_same_without_a_witness(
+    workers: Workers, corpora: Corpora, name: str
+) -> None:
+    one = case(name, corpora)
+    wanted = proven(one, workers)
+    for count in (1, 4):
+        with connect(count) as others:
+            others.client.wait_for_workers(count)
+            assert proven(one, others) == wanted
+
+
+@pytest.mark.slow
+def test_workers_killed_at_random_moments_of_a_certify_without_a_witness_change_nothing(
+    workers: Workers, corpora: Corpora
+) -> None:
+    one, pick = case("ours of many classes", corpora), random.Random(0)
+    wanted = proven(one)
+    for _ in range(5):
+        killer = threading.Timer(pick.uniform(0.0, 0.4), _kill_one, [workers, pick])
+        killer.start()
+        assert proven(one, workers) == wanted
+        killer.join()
+
+
+def _kill_one(workers: Workers, pick: random.Random) -> None:
+    processes = workers.client.run(os.getpid)
+    os.kill(pick.choice(list(processes.values())), signal.SIGKILL)
+
+
+BAD = {
+    "twins": ("1 1:1\n-1 2:1\n", "1 1:1\n-1 2:1\n", r"b\.svm: the same bytes as a\.svm"),
+    "a label": ("1 1:1\n-1 2:1\n", "1 1:1\n7 2:1\n", r"b\.svm, line 2"),
+    "no text": ("1 1:1\n-1 2:1\n", "1 1:x\n", r"b\.svm, line 1"),
+    "no rows": ("# nothing\n", "# nothing, too\n", r"a\.svm: no rows, in 2 shard"),
+    "no margin": ("1 1:1\n-1 2:1\n", "1 1:1\n1\n", "row 4 has no features"),
+}
+
+
+@pytest.mark.parametrize("name", list(BAD))
+def test_without_a_witness_workers_refuse_what_one_process_refuses_in_its_words(
+    guest: Workers, tmp_path: Path, name: str
+) -> None:
+    *shards, sentence = BAD[name]
+    for letter, text in zip("ab", shards, strict=True):
+        (tmp_path / f"{letter}.svm").write_text(text)
+    model = LinearModel(np.array([0.5, -0.5]), 0.0, (-1.0, 1.0), {}, None, {"index_base": 1})
+    one = Case(model, tmp_path, Settings(delta=0.0, rho=0.0), 4, 1)
+    said = []
+    for spread in (None, guest):
+        with pytest.raises(DataError, match=sentence) as caught:
+            proven(one, spread)
+        said.append(str(caught.value))
+    assert said[0] == said[1]
