@@ -236,31 +236,35 @@ class Saver:
         at_end: bool = True,
     ) -> None:
         self.run, self.every, self.checkpoint, self.at_end = run, every, checkpoint, at_end
-        self._saved = time.monotonic()
+        self._saved, self._took = time.monotonic(), 0.0
 
     def border(self, state: Callable[[], State]) -> None:
         """See ``training.loop.Keeper``."""
         stopped = interruption.at_border()
-        if stopped or self._time_has_come():
-            self._save(state())
+        if stopped or self._since() >= self.every:
+            self._save(state)
         if stopped:
             raise stopped
 
     def due(self, moved: bool) -> bool:
-        """See ``training.loop.Keeper``: a signal lets nobody go a step further."""
-        return interruption.waits() or (moved and self._time_has_come())
+        """See ``training.loop.Keeper``: a signal lets nobody go a step further. A step can be far
+        shorter than it takes to save, which gets half of the time amid training at most."""
+        return interruption.waits() or (moved and self._since() >= max(self.every, self._took))
 
     def end(self, state: Callable[[], State]) -> None:
         """See ``training.loop.Keeper``: what the run came to can be taken further, or added to."""
         if self.at_end:
-            self._save(state())
+            self._save(state)
 
-    def _time_has_come(self) -> bool:
-        return time.monotonic() - self._saved >= self.every
+    def _since(self) -> float:
+        """Seconds since the last checkpoint."""
+        return time.monotonic() - self._saved
 
-    def _save(self, state: State) -> None:
-        self.run.save(self.checkpoint(state))
+    def _save(self, state: Callable[[], State]) -> None:
+        began = time.monotonic()
+        self.run.save(self.checkpoint(state()))
         self._saved = time.monotonic()
+        self._took = self._saved - began
 
 
 def write_record(

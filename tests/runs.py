@@ -19,6 +19,9 @@ from streamtron.scanning import Stretch, scan_stretch
 
 PLANS = {
     "all rows held": ("two", "--C", 20, "--tol", 1e-6),
+    "a long solve": (
+        "wide", "--C", 50, "--tol", 1e-9, "--mini-epochs", 400, "--max-epochs", 2,
+    ),
     "small active set": ("two.parquet", "--C", 20, "--active-set", "300KB"),
     "sequential": ("two", "--C", 1, "--order", "sequential", "--active-set", "300KB"),
     "two stages": ("two", "--C", 1, "--stage", "1,0.1", "--max-epochs", 6, "--mini-epochs", 9),
@@ -32,9 +35,10 @@ PLANS = {
 
 
 def make_corpora(place: Path) -> None:
-    """``two`` (text) and ``two.parquet`` of two noisy classes, ``hard`` of two that are separable,
-    ``many`` of five, the last of which come late."""
+    """``two`` (text) and ``two.parquet`` of two noisy classes, ``wide`` of many columns, ``hard``
+    of two classes that are separable, ``many`` of five, the last of which come late."""
     write_corpus(place / "two", noise=0.1)
+    write_corpus(place / "wide", rows=6000, columns=3000, noise=0.1)
     write_corpus(place / "hard", noise=0.0)
     write_corpus(place / "many", classes=5)
     done = run(place, "convert", "two", "two.parquet", "--format", "parquet")
@@ -68,17 +72,20 @@ def write_corpus(
 
 
 def words_of(plan: str, model: str) -> list[str]:
-    """The command line of a plan, with a checkpoint at every border; at few of them where there are
-    tens of thousands, within solving for the hard margin."""
+    """The command line of a plan, with checkpoints as often as there can be."""
     shards, *settings = PLANS[plan]
-    every = "0.1s" if plan.startswith("hard") else "0s"
-    return ["fit", shards, "--model", model, *map(str, settings), "--checkpoint-every", every]
+    return ["fit", shards, "--model", model, *map(str, settings), "--checkpoint-every", "0s"]
 
 
 def start(place: Path, *words: object) -> subprocess.Popen[str]:
     """A command in a process of its own."""
+    return start_python(place, "-m", "streamtron.cli", *words)
+
+
+def start_python(place: Path, *words: object) -> subprocess.Popen[str]:
+    """Python in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "streamtron.cli", *map(str, words)], cwd=place,
+        [sys.executable, *map(str, words)], cwd=place,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
     )  # fmt: skip

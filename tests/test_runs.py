@@ -8,8 +8,7 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,17 @@ from streamtron.fitting import run as fit
 from streamtron.runs import BEFORE, CHECKPOINT, Run, open_run
 from streamtron.sealed import read_sealed, write_sealed
 from streamtron.training.solve import Solver
-from tests.runs import at_checkpoint, end_of, kept, killed, reached, run, start, write_corpus
+from tests.runs import (
+    at_checkpoint,
+    end_of,
+    kept,
+    killed,
+    reached,
+    run,
+    start,
+    start_python,
+    write_corpus,
+)
 from tests.test_full_disk import PAGE, fill, mounted
 
 SETTINGS = Settings(C=20.0, active_set=100_000)
@@ -211,14 +220,19 @@ def test_a_file_in_the_directory_s_place_is_refused_in_a_sentence(place: Path) -
         fitted(place, "model", machine={"run_dir": str(place / "file")})
 
 
-def test_an_ended_run_taken_up_twice_goes_on_to_a_smaller_tolerance(place: Path) -> None:
-    wide = Settings(C=1.0, tol=0.1)
-    fitted(place, "model", wide)
-    assert fitted(place, "model", wide, resume=True).exit_code == 0
-    finer = fitted(place, "model", wide.but(tol=1e-4), resume=True)
-    assert finer.exit_code == 0
-    assert finer.report["full_epochs"] <= 4
-    assert finer.report["certificate"]["relative_duality_gap"] <= 1e-4
+def test_a_run_taken_up_where_nothing_is_left_to_do_can_be_taken_further_as_if_it_had_not_been(
+    place: Path,
+) -> None:
+    held = Settings(C=20.0, tol=0.1)
+    for model in ("model", "at once"):
+        first = fitted(place, model, held)
+    assert fitted(place, "model", held, resume=True).exit_code == 0
+    for model in ("model", "at once"):
+        further = fitted(place, model, held.but(tol=1e-7), resume=True)
+        assert further.exit_code == 0
+    assert kept(place, "model") == kept(place, "at once")
+    gaps = [one.report["certificate"]["relative_duality_gap"] for one in (first, further)]
+    assert gaps[1] <= 1e-7 < gaps[0]
 
 
 # --- damaged -------------------------------------------------------------------------------------
@@ -442,24 +456,21 @@ def test_a_signal_in_a_long_solve_writes_a_checkpoint_right_there_and_nothing_of
     assert kept(place, "model") == kept(place, "solved")
 
 
-def solving(directory: Path, process: int) -> bool:
-    """While the checkpoint is of a run amid a solve."""
-    with suppress(DataError, MachineError):  # between two names
-        content, _ = read_sealed(directory / CHECKPOINT, "checkpoint")
-        fields = dict(content["state"]["learners"][0]["fields"]["dict"])
-        return fields["_task"] is not None
-    return False
-
-
-def solving_anew(place: Path) -> Callable[[Path, int], bool]:
-    """While a checkpoint that is not the one there is now is of a run amid a solve."""
-    path = place / "model.run" / CHECKPOINT
-    before = path.stat().st_ino if path.exists() else None
-
-    def reached(directory: Path, process: int) -> bool:
-        return path.exists() and path.stat().st_ino != before and solving(directory, process)
-
-    return reached
+STOPPED_AMID_A_SOLVE = """
+import os, sys
+from streamtron import cli, runs
+number, save = int(sys.argv.pop(1)), runs.Run.save
+def and_stop(run, checkpoint):
+    save(run, checkpoint)
+    fields = dict(checkpoint.state.content["learners"][0]["fields"]["dict"])
+    if fields["_task"] is not None:
+        runs.Run.save = save
+        os.kill(os.getpid(), number)
+runs.Run.save = and_stop
+runs.Saver.due = lambda self, moved: moved or runs.interruption.waits()
+cli.main()
+"""
+"""Checkpoints between any two steps; at the first one amid a solve it sends itself a signal."""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -468,11 +479,14 @@ def test_a_process_stopped_amid_a_solve_goes_on_from_there_to_the_same_model(
 ) -> None:
     words = ["fit", "two", "--C", "50", "--tol", "1e-7", "--model"]
     assert run(place, *words, "solved", "--overwrite").returncode == 0
-    words += ["model", "--checkpoint-every", "0s"]
+    words += ["model", "--checkpoint-every", "0s", "--resume"]
     for _ in range(3):
-        ended = killed(place, [*words, "--resume"], "model", solving_anew(place), number)
+        ended = end_of(start_python(place, "-c", STOPPED_AMID_A_SOLVE, int(number), *words))
         assert ended.returncode == (143 if number == signal.SIGTERM else -9), ended.stderr
-    assert run(place, *words, "--resume").returncode == 0
+        found = Run(place / "model.run").load()
+        assert found is not None
+        assert dict(found.state.content["learners"][0]["fields"]["dict"])["_task"] is not None
+    assert run(place, *words).returncode == 0
     assert kept(place, "model") == kept(place, "solved")
 
 

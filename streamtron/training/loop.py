@@ -119,7 +119,8 @@ class _Loop:
                 for learner in self.learners:
                     learner.measure(chunk)
         reading = 0 if resumed is None else resumed.reading
-        if resumed and not resumed.first and (self._unfinished() or resumed.reopened):
+        left = resumed is None or bool(self._unfinished() or resumed.reopened)
+        if resumed and not resumed.first and left:
             self._hold_again(resumed)
             for learner in resumed.reopened:
                 learner.go_on()
@@ -132,7 +133,7 @@ class _Loop:
             self._read(reading, resumed)
             reading, resumed = reading + 1, None
         everyone = self.group.everyone if self.group else self.learners
-        if self.keeper and all(learner.finished for learner in everyone):
+        if self.keeper and left and all(learner.finished for learner in everyone):
             self.keeper.end(partial(self._state, reading, NOT_BEGUN))
 
     def _read(self, reading: int, resumed: Resumed | None) -> None:
