@@ -236,7 +236,8 @@ def _subtract(
     are gone, or scattered (WORTH), a is summed by the next reading. Returns the nonzeros read."""
     counted = [learner.counts.entries()[0] for learner in learners]
     shards = [each.shard for each in leaving if any(_some(own, each.shard) for own in counted)]
-    if sum(shard.nonzeros for shard in shards) > WORTH * kept.manifest.nonzeros:
+    scattered = sum(shard.nonzeros for shard in shards) > WORTH * kept.manifest.nonzeros
+    if scattered or not all(learner.carries for learner in learners):
         _sum_afresh(learners)
         return 0
     with ExitStack() as stack:

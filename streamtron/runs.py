@@ -344,11 +344,21 @@ def open_ended(path: str | os.PathLike[str]) -> Iterator[Ended]:
         changes.drop(directory)
         record = read_record(directory)
         checkpoint = Run(directory).load()
-        if checkpoint is None or not (directory / "manifest.json").exists():
+        written = (directory / "manifest.json").exists()
+        if checkpoint is None or not written or not _all_finished(checkpoint.state):
             raise DataError(
                 f"{path}: the run has not ended. End it with streamtron fit --resume, or fit anew."
             )
         yield Ended(directory, record, Settings.from_dict(record.settings), checkpoint)
+
+
+def _all_finished(state: State) -> bool:
+    """Whether no learner goes on; of what is no state, those tell who make learners of it."""
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        return all(
+            dict(one["fields"]["dict"])["finished"] is not None for one in state.content["learners"]
+        )
+    return True
 
 
 def _check_same(path: Path, settings: Settings, stamps: Stamps) -> list[str]:

@@ -340,6 +340,12 @@ def _add_alone(kept: Kept, new: ShardSource, began: float) -> Outcome:
         )
     state, weights = kept.ended.checkpoint.state, class_weights(new, settings)
     learners = finished_learners(state, settings, new.labels, weights)
+    if not all(learner.sound for learner in learners):
+        raise DataError(
+            f"{kept.ended.path}: the weights that the run carried are spoilt, and only a reading "
+            "of all rows makes them afresh. Put the old shards back and leave --only-new out, or "
+            "forget them."
+        )
     for learner in learners:
         learner.begin_change()
     add_alone(new, learners, settings, manifest.rows)

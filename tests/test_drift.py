@@ -15,6 +15,8 @@ import streamtron
 from streamtron import cli, kernels
 from streamtron.carried import carried_by
 from streamtron.config import Machine, Settings
+from streamtron.errors import DataError
+from streamtron.events import ChunkDone, Event
 from streamtron.learning import finished_learners
 from streamtron.proof import ManyProof, Proof, certify
 from streamtron.runs import CHECKPOINT, Run, locked, open_ended
@@ -22,7 +24,7 @@ from streamtron.shards import open_shards
 from streamtron.training.learner import LARGE_DRIFT, Learner
 from streamtron.training.state import State
 from tests.runs import write_corpus
-from tests.test_updating import corpus, fit, overlap
+from tests.test_updating import TOL, content, corpus, fit, overlap
 
 __all__ = ["corpus"]
 
@@ -33,16 +35,29 @@ ROUNDING = 1e-12
 def plant(run: Path, drift: float = PLANTED, numbers: tuple[int, ...] = (0,)) -> None:
     """Move carried weights of learners by so large a part of their length, as a flipped bit in
     memory would have, in the last checkpoint of a run that has ended."""
-    with open_ended(run) as ended:
-        state = ended.checkpoint.state
-        for number in numbers:
-            fields = dict(state.content["learners"][number]["fields"]["dict"])
-            carried = dict(fields["dual"]["fields"]["dict"])["w"]
-            w = state.arrays[carried["array"]].copy()
-            w[np.abs(w).argmax()] += drift * np.linalg.norm(w)
-            carried["array"] = f"moved {number}"  # the array may be another's as well
-            state.arrays[carried["array"]] = w
-        Run(run).save(ended.checkpoint)
+
+    def move(array: NDArray[np.float64]) -> None:
+        array[np.abs(array).argmax()] += drift * np.linalg.norm(array)
+
+    for number in numbers:
+        change_last(run, "w", move, number)
+
+
+def change_last(
+    run: Path, name: str, change: Callable[[NDArray[np.float64]], None], number: int = 0
+) -> None:
+    """Change an array of a learner (or of its a) in the last checkpoint of a run, sealed again."""
+    with locked(run):
+        checkpoint = Run(run).load()
+        assert checkpoint is not None
+        state = checkpoint.state
+        fields = dict(state.content["learners"][number]["fields"]["dict"])
+        found = (dict(fields["dual"]["fields"]["dict"]) | fields)[name]
+        array = state.arrays[found["array"]].copy()
+        change(array)
+        found["array"] = f"moved {name} {number}"  # the array may be another's as well
+        state.arrays[found["array"]] = array
+        Run(run).save(checkpoint)
 
 
 def proven(model: Path, run: Path) -> Proof | ManyProof:
@@ -239,10 +254,14 @@ def _removed(run: Path) -> None:
     (run / "checkpoint.before").unlink(missing_ok=True)
 
 
-def _flipped(run: Path) -> None:
+def _flip(run: Path) -> None:
     content = bytearray((run / CHECKPOINT).read_bytes())
     content[len(content) // 2] ^= 1
     (run / CHECKPOINT).write_bytes(content)
+
+
+def _flipped(run: Path) -> None:
+    _flip(run)
     (run / "checkpoint.before").unlink(missing_ok=True)
 
 
@@ -274,7 +293,7 @@ def _of_other_labels(run: Path) -> None:
         (_removed, "has not ended"),
         (_flipped, "has not ended"),
         (_of_other_counts, "has other counts than"),
-        (_amid, "has other counts than"),
+        (_amid, "has not ended"),
         (_of_other_labels, "has other counts than"),
     ],
     ids=["no checkpoint", "a flipped bit", "other counts", "taken up again", "other labels"],
@@ -307,6 +326,157 @@ def test_a_run_that_another_process_has_is_certified_and_no_drift_is_told(
     assert isinstance(proof, Proof)
     assert proof.certificate.drift is None
     assert "in use by" in caplog.text
+
+
+# --- weights that are spoilt ---
+
+
+def put(value: float) -> Callable[[NDArray[np.float64]], None]:
+    """Puts a value in the place of the largest number of an array."""
+
+    def change(array: NDArray[np.float64]) -> None:
+        array[np.abs(array).argmax()] = value
+
+    return change
+
+
+@pytest.fixture(
+    params=[("w", np.nan), ("w", 1e200), ("w", 1e9), ("scalars", np.nan), ("weights", np.nan)]
+)
+def spoil(request: pytest.FixtureRequest) -> Callable[[Path], None]:
+    """Puts what nothing could have carried into the last checkpoint of a run."""
+    name, value = request.param
+    return lambda run: change_last(run, name, put(value))
+
+
+def made_afresh(
+    outcome: streamtron.Outcome, model: Path, shards: list[Path], said: str, tol: float = TOL
+) -> None:
+    """It says that the weights were spoilt; they are those of the counts now, and the bounds hold
+    the optimum."""
+    assert said.count("what kept them has spoilt them. They are made afresh from the counts.") == 1
+    assert outcome.report["drift_repaired"] == 1.0
+    assert outcome.ending == "certified"
+    assert outcome.report["certificate"]["relative_duality_gap"] <= tol
+    assert np.isfinite(outcome.model.weights).all()
+    assert drift_of(model) <= ROUNDING
+    assert overlap(outcome.report, fit(shards, model.parent / "whole", tol=1e-6))
+
+
+@pytest.mark.parametrize("number", [1, 5], ids=["few new rows", "many new rows"])
+def test_an_update_of_a_run_whose_weights_are_spoilt_makes_them_afresh_from_the_counts(
+    number: int,
+    spoil: Callable[[Path], None],
+    corpus: list[Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = tmp_path / "m"
+    fit(corpus[:-number], model)
+    spoil(tmp_path / "m.run")
+    updated = streamtron.update(model, corpus[-number:])
+    made_afresh(updated, model, corpus, caplog.text)
+
+
+def test_forgetting_from_a_run_whose_weights_are_spoilt_makes_them_afresh_from_the_counts(
+    spoil: Callable[[Path], None],
+    corpus: list[Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = tmp_path / "m"
+    fit(corpus, model)
+    spoil(tmp_path / "m.run")
+    left = streamtron.forget(model, corpus[3])
+    made_afresh(left, model, [*corpus[:3], *corpus[4:]], caplog.text)
+
+
+@pytest.mark.parametrize(
+    ("active_set", "tol"),
+    [(10**9, TOL), (60_000, 1e-3)],
+    ids=["nothing else to do", "to a smaller tolerance"],
+)
+def test_a_run_that_is_taken_up_with_spoilt_weights_makes_them_afresh_from_the_counts(
+    active_set: int,
+    tol: float,
+    spoil: Callable[[Path], None],
+    corpus: list[Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = tmp_path / "m"
+    fit(corpus, model, active_set=active_set)
+    spoil(tmp_path / "m.run")
+    settings = Settings(C=5.0, index_base=0, tol=tol, active_set=active_set)
+    outcome = streamtron.run(corpus, settings, model=model, machine=Machine(), resume=True)
+    made_afresh(outcome, model, corpus, caplog.text, tol)
+
+
+def test_without_the_old_rows_spoilt_weights_are_refused_and_nothing_is_changed(
+    spoil: Callable[[Path], None], corpus: list[Path], tmp_path: Path
+) -> None:
+    model, run = tmp_path / "m", tmp_path / "m.run"
+    fit(corpus[:9], model)
+    spoil(run)
+    before = content(run, model)
+    with pytest.raises(DataError, match=r"m.run: .* are spoilt, .* leave --only-new out"):
+        streamtron.update(model, corpus[9], only_new=True)
+    assert content(run, model) == before
+
+
+@pytest.mark.parametrize("value", [np.nan, 1e200])
+def test_certify_proves_of_a_run_whose_weights_are_spoilt_what_it_proved_before(
+    value: float,
+    lines: list[str],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model, run = run_in(tmp_path, lines, C=2.0)
+    before = proven(model, run)
+    change_last(run, "w", put(value))
+    after = proven(model, run)
+    assert isinstance(before, Proof)
+    assert isinstance(after, Proof)
+    assert after.certificate.upper_bound == before.certificate.upper_bound
+    assert after.certificate.primal_margin == before.certificate.primal_margin
+    assert "streamtron update makes the weights afresh" in caplog.text
+    for more in ([], ["--json"]):
+        assert cli._run(["certify", str(model), *more]) == 0
+    told = capfd.readouterr().out
+    assert json.loads(told[told.index("{") :])["certificate"]["drift"] is None
+
+
+def test_a_checkpoint_amid_a_run_with_spoilt_weights_is_refused_in_a_sentence(
+    corpus: list[Path], tmp_path: Path
+) -> None:
+    def stop(event: Event) -> None:
+        if isinstance(event, ChunkDone) and event.reading == 1:
+            raise InterruptedError
+
+    settings = Settings(C=5.0, index_base=0, active_set=60_000, tol=1e-6)
+    often, model = Machine(checkpoint_every=0.0), tmp_path / "m"
+    with pytest.raises(InterruptedError):
+        streamtron.run(corpus, settings, model=model, machine=often, listen=stop)
+    change_last(tmp_path / "m.run", "w", put(np.nan))
+    with pytest.raises(DataError, match=r"weights that are no numbers.*--overwrite"):
+        streamtron.run(corpus, settings, model=model, machine=often, resume=True)
+
+
+def test_a_run_whose_last_checkpoint_is_damaged_is_ended_before_it_is_changed(
+    corpus: list[Path], tmp_path: Path
+) -> None:
+    model, run = tmp_path / "m", tmp_path / "m.run"
+    settings, often = Settings(C=5.0, index_base=0), Machine(checkpoint_every=0.0)
+    streamtron.run(corpus[:9], settings, model=model, machine=often)
+    before = content(run, model)
+    _flip(run)
+    for change in (streamtron.update, streamtron.forget):
+        with pytest.raises(DataError, match=r"has not ended. End it with streamtron fit --resume"):
+            change(model, corpus[8:])
+    streamtron.run(corpus[:9], settings, model=model, machine=often, resume=True)
+    assert content(run, model)["witness"] == before["witness"]
+    assert streamtron.update(model, corpus[9]).ending == "certified"
 
 
 # --- runs that repair themselves ---

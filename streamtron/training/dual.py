@@ -76,6 +76,14 @@ class Dual:
         """D = t² / (2 ‖a‖²) ≤ P*: the dual at the best scale (an estimate, as above)."""
         return 0.5 * self.steps * self.scale
 
+    @property
+    def sound(self) -> bool:
+        """Whether ‖a‖² is about that of a's parts: rounding alone never parts them so far."""
+        parts = kernels.square_sum(self.w) + self.bias * self.bias
+        parts += float(self.scalars[kernels.EXTENSION])
+        off = abs(parts - self.sq_norm)
+        return math.isfinite(off) and off <= 0.5 * max(parts, self.sq_norm)
+
     def objective_at(self, b: float) -> float:
         """t/b − ‖a‖²/(2b²): the dual at the scale 1/b."""
         return self.steps / b - 0.5 * self.sq_norm / b**2

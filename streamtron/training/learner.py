@@ -145,6 +145,17 @@ class Learner:
         return self.readings > 0 or self.taken > 0
 
     @property
+    def sound(self) -> bool:
+        """Whether it can go on from a and its weights: no number in them is absurd."""
+        best = kernels.square_sum(self.weights) + self.bias * self.bias
+        return self.dual.sound and self.dual.steps == self.counts.total() and math.isfinite(best)
+
+    @property
+    def carries(self) -> bool:
+        """Whether a is Σ c_k y_k over all rows, but for drift."""
+        return not self._adopted
+
+    @property
     def busy(self) -> bool:
         """Whether it is training on the rows held: ``step`` goes on with that."""
         return self._task is not None
@@ -229,6 +240,8 @@ class Learner:
         self._gap_before, self._parts = math.inf, Average()
         self.active.clear()
         self._unmeet()
+        if not self.sound:
+            self._give_up_weights()
 
     def take_away(self, part: NDArray[np.float64], extension: float, steps: int) -> None:
         """Subtract rows that are gone from a: their Σ c_k l_k (x_k, ρ) (augmented), Σ Δ_k² c_k² and
@@ -243,6 +256,17 @@ class Learner:
         """After ``begin_change``: a is 0 until the next reading has summed it from the counts."""
         self.dual.restart()
         self._adopted = True
+
+    def _give_up_weights(self) -> None:
+        """Neither a nor the best weights are of use: the next reading makes a from the counts."""
+        _log.warning(
+            "the weights that the run carried are not those of any counts: what kept them has "
+            "spoilt them. They are made afresh from the counts."
+        )
+        self.sum_afresh()
+        self.weights, self.bias = np.zeros(len(self.weights)), 0.0
+        self.certificate, self.mode, self._gap_before = None, "scan", math.inf
+        self.drift_repaired = 1.0
 
     def add(self, chunk: Chunk, positions: NDArray[np.int64]) -> None:
         """Visit rows that are new, between ``begin_change`` and ``end_adding``, and hold those that
@@ -436,11 +460,13 @@ class Learner:
 
     def reopen(self) -> bool:
         """Whether it had ended, but would not have by the settings that it has now, or with all
-        rows there; then ``go_on`` takes it further."""
+        rows there, or not like this; then ``go_on`` takes it further."""
         if self.finished == "added":
             return True
         if self.finished is None or self.certificate is None:
             return False
+        if not self.sound:
+            return True
         reached = self.certificate.relative_duality_gap <= self.settings.tolerance
         if self.finished == "epoch limit" and reached and self.settings.tolerance > 0.0:
             self.finished = "certified"
@@ -451,11 +477,14 @@ class Learner:
     def go_on(self) -> None:
         """Take up training after an end that other settings (a smaller tolerance, more epochs)
         would not have made; ``step`` goes on with the rows in memory. Where new rows were added
-        alone, readings of all rows follow."""
+        alone, or the weights are spoilt, readings of all rows follow."""
         if self.finished == "added":
             self.begin_change()
             return
         self.finished = None
+        if not self.sound:
+            self._give_up_weights()
+            return
         self._train_on(self.frozen)
 
     def _train_on(self, frozen: Frozen | None) -> None:

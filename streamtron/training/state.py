@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamtron import kernels
 from streamtron.certificate import Evidence
 from streamtron.chunk import Chunk, Label
 from streamtron.errors import DataError, FileDamaged
@@ -134,6 +136,8 @@ def _check(learner: Learner, fields: dict[str, Any], rows: int) -> None:
     places = fields["_to_hold"]
     if places is not None and (places.dtype != np.int64 or places.min(initial=0) < 0):
         raise ValueError("places of rows that are none")
+    if fields["finished"] is None and not math.isfinite(kernels.square_sum(dual.w)):
+        raise ValueError("weights that are no numbers")
     if fields["_task"] is not None:
         check_task(fields["_task"], rows, len(dual.w))
 
