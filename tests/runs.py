@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -177,6 +178,32 @@ def killed(
     if reached(place, model, process, moment):
         process.send_signal(number)
     return end_of(process)
+
+
+KILLED_AT_A_CALL = """
+import json, os, signal, sys, streamtron
+left = int(sys.argv[1])
+def one(call):
+    def counted(*a, **k):
+        global left
+        left -= 1
+        if left < 0: os.kill(os.getpid(), signal.SIGKILL)
+        return call(*a, **k)
+    return counted
+for name in ("replace", "fsync", "mkdir", "unlink", "rmdir"):
+    setattr(os, name, one(getattr(os, name)))
+getattr(streamtron, sys.argv[2])(sys.argv[3], **json.loads(sys.argv[4]))
+os.write(1, str(int(sys.argv[1]) - left).encode())
+"""
+"""Ends itself before a system call that changes the disk; else it tells how many there were."""
+
+
+def killed_at_call(number: int, change: str, model: Path, words: object) -> tuple[int, str]:
+    """A change of a run, ``update`` or ``forget``, killed at a system call that changes the disk,
+    the so-maniest: its exit code, and how many there were if it lived."""
+    arguments = (number, change, model, json.dumps(words))
+    code, out, _ = end_of(start_python(model.parent, "-c", KILLED_AT_A_CALL, *arguments))
+    return code, out
 
 
 WAS_KILLED = -signal.SIGKILL

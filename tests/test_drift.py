@@ -341,7 +341,14 @@ def put(value: float) -> Callable[[NDArray[np.float64]], None]:
 
 
 @pytest.fixture(
-    params=[("w", np.nan), ("w", 1e200), ("w", 1e9), ("scalars", np.nan), ("weights", np.nan)]
+    params=[
+        ("w", np.nan),
+        ("w", 1e9),
+        pytest.param(("w", 1e200), marks=pytest.mark.slow),
+        pytest.param(("scalars", np.nan), marks=pytest.mark.slow),
+        ("weights", np.nan),
+    ],
+    ids=str,
 )
 def spoil(request: pytest.FixtureRequest) -> Callable[[Path], None]:
     """Puts what nothing could have carried into the last checkpoint of a run."""

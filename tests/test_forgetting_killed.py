@@ -3,9 +3,7 @@ again comes to the same end."""
 
 from __future__ import annotations
 
-import json
 import shutil
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -14,33 +12,11 @@ import pytest
 import streamtron
 from streamtron import runs
 from streamtron.errors import DataError
-from tests.processes import Process
+from tests.runs import WAS_KILLED, killed_at_call
 from tests.test_forgetting_rows import Corpus, corpus, list_rows
 from tests.test_updating import content, fit
 
 __all__ = ["corpus"]
-
-KILLED = """
-import json, os, signal, sys, streamtron
-left = int(sys.argv[1])
-def one(call):
-    def counted(*a, **k):
-        global left
-        left -= 1
-        if left < 0: os.kill(os.getpid(), signal.SIGKILL)
-        return call(*a, **k)
-    return counted
-for name in ("replace", "fsync", "mkdir", "unlink", "rmdir"):
-    setattr(os, name, one(getattr(os, name)))
-streamtron.forget(sys.argv[2], **json.loads(sys.argv[3]))
-os.write(1, str(int(sys.argv[1]) - left).encode())
-"""
-"""Ends itself before a system call that changes the disk; else it tells how many there were."""
-
-
-def forget_killed(moment: int, model: Path, words: dict[str, object]) -> tuple[int, str]:
-    ended = Process(KILLED, moment, model, json.dumps(words), cwd=model.parent).end()
-    return ended.returncode, ended.stdout
 
 
 def state(place: Path) -> dict[str, bytes]:
@@ -49,8 +25,11 @@ def state(place: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("way", ["rows", "replaced in its place", "a shard only the cache has"])
+@pytest.mark.parametrize(
+    "step", [7, pytest.param(2, marks=pytest.mark.slow)], ids=["some calls", "many calls"]
+)
 def test_a_run_that_is_killed_while_it_forgets_is_as_before_or_as_after_and_can_be_called_again(
-    way: str, corpus: Corpus, tmp_path: Path
+    step: int, way: str, corpus: Corpus, tmp_path: Path
 ) -> None:
     place, saved = tmp_path / "place", tmp_path / "saved"
     place.mkdir()
@@ -71,17 +50,17 @@ def test_a_run_that_is_killed_while_it_forgets_is_as_before_or_as_after_and_can_
         shutil.copytree(saved, place, copy_function=shutil.copy2)
 
     old = state(place)
-    code, calls = forget_killed(10**6, place / "m", words)
+    code, calls = killed_at_call(10**6, "forget", place / "m", words)
     new = state(place)
     assert code == 0
     assert new["m"] != old["m"]
     ends = {"old": 0, "new": 0}
-    # all of the last calls, which put the change in place, and some of those before
-    moments = [*range(0, int(calls) - 24, 12), *range(int(calls) - 24, int(calls), 3)]
+    # the last calls put the change in place
+    moments = [*range(0, int(calls) - 24, 6 * step), *range(int(calls) - 24, int(calls), step)]
     for moment in moments:
         back()
-        code, _ = forget_killed(moment, place / "m", words)
-        assert code == -signal.SIGKILL, moment
+        code, _ = killed_at_call(moment, "forget", place / "m", words)
+        assert code == WAS_KILLED, moment
         with runs.open_ended(place / "m.run"):
             pass  # who opens it next puts a whole change in place
         found = state(place)
@@ -92,7 +71,7 @@ def test_a_run_that_is_killed_while_it_forgets_is_as_before_or_as_after_and_can_
             assert state(place) == new, moment
         for path in (p for p in (place / "m.run").rglob("*") if p.is_file()):
             assert secret not in path.read_bytes(), (moment, path)
-    assert min(ends.values()) > 2
+    assert min(ends.values()) > 1
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ class LabelTable:
         if self._closed:
             raise DataError(
                 f"{place}: label {label!r}. Known are {_listed(self.labels)}; remove the row or "
-                "correct its label."
+                "correct its label, or fit anew on all shards if it is a class of its own."
             )
         if self._most is not None and len(self.labels) >= self._most:
             which = "a third label" if self._most == 2 else f"label number {self._most + 1},"
