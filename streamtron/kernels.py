@@ -11,7 +11,9 @@ The part of a that all rows share is ``w`` (columns) and ``scalars[BIAS]`` (its 
 
 from __future__ import annotations
 
+import functools
 import math
+import threading
 
 import numpy as np
 from llvmlite import ir
@@ -52,10 +54,43 @@ _I4, _U1 = types.int32[::1], types.uint8[::1]
 _ORDER, _SIGNS, _REALS = _frozen(types.int64), _frozen(types.int8), _frozen(types.float64)
 _COUNTS = _frozen(types.int32)
 
+_OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+"""Of all that is compiled. Nobody calls it from C: the wrappers were a fifth of the compilation."""
+
+_first_calls = threading.Lock()
+
+
+class Kernel:
+    """A function compiled for one signature, or loaded from disk, when it is first called: a run
+    pays only for what it uses. Another dtype is a TypeError, not a second compilation."""
+
+    def __init__(self, signature, function):
+        functools.update_wrapper(self, function)
+        self._signature = signature
+        self._compiled = njit(**_OPTIONS)(function)
+        self._call = self._first_call
+
+    def __call__(self, *arguments):
+        """What the function returns."""
+        return self._call(*arguments)
+
+    def _first_call(self, *arguments):
+        with _first_calls:
+            if self._call is not self._compiled:
+                self._compiled.compile(self._signature)
+                self._compiled.disable_compile()
+                self._call = self._compiled
+        return self._compiled(*arguments)
+
 
 def kernel(signature):
-    """The one decorator of all kernels: compiled at import for one signature, cached on disk."""
-    return njit(signature, cache=True, nogil=True, error_model="numpy")
+    """The one decorator of all kernels."""
+    return functools.partial(Kernel, signature)
+
+
+def helper(function):
+    """The one decorator of what kernels call: compiled with the first of them."""
+    return njit(**_OPTIONS, no_cpython_wrapper=True)(function)
 
 
 AHEAD = 4
@@ -83,7 +118,7 @@ def _fetch(typing_context, array, place):
     return types.void(array, place), generate
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _fetch_ahead(rows, order, n):
     """Have the row visited ``AHEAD`` visits after the n-th one fetched, and later ones' offsets."""
     offsets, row = n + 4 * AHEAD, n + AHEAD
@@ -96,7 +131,7 @@ def _fetch_ahead(rows, order, n):
             _fetch(rows.values, j)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _dot(rows, i, w):
     """x_i · w, summed in row order."""
     total = 0.0
@@ -105,7 +140,7 @@ def _dot(rows, i, w):
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _add(rows, i, factor, w):
     """w ← w + factor x_i in place; returns ‖x_i‖², summed in row order."""
     square = 0.0
@@ -116,14 +151,14 @@ def _add(rows, i, factor, w):
     return square
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _plus(rows, i, factor, w):
     """w ← w + factor x_i in place, where ‖x_i‖² is known."""
     for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + 1])):
         w[rows.indices[j]] += factor * np.float64(rows.values[j])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _square(rows, i):
     """‖x_i‖², summed in row order."""
     square = 0.0
@@ -133,13 +168,13 @@ def _square(rows, i):
     return square
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _cost(delta2):
     """C = 1 / (2 Δ²); 0 for the hard margin (Δ = 0), where no slack has a price."""
     return 0.5 / delta2 if delta2 > 0.0 else 0.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _threshold(t, sq_norm, b, epsilon, by_length):
     """The threshold: b t^(1−ε) (misclast) or b ‖a‖^(1−ε) (misclasl); 0 at t = 0."""
     if t == 0:
@@ -464,9 +499,10 @@ PARSED_ROWS, PARSED_LINES, DEFERRED, UNSORTED, TROUBLE, PLACE = 0, 1, 2, 3, 4, 5
 """Places in ``found``: complete rows, complete lines, numbers deferred, whether the columns of
 some row do not rise, what was wrong (``NOTHING``, ``BAD_LABEL``, …) and at which byte."""
 
-LABEL, WEIGHT, VALUE, NAMES = 0, 1, 2, 3
+LABEL, WEIGHT, VALUE, NAMES = np.arange(4)
 """What a deferred token is: the label or the weight of a row, the value of a nonzero, or all that
-a row has for labels."""
+a row has for labels. (Python's integers would be types of their own: ``_defer`` compiled 4 times.)
+"""
 
 COLUMN_MAX = 2**32 - 2
 
@@ -482,13 +518,13 @@ _NEAR_MAX = 2.0**127
 _SAFE_DIGITS = 18
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _ends_token(byte):
     """Whether a token ends before this byte: blank, newline, tab, carriage return or ``#``."""
     return byte in (_BLANK, _NEWLINE, _TAB, _RETURN, _HASH)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _skip_blanks(text, at):
     """The first place from ``at`` on that is neither blank nor tab."""
     while text[at] == _BLANK or text[at] == _TAB:
@@ -496,7 +532,7 @@ def _skip_blanks(text, at):
     return at
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _digits(text, at, number):
     """``number`` with the digits from ``at`` on appended, and the place after them.
 
@@ -510,7 +546,7 @@ def _digits(text, at, number):
     return number, at
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _exponent(text, at):
     """The exponent whose ``e`` is at ``at``, and the place after it; ``at`` if it has no digit."""
     first = at + np.uintp(1)
@@ -525,7 +561,7 @@ def _exponent(text, at):
     return -exponent if negative else exponent, after
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _leading_zeros(text, at):
     """How many zeros stand from ``at`` on, a decimal point passed over."""
     zeros = np.int64(0)
@@ -535,7 +571,7 @@ def _leading_zeros(text, at):
     return zeros
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _number(text, at):
     """The decimal number at ``at`` as a double, how sure that double is, and the place after it.
 
@@ -583,7 +619,7 @@ def _number(text, at):
     return -number if negative else number, _EXACT if exact else _NEAR, at
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _fits_float32(number, sure):
     """Whether float32(number) is what the true number gives.
 
@@ -596,7 +632,7 @@ def _fits_float32(number, sure):
     return sure == _EXACT
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _defer(deferred, count, what, which, at, after):
     """Note in ``deferred`` a token that Python is to read; returns the new count."""
     deferred[count, 0] = what
@@ -606,7 +642,7 @@ def _defer(deferred, count, what, which, at, after):
     return count + np.uintp(1)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _row_label(text, at, weighted, row, labels, weights, deferred, count):
     """``label`` or, if ``weighted``, ``label:weight``; returns (trouble, place, deferred)."""
     number, sure, after = _number(text, at)
@@ -627,7 +663,7 @@ def _row_label(text, at, weighted, row, labels, weights, deferred, count):
     return NOTHING, _skip_blanks(text, after), count
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _row_names(text, at, optional, row, deferred, count):
     """Leave to Python the row's first token, or pass no label if it is a pair or a query id;
     returns (trouble, place, deferred)."""
@@ -639,14 +675,14 @@ def _row_names(text, at, optional, row, deferred, count):
     return NOTHING, _skip_blanks(text, after), _defer(deferred, count, NAMES, row, at, after)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _unlabelled(text, at):
     """Whether the row at ``at`` begins with a pair or a query id instead of a label."""
     _, _, after = _number(text, at)
     return text[after] == _COLON or text[at] == _QID[0]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _row_query(text, at):
     """Pass ``qid:3`` if it is there; returns (trouble, place)."""
     if text[at] != _QID[0]:
@@ -662,7 +698,7 @@ def _row_query(text, at):
     return NOTHING, _skip_blanks(text, after)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _row_pairs(text, at, first_column, indices, values, nonzero, deferred, count):
     """``column:value`` to the row's end; returns (trouble, place, nonzero, deferred, unsorted)."""
     previous = np.int64(-1)
@@ -707,7 +743,7 @@ def _row_pairs(text, at, first_column, indices, values, nonzero, deferred, count
     return NOTHING if _ends_token(text[at]) else BAD_PAIR, at, nonzero, count, unsorted
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _line_end(text, at):
     """Pass a comment and the line's end; returns (trouble, its place or the next line's)."""
     if text[at] == _HASH:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import subprocess
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -431,3 +435,11 @@ def test_rows_may_begin_past_the_first_nonzero() -> None:
 def test_a_wrong_dtype_is_an_error_and_not_a_second_compilation() -> None:
     with pytest.raises(TypeError):
         kernels.square_sum(frozen([1.0], np.float32))
+
+
+def test_a_kernel_is_compiled_at_its_first_call_and_no_other_with_it(tmp_path: Path) -> None:
+    code = "import numpy as np; from streamtron import kernels; kernels.dot(np.ones(3), np.ones(3))"
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    compiled = {path.name.split("-")[0] for path in tmp_path.rglob("*.nbi")}
+    assert compiled == {"kernels.dot"}

@@ -9,6 +9,8 @@ import lzma
 import math
 import random
 import struct
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -299,6 +301,17 @@ def test_a_first_pair_is_label_and_weight_where_weights_are_declared_and_labels_
 
 def test_minus_zero_and_zero_are_one_class() -> None:
     assert pieces(b"-0 1:1\n0 1:1\n0.0\n")[0].codes.tolist() == [0, 0, 0]
+
+
+def test_reading_text_does_not_import_pandas(tmp_path: Path) -> None:
+    pytest.importorskip("pandas", reason="pyarrow imports it only where it is installed")
+    (tmp_path / "rows.svm").write_text("1 1:1\n-1 2:0.5\n")
+    code = (
+        "import sys; from streamtron.shards import open_shards; "
+        f"chunks = list(open_shards([{str(tmp_path)!r}], cache_dir=None).chunks()); "
+        "sys.exit(len(chunks) != 1 or 'pandas' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_classes_are_numbered_as_they_appear_even_when_there_are_thousands() -> None:
