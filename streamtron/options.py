@@ -211,8 +211,8 @@ def run_options(command: Command) -> Command:
         _option(
             Kind(str, "TIME", parse_duration),
             "--checkpoint-every",
-            help="Time between checkpoints, as in 30s or 5m; 0s = as often as possible, which takes "
-            "up to half of the time [5m].",
+            help="Time between checkpoints, as in 30s or 5m; 0s = as often as possible, which "
+            "takes up to half of the time [5m].",
         ),
         click.option("--overwrite", is_flag=True, help="Begin anew where a run is there already."),
         click.option("--resume", is_flag=True, help="Go on with the run that is there, if any."),

@@ -17,6 +17,7 @@ import numpy as np
 
 from streamtron.groups import Group
 from streamtron.scanning import Stretch, scan_stretch
+from tests.processes import Process
 
 PLANS = {
     "all rows held": ("two", "--C", 20, "--tol", 1e-6),
@@ -202,8 +203,8 @@ def killed_at_call(number: int, change: str, model: Path, words: object) -> tupl
     """A change of a run, ``update`` or ``forget``, killed at a system call that changes the disk,
     the so-maniest: its exit code, and how many there were if it lived."""
     arguments = (number, change, model, json.dumps(words))
-    code, out, _ = end_of(start_python(model.parent, "-c", KILLED_AT_A_CALL, *arguments))
-    return code, out
+    ended = Process(KILLED_AT_A_CALL, *arguments, cwd=model.parent).end()
+    return ended.returncode, ended.stdout
 
 
 WAS_KILLED = -signal.SIGKILL

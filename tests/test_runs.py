@@ -248,8 +248,8 @@ def test_one_flipped_bit_anywhere_in_a_checkpoint_lets_the_one_before_be_used(
     before = Run(directory).load()
     assert newest is not None
     assert before is not None
-    assert newest.state.reading == before.state.reading == 3
-    assert newest.seconds > before.seconds
+    assert newest.state.reading == 3
+    assert newest.state.content != before.state.content
     header = 8 + int.from_bytes(sound[:8], "little")
     places = [*range(16), *range(16, header, 97), *range(header, len(sound), len(sound) // 150)]
     for at in places:
