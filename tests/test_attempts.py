@@ -177,7 +177,9 @@ def seconds(place: Path, workers: Workers) -> float:
     return time.perf_counter() - began
 
 
-def _killed_once(place: Path, workers: Workers, after: float, pick: random.Random) -> Sweep:
+def killed_once(
+    workers: Workers, after: float, pick: random.Random, sweep: Callable[[Machine], Sweep]
+) -> Sweep:
     """A sweep during which, so many seconds after it began, a worker is killed; checkpoints are
     taken all the time, so half of the kills fall into one."""
     over = threading.Event()
@@ -190,8 +192,7 @@ def _killed_once(place: Path, workers: Workers, after: float, pick: random.Rando
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        machine = Machine(checkpoint_every=pick.choice([0.0, 300.0]))
-        return swept_long(place, on_workers(workers, machine=machine))
+        return sweep(Machine(checkpoint_every=pick.choice([0.0, 300.0])))
     finally:
         over.set()
         killer.join()
@@ -205,7 +206,10 @@ def test_a_worker_killed_at_a_random_moment_of_a_sweep_never_costs_a_result(
 ) -> None:
     pick = random.Random(seed)
     workers.client.wait_for_workers(2)
-    found = _killed_once(place, workers, pick.uniform(0.0, seconds), pick)
+    found = killed_once(
+        workers, pick.uniform(0.0, seconds), pick,
+        lambda machine: swept_long(place, on_workers(workers, machine=machine)),
+    )  # fmt: skip
     assert lasting(found) == undisturbed
 
 
@@ -214,7 +218,7 @@ def test_a_dead_workers_candidates_go_on_from_their_checkpoint_where_the_disk_is
     place: Path, undisturbed: Rows, workers: Workers, tmp_path: Path, shared: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(attempts_module, "fit_work", _Dying(str(tmp_path), shared))
+    monkeypatch.setattr(attempts_module, "fit_work", Dying(str(tmp_path), (2, 0), shared))
     workers.client.wait_for_workers(2)
     cache = tmp_path / "cache"
     machine = Machine(checkpoint_every=0.0, cache_dir=str(cache))
@@ -224,31 +228,31 @@ def test_a_dead_workers_candidates_go_on_from_their_checkpoint_where_the_disk_is
     )  # fmt: skip
     assert lasting(found) == undisturbed
     assert (tmp_path / "died").exists()
-    resumed = [int(path.read_text()) for path in tmp_path.glob("resumed-*")]
-    assert resumed == ([2] if shared else [])
+    resumed = [path.read_text() for path in tmp_path.glob("resumed-*")]
+    assert resumed == (["2 0"] if shared else [])
     assert not [path for path in cache.iterdir() if path.is_dir()]  # no checkpoint is left
 
 
-class _Dying:
-    """``fit_work`` on a worker that kills itself once, right behind the checkpoint at the end of
-    the second reading, and notes from where a task goes on."""
+class Dying:
+    """``fit_work`` on a worker that kills itself once, right behind a checkpoint after so many
+    chunks of a reading, and notes from where a task goes on."""
 
-    def __init__(self, marks: str, shared: bool) -> None:
-        self.marks, self.shared = Path(marks), shared
+    def __init__(self, marks: str, at: tuple[int, int], shared: bool = True) -> None:
+        self.marks, self.at, self.shared = Path(marks), at, shared
 
     def __call__(self, work: Work, machine: Machine) -> list[Trial]:
         real_save, real_load = runs.Run.save, runs.Run.load
 
         def save(run: runs.Run, checkpoint: runs.Checkpoint) -> None:
             real_save(run, checkpoint)
-            if checkpoint.state.reading == 2 and not (self.marks / "died").exists():
+            if _where(checkpoint) == self.at and not (self.marks / "died").exists():
                 (self.marks / "died").touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 
         def load(run: runs.Run) -> runs.Checkpoint | None:
             found = real_load(run)
             if found is not None:
-                (self.marks / f"resumed-{run.path.name}").write_text(str(found.state.reading))
+                (self.marks / f"resumed-{run.path.name}").write_text("{} {}".format(*_where(found)))
             return found
 
         if not self.shared and (self.marks / "died").exists():
@@ -257,6 +261,10 @@ class _Dying:
             patch.setattr(runs.Run, "save", save)
             patch.setattr(runs.Run, "load", load)
             return fit_work(work, machine)
+
+
+def _where(checkpoint: runs.Checkpoint) -> tuple[int, int]:
+    return checkpoint.state.reading, checkpoint.state.chunks
 
 
 def test_a_task_begins_anew_where_another_process_is_still_at_it(place: Path) -> None:
