@@ -9,6 +9,7 @@ import logging
 import os
 import random
 import shutil
+import tempfile
 from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -558,6 +559,27 @@ def test_what_a_killed_run_left_is_removed_and_what_a_living_one_writes_is_not(
         fcntl.flock(living, fcntl.LOCK_EX)
         read(shards, cache)
     assert sorted(path.name for path in cache.glob("*.tmp")) == ["living.tmp"]
+
+
+def test_what_others_sweep_away_before_its_writer_has_locked_it_is_begun_anew(
+    shards: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = read(shards, tmp_path / "other")
+    real, swept = tempfile.mkstemp, []
+
+    def mkstemp(*given: Any, **named: Any) -> tuple[int, str]:
+        """As a second process would come between, at the first two files."""
+        descriptor, path = real(*given, **named)
+        if path.endswith(".tmp") and len(swept) < 2:
+            flat.remove_abandoned(str(cache))
+            swept.append(path)
+        return descriptor, path
+
+    monkeypatch.setattr(tempfile, "mkstemp", mkstemp)
+    assert read(shards, cache) == wanted
+    assert len(swept) == 2
+    names = [sorted(path.name for path in place.iterdir()) for place in (cache, tmp_path / "other")]
+    assert names[0] == names[1]
 
 
 def test_clearing_removes_what_is_ours_and_nothing_else(shards: Path, cache: Path) -> None:

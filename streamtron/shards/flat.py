@@ -30,7 +30,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -114,9 +114,7 @@ class FlatWriter:
 
     def __enter__(self) -> FlatWriter:
         with disk_sentences(self._directory):
-            descriptor, self._temporary = tempfile.mkstemp(TEMPORARY, dir=self._directory)
-            self._file = open(descriptor, "wb", buffering=0)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # tells remove_abandoned that we live
+            self._file, self._temporary = _locked_temporary(self._directory)
             self._write(_HEAD)
         return self
 
@@ -183,6 +181,17 @@ class FlatWriter:
             written = self._file.write(view)
             self._written += written
             view = view[written:]
+
+
+def _locked_temporary(directory: str) -> tuple[IO[bytes], str]:
+    """A new file, locked, which tells ``remove_abandoned`` that its writer lives; and its path."""
+    while True:
+        descriptor, path = tempfile.mkstemp(TEMPORARY, dir=directory)
+        file = open(descriptor, "wb", buffering=0)  # noqa: SIM115
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.path.exists(path):
+            return file, path
+        file.close()  # it was taken for abandoned before it was locked
 
 
 def remove_abandoned(directory: str) -> None:
