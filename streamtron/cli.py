@@ -31,6 +31,7 @@ from streamtron.options import (
     cluster_options,
     json_option,
     machine_options,
+    reading_options,
     setting_options,
     settings_of,
     shards_argument,
@@ -258,7 +259,7 @@ def sweep(
 @verbose_option
 def predict(model: str, shards: tuple[str, ...], output: str, **where: Any) -> None:
     """One row out per row of SHARDS, in the same order: label and decision. Labels in SHARDS are
-    optional.
+    optional, and not looked at. MODEL is ours or a LIBLINEAR model.
 
     Of many classes: the label (with --multilabel all labels, commas in between), then one decision
     a class in the order of the classes; in Parquet label or labels, and the list decisions.
@@ -294,7 +295,7 @@ def evaluate(
     model: str, shards: tuple[str, ...], ranking: bool, as_json: bool, **where: Any
 ) -> None:
     """How well a model's decisions meet the labels of SHARDS: accuracy, precision, recall, F1, ROC
-    AUC, average precision.
+    AUC, average precision. MODEL is ours or a LIBLINEAR model.
 
     Of many classes: these for each class, and their micro and macro means; accuracy is the share of
     rows all whose labels are right.
@@ -312,12 +313,15 @@ def evaluate(
 @streamtron.command(short_help="Prove how far a model is from the best one.")
 @click.argument("model", type=click.Path())
 @click.argument("shards", nargs=-1, type=click.Path())
-@click.option("--witness", type=click.Path(), help="Row counts that fit --witness wrote.")
+@click.option(
+    "--witness", type=click.Path(), help="Row counts that fit --witness wrote: one reading then."
+)
 @click.option("--readings", type=click.IntRange(min=1), default=4, show_default=True,
-              help="Without a witness: readings at most after the first.")  # fmt: skip
+              help="Without a witness: readings at most after the first; from 2 on they look for "
+              "an upper bound.")  # fmt: skip
 @click.option("--bias-last", is_flag=True, help="Coefficient file: the last number is the bias.")
 @setting_options(*options.PROBLEM, "index_base")
-@machine_options
+@reading_options
 @cluster_options
 @json_option
 @verbose_option
@@ -330,7 +334,8 @@ def certify(
     MODEL is ours, a LIBLINEAR model or a file of coefficients; the latter two need --C (and --rho).
     Without SHARDS, MODEL is a run: its own shards and witness are taken, which costs one reading
     and tells as well how far the weights that it carried have drifted from its counts.
-    With --workers it is theirs; without a witness the rows that matter must be in one place, here.
+
+    --workers make the readings. Without a witness the rows that matter come here to be solved.
     """
     from streamtron.proof import certify as prove
     from streamtron.summary import proof_lines
@@ -373,8 +378,10 @@ def inspect(paths: tuple[str, ...], plan: bool, as_json: bool, **given: Any) -> 
 @streamtron.command(short_help="Shards of one format into the other.")
 @shards_argument
 @click.argument("destination", type=click.Path(file_okay=False))
-@click.option("--format", "format_", required=True, type=click.Choice(["libsvm", "parquet"]))
-@click.option("--rows-per-shard", type=click.IntRange(min=1), default=1 << 17, show_default=True)
+@click.option("--format", "format_", required=True, type=click.Choice(["libsvm", "parquet"]),
+              help="Of the new shards.")  # fmt: skip
+@click.option("--rows-per-shard", type=click.IntRange(min=1), default=1 << 17, show_default=True,
+              help="Of each new shard but the last.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the shards of an earlier conversion.")
 @setting_options(*options.READING[:-2])
 @workers_memory_option
@@ -384,7 +391,10 @@ def convert(
     shards: tuple[str, ...], destination: str, format_: str, rows_per_shard: int, overwrite: bool,
     **given: Any,
 ) -> None:  # fmt: skip
-    """Write SHARDS anew into the directory DESTINATION, in the other format or cut otherwise."""
+    """Write SHARDS anew into the directory DESTINATION, in the other format or cut otherwise.
+
+    --workers read SHARDS twice: they count the rows before any of them writes.
+    """
     from streamtron.conversion import convert as convert_shards
 
     settings = settings_of(split(given)[0])
@@ -399,13 +409,16 @@ def convert(
 @streamtron.command(short_help="Write a text-like corpus of any size.")
 @click.argument("directory", type=click.Path(file_okay=False))
 @click.option("--rows", type=int, required=True, help="Rows to write, from 1 on.")
-@click.option("--columns", type=int, default=30_000, show_default=True, help="From 80 on.")
-@click.option("--seed", type=int, default=0, show_default=True, help="From 0 on.")
+@click.option("--columns", type=int, default=30_000, show_default=True,
+              help="To draw from, from 80 on.")  # fmt: skip
+@click.option("--seed", type=int, default=0, show_default=True,
+              help="Of everything that is drawn, from 0 on.")  # fmt: skip
 @click.option("--skip", type=int, default=0, show_default=True,
               help="Leave out so many rows first: what comes behind can be held out.")  # fmt: skip
-@click.option("--shards", type=int, default=8, show_default=True, help="Files, from 1 on.")
+@click.option("--shards", type=int, default=8, show_default=True,
+              help="Files to write, from 1 on.")  # fmt: skip
 @click.option("--format", "format_", type=click.Choice(["libsvm", "parquet"]), default="libsvm",
-              show_default=True)  # fmt: skip
+              show_default=True, help="Of the files.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the shards of an earlier corpus.")
 @workers_memory_option
 @cluster_options

@@ -185,23 +185,27 @@ def candidate_options(command: Command) -> Command:
 
 def machine_options(command: Command) -> Command:
     """``--memory``, ``--cache-dir`` and ``--threads``: they never change what is computed."""
-    for option in (
-        click.option(
-            "--cache-dir", type=click.Path(), help="Where the flat copy of the shards is kept."
-        ),
-        _option(
-            SIZE,
-            "--memory",
-            help="Refuse to run if more memory is needed [half of the machine's].",
-        ),
-        _option(
-            INT,
-            "--threads",
-            help="Threads that read and train; never changes the model [the machine's cores].",
-        ),
-    ):
-        command = option(command)
-    return command
+    words = "Refuse to run if more memory is needed [half of the machine's]."
+    threads = "Threads that read and train; never changes the model [the machine's cores]."
+    command = _place_option("MODEL.run/cache; without a MODEL temporary")(command)
+    command = _option(SIZE, "--memory", help=words)(command)
+    return _option(INT, "--threads", help=threads)(command)
+
+
+def reading_options(command: Command) -> Command:
+    """The same of a command that reads and writes nothing, where only workers keep to
+    ``--memory``."""
+    command = _place_option("temporary")(command)
+    command = workers_memory_option(command)
+    threads = (
+        "Threads that read, in this process; never changes what is found [the machine's cores]."
+    )
+    return _option(INT, "--threads", help=threads)(command)
+
+
+def _place_option(where: str) -> Callable[[Command], Command]:
+    words = f"Where a flat copy of the shards is kept for later readings [{where}]."
+    return click.option("--cache-dir", type=click.Path(), help=words)
 
 
 def run_options(command: Command) -> Command:
@@ -229,11 +233,14 @@ def cluster_options(command: Command) -> Command:
     """``--workers``, ``--scheduler``, ``--dashboard``: where the work is done, which never changes
     what is computed. The command gets them as ``workers``, ``scheduler`` and ``dashboard``."""
     for option in (
-        click.option("--dashboard", metavar="HOST:PORT", help="Dask's dashboard [none]."),
+        click.option("--dashboard", metavar="HOST:PORT",
+                     help="Show there, in a browser, what --workers are at [nowhere]."),
         click.option("--scheduler", metavar="ADDRESS_OR_FILE",
-                     help="Or let the workers of this running Dask scheduler do it."),
+                     help="Or over the workers of a running Dask scheduler: tcp://HOST:PORT, or "
+                     "its scheduler file. They must see the same files."),
         click.option("--workers", type=click.IntRange(min=1), metavar="N",
-                     help="Spread the work over N processes of Dask."),
+                     help="Spread the work over N processes of this machine, one thread each. What "
+                     "comes out is the same [this process alone]."),
     ):  # fmt: skip
         command = option(command)
     return command
@@ -241,7 +248,7 @@ def cluster_options(command: Command) -> Command:
 
 def workers_memory_option(command: Command) -> Command:
     """``--memory`` where only workers are limited by it."""
-    words = "That --workers may take together [half of the machine's]."
+    words = "Memory that --workers may take together [half of the machine's]."
     return _option(SIZE, "--memory", help=words)(command)
 
 

@@ -340,6 +340,43 @@ def test_the_commands_do_with_workers_what_they_do_without(
     assert capfd.readouterr().err.startswith("workers and a scheduler: give one of them")
 
 
+COMMANDS = {
+    "predict": "predict model corpus -o {out}",
+    "predict Parquet, many classes": "predict many corpus -o {out}.parquet",
+    "evaluate": "evaluate model corpus --json",
+    "evaluate many classes": "evaluate many corpus",
+    "certify": "certify model corpus --C 1 --readings 2",
+    "convert": "convert corpus {out} --format parquet --rows-per-shard 2000",
+    "generate": "generate {out} --rows 5000 --columns 500 --shards 3 --seed 4",
+}
+
+
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=list(COMMANDS))
+def test_a_command_prints_and_writes_with_a_scheduler_what_it_does_without(
+    workers: Workers, corpus: Path, model: LinearModel, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: str,
+) -> None:  # fmt: skip
+    """The scheduler's workers were started in another directory than the command."""
+    monkeypatch.chdir(tmp_path)
+    model.save("model")
+    many = np.stack([model.weights, -model.weights, model.weights[::-1]])
+    classes = (-1.0, 1.0, 2.0)
+    LinearModel(many, np.zeros(3), classes, {}, None, {"index_base": 1, "multiclass": True}).save(
+        "many"
+    )
+    os.symlink(corpus, "corpus")
+    said, files = [], []
+    for where in ([], ["--scheduler", workers.client.scheduler.address]):
+        Path("out").mkdir()
+        assert cli._run([*words.format(out="out/it").split(), *where]) == 0
+        said.append(capfd.readouterr())
+        files.append({p.name: p.read_bytes() for p in Path("out").rglob("*") if p.is_file()})
+        Path("out").rename(f"out {len(said)}")
+    assert said[0] == said[1]
+    assert files[0] == files[1]
+    assert files[0] or said[0].out
+
+
 @pytest.mark.slow
 def test_a_task_that_takes_more_than_its_workers_memory_is_a_sentence(tmp_path: Path) -> None:
     with (

@@ -35,7 +35,7 @@ def new_shards(destination: str, ending: str, overwrite: bool) -> Iterator[Calla
         final = directory / f"part-{number:05d}.{ending}"
         partial_file = directory / f".{final.name}.partial"
         hidden[partial_file] = final
-        return str(partial_file)
+        return os.path.abspath(partial_file)  # who writes it may have been started elsewhere
 
     try:
         yield shard_path
