@@ -265,7 +265,10 @@ def test_a_run_of_many_classes_is_updated(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("3 1:1\n", "line 1: label 3.0. Known are 1.0 and -1.0; .* or fit anew on all shards"),
+        (
+            "3 1:1\n",
+            r"b.svm, line 1: label 3.0. Known are 1.0 and -1.0; .* fit anew on all shards",
+        ),
         ("1 0:1\n-1 2:1\n", "has a column 0, and the run's columns are numbered from 1"),
     ],
 )

@@ -195,7 +195,7 @@ class BlockCutter:
 class LabelTable:
     """The labels of a source in order of appearance; all of one kind, at most ``most``.
 
-    Or only those of ``classes``, in that order.
+    Or only those of ``classes``, in that order; or behind those ``met`` before.
 
     Examples
     --------
@@ -209,8 +209,13 @@ class LabelTable:
 --multiclass, or remove the row.
     """
 
-    def __init__(self, most: int | None = None, classes: Sequence[Label] | None = None) -> None:
-        self.labels: list[Label] = list(classes or ())
+    def __init__(
+        self,
+        most: int | None = None,
+        classes: Sequence[Label] | None = None,
+        met: Sequence[Label] = (),
+    ) -> None:
+        self.labels: list[Label] = list(met if classes is None else classes)
         self._codes = {label: code for code, label in enumerate(self.labels)}
         self._most = most
         self._closed = classes is not None

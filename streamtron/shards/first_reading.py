@@ -56,6 +56,8 @@ class Plan(NamedTuple):
     open_reader: Callable[[ShardFile, Reading], ShardReader]
     borders: frozenset[str] = frozenset()
     """paths of the shards that begin a new block, whatever is open"""
+    met: tuple[Label, ...] = ()
+    """labels that were met before, by their codes"""
 
 
 class Skipped(NamedTuple):
@@ -111,7 +113,7 @@ class FirstReading:
         self._plan = plan
         self._cache_dir = cache_dir
         self._known = known
-        self._table = LabelTable(plan.most_labels, plan.classes)
+        self._table = LabelTable(plan.most_labels, plan.classes, plan.met)
         self._cutter = BlockCutter()
         self._width = 0
         self._lowest: int | None = None

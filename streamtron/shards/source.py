@@ -313,8 +313,9 @@ class ShardSource:
 
     def take_up(self, labels: Sequence[Label], nonzeros_read: int, bytes_read: int) -> None:
         """Go on counting where an interrupted run had come to, whose codes were those of
-        ``labels``; before the first reading."""
+        ``labels``, also where other rows come first by now; before the first reading."""
         self._labels[:] = labels
+        self._plan = self._plan._replace(met=tuple(labels))
         self._nonzeros_read, self._bytes_read = nonzeros_read, bytes_read
 
     def bury(self, tombstones: Iterable[Tombstones]) -> None:
