@@ -10,21 +10,23 @@ for what a full epoch takes, and with them, for memory and for what they add. Se
 from __future__ import annotations
 
 import argparse
+import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import measure
 import ours
-from data import generated
 
 from streamtron.config import Settings, format_size, parse_size
 from streamtron.errors import StreamtronError
 from streamtron.memory import ROW_BYTES
 from streamtron.shards import open_shards
+from streamtron.shards.corpus import generate
 
 
 def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -85,6 +87,24 @@ def _timed(owner: Any, name: str) -> list[float]:
     return seconds
 
 
+@contextmanager
+def corpus(rows: int, options: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """A generated corpus and its filled cache: those of an earlier run, if they were kept."""
+    with ExitStack() as stack:
+        home = options.keep
+        if home is None:
+            temporary = tempfile.TemporaryDirectory(prefix="streamtron-bench-")
+            home = Path(stack.enter_context(temporary))
+        path, cache = home / f"rows-{rows}-{options.columns}", home / f"cache-{rows}"
+        if not path.exists():
+            unfinished = path.with_suffix(".unfinished")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            generate(str(unfinished), rows=rows, columns=options.columns, seed=0)
+            unfinished.rename(path)
+        ours.fill_cache([str(path)], str(cache))
+        yield str(path), str(cache)
+
+
 def size_up(times: int, options: argparse.Namespace, budget: int) -> dict[str, Any]:
     """One size: generated, cached, trained on in a fresh process."""
     settings = Settings(
@@ -93,11 +113,7 @@ def size_up(times: int, options: argparse.Namespace, budget: int) -> dict[str, A
     )  # fmt: skip
     rows = options.rows * times
     measure.note(f"{times}×: {rows:,} rows")
-    with (
-        generated(rows, options.columns, seed=0) as path,
-        tempfile.TemporaryDirectory(prefix="streamtron-bench-") as cache,
-    ):
-        ours.fill_cache([path], cache)
+    with corpus(rows, options) as (path, cache):
         alone = replace(settings, mini_epochs=0)
         epoch, _ = measure.in_fresh_process(epochs, path, cache, alone.to_dict())
         whole, peak = measure.in_fresh_process(epochs, path, cache, settings.to_dict())
@@ -180,6 +196,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tol", type=float, default=1e-3)
     parser.add_argument("--epochs", type=int, default=6, help="readings that train, at most")
     parser.add_argument("--mini-epochs", type=int, default=50)
+    parser.add_argument("--keep", type=Path, help="a directory for corpora and caches: not removed")
     parser.add_argument("--results", type=Path, default=measure.RESULTS, help="where they go")
     parser.add_argument("--tiny", action="store_true", help="does it run at all? some seconds")
     options = parser.parse_args(arguments)

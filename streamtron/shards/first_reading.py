@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
@@ -36,7 +35,7 @@ from streamtron.shards.discover import ShardFile
 from streamtron.shards.flat import CachedShard, Contents, Pick
 from streamtron.shards.manifest import Manifest, ShardRecord
 from streamtron.shards.piece import Piece, Reading, ShardReader
-from streamtron.shards.prefetch import stop_if_left
+from streamtron.shards.prefetch import in_order, stop_if_left
 from streamtron.shards.storage import REQUESTS, StoreError, is_uri, stamp
 
 _log = logging.getLogger("streamtron")
@@ -404,12 +403,13 @@ def check_all_unchanged(shards: Iterable[ShardFile]) -> None:
     DataError : it was changed.
     MachineError : it is not there any more.
     """
-    with ThreadPoolExecutor(REQUESTS, "streamtron-stamp") as pool:
-        try:
-            for _ in pool.map(check_unchanged, shards):
-                stop_if_left()
-        except StoreError as error:
-            _log.warning("%s The reading goes on from the cache.", error)
+    shards = list(shards)
+    threads = REQUESTS if any(is_uri(shard.path) for shard in shards) else 1
+    try:
+        for _ in in_order(check_unchanged, shards, threads):
+            stop_if_left()
+    except StoreError as error:
+        _log.warning("%s The reading goes on from the cache.", error)
 
 
 def check_unchanged(shard: ShardFile) -> None:

@@ -57,8 +57,7 @@ class TargetRule:
     def __call__(self, chunk: Chunk) -> Targets:
         """The chunk's targets."""
         numbers = np.concatenate([np.arange(a, z, dtype=np.int64) for a, z in chunk.ranges])
-        signs = np.full(len(chunk), -1, np.int8)
-        signs[self._positives(chunk)] = 1
+        signs = self._signs(chunk)
         delta2 = np.full(len(chunk), self.delta2)
         weights = chunk.weights
         if self.class_weights is not None:
@@ -69,14 +68,15 @@ class TargetRule:
             delta2 = delta2 / np.where(weights == 0.0, 1.0, weights)
         return Targets(numbers, signs, delta2)
 
-    def _positives(self, chunk: Chunk) -> NDArray[np.intp]:
-        """Positions of the rows that have the positive label."""
+    def _signs(self, chunk: Chunk) -> NDArray[np.int8]:
+        """+1 for the rows that have the positive label, -1 for the others."""
         plus = 0 if self.positive is None else _position(self.labels, self.positive)
-        places = np.flatnonzero(chunk.codes == plus)
         if chunk.code_offsets is None:
-            return places
-        rows: NDArray[np.intp] = np.searchsorted(chunk.code_offsets, places, side="right") - 1
-        return rows
+            return np.where(chunk.codes == plus, np.int8(1), np.int8(-1))
+        signs = np.full(len(chunk), -1, np.int8)
+        places = np.flatnonzero(chunk.codes == plus)
+        signs[np.searchsorted(chunk.code_offsets, places, side="right") - 1] = 1
+        return signs
 
     def _of_class(
         self, chunk: Chunk, signs: NDArray[np.int8], weights: Mapping[Label, float]
