@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from streamtron import cli
 from streamtron.batch import OUTPUTS, Batch, Job, load_batch
 from streamtron.cluster import connect
+from streamtron.commands.batch import command_line
 from streamtron.errors import DataError, MachineError, SettingsError
 from streamtron.jobs import Ended, Fate, Order, exit_code, on_workers, one_by_one, run_batch
 from streamtron.shards.corpus import generate
@@ -71,7 +73,7 @@ TABLE = "[[job]]" + JOBS.split("[[job]]")[4]
 def _load(directory: Path, text: str) -> Batch:
     path = directory / "night.toml"
     path.write_text(text)
-    return load_batch(path, cli._command_line)
+    return load_batch(path, partial(command_line, cli.streamtron.commands))
 
 
 def _run(directory: Path, text: str, **how: Any) -> dict[str, Fate]:

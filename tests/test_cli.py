@@ -22,6 +22,7 @@ import pytest
 from safetensors import safe_open
 
 from streamtron import cli, interruption, memory, options
+from streamtron.commands import train
 from streamtron.config import Settings, format_size
 from streamtron.errors import SettingsError
 from streamtron.events import ChunkDone, ReadingDone, ReadingStarted, StageDone
@@ -102,7 +103,7 @@ def _one_sentence(done: Done, code: int, *parts: str) -> None:
 def test_every_setting_is_an_option_of_fit_and_has_its_name() -> None:
     names = [field.name for field in fields(Settings)]
     assert list(options.SETTINGS) == names
-    there = {word for parameter in cli.fit.params for word in parameter.opts}
+    there = {word for parameter in train.fit.params for word in parameter.opts}
     assert {options.option_name(name) for name in names} <= there
     machine_and_files = {
         "--memory", "--cache-dir", "--threads", "--model", "--report", "--witness", "--config",
@@ -114,7 +115,7 @@ def test_every_setting_is_an_option_of_fit_and_has_its_name() -> None:
 
 
 def test_the_help_of_an_option_ends_with_the_default_of_its_setting() -> None:
-    given = {parameter.name: parameter for parameter in cli.fit.params}
+    given = {parameter.name: parameter for parameter in train.fit.params}
     for field in fields(Settings):
         option = given[field.name]
         assert isinstance(option, click.Option)
@@ -137,7 +138,7 @@ def test_options_become_settings_of_the_right_kinds() -> None:
         "train", "--model", "m", "--C", "2", "--stage", "1,0.1", "--b", "5,0.25", "--active-set",
         "2MB", "--class-weight", "1=2,-1=0.5", "--index-base", "1", "--faithful",
     ]  # fmt: skip
-    with cli.fit.make_context("fit", words) as context:
+    with train.fit.make_context("fit", words) as context:
         given, _ = options.split(context.params)
     assert given == {
         "C": 2.0, "stage": "1,0.1", "b": (5.0, 0.25), "active_set": 2_000_000,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 import streamtron
 from streamtron import cli, kernels
 from streamtron.carried import carried_by
+from streamtron.commands import judge
 from streamtron.config import Machine, Settings
 from streamtron.errors import DataError
 from streamtron.events import ChunkDone, Event
@@ -62,7 +63,7 @@ def change_last(
 
 def proven(model: Path, run: Path) -> Proof | ManyProof:
     """What ``certify RUN`` proves."""
-    _, _, shards, witness = cli._of_run(str(model), None)
+    _, _, shards, witness = judge._of_run(str(model), None)
     return certify(streamtron.load(model), shards, witness=witness, run=run)
 
 

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import streamtron
 from streamtron import changes, cli, once
 from streamtron.batch import load_batch
 from streamtron.cluster import connect
+from streamtron.commands.batch import command_line
 from streamtron.errors import DataError
 from streamtron.jobs import Fate, on_workers, one_by_one, run_batch
 from tests.processes import Process
@@ -198,7 +200,10 @@ def _started(place: Path, text: str = BATCH, runner: Any = one_by_one, **how: An
 
     (place / "night.toml").write_text(text)
     fates = run_batch(
-        load_batch(place / "night.toml", cli._command_line), runner, listen=listen, **how
+        load_batch(place / "night.toml", partial(command_line, cli.streamtron.commands)),
+        runner,
+        listen=listen,
+        **how,
     )
     assert {fate.name: (fate.state, fate.sentence) for fate in fates} == {
         fate.name: ("done", "") for fate in fates
@@ -243,7 +248,7 @@ def test_a_change_without_a_name_in_the_status_file_is_not_taken_for_done(place:
     for fate in content["jobs"]:
         fate["once"] = None
     status.write_text(json.dumps(content))
-    [batch] = [load_batch(place / "night.toml", cli._command_line)]
+    [batch] = [load_batch(place / "night.toml", partial(command_line, cli.streamtron.commands))]
     fates = run_batch(batch, one_by_one, listen=lambda _: None)
     assert [(fate.name, fate.state) for fate in fates] == [
         ("fit", "done"), ("add", "failed"), ("take", "skipped"),

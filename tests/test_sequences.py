@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
 import streamtron
-from streamtron import cli
+from streamtron.commands import judge
 from streamtron.outcome import Outcome
 from streamtron.proof import Proof, certify
 
@@ -194,7 +194,7 @@ class Story:
             self.prove()
 
     def prove(self) -> None:
-        _, _, shards, witness = cli._of_run(str(self.model), None)
+        _, _, shards, witness = judge._of_run(str(self.model), None)
         run = Path(f"{self.model}.run")
         proof = certify(streamtron.load(self.model), shards, witness=witness, run=run)
         assert isinstance(proof, Proof)

@@ -27,6 +27,7 @@ from sklearn.svm import LinearSVC
 import streamtron
 from streamtron import cli, options
 from streamtron.candidates import Range, candidates_of, values_of
+from streamtron.commands import train
 from streamtron.config import METRICS, METRICS_OF_MANY, Machine, Settings
 from streamtron.errors import DataError, SettingsError
 from streamtron.model import LinearModel
@@ -228,11 +229,11 @@ def test_an_empty_list_and_no_candidates_are_refused() -> None:
 
 def test_every_setting_is_an_option_of_sweep_and_the_lists_are_those_that_take_many() -> None:
     words = ["train", "--C", "1,2", "--rho", "0", "--delta", "3..4", "--tol", "0.5"]
-    with cli.sweep.make_context("sweep", words) as context:
+    with train.sweep.make_context("sweep", words) as context:
         given, _ = options.split(context.params)
     assert given == {"C": (1.0, 2.0), "rho": (0.0,), "delta": Range(3.0, 4.0), "tol": 0.5}
     there = {
-        parameter.name for parameter in cli.sweep.params if isinstance(parameter, click.Option)
+        parameter.name for parameter in train.sweep.params if isinstance(parameter, click.Option)
     }
     assert set(options.SETTINGS) <= there
 

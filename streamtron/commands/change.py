@@ -1,0 +1,111 @@
+"""Commands that change a run which has ended: ``update``, ``forget``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from streamtron import options
+from streamtron.commands.common import STOPPED, check_writable, is_verbose, say
+from streamtron.options import (
+    machine_options,
+    setting_options,
+    shards_argument,
+    split,
+    verbose_option,
+)
+
+if TYPE_CHECKING:
+    from streamtron.outcome import Outcome
+
+
+@click.command(short_help="Add shards to a run.")
+@click.argument("run", type=click.Path())
+@shards_argument
+@click.option("--report", type=click.Path(dir_okay=False), help="Write a JSON report there.")
+@click.option("--only-new", is_flag=True,
+              help="The run's own shards are gone: read SHARDS alone, and prove of their rows what "
+              "can be proven.")  # fmt: skip
+@options.once_option
+@setting_options("tol", "max_epochs", "allow_duplicate")
+@machine_options
+@verbose_option
+def update(
+    run: str, shards: tuple[str, ...], report: str | None, only_new: bool, **given: Any
+) -> int:
+    """Add SHARDS to the run of a model, RUN, and go on from there to a certificate over all rows.
+
+    The run is as it was until the new model is in place. SHARDS are read as the run's own were.
+
+    With --only-new there is a lower bound over the new rows and no tolerance to meet: exit code 0.
+    """
+    from streamtron.updating import update as update_run
+
+    return _change(partial(update_run, only_new=only_new), run, shards, report, given)
+
+
+@click.command(short_help="Take shards, or rows of them, out of a run.")
+@click.argument("run", type=click.Path())
+@click.argument("shards", nargs=-1, type=click.Path())
+@click.option("--key", metavar="COLUMN",
+              help="Only rows whose COLUMN is a --value, in Parquet and Arrow.")  # fmt: skip
+@click.option("--value", multiple=True, help="What to look for in --key; can be given again.")
+@click.option("--rows", type=click.Path(dir_okay=False),
+              help="Only the rows in this CSV file, shard,row, numbered from 0.")  # fmt: skip
+@click.option("--replaced-by", type=click.Path(),
+              help="One shard was written anew, without some rows: forget those.")  # fmt: skip
+@click.option("--report", type=click.Path(dir_okay=False), help="Write a JSON report there.")
+@options.once_option
+@setting_options("tol", "max_epochs")
+@machine_options
+@verbose_option
+def forget(
+    run: str, shards: tuple[str, ...], key: str | None, value: tuple[str, ...], rows: str | None,
+    replaced_by: str | None, report: str | None, **given: Any,
+) -> int:  # fmt: skip
+    """Take SHARDS (names or paths, as inspect RUN lists them) out of the run of a model, or only
+    some of their rows, and go on from there to a certificate over the rows that are left.
+
+    Nothing of them is left in the model and in the run's directory. Whole shards may be gone
+    already; where a shard still holds rows that are forgotten, the run leaves them out from now on.
+    """
+    from streamtron.forgetting import forget as forget_rows
+
+    change = partial(forget_rows, key=key, values=value, rows=rows, replaced_by=replaced_by)
+    return _change(change, run, shards, report, given)
+
+
+def _change(
+    change: Callable[..., Outcome],
+    run: str,
+    shards: tuple[str, ...],
+    report: str | None,
+    given: Mapping[str, Any],
+) -> int:
+    """Change a run that has ended, and say what came of it."""
+    wanted, machine = split(given)
+    if report is not None:
+        check_writable(report)
+    from streamtron import once
+    from streamtron.inspection import directory_bytes
+    from streamtron.progress import progress
+    from streamtron.summary import fit_summary, not_certified
+    from streamtron.updating import directory_of
+
+    name = given["once"]
+    if name is not None and (code := once.begin(directory_of(run), name)) is not None:
+        click.echo(f"{run}: has had the change {name} before.")
+        return code
+    with progress(verbose=is_verbose()) as listen:
+        outcome = change(run, shards, report=report, machine=machine, listen=listen, **wanted)
+    if name is not None:
+        once.end(directory_of(run), name, outcome.exit_code)
+    cache = machine.cache_dir or os.path.join(directory_of(run), "cache")
+    say(fit_summary(outcome.report, run, cache, directory_bytes(cache)))
+    if outcome.exit_code == STOPPED:
+        click.echo(not_certified(outcome.report, run), err=True)
+    return outcome.exit_code
