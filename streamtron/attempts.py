@@ -27,7 +27,7 @@ from streamtron.sealed import canonical, write_atomically
 from streamtron.shards import TEMPORARY
 from streamtron.splits import Split
 from streamtron.summary import candidate_words
-from streamtron.sweeping import Attempts, attempt
+from streamtron.sweeping import Attempts, Lean, attempt
 from streamtron.trials import Trial
 
 SHARE = 0.7
@@ -89,7 +89,7 @@ def on_workers(workers: Workers, *, machine: Machine, tell: Told = ignore) -> At
     """
 
     def attempts(
-        splits: Sequence[Split], candidates: Sequence[Settings], cache_dir: str
+        splits: Sequence[Split], candidates: Sequence[Settings], cache_dir: str, lean: Lean
     ) -> list[list[Trial]]:
         groups = groups_of(len(candidates), -(-workers.threads // len(splits)))
         with _scratch(cache_dir, shared=machine.cache_dir is not None) as scratch:
@@ -110,7 +110,7 @@ def on_workers(workers: Workers, *, machine: Machine, tell: Told = ignore) -> At
                     tell(trial, works[place].split.fold or "")
 
             names = [work.name for work in works]
-            found = iter(workers.submit_all(fit_work, works, names, machine, done=done))
+            found = iter(workers.submit_all(fit_work, works, names, machine, lean, done=done))
         return [_in_order(groups, [next(found) for _ in groups]) for _ in splits]
 
     return attempts
@@ -175,8 +175,8 @@ def _token(directory: str) -> str:
 # What runs on a worker ---------------------------------------------------------------------------
 
 
-def fit_work(work: Work, machine: Machine) -> list[Trial]:
-    """The trials of a task, within the worker's memory."""
+def fit_work(work: Work, machine: Machine, lean: Lean) -> list[Trial]:
+    """The trials of a task, within the worker's memory, with the outcomes that ``lean`` leaves."""
     limit = memory_here()
     own = replace(
         machine,
@@ -191,10 +191,11 @@ def fit_work(work: Work, machine: Machine) -> list[Trial]:
         if not wanted():
             raise MachineError(f"{work.name}: nobody waits for it any more.")
 
-    return attempt(
+    trials = attempt(
         work.split, work.candidates, machine=own, listen=listen, cache_dir=work.cache_dir,
         run_dir=_run_directory(work), worker=name_here(),
     )  # fmt: skip
+    return lean(trials)
 
 
 def _run_directory(work: Work) -> str | None:

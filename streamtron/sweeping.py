@@ -32,7 +32,7 @@ from streamtron.fitting import (
 )
 from streamtron.learning import several
 from streamtron.model import LinearModel
-from streamtron.rungs import Rungs, rungs_of
+from streamtron.rungs import Rungs, rungs_of, without_idle_outcomes
 from streamtron.runs import refuse_existing
 from streamtron.scoring import Paths, evaluate_many
 from streamtron.splits import Split, splits_of
@@ -52,9 +52,12 @@ same in any company, for the last digits of ROC AUC depend on it."""
 
 Given = str | float | Iterable[float] | Range
 
-Attempts = Callable[[Sequence[Split], Sequence[Settings], str], list[list[Trial]]]
-"""Who fits and measures: every candidate on every split, one list of trials a split. The last
-argument is where the flat copy of the shards is kept."""
+Lean = Callable[[Sequence[Trial]], list[Trial]]
+"""Takes from trials of candidates that were fitted together the outcomes nobody will ask for."""
+
+Attempts = Callable[[Sequence[Split], Sequence[Settings], str, Lean], list[list[Trial]]]
+"""Who fits and measures: every candidate on every split, one list of trials a split. The third
+argument is where the flat copy of the shards is kept, the last one may be used or not."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,7 +229,8 @@ def _all_rungs(
     running, rung = list(range(len(candidates))), 0
     while running:
         own = [rungs.settings(rung, candidates[number], trials.get(number)) for number in running]
-        folds = zip(*attempts(splits, own, cache), strict=True)
+        lean = partial(without_idle_outcomes, rungs=rungs, rung=rung, metric=metric)
+        folds = zip(*attempts(splits, own, cache, lean), strict=True)
         found = [_mean(one, parts) for one, parts in zip(own, folds, strict=True)]
         for number, trial in zip(running, found, strict=True):
             trials[number] = _behind(trials.get(number), trial, number, rung)
@@ -246,9 +250,9 @@ def _behind(before: Trial | None, trial: Trial, number: int, rung: int) -> Trial
 
 
 def _here(
-    splits: Sequence[Split], candidates: Sequence[Settings], cache_dir: str, **how: Any
+    splits: Sequence[Split], candidates: Sequence[Settings], cache_dir: str, lean: Lean, **how: Any
 ) -> list[list[Trial]]:
-    return [attempt(split, candidates, cache_dir=cache_dir, **how) for split in splits]
+    return [lean(attempt(split, candidates, cache_dir=cache_dir, **how)) for split in splits]
 
 
 def attempt(

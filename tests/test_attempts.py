@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -23,12 +23,14 @@ from streamtron.cluster import Workers, connect
 from streamtron.config import Machine, Settings
 from streamtron.errors import DataError, MachineError
 from streamtron.events import Event, ReadingStarted
+from streamtron.fitting import fit, run_many
 from streamtron.fitting import run as fit_alone
-from streamtron.fitting import run_many
+from streamtron.outcome import Outcome
+from streamtron.rungs import rungs_of, without_idle_outcomes
 from streamtron.shards.corpus import generate
 from streamtron.splits import Split
-from streamtron.sweeping import Attempts, Sweep, run_sweep
-from streamtron.trials import Trial
+from streamtron.sweeping import Attempts, Lean, Sweep, run_sweep
+from streamtron.trials import Trial, ranked
 
 ROWS, HELD = 1200, 400
 CANDIDATES = candidates_of(Settings(), {"C": (0.01, 0.1, 1.0, 100.0), "rho": (0.0, 1.0)})
@@ -89,6 +91,28 @@ def test_workers_find_the_table_and_the_model_of_one_process(
     assert (tmp_path / "best").read_bytes() == (tmp_path / "fit").read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [({}, [2]), ({"halving": True}, [0, 0, 2]), ({"two_stage": True}, [2, 2])],
+    ids=["one rung", "halving", "two-stage"],
+)
+def test_of_every_task_one_outcome_comes_over_at_most_and_the_best_is_among_them(
+    place: Path, workers: Workers, how: dict[str, Any], expected: list[int]
+) -> None:
+    came: list[int] = []
+    on_two = on_workers(workers, machine=Machine())
+
+    def counted(*given: Any) -> list[list[Trial]]:
+        found = on_two(*given)
+        came.append(sum(trial.outcome is not None for trials in found for trial in trials))
+        return found
+
+    found = swept(place, counted, **how)
+    assert found.outcome is not None, "and nothing was fitted once more for it"
+    assert found.outcome.model == fit(place / "train", settings=found.best.settings)
+    assert came == expected
+
+
 @pytest.mark.parametrize("halving", [False, True])
 @pytest.mark.parametrize("valid", [False, True])
 def test_folds_and_rungs_on_workers_give_the_table_of_one_process(
@@ -107,6 +131,31 @@ def test_candidates_are_dealt_out_once_each_whatever_the_groups() -> None:
             assert max(map(len, groups_of(candidates, most))) == -(-candidates // most) or (
                 most > candidates
             )
+
+
+def test_the_best_of_all_keeps_its_outcome_however_candidates_are_dealt_out() -> None:
+    pick, rungs = random.Random(0), rungs_of(CANDIDATES, "accuracy", halving=False, two_stage=False)
+    for most in range(1, 9):
+        trials = [_trial(number, pick.choice([None, 0.5, 0.75])) for number in range(8)]
+        best = ranked(trials, "accuracy")[0]
+        groups = [[trials[number] for number in group] for group in groups_of(8, most)]
+        kept = [
+            trial.candidate
+            for group in groups
+            for trial in without_idle_outcomes(group, rungs, 0, "accuracy")
+            if trial.outcome is not None
+        ]
+        assert best.candidate in kept
+        assert len(kept) == len(groups)
+
+
+def _trial(number: int, accuracy: float | None) -> Trial:
+    return Trial(
+        candidate=number, settings=CANDIDATES[number], metrics={"accuracy": accuracy},
+        certificate={}, readings=1.0, full_epochs=1, ending="certified", rung=0, radius=None,
+        at_optimum=(None, None), seconds=0.0, worker="", started="", finished="",
+        outcome=cast(Outcome, object()),
+    )  # fmt: skip
 
 
 def test_tasks_of_a_sweep_have_names_that_say_what_they_fit(
@@ -240,7 +289,7 @@ class Dying:
     def __init__(self, marks: str, at: tuple[int, int], shared: bool = True) -> None:
         self.marks, self.at, self.shared = Path(marks), at, shared
 
-    def __call__(self, work: Work, machine: Machine) -> list[Trial]:
+    def __call__(self, work: Work, machine: Machine, lean: Lean) -> list[Trial]:
         real_save, real_load = runs.Run.save, runs.Run.load
 
         def save(run: runs.Run, checkpoint: runs.Checkpoint) -> None:
@@ -260,7 +309,7 @@ class Dying:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(runs.Run, "save", save)
             patch.setattr(runs.Run, "load", load)
-            return fit_work(work, machine)
+            return fit_work(work, machine, lean)
 
 
 def _where(checkpoint: runs.Checkpoint) -> tuple[int, int]:

@@ -36,7 +36,7 @@ from streamtron.rungs import at_rung
 from streamtron.scoring import evaluate, evaluate_many
 from streamtron.shards.corpus import generate
 from streamtron.splits import Split, splits_of
-from streamtron.sweeping import Sweep, attempt, run_sweep
+from streamtron.sweeping import Lean, Sweep, attempt, run_sweep
 from streamtron.trials import COLUMNS, Trial
 
 STREAMTRON = Path(sys.executable).parent / "streamtron"
@@ -590,7 +590,7 @@ def test_a_candidate_left_behind_is_not_the_best_whatever_the_others_come_to(
     place: Path,
 ) -> None:
     def disappointing(
-        splits: Sequence[Split], some: Sequence[Settings], cache: str
+        splits: Sequence[Split], some: Sequence[Settings], cache: str, _: Lean
     ) -> list[list[Trial]]:
         """The accuracy is C at a loose tolerance and nothing at all in the end."""
         trials = attempt(splits[0], some, machine=Machine(), cache_dir=cache)
@@ -842,7 +842,7 @@ def test_candidates_tried_one_by_one_give_the_table_of_one_scan(
     candidates = candidates_of(Settings(), {"C": (0.01, 1.0, 100.0), "rho": (0.0, 1.0)})
 
     def one_by_one(
-        splits: Sequence[Split], some: Sequence[Settings], cache: str
+        splits: Sequence[Split], some: Sequence[Settings], cache: str, _: Lean
     ) -> list[list[Trial]]:
         return [
             [attempt(split, [one], machine=Machine(), cache_dir=cache)[0] for one in some]

@@ -28,7 +28,7 @@ from streamtron.reach import Reach
 from streamtron.rungs import SURELY_WORSE, bracketed_b
 from streamtron.shards.corpus import generate
 from streamtron.splits import Split
-from streamtron.sweeping import Sweep, attempt, run_sweep
+from streamtron.sweeping import Lean, Sweep, attempt, run_sweep
 from streamtron.training.stages import Stage
 from streamtron.trials import Trial
 
@@ -113,7 +113,7 @@ def test_a_candidate_is_dropped_exactly_where_its_best_accuracy_is_below_another
 
 def test_equal_bounds_drop_nobody(place: Path) -> None:
     def all_alike(
-        splits: Sequence[Split], some: Sequence[Settings], cache: str
+        splits: Sequence[Split], some: Sequence[Settings], cache: str, _: Lean
     ) -> list[list[Trial]]:
         trials = attempt(splits[0], some, machine=Machine(), cache_dir=cache)
         return [[replace(trial, at_optimum=(0.5, 0.5)) for trial in trials]]
@@ -133,7 +133,7 @@ def test_a_candidate_that_is_met_can_drop_others_and_be_the_best(place: Path, fo
 
 def test_a_candidate_that_is_met_is_finished_and_never_dropped(place: Path) -> None:
     def hopeless_if_met(
-        splits: Sequence[Split], some: Sequence[Settings], cache: str
+        splits: Sequence[Split], some: Sequence[Settings], cache: str, _: Lean
     ) -> list[list[Trial]]:
         trials = attempt(splits[0], some, machine=Machine(), cache_dir=cache)
         ends = [(0.0, 0.1) if trial.ending == "certified" else (0.5, 1.0) for trial in trials]
@@ -147,7 +147,7 @@ def test_a_candidate_that_is_met_is_finished_and_never_dropped(place: Path) -> N
 
 def test_a_dropped_candidate_is_not_the_best_whatever_was_measured(place: Path) -> None:
     def flattered(
-        splits: Sequence[Split], some: Sequence[Settings], cache: str
+        splits: Sequence[Split], some: Sequence[Settings], cache: str, _: Lean
     ) -> list[list[Trial]]:
         trials = attempt(splits[0], some, machine=Machine(), cache_dir=cache)
         rho = [{**trial.metrics, "accuracy": trial.settings.rho} for trial in trials]
@@ -237,7 +237,7 @@ def test_candidates_tried_one_by_one_and_backwards_give_the_table_of_one_scan(
     place: Path, folds: int | None
 ) -> None:
     def backwards(
-        splits: Sequence[Split], some: Sequence[Settings], cache: str
+        splits: Sequence[Split], some: Sequence[Settings], cache: str, _: Lean
     ) -> list[list[Trial]]:
         last_first = [
             [attempt(split, [one], machine=Machine(), cache_dir=cache)[0] for one in some[::-1]]
