@@ -184,11 +184,14 @@ def _same_rows(found: Rows, wanted: Rows) -> None:
     assert found.values.tolist() == wanted.values.tolist()
 
 
-def test_behind_a_row_that_finds_no_room_no_smaller_one_does(data: Data) -> None:
-    rows: list[Row] = [[(0, 1.0)], [(0, 1.0), (1, 1.0)], [(0, 1.0)]]
-    groups = scanned(Data(rows, [1, 1, 1]), [view(threshold=math.inf)], [0, 3], [2 * 32 + 7])
+@pytest.mark.parametrize(("room", "wanted"), [(71, [0]), (72, [0, 1]), (104, [0, 1, 2])])
+def test_a_room_may_be_filled_to_the_byte_and_behind_a_row_that_finds_none_no_smaller_one_does(
+    room: int, wanted: list[int]
+) -> None:
+    rows: list[Row] = [[(0, 1.0)], [(0, 1.0), (1, 1.0)], [(0, 1.0)]]  # 32, 40 and 32 bytes
+    groups = scanned(Data(rows, [1, 1, 1]), [view(threshold=math.inf)], [0, 3], [room])
     [part] = called(groups, 0)
-    assert (numbers([part]), part.rows) == ([0], 3)
+    assert (numbers([part]), part.rows) == (wanted, 3)
 
 
 def test_without_a_room_no_row_comes(data: Data) -> None:
