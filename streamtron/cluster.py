@@ -15,7 +15,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -148,8 +148,8 @@ class Workers:
                 submit(_itself, value, key=f"{name}_shared-{token}-{place}")
                 for place, value in enumerate(shared)
             ]
-            if common:  # else the scheduler gives every task to the worker that has them
-                self.client.replicate(common)
+            if common:
+                self._copy_to_all(common)
             under_way: deque[Future] = deque()
             for number, item in enumerate(items):
                 if len(under_way) >= self._most():
@@ -270,6 +270,12 @@ class Workers:
             self._cluster.close()
         elif self.client.status == "running":
             self.client.cancel(list(futures))
+
+    def _copy_to_all(self, futures: Sequence[Future]) -> None:
+        """Have every worker hold these: else the scheduler gives each task to one that does. Dask
+        fails at it where a worker dies meanwhile; then some fetch them when they need them."""
+        with suppress(ValueError, KeyError):
+            self.client.replicate(list(futures))
 
     def _most(self) -> int:
         return AHEAD * self.threads

@@ -194,6 +194,16 @@ def test_what_tasks_have_in_common_is_with_every_worker_so_that_any_may_have_the
     assert list(results) == [12]
 
 
+def test_copies_that_dask_fails_to_make_since_a_worker_died_cost_no_result(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise ValueError("Sample larger than population or is negative")
+
+    monkeypatch.setattr(workers.client, "replicate", fails)
+    assert list(workers(_two, [1, 2], 10)) == [11, 12]
+
+
 def test_our_workers_keep_memory_that_is_going_to_be_asked_for_again(workers: Workers) -> None:
     """Dask's own would give it back with every array, which makes a fit half as slow again."""
     found = workers.client.run(os.environ.get, "MALLOC_TRIM_THRESHOLD_")
