@@ -243,6 +243,20 @@ def test_an_epoch_limit_is_kept_and_the_run_still_ends_with_a_certificate() -> N
     assert learner.certificate.rows_scanned == 300
 
 
+def test_wherever_the_epoch_limit_ends_a_run_its_counts_make_its_upper_bound() -> None:
+    """Also where a stage has just ended: the counts of the next one would be none."""
+    stages = set()
+    for limit in range(1, 6):
+        settings = Settings(C=0.1, stage="1,0.1", b=(0.2, 0.2), tol=0.0, max_epochs=limit)
+        learner = trained(source_of(0), settings)
+        assert learner.certificate is not None
+        assert learner.finished == "epoch limit"
+        assert learner.counts.total() == learner.dual.steps > 0
+        assert learner.dual.upper_bound == pytest.approx(learner.certificate.upper_bound, rel=1e-9)
+        stages.add(learner.stage_number)
+    assert stages == {0, 1}
+
+
 def test_a_hard_margin_run_on_separable_rows_brackets_the_best_margin() -> None:
     rows, labels = random_rows(3, 60, COLUMNS)
     rows = [[*row, (COLUMNS, 2.0 * l)] for row, l in zip(rows, labels, strict=True)]

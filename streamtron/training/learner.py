@@ -511,7 +511,9 @@ class Learner:
             self._end_stage("the certificate meets the tolerance")
             self.finished = "certified"
         elif not self.stage.unlearn:
-            if not frozen.anybody_called:
+            # a stage that begins at the limit would end the run with its counts, which are none
+            spent = self.full_epochs >= self.settings.epoch_limit
+            if not frozen.anybody_called and (self._last_stage or not spent):
                 self._next_stage("a full reading found no row to update")
         elif self.settings.hard and self._inseparable():
             self._end_stage("no classifier separates the rows with a margin worth the name")
@@ -536,6 +538,10 @@ class Learner:
         self.finished = "epoch limit"
 
     # --- stages ---
+
+    @property
+    def _last_stage(self) -> bool:
+        return self.stage_number + 1 == len(self.plan)
 
     def _begin_stage(self) -> None:
         """Fix b of the stage from what is known; begin at a = 0, or unlearn from where we are."""
@@ -568,7 +574,7 @@ class Learner:
 
     def _next_stage(self, why: str) -> None:
         self._end_stage(why)
-        if self.stage_number + 1 == len(self.plan):
+        if self._last_stage:
             self.finished = "converged"
         else:
             self._begin_stage()
