@@ -10,20 +10,22 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from streamtron import interruption
+from streamtron import interruption, runs
 from streamtron.config import Machine, Settings
 from streamtron.errors import DataError, FileDamaged, MachineError, SettingsError, StreamtronError
 from streamtron.events import ChunkDone, Event
 from streamtron.fitting import Outcome
 from streamtron.fitting import run as fit
-from streamtron.runs import BEFORE, CHECKPOINT, Run, open_run
+from streamtron.runs import BEFORE, CHECKPOINT, Checkpoint, Run, open_run
 from streamtron.sealed import read_sealed, write_sealed
 from streamtron.training.solve import Solver
+from streamtron.training.state import State
 from tests.runs import (
     at_checkpoint,
     end_of,
@@ -454,6 +456,32 @@ def test_a_signal_in_a_long_solve_writes_a_checkpoint_right_there_and_nothing_of
     assert (fields["_to_hold"] is not None) == amid
     fitted(place, "model", settings, resume=True)
     assert kept(place, "model") == kept(place, "solved")
+
+
+class SlowDisk(Run):
+    """Every checkpoint takes two seconds of a clock that only it and its test move."""
+
+    now, saved = 0.0, 0
+
+    def save(self, checkpoint: Any) -> None:
+        self.now += 2.0
+        self.saved += 1
+
+
+@pytest.mark.parametrize(("every", "least", "most"), [(0.0, 20, 25), (10.0, 5, 5), (1e9, 0, 0)])
+def test_checkpoints_amid_training_take_no_more_time_than_training_and_come_no_oftener_than_asked(
+    every: float, least: int, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(tmp_path)
+    monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: disk.now))
+    saver = runs.Saver(disk, every, lambda state: Checkpoint(state, [], 0, 0, 0.0))
+    state = State(0, 0, {}, {})
+    for _ in range(100):  # steps of half a second
+        disk.now += 0.5
+        if saver.due(moved=True):
+            saver.border(lambda: state)
+        assert not saver.due(moved=False), "it would stand still"
+    assert least <= disk.saved <= most
 
 
 STOPPED_AMID_A_SOLVE = """

@@ -272,15 +272,16 @@ def test_a_run_of_many_classes_is_updated(tmp_path: Path) -> None:
         ("1 0:1\n-1 2:1\n", "has a column 0, and the run's columns are numbered from 1"),
     ],
 )
+@pytest.mark.parametrize("only_new", [False, True])
 def test_rows_of_another_kind_are_refused_and_nothing_is_changed(
-    line: str, sentence: str, tmp_path: Path
+    only_new: bool, line: str, sentence: str, tmp_path: Path
 ) -> None:
     (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
     (tmp_path / "b.svm").write_text(line)
     fit([tmp_path / "a.svm"], tmp_path / "m", index_base="auto")
     before = content(tmp_path / "m.run", tmp_path / "m")
     with pytest.raises(DataError, match=sentence):
-        streamtron.update(tmp_path / "m", tmp_path / "b.svm")
+        streamtron.update(tmp_path / "m", tmp_path / "b.svm", only_new=only_new)
     assert content(tmp_path / "m.run", tmp_path / "m") == before
 
 
@@ -288,10 +289,13 @@ def test_a_shard_that_the_run_has_is_refused(corpus: list[Path], tmp_path: Path)
     model, twin = tmp_path / "m", tmp_path / "twin.svm"
     shutil.copy(corpus[0], twin)
     fit(corpus[:5], model)
-    with pytest.raises(DataError, match="the run has it already"):
-        streamtron.update(model, corpus[1])
-    with pytest.raises(DataError, match=f"the same bytes as {corpus[0].name}, which the run has"):
-        streamtron.update(model, twin)
+    for alone in (False, True):
+        with pytest.raises(DataError, match="the run has it already"):
+            streamtron.update(model, corpus[1], only_new=alone)
+        with pytest.raises(DataError, match=f"the same bytes as {corpus[0].name}, which the run"):
+            streamtron.update(model, twin, only_new=alone)
+    with pytest.raises(DataError, match="given twice"):
+        streamtron.update(model, [corpus[6], corpus[6]])
     updated = streamtron.update(model, twin, allow_duplicate=True)
     assert updated.report["rows"] == 1800
 
