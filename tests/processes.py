@@ -175,19 +175,21 @@ def _reap() -> None:
 
 def _run(code: str) -> NoReturn:
     """Run it and leave, without the half second that Python takes to tidy up so much."""
-    status: object = 1
+    status = 0
     try:
         exec(compile(code, "<command>", "exec"), {"__name__": "__main__"})
-        status = 0
     except SystemExit as end:
-        status = end.code or 0
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         traceback.print_exc()
+        status = 1
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as the end of Python
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status if isinstance(status, int) else 1)
+    os._exit(status)
 
 
 if __name__ == "__main__":

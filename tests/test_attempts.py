@@ -74,7 +74,9 @@ def alone(place: Path) -> Rows:
 # --- the same as one process ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize(
+    "count", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_workers_find_the_table_and_the_model_of_one_process(
     place: Path, alone: Rows, tmp_path: Path, count: int
 ) -> None:

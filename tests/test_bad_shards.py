@@ -364,7 +364,7 @@ def replace(path: Path) -> None:
         (replace, 3, "c.svm: changed while the run was going"),
     ],
 )
-@pytest.mark.parametrize("order", ["random", "sequential"])
+@pytest.mark.parametrize("order", ["random", pytest.param("sequential", marks=pytest.mark.slow)])
 def test_a_shard_that_does_not_stay_as_it_is_between_readings_ends_the_fit_by_name(
     tmp_path: Path, harm: Spoil, code: int, words: str, order: str
 ) -> None:

@@ -358,7 +358,10 @@ def _until(condition: Callable[[], bool]) -> None:
         pause.wait(0.02)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)],
+)
 def test_a_signal_ends_the_running_job_too_and_the_status_says_so(
     under_way: subprocess.Popen[str], tmp_path: Path, number: signal.Signals, code: int
 ) -> None:

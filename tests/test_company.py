@@ -82,7 +82,9 @@ def test_candidates_in_company_learn_what_they_learn_alone(
 
 
 @plans
-@pytest.mark.parametrize("weights", [None, {"a": 3.0, "c": 0.5}])
+@pytest.mark.parametrize(
+    "weights", [pytest.param(None, marks=pytest.mark.slow), {"a": 3.0, "c": 0.5}]
+)
 def test_a_class_born_late_learns_what_it_would_have_learned_from_the_first_row_on(
     plan: dict[str, object], weights: dict[Label, float] | None
 ) -> None:

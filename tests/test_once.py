@@ -21,6 +21,7 @@ from streamtron.errors import DataError
 from streamtron.jobs import Fate, on_workers, one_by_one, run_batch
 from tests.processes import Process
 from tests.runs import write_corpus
+from tests.test_batch import in_process
 
 ROWS = 3000
 
@@ -190,8 +191,9 @@ def test_a_change_that_is_killed_is_made_once_in_the_end(
 # --- batches -------------------------------------------------------------------------------------
 
 
-def _started(place: Path, text: str = BATCH, runner: Any = one_by_one, **how: Any) -> list[str]:
-    """The jobs that one call of a batch starts; all are done when it ends."""
+def _started(place: Path, text: str = BATCH, runner: Any = in_process, **how: Any) -> list[str]:
+    """The jobs that one call of a batch starts, in this process unless it matters; all are done
+    when it ends."""
     started: list[str] = []
 
     def listen(fate: Fate) -> None:
@@ -217,7 +219,6 @@ def test_jobs_that_change_a_run_in_place_are_done_once(place: Path) -> None:
     assert _started(place) == []
 
 
-@pytest.mark.slow
 def test_a_change_is_made_again_on_a_run_that_somebody_has_fitted_anew(place: Path) -> None:
     _started(place)
     words = ["fit", str(place / "data" / "0.svm"), "--model", str(place / "m"), "--overwrite"]
@@ -233,7 +234,6 @@ def test_a_batch_that_is_to_run_again_makes_every_change_again(place: Path) -> N
     assert _started(place) == []
 
 
-@pytest.mark.slow
 def test_settings_that_changed_before_a_change_make_it_again(place: Path) -> None:
     _started(place)
     other = BATCH.replace('model = "m"\n', 'model = "m"\nC = 2.0\n', 1)
@@ -329,7 +329,7 @@ def test_a_batch_killed_at_any_moment_finishes_when_called_again_with_every_chan
     process.kill()
     process.stdout.close()
     process.wait()
-    _started(place)
+    _started(place, runner=one_by_one)
     assert shards_of(place) == ["1.svm"]
     assert _started(place) == []
 

@@ -7,7 +7,6 @@ import csv
 import importlib.util
 import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +14,7 @@ from types import ModuleType
 import pytest
 
 import streamtron
+from tests.processes import Ended, Process
 from tests.sources import random_rows
 
 PIPELINES = Path(__file__).resolve().parents[1] / "pipelines"
@@ -64,9 +64,9 @@ def test_every_pipeline_is_named_in_the_readme() -> None:
     assert [path.name for path in PIPELINES.glob("*.py") if path.name not in readme] == []
 
 
-def _pipeline(script: str, *words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(PIPELINES / script), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def _pipeline(script: str, *words: object, cwd: Path = PIPELINES) -> Ended:
+    run = f"import runpy; runpy.run_path({str(PIPELINES / script)!r}, run_name='__main__')"
+    return Process(run, *words, cwd=cwd).end()
 
 
 def test_rcv1_in_two_stages_sweeps_every_topic_on_workers_and_goes_on_where_it_was(
@@ -134,10 +134,8 @@ def test_a_sweep_ends_with_its_best_model_tested_and_proven(tmp_path: Path) -> N
 
 
 def test_paper_tables_prints_both_tables_beside_the_papers_figures(small_file: Path) -> None:
-    script = PIPELINES / "paper_tables.py"
-    command = [sys.executable, str(script), str(small_file), "--set", "adult"]
-    options = ["--table", "all", "--tiny", "--epochs", "2000"]
-    run = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    words = (small_file, "--set", "adult", "--table", "all", "--tiny", "--epochs", "2000")
+    run = _pipeline("paper_tables.py", *words)
     assert run.returncode == 0, run.stderr
     for figure in ("6.8839", "11.352", "577", "8.3274", "0.838", "8.4917", "0.9420"):
         assert figure.rstrip("0") in run.stdout
@@ -148,9 +146,7 @@ def test_paper_tables_prints_both_tables_beside_the_papers_figures(small_file: P
 def test_paper_tables_says_in_one_sentence_what_is_wrong_with_the_file(tmp_path: Path) -> None:
     bad = tmp_path / "bad.svm"
     bad.write_text("1 1:nan\n-1 1:2\n")
-    script = PIPELINES / "paper_tables.py"
-    command = [sys.executable, str(script), str(bad), "--set", "adult"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    run = _pipeline("paper_tables.py", bad, "--set", "adult")
     assert run.returncode != 0
     assert "Traceback" not in run.stderr
     assert run.stderr.startswith("paper_tables: ")
@@ -244,8 +240,7 @@ def test_adult_shows_the_papers_second_stage_within_its_chance(
 
 
 def test_the_nightly_update_takes_what_is_complete_and_new() -> None:
-    command = [sys.executable, str(PIPELINES / "nightly_update.py"), "--tiny"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    run = _pipeline("nightly_update.py", "--tiny")
     assert run.returncode == 0, run.stderr
     first, second, third = run.stdout.splitlines()
     assert first.startswith("300 rows, gap ")
@@ -256,8 +251,7 @@ def test_the_nightly_update_takes_what_is_complete_and_new() -> None:
 def test_the_nightly_update_ends_with_the_sentence_of_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "inbox").mkdir()
     (tmp_path / "inbox" / "bad.svm").write_text("1 1:nan\n")
-    command = [sys.executable, str(PIPELINES / "nightly_update.py"), tmp_path / "m", "inbox"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    run = _pipeline("nightly_update.py", tmp_path / "m", "inbox", cwd=tmp_path)
     assert run.returncode == 3
     assert "bad.svm, line 1" in run.stderr
     assert "Traceback" not in run.stderr

@@ -38,6 +38,7 @@ from streamtron.shards.corpus import generate
 from streamtron.splits import Split, splits_of
 from streamtron.sweeping import Lean, Sweep, attempt, run_sweep
 from streamtron.trials import COLUMNS, Trial
+from tests.processes import command
 
 STREAMTRON = Path(sys.executable).parent / "streamtron"
 TRAIN, HELD = 1200, 400
@@ -765,10 +766,7 @@ def test_the_process_itself_gives_the_table_and_says_nothing_on_stderr(
     place: Path, swept: Rows
 ) -> None:
     words = ["train", "--valid", "held-out", "--C", "0.01,0.1,1", "--rho", "0,1"]
-    done = subprocess.run(
-        [STREAMTRON, "sweep", *words, "--table", "process.csv"],
-        cwd=place, capture_output=True, text=True,
-    )  # fmt: skip
+    done = command(place, "sweep", *words, "--table", "process.csv")
     assert (done.returncode, done.stderr) == (0, "")
     assert lasting(table(place / "process.csv")) == lasting(swept)
 
