@@ -35,13 +35,18 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
     from streamtron.events import Event, ReadingDone, ReadingStarted
     from streamtron.training.learner import Learner
     from streamtron.training.loop import train
+    from streamtron.training.solve import Solver
+    from streamtron.training.tasks import MiniEpochs
 
     chosen = Settings.from_dict(settings)
     found: list[dict[str, float]] = []
 
     with open_shards([path], cache_dir=cache) as source:
         learner = Learner(chosen, source.labels)
-        parts = [_timed(learner, "_train_in_memory"), _timed(learner, "_keep_some")]
+        parts = [
+            _timed(Learner, "_end_training"), _timed(Learner, "_train_in_memory"),
+            _timed(Learner, "_keep_some"), _timed(MiniEpochs, "step"), _timed(Solver, "step"),
+        ]  # fmt: skip
         start = 0.0
 
         def note(event: Event) -> None:
@@ -75,13 +80,14 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _timed(owner: Any, name: str) -> list[float]:
-    """The seconds of every call of a method from now on."""
+    """The seconds of every call of a method, of an object or a class, from now on."""
     method, seconds = getattr(owner, name), list[float]()
 
-    def call() -> None:
+    def call(*arguments: Any) -> Any:
         start = time.perf_counter()
-        method()
+        result = method(*arguments)
         seconds.append(time.perf_counter() - start)
+        return result
 
     setattr(owner, name, call)
     return seconds
@@ -152,7 +158,16 @@ def show(sizes: Sequence[dict[str, Any]], budget: int) -> None:
 
 
 def _show_epochs(first: dict[str, Any], sizes: Sequence[dict[str, Any]]) -> None:
-    head = ["rows", "nonzeros", "seconds", "M nonzeros/s", "/ 1×", "rows / 1×", "a row / 1×"]
+    head = [
+        "rows",
+        "nonzeros",
+        "seconds",
+        "M nonzeros/s",
+        "/ 1×",
+        "rows / 1×",
+        "a row / 1×",
+        "parts s",
+    ]
     lines = []
     begun = first["without_mini_epochs"]["median"]["seconds"]
     for one in sizes:
@@ -161,6 +176,7 @@ def _show_epochs(first: dict[str, Any], sizes: Sequence[dict[str, Any]]) -> None
             f"{one['rows']:,}", f"{one['nonzeros']:,}", f"{seconds:.3f}",
             f"{one['nonzeros'] / seconds / 1e6:.1f}", f"{seconds / begun:.2f}", f"{rows:g}",
             f"{seconds / begun / rows:.3f}",
+            f"{one['without_mini_epochs']['median']['parts_seconds']:.3f}",
         ])  # fmt: skip
     measure.print_table("a full epoch: rows read, checked, scanned, visited, held", head, lines)
 

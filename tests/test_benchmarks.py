@@ -123,16 +123,29 @@ def test_rows_measures_every_size_with_the_same_active_set(tmp_path: Path) -> No
 
 def test_what_the_parts_of_an_active_set_take_is_not_an_epochs(load: Any) -> None:
     class Slow:
-        def part(self) -> None:
+        def part(self, more: bool) -> bool:
             self.ran = True
+            return more
 
+    seconds = load("rows")._timed(Slow, "part")
     one = Slow()
-    seconds = load("rows")._timed(one, "part")
-    one.part()
-    one.part()
+    assert [one.part(True), one.part(False)] == [True, False]
     assert one.ran
     assert len(seconds) == 2
     assert min(seconds) > 0
+
+
+def test_a_corpus_that_is_kept_is_generated_once(
+    load: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rows = load("rows")
+    options = rows.parse(["--tiny", "--keep", str(tmp_path)])
+    with rows.corpus(200, options) as (path, cache):
+        written = {file: file.stat().st_mtime_ns for file in Path(path).iterdir()}
+    monkeypatch.delattr(rows, "generate")
+    with rows.corpus(200, options) as again:
+        assert again == (path, cache)
+    assert written == {file: file.stat().st_mtime_ns for file in Path(path).iterdir()}
 
 
 def test_updating_compares_an_update_to_a_fresh_fit_on_the_same_rows_and_judges_both(
