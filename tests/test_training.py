@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamtron.chunk import BLOCK_ROWS, Label
+from streamtron.chunk import BLOCK_ROWS, Chunk, Label
 from streamtron.config import Settings
 from streamtron.errors import DataError, SettingsError
 from streamtron.events import Event, ReadingDone
 from streamtron.shards.memory import MemorySource
+from streamtron.training import loop
 from streamtron.training.learner import Learner
 from streamtron.training.loop import train
 from tests.oracle import Oracle, Row, gamma_d, primal_value
@@ -329,6 +330,27 @@ def test_the_same_seed_gives_the_same_bits(chosen: Settings) -> None:
 def test_another_seed_gives_another_order_and_another_witness() -> None:
     runs = [trained(source_of(1), Settings(seed=seed)) for seed in range(2)]
     assert runs[0].counts.dense(300).tolist() != runs[1].counts.dense(300).tolist()
+
+
+def test_an_order_of_rows_is_drawn_for_the_readings_that_train_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn, ended = set(), dict[int, str]()
+    positions_in = loop.positions_in
+
+    def noted(chunk: Chunk, settings: Settings, reading: int) -> NDArray[np.int64]:
+        drawn.add(reading)
+        return positions_in(chunk, settings, reading)
+
+    def listen(event: Event) -> None:
+        if isinstance(event, ReadingDone):
+            ended[event.reading] = event.mode
+
+    monkeypatch.setattr(loop, "positions_in", noted)
+    rows, labels = random_rows(3, 60, COLUMNS)
+    trained(ListSource(csr(rows), labels, block_rows=8), Settings(), listen=listen)
+    assert set(ended.values()) == {"train", "scan"}
+    assert drawn == {reading for reading, mode in ended.items() if mode == "train"}
 
 
 def test_in_file_order_the_seed_does_not_matter() -> None:

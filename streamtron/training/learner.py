@@ -400,12 +400,12 @@ class Learner:
     def take(
         self,
         chunk: Chunk,
-        positions: NDArray[np.int64],
+        positions: NDArray[np.int64] | None,
         squares: NDArray[np.float64] | None = None,
     ) -> None:
-        """Digest one chunk of the reading, its rows visited in the order of ``positions``;
-        ``squares`` are its ``square_lengths``, if they are at hand. Where the active set is full
-        meanwhile, ``step`` goes on with the chunk."""
+        """Digest one chunk of the reading, its rows visited in the order of ``positions`` (None
+        where all only scan); ``squares`` are its ``square_lengths``, if they are at hand. Where the
+        active set is full meanwhile, ``step`` goes on with the chunk."""
         targets = self.targets(chunk)
         self.taken += 1
         if self.reading == 0:
@@ -426,6 +426,7 @@ class Learner:
                 return
             if not self._watching:
                 self.frozen = None  # a row will move a: what was seen so far proves nothing
+        assert positions is not None
         self._train(chunk.rows, positions, targets, squares)
 
     def pass_again(self, chunk: Chunk) -> None:

@@ -159,8 +159,11 @@ class _Loop:
                 learners += newborn
             if self.room and reading == 0:
                 self.room(len(learners) + len(waiting), chunk)
-            show = _Show(chunk, number, positions_in(chunk, self.settings, reading), reading == 0)
-            self._work(show, (*learners, *waiting), reading, number - 1)
+            shown = *learners, *waiting
+            visited = any(learner.mode == "train" for learner in shown)
+            positions = positions_in(chunk, self.settings, reading) if visited else None
+            show = _Show(chunk, number, positions, reading == 0)
+            self._work(show, shown, reading, number - 1)
             rows += len(chunk)
             nonzeros += chunk.nonzeros
             self.listen(ChunkDone(reading, rows, nonzeros))
@@ -241,7 +244,9 @@ class _Loop:
 class _Show:
     """A chunk, as every learner takes it; what they all compute alike is computed once."""
 
-    def __init__(self, chunk: Chunk, number: int, positions: NDArray[np.int64], new: bool) -> None:
+    def __init__(
+        self, chunk: Chunk, number: int, positions: NDArray[np.int64] | None, new: bool
+    ) -> None:
         self.chunk, self.number, self.positions = chunk, number, positions
         self.squares = square_lengths(chunk) if new else None
 
