@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from streamtron.groups import Group
 from streamtron.scanning import Stretch, scan_stretch
-from tests.processes import Process
+from tests.processes import COMMAND, Ended, Process, command
 
 PLANS = {
     "all rows held": ("two", "--C", 20, "--tol", 1e-6),
@@ -43,7 +41,7 @@ def make_corpora(place: Path) -> None:
     write_corpus(place / "wide", rows=6000, columns=3000, noise=0.1)
     write_corpus(place / "hard", noise=0.0)
     write_corpus(place / "many", classes=5)
-    done = run(place, "convert", "two", "two.parquet", "--format", "parquet")
+    done = command(place, "convert", "two", "two.parquet", "--format", "parquet")
     assert done.returncode == 0, done.stderr
 
 
@@ -77,39 +75,6 @@ def words_of(plan: str, model: str) -> list[str]:
     """The command line of a plan, with checkpoints as often as there can be."""
     shards, *settings = PLANS[plan]
     return ["fit", shards, "--model", model, *map(str, settings), "--checkpoint-every", "0s"]
-
-
-def start(place: Path, *words: object) -> subprocess.Popen[str]:
-    """A command in a process of its own."""
-    return start_python(place, "-m", "streamtron.cli", *words)
-
-
-def start_python(place: Path, *words: object) -> subprocess.Popen[str]:
-    """Python in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, *map(str, words)], cwd=place,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
-    )  # fmt: skip
-
-
-class Ended(NamedTuple):
-    """What became of a process."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def end_of(process: subprocess.Popen[str]) -> Ended:
-    """Wait for a process."""
-    out, err = process.communicate(timeout=300)
-    return Ended(process.returncode, out, err)
-
-
-def run(place: Path, *words: object) -> Ended:
-    """A command, to its end."""
-    return end_of(start(place, *words))
 
 
 def kept(place: Path, model: str) -> tuple[bytes, bytes]:
@@ -162,7 +127,7 @@ def while_writing_the_model(directory: Path, process: int) -> bool:
     return any(name.startswith(".streamtron-") for name in os.listdir(directory.parent))
 
 
-def reached(place: Path, model: str, process: subprocess.Popen[str], moment: Moment) -> bool:
+def reached(place: Path, model: str, process: Process, moment: Moment) -> bool:
     """Wait for a moment; False if the process has ended before."""
     while process.poll() is None:
         with suppress(FileNotFoundError):  # not yet, or between two names
@@ -175,10 +140,10 @@ def killed(
     place: Path, words: Sequence[str], model: str, moment: Moment, number: int = signal.SIGKILL
 ) -> Ended:
     """A command that gets a signal at a moment, unless it ended before."""
-    process = start(place, *words)
+    process = Process(COMMAND, *words, cwd=place)
     if reached(place, model, process, moment):
         process.send_signal(number)
-    return end_of(process)
+    return process.end()
 
 
 KILLED_AT_A_CALL = """

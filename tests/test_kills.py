@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.processes import command
 from tests.runs import (
     PLANS,
     WAS_KILLED,
@@ -17,7 +18,6 @@ from tests.runs import (
     kept,
     killed,
     make_corpora,
-    run,
     while_writing,
     while_writing_the_model,
     words_of,
@@ -39,7 +39,7 @@ def wanted(place: Path, plan: str) -> tuple[bytes, bytes]:
     """Model and witness of a plan's run that nobody killed."""
     model = f"wanted {plan}"
     if not (place / model).exists():
-        done = run(place, *words_of(plan, model))
+        done = command(place, *words_of(plan, model))
         assert done.returncode in ENDS, done.stderr
     return kept(place, model)
 
@@ -52,7 +52,7 @@ def killed_at(place: Path, plan: str, model: str, moments: Iterator[Moment]) -> 
         assert "Traceback" not in ended.stderr
         assert ended.returncode in (WAS_KILLED, *ENDS), ended.stderr
         hits += ended.returncode == WAS_KILLED
-    done = run(place, *words, "--resume")
+    done = command(place, *words, "--resume")
     assert done.returncode in ENDS, done.stderr
     assert kept(place, model) == wanted(place, plan)
     return hits

@@ -26,17 +26,8 @@ from streamtron.runs import BEFORE, CHECKPOINT, Checkpoint, Run, open_run
 from streamtron.sealed import read_sealed, write_sealed
 from streamtron.training.solve import Solver
 from streamtron.training.state import State
-from tests.runs import (
-    at_checkpoint,
-    end_of,
-    kept,
-    killed,
-    reached,
-    run,
-    start,
-    start_python,
-    write_corpus,
-)
+from tests.processes import COMMAND, Process, command
+from tests.runs import at_checkpoint, kept, killed, reached, write_corpus
 from tests.test_full_disk import PAGE, fill, mounted
 
 SETTINGS = Settings(C=20.0, active_set=100_000)
@@ -59,15 +50,21 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def place(whole: Path, tmp_path: Path) -> Path:
     """The same to break."""
-    shutil.copytree(whole, tmp_path / "place")
-    return tmp_path / "place"
+    return shutil.copytree(whole, tmp_path / "place")
+
+
+@pytest.fixture(scope="module")
+def cut_off(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, and a run that stopped in its third reading, with two checkpoints."""
+    directory = shutil.copytree(whole, tmp_path_factory.mktemp("stopped") / "place")
+    stop_after(directory, 7)
+    return directory
 
 
 @pytest.fixture
-def stopped(place: Path) -> Path:
-    """A run that stopped in its third reading, with two checkpoints."""
-    stop_after(place, 7)
-    return place
+def stopped(cut_off: Path, tmp_path: Path) -> Path:
+    """The same to break."""
+    return shutil.copytree(cut_off, tmp_path / "place")
 
 
 def fitted(place: Path, model: str, settings: Settings = SETTINGS, **more: Any) -> Outcome:
@@ -128,16 +125,17 @@ def test_resume_where_nothing_is_begins_and_says_so(
 
 @pytest.mark.parametrize("what", ["removed", "flipped"])
 def test_a_run_is_taken_up_whatever_became_of_its_cache(
-    stopped: Path, what: str, caplog: pytest.LogCaptureFixture
+    place: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cache = stopped / "model.run" / "cache"
+    stop_after(place, 7)
+    cache = place / "model.run" / "cache"
     if what == "removed":
         shutil.rmtree(cache)
     else:
         path = min(cache.glob("*.cache"))
         flip(path, path.stat().st_size // 2)
-    fitted(stopped, "model", resume=True)
-    assert as_wanted(stopped)
+    fitted(place, "model", resume=True)
+    assert as_wanted(place)
     assert ("checksum" in caplog.text) == (what == "flipped")
 
 
@@ -361,14 +359,14 @@ def test_a_run_in_use_is_refused_with_process_and_host_until_that_process_is_gon
     place: Path,
 ) -> None:
     words = (*WORDS, "--model", "model", "--tol", "1e-9", "--checkpoint-every", "0s")
-    process = start(place, *words)
+    process = Process(COMMAND, *words, cwd=place)
     assert reached(place, "model", process, at_checkpoint(1))
     os.kill(process.pid, signal.SIGSTOP)
-    other = run(place, *words, "--resume")
+    other = command(place, *words, "--resume")
     assert other.returncode == 5
     assert f"in use by process {process.pid} on {socket.gethostname()}. Wait" in other.stderr
     process.kill()
-    end_of(process)
+    process.end()
     settings = SETTINGS.but(tol=1e-9)
     with open_run(
         place / "model.run", settings, stamps(place), place / "model", resume=True
@@ -397,7 +395,7 @@ def test_a_signal_ends_a_run_with_a_sentence_and_it_is_taken_up_to_the_same_mode
     )
     assert not (place / "model").exists()
     assert not list((place / "model.run").rglob(".streamtron-*"))
-    done = run(place, *words, "--resume")
+    done = command(place, *words, "--resume")
     assert done.returncode == 0, done.stderr
     assert as_wanted(place)
 
@@ -506,15 +504,15 @@ def test_a_process_stopped_amid_a_solve_goes_on_from_there_to_the_same_model(
     place: Path, number: signal.Signals
 ) -> None:
     words = ["fit", "two", "--C", "50", "--tol", "1e-7", "--model"]
-    assert run(place, *words, "solved", "--overwrite").returncode == 0
+    assert command(place, *words, "solved", "--overwrite").returncode == 0
     words += ["model", "--checkpoint-every", "0s", "--resume"]
     for _ in range(3):
-        ended = end_of(start_python(place, "-c", STOPPED_AMID_A_SOLVE, int(number), *words))
+        ended = Process(STOPPED_AMID_A_SOLVE, int(number), *words, cwd=place).end()
         assert ended.returncode == (143 if number == signal.SIGTERM else -9), ended.stderr
         found = Run(place / "model.run").load()
         assert found is not None
         assert dict(found.state.content["learners"][0]["fields"]["dict"])["_task"] is not None
-    assert run(place, *words).returncode == 0
+    assert command(place, *words).returncode == 0
     assert kept(place, "model") == kept(place, "solved")
 
 
