@@ -1,9 +1,10 @@
-"""Processes of their own that need not start an interpreter and import everything: a process that
-has done so, and does nothing else, forks them."""
+"""Commands run in this process, and in processes of their own that need not start an interpreter
+and import everything: a process that has done so, and does nothing else, forks them."""
 
 from __future__ import annotations
 
 import atexit
+import io
 import json
 import os
 import signal
@@ -14,9 +15,12 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Iterator
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple, NoReturn
+
+from streamtron import cli
 
 ROOT = Path(__file__).parents[1]
 COMMAND = "from streamtron.cli import main; main()"
@@ -29,6 +33,16 @@ class Ended(NamedTuple):
     returncode: int
     stdout: str
     stderr: str
+
+
+def one_sentence(done: Ended, code: int, *parts: str) -> None:
+    """Nothing on stdout, one line on stderr that holds the parts, and the exit code."""
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    for part in parts:
+        assert part in done.stderr
 
 
 class Process:
@@ -93,6 +107,14 @@ class Process:
 def command(place: Path, *words: object) -> Ended:
     """A command in a directory, to its end."""
     return Process(COMMAND, *words, cwd=place).end()
+
+
+def here(place: Path, *words: object) -> Ended:
+    """The same within this process."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
+    with chdir(place), redirect_stdout(out), redirect_stderr(err):
+        code = cli._run([*map(str, words)])
+    return Ended(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]
 
 
 @cache

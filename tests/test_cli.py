@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import re
@@ -12,10 +10,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 import pytest
@@ -28,20 +25,13 @@ from streamtron.errors import SettingsError
 from streamtron.events import ChunkDone, ReadingDone, ReadingStarted, StageDone
 from streamtron.progress import reading_head, reading_line
 from streamtron.shards.corpus import generate
+from tests.processes import Ended, here, one_sentence
 
 ROOT = Path(__file__).resolve().parents[1]
 STREAMTRON = Path(sys.executable).parent / "streamtron"
 ROWS = 1500
 
-Run = Callable[..., "Done"]
-
-
-class Done(NamedTuple):
-    """How a command ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
+Run = Callable[..., Ended]
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +47,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def process(place: Path) -> Run:
     """Run the installed ``streamtron …`` in that directory."""
 
-    def call(*words: object) -> Done:
+    def call(*words: object) -> Ended:
         done = subprocess.run(
             [STREAMTRON, *map(str, words)], cwd=place, capture_output=True, text=True
         )
-        return Done(done.returncode, done.stdout, done.stderr)
+        return Ended(done.returncode, done.stdout, done.stderr)
 
     return call
 
@@ -70,13 +60,7 @@ def process(place: Path) -> Run:
 def run(place: Path) -> Run:
     """The same within this process, which need not load its libraries again."""
 
-    def call(*words: object) -> Done:
-        out, err = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
-        with contextlib.chdir(place), redirect_stdout(out), redirect_stderr(err):
-            code = cli._run([str(word) for word in words])
-        return Done(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]
-
-    return call
+    return partial(here, place)
 
 
 @pytest.fixture(scope="module")
@@ -85,16 +69,6 @@ def model(place: Path, process: Run) -> Path:
     done = process("fit", "train", "--model", "model", "--report", "report.json", "--witness", "w")
     assert done.returncode == 0, done.stderr
     return place / "model"
-
-
-def _one_sentence(done: Done, code: int, *parts: str) -> None:
-    """Nothing on stdout, one line on stderr that holds the parts, and the exit code."""
-    assert done.returncode == code, done.stderr
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    assert "Traceback" not in done.stderr
-    for part in parts:
-        assert part in done.stderr
 
 
 # --- options -------------------------------------------------------------------------------------
@@ -184,7 +158,7 @@ def test_c_and_delta_both_given_by_hand_are_refused_even_with_a_file(tmp_path: P
 def test_a_wrong_setting_is_one_sentence_that_names_it_and_exit_code_2(
     words: str, part: str, run: Run
 ) -> None:
-    _one_sentence(run("fit", *words.split()), 2, part)
+    one_sentence(run("fit", *words.split()), 2, part)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +174,7 @@ def test_data_that_is_refused_is_one_sentence_that_says_where_and_exit_code_3(
     text: str, part: str, run: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "bad.svm").write_text(text)
-    _one_sentence(run("fit", tmp_path / "bad.svm", "--model", tmp_path / "m"), 3, part)
+    one_sentence(run("fit", tmp_path / "bad.svm", "--model", tmp_path / "m"), 3, part)
     assert not (tmp_path / "m").exists()
 
 
@@ -213,10 +187,10 @@ def test_data_that_is_refused_is_one_sentence_that_says_where_and_exit_code_3(
         ("frobnicate", 2, "frobnicate"),
     ],
 )
-def test_the_process_itself_ends_with_the_exit_code_and_one_sentence(
+def test_the_process_itself_ends_with_the_exit_code_andone_sentence(
     words: str, code: int, part: str, process: Run
 ) -> None:
-    _one_sentence(process(*words.split()), code, part)
+    one_sentence(process(*words.split()), code, part)
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_the_fit_with_exit_code_5(
@@ -224,13 +198,13 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_fit_with_exit_code
 ) -> None:
     for option in ("--report", "--witness"):
         done = run("fit", "train", "--model", "m5", option, "nowhere/file")
-        _one_sentence(done, 5, "nowhere")
-    _one_sentence(run("fit", "train", "--model", "nowhere/m"), 5, "nowhere")
+        one_sentence(done, 5, "nowhere")
+    one_sentence(run("fit", "train", "--model", "nowhere/m"), 5, "nowhere")
     assert not (place / "m5.run").exists()
 
 
 def test_a_memory_limit_too_small_is_exit_code_5_with_the_sum_shown(run: Run) -> None:
-    _one_sentence(
+    one_sentence(
         run("fit", "train", "--model", "m6", "--memory", "100MB"),
         5,
         "active set 1.0 GB",
@@ -241,8 +215,8 @@ def test_a_memory_limit_too_small_is_exit_code_5_with_the_sum_shown(run: Run) ->
 def test_a_file_that_is_no_model_is_one_sentence_and_exit_code_3(run: Run, model: Path) -> None:
     shard = model.parent / "train" / "part-00000.svm"
     for command in (["predict", shard, "new", "-o", "-"], ["evaluate", shard, "held-out"]):
-        _one_sentence(run(*command), 3, "part-00000.svm")
-    _one_sentence(run("evaluate", "nonesuch", "held-out"), 5, "nonesuch")
+        one_sentence(run(*command), 3, "part-00000.svm")
+    one_sentence(run("evaluate", "nonesuch", "held-out"), 5, "nonesuch")
 
 
 def test_a_model_with_one_bit_turned_is_refused_with_exit_code_3(
@@ -251,14 +225,14 @@ def test_a_model_with_one_bit_turned_is_refused_with_exit_code_3(
     data = bytearray(model.read_bytes())
     data[len(data) // 2] ^= 1
     (tmp_path / "model").write_bytes(data)
-    _one_sentence(run("evaluate", tmp_path / "model", "held-out"), 3, "checksum")
+    one_sentence(run("evaluate", tmp_path / "model", "held-out"), 3, "checksum")
 
 
 def test_a_label_the_model_does_not_know_is_refused_by_name(
     run: Run, model: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "rows").write_text("1 1:1\n7 1:1\n")
-    _one_sentence(run("evaluate", model, tmp_path / "rows"), 3, "line 2", "7.0")
+    one_sentence(run("evaluate", model, tmp_path / "rows"), 3, "line 2", "7.0")
 
 
 def test_a_traceback_is_shown_only_with_v(process: Run, tmp_path: Path) -> None:
@@ -455,7 +429,7 @@ def test_certify_of_a_model_without_a_run_asks_for_the_shards(
     run: Run, model: Path, tmp_path: Path
 ) -> None:
     shutil.copy(model, tmp_path / "alone")
-    _one_sentence(run("certify", tmp_path / "alone"), 3, "certify MODEL SHARDS")
+    one_sentence(run("certify", tmp_path / "alone"), 3, "certify MODEL SHARDS")
 
 
 def test_a_liblinear_model_needs_c_and_is_bracketed_by_the_same_upper_bound(
@@ -467,7 +441,7 @@ def test_a_liblinear_model_needs_c_and_is_bracketed_by_the_same_upper_bound(
     numbers = "".join(f"{weight:.17g}\n" for weight in (*ours.weights, ours.bias))
     head = f"solver_type L2R_L2LOSS_SVC\nnr_class 2\nlabel 1 -1\nnr_feature {ours.columns}\n"
     (place / "liblinear").write_text(f"{head}bias 1\nw\n{numbers}")
-    _one_sentence(run("certify", "liblinear", "train"), 2, "--C")
+    one_sentence(run("certify", "liblinear", "train"), 2, "--C")
     done = run("certify", "liblinear", "train", "--C", 1, "--json")
     assert done.returncode == 0, done.stderr
     proven = json.loads(done.stdout)["certificate"]
@@ -481,8 +455,8 @@ def test_a_liblinear_model_needs_c_and_is_bracketed_by_the_same_upper_bound(
 def test_coefficients_need_rho_as_well(run: Run, place: Path) -> None:
     (place / "weights.txt").write_text("0.5\n" * 500)
     words = ("certify", "weights.txt", "train", "--C", 1)
-    _one_sentence(run(*words), 2, "--index-base")
-    _one_sentence(run(*words, "--index-base", 1), 2, "--rho")
+    one_sentence(run(*words), 2, "--index-base")
+    one_sentence(run(*words, "--index-base", 1), 2, "--rho")
     assert run(*words, "--index-base", 1, "--rho", 0).returncode == 0
 
 
@@ -524,7 +498,7 @@ def test_the_plan_of_shards_is_a_sum_and_says_whether_it_fits(run: Run, model: P
     assert sum(plan["items"].values()) == plan["total"]
     assert "it fits" in run("inspect", "train", "--plan", "--active-set", "1MB").stdout
     assert "NOT fit" in run("inspect", "train", "--plan", "--memory", "1MB").stdout
-    _one_sentence(run("inspect", model, "--plan"), 2, "--plan is for shards")
+    one_sentence(run("inspect", model, "--plan"), 2, "--plan is for shards")
 
 
 def test_a_corpus_skipped_into_continues_the_one_before(run: Run, place: Path) -> None:
@@ -547,7 +521,7 @@ def test_parquet_shards_give_the_same_weights_as_the_text_they_were_made_from(
     assert done.returncode == 0, done.stderr
     ours = LinearModel.load(model.parent / "from-parquet")
     assert (ours.weights == LinearModel.load(model).weights).all()
-    _one_sentence(run("convert", "train", "parquet", "--format", "parquet"), 2, "not empty")
+    one_sentence(run("convert", "train", "parquet", "--format", "parquet"), 2, "not empty")
 
 
 def test_cache_names_its_size_and_clears_its_own_files_only(run: Run, place: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import lzma
 from pathlib import Path
@@ -16,9 +14,9 @@ from liblinear import liblinearutil
 from scipy import sparse
 from sklearn import metrics
 
-from streamtron import cli
 from streamtron.foreign import load_any
 from streamtron.model import LinearModel, joint_certificate
+from tests.processes import here
 
 ROWS, COLUMNS = 400, 8
 CLASSES = (-3.0, 2.0, 5.0, 11.0)
@@ -26,11 +24,9 @@ CLASSES = (-3.0, 2.0, 5.0, 11.0)
 
 def run(*words: object) -> str:
     """What a command prints; it must end well and say nothing wrong."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()) as err:
-        code = cli._run([str(word) for word in words])
-    assert code == 0, err.getvalue()
-    return out.getvalue()
+    done = here(Path(), *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def read(*words: object) -> dict[str, Any]:

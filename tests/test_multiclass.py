@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import lzma
 import math
@@ -16,27 +14,24 @@ import numpy as np
 import pytest
 from liblinear import liblinearutil
 
-from streamtron import cli
 from streamtron.model import LinearModel
 from streamtron.summary import MANY
+from tests.processes import Ended, here
 
 NAMES = ("apple", "fig", "kiwi", "pear", "plum")
 ROUNDING = 1e-9
 
 
-def run(*words: object) -> tuple[int, str, str]:
-    """Exit code, and what a command prints on stdout and stderr."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = cli._run([str(word) for word in words])
-    return code, out.getvalue(), err.getvalue()
+def run(*words: object) -> Ended:
+    """A command, with absolute paths."""
+    return here(Path(), *words)
 
 
 def printed(*words: object) -> str:
     """What a command prints that ends well."""
-    code, out, err = run(*words)
-    assert code == 0, err
-    return out
+    done = run(*words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def fitted(place: Path, shard: str, *words: object) -> tuple[LinearModel, dict[str, Any]]:

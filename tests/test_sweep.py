@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import io
 import json
 import math
 import shutil
@@ -12,9 +11,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import numpy as np
@@ -38,7 +37,7 @@ from streamtron.shards.corpus import generate
 from streamtron.splits import Split, splits_of
 from streamtron.sweeping import Lean, Sweep, attempt, run_sweep
 from streamtron.trials import COLUMNS, Trial
-from tests.processes import command
+from tests.processes import Ended, command, here, one_sentence
 
 STREAMTRON = Path(sys.executable).parent / "streamtron"
 TRAIN, HELD = 1200, 400
@@ -46,15 +45,7 @@ TRAIN, HELD = 1200, 400
 LAST_FOUR = ["seconds", "worker", "started", "finished"]
 
 Rows = list[dict[str, Any]]
-Run = Callable[..., "Done"]
-
-
-class Done(NamedTuple):
-    """How a command ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
+Run = Callable[..., Ended]
 
 
 @pytest.fixture(scope="module")
@@ -72,13 +63,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(place: Path) -> Run:
     """Run ``streamtron …`` in that directory, within this process."""
 
-    def call(*words: object) -> Done:
-        out, err = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
-        with contextlib.chdir(place), redirect_stdout(out), redirect_stderr(err):
-            code = cli._run([str(word) for word in words])
-        return Done(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]
-
-    return call
+    return partial(here, place)
 
 
 @pytest.fixture(scope="module")
@@ -120,14 +105,6 @@ def the_best(rows: Rows) -> dict[str, Any]:
     """The one row that is marked."""
     [best] = [row for row in rows if row["best"]]
     return best
-
-
-def _one_sentence(done: Done, code: int, *parts: str) -> None:
-    assert done.returncode == code, done.stderr
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    for part in ("", *parts):
-        assert part in done.stderr
 
 
 def _run_files(model: Path) -> list[bytes]:
@@ -215,7 +192,7 @@ def test_a_drawn_number_has_so_few_digits_that_it_can_be_typed_and_stays_in_its_
 def test_what_cannot_be_swept_is_one_sentence_that_names_it_and_exit_code_2(
     words: str, part: str, run: Run, place: Path
 ) -> None:
-    _one_sentence(run("sweep", "train", "--model", "refused", *words.split()), 2, part)
+    one_sentence(run("sweep", "train", "--model", "refused", *words.split()), 2, part)
     assert not list(place.glob("refused*"))
 
 
@@ -389,7 +366,7 @@ def test_validation_shards_with_another_label_are_refused_before_anything_is_fit
 ) -> None:
     (place / "strange.svm").write_text("1 1:1\n3 1:1\n")
     done = run("sweep", "train", "--valid", "strange.svm", "--model", "strange")
-    _one_sentence(done, 3, "strange.svm", "label 3.0")
+    one_sentence(done, 3, "strange.svm", "label 3.0")
     assert not (place / "strange.run").exists()
 
 
@@ -398,21 +375,21 @@ def test_a_label_that_only_a_late_validation_row_has_is_refused_where_it_stands(
 ) -> None:
     (place / "late.svm").write_text("1 1:1\n" * 5000 + "3 1:1\n")
     done = run("sweep", "train", "--valid", "late.svm", "--model", "late", "--tol", 0.5)
-    _one_sentence(done, 3, "late.svm, line 5001", "3.0")
+    one_sentence(done, 3, "late.svm, line 5001", "3.0")
     assert not (place / "late").exists()
 
 
 def test_validation_shards_that_are_not_there_are_refused_before_anything_is_fitted(
     run: Run, place: Path
 ) -> None:
-    _one_sentence(run("sweep", "train", "--valid", "nonesuch", "--model", "m"), 3, "nonesuch")
+    one_sentence(run("sweep", "train", "--valid", "nonesuch", "--model", "m"), 3, "nonesuch")
     assert not (place / "m.run").exists()
 
 
 def test_a_metric_that_no_validation_row_defines_is_refused(run: Run, place: Path) -> None:
     (place / "positives.svm").write_text("1 1:1\n1 2:1\n")
     words = ("sweep", "train", "--valid", "positives.svm", "--tol", 0.5)
-    _one_sentence(run(*words, "--metric", "roc_auc"), 3, "no candidate has a roc_auc")
+    one_sentence(run(*words, "--metric", "roc_auc"), 3, "no candidate has a roc_auc")
     assert run(*words, "--metric", "recall").returncode == 0
 
 
@@ -473,7 +450,7 @@ def test_at_most_five_folds_are_made_unless_more_are_asked_for(tmp_path: Path) -
 
 def test_a_single_shard_has_no_folds_and_the_sentence_names_valid(run: Run, place: Path) -> None:
     shard = next((place / "held-out").iterdir())
-    _one_sentence(run("sweep", shard, "--C", "1,2"), 2, shard.name, "--valid")
+    one_sentence(run("sweep", shard, "--C", "1,2"), 2, shard.name, "--valid")
 
 
 @pytest.fixture(scope="module")
@@ -538,13 +515,13 @@ def test_a_metric_that_one_fold_lacks_is_not_a_mean_of_the_others(run: Run, tmp_
     trial = streamtron.sweep(tmp_path).best
     assert trial.metrics["accuracy"] == 1.0
     assert trial.metrics["roc_auc"] is None
-    _one_sentence(run("sweep", tmp_path, "--metric", "roc_auc"), 3, "no candidate has a roc_auc")
+    one_sentence(run("sweep", tmp_path, "--metric", "roc_auc"), 3, "no candidate has a roc_auc")
 
 
 def test_a_fold_with_one_label_only_is_refused_by_its_number(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
     (tmp_path / "b.svm").write_text("1 1:2\n1 2:1\n")
-    _one_sentence(run("sweep", tmp_path, "--C", 1), 3, "fold 1 of 2:", "two labels")
+    one_sentence(run("sweep", tmp_path, "--C", 1), 3, "fold 1 of 2:", "two labels")
 
 
 # --- successive halving --------------------------------------------------------------------------
@@ -754,7 +731,7 @@ def test_without_matplotlib_the_sentence_says_what_to_install_before_anything_is
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = run("sweep", "train", "--model", "unplotted", "--plot", "p.png")
-    _one_sentence(done, 2, "matplotlib", "streamtron[plot]")
+    one_sentence(done, 2, "matplotlib", "streamtron[plot]")
     assert not list(place.glob("unplotted*"))
     assert run("sweep", "train", "--valid", "held-out", "--tol", 0.5).returncode == 0
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 import streamtron
-from streamtron import cli
 from streamtron.attempts import on_workers
 from streamtron.candidates import candidates_of
 from streamtron.cluster import connect
@@ -25,6 +22,7 @@ from streamtron.fitting import run as fit_alone
 from streamtron.memory import memory_needed
 from streamtron.sweeping import Sweep, run_sweep
 from streamtron.trials import BOUNDS, COLUMNS
+from tests.processes import Ended, here
 
 NAMES = ("ant", "bee", "cow", "dog")
 WIDTH = 30
@@ -32,14 +30,6 @@ LASTING = ("seconds", "worker", "started", "finished")
 KINDS = ("multiclass", "multilabel")
 
 Rows = list[dict[str, Any]]
-
-
-class Done(NamedTuple):
-    """How a command ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
 
 
 def write_shard(path: Path, rows: int, chance: random.Random, several: bool) -> None:
@@ -69,23 +59,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(place: Path) -> Callable[..., Done]:
+def run(place: Path) -> Callable[..., Ended]:
     """Run ``streamtron …`` in a directory of that place, within this process."""
 
-    def call(kind: str, *words: object) -> Done:
-        out, err = io.StringIO(), io.StringIO()
-        with (
-            contextlib.chdir(place / kind),
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-        ):
-            code = cli._run([str(word) for word in words])
-        return Done(code, out.getvalue(), err.getvalue())
-
-    return call
+    return lambda kind, *words: here(place / kind, *words)
 
 
-Run = Callable[..., Done]
+Run = Callable[..., Ended]
 
 
 def candidates(kind: str, **more: Any) -> list[Settings]:
