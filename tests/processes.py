@@ -68,13 +68,13 @@ class Process:
         """The exit code, negative for a signal; None while it runs."""
         return self._look(0.0)
 
-    def wait(self, timeout: float = 300.0) -> int:
+    def wait(self, timeout: float = 900.0) -> int:
         """The exit code, in the end."""
         code = self._look(timeout)
         assert code is not None, "it does not end"
         return code
 
-    def end(self, timeout: float = 300.0) -> Ended:
+    def end(self, timeout: float = 900.0) -> Ended:
         """Wait, and take what it has said."""
         code = self.wait(timeout)
         said = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from streamtron.shards import find_shards, open_shards
 from streamtron.shards.arrow import ArrowReader
 from streamtron.shards.parquet import ParquetReader
 from streamtron.shards.piece import Piece, Reading
+from tests.processes import Process
 from tests.test_layouts import LAYOUTS, NAMES, Vocabulary, named
 from tests.test_parquet import rows_of
 
@@ -201,6 +200,5 @@ def test_a_flipped_bit_never_ends_in_a_crash_or_a_traceback(tmp_path: Path, form
     path = tmp_path / "a.arrow"
     labels = ["a", "b", "a", "b", "a", "b", "b"]
     FORMATS[format_](pa.table(LAYOUTS["map of names"](ROWS) | {"y": labels}), path)
-    command = [sys.executable, "-c", FLIP, str(path), ",".join(NAMES)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = Process(FLIP, path, ",".join(NAMES), cwd=tmp_path).end()
     assert (done.returncode, done.stderr) == (0, "")
