@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from streamtron import attempts as attempts_module
-from streamtron import cli, runs
+from streamtron import runs
 from streamtron.attempts import Work, _run_directory, fit_work, groups_of, on_workers
 from streamtron.candidates import candidates_of
 from streamtron.cluster import Workers, connect
@@ -31,6 +31,7 @@ from streamtron.shards.corpus import generate
 from streamtron.splits import Split
 from streamtron.sweeping import Attempts, Lean, Sweep, run_sweep
 from streamtron.trials import Trial, ranked
+from tests.processes import here
 
 ROWS, HELD = 1200, 400
 CANDIDATES = candidates_of(Settings(), {"C": (0.01, 0.1, 1.0, 100.0), "rho": (0.0, 1.0)})
@@ -386,23 +387,11 @@ def test_a_sweep_that_is_interrupted_leaves_no_process_and_no_scratch(place: Pat
 
 
 def test_the_command_sweeps_over_workers_and_tells_of_every_candidate(
-    place: Path, alone: Rows, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    place: Path, alone: Rows, workers: Workers
 ) -> None:
-    monkeypatch.chdir(place)
-    words = [
-        "sweep",
-        "train",
-        "--valid",
-        "held-out",
-        "--C",
-        "0.01,0.1,1,100",
-        "--rho",
-        "0,1",
-        "-v",
-        "--workers",
-        "2",
-    ]
-    assert cli._run([*words, "-v", "--workers", "2"]) == 0
-    said = capfd.readouterr().err
+    words = ["train", "--valid", "held-out", "--C", "0.01,0.1,1,100", "--rho", "0,1", "-v"]
+    done = here(place, "sweep", *words, "--scheduler", workers.client.scheduler.address)
+    said = done.stderr
+    assert done.returncode == 0, said
     assert said.count("(worker ") == len(alone)
     assert "C 0.01, rho 0: accuracy 0." in said

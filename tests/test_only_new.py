@@ -27,11 +27,18 @@ from tests.test_company import source_of
 from tests.test_updating import code, content, fit, gap, overlap
 
 
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten shards of 300 rows."""
+    directory = tmp_path_factory.mktemp("only-new") / "corpus"
+    generate(str(directory), rows=3000, columns=400, seed=3, shards=10)
+    return directory
+
+
 @pytest.fixture
-def corpus(tmp_path: Path) -> list[Path]:
-    """Ten shards of 300 rows, which a test may move."""
-    generate(str(tmp_path / "corpus"), rows=3000, columns=400, seed=3, shards=10)
-    return sorted((tmp_path / "corpus").glob("*.svm"))
+def corpus(generated: Path, tmp_path: Path) -> list[Path]:
+    """The same, which a test may move."""
+    return sorted(shutil.copytree(generated, tmp_path / "corpus").glob("*.svm"))
 
 
 class Away:

@@ -24,7 +24,7 @@ from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.svm import LinearSVC
 
 import streamtron
-from streamtron import cli, options
+from streamtron import options
 from streamtron.candidates import Range, candidates_of, values_of
 from streamtron.commands import train
 from streamtron.config import METRICS, METRICS_OF_MANY, Machine, Settings
