@@ -53,7 +53,9 @@ class State:
         at_once: int = 0,
         copy: bool = False,
     ) -> State:
-        """The state of learners; with ``copy``, as they are now, whatever they do next.
+        """The state of learners, those of one class in the order of the candidates; with ``copy``,
+        as they are now, whatever they do next.
+
         ``at_once``: of how many a group is, where they learn in groups; 0 = all together."""
         packer = Packer(copy=copy)
         content = {
