@@ -3,15 +3,17 @@
     python benchmarks/updating.py rcv1.xz --generate 200000 --more 0.01 0.1 1 --C 0.5 50
 
 A file's last rows are the new ones: of `--more 0.1` a part of 1/11, so that there is a tenth more
-than there was. An update finds the old rows in the run's cache and reads the new ones as text.
-Starting over makes a new run, which reads all rows as text; or one whose cache holds them all
-already. Measured are the seconds to the certificate, and the whole calls with the files that they
-write. What a side leaves behind is put back before every repeat, off the clock. See README.md here.
+than there was. Both shards are packed if the file is. An update finds the old rows in the run's
+cache and reads the new ones from their shard. Starting over makes a new run, which reads all rows
+from their shards; or one whose cache holds them all already. Measured are the seconds to the
+certificate, and the whole calls with the files that they write. What a side leaves behind is put
+back before every repeat, off the clock. See README.md here.
 """
 
 from __future__ import annotations
 
 import argparse
+import lzma
 import shutil
 import tempfile
 import time
@@ -89,14 +91,20 @@ def timed(change: Callable[[], Outcome]) -> tuple[float, Outcome]:
 
 
 def split(path: str, more: float, directory: Path) -> tuple[str, str]:
-    """The rows of a file in two: the last ones are ``more`` times as many as the first ones."""
+    """The rows of a file in two shards, packed as the file is: the last ones are ``more`` times as
+    many as the first ones."""
     with plain_text(path) as plain:
         lines = Path(plain).read_bytes().splitlines(keepends=True)
     first = min(max(round(len(lines) / (1.0 + more)), 1), len(lines) - 1)
-    old, new = directory / "old.svm", directory / "new.svm"
-    old.write_bytes(b"".join(lines[:first]))
-    new.write_bytes(b"".join(lines[first:]))
-    return str(old), str(new)
+    shards = []
+    for name, rows in (("old.svm", lines[:first]), ("new.svm", lines[first:])):
+        if packed := path.endswith(".xz"):
+            name += ".xz"
+        shard = directory / name
+        with lzma.open(shard, "wb") if packed else open(shard, "wb") as file:
+            file.writelines(rows)
+        shards.append(str(shard))
+    return shards[0], shards[1]
 
 
 def compare(case: Case, repeats: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import argparse
 import doctest
 import importlib
 import json
+import lzma
 import math
 import subprocess
 import sys
@@ -174,6 +175,14 @@ def test_new_rows_are_the_last_ones_of_a_file_and_so_many_times_the_old(
         old, new = load("updating").split(str(tmp_path / "all.svm"), more, tmp_path)
         assert Path(old).read_text() == "".join(rows[:old_rows])
         assert Path(new).read_text() == "".join(rows[old_rows:])
+    with lzma.open(tmp_path / "all.svm.xz", "wt") as file:
+        file.writelines(rows)
+    for shard, own in zip(
+        load("updating").split(str(tmp_path / "all.svm.xz"), 0.1, tmp_path),
+        (rows[:20], rows[20:]),
+        strict=True,
+    ):
+        assert lzma.decompress(Path(shard).read_bytes()).decode() == "".join(own)
 
 
 def test_an_update_whose_bounds_do_not_hold_the_optimum_is_reported(load: Any) -> None:

@@ -492,6 +492,39 @@ def test_newtons_method_comes_when_visits_would_want_too_many_of_the_mini_epochs
     assert hopeless([1.0, 0.4], int(enough) - 1)
     assert not hopeless([1.0], 20), "one round tells of no rate"
     assert hopeless([1.0], 11), "one mini-epoch is left"
+    solver.promised = True
+    assert not hopeless([1.0, 0.4], int(enough) - 1), "a round cut short tells of none either"
+    assert hopeless([1.0, 0.4], 11)
+
+
+class Promised(Solver):
+    """A solver that tells how each round ended: how many targets the estimated gap was."""
+
+    def __init__(self, *arguments: Any, **names: Any) -> None:
+        self.ends: list[tuple[bool, float]] = []
+        super().__init__(*arguments, **names)
+
+    def _end_round(self) -> solve.Phase:
+        seen = 1.0 - self.dual.objective / self.dual.estimated_primal()
+        self.ends.append((self.promised, seen / self.target))
+        return super()._end_round()
+
+
+@visits
+def test_later_rounds_end_where_the_loss_seen_in_passing_is_near_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tests.test_solve.Solver", Promised)
+    later = []
+    for seed in range(8):
+        here = scene(seed, C=1.0)
+        assert here.solve(1e-3).gap <= 1e-3
+        assert isinstance(here.solver, Promised)
+        (first_promised, first), *others = here.solver.ends
+        assert first_promised == (first <= 1.0)
+        assert all(seen <= solve.PASSING for promised, seen in others if promised)
+        later += [seen for promised, seen in others if promised]
+    assert max(later) > 1.0, "no round has ended before its estimate was at the target"
 
 
 def test_the_same_rows_and_orders_give_the_same_bits() -> None:

@@ -31,6 +31,10 @@ from streamtron.training.tasks import HardSolver, MiniEpochs, Task
 NEAR = 1.25
 """Rows below this many thresholds are worth holding."""
 
+HELD = 0.95
+"""The part of the tolerance to which rows are solved that are all there are: the scan finds then
+what they say."""
+
 KEPT = 0.5
 """The part of a full active set's budget that rows may stay in once they have been solved."""
 
@@ -769,10 +773,10 @@ class Learner:
 
     def _worthwhile_gap(self) -> float:
         """The gap to which rows in memory are worth solving: nearly the tolerance if they are all
-        there are, for the scan then finds what they say; half of it, or a tenth of what the last
-        scan left, if others have no count; less if they are a part of those with counts."""
+        there are; half of it, or a tenth of what the last scan left, if others have no count; less
+        if they are a part of those with counts."""
         if self.holding_all:
-            return max(0.8 * self.settings.tolerance, SOLVED)
+            return max(HELD * self.settings.tolerance, SOLVED)
         wanted = max(0.5 * self.settings.tolerance, SOLVED)
         if self.overflowed:
             return 0.1 * wanted

@@ -23,6 +23,10 @@ LIVE_VISITS = (4, 8, 16, 32)
 """Visits of the rows that moved or have a count, to one of all rows in memory: in the first round,
 the second, … and the last for all rounds after. Parts have the first number always."""
 
+PASSING = 2.0
+"""From the second round on a gap that is estimated at so many targets is measured: the loss seen in
+passing is of weights that have moved on since. In the first, it is not yet of all that matters."""
+
 UNSOLVED = 4.0
 """Where weights are known already, a gap that is estimated at so many targets is not measured."""
 
@@ -136,6 +140,7 @@ class Solver:
         self.rounds = self.rounds_before = 0 if self.found.v is None else 1  # the live are known
         self.erred = np.zeros(len(self.active), dtype=np.uint8)
         self.live: NDArray[np.int64] | None = None
+        self.promised = False
         self.waiting: list[NDArray[np.int64]] = []
         self.phase = self._first.__name__
 
@@ -188,7 +193,7 @@ class Solver:
         schedule = LIVE_VISITS if self.others is None else LIVE_VISITS[:1]
         self.live_visits = schedule[min(self.rounds, len(schedule) - 1)]
         self.erred[:] = 0
-        self.live = None
+        self.live, self.promised = None, False
         return self._begin_mini_epoch(len(self.active))
 
     def _begin_mini_epoch(self, rows: int) -> Phase:
@@ -220,7 +225,8 @@ class Solver:
             self.moved = self.dual.updates > self.updates_before
             if self.summed >= self.visits // 2:
                 self._forget_average()  # it is of the later half of all visits
-        elif self.others is None and self._looks_solved(self.target):
+        elif self.others is None and self._looks_solved(self._promise() * self.target):
+            self.promised = True
             return self._end_round
         else:
             self.live_visits -= 1
@@ -333,14 +339,18 @@ class Solver:
             return False
         if self._last_round():
             return True
-        if len(gaps) < 2:
+        if len(gaps) < 2 or self.promised:
             return False
         missing = spent * _rounds_missing(gaps[-1], self.found.gap, self.target)
         return missing > PATIENCE * (self.mini_epochs - self.visited)
 
     def _looks_solved(self, target: float) -> bool:
-        """Whether the loss seen in passing promises that the round may end: an estimate."""
+        """Whether the loss seen in passing promises so small a gap: an estimate."""
         return self.dual.objective >= (1.0 - target) * self.dual.estimated_primal()
+
+    def _promise(self) -> float:
+        """The gap seen in passing, in targets, that ends a round."""
+        return 1.0 if self.rounds == self.rounds_before else PASSING
 
     def _looks_unsolved(self) -> bool:
         """Whether it is no use yet to ask all rows for the true P: the first round's estimate
