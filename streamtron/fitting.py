@@ -307,13 +307,15 @@ def reading_of(settings: Settings, *, labels: str = "required") -> Reading:
 def reading_of_model(
     model: LinearModel, *, labels: str = "required", strangers: str = "refused"
 ) -> Reading:
-    """How a model's shards are to be read: by its own contract, never by detection.
+    """How a model's shards are to be read: by its own contract, never by detection. That of text
+    has no layout.
 
     ``strangers``, names that the model's vocabulary does not have, are ``"refused"``, or put
     ``"beyond"`` the model's width, where they weigh 0.
     """
     return replace(
         Reading.from_contract(model.reading),
+        of_text=model.reading.get("layout", "tables") is None,
         labels="optional" if labels == "optional" else "required",
         strangers="beyond" if strangers == "beyond" else "refused",
     )

@@ -8,9 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import streamtron
 from streamtron.chunk import Label
 from streamtron.conversion import convert
 from streamtron.errors import DataError, MachineError
@@ -258,6 +260,57 @@ def test_a_column_below_the_models_base_is_refused_rather_than_shifted(tmp_path:
     (tmp_path / "rows").write_text("1 0:1\n")
     with pytest.raises(DataError, match="column 0"):
         list(predict(_model(), tmp_path / "rows"))
+
+
+@pytest.mark.parametrize("base", [0, 1])
+def test_a_model_of_text_scores_tables_which_count_from_0_as_it_scores_that_text(
+    base: int, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(base)
+    dense = rng.normal(size=(60, 5)).astype(np.float32)
+    labels = np.where(dense @ rng.normal(size=5) > 0, 1.0, -1.0)
+    lines = [
+        f"{label:+.0f} " + " ".join(f"{j + base}:{x!r}" for j, x in enumerate(row))
+        for label, row in zip(labels, dense.tolist(), strict=True)
+    ]
+    (tmp_path / "rows.svm").write_text("\n".join(lines) + "\n")
+    model = streamtron.fit(tmp_path / "rows.svm")
+    assert model.index_base == base
+    convert(tmp_path / "rows.svm", tmp_path / "lists", to="parquet")
+    columns = {"label": labels, **{f"f{j}": dense[:, j] for j in range(5)}}
+    pq.write_table(pa.table(columns), tmp_path / "columns.parquet")
+    vectors = [{"type": 1, "size": None, "indices": None, "values": row} for row in dense.tolist()]
+    spark = pa.struct(
+        [
+            ("type", pa.int8()),
+            ("size", pa.int32()),
+            ("indices", pa.list_(pa.int32())),
+            ("values", pa.list_(pa.float64())),
+        ]
+    )
+    table = pa.table({"label": labels, "features": pa.array(vectors, spark)})
+    pq.write_table(table, tmp_path / "vectors.parquet")
+
+    def written(shards: str) -> bytes:
+        out = io.BytesIO()
+        write_predictions(model, tmp_path / shards, out)
+        return out.getvalue()
+
+    expected = written("rows.svm")
+    assert [written(shards) for shards in ("lists", "columns.parquet", "vectors.parquet")] == [
+        expected
+    ] * 3
+    proofs = [streamtron.certify(model, tmp_path / shards) for shards in ("rows.svm", "lists")]
+    assert proofs[0] == proofs[1]
+
+
+def test_a_model_of_tables_does_not_guess_where_text_counts_from(tmp_path: Path) -> None:
+    (tmp_path / "rows.svm").write_text("1 1:1 2:1\n-1 1:-1 3:1\n")
+    convert(tmp_path / "rows.svm", tmp_path / "tables", to="parquet")
+    model = streamtron.fit(tmp_path / "tables")
+    for use in (evaluate, streamtron.certify):
+        with pytest.raises(DataError, match=r"rows\.svm: libsvm text, and the model was made from"):
+            use(model, tmp_path / "rows.svm")
 
 
 def test_converting_there_and_back_gives_the_same_rows(corpus: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +45,7 @@ def make_piece(batch: pa.RecordBatch, columns: Columns, reading: Reading, spot: 
     if columns.have_names:
         indptr, indices, values = _by_name(indptr, keys, values, reading, spot)
     else:
-        indices = _column_numbers(indptr, keys, reading.index_base, spot)
+        indices = _column_numbers(indptr, keys, reading, spot)
         indices, values = _rising(indptr, indices, values, spot)
     codes, code_offsets, classes = _labels(batch, columns.label, reading, spot)
     weights = None if columns.weight is None else _weights(batch, columns.weight, spot)
@@ -63,16 +63,18 @@ def bounded(piece: Piece) -> Iterator[Piece]:
 
 
 def _column_numbers(
-    indptr: NDArray[np.int64], numbers: NDArray[Any], base: Literal["auto", 0, 1], spot: Spot
+    indptr: NDArray[np.int64], numbers: NDArray[Any], reading: Reading, spot: Spot
 ) -> NDArray[np.uint32]:
-    least = 1 if base == 1 else 0
-    if len(numbers) and (numbers.min() < least or numbers.max() > MAX_COLUMN):
-        at = first((numbers < least) | (numbers > MAX_COLUMN))
+    shift = reading.table_shift
+    least, most = (1 if reading.index_base == 1 else 0) - shift, MAX_COLUMN - shift
+    if len(numbers) and (numbers.min() < least or numbers.max() > most):
+        at = first((numbers < least) | (numbers > most))
         row, number = row_of(indptr, at), int(numbers[at])
         if number == 0:
             spot.refuse(row, "column 0 in a file declared 1-based. Use --index-base 0.")
-        spot.refuse(row, f"column {number}. Column numbers run from {least} to {MAX_COLUMN}.")
-    return numbers.astype(np.uint32, copy=False)
+        spot.refuse(row, f"column {number}. Column numbers run from {least} to {most}.")
+    found = numbers.astype(np.uint32, copy=False)
+    return found + np.uint32(shift) if shift else found
 
 
 def _rising(

@@ -51,6 +51,8 @@ class Reading:
     settled_by : whose layout it is, for messages.
     hash_bits, hash_seed : features that have names are hashed, see ``Hashing``.
     vocabulary : features that have names have their columns from here.
+    of_text : whether the columns are those of a model that was made from text. Tables count columns
+        from 0 whatever the text did, and are numbered as it was.
     strangers : a name that is not in the vocabulary is ``"refused"``, or gets a column
         ``"beyond"`` all those that are: prediction counts it, and it weighs 0.
 
@@ -75,6 +77,7 @@ class Reading:
     hash_bits: int | None = None
     hash_seed: int = 0
     vocabulary: Vocabulary | None = None
+    of_text: bool = False
     strangers: Literal["refused", "beyond"] = "refused"
 
     def contract(self) -> dict[str, Any]:
@@ -102,10 +105,16 @@ class Reading:
                 given[name] = make(given[name])
         return cls(**given, settled_by="the model")
 
+    @property
+    def table_shift(self) -> int:
+        """What the column numbers of tables are raised by."""
+        return 1 if self.of_text and self.index_base == 1 else 0
+
     def key(self) -> dict[str, Any]:
         """Plain values that are equal where the same file gives the same pieces."""
         vocabulary = None if self.vocabulary is None else self.vocabulary.digest
-        return self.contract() | {
+        shift = {"table_shift": self.table_shift} if self.table_shift else {}
+        return self.contract() | shift | {
             "labels": self.labels, "strangers": self.strangers, "vocabulary": vocabulary,
         }  # fmt: skip
 

@@ -123,6 +123,12 @@ def settled(shard: ShardFile, reading: Reading) -> Reading:
     DataError, SettingsError : the columns do not suit the reading; the file is damaged.
     MachineError : the file cannot be read.
     """
+    if reading.layout is not None and shard.format == "libsvm":
+        raise DataError(
+            f"{shard.name}: libsvm text, and {reading.settled_by} was made from tables. Text may "
+            "count its columns from 0 or from 1: convert it with streamtron convert --format "
+            "parquet --index-base 0 (or 1)."
+        )
     if reading.layout is not None:
         return reading
     if shard.format != "libsvm":
