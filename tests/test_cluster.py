@@ -198,11 +198,20 @@ def test_what_tasks_have_in_common_is_with_every_worker_so_that_any_may_have_the
     assert list(results) == [12]
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("Sample larger than population or is negative"),
+        KeyError("tcp://127.0.0.1:1"),
+        AssertionError("(0, 'a task that is nowhere any more')"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
 def test_copies_that_dask_fails_to_make_since_a_worker_died_cost_no_result(
-    workers: Workers, monkeypatch: pytest.MonkeyPatch
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def fails(*_: Any) -> None:
-        raise ValueError("Sample larger than population or is negative")
+        raise error
 
     monkeypatch.setattr(workers.client, "replicate", fails)
     assert list(workers(_two, [1, 2], 10)) == [11, 12]
