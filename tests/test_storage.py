@@ -15,6 +15,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
@@ -615,6 +616,20 @@ def test_a_uri_of_hadoop_without_hadoop_says_what_to_install(
         "there). Install both and set JAVA_HOME, HADOOP_HOME and CLASSPATH (hadoop classpath "
         "--glob), or copy the shards to a local disk.\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [("", storage.GOOGLE_PATIENCE), ("?scheme=http", storage.GOOGLE_PATIENCE),
+     ("?retry_limit_seconds=7&scheme=http", 7)],
+)  # fmt: skip
+def test_googles_store_is_given_up_after_half_a_minute_unless_the_uri_says_otherwise(
+    options: str, seconds: int
+) -> None:
+    there = storage.place(f"gs://anonymous@bucket/key{options}")
+    _, (made_of,) = there.filesystem.__reduce__()
+    assert made_of["retry_time_limit"] == timedelta(seconds=seconds)
+    assert there.options == options, "what we add stands in no name"
 
 
 def test_the_page_that_a_library_writes_becomes_its_first_line() -> None:

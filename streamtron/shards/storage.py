@@ -32,6 +32,9 @@ RANGE_BYTES = 1 << 22
 """Bytes asked of a store in one request: an answer takes some 30 ms, however short it is."""
 REQUESTS = 4
 """Requests under way at once: one connection rarely gives what the network can."""
+GOOGLE_PATIENCE = 30
+"""Seconds that a request to Google's store is tried again. Arrow would do so for 15 minutes, where
+there is nobody to ask for a token, say; ``retry_limit_seconds`` in a URI says otherwise."""
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?]*)([^?]*)(\?.*)?", re.DOTALL)
 _SECRET = re.compile(r"[?&]([^=&]*(?:secret|password|token|key|sig)[^=&]*)=", re.IGNORECASE)
@@ -169,7 +172,10 @@ def _refuse_secrets(root: str, options: str) -> None:
 @lru_cache
 def _connected(root: str, options: str) -> tuple[fs.FileSystem, str]:
     """The file system of a root, and what it calls the root; one for all files of a store."""
-    if root.partition("://")[0] in _ARROW:
+    scheme = root.partition("://")[0]
+    if scheme in _GOOGLE and "retry_limit_seconds=" not in options:
+        options += f"{'&' if options else '?'}retry_limit_seconds={GOOGLE_PATIENCE}"
+    if scheme in _ARROW:
         filesystem, base = fs.FileSystem.from_uri(root + options)
         return filesystem, base.rstrip("/")
     import fsspec
