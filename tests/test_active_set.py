@@ -140,6 +140,29 @@ def offer(active: ActiveSet, pool: Pool, rows: list[Row], first: int) -> bool:
 ROWS: list[Row] = [[(0, 1.0)], [(1, 2.0), (3, 1.0)], [], [(2, 5.0)]]
 
 
+def test_a_twin_has_the_rows_and_not_the_room_beyond_them() -> None:
+    active = ActiveSet(1 << 40)
+    rows: list[Row] = [[(k, 1.0) for k in range(1000)]]
+    for n in range(2):  # the second one asks for room, and gets more than it needs
+        fill(active, rows, [0], n)
+    twin = active.twin()
+    assert held(twin) == held(active)
+    assert twin.numbers.tolist() == active.numbers.tolist()
+    room = {len(store._indices) for store in (active._store, twin._store)}
+    assert min(room) == len(twin._store._values) == 2000 < max(room)
+    fill(twin, rows, [0], 5)
+    assert (len(twin), len(active)) == (3, 2)
+
+
+def test_there_is_never_room_for_more_nonzeros_than_the_budget_has() -> None:
+    active = ActiveSet(20 * 1000 * NONZERO_BYTES)
+    rows: list[Row] = [[(k, 1.0) for k in range(1000)]]
+    for n in range(19):
+        fill(active, rows, [0], n)
+    assert len(active) == 19
+    assert len(active._store._indices) == 20 * 1000
+
+
 def test_rows_shared_by_several_are_held_once() -> None:
     pool, sets = Pool(), [ActiveSet(10**6) for _ in range(3)]
     for first in (0, 4):

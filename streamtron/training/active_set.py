@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from threading import Lock
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +15,13 @@ from streamtron.chunk import Rows, freeze
 NONZERO_BYTES = 8
 ROW_BYTES = 24
 
+GROWTH = 8
+"""What room for nonzeros is multiplied by, within the budget: memory that nothing was written to
+costs nothing, and that of a large array comes in large pages, which are soon there."""
+
 
 class RowStore:
-    """Rows with their numbers in the whole data, in the order they came; it grows and is never
-    copied to grow."""
+    """Rows with their numbers in the whole data, in the order they came."""
 
     def __init__(self) -> None:
         self._indptr = np.zeros(1, dtype=np.int64)
@@ -84,10 +88,9 @@ class RowStore:
 
     def retain(self, chosen: NDArray[np.int64]) -> None:
         """Hold only the rows at positions ``chosen`` (rising), moved to the front in place."""
-        kernels.copy_rows(
-            self.first(self._rows), chosen, self._indptr.copy(), self._indices, self._values
-        )
-        lengths = (self._indptr[1:] - self._indptr[:-1])[chosen]
+        rows = self.first(self._rows)
+        lengths = np.diff(rows.indptr)[chosen]
+        kernels.copy_rows(rows, chosen, self._indptr.copy(), self._indices, self._values)
         kept = len(chosen)
         np.cumsum(lengths, out=self._indptr[1 : kept + 1])
         self._numbers[:kept] = self._numbers[chosen]
@@ -96,13 +99,21 @@ class RowStore:
     def _reserve(self, rows: int, nonzeros: int, budget: int) -> None:
         if rows > len(self._numbers):
             room = max(rows, 2 * len(self._numbers))
-            self._indptr = _grown(self._indptr, room + 1)
-            self._numbers = _grown(self._numbers, room)
+            self._indptr = _grown(self._indptr, self._rows + 1, room + 1)
+            self._numbers = _grown(self._numbers, self._rows, room)
         if nonzeros > len(self._indices):
-            room = max(nonzeros, 2 * len(self._indices))
-            room = max(nonzeros, min(room, budget // NONZERO_BYTES))
-            self._indices = _grown(self._indices, room)
-            self._values = _grown(self._values, room)
+            room = max(nonzeros, min(GROWTH * nonzeros, budget // NONZERO_BYTES))
+            self._indices = _grown(self._indices, self.nonzeros, room)
+            self._values = _grown(self._values, self.nonzeros, room)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RowStore:
+        """The rows, and not the room beyond them."""
+        twin, rows = RowStore(), self._rows
+        twin._indptr, twin._numbers = self._indptr[: rows + 1].copy(), self.numbers.copy()
+        twin._indices = self._indices[: self.nonzeros].copy()
+        twin._values = self._values[: self.nonzeros].copy()
+        twin._rows = rows
+        return twin
 
 
 class Pool(RowStore):
@@ -280,13 +291,15 @@ class ActiveSet:
         start, stop = self._rows, self._rows + len(signs)
         if stop > len(self._signs):
             room = max(stop, 2 * len(self._signs))
-            self._signs, self._delta2 = _grown(self._signs, room), _grown(self._delta2, room)
+            self._signs = _grown(self._signs, start, room)
+            self._delta2 = _grown(self._delta2, start, room)
         self._signs[start:stop] = signs
         self._delta2[start:stop] = delta2
         self._rows = stop
 
 
-def _grown(array: NDArray, size: int) -> NDArray:  # type: ignore[type-arg]
-    """The array with room for ``size`` elements: a large one is remapped, not copied."""
-    array.resize(size, refcheck=False)
-    return array
+def _grown(array: NDArray, used: int, room: int) -> NDArray:  # type: ignore[type-arg]
+    """The first ``used`` elements in an array with ``room`` for more."""
+    grown = np.empty(room, dtype=array.dtype)
+    grown[:used] = array[:used]
+    return grown
