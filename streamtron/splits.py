@@ -39,7 +39,7 @@ def splits_of(
     Raises
     ------
     SettingsError : folds beside validation shards, more of them than shards, or a single shard.
-    DataError : no shards; validation shards that begin with other labels.
+    DataError : no shards; validation shards that begin with other labels, or have another layout.
     """
     paths = as_paths(shards)
     if valid is None:
@@ -47,7 +47,7 @@ def splits_of(
     if folds is not None:
         raise SettingsError("folds are for a sweep without validation shards: give one.")
     split = Split(paths, as_paths(valid), None)
-    _check_labels(split, settings)
+    _check_alike(split, settings)
     return [split]
 
 
@@ -74,12 +74,14 @@ def _folds(paths: list[str], folds: int | None) -> list[Split]:
     ]
 
 
-def _check_labels(split: Split, settings: Settings) -> None:
-    """Refuse validation shards whose first rows already have other labels, where there are two: a
-    block of each is read now, and the whole of them only when all candidates are fitted."""
-    reading, many = reading_of(settings), several(settings)
-    known = _first_labels(split.shards, reading, many)
-    there = _first_labels(split.valid, replace(reading, strangers="beyond"), many)
+def _check_alike(split: Split, settings: Settings) -> None:
+    """Refuse validation shards that no model of the others reads, or whose first rows already have
+    other labels, where there are two: a block of each is read now, and the whole of them only when
+    all candidates are fitted."""
+    many = several(settings)
+    known, reading = _beginning(split.shards, reading_of(settings), many)
+    theirs = replace(reading, strangers="beyond", of_text=reading.layout is None)
+    there, _ = _beginning(split.valid, theirs, many)
     others = [label for label in there if label not in known]
     if others and len(known) == 2 and not many:
         raise DataError(
@@ -88,9 +90,10 @@ def _check_labels(split: Split, settings: Settings) -> None:
         )
 
 
-def _first_labels(paths: list[str], reading: Reading, many: bool) -> list[Label]:
+def _beginning(paths: list[str], reading: Reading, many: bool) -> tuple[list[Label], Reading]:
+    """The first labels, and the reading as the first shard has settled it."""
     with open_shards(
         paths, reading, cache_dir=None, most_labels=None if many else 2, allow_duplicate=True
     ) as source:
         next(source.chunks())
-        return list(source.labels)
+        return list(source.labels), source.reading

@@ -309,7 +309,7 @@ def test_a_model_of_tables_does_not_guess_where_text_counts_from(tmp_path: Path)
     convert(tmp_path / "rows.svm", tmp_path / "tables", to="parquet")
     model = streamtron.fit(tmp_path / "tables")
     for use in (evaluate, streamtron.certify):
-        with pytest.raises(DataError, match=r"rows\.svm: libsvm text, and the model was made from"):
+        with pytest.raises(DataError, match=r"rows\.svm: libsvm text, and the model has the col"):
             use(model, tmp_path / "rows.svm")
 
 

@@ -28,6 +28,7 @@ from streamtron import options
 from streamtron.candidates import Range, candidates_of, values_of
 from streamtron.commands import train
 from streamtron.config import METRICS, METRICS_OF_MANY, Machine, Settings
+from streamtron.conversion import convert
 from streamtron.errors import DataError, SettingsError
 from streamtron.model import LinearModel
 from streamtron.plot import plot_sweep
@@ -368,6 +369,26 @@ def test_validation_shards_with_another_label_are_refused_before_anything_is_fit
     done = run("sweep", "train", "--valid", "strange.svm", "--model", "strange")
     one_sentence(done, 3, "strange.svm", "label 3.0")
     assert not (place / "strange.run").exists()
+
+
+def test_validation_text_beside_tables_is_refused_before_anything_is_fitted(
+    run: Run, place: Path
+) -> None:
+    convert(place / "train", place / "tables", to="parquet")
+    done = run("sweep", "tables", "--valid", "held-out", "--model", "tables.model")
+    one_sentence(done, 3, "libsvm text", "part-00000.parquet has the columns of tables")
+    assert not (place / "tables.model.run").exists()
+
+
+def test_validation_tables_beside_text_are_measured_like_the_text_that_they_were(
+    run: Run, place: Path
+) -> None:
+    convert(place / "held-out", place / "held-out.tables", to="parquet")
+    words = ("--C", "0.1,1", "--index-base", 1, "--table")
+    assert run("sweep", "train", "--valid", "held-out", *words, "of-text.csv").returncode == 0
+    tables = run("sweep", "train", "--valid", "held-out.tables", *words, "of-tables.csv")
+    assert tables.returncode == 0
+    assert lasting(table(place / "of-text.csv")) == lasting(table(place / "of-tables.csv"))
 
 
 def test_a_label_that_only_a_late_validation_row_has_is_refused_where_it_stands(

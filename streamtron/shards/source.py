@@ -125,8 +125,8 @@ def settled(shard: ShardFile, reading: Reading) -> Reading:
     """
     if reading.layout is not None and shard.format == "libsvm":
         raise DataError(
-            f"{shard.name}: libsvm text, and {reading.settled_by} was made from tables. Text may "
-            "count its columns from 0 or from 1: convert it with streamtron convert --format "
+            f"{shard.name}: libsvm text, and {reading.settled_by} has the columns of tables. Text "
+            "may count its own from 0 or from 1: convert it with streamtron convert --format "
             "parquet --index-base 0 (or 1)."
         )
     if reading.layout is not None:
