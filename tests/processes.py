@@ -15,7 +15,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -86,12 +86,13 @@ class Process:
         return Ended(code, *said)
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it is known to have ended."""
+        """Send it a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it ends this very moment
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Kill it, unless it is known to have ended."""
+        """Kill it, unless it has ended."""
         self.send_signal(signal.SIGKILL)
 
     def _look(self, timeout: float) -> int | None:
