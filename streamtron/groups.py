@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from streamtron import kernels
 from streamtron.certificate import Part, no_sums
 from streamtron.chunk import Chunk, Rows
+from streamtron.training import passes
 from streamtron.training.active_set import NONZERO_BYTES, ROW_BYTES, RowStore
 from streamtron.training.counts import Counts
-from streamtron.training.targets import TargetRule, Targets, no_margin
+from streamtron.training.targets import TargetRule, Targets
 
 GROUP_ROWS = 4096
 """Sums are made of so many rows and added in order, wherever shards and blocks end."""
@@ -250,24 +251,17 @@ class _Look:
         return seen
 
     def _meet(self, rows: Rows, targets: Targets) -> None:
-        present = np.flatnonzero(targets.signs)
-        if not len(present):
-            return
-        lengths = np.empty(len(targets.signs))
-        kernels.squared_norms(rows, lengths)
-        squares = (lengths + (self._view.rho**2 + targets.delta2))[present]
-        least = int(squares.argmin())
-        if squares[least] <= 0.0:
-            raise no_margin(int(targets.numbers[present[least]]))
-        self._sq_radius = max(self._sq_radius, float(squares.max()))
-        self._least_delta2 = min(self._least_delta2, float(targets.delta2[present].min()))
+        lengths = targets.sq_lengths(passes.squared_norms(rows), self._view.rho)
+        present = targets.delta2[targets.signs != 0]
+        self._sq_radius = float(lengths.max(initial=self._sq_radius))
+        self._least_delta2 = float(present.min(initial=self._least_delta2))
 
     def _counts_of(self, rows: Rows, targets: Targets) -> NDArray[np.int32]:
         view = self._view
         if view.b is None:
             return self._counts.take(targets.numbers)
-        margins = np.empty(len(targets.signs))
-        kernels.margins(rows, targets.signs, view.rho, np.append(self._w, view.bias), margins)
+        v = np.append(self._w, view.bias)
+        margins = passes.margins(rows, targets.signs, view.rho, v)
         return counts_of_slacks(margins, view.scale, targets, view.b)
 
     def _call(self, rows: Rows, targets: Targets, chosen: NDArray[np.int64]) -> NDArray[np.int64]:

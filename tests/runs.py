@@ -6,13 +6,15 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import streamtron
+from streamtron import runs
 from streamtron.groups import Group
 from streamtron.scanning import Stretch, scan_stretch
 from tests.processes import COMMAND, Ended, Process, command
@@ -173,6 +175,36 @@ def killed_at_call(number: int, change: str, model: Path, words: object) -> tupl
 
 
 WAS_KILLED = -signal.SIGKILL
+
+
+def content(directory: Path, model: Path) -> dict[str, bytes]:
+    """Every file of a run but its cache and its lock, and the model."""
+    files = [p for p in directory.rglob("*") if p.is_file() and "cache" not in p.parts[-2:]]
+    return {p.name: p.read_bytes() for p in (*files, model) if p.name != "lock"}
+
+
+def state(place: Path) -> dict[str, bytes]:
+    """Every file of the run, but for what tells how long it took and what it read."""
+    return {k: v for k, v in content(place / "m.run", place / "m").items() if "checkpoint" not in k}
+
+
+def end_of_kill(
+    moment: int, change: str, place: Path, words: Mapping[str, object],
+    old: dict[str, bytes], new: dict[str, bytes],
+) -> str:  # fmt: skip
+    """A change of the run ``m``, killed at a system call: whether the run is as before, ``old``, or
+    as after, ``new``, and nothing else; if as before, calling again makes it as after."""
+    code, _ = killed_at_call(moment, change, place / "m", words)
+    assert code == WAS_KILLED, moment
+    with runs.open_ended(place / "m.run"):
+        pass  # who opens it next puts a whole change in place
+    found = state(place)
+    assert found in (old, new), moment
+    if found == new:
+        return "new"
+    getattr(streamtron, change)(place / "m", **words)
+    assert state(place) == new, moment
+    return "old"
 
 
 # --- on workers ----------------------------------------------------------------------------------

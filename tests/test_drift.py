@@ -24,8 +24,8 @@ from streamtron.runs import CHECKPOINT, Run, locked, open_ended
 from streamtron.shards import open_shards
 from streamtron.training.learner import LARGE_DRIFT, Learner
 from streamtron.training.state import State
-from tests.runs import write_corpus
-from tests.test_updating import TOL, content, corpus, fit, overlap
+from tests.runs import content, write_corpus
+from tests.test_updating import TOL, corpus, fit, overlap
 
 __all__ = ["corpus"]
 

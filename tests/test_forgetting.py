@@ -18,8 +18,9 @@ from streamtron.training.dual import Dual
 from streamtron.training.learner import Learner
 from streamtron.training.loop import train
 from streamtron.training.removal import subtract_rows
+from tests.runs import content
 from tests.test_company import source_of
-from tests.test_updating import code, content, corpus, fit, gap, overlap
+from tests.test_updating import code, corpus, fit, gap, overlap
 
 __all__ = ["corpus"]
 

@@ -4,24 +4,19 @@ again comes to the same end."""
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import streamtron
 from streamtron import runs
 from streamtron.errors import DataError
-from tests.runs import WAS_KILLED, killed_at_call
+from tests.runs import end_of_kill, killed_at_call, state
 from tests.test_forgetting_rows import Corpus, corpus, list_rows
-from tests.test_updating import content, fit
+from tests.test_updating import fit
 
 __all__ = ["corpus"]
-
-
-def state(place: Path) -> dict[str, bytes]:
-    """Every file of the run, but for what tells how long it took and what it read."""
-    return {k: v for k, v in content(place / "m.run", place / "m").items() if "checkpoint" not in k}
 
 
 @pytest.mark.parametrize("way", ["rows", "replaced in its place", "a shard only the cache has"])
@@ -54,24 +49,15 @@ def test_a_run_that_is_killed_while_it_forgets_is_as_before_or_as_after_and_can_
     new = state(place)
     assert code == 0
     assert new["m"] != old["m"]
-    ends = {"old": 0, "new": 0}
+    ends: Counter[str] = Counter()
     # the last calls put the change in place
     moments = [*range(0, int(calls) - 24, 6 * step), *range(int(calls) - 24, int(calls), step)]
     for moment in moments:
         back()
-        code, _ = killed_at_call(moment, "forget", place / "m", words)
-        assert code == WAS_KILLED, moment
-        with runs.open_ended(place / "m.run"):
-            pass  # who opens it next puts a whole change in place
-        found = state(place)
-        assert found in (old, new), moment
-        ends["old" if found == old else "new"] += 1
-        if found == old:
-            streamtron.forget(place / "m", **words)  # type: ignore[arg-type]
-            assert state(place) == new, moment
+        ends[end_of_kill(moment, "forget", place, words, old, new)] += 1
         for path in (p for p in (place / "m.run").rglob("*") if p.is_file()):
             assert secret not in path.read_bytes(), (moment, path)
-    assert min(ends.values()) > 1
+    assert min(ends["old"], ends["new"]) > 1
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,8 @@ from streamtron.shards.search import missing_rows, rows_with
 from streamtron.shards.tombstones import Tombstones
 from streamtron.training.counts import Counts
 from streamtron.updating import Kept
-from tests.test_updating import code, content, fit, gap, overlap
+from tests.runs import content
+from tests.test_updating import code, fit, gap, overlap
 
 USERS = 20
 

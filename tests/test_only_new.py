@@ -22,9 +22,10 @@ from streamtron.shards.corpus import generate
 from streamtron.training.addition import add_alone
 from streamtron.training.learner import Learner
 from streamtron.training.loop import train
+from tests.runs import content
 from tests.sources import ListSource
 from tests.test_company import source_of
-from tests.test_updating import code, content, fit, gap, overlap
+from tests.test_updating import code, fit, gap, overlap
 
 
 @pytest.fixture(scope="module")

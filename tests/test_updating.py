@@ -24,6 +24,7 @@ from streamtron.shards.corpus import generate
 from streamtron.training.addition import add_rows
 from streamtron.training.learner import Learner
 from streamtron.training.loop import train
+from tests.runs import content
 from tests.sources import ListSource
 from tests.test_company import source_of
 
@@ -54,12 +55,6 @@ def overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
     first, second = one["certificate"], other["certificate"]
     lower = max(first["primal_margin"], second["primal_margin"])
     return bool(lower <= min(first["upper_bound"], second["upper_bound"]) * (1 + 1e-12))
-
-
-def content(directory: Path, model: Path) -> dict[str, bytes]:
-    """Every file of a run but its cache and its lock, and the model."""
-    files = [p for p in directory.rglob("*") if p.is_file() and "cache" not in p.parts[-2:]]
-    return {p.name: p.read_bytes() for p in (*files, model) if p.name != "lock"}
 
 
 @pytest.mark.parametrize("number", [1, 3, 9])

@@ -4,23 +4,17 @@ again comes to the same end."""
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-import streamtron
-from streamtron import runs
 from streamtron.shards.corpus import generate
-from tests.runs import WAS_KILLED, killed_at_call
-from tests.test_updating import content, fit
+from tests.runs import end_of_kill, killed_at_call, state
+from tests.test_updating import fit
 
 CALLED_LAST = 30
 """System calls that stage a change and put it in place, which is what moments are about."""
-
-
-def state(place: Path) -> dict[str, bytes]:
-    """Every file of the run, but for what tells how long it took and what it read."""
-    return {k: v for k, v in content(place / "m.run", place / "m").items() if "checkpoint" not in k}
 
 
 @pytest.fixture(params=["all rows", "only the new ones"])
@@ -52,20 +46,11 @@ def test_an_update_that_is_killed_leaves_the_run_as_before_or_as_after_and_can_b
     assert code == 0
     new = state(place)
     assert {name for name in new if old.get(name) != new[name]} >= {"m", "witness", "run.json"}
-    ends = {"old": 0, "new": 0}
+    ends: Counter[str] = Counter()
     first = 0 if step == 1 else int(calls) - CALLED_LAST
     for moment in range(int(calls) - 1, max(first, 0), -step):
         shutil.rmtree(place)
         shutil.copytree(saved, place, copy_function=shutil.copy2)
-        code, _ = killed_at_call(moment, "update", place / "m", words)
-        assert code == WAS_KILLED, moment
-        with runs.open_ended(place / "m.run"):
-            pass  # who opens it next puts a whole change in place
-        found = state(place)
-        assert found in (old, new), moment
-        ends["old" if found == old else "new"] += 1
-        if found == old:
-            streamtron.update(place / "m", **words)  # type: ignore[arg-type]
-            assert state(place) == new, moment
-    assert min(ends.values()) > 0, ends
-    assert sum(ends.values()) >= 4
+        ends[end_of_kill(moment, "update", place, words, old, new)] += 1
+    assert min(ends["old"], ends["new"]) > 0, ends
+    assert ends.total() >= 4

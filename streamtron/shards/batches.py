@@ -66,7 +66,7 @@ def _column_numbers(
     indptr: NDArray[np.int64], numbers: NDArray[Any], reading: Reading, spot: Spot
 ) -> NDArray[np.uint32]:
     shift = reading.table_shift
-    least, most = (1 if reading.index_base == 1 else 0) - shift, MAX_COLUMN - shift
+    least, most = reading.table_base, MAX_COLUMN - shift
     if len(numbers) and (numbers.min() < least or numbers.max() > most):
         at = first((numbers < least) | (numbers > most))
         row, number = row_of(indptr, at), int(numbers[at])

@@ -365,8 +365,7 @@ def _check_settings(columns: Columns, reading: Reading, name: str) -> None:
         )
     if reading.values_column and not columns.layout.startswith("lists"):
         raise SettingsError(f"{where}, which hold their values. Leave --values out.")
-    counted_from_1 = reading.index_base == 1 and not reading.table_shift
-    if counted_from_1 and columns.layout not in ("lists", "pairs", "map"):
+    if reading.table_base == 1 and columns.layout not in ("lists", "pairs", "map"):
         raise SettingsError(f"{where}, whose first column is 0. Give --index-base 0.")
 
 

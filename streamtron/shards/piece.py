@@ -106,6 +106,11 @@ class Reading:
         return cls(**given, settled_by="the model")
 
     @property
+    def table_base(self) -> int:
+        """The number of the first column in tables."""
+        return 1 if self.index_base == 1 and not self.of_text else 0
+
+    @property
     def table_shift(self) -> int:
         """What the column numbers of tables are raised by."""
         return 1 if self.of_text and self.index_base == 1 else 0

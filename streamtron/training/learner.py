@@ -25,7 +25,7 @@ from streamtron.training.frozen import Frozen
 from streamtron.training.report import StageReport
 from streamtron.training.solution import Average
 from streamtron.training.solve import Solver
-from streamtron.training.targets import TargetRule, Targets, no_margin
+from streamtron.training.targets import TargetRule, Targets
 from streamtron.training.tasks import HardSolver, MiniEpochs, Task
 
 NEAR = 1.25
@@ -276,7 +276,7 @@ class Learner:
         """Visit rows that are new, between ``begin_change`` and ``end_adding``, and hold those that
         moved a; the part of a that belongs to all others is fixed while these are solved."""
         self.mode, self.overflowed, self.holding_all = "train", True, False
-        targets, squares = self.targets(chunk), square_lengths(chunk)
+        targets, squares = self.targets(chunk), passes.squared_norms(chunk.rows)
         self._meet(chunk, targets, squares)
         if self.stage_number < 0:
             self._begin_stage()
@@ -342,7 +342,7 @@ class Learner:
         self.mode, self.overflowed, self.holding_all = "train", True, False
         self._others_gone = True
         targets = self.targets(chunk)
-        self._meet(chunk, targets, square_lengths(chunk))
+        self._meet(chunk, targets, passes.squared_norms(chunk.rows))
         if self.stage_number < 0:
             self._begin_stage()
         self._hold(chunk.rows, np.arange(len(chunk)), targets)
@@ -408,12 +408,12 @@ class Learner:
         squares: NDArray[np.float64] | None = None,
     ) -> None:
         """Digest one chunk of the reading, its rows visited in the order of ``positions`` (None
-        where all only scan); ``squares`` are its ``square_lengths``, if they are at hand. Where the
+        where all only scan); ``squares`` are its rows' ‖x_k‖², if they are at hand. Where the
         active set is full meanwhile, ``step`` goes on with the chunk."""
         targets = self.targets(chunk)
         self.taken += 1
         if self.reading == 0:
-            squares = square_lengths(chunk) if squares is None else squares
+            squares = passes.squared_norms(chunk.rows) if squares is None else squares
             self._meet(chunk, targets, squares)
             if self.stage_number < 0 and self.sq_radius > 0.0:
                 self._begin_stage()
@@ -588,7 +588,7 @@ class Learner:
 
     def measure(self, chunk: Chunk) -> None:
         """A first reading for R, where the procedure wants b fixed from all rows."""
-        self._meet(chunk, self.targets(chunk), square_lengths(chunk))
+        self._meet(chunk, self.targets(chunk), passes.squared_norms(chunk.rows))
 
     def _meet(self, chunk: Chunk, targets: Targets, squares: NDArray[np.float64]) -> None:
         """Rows not seen before: room for their columns, and R."""
@@ -598,18 +598,14 @@ class Learner:
             self.dual.widen(columns)
             if self.frozen is not None:
                 self.frozen.widen(columns)
-        present = targets.signs != 0
-        squares = (squares + (self.settings.rho**2 + targets.delta2))[present]
-        if not len(squares):
+        lengths = targets.sq_lengths(squares, self.settings.rho)
+        if not len(lengths):
             return
-        if not self.settings.hard:
-            self.least_delta2 = min(self.least_delta2, float(targets.delta2[present].min()))
-        if squares.min() <= 0.0:
-            raise no_margin(int(targets.numbers[present][int(squares.argmin())]))
-        self.sq_radius = max(self.sq_radius, float(squares.max()))
-        self.rows_met += len(squares)
-        if self.settings.hard:
-            self.lengths += math.fsum(np.sqrt(squares))
+        hard, present = self.settings.hard, targets.delta2[targets.signs != 0]
+        self.meet(float(lengths.max()), math.inf if hard else float(present.min()))
+        self.rows_met += len(lengths)
+        if hard:
+            self.lengths += math.fsum(np.sqrt(lengths))
 
     def _threshold(self) -> float:
         exponent = 1.0 - self.stage.epsilon
@@ -843,13 +839,6 @@ class Learner:
             dual = self.dual
             off = seen.fresh - carried
             dual.settle(dual.w + off, dual.bias, float(dual.scalars[kernels.EXTENSION]), dual.steps)
-
-
-def square_lengths(chunk: Chunk) -> NDArray[np.float64]:
-    """‖x_k‖² of every row of a chunk."""
-    squares = np.empty(len(chunk))
-    kernels.squared_norms(chunk.rows, squares)
-    return squares
 
 
 def _room(needed: int, there: int) -> int:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from streamtron.chunk import Chunk, ChunkSource
 from streamtron.config import Settings
 from streamtron.events import ChunkDone, Listener, ReadingDone, ReadingStarted, StageDone, ignore
-from streamtron.training import order
-from streamtron.training.learner import Learner, square_lengths
+from streamtron.training import order, passes
+from streamtron.training.learner import Learner
 from streamtron.training.state import NOT_BEGUN, Resumed, State
 
 
@@ -248,7 +248,7 @@ class _Show:
         self, chunk: Chunk, number: int, positions: NDArray[np.int64] | None, new: bool
     ) -> None:
         self.chunk, self.number, self.positions = chunk, number, positions
-        self.squares = square_lengths(chunk) if new else None
+        self.squares = passes.squared_norms(chunk.rows) if new else None
 
     def __call__(self, learner: Learner) -> None:
         if learner.taken < self.number:

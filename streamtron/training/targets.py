@@ -21,6 +21,24 @@ class Targets:
     signs: NDArray[np.int8]
     delta2: NDArray[np.float64]
 
+    def sq_lengths(self, squares: NDArray[np.float64], rho: float) -> NDArray[np.float64]:
+        """q_k = ‖x_k‖² + ρ² + Δ_k² of the rows that are not left out; ``squares`` are ‖x_k‖² of
+        all.
+
+        Raises
+        ------
+        DataError : a row without any length, to which no classifier gives a margin above 0.
+        """
+        present = np.flatnonzero(self.signs)
+        found = (squares + (rho**2 + self.delta2))[present]
+        if found.min(initial=np.inf) <= 0.0:
+            row = int(self.numbers[present[found.argmin()]])
+            raise DataError(
+                f"row {row + 1} has no features, and delta and rho are 0: no classifier gives it a "
+                "margin above 0. Remove the row, or give --rho or --delta above 0."
+            )
+        return found
+
 
 class TargetRule:
     """What makes targets of chunks: Δ_k² = Δ² / (row weight · class weight).
@@ -92,14 +110,3 @@ class TargetRule:
 def _position(labels: Sequence[Label], label: Label) -> int:
     """The label's code; one that no row has where the label has not been met."""
     return labels.index(label) if label in labels else -2
-
-
-def no_margin(row: int) -> DataError:
-    """What to raise where no classifier gives a row a margin above 0.
-
-    ``row`` : its number in the whole data, from 0.
-    """
-    return DataError(
-        f"row {row + 1} has no features, and delta and rho are 0: no classifier gives it a "
-        "margin above 0. Remove the row, or give --rho or --delta above 0."
-    )
