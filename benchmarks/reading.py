@@ -28,7 +28,7 @@ from streamtron.errors import StreamtronError
 from streamtron.shards import Reading, ShardSource, open_shards
 from streamtron.shards.libsvm import LibsvmReader
 from streamtron.shards.prefetch import cores
-from streamtron.training import order
+from streamtron.training import order, passes
 from streamtron.training.dual import Dual, Rule
 from streamtron.training.frozen import Frozen
 from streamtron.training.targets import TargetRule
@@ -146,8 +146,9 @@ class Epochs:
         self.held = list(source.chunks(self.groups))
         self.positions = [self._order(chunk) for chunk in self.held]
         self.targets = [self.rule_of_targets(chunk) for chunk in self.held]
-        squares = max(float(_largest_square(chunk)) for chunk in self.held)
-        b = RESOLUTION * (squares + RHO**2 + DELTA2)
+        self.squares = [passes.squared_norms(chunk.rows) for chunk in self.held]
+        largest = max(float(squares.max()) for squares in self.squares)
+        b = RESOLUTION * (largest + RHO**2 + DELTA2)
         self.rule = Rule(b, 1.0, False, True, RHO)
         dual = Dual()
         dual.widen(source.width)
@@ -193,12 +194,15 @@ class Epochs:
         state = self.state.copy()
         parts = [state.counts[targets.numbers] for targets in self.targets]
         erred = [np.zeros(len(part), dtype=np.uint8) for part in parts]
-        everything = zip(self.held, self.positions, self.targets, parts, erred, strict=True)
+        everything = zip(
+            self.held, self.positions, self.targets, self.squares, parts, erred, strict=True
+        )
         with timed() as seconds:
-            for chunk, positions, targets, counts, marks in everything:
+            for chunk, positions, targets, squares, counts, marks in everything:
                 state.dual.visit(
-                    self.rule, chunk.rows, positions, targets.signs, targets.delta2, counts, marks
-                )
+                    self.rule, chunk.rows, positions, targets.signs, targets.delta2, squares,
+                    counts, marks,
+                )  # fmt: skip
         return seconds()
 
     def _frozen(self) -> Frozen:
@@ -218,7 +222,7 @@ class Epochs:
             erred = np.zeros(len(counts), dtype=np.uint8)
             state.dual.visit(
                 self.rule, chunk.rows, self._order(chunk), targets.signs, targets.delta2,
-                counts, erred,
+                passes.squared_norms(chunk.rows), counts, erred,
             )  # fmt: skip
             state.counts[targets.numbers] = counts
 
@@ -235,14 +239,6 @@ class Epochs:
             found["VW, a cached pass"] = lambda: vowpal_pass(vowpal_cache)
             found["VW, on one processor"] = lambda: on_one_processor(vowpal_pass, vowpal_cache)
         return found
-
-
-def _largest_square(chunk: Chunk) -> float:
-    """max ‖x_k‖²."""
-    rows = chunk.rows
-    squares = np.concatenate(([0.0], np.cumsum(rows.values.astype(np.float64) ** 2)))
-    starts = rows.indptr - rows.indptr[0]
-    return float(np.max(squares[starts[1:]] - squares[starts[:-1]]))
 
 
 def vowpal_pass(cache: peers.VowpalCache) -> float:

@@ -119,23 +119,29 @@ def _fetch(typing_context, array, place):
 
 
 @helper
-def _fetch_ahead(rows, order, n):
-    """Have the row visited ``AHEAD`` visits after the n-th one fetched, and later ones' offsets."""
-    offsets, row = n + 4 * AHEAD, n + AHEAD
-    if offsets < len(order):
-        _fetch(rows.indptr, np.uintp(order[offsets]))
-    if row < len(order):
-        i = order[row]
-        for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + 1]), np.uintp(_LINE)):
-            _fetch(rows.indices, j)
-            _fetch(rows.values, j)
+def _fetch_ahead(rows, order, n, squares, delta2, counts):
+    """Have what is needed of the row visited ``AHEAD`` visits after the n-th one fetched, and later
+    ones' offsets; near the end that of the last one again. Without a branch, and so inlined: as a
+    call of its own it would count references to every array, with locked instructions, which
+    hinder the processor and most of all those who visit the same rows at the same time.
+    """
+    last = len(order) - 1
+    _fetch(rows.indptr, np.uintp(order[np.uintp(min(n + 4 * AHEAD, last))]))
+    i = np.uintp(order[np.uintp(min(n + AHEAD, last))])
+    _fetch(squares, i)
+    _fetch(delta2, i)
+    _fetch(counts, i)
+    start, stop = np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])
+    for j in range(start, stop, np.uintp(_LINE)):
+        _fetch(rows.indices, j)
+        _fetch(rows.values, j)
 
 
 @helper
 def _dot(rows, i, w):
     """x_i · w, summed in row order."""
     total = 0.0
-    for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + 1])):
+    for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
         total += rows.values[j] * w[rows.indices[j]]
     return total
 
@@ -144,7 +150,7 @@ def _dot(rows, i, w):
 def _add(rows, i, factor, w):
     """w ← w + factor x_i in place; returns ‖x_i‖², summed in row order."""
     square = 0.0
-    for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + 1])):
+    for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
         value = np.float64(rows.values[j])
         w[rows.indices[j]] += factor * value
         square += value * value
@@ -154,7 +160,7 @@ def _add(rows, i, factor, w):
 @helper
 def _plus(rows, i, factor, w):
     """w ← w + factor x_i in place, where ‖x_i‖² is known."""
-    for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + 1])):
+    for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
         w[rows.indices[j]] += factor * np.float64(rows.values[j])
 
 
@@ -162,7 +168,7 @@ def _plus(rows, i, factor, w):
 def _square(rows, i):
     """‖x_i‖², summed in row order."""
     square = 0.0
-    for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + 1])):
+    for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
         value = np.float64(rows.values[j])
         square += value * value
     return square
@@ -197,10 +203,10 @@ def squared_norms(rows, squares):
 
 @kernel(
     types.void(_ROWS, _ORDER, _SIGNS, _REALS, types.float64, types.float64, types.float64,
-               types.boolean, types.float64, _I4, _F8, _F8, _I8, _U1)
+               types.boolean, types.float64, _REALS, _I4, _F8, _F8, _I8, _U1)
 )  # fmt: skip
 def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, scale,
-          counts, w, scalars, tallies, erred):  # fmt: skip
+          squares, counts, w, scalars, tallies, erred):  # fmt: skip
     """Visit rows one after another; where y_k·a ≤ threshold, a ← a + y_k (equation update).
 
     Parameters
@@ -211,6 +217,7 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, scale,
     delta2 : float64, shape (rows,): Δ_k² ≥ 0, so C_k = 1 / (2 Δ_k²).
     rho, b, epsilon, by_length : ρ, b, ε, and the variant (True: ``length``, False: ``steps``).
     scale : s of the estimate Σ C_k max(0, 1 − s m_k)², added to ``scalars[LOSS]``.
+    squares : float64, shape (rows,): ‖x_k‖².
     counts : int32, shape (rows,): c_k, changed in place.
     w, scalars, tallies : the learner's state, changed in place.
     erred : uint8, shape (rows,): set to 1 where a row was updated.
@@ -222,23 +229,22 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, scale,
     t, updates = tallies[STEPS], tallies[UPDATES]
     threshold = _threshold(t, sq_norm, b, epsilon, by_length)
     for n in range(len(order)):
-        _fetch_ahead(rows, order, n)
-        i = order[n]
+        _fetch_ahead(rows, order, n, squares, delta2, counts)
+        i = np.uintp(order[n])
         if signs[i] == 0:
             continue
         l = np.float64(signs[i])
         margin = l * (_dot(rows, i, w) + rho * bias)
-        slack = 1.0 - scale * margin
-        if slack > 0.0:
-            loss += _cost(delta2[i]) * (slack * slack)
+        slack = max(1.0 - scale * margin, 0.0)
+        loss += _cost(delta2[i]) * (slack * slack)
         y_a = margin + delta2[i] * counts[i]
         if y_a <= threshold:
             if counts[i] == COUNT_MAX:
                 tallies[CLIPPED] += 1
                 continue
-            square = _add(rows, i, l, w)
+            _plus(rows, i, l, w)
             bias += l * rho
-            sq_norm = max(sq_norm + (2.0 * y_a + (square + rho * rho + delta2[i])), 0.0)
+            sq_norm = max(sq_norm + (2.0 * y_a + (squares[i] + rho * rho + delta2[i])), 0.0)
             extension += delta2[i] * (2.0 * counts[i] + 1.0)
             counts[i] += 1
             t += 1
@@ -252,7 +258,7 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, scale,
 
 @kernel(
     types.void(_ROWS, _ORDER, _SIGNS, _REALS, types.float64, types.float64, types.float64,
-               _F8, _I4, _F8, _F8, _I8, _U1)
+               _REALS, _I4, _F8, _F8, _I8, _U1)
 )  # fmt: skip
 def visit_unlearn(rows, order, signs, delta2, rho, b, scale,
                   squares, counts, w, scalars, tallies, erred):  # fmt: skip
@@ -260,28 +266,23 @@ def visit_unlearn(rows, order, signs, delta2, rho, b, scale,
 
     Exact ascent of b Σ c_k − ½‖a‖² along c_k on the integers, so a ← a + m y_k at once.
     Arguments as in ``visit``; ``erred`` is set to 1 where a row moved. Counts never pass
-    2³¹ − 1: a step cut there is counted in ``tallies[CLIPPED]``. Beside them ``squares``, float64,
-    shape (rows,): ‖x_k‖² where it is known, else −1, and noted in place once it is: a seventh of
-    the time of a row that is visited again.
+    2³¹ − 1: a step cut there is counted in ``tallies[CLIPPED]``.
     """
     bias, sq_norm, loss = scalars[BIAS], scalars[SQ_NORM], scalars[LOSS]
     extension = scalars[EXTENSION]
     t, updates = tallies[STEPS], tallies[UPDATES]
     for n in range(len(order)):
-        _fetch_ahead(rows, order, n)
-        i = order[n]
+        _fetch_ahead(rows, order, n, squares, delta2, counts)
+        i = np.uintp(order[n])
         if signs[i] == 0:
             continue
         l = np.float64(signs[i])
         margin = l * (_dot(rows, i, w) + rho * bias)
-        slack = 1.0 - scale * margin
-        if slack > 0.0:
-            loss += _cost(delta2[i]) * (slack * slack)
+        slack = max(1.0 - scale * margin, 0.0)
+        loss += _cost(delta2[i]) * (slack * slack)
         y_a = margin + delta2[i] * counts[i]
         if counts[i] == 0 and y_a >= b:
             continue
-        if squares[i] < 0.0:
-            squares[i] = _square(rows, i)
         q = squares[i] + rho * rho + delta2[i]
         if q <= 0.0:
             continue
@@ -381,7 +382,7 @@ def drain(rows, counts, fresh, columns, values):
     found = 0
     for i in range(len(counts)):
         if counts[i] > 0:
-            for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + 1])):
+            for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
                 column = rows.indices[j]
                 if fresh[column] != 0.0:
                     columns[found] = column
@@ -434,7 +435,7 @@ def combine(rows, factors, rho, total):
     """Σ f_i (x_i, ρ) is added to ``total`` in place; rows with f_i = 0 cost nothing."""
     for i in range(len(factors)):
         if factors[i] != 0.0:
-            _add(rows, i, factors[i], total)
+            _plus(rows, i, factors[i], total)
             total[len(total) - 1] += factors[i] * rho
 
 
@@ -445,7 +446,7 @@ def gram_product(rows, factors, rho, v, total):
     for i in range(len(factors)):
         if factors[i] != 0.0:
             weight = factors[i] * (_dot(rows, i, v) + bias)
-            _add(rows, i, weight, total)
+            _plus(rows, i, weight, total)
             total[len(total) - 1] += weight * rho
 
 
@@ -454,7 +455,7 @@ def gram_diagonal(rows, factors, rho, total):
     """Σ f_i (x_i², ρ²), element by element, is added to ``total`` in place."""
     for i in range(len(factors)):
         if factors[i] != 0.0:
-            for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + 1])):
+            for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
                 value = np.float64(rows.values[j])
                 total[rows.indices[j]] += factors[i] * (value * value)
             total[len(total) - 1] += factors[i] * (rho * rho)
@@ -483,7 +484,7 @@ def copy_rows(rows, chosen, indptr, indices, values):
     place = np.uintp(0)
     for n in range(len(chosen)):
         i = chosen[n]
-        for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + 1])):
+        for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
             indices[place] = rows.indices[j]
             values[place] = rows.values[j]
             place += np.uintp(1)

@@ -18,12 +18,14 @@ batches = st.lists(st.tuples(chunks, st.lists(st.integers(0, 7), unique=True)), 
 
 
 def held(active: ActiveSet) -> list[Row]:
-    """The rows it holds, as lists."""
+    """The rows it holds, as lists; whatever was done to it, it knows their squared lengths."""
     indptr, indices, values = active.rows
-    return [
+    rows = [
         [(int(indices[j]), float(values[j])) for j in range(indptr[k], indptr[k + 1])]
         for k in range(len(active))
     ]
+    assert active.squares.tolist() == [sum(value**2 for _, value in row) for row in rows]
+    return rows
 
 
 def fill(active: ActiveSet, rows: list[Row], wanted: list[int], first: int) -> int:

@@ -494,7 +494,7 @@ def test_nonzeros_are_counted_as_kernels_visit_them(load: Any) -> None:
         assert visited == [15]
         dual, rule = Dual(), Rule(10.0, 1.0, False, True, 1.0)
         dual.widen(15)
-        state = (signs, prices, np.zeros(3, dtype=np.int32), np.zeros(3, dtype=np.uint8))
-        dual.visit(rule, rows, np.array([2, 0]), *state)
+        counts, erred = np.zeros(3, dtype=np.int32), np.zeros(3, dtype=np.uint8)
+        dual.visit(rule, rows, np.array([2, 0]), signs, prices, np.ones(3), counts, erred)
         assert visited == [15 + 7 + 3]
     assert kernels.margins is margins

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from streamtron import kernels
 from streamtron.chunk import Rows, freeze
+from streamtron.training.passes import squared_norms
 from tests.oracle import LARGEST_COUNT, Oracle, Row
 from tests.sources import csr
 
@@ -65,7 +66,6 @@ class State:
         self.tallies = np.array([twin.t, 0, 0], dtype=np.int64)
         self.counts = np.array(twin.counts, dtype=np.int32)
         self.erred = np.zeros(len(twin.rows), dtype=np.uint8)
-        self.squares = np.full(len(twin.rows), -1.0)
 
     @property
     def arrays(self) -> tuple[NDArray[np.generic], ...]:
@@ -165,7 +165,7 @@ def run_visit(case: Case, state: State) -> None:
     rows, signs, delta2 = arrays(case)
     kernels.visit(
         rows, frozen(case.order, np.int64), signs, delta2, case.rho, case.b, case.epsilon,
-        case.by_length, case.scale, *state.arrays,
+        case.by_length, case.scale, squared_norms(rows), *state.arrays,
     )  # fmt: skip
 
 
@@ -210,7 +210,7 @@ def run_unlearn(case: Case, state: State) -> None:
     rows, signs, delta2 = arrays(case)
     kernels.visit_unlearn(
         rows, frozen(case.order, np.int64), signs, delta2, case.rho, case.b, case.scale,
-        state.squares, *state.arrays,
+        squared_norms(rows), *state.arrays,
     )  # fmt: skip
 
 
@@ -221,25 +221,6 @@ def test_visit_unlearn_equals_the_oracle_bit_for_bit(case: Case) -> None:
     state = State(twin)
     run_unlearn(case, state)
     equal_states(state, twin, plain_visits(case, twin, unlearn=True))
-
-
-@prove
-@given(cases())
-def test_unlearning_with_squares_at_hand_is_the_same_and_notes_those_it_asked_for(
-    case: Case,
-) -> None:
-    lazy, known = State(case.twin()), State(case.twin())
-    rows, _, _ = arrays(case)
-    kernels.squared_norms(rows, known.squares)
-    squares = known.squares.copy()
-    run_unlearn(case, lazy)
-    run_unlearn(case, known)
-    for one, other in zip(lazy.arrays, known.arrays, strict=True):
-        assert one.tobytes() == other.tobytes()
-    assert known.squares.tobytes() == squares.tobytes()
-    moved = lazy.erred != 0
-    assert (lazy.squares[moved] == squares[moved]).all()
-    assert ((lazy.squares == squares) | (lazy.squares == -1.0)).all()
 
 
 @prove

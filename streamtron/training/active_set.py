@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from streamtron import kernels
 from streamtron.chunk import Rows, freeze
+from streamtron.training import passes
 
 NONZERO_BYTES = 8
 ROW_BYTES = 24
@@ -28,6 +29,7 @@ class RowStore:
         self._indices = np.zeros(0, dtype=np.uint32)
         self._values = np.zeros(0, dtype=np.float32)
         self._numbers = np.zeros(0, dtype=np.int64)
+        self._squares = np.zeros(0)
         self._rows = 0
 
     def __len__(self) -> int:
@@ -54,6 +56,11 @@ class RowStore:
     def numbers(self) -> NDArray[np.int64]:
         """Row numbers in the whole data."""
         return self._numbers[: self._rows]
+
+    @property
+    def squares(self) -> NDArray[np.float64]:
+        """‖x_k‖² of the rows held."""
+        return self._squares[: self._rows]
 
     def clear(self) -> None:
         """Forget all rows; the memory is kept for the next ones."""
@@ -83,6 +90,8 @@ class RowStore:
             self._values[first : first + nonzeros],
         )
         self._numbers[start:stop] = numbers[chosen]
+        copied = passes.part(self.first(stop), slice(start, stop))
+        self._squares[start:stop] = passes.squared_norms(copied)
         self._rows = stop
         return fits
 
@@ -94,6 +103,7 @@ class RowStore:
         kept = len(chosen)
         np.cumsum(lengths, out=self._indptr[1 : kept + 1])
         self._numbers[:kept] = self._numbers[chosen]
+        self._squares[:kept] = self._squares[chosen]
         self._rows = kept
 
     def _reserve(self, rows: int, nonzeros: int, budget: int) -> None:
@@ -101,6 +111,7 @@ class RowStore:
             room = max(rows, 2 * len(self._numbers))
             self._indptr = _grown(self._indptr, self._rows + 1, room + 1)
             self._numbers = _grown(self._numbers, self._rows, room)
+            self._squares = _grown(self._squares, self._rows, room)
         if nonzeros > len(self._indices):
             room = max(nonzeros, min(GROWTH * nonzeros, budget // NONZERO_BYTES))
             self._indices = _grown(self._indices, self.nonzeros, room)
@@ -110,6 +121,7 @@ class RowStore:
         """The rows, and not the room beyond them."""
         twin, rows = RowStore(), self._rows
         twin._indptr, twin._numbers = self._indptr[: rows + 1].copy(), self.numbers.copy()
+        twin._squares = self.squares.copy()
         twin._indices = self._indices[: self.nonzeros].copy()
         twin._values = self._values[: self.nonzeros].copy()
         twin._rows = rows
@@ -154,7 +166,8 @@ class Pool(RowStore):
             part.add(self.first(rows), chosen, self.numbers, budget)
         else:
             part._indptr, part._indices, part._values = self._indptr, self._indices, self._values
-            part._numbers, part._rows = self._numbers, self._rows
+            part._numbers, part._squares = self._numbers, self._squares
+            part._rows = self._rows
             part.retain(chosen)
         return part
 
@@ -263,6 +276,11 @@ class ActiveSet:
     def numbers(self) -> NDArray[np.int64]:
         """Row numbers in the whole data."""
         return self._store.numbers[: self._rows]
+
+    @property
+    def squares(self) -> NDArray[np.float64]:
+        """‖x_k‖²."""
+        return self._store.squares[: self._rows]
 
     @property
     def signs(self) -> NDArray[np.int8]:

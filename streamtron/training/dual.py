@@ -135,17 +135,14 @@ class Dual:
         positions: NDArray[np.int64],
         signs: NDArray[np.int8],
         delta2: NDArray[np.float64],
+        squares: NDArray[np.float64],
         counts: NDArray[np.int32],
         erred: NDArray[np.uint8],
-        squares: NDArray[np.float64] | None = None,
     ) -> None:
         """Visit rows in the order of ``positions`` by the rule; a and ``counts`` (of ``rows``)
-        change in place, ``erred`` becomes 1 where a row moved a. ``squares`` are ‖x_k‖² where they
-        are known, −1 elsewhere until unlearning has asked for them; None = none is known."""
-        if squares is None:
-            squares = unknown_squares(len(counts))
+        change in place, ``erred`` becomes 1 where a row moved a. ``squares`` are ‖x_k‖²."""
         for some in passes.visits(rows, positions):
-            self.visit_some(rule, rows, some, signs, delta2, counts, erred, squares)
+            self.visit_some(rule, rows, some, signs, delta2, squares, counts, erred)
 
     def visit_some(
         self,
@@ -154,23 +151,18 @@ class Dual:
         positions: NDArray[np.int64],
         signs: NDArray[np.int8],
         delta2: NDArray[np.float64],
+        squares: NDArray[np.float64],
         counts: NDArray[np.int32],
         erred: NDArray[np.uint8],
-        squares: NDArray[np.float64],
     ) -> None:
         """``visit`` in one kernel call: ``positions`` are one of ``passes.visits``."""
-        state = (counts, self.w, self.scalars, self.tallies, erred)
+        state = (squares, counts, self.w, self.scalars, self.tallies, erred)
         if rule.unlearn:
             kernels.visit_unlearn(
-                rows, positions, signs, delta2, rule.rho, rule.b, self.scale, squares, *state
+                rows, positions, signs, delta2, rule.rho, rule.b, self.scale, *state
             )
         else:
             kernels.visit(
                 rows, positions, signs, delta2, rule.rho, rule.b, rule.epsilon, rule.by_length,
                 self.scale, *state,
             )  # fmt: skip
-
-
-def unknown_squares(rows: int) -> NDArray[np.float64]:
-    """Room for ‖x_k‖² of so many rows, of which none is known."""
-    return np.full(rows, -1.0)

@@ -405,15 +405,15 @@ class Learner:
         self,
         chunk: Chunk,
         positions: NDArray[np.int64] | None,
-        squares: NDArray[np.float64] | None = None,
+        squares: NDArray[np.float64] | None,
     ) -> None:
-        """Digest one chunk of the reading, its rows visited in the order of ``positions`` (None
-        where all only scan); ``squares`` are its rows' ‖x_k‖², if they are at hand. Where the
-        active set is full meanwhile, ``step`` goes on with the chunk."""
+        """Digest one chunk of the reading, its rows visited in the order of ``positions``;
+        ``squares`` are its rows' ‖x_k‖². Both are None where all only scan rows they have met.
+        Where the active set is full meanwhile, ``step`` goes on with the chunk."""
         targets = self.targets(chunk)
         self.taken += 1
         if self.reading == 0:
-            squares = passes.squared_norms(chunk.rows) if squares is None else squares
+            assert squares is not None
             self._meet(chunk, targets, squares)
             if self.stage_number < 0 and self.sq_radius > 0.0:
                 self._begin_stage()
@@ -431,6 +431,7 @@ class Learner:
             if not self._watching:
                 self.frozen = None  # a row will move a: what was seen so far proves nothing
         assert positions is not None
+        assert squares is not None
         self._train(chunk.rows, positions, targets, squares)
 
     def pass_again(self, chunk: Chunk) -> None:
@@ -621,12 +622,12 @@ class Learner:
         rows: Rows,
         positions: NDArray[np.int64],
         targets: Targets,
-        squares: NDArray[np.float64] | None,
+        squares: NDArray[np.float64],
     ) -> None:
         counts = self.counts.take(targets.numbers)
         erred = np.zeros(len(counts), dtype=np.uint8)
         self.dual.visit(
-            self.rule, rows, positions, targets.signs, targets.delta2, counts, erred, squares
+            self.rule, rows, positions, targets.signs, targets.delta2, squares, counts, erred
         )
         self.counts.put(targets.numbers, counts)
         if self.holding_all and self._share(rows, targets):

@@ -248,7 +248,8 @@ class _Show:
         self, chunk: Chunk, number: int, positions: NDArray[np.int64] | None, new: bool
     ) -> None:
         self.chunk, self.number, self.positions = chunk, number, positions
-        self.squares = passes.squared_norms(chunk.rows) if new else None
+        needed = new or positions is not None
+        self.squares = passes.squared_norms(chunk.rows) if needed else None
 
     def __call__(self, learner: Learner) -> None:
         if learner.taken < self.number:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streamtron import kernels
 from streamtron.training import newton, passes
 from streamtron.training.active_set import ActiveSet
-from streamtron.training.dual import Dual, Rule, unknown_squares
+from streamtron.training.dual import Dual, Rule
 from streamtron.training.solution import Others, Solution, extension_of
 
 LIVE_VISITS = (4, 8, 16, 32)
@@ -82,7 +82,7 @@ class Solver:
     last : whether the other rows will never move, so that these need not go beyond their solution.
     """
 
-    GIVEN = ("active", "dual", "shuffle", "delta2", "cost", "squares")
+    GIVEN = ("active", "dual", "shuffle", "delta2", "cost")
 
     def __init__(
         self,
@@ -120,7 +120,6 @@ class Solver:
         self.delta2 = active.delta2 if own else np.full(len(active), self.softness)
         self.cost = np.zeros(len(active))
         np.divide(0.5, self.delta2, out=self.cost, where=active.signs != 0)
-        self.squares = unknown_squares(len(active))
         if self.newton is not None:
             self.newton.attach(active.rows, active.signs, self.cost)
 
@@ -208,8 +207,8 @@ class Solver:
         """A kernel call's worth of a mini-epoch."""
         active, positions = self.active, self.waiting.pop(0)
         self.dual.visit_some(
-            self.rule, active.rows, positions, active.signs, self.delta2, self.counts, self.erred,
-            self.squares,
+            self.rule, active.rows, positions, active.signs, self.delta2, active.squares,
+            self.counts, self.erred,
         )  # fmt: skip
         if self.waiting:
             return self._visit
@@ -401,8 +400,7 @@ class Solver:
     def _choose_resolution(self, dual: Vector) -> None:
         """b for counts b α, rounded: fine enough that rounding costs under a tenth of the target
         (‖Σ δ_k y_k‖² is about Σ q_k / 12), coarse enough that no count passes LARGEST_COUNT."""
-        squares = passes.squared_norms(self.active.rows)
-        squares += self.rule.rho**2 + self.delta2
+        squares = self.active.squares + (self.rule.rho**2 + self.delta2)
         error = float(kernels.dot(squares, (dual > 0.0).astype(np.float64))) / 24.0
         b = max(self.rule.b, math.sqrt(10.0 * error / (self.target * self.found.primal)))
         largest = float(dual.max(initial=0.0))

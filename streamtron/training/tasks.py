@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from streamtron.training import passes
 from streamtron.training.active_set import ActiveSet
-from streamtron.training.dual import Dual, Rule, unknown_squares
+from streamtron.training.dual import Dual, Rule
 from streamtron.training.solution import Solution, Vector
 from streamtron.training.solve import Shuffle, Solver
 
@@ -25,7 +25,7 @@ class MiniEpochs:
     mini_epochs : how many at most.
     """
 
-    GIVEN = ("active", "dual", "shuffle", "squares")
+    GIVEN = ("active", "dual", "shuffle")
 
     def __init__(
         self,
@@ -45,7 +45,6 @@ class MiniEpochs:
     def attach(self, active: ActiveSet, dual: Dual, shuffle: Shuffle) -> None:
         """See ``Solver``."""
         self.active, self.dual, self.shuffle = active, dual, shuffle
-        self.squares = unknown_squares(len(active))
 
     def step(self) -> bool:
         """A kernel call's worth of a mini-epoch; whether there is more to do."""
@@ -58,7 +57,7 @@ class MiniEpochs:
         erred = np.zeros(len(active), dtype=np.uint8)
         dual.visit_some(
             self.rule, active.rows, self.waiting.pop(0), active.signs, active.delta2,
-            self.counts, erred, self.squares,
+            active.squares, self.counts, erred,
         )  # fmt: skip
         if not self.waiting:
             self.left, self.spent = self.left - 1, self.spent + 1
