@@ -28,7 +28,7 @@ from streamtron.errors import StreamtronError
 from streamtron.shards import Reading, ShardSource, open_shards
 from streamtron.shards.libsvm import LibsvmReader
 from streamtron.shards.prefetch import cores
-from streamtron.training import order, passes
+from streamtron.training import order
 from streamtron.training.dual import Dual, Rule
 from streamtron.training.frozen import Frozen
 from streamtron.training.targets import TargetRule
@@ -146,8 +146,7 @@ class Epochs:
         self.held = list(source.chunks(self.groups))
         self.positions = [self._order(chunk) for chunk in self.held]
         self.targets = [self.rule_of_targets(chunk) for chunk in self.held]
-        self.squares = [passes.squared_norms(chunk.rows) for chunk in self.held]
-        largest = max(float(squares.max()) for squares in self.squares)
+        largest = max(float(chunk.squares.max()) for chunk in self.held)
         b = RESOLUTION * (largest + RHO**2 + DELTA2)
         self.rule = Rule(b, 1.0, False, True, RHO)
         dual = Dual()
@@ -194,14 +193,12 @@ class Epochs:
         state = self.state.copy()
         parts = [state.counts[targets.numbers] for targets in self.targets]
         erred = [np.zeros(len(part), dtype=np.uint8) for part in parts]
-        everything = zip(
-            self.held, self.positions, self.targets, self.squares, parts, erred, strict=True
-        )
+        everything = zip(self.held, self.positions, self.targets, parts, erred, strict=True)
         with timed() as seconds:
-            for chunk, positions, targets, squares, counts, marks in everything:
+            for chunk, positions, targets, counts, marks in everything:
                 state.dual.visit(
-                    self.rule, chunk.rows, positions, targets.signs, targets.delta2, squares,
-                    counts, marks,
+                    self.rule, chunk.rows, positions, targets.signs, targets.delta2,
+                    chunk.squares, counts, marks,
                 )  # fmt: skip
         return seconds()
 
@@ -222,7 +219,7 @@ class Epochs:
             erred = np.zeros(len(counts), dtype=np.uint8)
             state.dual.visit(
                 self.rule, chunk.rows, self._order(chunk), targets.signs, targets.delta2,
-                passes.squared_norms(chunk.rows), counts, erred,
+                chunk.squares, counts, erred,
             )  # fmt: skip
             state.counts[targets.numbers] = counts
 

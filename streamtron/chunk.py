@@ -41,6 +41,7 @@ class Chunk:
     codes : int32, shape (rows,) or, with ``code_offsets``, (sum of labels,); a row's class as a
         position in its source's ``labels``; -1 where the row has no label (prediction only).
     ranges : the row numbers held, as half-open ranges of the whole data, in the chunk's order.
+    squares : float64, shape (rows,): ‖x_k‖², summed in row order.
     code_offsets : int64, shape (rows + 1,), where a row may have several labels; else None.
     weights : float64, shape (rows,), ≥ 0 and finite: row weights; None if all are 1.
     """
@@ -48,6 +49,7 @@ class Chunk:
     rows: Rows
     codes: NDArray[np.int32]
     ranges: tuple[tuple[int, int], ...]
+    squares: NDArray[np.float64]
     code_offsets: NDArray[np.int64] | None = None
     weights: NDArray[np.float64] | None = None
 

@@ -179,7 +179,8 @@ class _Gathered:
         self._nonzeros += int(rows.indptr[-1] - rows.indptr[0])
         self._width = max(self._width, chunk.width)
         pairs = zip(self._looks, targets, strict=True)
-        found = [look.take(rows, _some(own, some), self._width) for look, own in pairs]
+        squares = chunk.squares[some]
+        found = [look.take(rows, squares, _some(own, some), self._width) for look, own in pairs]
         wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
         if len(wanted):
             [(first, _)] = chunk.ranges
@@ -218,14 +219,16 @@ class _Look:
         self._counted: list[tuple[Rows, Targets, NDArray[np.int32]]] = []
         self._called_rows, self._called = 0, [_NONE]
 
-    def take(self, rows: Rows, targets: Targets, width: int) -> NDArray[np.int64]:
+    def take(
+        self, rows: Rows, squares: NDArray[np.float64], targets: Targets, width: int
+    ) -> NDArray[np.int64]:
         """Look at rows, whose columns are below ``width``; positions of those wanted."""
         if width > len(self._w):
             more = np.zeros(width - len(self._w))
             self._w, self._fresh = (np.append(old, more) for old in (self._w, self._fresh))
         view, called = self._view, np.empty(len(targets.signs), dtype=np.uint8)
         if view.first:
-            self._meet(rows, targets)
+            self._meet(squares, targets)
         counts = self._counts_of(rows, targets)
         kernels.scan(
             rows, targets.signs, targets.delta2, counts, view.rho, view.bias, view.threshold,
@@ -250,8 +253,8 @@ class _Look:
         self._begin()
         return seen
 
-    def _meet(self, rows: Rows, targets: Targets) -> None:
-        lengths = targets.sq_lengths(passes.squared_norms(rows), self._view.rho)
+    def _meet(self, squares: NDArray[np.float64], targets: Targets) -> None:
+        lengths = targets.sq_lengths(squares, self._view.rho)
         present = targets.delta2[targets.signs != 0]
         self._sq_radius = float(lengths.max(initial=self._sq_radius))
         self._least_delta2 = float(present.min(initial=self._least_delta2))

@@ -27,7 +27,7 @@ from streamtron.model import Direction, LinearModel, joint_certificate
 from streamtron.scanning import Scans
 from streamtron.shards import ShardSource, open_shards
 from streamtron.spread import Spread
-from streamtron.training import order, passes
+from streamtron.training import order
 from streamtron.training.counts import Counts
 from streamtron.training.learner import LARGE_DRIFT, Learner
 from streamtron.training.targets import Targets
@@ -404,9 +404,8 @@ def _read(scans: Scans, learners: Sequence[Learner]) -> None:
     training = [learner for learner in learners if learner.mode == "train"]
 
     def train(chunk: Chunk) -> None:
-        squares = passes.squared_norms(chunk.rows)
         for learner in training:
-            learner.take(chunk, order.file_order(len(chunk)), squares)
+            learner.take(chunk, order.file_order(len(chunk)))
             learner.work_off()
 
     views, counts = map(_view, scanning), [learner.counts for learner in scanning]

@@ -15,7 +15,6 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron import kernels
 from streamtron.chunk import Chunk, ChunkSource, Label
 from streamtron.errors import DataError, SettingsError
 from streamtron.evaluation import LIMIT_ROWS, Evaluation, ScoreSpool
@@ -248,7 +247,7 @@ def _judged(
         places = _codes_of_classes(first, source)
         if first.kind == "two classes":
             truth: Arrays = (2 * places[chunk.codes] - 1,)  # code 1 is the larger class
-            truth += (_lengths(chunk),) if lengths else ()
+            truth += (np.sqrt(chunk.squares),) if lengths else ()
         else:
             truth = _truth(chunk, places, len(first.classes))
         weights = np.ones(len(chunk)) if chunk.weights is None else chunk.weights
@@ -331,12 +330,6 @@ def _codes_of_classes(model: LinearModel, source: ChunkSource) -> NDArray[np.int
     """Of each label of the source, its place among the model's classes; -1 = it is none."""
     places = {(type(label), label): place for place, label in enumerate(model.classes)}
     return np.array([places.get((type(label), label), -1) for label in source.labels], np.int64)
-
-
-def _lengths(chunk: Chunk) -> NDArray[np.float64]:
-    squares = np.empty(len(chunk))
-    kernels.squared_norms(chunk.rows, squares)
-    return np.sqrt(squares)
 
 
 def _truth(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from streamtron.chunk import BLOCK_ROWS, Block, Chunk, Label, Rows, make_rows
 from streamtron.config import Settings
+from streamtron.training import passes
 from streamtron.training.learner import Learner
 from streamtron.training.loop import train
 from tests.oracle import Row
@@ -81,7 +82,8 @@ class ListSource:
         offsets = np.concatenate(([0], np.cumsum(lengths)))
         weights = None if self.weights is None else self.weights[chosen]
         rows = make_rows(offsets, indices[cells], values[cells])
-        return Chunk(rows, self.codes[chosen], tuple(spans), weights=weights)
+        squares = passes.squared_norms(rows)
+        return Chunk(rows, self.codes[chosen], tuple(spans), squares, weights=weights)
 
 
 def trained(

@@ -165,7 +165,8 @@ def test_values_and_weights_that_are_all_one_take_no_room(shards: Path, cache: P
         assert contents is not None
         rows, nonzeros = (sum(e[k] for e in contents.entries) for k in (1, 2))
         sizes[rows] = contents.bytes - 8 * rows - 4 * nonzeros
-    assert sizes == {7: 4 * 14, 9: 0, 6: 4 * 6 + 8 * 6}
+    values, weights = 4 * 14 + 8 * 7, 4 * 6 + 8 * 6
+    assert sizes == {7: values, 9: 0, 6: weights + 8 * 6}
 
 
 # Damage ------------------------------------------------------------------------------------------
@@ -428,7 +429,9 @@ def test_a_disk_without_room_is_refused_before_much_is_written(
     class Telling(ListReader):
         bytes_read = 1
 
-    needed = (8 * 7 + 8 * 14) * total  # the first piece's bytes in the cache for one byte of source
+    needed = (
+        16 * 7 + 8 * 14
+    ) * total  # the first piece's, for one byte of source
     disk(monkeypatch, needed - 1)
     with pytest.raises(MachineError) as caught:
         read(shards, cache, open_reader=Telling)
@@ -470,7 +473,7 @@ def test_a_huge_text_on_a_nearly_full_disk_is_refused_before_a_hundredth_is_writ
     path = tmp_path / f"huge.svm{ending}"
     path.write_bytes(gzip.compress(text, 1) if ending else text)
     with open_shards([str(path)], cache_dir=str(cache)) as source:
-        needed = sum(8 * len(chunk) + 8 * chunk.nonzeros for chunk in source.chunks())
+        needed = sum(16 * len(chunk) + 8 * chunk.nonzeros for chunk in source.chunks())
     clear_cache(str(cache))
     written: list[int] = []
     monkeypatch.setattr(flat.FlatWriter, "write", lambda _, segment: written.append(segment.rows))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -17,6 +17,7 @@ from streamtron.certificate import Evidence
 from streamtron.chunk import Chunk, Rows
 from streamtron.errors import DataError
 from streamtron.groups import GROUP_ROWS, Called, Group, View, counts_of_slacks, scan_groups
+from streamtron.training import passes
 from streamtron.training.active_set import NONZERO_BYTES, ROW_BYTES
 from streamtron.training.counts import Counts
 from streamtron.training.targets import TargetRule, Targets
@@ -40,7 +41,8 @@ class Data:
         whole = csr(self.rows)
         for first, last in pairwise(borders):
             part = whole._replace(indptr=whole.indptr[first : last + 1])
-            yield Chunk(part, codes[first:last], ((first, last),))
+            squares = passes.squared_norms(part)
+            yield Chunk(part, codes[first:last], ((first, last),), squares)
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +212,7 @@ def test_the_first_look_finds_the_radius_and_the_least_price(data: Data) -> None
         length + DELTA2 / weight for length, weight in zip(lengths, weights, strict=True) if weight
     ]
     [chunk] = data.chunks(CUTS[0])
-    weighted = Chunk(chunk.rows, chunk.codes, chunk.ranges, weights=weights)
+    weighted = replace(chunk, weights=weights)
     groups = list(scan_groups((c for c in [weighted]), [view(first=True)], [Counts()]))
     assert max(group.seen[0].sq_radius for group in groups) == pytest.approx(max(squares))
     assert min(group.seen[0].least_delta2 for group in groups) == DELTA2 / 4.0

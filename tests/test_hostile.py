@@ -340,7 +340,7 @@ def test_a_flat_file_forged_down_to_its_checksums_leads_nowhere(
 
 def test_a_footer_that_trades_nonzeros_for_rows_leads_nowhere(cached: Path) -> None:
     segments, footer = split_flat(cached)
-    write_flat(cached, segments, entry_of(footer, rows=27, nonzeros=0))
+    write_flat(cached, segments, entry_of(footer, rows=18, nonzeros=0))
     contents = read_contents(str(cached))
     assert contents is not None, "as many bytes, and the same"
     shard = CachedShard(str(cached), "a.svm", 0, contents)
@@ -348,7 +348,7 @@ def test_a_footer_that_trades_nonzeros_for_rows_leads_nowhere(cached: Path) -> N
 
 
 def test_a_forged_column_counts_for_the_width_that_kernels_trust(cached: Path) -> None:
-    forged(cached, 18, 1000)  # the first column of the first row, above its second
+    forged(cached, 36, 1000)  # the first column of the first row, above its second
     data, cache = cached.parents[1] / "data", str(cached.parent)
     with open_shards([str(data)], cache_dir=cache) as source:
         list(source.chunks())

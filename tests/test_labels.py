@@ -675,7 +675,7 @@ def test_the_first_label_met_is_positive_where_none_is_named() -> None:
     assert found.signs.tolist() == [-1, 1, -1]
     assert found.delta2.tolist() == [2.0, 1.0, 2.0]
     empty = make_rows(np.zeros(2, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.float32))
-    chunk = Chunk(empty, np.zeros(0, np.int32), ((0, 1),), np.zeros(2, np.int64))
+    chunk = Chunk(empty, np.zeros(0, np.int32), ((0, 1),), np.zeros(1), np.zeros(2, np.int64))
     assert TargetRule(2.0, [], {"b": 2.0}, None)(chunk).signs.tolist() == [-1]
 
 

@@ -34,6 +34,7 @@ from streamtron.shards import (
 )
 from streamtron.shards.prefetch import THREAD_NAME, ahead, in_order
 from streamtron.shards.source import open_reader, settled
+from streamtron.training.passes import squared_norms
 
 Row = tuple[float | str | None, float, dict[int, float]]
 """label, weight, {column: value}"""
@@ -107,7 +108,9 @@ def small_blocks(rows: int = 5, nonzeros: int = 12) -> Iterator[None]:
 
 
 def bits(chunk: Chunk) -> tuple[Any, ...]:
-    """Everything a chunk is, so that == means bit for bit."""
+    """Everything a chunk is, so that == means bit for bit; its squares are those of its rows."""
+    assert chunk.squares.tobytes() == squared_norms(chunk.rows).tobytes()
+    assert not chunk.squares.flags.writeable
     arrays = [*chunk.rows, chunk.codes]
     if chunk.code_offsets is not None:
         arrays.append(chunk.code_offsets)
@@ -496,7 +499,7 @@ def test_bytes_read_are_those_of_shards_and_then_of_the_cache(tmp_path: Path) ->
         list(source.chunks())
         assert source.bytes_read == shard.stat().st_size
         list(source.chunks())
-        assert source.bytes_read == shard.stat().st_size + 2 * 8 + 3 * 8
+        assert source.bytes_read == shard.stat().st_size + 2 * 16 + 3 * 8
 
 
 def test_bytes_read_grow_while_a_shard_is_read_and_end_at_its_size(tmp_path: Path) -> None:
@@ -514,7 +517,7 @@ def test_bytes_read_grow_while_a_shard_is_read_and_end_at_its_size(tmp_path: Pat
             assert counted[0] <= counted[-1] / 2
             found = source.bytes_read
         assert found == sum(sizes)
-        sizes = [400_060 * 16]
+        sizes = [400_060 * 24]
 
 
 @pytest.mark.parametrize("ending", ["parquet", "arrow", "arrows"])

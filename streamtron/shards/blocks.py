@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron import chunk
+from streamtron import chunk, kernels
 from streamtron.chunk import (
     Block,
     Chunk,
@@ -33,7 +33,8 @@ class Segment(NamedTuple):
 
     ``indptr`` int64 from 0, ``indices`` uint32, ``values`` float32 or None where all are 1,
     ``codes`` int32 into the shard's own labels (-1 = none), ``weights`` float64 or None where all
-    are 1, ``code_offsets`` int64 from 0 or None where a row has one label.
+    are 1, ``code_offsets`` int64 from 0 or None where a row has one label, ``squares`` float64:
+    ‖x_k‖², which parts that are not joined yet need not know (None).
     """
 
     indptr: NDArray[np.int64]
@@ -42,6 +43,7 @@ class Segment(NamedTuple):
     codes: NDArray[np.int32]
     weights: NDArray[np.float64] | None
     code_offsets: NDArray[np.int64] | None = None
+    squares: NDArray[np.float64] | None = None
 
     @property
     def rows(self) -> int:
@@ -65,29 +67,57 @@ def cut(piece: Piece, start: int, stop: int, codes: NDArray[np.int32]) -> Segmen
         codes,
         None if piece.weights is None else piece.weights[start:stop],
         code_offsets,
+        None if piece.squares is None else piece.squares[start:stop],
     )
 
 
 def join(parts: Sequence[Segment]) -> Segment:
-    """Consecutive parts as one, in arrays of its own; values and weights left out where all 1.
+    """Consecutive parts as one, in arrays of its own; values and weights left out where all 1, and
+    squares known.
 
     Examples
     --------
     >>> piece = Piece(np.array([0, 1, 2]), np.array([7, 9], np.uint32), np.ones(2, np.float32),
     ...               np.zeros(2, np.int32), [1.0], None, "row {}".format)
     >>> whole = join([cut(piece, k, k + 1, piece.codes[k : k + 1]) for k in range(2)])
-    >>> whole.indptr.tolist(), whole.indices.tolist(), whole.values
-    ([0, 1, 2], [7, 9], None)
+    >>> whole.indptr.tolist(), whole.indices.tolist(), whole.values, whole.squares.tolist()
+    ([0, 1, 2], [7, 9], None, [1.0, 1.0])
     """
     code_offsets = [part.code_offsets for part in parts if part.code_offsets is not None]
+    indptr = _join_offsets([part.indptr for part in parts])
+    indices = np.concatenate([part.indices for part in parts])
+    values = _join_or_none([(part.values, part.nonzeros) for part in parts], np.float32)
+    squares = [part.squares for part in parts if part.squares is not None]
+    known = len(squares) == len(parts)
     return Segment(
-        _join_offsets([part.indptr for part in parts]),
-        np.concatenate([part.indices for part in parts]),
-        _join_or_none([(part.values, part.nonzeros) for part in parts], np.float32),
+        indptr,
+        indices,
+        values,
         np.concatenate([part.codes for part in parts]),
         _join_or_none([(part.weights, part.rows) for part in parts], np.float64),
         _join_offsets(code_offsets) if code_offsets else None,
+        np.concatenate(squares) if known else squares_of(indptr, indices, values),
     )
+
+
+def squares_of(
+    indptr: NDArray[np.int64], indices: NDArray[np.uint32], values: NDArray[np.float32] | None
+) -> NDArray[np.float64]:
+    """‖x_k‖² of rows in CSR; ``values`` None = all are 1.
+
+    Examples
+    --------
+    >>> indptr, indices = np.array([0, 2, 3]), np.zeros(3, np.uint32)
+    >>> squares_of(indptr, indices, np.array([1, 2, 3], np.float32)).tolist()
+    [5.0, 9.0]
+    >>> squares_of(indptr, indices, None).tolist()
+    [2.0, 1.0]
+    """
+    if values is None:
+        return np.diff(indptr).astype(np.float64)
+    squares = np.empty(len(indptr) - 1)
+    kernels.squared_norms(make_rows(indptr, indices, values), squares)
+    return squares
 
 
 def _join_offsets(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -324,4 +354,6 @@ def make_chunk(
     values = ones(whole.nonzeros) if whole.values is None else whole.values
     freeze(codes, *(a for a in (whole.code_offsets, whole.weights) if a is not None))
     csr = make_rows(whole.indptr, whole.indices, values)
-    return Chunk(csr, codes, ranges, whole.code_offsets, whole.weights)
+    assert whole.squares is not None
+    freeze(whole.squares)
+    return Chunk(csr, codes, ranges, whole.squares, whole.code_offsets, whole.weights)

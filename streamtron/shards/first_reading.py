@@ -331,7 +331,8 @@ class FirstReading:
         """The same from a first piece and the bytes of the shard that it took, if they are told."""
         item = 4 if piece.values is None else 8
         labels = piece.rows if piece.code_offsets is None else piece.rows + len(piece.codes)
-        self._check_rest(4 * (piece.rows + labels) + item * len(piece.indices), fetched)
+        squares = 0 if piece.values is None else 8 * piece.rows
+        self._check_rest(4 * (piece.rows + labels) + squares + item * len(piece.indices), fetched)
 
     def _check_rest(self, cache_bytes: int, source_bytes: int) -> None:
         """Refuse to go on if the shards still to be cached will not fit, at this ratio."""

@@ -7,6 +7,7 @@
                counts   uint32 a row                     the shard has rows in; left out
                codes    int32 a label                    where a row has one label
                weights  float64 a row                    left out where all are 1
+               squares  float64 a row                    left out where all values are 1
                indices  uint32 a nonzero
                values   float32 a nonzero                left out where all are 1
     segment 1: …
@@ -43,7 +44,7 @@ from streamtron.shards.cache_bytes import OpenFiles, damaged, fill, read_bytes
 from streamtron.shards.labels import Offsets
 from streamtron.shards.piece import Piece
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 TEMPORARY = ".tmp"
 
 _HEAD = b"streamtron cache"
@@ -72,7 +73,7 @@ class Entry(NamedTuple):
     @property
     def bytes(self) -> int:
         """Bytes in the file."""
-        row = 4 + 4 * (self.labels is not None) + 8 * self.has_weights
+        row = 4 + 4 * (self.labels is not None) + 8 * self.has_weights + 8 * self.has_values
         return row * self.rows + 4 * self.codes + (8 if self.has_values else 4) * self.nonzeros
 
 
@@ -136,6 +137,7 @@ class FlatWriter:
             None if offsets is None else np.diff(offsets).astype(np.uint32),
             segment.codes,
             segment.weights,
+            None if segment.values is None else segment.squares,
             segment.indices,
             segment.values,
         ]
@@ -279,6 +281,7 @@ class _Target(NamedTuple):
     counts: NDArray[np.uint32] | None
     codes: NDArray[np.int32]
     weights: NDArray[np.float64] | None
+    squares: NDArray[np.float64] | None
     indices: NDArray[np.uint32]
     values: NDArray[np.float32] | None
     indptr: NDArray[np.int64]
@@ -304,17 +307,20 @@ class _Target(NamedTuple):
         indptr = carve(rows + 1, np.int64)  # eight-byte items first: every array is aligned
         code_offsets = carve(rows + 1, np.int64) if several else None
         weights = carve(rows, np.float64) if any(e.has_weights for e in entries) else None
+        squares = carve(rows, np.float64) if any(e.has_values for e in entries) else None
         lengths, counts = carve(rows, np.uint32), carve(rows, np.uint32) if several else None
         codes = carve(sum(e.codes for e in entries), np.int32)
         indices = carve(nonzeros, np.uint32)
         values = carve(nonzeros, np.float32) if any(e.has_values for e in entries) else None
-        return cls(lengths, counts, codes, weights, indices, values, indptr, code_offsets)
+        return cls(lengths, counts, codes, weights, squares, indices, values, indptr, code_offsets)
 
     def part(self, entry: Entry, row: int, code: int, nonzero: int) -> _Target:
-        """The part for one segment; ones where the segment leaves values or weights out."""
+        """The part for one segment; ones where the segment leaves values or weights out. Squares
+        that it leaves out wait for ``lengths``."""
         rows, nonzeros = slice(row, row + entry.rows), slice(nonzero, nonzero + entry.nonzeros)
         counts = None if self.counts is None else self.counts[rows]
         weights = None if self.weights is None else self.weights[rows]
+        squares = self.squares[rows] if self.squares is not None and entry.has_values else None
         values = None if self.values is None else self.values[nonzeros]
         if weights is not None and not entry.has_weights:
             weights[:], weights = 1, None
@@ -322,7 +328,7 @@ class _Target(NamedTuple):
             values[:], values = 1, None
         return _Target(
             self.lengths[rows], counts, self.codes[code : code + entry.codes], weights,
-            self.indices[nonzeros], values, self.indptr[row : rows.stop + 1], None,
+            squares, self.indices[nonzeros], values, self.indptr[row : rows.stop + 1], None,
         )  # fmt: skip
 
     def set_offsets(self) -> None:
@@ -331,6 +337,11 @@ class _Target(NamedTuple):
             if lengths is not None and offsets is not None:
                 offsets[0] = 0
                 np.cumsum(lengths, dtype=np.int64, out=offsets[1:])
+
+    @property
+    def known_squares(self) -> NDArray[np.float64]:
+        """‖x_k‖², whether the file has them or not."""
+        return self.lengths.astype(np.float64) if self.squares is None else self.squares
 
     def freeze(self) -> None:
         """Make what a chunk takes as it is read-only."""
@@ -341,7 +352,7 @@ class _Target(NamedTuple):
 
 def _room(entries: Sequence[Entry]) -> int:
     """Bytes enough for all the arrays of some segments."""
-    row = 20 if all(entry.labels is None for entry in entries) else 32
+    row = 28 if all(entry.labels is None for entry in entries) else 40
     return 16 + sum(row * e.rows + 4 * e.codes + 8 * e.nonzeros for e in entries)
 
 
@@ -395,6 +406,7 @@ class CachedShard:
                     target.weights,
                     partial(self._place, row),
                     target.code_offsets,
+                    target.known_squares,
                 )
                 row += entry.rows
 
@@ -474,13 +486,17 @@ class GroupReader:
             part = whole.part(entry, row, code, nonzero)
             pick.shard.read(pick.number, part, self.files)
             part.codes[:] = pick.to_source[part.codes]
+            if whole.squares is not None and not entry.has_values:
+                whole.squares[row : row + entry.rows] = part.lengths
             row, code = row + entry.rows, code + entry.codes
             nonzero += entry.nonzeros
         whole.set_offsets()
         whole.freeze()
         values = ones(nonzero) if whole.values is None else whole.values
         csr = make_rows(whole.indptr, whole.indices, values)
-        return Chunk(csr, whole.codes, ranges, whole.code_offsets, whole.weights)
+        squares = whole.known_squares
+        freeze(squares)
+        return Chunk(csr, whole.codes, ranges, squares, whole.code_offsets, whole.weights)
 
     def _buffer(self, size: int) -> NDArray[np.uint8]:
         """A buffer nobody holds any more, or a new one in the place of those too small."""

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from streamtron.chunk import Block, Chunk, Label, freeze, make_rows
 from streamtron.errors import DataError
-from streamtron.shards.blocks import BlockCutter, LabelTable
+from streamtron.shards.blocks import BlockCutter, LabelTable, squares_of
 from streamtron.shards.labels import Offsets, cut_codes, offsets_of, repeated, row_of_code
 from streamtron.shards.piece import beyond_float32
 
@@ -82,6 +82,7 @@ class MemorySource:
         cutter.cuts(self._indptr)
         cutter.finish()
         self.blocks = tuple(cutter.blocks)
+        self._squares = np.concatenate([self._squares_of(block) for block in self.blocks])
         self.nonzeros_read = 0
 
     @property
@@ -118,11 +119,18 @@ class MemorySource:
             _one([self._values[a:b] for a, b in spans]),
         )
         codes, code_offsets = self._codes_of(ranges)
+        squares = _one([self._squares[a:b] for a, b in ranges])
+        freeze(squares)
         if self._weights is None:
-            return Chunk(rows, codes, ranges, code_offsets)
+            return Chunk(rows, codes, ranges, squares, code_offsets)
         weights = _one([self._weights[a:b] for a, b in ranges])
         freeze(weights)
-        return Chunk(rows, codes, ranges, code_offsets, None if (weights == 1).all() else weights)
+        all_one = bool((weights == 1).all())
+        return Chunk(rows, codes, ranges, squares, code_offsets, None if all_one else weights)
+
+    def _squares_of(self, block: Block) -> NDArray[np.float64]:
+        indptr = self._indptr[block.first_row : block.first_row + block.rows + 1]
+        return squares_of(indptr, self._indices, self._values)
 
     def _codes_of(
         self, ranges: Sequence[tuple[int, int]]

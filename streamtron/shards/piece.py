@@ -175,8 +175,8 @@ class Piece(NamedTuple):
     ``codes`` point into ``classes`` (this piece's own table, in order of appearance), -1 = no
     label. Where a row may have several, row i has ``codes[code_offsets[i]:code_offsets[i+1]]``, all
     different, none of them -1; elsewhere ``code_offsets`` is None. ``values`` is None where all are
-    1. ``place(i)`` names row i of the piece for a message: ``"part-0007.svm, line 1204"`` or
-    ``"part-0007.parquet, row group 3, row 17"``.
+    1, ``squares`` where ‖x_k‖² is not known yet. ``place(i)`` names row i of the piece for a
+    message: ``"part-0007.svm, line 1204"`` or ``"part-0007.parquet, row group 3, row 17"``.
     """
 
     indptr: NDArray[np.int64]
@@ -187,6 +187,7 @@ class Piece(NamedTuple):
     weights: NDArray[np.float64] | None
     place: Callable[[int], str]
     code_offsets: NDArray[np.int64] | None = None
+    squares: NDArray[np.float64] | None = None
 
     @property
     def rows(self) -> int:

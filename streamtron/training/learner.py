@@ -276,11 +276,11 @@ class Learner:
         """Visit rows that are new, between ``begin_change`` and ``end_adding``, and hold those that
         moved a; the part of a that belongs to all others is fixed while these are solved."""
         self.mode, self.overflowed, self.holding_all = "train", True, False
-        targets, squares = self.targets(chunk), passes.squared_norms(chunk.rows)
-        self._meet(chunk, targets, squares)
+        targets = self.targets(chunk)
+        self._meet(chunk, targets)
         if self.stage_number < 0:
             self._begin_stage()
-        self._train(chunk.rows, positions, targets, squares)
+        self._train(chunk, positions, targets)
         self.work_off()
 
     def end_adding(self) -> None:
@@ -342,7 +342,7 @@ class Learner:
         self.mode, self.overflowed, self.holding_all = "train", True, False
         self._others_gone = True
         targets = self.targets(chunk)
-        self._meet(chunk, targets, passes.squared_norms(chunk.rows))
+        self._meet(chunk, targets)
         if self.stage_number < 0:
             self._begin_stage()
         self._hold(chunk.rows, np.arange(len(chunk)), targets)
@@ -401,20 +401,14 @@ class Learner:
             self.frozen = Frozen(self.dual.w, self.dual.bias, self.dual.scale, self._threshold())
         self._watching = watching
 
-    def take(
-        self,
-        chunk: Chunk,
-        positions: NDArray[np.int64] | None,
-        squares: NDArray[np.float64] | None,
-    ) -> None:
-        """Digest one chunk of the reading, its rows visited in the order of ``positions``;
-        ``squares`` are its rows' ‖x_k‖². Both are None where all only scan rows they have met.
-        Where the active set is full meanwhile, ``step`` goes on with the chunk."""
+    def take(self, chunk: Chunk, positions: NDArray[np.int64] | None) -> None:
+        """Digest one chunk of the reading, its rows visited in the order of ``positions`` (None
+        where all only scan). Where the active set is full meanwhile, ``step`` goes on with the
+        chunk."""
         targets = self.targets(chunk)
         self.taken += 1
         if self.reading == 0:
-            assert squares is not None
-            self._meet(chunk, targets, squares)
+            self._meet(chunk, targets)
             if self.stage_number < 0 and self.sq_radius > 0.0:
                 self._begin_stage()
         frozen = self.frozen
@@ -431,8 +425,7 @@ class Learner:
             if not self._watching:
                 self.frozen = None  # a row will move a: what was seen so far proves nothing
         assert positions is not None
-        assert squares is not None
-        self._train(chunk.rows, positions, targets, squares)
+        self._train(chunk, positions, targets)
 
     def pass_again(self, chunk: Chunk) -> None:
         """Go on within a chunk that has been taken, but not to its end.
@@ -589,9 +582,9 @@ class Learner:
 
     def measure(self, chunk: Chunk) -> None:
         """A first reading for R, where the procedure wants b fixed from all rows."""
-        self._meet(chunk, self.targets(chunk), passes.squared_norms(chunk.rows))
+        self._meet(chunk, self.targets(chunk))
 
-    def _meet(self, chunk: Chunk, targets: Targets, squares: NDArray[np.float64]) -> None:
+    def _meet(self, chunk: Chunk, targets: Targets) -> None:
         """Rows not seen before: room for their columns, and R."""
         columns = chunk.width
         if columns > len(self.dual.w):
@@ -599,7 +592,7 @@ class Learner:
             self.dual.widen(columns)
             if self.frozen is not None:
                 self.frozen.widen(columns)
-        lengths = targets.sq_lengths(squares, self.settings.rho)
+        lengths = targets.sq_lengths(chunk.squares, self.settings.rho)
         if not len(lengths):
             return
         hard, present = self.settings.hard, targets.delta2[targets.signs != 0]
@@ -617,25 +610,20 @@ class Learner:
         by = self.dual.steps if self.settings.variant == "steps" else math.sqrt(self.dual.sq_norm)
         return float(self.b * by**exponent)
 
-    def _train(
-        self,
-        rows: Rows,
-        positions: NDArray[np.int64],
-        targets: Targets,
-        squares: NDArray[np.float64],
-    ) -> None:
+    def _train(self, chunk: Chunk, positions: NDArray[np.int64], targets: Targets) -> None:
         counts = self.counts.take(targets.numbers)
         erred = np.zeros(len(counts), dtype=np.uint8)
         self.dual.visit(
-            self.rule, rows, positions, targets.signs, targets.delta2, squares, counts, erred
-        )
+            self.rule, chunk.rows, positions, targets.signs, targets.delta2, chunk.squares,
+            counts, erred,
+        )  # fmt: skip
         self.counts.put(targets.numbers, counts)
-        if self.holding_all and self._share(rows, targets):
+        if self.holding_all and self._share(chunk.rows, targets):
             return
         wanted = erred != 0
         if not self.settings.faithful:
             wanted |= counts > 0
-        self._hold(rows, np.flatnonzero(wanted), targets)
+        self._hold(chunk.rows, np.flatnonzero(wanted), targets)
 
     def _share(self, rows: Rows, targets: Targets) -> bool:
         """Hold all rows of a chunk if there is room; from the first that finds none on, only those

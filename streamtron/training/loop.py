@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from streamtron.chunk import Chunk, ChunkSource
 from streamtron.config import Settings
 from streamtron.events import ChunkDone, Listener, ReadingDone, ReadingStarted, StageDone, ignore
-from streamtron.training import order, passes
+from streamtron.training import order
 from streamtron.training.learner import Learner
 from streamtron.training.state import NOT_BEGUN, Resumed, State
 
@@ -162,7 +162,7 @@ class _Loop:
             shown = *learners, *waiting
             visited = any(learner.mode == "train" for learner in shown)
             positions = positions_in(chunk, self.settings, reading) if visited else None
-            show = _Show(chunk, number, positions, reading == 0)
+            show = partial(_show, chunk, number, positions)
             self._work(show, shown, reading, number - 1)
             rows += len(chunk)
             nonzeros += chunk.nonzeros
@@ -241,21 +241,12 @@ class _Loop:
             self.keeper.border(partial(self._state, reading, chunks))
 
 
-class _Show:
-    """A chunk, as every learner takes it; what they all compute alike is computed once."""
-
-    def __init__(
-        self, chunk: Chunk, number: int, positions: NDArray[np.int64] | None, new: bool
-    ) -> None:
-        self.chunk, self.number, self.positions = chunk, number, positions
-        needed = new or positions is not None
-        self.squares = passes.squared_norms(chunk.rows) if needed else None
-
-    def __call__(self, learner: Learner) -> None:
-        if learner.taken < self.number:
-            learner.take(self.chunk, self.positions, self.squares)
-        elif learner.amid_chunk:  # where the run was taken up
-            learner.pass_again(self.chunk)
+def _show(chunk: Chunk, number: int, positions: NDArray[np.int64] | None, learner: Learner) -> None:
+    """Have a learner take a chunk, or go on with it."""
+    if learner.taken < number:
+        learner.take(chunk, positions)
+    elif learner.amid_chunk:  # where the run was taken up
+        learner.pass_again(chunk)
 
 
 def _finish(learner: Learner) -> None:

@@ -57,7 +57,8 @@ class TargetRule:
     --------
     >>> from streamtron.chunk import make_rows
     >>> empty = make_rows(np.zeros(4, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.float32))
-    >>> several = Chunk(empty, np.array([1, 0, 0], np.int32), ((0, 3),), np.array([0, 2, 2, 3]))
+    >>> several = Chunk(empty, np.array([1, 0, 0], np.int32), ((0, 3),), np.zeros(3),
+    ...                 np.array([0, 2, 2, 3]))
     >>> TargetRule(1.0, ["news", "sport"], None, "sport")(several).signs.tolist()
     [1, -1, -1]
     """
