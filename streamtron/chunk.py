@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -31,7 +32,7 @@ class Rows(NamedTuple):
     """shape (nonzeros,), finite"""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Chunk:
     """Rows in memory with their classes: checked when born, never changed.
 
@@ -61,9 +62,9 @@ class Chunk:
         """Stored values in the chunk."""
         return int(self.rows.indptr[-1] - self.rows.indptr[0])
 
-    @property
+    @cached_property
     def width(self) -> int:
-        """1 + the largest column number in the chunk; 0 if it has no nonzero."""
+        """1 + the largest column number in the chunk; 0 if it has no nonzero. Looked for once."""
         start, stop = int(self.rows.indptr[0]), int(self.rows.indptr[-1])
         return int(self.rows.indices[start:stop].max()) + 1 if stop > start else 0
 

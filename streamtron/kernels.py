@@ -419,6 +419,13 @@ def dot(u, v):
     return total
 
 
+@kernel(types.void(types.float64, _REALS, _F8))
+def add_scaled(factor, vector, total):
+    """total ← total + factor · vector in place, element by element."""
+    for j in range(len(vector)):
+        total[j] += factor * vector[j]
+
+
 # Augmented vectors have the columns' numbers and, last, that of the bias: (x_i, ρ)·(w, w_bias).
 
 

@@ -429,9 +429,7 @@ def test_a_disk_without_room_is_refused_before_much_is_written(
     class Telling(ListReader):
         bytes_read = 1
 
-    needed = (
-        16 * 7 + 8 * 14
-    ) * total  # the first piece's, for one byte of source
+    needed = (16 * 7 + 8 * 14) * total  # the first piece's, for one byte of source
     disk(monkeypatch, needed - 1)
     with pytest.raises(MachineError) as caught:
         read(shards, cache, open_reader=Telling)

@@ -3,6 +3,7 @@ came."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -125,6 +126,25 @@ def test_an_error_of_a_learner_on_a_thread_comes_out_at_the_caller() -> None:
     source, settings = source_of(), Settings()
     learners = [Learner(settings, source.labels), Failing(settings, source.labels)]
     with pytest.raises(RuntimeError, match="as it should"):
+        train(source, learners, settings, threads=2)
+
+
+def test_of_several_errors_that_of_the_first_learner_comes_out_whichever_failed_first() -> None:
+    later_failed = threading.Event()
+
+    class First(Learner):
+        def finish_reading(self) -> None:
+            assert later_failed.wait(60.0)
+            raise RuntimeError("of the first")
+
+    class Later(Learner):
+        def finish_reading(self) -> None:
+            later_failed.set()
+            raise RuntimeError("of a later one")
+
+    source, settings = source_of(), Settings()
+    learners = [kind(settings, source.labels) for kind in (First, Later)]
+    with pytest.raises(RuntimeError, match="of the first"):
         train(source, learners, settings, threads=2)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numba import njit
 from numpy.typing import NDArray
 
 from streamtron import kernels
@@ -391,6 +393,16 @@ def test_square_distance_adds_from_the_first_to_the_last(pairs: list[tuple[float
 
 
 @prove
+@given(st.floats(-1e9, 1e9), st.lists(st.tuples(singles, singles), max_size=30))
+def test_add_scaled_adds_a_multiple_element_by_element(
+    factor: float, pairs: list[tuple[float, float]]
+) -> None:
+    total = np.array([before for before, _ in pairs])
+    kernels.add_scaled(factor, frozen([added for _, added in pairs], np.float64), total)
+    assert total.tolist() == [before + factor * added for before, added in pairs]
+
+
+@prove
 @given(cases(started=False), st.integers(0, 100))
 def test_copy_rows_copies_the_chosen_rows_in_the_chosen_order(case: Case, first: int) -> None:
     chosen = frozen(case.order, np.int64)
@@ -411,6 +423,15 @@ def test_rows_may_begin_past_the_first_nonzero() -> None:
     squares = np.zeros(2)
     kernels.squared_norms(tail, squares)
     assert squares.tolist() == [13.0, 0.0]
+
+
+@pytest.mark.parametrize("kernel", [kernels.visit, kernels.visit_unlearn])
+def test_rows_are_fetched_ahead_without_counting_references(kernel: kernels.Kernel) -> None:
+    compiled = njit(**kernels._OPTIONS | {"cache": False})(kernel.__wrapped__)
+    compiled.compile(kernel._signature)
+    [assembly] = compiled.inspect_asm().values()
+    assert "prefetch" in assembly
+    assert not re.search(r"_fetch_ahead\S*,@function", assembly), "it is not inlined"
 
 
 def test_a_wrong_dtype_is_an_error_and_not_a_second_compilation() -> None:

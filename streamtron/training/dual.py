@@ -99,7 +99,15 @@ class Dual:
 
     def augmented(self, scale: float) -> NDArray[np.float64]:
         """scale · (w, w_bias), shape (columns + 1,)."""
-        return scale * np.append(self.w, self.bias)
+        found = np.empty(len(self.w) + 1)
+        np.multiply(self.w, scale, out=found[:-1])
+        found[-1] = self.bias * scale
+        return found
+
+    def add_to(self, total: NDArray[np.float64], scale: float) -> None:
+        """The same is added to ``total`` in place."""
+        kernels.add_scaled(scale, self.w, total[:-1])
+        total[-1] += scale * self.bias
 
     def widen(self, columns: int) -> None:
         """Make room for columns met while reading."""

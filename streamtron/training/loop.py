@@ -260,7 +260,9 @@ def _nothing(learner: Learner) -> None:
 
 @contextmanager
 def _workers(threads: int) -> Iterator[Work]:
-    """A map over learners: on threads, if there are several of both."""
+    """A map over learners: on threads, if there are several of both. A thread takes the next
+    learner as long as there is one: a future for each would cost more than many a task. What a
+    learner raises is raised here, that of the first one if several do."""
     if threads < 2:
         yield _one_by_one
         return
@@ -270,8 +272,26 @@ def _workers(threads: int) -> Iterator[Work]:
         learners = list(learners)
         if len(learners) < 2:
             _one_by_one(task, learners)
-        else:
-            list(pool.map(task, learners))
+            return
+        turns, failed = enumerate(learners), dict[int, BaseException]()
+
+        def take_turns() -> None:
+            for number, learner in turns:
+                if failed:
+                    return
+                try:
+                    task(learner)
+                except BaseException as error:
+                    failed[number] = error
+
+        try:
+            for done in [pool.submit(take_turns) for _ in range(threads)]:
+                done.result()
+        except BaseException as error:
+            failed[len(learners)] = error
+            raise
+        if failed:
+            raise failed[min(failed)]
 
     try:
         yield work

@@ -45,7 +45,7 @@ def part(rows: Rows, span: slice) -> Rows:
 def visits(rows: Rows, positions: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """The visits of a mini-epoch, one array for each kernel call."""
     calls = 1 + int(rows.indptr[-1] - rows.indptr[0]) // NONZEROS_A_CALL
-    return np.array_split(positions, calls)
+    return [positions] if calls == 1 else np.array_split(positions, calls)
 
 
 def margins(rows: Rows, signs: NDArray[np.int8], rho: float, v: Vector) -> Vector:

@@ -359,7 +359,7 @@ class Solver:
         return not self._looks_solved((1.0 if self.found.v is None else UNSOLVED) * self.target)
 
     def _remember(self) -> None:
-        self.total += self.dual.augmented(1.0 / self.rule.b)
+        self.dual.add_to(self.total, 1.0 / self.rule.b)
         self.summed += 1
 
     def _forget_average(self) -> None:

@@ -75,7 +75,8 @@ class TargetRule:
 
     def __call__(self, chunk: Chunk) -> Targets:
         """The chunk's targets."""
-        numbers = np.concatenate([np.arange(a, z, dtype=np.int64) for a, z in chunk.ranges])
+        ranges = [np.arange(a, z, dtype=np.int64) for a, z in chunk.ranges]
+        numbers = ranges[0] if len(ranges) == 1 else np.concatenate(ranges)
         signs = self._signs(chunk)
         delta2 = np.full(len(chunk), self.delta2)
         weights = chunk.weights
