@@ -310,7 +310,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Corpora:
         text = "".join(shard.read_text() for shard in sorted((place / name).iterdir()))
         (place / f"{name}.svm").write_text(text)
         X, y = load_svmlight_file(str(place / f"{name}.svm"))
-        model = liblinearutil.train(y, X, "-s 1 -c 1 -B 1 -e 0.1 -q")
+        model = liblinearutil.train(y, X, "-s 2 -c 1 -B 1 -e 0.1 -q")
         liblinearutil.save_model(str(place / f"{name}.liblinear"), model)
     _weighted(place / "two", place / "weighted")
     return Corpora(place)
