@@ -101,8 +101,8 @@ class Group(NamedTuple):
     rows, nonzeros : how many.
     width : room for all their columns.
     seen : by every view.
-    numbers, held : the rows that some view calls and has room for, each once, rising by their
-        numbers in the whole data.
+    numbers, squares, held : the rows that some view calls and has room for, each once, rising by
+        their numbers in the whole data; ``squares`` are ‖x_k‖².
     """
 
     rows: int
@@ -110,6 +110,7 @@ class Group(NamedTuple):
     width: int
     seen: tuple[Seen, ...]
     numbers: NDArray[np.int64]
+    squares: NDArray[np.float64]
     held: Rows
 
 
@@ -179,25 +180,26 @@ class _Gathered:
         self._nonzeros += int(rows.indptr[-1] - rows.indptr[0])
         self._width = max(self._width, chunk.width)
         pairs = zip(self._looks, targets, strict=True)
-        squares = chunk.squares[some]
-        found = [look.take(rows, squares, _some(own, some), self._width) for look, own in pairs]
+        found = [look.take(rows, _some(own, some), self._width) for look, own in pairs]
         wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
         if len(wanted):
             [(first, _)] = chunk.ranges
             numbers = np.arange(first + some.start, first + some.stop)
-            self._held.add(rows, wanted, numbers, sys.maxsize)
+            self._held.add(rows, wanted, numbers, chunk.squares[some], sys.maxsize)
 
     def close(self) -> Group:
         """What is known of the group; the next one begins."""
         seen, held = tuple(look.close() for look in self._looks), self._held
-        rows = held.first(len(held))
-        group = Group(self.rows, self._nonzeros, self._width, seen, held.numbers, rows)
+        of_held = held.numbers, held.squares, held.first(len(held))
+        group = Group(self.rows, self._nonzeros, self._width, seen, *of_held)
         self._begin()
         return group
 
 
 def _some(targets: Targets, some: slice) -> Targets:
-    return Targets(targets.numbers[some], targets.signs[some], targets.delta2[some])
+    return Targets(
+        targets.numbers[some], targets.signs[some], targets.delta2[some], targets.squares[some]
+    )
 
 
 _NONE = np.zeros(0, np.int64), np.zeros(0, np.int8), np.zeros(0)
@@ -219,16 +221,14 @@ class _Look:
         self._counted: list[tuple[Rows, Targets, NDArray[np.int32]]] = []
         self._called_rows, self._called = 0, [_NONE]
 
-    def take(
-        self, rows: Rows, squares: NDArray[np.float64], targets: Targets, width: int
-    ) -> NDArray[np.int64]:
+    def take(self, rows: Rows, targets: Targets, width: int) -> NDArray[np.int64]:
         """Look at rows, whose columns are below ``width``; positions of those wanted."""
         if width > len(self._w):
             more = np.zeros(width - len(self._w))
             self._w, self._fresh = (np.append(old, more) for old in (self._w, self._fresh))
         view, called = self._view, np.empty(len(targets.signs), dtype=np.uint8)
         if view.first:
-            self._meet(squares, targets)
+            self._meet(targets)
         counts = self._counts_of(rows, targets)
         kernels.scan(
             rows, targets.signs, targets.delta2, counts, view.rho, view.bias, view.threshold,
@@ -253,8 +253,8 @@ class _Look:
         self._begin()
         return seen
 
-    def _meet(self, squares: NDArray[np.float64], targets: Targets) -> None:
-        lengths = targets.sq_lengths(squares, self._view.rho)
+    def _meet(self, targets: Targets) -> None:
+        lengths = targets.sq_lengths(self._view.rho)
         present = targets.delta2[targets.signs != 0]
         self._sq_radius = float(lengths.max(initial=self._sq_radius))
         self._least_delta2 = float(present.min(initial=self._least_delta2))
@@ -312,7 +312,8 @@ def counts_of_slacks(
 
     Examples
     --------
-    >>> rows = Targets(np.arange(3), np.array([1, -1, 0], np.int8), np.array([0.5, 0.5, 1.0]))
+    >>> signs, delta2 = np.array([1, -1, 0], np.int8), np.array([0.5, 0.5, 1.0])
+    >>> rows = Targets(np.arange(3), signs, delta2, np.zeros(3))
     >>> counts_of_slacks(np.array([0.7, 2.0, -6.0]), 1.0, rows, 10.0)
     array([6, 0, 0], dtype=int32)
     """

@@ -276,7 +276,9 @@ class Room:
         [(first, self.rows)] = chunk.ranges
         if self.shared:
             numbers = np.arange(first, self.rows, dtype=np.int64)
-            self.shared = self.pool.offer(chunk.rows, numbers, self.settings.active_set)
+            self.shared = self.pool.offer(
+                chunk.rows, numbers, chunk.squares, self.settings.active_set
+            )
         if learners > 1 and self._need(learners) > self.machine.memory_limit:
             fit = next((n for n in range(learners - 1, 1, -1) if self._fits(n)), 1)
             raise Crowded(learners, fit)

@@ -298,7 +298,8 @@ def _hold(learner: Learner, group: Group, called: Called) -> None:
     at = np.searchsorted(group.numbers, called.numbers)
     signs, delta2 = np.zeros(len(group.numbers), np.int8), np.zeros(len(group.numbers))
     signs[at], delta2[at] = called.signs, called.delta2
-    learner.hold(group.held, at, Targets(group.numbers, signs, delta2), called.rows)
+    targets = Targets(group.numbers, signs, delta2, group.squares)
+    learner.hold(group.held, at, targets, called.rows)
 
 
 def _with_drift(

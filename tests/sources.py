@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from streamtron.chunk import BLOCK_ROWS, Block, Chunk, Label, Rows, make_rows
 from streamtron.config import Settings
-from streamtron.training import passes
+from streamtron.shards.blocks import squares_of
 from streamtron.training.learner import Learner
 from streamtron.training.loop import train
 from tests.oracle import Row
@@ -82,7 +82,7 @@ class ListSource:
         offsets = np.concatenate(([0], np.cumsum(lengths)))
         weights = None if self.weights is None else self.weights[chosen]
         rows = make_rows(offsets, indices[cells], values[cells])
-        squares = passes.squared_norms(rows)
+        squares = squares_of(*rows)
         return Chunk(rows, self.codes[chosen], tuple(spans), squares, weights=weights)
 
 

@@ -6,7 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamtron.shards.blocks import squares_of
 from streamtron.training.active_set import NONZERO_BYTES, ROW_BYTES, ActiveSet, Pool
+from streamtron.training.targets import Targets
 from tests.oracle import Row
 from tests.sources import csr
 
@@ -30,10 +32,14 @@ def held(active: ActiveSet) -> list[Row]:
 
 def fill(active: ActiveSet, rows: list[Row], wanted: list[int], first: int) -> int:
     """Add the rows at ``wanted``; their numbers are ``first`` more, signs and Δ² follow them."""
+    chosen = np.array(wanted, dtype=np.int64)
+    return active.add(csr(rows), chosen, targets_of(rows, first))
+
+
+def targets_of(rows: list[Row], first: int) -> Targets:
     numbers = np.arange(first, first + len(rows), dtype=np.int64)
     signs = np.where(numbers % 2 == 0, 1, -1).astype(np.int8)
-    chosen = np.array(wanted, dtype=np.int64)
-    return active.add(csr(rows), chosen, numbers, signs, numbers / 4.0)
+    return Targets(numbers, signs, numbers / 4.0, squares_of(*csr(rows)))
 
 
 def size(row: Row) -> int:
@@ -134,9 +140,7 @@ def test_growing_keeps_what_was_held() -> None:
 
 def offer(active: ActiveSet, pool: Pool, rows: list[Row], first: int) -> bool:
     """Share all rows; numbers, signs and Δ² as in ``fill``."""
-    numbers = np.arange(first, first + len(rows), dtype=np.int64)
-    signs = np.where(numbers % 2 == 0, 1, -1).astype(np.int8)
-    return active.share(pool, csr(rows), numbers, signs, numbers / 4.0)
+    return active.share(pool, csr(rows), targets_of(rows, first))
 
 
 ROWS: list[Row] = [[(0, 1.0)], [(1, 2.0), (3, 1.0)], [], [(2, 5.0)]]

@@ -17,7 +17,7 @@ from streamtron.certificate import Evidence
 from streamtron.chunk import Chunk, Rows
 from streamtron.errors import DataError
 from streamtron.groups import GROUP_ROWS, Called, Group, View, counts_of_slacks, scan_groups
-from streamtron.training import passes
+from streamtron.shards.blocks import squares_of
 from streamtron.training.active_set import NONZERO_BYTES, ROW_BYTES
 from streamtron.training.counts import Counts
 from streamtron.training.targets import TargetRule, Targets
@@ -41,7 +41,7 @@ class Data:
         whole = csr(self.rows)
         for first, last in pairwise(borders):
             part = whole._replace(indptr=whole.indptr[first : last + 1])
-            squares = passes.squared_norms(part)
+            squares = squares_of(*part)
             yield Chunk(part, codes[first:last], ((first, last),), squares)
 
 
@@ -121,7 +121,7 @@ def test_a_count_is_b_slacks_over_the_price_rounded_and_cut_where_int32_ends(
 ) -> None:
     targets = Targets(
         np.arange(len(rows)), np.array([sign for _, sign in rows], np.int8),
-        np.full(len(rows), delta2),
+        np.full(len(rows), delta2), np.zeros(len(rows)),
     )  # fmt: skip
     found = counts_of_slacks(np.array([margin for margin, _ in rows]), scale, targets, b)
     wanted = []
@@ -134,7 +134,7 @@ def test_a_count_is_b_slacks_over_the_price_rounded_and_cut_where_int32_ends(
 
 @pytest.mark.parametrize("delta2", [1e-10, 1e-20, 5e-324])
 def test_a_count_beyond_the_largest_is_cut_there_and_never_wraps(delta2: float) -> None:
-    row = Targets(np.zeros(1, np.int64), np.ones(1, np.int8), np.array([delta2]))
+    row = Targets(np.zeros(1, np.int64), np.ones(1, np.int8), np.array([delta2]), np.zeros(1))
     assert counts_of_slacks(np.zeros(1), 1.0, row, 500.0).tolist() == [LARGEST_COUNT]
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from streamtron import kernels
 from streamtron.chunk import Rows, freeze
-from streamtron.training.passes import squared_norms
+from streamtron.shards.blocks import squares_of
 from tests.oracle import LARGEST_COUNT, Oracle, Row
 from tests.sources import csr
 
@@ -167,7 +167,7 @@ def run_visit(case: Case, state: State) -> None:
     rows, signs, delta2 = arrays(case)
     kernels.visit(
         rows, frozen(case.order, np.int64), signs, delta2, case.rho, case.b, case.epsilon,
-        case.by_length, case.scale, squared_norms(rows), *state.arrays,
+        case.by_length, case.scale, squares_of(*rows), *state.arrays,
     )  # fmt: skip
 
 
@@ -212,7 +212,7 @@ def run_unlearn(case: Case, state: State) -> None:
     rows, signs, delta2 = arrays(case)
     kernels.visit_unlearn(
         rows, frozen(case.order, np.int64), signs, delta2, case.rho, case.b, case.scale,
-        squared_norms(rows), *state.arrays,
+        squares_of(*rows), *state.arrays,
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from streamtron.training import passes
 from tests.sources import csr, random_rows, trained
 from tests.test_company import source_of
 
-NAMES = ("margins", "combine", "gram_product", "gram_diagonal", "squared_norms", "visit_unlearn")
+NAMES = ("margins", "combine", "gram_product", "gram_diagonal", "visit_unlearn")
 CUT = 90
 
 
@@ -33,7 +33,7 @@ def all_passes() -> list[bytes]:
     sums, diagonal = np.zeros(31), np.zeros(31)
     passes.combine(rows, factors, 0.7, sums)
     passes.gram_diagonal(rows, factors, 0.7, diagonal)
-    found = passes.margins(rows, signs, 0.7, v), passes.squared_norms(rows), sums, diagonal
+    found = passes.margins(rows, signs, 0.7, v), sums, diagonal
     return [array.tobytes() for array in found]
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from streamtron import kernels
 from streamtron.chunk import Rows
 from streamtron.config import Settings
+from streamtron.shards.blocks import squares_of
 from streamtron.training import order, solve
 from streamtron.training.active_set import ActiveSet
 from streamtron.training.dual import Dual, Rule
@@ -23,6 +24,7 @@ from streamtron.training.learner import Learner
 from streamtron.training.loop import train
 from streamtron.training.newton import minimise
 from streamtron.training.solve import Solution, Solver
+from streamtron.training.targets import Targets
 from tests.oracle import Row
 from tests.sources import ListSource, csr, dense, random_rows, read_libsvm, trained
 
@@ -120,7 +122,9 @@ def scene(
     extension = float((delta2 * start.astype(np.float64) ** 2).sum())
     dual.settle(a[:-1].copy(), float(a[-1]), extension, int(start.sum(dtype=np.int64)))
     active = ActiveSet(10**6)
-    active.add(csr(rows), np.arange(held), np.arange(ROWS), signs, delta2)
+    held_rows = csr(rows)
+    targets = Targets(np.arange(ROWS), signs, delta2, squares_of(*held_rows))
+    active.add(held_rows, np.arange(held), targets)
     calls = iter(range(10**6))
     solver = Solver(
         active,

@@ -32,9 +32,9 @@ from streamtron.shards import (
     open_shards,
     storage,
 )
+from streamtron.shards.blocks import squares_of
 from streamtron.shards.prefetch import THREAD_NAME, ahead, in_order
 from streamtron.shards.source import open_reader, settled
-from streamtron.training.passes import squared_norms
 
 Row = tuple[float | str | None, float, dict[int, float]]
 """label, weight, {column: value}"""
@@ -109,7 +109,7 @@ def small_blocks(rows: int = 5, nonzeros: int = 12) -> Iterator[None]:
 
 def bits(chunk: Chunk) -> tuple[Any, ...]:
     """Everything a chunk is, so that == means bit for bit; its squares are those of its rows."""
-    assert chunk.squares.tobytes() == squared_norms(chunk.rows).tobytes()
+    assert chunk.squares.tobytes() == squares_of(*chunk.rows).tobytes()
     assert not chunk.squares.flags.writeable
     arrays = [*chunk.rows, chunk.codes]
     if chunk.code_offsets is not None:

@@ -72,8 +72,8 @@ def cut(piece: Piece, start: int, stop: int, codes: NDArray[np.int32]) -> Segmen
 
 
 def join(parts: Sequence[Segment]) -> Segment:
-    """Consecutive parts as one, in arrays of its own; values and weights left out where all 1, and
-    squares known.
+    """Consecutive parts as one, text and tables in arrays of their own; values and weights left out
+    where all 1, and squares known.
 
     Examples
     --------
@@ -83,6 +83,8 @@ def join(parts: Sequence[Segment]) -> Segment:
     >>> whole.indptr.tolist(), whole.indices.tolist(), whole.values, whole.squares.tolist()
     ([0, 1, 2], [7, 9], None, [1.0, 1.0])
     """
+    if len(parts) == 1 and parts[0].squares is not None:
+        return parts[0]  # of a cache file: as it was joined when that was written
     code_offsets = [part.code_offsets for part in parts if part.code_offsets is not None]
     indptr = _join_offsets([part.indptr for part in parts])
     indices = np.concatenate([part.indices for part in parts])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from streamtron import kernels
 from streamtron.chunk import Rows, freeze
-from streamtron.training import passes
+from streamtron.training.targets import Targets
 
 NONZERO_BYTES = 8
 ROW_BYTES = 24
@@ -71,10 +71,11 @@ class RowStore:
         rows: Rows,
         chosen: NDArray[np.int64],
         numbers: NDArray[np.int64],
+        squares: NDArray[np.float64],
         budget: int,
     ) -> int:
         """Copy the rows at positions ``chosen``, as many of the first as fit; returns how many.
-        ``numbers`` are those of all of ``rows``."""
+        ``numbers`` and ``squares`` are those of all of ``rows``."""
         lengths = rows.indptr[chosen + 1] - rows.indptr[chosen]
         total = self.nbytes + np.cumsum(NONZERO_BYTES * lengths + ROW_BYTES)
         fits = int(np.searchsorted(total, budget, side="right"))
@@ -90,8 +91,7 @@ class RowStore:
             self._values[first : first + nonzeros],
         )
         self._numbers[start:stop] = numbers[chosen]
-        copied = passes.part(self.first(stop), slice(start, stop))
-        self._squares[start:stop] = passes.squared_norms(copied)
+        self._squares[start:stop] = squares[chosen]
         self._rows = stop
         return fits
 
@@ -136,7 +136,13 @@ class Pool(RowStore):
         self._lock = Lock()
         self._sharers = 0
 
-    def offer(self, rows: Rows, numbers: NDArray[np.int64], budget: int) -> bool:
+    def offer(
+        self,
+        rows: Rows,
+        numbers: NDArray[np.int64],
+        squares: NDArray[np.float64],
+        budget: int,
+    ) -> bool:
         """Hold consecutive rows, all or none of them; whether they are held now. Learners in
         company offer the same rows, and the first one's are taken."""
         with self._lock:
@@ -145,7 +151,7 @@ class Pool(RowStore):
             nonzeros = int(rows.indptr[-1] - rows.indptr[0])
             if self.nbytes + NONZERO_BYTES * nonzeros + ROW_BYTES * len(numbers) > budget:
                 return False
-            self.add(rows, np.arange(len(numbers)), numbers, budget)
+            self.add(rows, np.arange(len(numbers)), numbers, squares, budget)
             return True
 
     def join(self) -> None:
@@ -163,7 +169,7 @@ class Pool(RowStore):
         place if nobody else is here, so that memory is not needed twice."""
         part = RowStore()
         if self._sharers > 1:
-            part.add(self.first(rows), chosen, self.numbers, budget)
+            part.add(self.first(rows), chosen, self.numbers, self.squares, budget)
         else:
             part._indptr, part._indices, part._values = self._indptr, self._indices, self._values
             part._numbers, part._squares = self._numbers, self._squares
@@ -214,38 +220,22 @@ class ActiveSet:
         self._store.clear()
         self._rows = 0
 
-    def add(
-        self,
-        rows: Rows,
-        chosen: NDArray[np.int64],
-        numbers: NDArray[np.int64],
-        signs: NDArray[np.int8],
-        delta2: NDArray[np.float64],
-    ) -> int:
+    def add(self, rows: Rows, chosen: NDArray[np.int64], targets: Targets) -> int:
         """Copy the rows at positions ``chosen``, as many of the first as fit; returns how many.
-
-        ``numbers``, ``signs``, ``delta2`` are those of all of ``rows``.
-        """
-        fits = self._store.add(rows, chosen, numbers, self.budget)
-        self._append(signs[chosen[:fits]], delta2[chosen[:fits]])
+        ``targets`` are those of all of ``rows``."""
+        fits = self._store.add(rows, chosen, targets.numbers, targets.squares, self.budget)
+        self._append(targets.signs[chosen[:fits]], targets.delta2[chosen[:fits]])
         return fits
 
-    def share(
-        self,
-        pool: Pool,
-        rows: Rows,
-        numbers: NDArray[np.int64],
-        signs: NDArray[np.int8],
-        delta2: NDArray[np.float64],
-    ) -> bool:
+    def share(self, pool: Pool, rows: Rows, targets: Targets) -> bool:
         """Hold consecutive rows, all or none, in a pool that others hold them in too. The set has
         the whole pool from its first row on, or shares nothing."""
-        if not pool.offer(rows, numbers, self.budget):
+        if not pool.offer(rows, targets.numbers, targets.squares, self.budget):
             return False
         if self._pool is None:
             pool.join()
             self._store = self._pool = pool
-        self._append(signs, delta2)
+        self._append(targets.signs, targets.delta2)
         return True
 
     def retain(self, chosen: NDArray[np.int64]) -> None:

@@ -211,7 +211,7 @@ class Learner:
         ``called``, up to one that finds no room; ``targets`` are those of all of ``rows``."""
         if self.overflowed:
             return
-        held = self.active.add(rows, chosen, targets.numbers, targets.signs, targets.delta2)
+        held = self.active.add(rows, chosen, targets)
         self.overflowed = held < called
 
     def seed(self) -> None:
@@ -592,7 +592,7 @@ class Learner:
             self.dual.widen(columns)
             if self.frozen is not None:
                 self.frozen.widen(columns)
-        lengths = targets.sq_lengths(chunk.squares, self.settings.rho)
+        lengths = targets.sq_lengths(self.settings.rho)
         if not len(lengths):
             return
         hard, present = self.settings.hard, targets.delta2[targets.signs != 0]
@@ -614,7 +614,7 @@ class Learner:
         counts = self.counts.take(targets.numbers)
         erred = np.zeros(len(counts), dtype=np.uint8)
         self.dual.visit(
-            self.rule, chunk.rows, positions, targets.signs, targets.delta2, chunk.squares,
+            self.rule, chunk.rows, positions, targets.signs, targets.delta2, targets.squares,
             counts, erred,
         )  # fmt: skip
         self.counts.put(targets.numbers, counts)
@@ -630,7 +630,7 @@ class Learner:
         that matter are held."""
         if self.complete:
             return True
-        if self.active.share(self.pool, rows, targets.numbers, targets.signs, targets.delta2):
+        if self.active.share(self.pool, rows, targets):
             return True
         self.holding_all = False
         self._drop_idle_rows()
@@ -648,7 +648,7 @@ class Learner:
         assert self._to_hold is not None
         assert self._passing is not None
         rows, targets = self._passing
-        held = self.active.add(rows, self._to_hold, targets.numbers, targets.signs, targets.delta2)
+        held = self.active.add(rows, self._to_hold, targets)
         self._to_hold = self._to_hold[held:]
         if len(self._to_hold) and self._make_room():
             return

@@ -56,14 +56,6 @@ def margins(rows: Rows, signs: NDArray[np.int8], rho: float, v: Vector) -> Vecto
     return found
 
 
-def squared_norms(rows: Rows) -> Vector:
-    """‖x_i‖² of every row, shape (rows,)."""
-    found = np.empty(len(rows.indptr) - 1)
-    for span in spans(rows):
-        kernels.squared_norms(part(rows, span), found[span])
-    return found
-
-
 def combine(rows: Rows, factors: Vector, rho: float, total: Vector) -> None:
     """Σ f_i (x_i, ρ) is added to ``total`` in place."""
     for span in spans(rows):

@@ -93,7 +93,7 @@ class Past:
             learner.measure(chunk)
             targets = learner.targets(chunk)
             present = np.flatnonzero(targets.signs)
-            active.add(chunk.rows, present, targets.numbers, targets.signs, targets.delta2)
+            active.add(chunk.rows, present, targets)
         if not len(active):
             return
         radius = math.sqrt(learner.sq_radius)
@@ -138,7 +138,8 @@ class Past:
         rounding; the weights that it scans are nobody's."""
         scan = Frozen(np.zeros(len(self.fresh)), 0.0, 1.0, 0.0)
         scan.evidence = self.evidence
-        scan.scan(active.rows, Targets(active.numbers, active.signs, active.delta2), counts, rho)
+        targets = Targets(active.numbers, active.signs, active.delta2, active.squares)
+        scan.scan(active.rows, targets, counts, rho)
 
 
 def _part(values: NDArray[np.float64], columns: slice) -> NDArray[np.float64]:

@@ -177,11 +177,10 @@ class Held:
         chosen = places[: int(np.argmin(places >= 0)) if (places < 0).any() else None]
         if not len(chosen):
             return
-        of_targets = targets.numbers, targets.signs, targets.delta2
         if learner.holding_all:
-            learner.active.share(learner.pool, chunk.rows, *of_targets)
+            learner.active.share(learner.pool, chunk.rows, targets)
         else:
-            learner.active.add(chunk.rows, chosen, *of_targets)
+            learner.active.add(chunk.rows, chosen, targets)
         self._missing = self._missing[len(chosen) :]
         if self.complete:
             learner.attach()

@@ -15,22 +15,22 @@ from streamtron.errors import DataError
 @dataclass(frozen=True, slots=True)
 class Targets:
     """Of every row of a chunk: its number in the whole data (int64), l_k (int8; 0 = left out,
-    weight 0) and Δ_k² (float64)."""
+    weight 0), Δ_k² and ‖x_k‖² (float64)."""
 
     numbers: NDArray[np.int64]
     signs: NDArray[np.int8]
     delta2: NDArray[np.float64]
+    squares: NDArray[np.float64]
 
-    def sq_lengths(self, squares: NDArray[np.float64], rho: float) -> NDArray[np.float64]:
-        """q_k = ‖x_k‖² + ρ² + Δ_k² of the rows that are not left out; ``squares`` are ‖x_k‖² of
-        all.
+    def sq_lengths(self, rho: float) -> NDArray[np.float64]:
+        """q_k = ‖x_k‖² + ρ² + Δ_k² of the rows that are not left out.
 
         Raises
         ------
         DataError : a row without any length, to which no classifier gives a margin above 0.
         """
         present = np.flatnonzero(self.signs)
-        found = (squares + (rho**2 + self.delta2))[present]
+        found = (self.squares + (rho**2 + self.delta2))[present]
         if found.min(initial=np.inf) <= 0.0:
             row = int(self.numbers[present[found.argmin()]])
             raise DataError(
@@ -86,13 +86,14 @@ class TargetRule:
         if weights is not None:
             signs[weights == 0.0] = 0
             delta2 = delta2 / np.where(weights == 0.0, 1.0, weights)
-        return Targets(numbers, signs, delta2)
+        return Targets(numbers, signs, delta2, chunk.squares)
 
     def _signs(self, chunk: Chunk) -> NDArray[np.int8]:
         """+1 for the rows that have the positive label, -1 for the others."""
         plus = 0 if self.positive is None else _position(self.labels, self.positive)
         if chunk.code_offsets is None:
-            return np.where(chunk.codes == plus, np.int8(1), np.int8(-1))
+            ones: NDArray[np.int8] = (chunk.codes == plus).view(np.int8)
+            return ones + ones - np.int8(1)
         signs = np.full(len(chunk), -1, np.int8)
         places = np.flatnonzero(chunk.codes == plus)
         signs[np.searchsorted(chunk.code_offsets, places, side="right") - 1] = 1
