@@ -426,6 +426,38 @@ def add_scaled(factor, vector, total):
         total[j] += factor * vector[j]
 
 
+_GAMMA, _FIRST, _SECOND = (
+    np.uint64(constant) for constant in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+_HALF = np.uint64(32)
+
+
+@helper
+def _mixed(z):
+    """SplitMix64's number for a state (Steele, Lea and Flood, OOPSLA 2014)."""
+    z = (z ^ (z >> np.uint64(30))) * _FIRST
+    z = (z ^ (z >> np.uint64(27))) * _SECOND
+    return z ^ (z >> np.uint64(31))
+
+
+@kernel(types.void(types.uint64, _I8))
+def shuffle(start, order):
+    """0 … n − 1 in random order into ``order`` (int64, shape (n,), n < 2³²), by SplitMix64 from the
+    state ``start`` (Fisher and Yates; a place is ⌊u n / 2⁶⁴⌋, so it is off even by n / 2⁶⁴).
+
+    numpy's generators do the same; making one between two kernels costs as much as the shuffle.
+    """
+    state = start
+    for n in range(np.uint64(len(order))):
+        state += _GAMMA
+        drawn = _mixed(state)
+        number = n + np.uint64(1)
+        low = (drawn & np.uint64(0xFFFFFFFF)) * number
+        place = ((drawn >> _HALF) * number + (low >> _HALF)) >> _HALF
+        order[n] = order[place]
+        order[place] = n
+
+
 # Augmented vectors have the columns' numbers and, last, that of the bias: (x_i, ρ)·(w, w_bias).
 
 

@@ -11,7 +11,7 @@ extended pattern is y_k = l_k (x_k, ρ, Δ_k e_k) and a = Σ c_k y_k.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +46,26 @@ class Run(NamedTuple):
 def file_order(_epoch: int, rows: list[int]) -> list[int]:
     """The order of the file, which is the paper's."""
     return rows
+
+
+def splitmix64(state: int) -> Iterator[int]:
+    """The numbers of SplitMix64, as Steele, Lea and Flood print it (OOPSLA 2014, figure 17)."""
+    while True:
+        state = (state + 0x9E3779B97F4A7C15) % 2**64
+        z = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) % 2**64
+        yield z ^ (z >> 31)
+
+
+def shuffled(start: int, rows: int) -> list[int]:
+    """0 … rows − 1 by Fisher and Yates, inside out: row n goes to a place among the first n + 1,
+    and what lay there to the end."""
+    order: list[int] = []
+    for n, drawn in zip(range(rows), splitmix64(start), strict=False):
+        place = drawn * (n + 1) // 2**64
+        order.append(n)
+        order[n], order[place] = order[place], n
+    return order
 
 
 class Oracle:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from streamtron import kernels
 from streamtron.chunk import Rows, freeze
 from streamtron.shards.blocks import squares_of
-from tests.oracle import LARGEST_COUNT, Oracle, Row
+from tests.oracle import LARGEST_COUNT, Oracle, Row, shuffled, splitmix64
 from tests.sources import csr
 
 prove = settings(max_examples=120, deadline=None, derandomize=True)
@@ -415,6 +415,19 @@ def test_copy_rows_copies_the_chosen_rows_in_the_chosen_order(case: Case, first:
     assert (indptr - first).tolist() == expected.indptr.tolist()
     assert indices.tolist() == expected.indices.tolist()
     assert values.tolist() == expected.values.tolist()
+
+
+@prove
+@given(st.integers(0, 2**64 - 1), st.integers(0, 300))
+def test_shuffle_equals_the_oracle(start: int, rows: int) -> None:
+    order = np.full(rows, -7, dtype=np.int64)
+    kernels.shuffle(start, order)
+    assert order.tolist() == shuffled(start, rows)
+
+
+def test_the_numbers_that_shuffle_are_those_of_splitmix64() -> None:
+    published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert list(itertools.islice(splitmix64(1234567), 3)) == published
 
 
 def test_rows_may_begin_past_the_first_nonzero() -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import chi2_contingency, chisquare
 
 from streamtron.training import order
 
@@ -63,6 +67,19 @@ def test_blocks_rows_and_active_sets_are_shuffled_independently() -> None:
     assert order.block_groups(0, 5, 100) != order.block_groups(0, 6, 100)
 
 
+def test_every_order_of_rows_is_as_likely_as_any_other() -> None:
+    found = Counter(tuple(order.active_order(0, 0, k, 4).tolist()) for k in range(24_000))
+    assert len(found) == math.factorial(4)
+    assert chisquare(list(found.values())).pvalue > 1e-3
+
+
+def test_each_row_is_visited_early_as_often_as_late() -> None:
+    rows = 50
+    orders = np.array([order.row_order(0, 1, k, rows) for k in range(4000)])
+    table = np.stack([np.bincount(orders[:, place], minlength=rows) for place in range(rows)])
+    assert chi2_contingency(table).pvalue > 1e-3
+
+
 def test_a_group_mixes_distant_blocks() -> None:
     groups = order.block_groups(0, 1, 800)
     spans = [max(group) - min(group) for group in groups]
@@ -85,8 +102,8 @@ def test_there_are_two_groups_at_least_so_that_one_is_read_while_the_other_is_vi
 
 
 GOLDEN_GROUP = [1, 4, 3, 0, 2, 5]
-GOLDEN_ROWS = [0, 5, 4, 1, 3, 2]
-GOLDEN_ACTIVE = [5, 1, 4, 0, 3, 2]
+GOLDEN_ROWS = [1, 3, 2, 5, 0, 4]
+GOLDEN_ACTIVE = [1, 2, 4, 5, 3, 0]
 
 
 @pytest.mark.parametrize("other", [(1, 5, 3), (0, 6, 3), (0, 5, 4)])

@@ -260,13 +260,14 @@ def _nothing(learner: Learner) -> None:
 
 @contextmanager
 def _workers(threads: int) -> Iterator[Work]:
-    """A map over learners: on threads, if there are several of both. A thread takes the next
-    learner as long as there is one: a future for each would cost more than many a task. What a
-    learner raises is raised here, that of the first one if several do."""
+    """A map over learners: on threads, this one among them, if there are several of both. A thread
+    takes the next learner as long as there is one: a future for each would cost more than many a
+    task, and so would waking a thread that could have been this one. What a learner raises is
+    raised here, that of the first one if several do; a signal at once."""
     if threads < 2:
         yield _one_by_one
         return
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="streamtron-learner")
+    pool = ThreadPoolExecutor(threads - 1, thread_name_prefix="streamtron-learner")
 
     def work(task: Task, learners: Iterable[Learner]) -> None:
         learners = list(learners)
@@ -283,10 +284,14 @@ def _workers(threads: int) -> Iterator[Work]:
                     task(learner)
                 except BaseException as error:
                     failed[number] = error
+                    if not isinstance(error, Exception):
+                        raise
 
+        others = [pool.submit(take_turns) for _ in range(threads - 1)]
         try:
-            for done in [pool.submit(take_turns) for _ in range(threads)]:
-                done.result()
+            take_turns()
+            for other in others:
+                other.result()
         except BaseException as error:
             failed[len(learners)] = error
             raise

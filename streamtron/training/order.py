@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
+
+from streamtron import kernels
 
 GROUP = 8
 """Blocks interleaved at a time in all readings but the first."""
@@ -19,6 +22,12 @@ _BLOCKS, _ROWS, _ACTIVE, _DRAWN = 0, 1, 2, 3
 
 def _generator(*key: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(key)))
+
+
+def _permutation(rows: int, *key: int) -> NDArray[np.int64]:
+    order = np.empty(rows, dtype=np.int64)
+    kernels.shuffle(xxhash.xxh3_64_intdigest(" ".join(map(str, key)).encode()), order)
+    return order
 
 
 def block_groups(seed: int, reading: int, blocks: int) -> list[Sequence[int]]:
@@ -38,12 +47,12 @@ def block_groups(seed: int, reading: int, blocks: int) -> list[Sequence[int]]:
 
 def row_order(seed: int, reading: int, first_row: int, rows: int) -> NDArray[np.int64]:
     """Positions of a chunk's rows in the order of visits; ``first_row`` tells chunks apart."""
-    return _generator(seed, reading, _ROWS, first_row).permutation(rows)
+    return _permutation(rows, seed, reading, _ROWS, first_row)
 
 
 def active_order(seed: int, reading: int, mini_epoch: int, rows: int) -> NDArray[np.int64]:
     """Positions of the active set's rows in the order of visits of one mini-epoch."""
-    return _generator(seed, reading, _ACTIVE, mini_epoch).permutation(rows)
+    return _permutation(rows, seed, reading, _ACTIVE, mini_epoch)
 
 
 def drawn_order(
