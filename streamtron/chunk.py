@@ -63,6 +63,13 @@ class Chunk:
         return int(self.rows.indptr[-1] - self.rows.indptr[0])
 
     @cached_property
+    def numbers(self) -> NDArray[np.int64]:
+        """The rows' numbers in the whole data, shape (rows,); made once."""
+        numbers = np.concatenate([np.arange(first, last) for first, last in self.ranges])
+        freeze(numbers)
+        return numbers
+
+    @cached_property
     def width(self) -> int:
         """1 + the largest column number in the chunk; 0 if it has no nonzero. Looked for once."""
         start, stop = int(self.rows.indptr[0]), int(self.rows.indptr[-1])

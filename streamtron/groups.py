@@ -183,9 +183,8 @@ class _Gathered:
         found = [look.take(rows, _some(own, some), self._width) for look, own in pairs]
         wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
         if len(wanted):
-            [(first, _)] = chunk.ranges
-            numbers = np.arange(first + some.start, first + some.stop)
-            self._held.add(rows, wanted, numbers, chunk.squares[some], sys.maxsize)
+            own = chunk.numbers[some], chunk.squares[some]
+            self._held.add(rows, wanted, *own, sys.maxsize)
 
     def close(self) -> Group:
         """What is known of the group; the next one begins."""
@@ -255,7 +254,7 @@ class _Look:
 
     def _meet(self, targets: Targets) -> None:
         lengths = targets.sq_lengths(self._view.rho)
-        present = targets.delta2[targets.signs != 0]
+        present = targets.delta2[targets.present]
         self._sq_radius = float(lengths.max(initial=self._sq_radius))
         self._least_delta2 = float(present.min(initial=self._least_delta2))
 

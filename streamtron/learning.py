@@ -273,11 +273,10 @@ class Room:
         Crowded : they do not fit, if it goes on like this.
         """
         self.columns = max(self.columns, chunk.width)
-        [(first, self.rows)] = chunk.ranges
+        [(_, self.rows)] = chunk.ranges
         if self.shared:
-            numbers = np.arange(first, self.rows, dtype=np.int64)
             self.shared = self.pool.offer(
-                chunk.rows, numbers, chunk.squares, self.settings.active_set
+                chunk.rows, chunk.numbers, chunk.squares, self.settings.active_set
             )
         if learners > 1 and self._need(learners) > self.machine.memory_limit:
             fit = next((n for n in range(learners - 1, 1, -1) if self._fits(n)), 1)

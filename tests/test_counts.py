@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -41,6 +43,33 @@ def test_what_was_put_last_is_taken_and_0_where_nothing_was(
         for number, count in zip(numbers, values, strict=True)
     ]
     assert nonzero == sorted((k, count) for k, count in plain.items() if count)
+
+
+borders = st.lists(row_numbers, max_size=8, unique=True).map(sorted)
+
+
+@prove
+@given(puts, borders, st.randoms(use_true_random=False))
+def test_ranges_are_their_rows_one_behind_the_other(
+    made: list[dict[int, int]], ends: list[int], chance: random.Random
+) -> None:
+    ranges = list(zip(ends[::2], ends[1::2], strict=False))
+    chance.shuffle(ranges)
+    numbers = np.array([k for a, z in ranges for k in range(a, z)], dtype=np.int64)
+    by_ranges, by_numbers = Counts(), Counts()
+    for given_now in made:
+        put(by_ranges, given_now)
+        put(by_numbers, given_now)
+    taken = by_ranges.take_ranges(ranges)
+    assert taken.dtype == np.int32
+    assert taken.tolist() == by_numbers.take(numbers).tolist()
+    values = np.arange(len(numbers), dtype=np.int32) % 3
+    by_ranges.put_ranges(ranges, values)
+    by_numbers.put(numbers, values)
+    assert by_ranges.dense(6 * PAGE).tolist() == by_numbers.dense(6 * PAGE).tolist()
+    assert by_ranges.nbytes == by_numbers.nbytes
+    values[:] = 0
+    assert by_ranges.take_ranges(ranges).tolist() == by_numbers.take(numbers).tolist()
 
 
 @pytest.mark.parametrize("filled", [0, 1, PAGE // 3 - 1, PAGE // 3, PAGE // 3 + 1, PAGE])

@@ -122,16 +122,16 @@ def test_where_the_last_scan_of_the_old_rows_and_one_of_the_new_prove_enough_no_
 def test_night_after_night_the_proof_goes_on_until_it_no_longer_suffices(
     corpus: list[Path], tmp_path: Path
 ) -> None:
-    fit_loosely(corpus[:9], tmp_path / "m")
+    tol = gap(fit_loosely(corpus[:9], tmp_path / "m")) + 0.008  # a night costs some thousandths
     lines = corpus[9].read_text().splitlines(keepends=True)
     shards, readings = list(corpus[:9]), []
     for night in range(10):
         shards.append(tmp_path / f"night-{night}.svm")
         shards[-1].write_text("".join(lines[30 * night : 30 * (night + 1)]))
-        updated = streamtron.update(tmp_path / "m", shards[-1], tol=0.03)
+        updated = streamtron.update(tmp_path / "m", shards[-1], tol=tol)
         readings.append(updated.report["readings"])
         assert updated.ending == "certified"
-        assert gap(updated.report) <= 0.03
+        assert gap(updated.report) <= tol
     assert min(readings) < 0.03
     assert max(readings) > 1.0
     assert overlap(updated.report, fit(shards, tmp_path / "whole", C=0.1, tol=1e-6))

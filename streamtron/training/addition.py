@@ -76,7 +76,7 @@ def _scan(source: ChunkSource, learners: Sequence[Learner], first_row: int) -> l
         for learner, frozen in zip(learners, scans, strict=True):
             learner.measure(chunk)
             targets = learner.targets(chunk)
-            counts = learner.counts.take(targets.numbers)
+            counts = learner.counts.take_ranges(chunk.ranges)
             frozen.scan(chunk.rows, targets, counts, learner.settings.rho)
     return scans
 

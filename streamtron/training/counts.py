@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,10 @@ class _Thin(NamedTuple):
 
 
 _Page = NDArray[np.int32] | _Thin
+_Run = tuple[int, slice, NDArray[np.int64] | slice]
+"""Page, entries of those asked for, places in the page."""
+
+Ranges = Sequence[tuple[int, int]]
 
 
 class Counts:
@@ -51,18 +55,19 @@ class Counts:
 
     def take(self, numbers: NDArray[np.int64]) -> NDArray[np.int32]:
         """Counts of rows, shape of ``numbers``: row numbers ≥ 0 in any order."""
-        found = np.zeros(len(numbers), dtype=np.int32)
-        for number, run, at in _runs(numbers):
-            if number in self._pages:
-                found[run] = self._full(number)[at]
-        return found
+        return self._taken(_runs(numbers), len(numbers))
+
+    def take_ranges(self, ranges: Ranges) -> NDArray[np.int32]:
+        """Counts of the rows in half-open ranges, one behind the other."""
+        return self._taken(_stretches(ranges), sum(last - first for first, last in ranges))
 
     def put(self, numbers: NDArray[np.int64], counts: NDArray[np.int32]) -> None:
         """Set counts of rows, each row named once."""
-        for number, run, at in _runs(numbers):
-            full = self._full(number)
-            full[at] = counts[run]
-            self._pages[number] = _packed(full)
+        self._put(_runs(numbers), counts)
+
+    def put_ranges(self, ranges: Ranges, counts: NDArray[np.int32]) -> None:
+        """Set counts of the rows in half-open ranges that do not overlap, one behind the other."""
+        self._put(_stretches(ranges), counts)
 
     def clear(self) -> None:
         """All counts are 0."""
@@ -119,6 +124,19 @@ class Counts:
         """Counts of rows 0 … rows − 1, shape (rows,)."""
         return self.take(np.arange(rows, dtype=np.int64))
 
+    def _taken(self, runs: Iterator[_Run], rows: int) -> NDArray[np.int32]:
+        found = np.zeros(rows, dtype=np.int32)
+        for number, run, at in runs:
+            if number in self._pages:
+                found[run] = self._full(number)[at]
+        return found
+
+    def _put(self, runs: Iterator[_Run], counts: NDArray[np.int32]) -> None:
+        for number, run, at in runs:
+            full = self._full(number)
+            full[at] = counts[run]
+            self._pages[number] = _packed(full)
+
     def _full(self, number: int) -> NDArray[np.int32]:
         """A page with all its rows; a thin one is unpacked."""
         page = self._pages.get(number)
@@ -143,10 +161,8 @@ def check_gaps(gaps: NDArray[np.uint32], counts: NDArray[np.int32]) -> None:
         raise ValueError("counts that are not positive int32, one a gap")
 
 
-def _runs(
-    numbers: NDArray[np.int64],
-) -> Iterator[tuple[int, slice, NDArray[np.int64]]]:
-    """Stretches of consecutive entries that lie in one page: (page, entries, places in it)."""
+def _runs(numbers: NDArray[np.int64]) -> Iterator[_Run]:
+    """Stretches of consecutive entries that lie in one page."""
     if not len(numbers):
         return
     first = int(numbers.min()) // PAGE
@@ -157,6 +173,17 @@ def _runs(
     borders = np.flatnonzero(pages[1:] != pages[:-1]) + 1
     for start, stop in zip((0, *borders), (*borders, len(numbers)), strict=True):
         yield int(pages[start]), slice(start, stop), numbers[start:stop] % PAGE
+
+
+def _stretches(ranges: Ranges) -> Iterator[_Run]:
+    """The same of all rows in half-open ranges."""
+    done = 0
+    for first, last in ranges:
+        while first < last:
+            number, at = divmod(first, PAGE)
+            rows = min(last - first, PAGE - at)
+            yield number, slice(done, done + rows), slice(at, at + rows)
+            first, done = first + rows, done + rows
 
 
 def _packed(full: NDArray[np.int32]) -> _Page:

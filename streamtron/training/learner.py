@@ -299,7 +299,7 @@ class Learner:
         new. ``end_proving`` after all chunks."""
         assert self.frozen is not None
         targets = self.targets(chunk)
-        counts = self.counts.take(targets.numbers)
+        counts = self.counts.take_ranges(chunk.ranges)
         self.frozen.scan(chunk.rows, targets, counts, self.settings.rho)
 
     def end_proving(self) -> None:
@@ -413,9 +413,8 @@ class Learner:
                 self._begin_stage()
         frozen = self.frozen
         if frozen is not None:
-            called = frozen.scan(
-                chunk.rows, targets, self.counts.take(targets.numbers), self.settings.rho
-            )
+            counts = self.counts.take_ranges(chunk.ranges)
+            called = frozen.scan(chunk.rows, targets, counts, self.settings.rho)
             calm = self.mode == "scan" or not (self._watching or frozen.anybody_called)
             if calm:
                 shared = self.holding_all and self._share(chunk.rows, targets)
@@ -595,7 +594,7 @@ class Learner:
         lengths = targets.sq_lengths(self.settings.rho)
         if not len(lengths):
             return
-        hard, present = self.settings.hard, targets.delta2[targets.signs != 0]
+        hard, present = self.settings.hard, targets.delta2[targets.present]
         self.meet(float(lengths.max()), math.inf if hard else float(present.min()))
         self.rows_met += len(lengths)
         if hard:
@@ -611,13 +610,13 @@ class Learner:
         return float(self.b * by**exponent)
 
     def _train(self, chunk: Chunk, positions: NDArray[np.int64], targets: Targets) -> None:
-        counts = self.counts.take(targets.numbers)
+        counts = self.counts.take_ranges(chunk.ranges)
         erred = np.zeros(len(counts), dtype=np.uint8)
         self.dual.visit(
             self.rule, chunk.rows, positions, targets.signs, targets.delta2, targets.squares,
             counts, erred,
         )  # fmt: skip
-        self.counts.put(targets.numbers, counts)
+        self.counts.put_ranges(chunk.ranges, counts)
         if self.holding_all and self._share(chunk.rows, targets):
             return
         wanted = erred != 0

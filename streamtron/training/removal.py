@@ -29,7 +29,7 @@ def subtract_rows(chunks: Iterable[Chunk], learners: Sequence[Learner]) -> None:
                     "met: the shard is not what it was. Take it away, and it is done without."
                 )
             targets = learner.targets(chunk)
-            counts = learner.counts.take(targets.numbers)
+            counts = learner.counts.take_ranges(chunk.ranges)
             factors = counts.astype(np.float64)
             kernels.combine(chunk.rows, factors * targets.signs, learner.settings.rho, parts[k])
             extensions[k] += kernels.dot(targets.delta2 * factors, factors)

@@ -22,6 +22,11 @@ class Targets:
     delta2: NDArray[np.float64]
     squares: NDArray[np.float64]
 
+    @property
+    def present(self) -> NDArray[np.bool_] | slice:
+        """The rows that are not left out: an index for arrays of all of them."""
+        return slice(None) if self.signs.all() else self.signs != 0
+
     def sq_lengths(self, rho: float) -> NDArray[np.float64]:
         """q_k = ‖x_k‖² + ρ² + Δ_k² of the rows that are not left out.
 
@@ -29,10 +34,9 @@ class Targets:
         ------
         DataError : a row without any length, to which no classifier gives a margin above 0.
         """
-        present = np.flatnonzero(self.signs)
-        found = (self.squares + (rho**2 + self.delta2))[present]
+        found = (self.squares + (rho**2 + self.delta2))[self.present]
         if found.min(initial=np.inf) <= 0.0:
-            row = int(self.numbers[present[found.argmin()]])
+            row = int(self.numbers[self.present][found.argmin()])
             raise DataError(
                 f"row {row + 1} has no features, and delta and rho are 0: no classifier gives it a "
                 "margin above 0. Remove the row, or give --rho or --delta above 0."
@@ -75,8 +79,6 @@ class TargetRule:
 
     def __call__(self, chunk: Chunk) -> Targets:
         """The chunk's targets."""
-        ranges = [np.arange(a, z, dtype=np.int64) for a, z in chunk.ranges]
-        numbers = ranges[0] if len(ranges) == 1 else np.concatenate(ranges)
         signs = self._signs(chunk)
         delta2 = np.full(len(chunk), self.delta2)
         weights = chunk.weights
@@ -86,7 +88,7 @@ class TargetRule:
         if weights is not None:
             signs[weights == 0.0] = 0
             delta2 = delta2 / np.where(weights == 0.0, 1.0, weights)
-        return Targets(numbers, signs, delta2, chunk.squares)
+        return Targets(chunk.numbers, signs, delta2, chunk.squares)
 
     def _signs(self, chunk: Chunk) -> NDArray[np.int8]:
         """+1 for the rows that have the positive label, -1 for the others."""
