@@ -4,7 +4,8 @@
     python benchmarks/learners.py TOPICS_FILE --multilabel
 
 Candidates are prices C, logarithmically between .01 and 10. Both sides read from a warm cache and
-are timed in turn; what is found is the same to the bit, and that is checked.
+are timed in turn; what is found is the same to the bit, and that is checked. A second table tells
+what two learners with as much to do cost beside one: 2 on one processor, 1 at best on two.
 """
 
 from __future__ import annotations
@@ -122,6 +123,20 @@ def compare_candidates(
     }
 
 
+def compare_pair(path: str, cache: str, C: float, repeats: int, **settings: Any) -> dict[str, Any]:
+    """Two learners that have as much to do, beside one."""
+    alike = [Settings(C=price, **settings) for price in (C, 1.001 * C)]
+    contenders = {
+        "one": lambda: scan(path, cache, alike[:1]).seconds,
+        "two": lambda: scan(path, cache, alike).seconds,
+    }
+    for contender in contenders.values():
+        contender()
+    found = measure.alternate(contenders, repeats)
+    one, two = (measure.median(found[name]) for name in ("one", "two"))
+    return {"C": C, "seconds of one": one, "seconds of two": two, "ratio": two / one}
+
+
 def _peak(path: str, cache: str, candidates: list[Settings], together: bool) -> float:
     plain = [one.to_dict() for one in candidates]
     return measure.in_fresh_process(fit_all, path, cache, plain, together)[1] / 1e6
@@ -156,6 +171,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     add_data_arguments(parser)
     parser.add_argument("--candidates", type=int, nargs="+", default=[1, 2, 4, 16, 102])
+    parser.add_argument("--pairs", type=float, nargs="*", default=[0.1, 1.0, 10.0], metavar="C")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--multilabel", action="store_true", help="a learner for every label")
     parser.add_argument("--C", type=float, default=1.0, help="with --multilabel")
@@ -166,19 +182,23 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def measured(path: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The rows of one data set."""
+Table = list[dict[str, Any]]
+
+
+def measured(path: str, options: argparse.Namespace) -> tuple[Table, Table]:
+    """The rows of one data set, in both tables."""
     with tempfile.TemporaryDirectory(prefix="streamtron-bench-") as cache:
         if options.multilabel:
             settings = Settings(C=options.C, tol=options.tol, multilabel=True)
-            return [{"data": Path(path).name, **compare_classes(path, cache, settings)}]
+            return [{"data": Path(path).name, **compare_classes(path, cache, settings)}], []
         fill_cache(path, cache, Settings())
+        common = {"repeats": options.repeats, "tol": options.tol}
         return [
-            {
-                "data": Path(path).name,
-                **compare_candidates(path, cache, number, options.repeats, tol=options.tol),
-            }
+            {"data": Path(path).name, **compare_candidates(path, cache, number, **common)}
             for number in options.candidates
+        ], [
+            {"data": Path(path).name, **compare_pair(path, cache, C, **common)}
+            for C in options.pairs
         ]
 
 
@@ -196,12 +216,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(arguments)
     machine = measure.machine()
     measure.print_machine(machine)
-    rows: list[dict[str, Any]] = []
+    rows: Table = []
+    pairs: Table = []
     with ExitStack() as stack:
         for path in data_sets(options, stack):
-            rows += measured(path, options)
+            for table, more in zip((rows, pairs), measured(path, options), strict=True):
+                table += more
     show(rows)
-    results = {"machine": machine, "rows": rows}
+    if pairs:
+        show(pairs, "two learners beside one")
+    results = {"machine": machine, "rows": rows, "pairs": pairs}
     print(f"\n{measure.save('learners', results, options.results)}")
 
 

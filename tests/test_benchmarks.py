@@ -195,6 +195,7 @@ def test_an_update_whose_bounds_do_not_hold_the_optimum_is_reported(load: Any) -
     assert sentence.startswith("update: 9.0 … 10.0 does not hold")
 
 
+@pytest.mark.slow
 def test_startup_times_whole_processes_beside_an_interpreter_that_does_nothing(
     tmp_path: Path,
 ) -> None:
@@ -223,10 +224,14 @@ def test_a_first_fit_finds_no_compiled_kernels(
 
 
 def test_learners_shows_that_company_costs_the_readings_and_bytes_of_one(tmp_path: Path) -> None:
-    small = ("--generate", "200", "--candidates", "1", "3", "--repeats", "1")
+    small = ("--generate", "200", "--candidates", "1", "3", "--repeats", "1", "--pairs", "2")
     done = run("learners", *small, "--results", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    one, three = json.loads((tmp_path / "learners.json").read_text())["rows"]
+    found = json.loads((tmp_path / "learners.json").read_text())
+    [pair] = found["pairs"]
+    assert pair["C"] == 2.0
+    assert pair["ratio"] == pair["seconds of two"] / pair["seconds of one"]
+    one, three = found["rows"]
     assert (one["learners"], three["learners"]) == (1, 3)
     assert one["MB read together"] == one["MB read one by one"] > 0
     assert three["MB read together"] <= three["MB read one by one"] / 2
@@ -236,6 +241,7 @@ def test_learners_shows_that_company_costs_the_readings_and_bytes_of_one(tmp_pat
         assert 50 < row["peak MB together"] < 1000
 
 
+@pytest.mark.slow
 def test_workers_tells_the_seconds_of_both_sides_for_every_work(tmp_path: Path) -> None:
     sizes = ("--generate", "400", "--columns", "100", "--candidates", "2")
     done = run("workers", *sizes, "--workers", "1", "--repeats", "1", "--results", str(tmp_path))

@@ -89,15 +89,19 @@ def test_classes_that_come_late_are_taken_up_at_every_border(
 
 
 class KeepsSome(KeepsAll):
-    """Pauses after every step of training in memory, and keeps every so-maniest state."""
+    """Pauses after every step of training in memory, and keeps every so-maniest state; and the
+    first in which one that waits for its class is amid training."""
 
     def __init__(self, first: int, step: int) -> None:
         super().__init__()
         self.first, self.step, self.met = first, step, 0
+        self.waiting_met = False
 
     def border(self, state: Callable[..., State]) -> None:
-        if self.met % self.step == self.first:
+        waiting = not self.waiting_met and "waiting" in busy(state())
+        if waiting or self.met % self.step == self.first:
             super().border(state)
+        self.waiting_met |= waiting
         self.met += 1
 
     end = border
