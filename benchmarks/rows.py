@@ -3,8 +3,9 @@
     python benchmarks/rows.py [--rows 160000] [--active-set 10%]
 
 The active set is full at 1× already, so that memory may grow by the counts alone: 4 bytes a row.
-Every size trains twice, each time in a process of its own from a warm cache: without mini-epochs,
-for what a full epoch takes, and with them, for memory and for what they add. See README.md here.
+Every size trains in processes of its own from a warm cache: without mini-epochs, for what a full
+epoch takes, the sizes in turn and several times; and with them, for memory and for what they add.
+See README.md here.
 """
 
 from __future__ import annotations
@@ -75,8 +76,13 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
             "active_bytes": learner.active.nbytes,
             "ending": learner.finished,
             "epochs": found[1:],
-            "median": {name: measure.median([e[name] for e in found[1:]]) for name in found[0]},
+            "median": medians(found[1:]),
         }
+
+
+def medians(epochs: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Of everything that was measured of each epoch."""
+    return {name: measure.median([epoch[name] for epoch in epochs]) for name in epochs[0]}
 
 
 def _timed(owner: Any, name: str) -> list[float]:
@@ -111,18 +117,32 @@ def corpus(rows: int, options: argparse.Namespace) -> Iterator[tuple[str, str]]:
         yield str(path), str(cache)
 
 
-def size_up(times: int, options: argparse.Namespace, budget: int) -> dict[str, Any]:
-    """One size: generated, cached, trained on in a fresh process."""
+def size_up_all(options: argparse.Namespace, budget: int) -> list[dict[str, Any]]:
+    """Every size: generated, cached, trained on in fresh processes."""
     settings = Settings(
         C=options.C, tol=options.tol, active_set=budget, max_epochs=options.epochs,
         mini_epochs=options.mini_epochs,
     )  # fmt: skip
-    rows = options.rows * times
-    measure.note(f"{times}×: {rows:,} rows")
-    with corpus(rows, options) as (path, cache):
-        alone = replace(settings, mini_epochs=0)
-        epoch, _ = measure.in_fresh_process(epochs, path, cache, alone.to_dict())
-        whole, peak = measure.in_fresh_process(epochs, path, cache, settings.to_dict())
+    alone = replace(settings, mini_epochs=0).to_dict()
+    with ExitStack() as stack:
+        places, found = {}, dict[int, list[dict[str, Any]]]()
+        for times in options.times:
+            measure.note(f"{times}×: {options.rows * times:,} rows")
+            places[times] = stack.enter_context(corpus(options.rows * times, options))
+        for _ in range(options.rounds):
+            for times, place in places.items():
+                run, _ = measure.in_fresh_process(epochs, *place, alone)
+                found.setdefault(times, []).append(run)
+        return [size_up(times, place, found[times], settings) for times, place in places.items()]
+
+
+def size_up(
+    times: int, place: tuple[str, str], alone: Sequence[dict[str, Any]], settings: Settings
+) -> dict[str, Any]:
+    """One size, whose epochs without mini-epochs are known."""
+    every = [epoch for run in alone for epoch in run["epochs"]]
+    epoch = alone[0] | {"epochs": every, "median": medians(every)}
+    whole, peak = measure.in_fresh_process(epochs, *place, settings.to_dict())
     return {
         "times": times,
         "rows": whole["rows"],
@@ -211,6 +231,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--C", type=float, default=50.0)
     parser.add_argument("--tol", type=float, default=1e-3)
     parser.add_argument("--epochs", type=int, default=6, help="readings that train, at most")
+    parser.add_argument("--rounds", type=int, default=3, help="of epochs of all sizes in turn")
     parser.add_argument("--mini-epochs", type=int, default=50)
     parser.add_argument("--keep", type=Path, help="a directory for corpora and caches: not removed")
     parser.add_argument("--results", type=Path, default=measure.RESULTS, help="where they go")
@@ -218,6 +239,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.tiny:
         options.rows, options.columns, options.times, options.epochs = 200, 400, [1, 4], 3
+        options.rounds = 2
     return options
 
 
@@ -227,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     machine = measure.machine()
     measure.print_machine(machine)
     budget = budget_of(options.active_set, options)
-    sizes = [size_up(times, options, budget) for times in options.times]
+    sizes = size_up_all(options, budget)
     show(sizes, budget)
     results = {"machine": machine, "active_set": budget, "sizes": sizes}
     print(f"\n{measure.save('rows', results, options.results)}")

@@ -773,7 +773,9 @@ def test_adult_has_its_known_rows_and_columns(shared_data: Path) -> None:
     assert found == oracle(lzma.decompress(path.read_bytes()))
 
 
-@pytest.mark.parametrize("name", ["heart_scale", "rcv1_27613.ccat.xz"])
+@pytest.mark.parametrize(
+    "name", ["heart_scale", pytest.param("rcv1_27613.ccat.xz", marks=pytest.mark.slow)]
+)
 def test_real_files_equal_scikit_learns_reading(shared_data: Path, name: str) -> None:
     stored = (shared_data / name).read_bytes()
     reader = LibsvmReader(str(shared_data / name), name, ONE_BASED)
