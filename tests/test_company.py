@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -127,6 +128,25 @@ def test_an_error_of_a_learner_on_a_thread_comes_out_at_the_caller() -> None:
     learners = [Learner(settings, source.labels), Failing(settings, source.labels)]
     with pytest.raises(RuntimeError, match="as it should"):
         train(source, learners, settings, threads=2)
+
+
+def test_a_signal_in_the_calling_thread_waits_for_no_other_learner() -> None:
+    caller, ended = threading.current_thread(), threading.Event()
+
+    class Taken(Learner):
+        def take(self, *arguments: Any) -> None:
+            if threading.current_thread() is caller:
+                raise KeyboardInterrupt
+            assert ended.wait(60)
+
+    source, settings = source_of(), Settings()
+    learners = [Taken(settings, source.labels) for _ in range(2)]
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            train(source, learners, settings, threads=2)
+        assert not ended.is_set()
+    finally:
+        ended.set()
 
 
 def test_of_several_errors_that_of_the_first_learner_comes_out_whichever_failed_first() -> None:
