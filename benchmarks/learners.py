@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,11 +102,7 @@ def compare_candidates(
         "together": lambda: timed("together", scan(path, cache, candidates)),
         "one by one": lambda: timed("one by one", one_by_one(path, cache, candidates)),
     }
-    for contender in contenders.values():  # compiled, and the cache warm
-        contender()
-    seconds = {
-        name: measure.median(own) for name, own in measure.alternate(contenders, repeats).items()
-    }
+    seconds = in_turn(contenders, repeats)
     together, alone = found["together"], found["one by one"]
     for ours, theirs in zip(together.learners, alone.learners, strict=True):
         assert ours.weights.tobytes() == theirs.weights.tobytes(), "company changed a model"
@@ -130,11 +126,17 @@ def compare_pair(path: str, cache: str, C: float, repeats: int, **settings: Any)
         "one": lambda: scan(path, cache, alike[:1]).seconds,
         "two": lambda: scan(path, cache, alike).seconds,
     }
+    seconds = in_turn(contenders, repeats)
+    one, two = seconds["one"], seconds["two"]
+    return {"C": C, "seconds of one": one, "seconds of two": two, "ratio": two / one}
+
+
+def in_turn(contenders: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, float]:
+    """The median of each, once everything is compiled and the cache warm."""
     for contender in contenders.values():
         contender()
     found = measure.alternate(contenders, repeats)
-    one, two = (measure.median(found[name]) for name in ("one", "two"))
-    return {"C": C, "seconds of one": one, "seconds of two": two, "ratio": two / one}
+    return {name: measure.median(own) for name, own in found.items()}
 
 
 def _peak(path: str, cache: str, candidates: list[Settings], together: bool) -> float:
@@ -220,8 +222,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     pairs: Table = []
     with ExitStack() as stack:
         for path in data_sets(options, stack):
-            for table, more in zip((rows, pairs), measured(path, options), strict=True):
-                table += more
+            own_rows, own_pairs = measured(path, options)
+            rows += own_rows
+            pairs += own_pairs
     show(rows)
     if pairs:
         show(pairs, "two learners beside one")

@@ -80,9 +80,9 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
         }
 
 
-def medians(epochs: Sequence[dict[str, float]]) -> dict[str, float]:
+def medians(found: Sequence[dict[str, float]]) -> dict[str, float]:
     """Of everything that was measured of each epoch."""
-    return {name: measure.median([epoch[name] for epoch in epochs]) for name in epochs[0]}
+    return {name: measure.median([epoch[name] for epoch in found]) for name in found[0]}
 
 
 def _timed(owner: Any, name: str) -> list[float]:

@@ -463,6 +463,7 @@ def test_a_disk_with_room_for_all_of_the_cache_and_hardly_more_is_taken(
     assert len(flat_files(cache)) == 4
 
 
+@small_blocks(500, 1500)
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_a_huge_text_on_a_nearly_full_disk_is_refused_before_a_hundredth_is_written(
     ending: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
@@ -470,25 +471,22 @@ def test_a_huge_text_on_a_nearly_full_disk_is_refused_before_a_hundredth_is_writ
     text = b"".join(b"%d 1:0.5 7:1 %d:2\n" % (k % 2, k % 90 + 8) for k in range(20_000)) * 20
     path = tmp_path / f"huge.svm{ending}"
     path.write_bytes(gzip.compress(text, 1) if ending else text)
-    with small_blocks(500, 1500):
-        with open_shards([str(path)], cache_dir=str(cache)) as source:
-            needed = sum(16 * len(chunk) + 8 * chunk.nonzeros for chunk in source.chunks())
-        clear_cache(str(cache))
-        written: list[int] = []
-        monkeypatch.setattr(
-            flat.FlatWriter, "write", lambda _, segment: written.append(segment.rows)
-        )
-        disk(monkeypatch, needed * 9 // 10)
-        with (
-            open_shards([str(path)], cache_dir=str(cache)) as source,
-            pytest.raises(MachineError, match="still to be read needs about"),
-        ):
-            list(source.chunks())
-        assert written == []
-        disk(monkeypatch, needed * 11 // 10)
-        with open_shards([str(path)], cache_dir=str(cache)) as source:
-            next(source.chunks())
-        assert written
+    with open_shards([str(path)], cache_dir=str(cache)) as source:
+        needed = sum(16 * len(chunk) + 8 * chunk.nonzeros for chunk in source.chunks())
+    clear_cache(str(cache))
+    written: list[int] = []
+    monkeypatch.setattr(flat.FlatWriter, "write", lambda _, segment: written.append(segment.rows))
+    disk(monkeypatch, needed * 9 // 10)
+    with (
+        open_shards([str(path)], cache_dir=str(cache)) as source,
+        pytest.raises(MachineError, match="still to be read needs about"),
+    ):
+        list(source.chunks())
+    assert written == []
+    disk(monkeypatch, needed * 11 // 10)
+    with open_shards([str(path)], cache_dir=str(cache)) as source:
+        next(source.chunks())
+    assert written
 
 
 def test_a_fit_that_is_refused_leaves_no_run_directory_and_one_that_has_cached_a_shard_keeps_it(

@@ -589,11 +589,11 @@ def test_a_shard_with_tombstones_that_is_written_without_those_rows_has_none_any
     corpus: Corpus, tmp_path: Path
 ) -> None:
     shards = corpus.shards("svm", tmp_path)
-    fit(shards, tmp_path / "m", index_base=1)
+    # with seed 0 the bounds are the best of several scans, and one alone proves too little
+    fit(shards, tmp_path / "m", index_base=1, seed=1)
     before = streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"1.svm": [3, 90]}))
     corpus.write(shards[1], np.setdiff1d(np.arange(200, 400), [203, 290]))
-    # so that one scan proves enough: the bounds before are the best of several
-    after = streamtron.forget(tmp_path / "m", "1.svm", replaced_by=shards[1], tol=0.05)
+    after = streamtron.forget(tmp_path / "m", "1.svm", replaced_by=shards[1])
     assert after.report["rows"] == before.report["rows"] == 798
     assert "forgotten_rows" not in after.report
     assert not (tmp_path / "m.run" / "tombstones").exists()

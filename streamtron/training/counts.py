@@ -122,7 +122,7 @@ class Counts:
 
     def dense(self, rows: int) -> NDArray[np.int32]:
         """Counts of rows 0 … rows − 1, shape (rows,)."""
-        return self.take(np.arange(rows, dtype=np.int64))
+        return self.take_ranges([(0, rows)])
 
     def _taken(self, runs: Iterator[_Run], rows: int) -> NDArray[np.int32]:
         found = np.zeros(rows, dtype=np.int32)

@@ -282,10 +282,8 @@ def _workers(threads: int) -> Iterator[Work]:
                     return
                 try:
                     task(learner)
-                except BaseException as error:
+                except Exception as error:
                     failed[number] = error
-                    if not isinstance(error, Exception):
-                        raise
 
         others = [pool.submit(take_turns) for _ in range(threads - 1)]
         try:
