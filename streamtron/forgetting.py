@@ -190,9 +190,10 @@ def _forget(
         for learner, stay in zip(learners, staying, strict=True):
             learner.counts = stay
         last = _Last(source)
+        room = Room(settings, machine, learners[0].pool)
         train(
-            source, learners, settings, listen, threads=machine.thread_count,
-            room=Room(settings, machine, learners[0].pool), keeper=last,
+            source, learners, settings, listen, threads=machine.thread_count, room=room,
+            keeper=last, abreast=room.abreast,
         )  # fmt: skip
         assert source.nonzeros is not None
         readings = (read + source.nonzeros_read) / source.nonzeros

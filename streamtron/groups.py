@@ -232,6 +232,7 @@ class _Look:
         kernels.scan(
             rows, targets.signs, targets.delta2, counts, view.rho, view.bias, view.threshold,
             self._w, view.scale, self._bins, self._fresh, self._sums, self._totals, called,
+            kernels.NOT_SUMMED,
         )  # fmt: skip
         if counts.any():
             self._counted.append((rows, targets, counts))

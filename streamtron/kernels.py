@@ -11,6 +11,7 @@ The part of a that all rows share is ``w`` (columns) and ``scalars[BIAS]`` (its 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import threading
@@ -18,6 +19,7 @@ import threading
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from streamtron.chunk import Rows
@@ -40,6 +42,12 @@ BIN_WIDTH = 1.0 / 512.0
 """Margins are sorted into bins of s₀ m of this width, from 0 up; the last bin is beyond them."""
 
 COUNT_MAX = 2**31 - 1
+
+NOT_SUMMED = np.zeros(0)
+"""``dots`` of a scan where nobody has summed them."""
+
+LANES = 8
+"""Learners whose weights lie side by side: of each column those of all in one cache line."""
 
 
 def _frozen(dtype: types.Type) -> types.Array:
@@ -125,16 +133,23 @@ def _fetch_ahead(rows, order, n, squares, delta2, counts):
     call of its own it would count references to every array, with locked instructions, which
     hinder the processor and most of all those who visit the same rows at the same time.
     """
-    last = len(order) - 1
-    _fetch(rows.indptr, np.uintp(order[np.uintp(min(n + 4 * AHEAD, last))]))
-    i = np.uintp(order[np.uintp(min(n + AHEAD, last))])
+    i = _fetch_row_ahead(rows, order, n)
     _fetch(squares, i)
     _fetch(delta2, i)
     _fetch(counts, i)
+
+
+@helper
+def _fetch_row_ahead(rows, order, n):
+    """The same of the row's nonzeros alone; returns which row it is."""
+    last = len(order) - 1
+    _fetch(rows.indptr, np.uintp(order[np.uintp(min(n + 4 * AHEAD, last))]))
+    i = np.uintp(order[np.uintp(min(n + AHEAD, last))])
     start, stop = np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])
     for j in range(start, stop, np.uintp(_LINE)):
         _fetch(rows.indices, j)
         _fetch(rows.values, j)
+    return i
 
 
 @helper
@@ -308,12 +323,172 @@ def visit_unlearn(rows, order, signs, delta2, rho, b, scale,
     tallies[STEPS], tallies[UPDATES] = t, updates
 
 
+# LANES learners side by side. numba has no vectors, so what is done to all lanes of a column at
+# once is written down as LLVM has it.
+
+_VECTOR = ir.VectorType(ir.DoubleType(), LANES)
+_NOTHING = ir.Constant(_VECTOR, [0.0] * LANES)
+
+
+def _splat(builder, number):
+    """The number in every lane."""
+    undefined, first = ir.Constant(_VECTOR, ir.Undefined), ir.Constant(ir.IntType(32), 0)
+    everywhere = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    one = builder.insert_element(undefined, number, first)
+    return builder.shuffle_vector(one, undefined, everywhere)
+
+
+def _lanes_at(builder, data, place):
+    """Where row ``place`` of an array with LANES columns begins."""
+    first = builder.mul(place, ir.Constant(place.type, LANES))
+    return builder.bitcast(builder.gep(data, [first]), _VECTOR.as_pointer())
+
+
+@contextlib.contextmanager
+def _each_nonzero(builder, indices, values, start, stop):
+    """A loop over a row's nonzeros, whose body is given the column and the value as a double."""
+    one = ir.Constant(start.type, 1)
+    with cgutils.for_range_slice(builder, start, stop, one, start.type) as (j, _):
+        column = builder.zext(builder.load(builder.gep(indices, [j])), start.type)
+        value = builder.load(builder.gep(values, [j]))
+        yield column, builder.fpext(value, ir.DoubleType())
+
+
+def _data_of(context, builder, signature, arguments, places):
+    """The data pointers of those arguments that are arrays."""
+    made = (context.make_array(signature.args[k])(context, builder, arguments[k]) for k in places)
+    return [array.data for array in made]
+
+
+@intrinsic
+def _dot_lanes(typing_context, indices, values, start, stop, w, found, place):
+    """``found[place] = _dot`` of a row's nonzeros ``start`` … ``stop - 1`` with every lane of w
+    (float64, shape (columns, LANES)), each summed in row order."""
+
+    def generate(context, builder, signature, arguments):
+        columns, reals, weights, sums = _data_of(
+            context, builder, signature, arguments, (0, 1, 4, 5)
+        )
+        total = cgutils.alloca_once(builder, _VECTOR)
+        builder.store(_NOTHING, total)
+        row = _each_nonzero(builder, columns, reals, arguments[2], arguments[3])
+        with row as (column, value):
+            lanes = builder.load(_lanes_at(builder, weights, column), align=8)
+            product = builder.fmul(_splat(builder, value), lanes)
+            builder.store(builder.fadd(builder.load(total), product), total)
+        builder.store(builder.load(total), _lanes_at(builder, sums, arguments[6]), align=8)
+        return context.get_dummy_value()
+
+    return types.void(indices, values, start, stop, w, found, place), generate
+
+
+@intrinsic
+def _plus_lanes(typing_context, indices, values, start, stop, factors, w):
+    """``_plus`` of a row's nonzeros in every lane of w, times the lane's factor; where that is 0, a
+    lane stays as it is to the bit."""
+
+    def generate(context, builder, signature, arguments):
+        columns, reals, of_lanes, weights = _data_of(
+            context, builder, signature, arguments, (0, 1, 4, 5)
+        )
+        factor = builder.load(builder.bitcast(of_lanes, _VECTOR.as_pointer()), align=8)
+        moves = builder.fcmp_unordered("!=", factor, _NOTHING)
+        row = _each_nonzero(builder, columns, reals, arguments[2], arguments[3])
+        with row as (column, value):
+            place = _lanes_at(builder, weights, column)
+            before = builder.load(place, align=8)
+            after = builder.fadd(before, builder.fmul(factor, _splat(builder, value)))
+            builder.store(builder.select(moves, after, before), place, align=8)
+        return context.get_dummy_value()
+
+    return types.void(indices, values, start, stop, factors, w), generate
+
+
+_LANES_F8, _LANES_I8 = types.float64[:, ::1], types.int64[:, ::1]
+_LANES_I4, _LANES_I1 = types.int32[:, ::1], types.int8[:, ::1]
+_LANES_U1 = types.uint8[:, ::1]
+
+
+@kernel(types.void(_ROWS, _LANES_F8, _LANES_F8))
+def dot_lanes(rows, w, found):
+    """x_i · w of every row and every lane into ``found`` (float64, shape (rows, LANES)), where w is
+    float64 of shape (columns, LANES): the sums that ``scan`` makes with each lane's weights."""
+    for i in range(np.uintp(len(found))):
+        start, stop = np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])
+        _dot_lanes(rows.indices, rows.values, start, stop, w, found, i)
+
+
+@kernel(
+    types.void(_ROWS, _ORDER, _LANES_I1, _LANES_F8, _F8, _F8, _F8, _REALS,
+               _LANES_I4, _LANES_F8, _LANES_F8, _LANES_I8, _LANES_U1, _LANES_F8)
+)  # fmt: skip
+def visit_unlearn_lanes(rows, order, signs, delta2, rho, b, scale, squares,
+                        counts, w, scalars, tallies, erred, room):  # fmt: skip
+    """``visit_unlearn`` for LANES learners, each of which visits those of the rows that have a sign
+    in its lane, in the same order; what each ends with is the same to the bit.
+
+    A row and, of each of its columns, the weights of all lanes are fetched once.
+
+    Parameters
+    ----------
+    rows, order, squares : as in ``visit``; a row comes once in ``order``.
+    signs, delta2, counts, erred : as in ``visit``, of shape (visits, LANES): of the row visited
+        n-th, and of each learner.
+    rho, b, scale : shape (LANES,).
+    w : float64, shape (columns, LANES), best at a multiple of 64 bytes.
+    scalars, tallies : shape (LANES, 4) and (LANES, 3).
+    room : float64, shape (2, LANES): room for what is summed on the way.
+    """
+    products, factors = room[:1], room[1]
+    for n in range(len(order)):
+        _fetch_row_ahead(rows, order, n)
+        i = np.uintp(order[n])
+        start, stop = np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])
+        _dot_lanes(rows.indices, rows.values, start, stop, w, products, np.uintp(0))
+        moves = False
+        for k in range(LANES):
+            factors[k] = 0.0
+            if signs[n, k] == 0:
+                continue
+            l, price, count = np.float64(signs[n, k]), delta2[n, k], counts[n, k]
+            margin = l * (products[0, k] + rho[k] * scalars[k, BIAS])
+            slack = max(1.0 - scale[k] * margin, 0.0)
+            scalars[k, LOSS] += _cost(price) * (slack * slack)
+            y_a = margin + price * count
+            if count == 0 and y_a >= b[k]:
+                continue
+            q = squares[i] + rho[k] * rho[k] + price
+            if q <= 0.0:
+                continue
+            step = np.floor((b[k] - y_a) / q + 0.5)
+            if step < -count:
+                step = np.float64(-count)
+            if step > COUNT_MAX - count:
+                step = np.float64(COUNT_MAX - count)
+                tallies[k, CLIPPED] += 1
+            if step == 0.0:
+                continue
+            factors[k] = step * l
+            moves = True
+            scalars[k, BIAS] += (step * l) * rho[k]
+            sq_norm = scalars[k, SQ_NORM] + (2.0 * step * y_a + step * step * q)
+            scalars[k, SQ_NORM] = max(sq_norm, 0.0)
+            scalars[k, EXTENSION] += price * (step * (2.0 * count + step))
+            m = np.int64(step)
+            counts[n, k] += m
+            tallies[k, STEPS] += m
+            tallies[k, UPDATES] += 1
+            erred[n, k] = 1
+        if moves:
+            _plus_lanes(rows.indices, rows.values, start, stop, factors, w)
+
+
 @kernel(
     types.void(_ROWS, _SIGNS, _REALS, _COUNTS, types.float64, types.float64, types.float64, _REALS,
-               types.float64, types.float64[:, ::1], _F8, _F8, _I8, _U1)
+               types.float64, types.float64[:, ::1], _F8, _F8, _I8, _U1, _REALS)
 )  # fmt: skip
 def scan(rows, signs, delta2, counts, rho, bias, threshold, w, scale,
-         bins, fresh, sums, totals, called):  # fmt: skip
+         bins, fresh, sums, totals, called, dots):  # fmt: skip
     """Look at rows at frozen weights: everything a certificate needs, and who is called next.
 
     With m = l (w·x + ρ w_bias) and z = 1 − s₀ m, a row goes into bin ⌊s₀ m / BIN_WIDTH⌋ (below 0:
@@ -330,7 +505,9 @@ def scan(rows, signs, delta2, counts, rho, bias, threshold, w, scale,
     fresh : float64, shape of ``w``: Σ c_k l_k x_k is added in place.
     sums, totals : float64 and int64, changed in place; places named at the head of this file.
     called : uint8, shape (rows,): 1 where y·a ≤ threshold or c > 0, else 0.
+    dots : float64, shape (rows,): x_i · w where ``dot_lanes`` has summed them; else empty.
     """
+    summed = len(dots) > 0
     rows_seen, called_rows = totals[ROWS], totals[CALLED]
     least = sums[LEAST]
     for i in range(len(signs)):
@@ -339,7 +516,8 @@ def scan(rows, signs, delta2, counts, rho, bias, threshold, w, scale,
             continue
         rows_seen += 1
         l = np.float64(signs[i])
-        margin = l * (_dot(rows, i, w) + rho * bias)
+        product = dots[i] if summed else _dot(rows, i, w)
+        margin = l * (product + rho * bias)
         place = scale * margin / BIN_WIDTH
         if place < BINS:
             bin = np.uintp(place) if place > 0.0 else np.uintp(0)
@@ -456,6 +634,51 @@ def shuffle(start, order):
         place = ((drawn >> _HALF) * number + (low >> _HALF)) >> _HALF
         order[n] = order[place]
         order[place] = n
+
+
+_DIGIT_BITS, _KEY_SHIFT = 11, np.uint64(42)
+_DIGIT, _SECOND_DIGIT = np.uint64(2**_DIGIT_BITS - 1), np.uint64(32 + _DIGIT_BITS)
+_POSITION = np.uint64(2**32 - 1)
+DIGITS = 2**_DIGIT_BITS
+
+
+@kernel(types.void(types.uint64, _ORDER, types.uint64[:, ::1], types.int64[:, ::1], _I8))
+def scatter(start, chosen, room, places, order):
+    """The positions ``chosen`` (int64, rising, < 2³²) in random order into ``order``, a position's
+    place among others being the same whichever those are.
+
+    Sorted by the first 22 bits of the number that SplitMix64 draws for the position from the state
+    ``start`` (its i-th, counted from 0, for position i); equal ones stay as they are. Two passes of
+    counting, 11 bits each.
+
+    Parameters
+    ----------
+    room : uint64, shape (2, chosen), written over.
+    places : int64, shape (2, DIGITS), all 0.
+    """
+    for n in range(len(chosen)):
+        position = np.uint64(chosen[n])
+        drawn = _mixed(start + (position + np.uint64(1)) * _GAMMA)
+        key = ((drawn >> _KEY_SHIFT) << _HALF) | position
+        room[0, n] = key
+        places[0, np.uintp((key >> _HALF) & _DIGIT)] += 1
+        places[1, np.uintp(key >> _SECOND_DIGIT)] += 1
+    for digit in range(2):
+        place = 0
+        for value in range(DIGITS):
+            there = places[digit, value]
+            places[digit, value] = place
+            place += there
+    for n in range(len(chosen)):
+        key = room[0, n]
+        digit = np.uintp((key >> _HALF) & _DIGIT)
+        room[1, places[0, digit]] = key
+        places[0, digit] += 1
+    for n in range(len(chosen)):
+        key = room[1, n]
+        digit = np.uintp(key >> _SECOND_DIGIT)
+        order[places[1, digit]] = np.int64(key & _POSITION)
+        places[1, digit] += 1
 
 
 # Augmented vectors have the columns' numbers and, last, that of the bias: (x_i, ρ)·(w, w_bias).

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from streamtron import kernels
 from streamtron.certificate import Certificate
 from streamtron.chunk import Chunk, ChunkSource, Label
 from streamtron.config import Machine, Settings
@@ -130,7 +131,7 @@ class _Task:
         train(
             self.source, learners, self.candidates[0], self.listen,
             births=births, threads=self.machine.thread_count, keeper=keeper, resumed=resumed,
-            room=room,
+            room=room, abreast=room.abreast,
         )  # fmt: skip
 
     def in_groups(
@@ -178,6 +179,11 @@ def _resumed(state: State, learners: Sequence[Learner], held: Sequence[Held]) ->
     return Resumed(state.reading, state.chunks, held, [one for one in learners if one.reopen()])
 
 
+def _alone(_: Sequence[Learner]) -> bool:
+    """No learner in company where memory is short."""
+    return False
+
+
 class _Groups:
     """Learners trained one group after another; each gives its rows back when its group is done.
 
@@ -211,6 +217,7 @@ class _Groups:
             train(
                 source, group, settings, listen, threads=machine.thread_count,
                 keeper=self.keeper, resumed=self._resumed(start), group=together,
+                abreast=_alone,
             )  # fmt: skip
             for learner in group:
                 learner.give_rows_back()
@@ -241,7 +248,10 @@ def train_together(
         learner.pool = pool
     try:
         room = Room(settings, machine, pool)
-        train(source, learners, settings, threads=machine.thread_count, room=room)
+        train(
+            source, learners, settings, threads=machine.thread_count, room=room,
+            abreast=room.abreast,
+        )  # fmt: skip
     except Crowded as crowded:
         learners = make()
         _Groups(learners, crowded.fit).train(source, settings, machine)
@@ -281,6 +291,17 @@ class Room:
         if learners > 1 and self._need(learners) > self.machine.memory_limit:
             fit = next((n for n in range(learners - 1, 1, -1) if self._fits(n)), 1)
             raise Crowded(learners, fit)
+
+    def abreast(self, learners: Sequence[Learner]) -> bool:
+        """Whether each thread may solve LANES of them at a time, on rows that all hold."""
+        held = max(learner.active.nbytes for learner in learners)
+        needs = memory_needed(
+            replace(self.settings, active_set=held),
+            rows=max(learner.rows_met for learner in learners),
+            columns=max(len(learner.dual.w) for learner in learners), learners=len(learners),
+            threads=self.machine.thread_count, abreast=kernels.LANES,
+        )  # fmt: skip
+        return sum(need.size for need in needs) <= self.machine.memory_limit
 
     def _fits(self, learners: int) -> bool:
         return self._need(learners) <= self.machine.memory_limit

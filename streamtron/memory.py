@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from streamtron.chunk import BLOCK_NONZEROS
 from streamtron.config import Machine, Settings, format_size
 from streamtron.errors import MachineError
+from streamtron.kernels import LANES
 from streamtron.training.active_set import ROW_BYTES as ACTIVE_ROW_BYTES
 from streamtron.training.order import GROUP
 
@@ -47,21 +48,26 @@ def memory_needed(
     learners: int = 1,
     threads: int = 1,
     shared: bool = True,
+    abreast: int = 1,
 ) -> list[Need]:
     """What a fit keeps in memory, item by item, in bytes.
 
     Parameters
     ----------
-    learners, threads : side by side; as many learners as threads are being solved at a time.
+    learners, threads : side by side.
     shared : whether all learners hold the same rows, which are then there once.
+    abreast : learners that each thread solves at a time; if several, it has the weights of LANES
+        once more.
 
     Examples
     --------
     >>> [need.size for need in memory_needed(Settings(), rows=10**6, columns=10**6)][1:3]
     [144000000, 4000000]
     """
-    solving = min(learners, threads)
+    solving = min(learners, threads * abreast)
     a_column = LEARNER_BYTES * learners + SOLVER_BYTES * solving
+    if abreast > 1:
+        a_column += 8 * LANES * threads
     active = settings.active_set * (1 if shared else learners)
     if shared:
         held = min(rows, settings.active_set // ACTIVE_ROW_BYTES)

@@ -286,9 +286,10 @@ def _update(
             add_rows(new, learners, settings, manifest.rows)
             _check_new(new, kept)
         last = Last()
+        room = Room(settings, machine, learners[0].pool)
         train(
-            source, learners, settings, listen, threads=machine.thread_count,
-            room=Room(settings, machine, learners[0].pool), keeper=last,
+            source, learners, settings, listen, threads=machine.thread_count, room=room,
+            keeper=last, abreast=room.abreast,
         )  # fmt: skip
         if not few:
             _check_new(source, kept)

@@ -10,6 +10,7 @@ extended pattern is y_k = l_k (x_k, ρ, Δ_k e_k) and a = Σ c_k y_k.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -66,6 +67,12 @@ def shuffled(start: int, rows: int) -> list[int]:
         order.append(n)
         order[n], order[place] = order[place], n
     return order
+
+
+def scattered(start: int, chosen: list[int]) -> list[int]:
+    """Positions by the first 22 bits of the number that SplitMix64 draws for each."""
+    drawn = list(itertools.islice(splitmix64(start), max(chosen, default=-1) + 1))
+    return sorted(chosen, key=lambda position: drawn[position] >> 42)
 
 
 class Oracle:

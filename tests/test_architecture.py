@@ -44,8 +44,8 @@ ALLOWED: dict[str, set[str]] = {
     # faces
     "interruption": set(),
     "witness": {"errors", "sealed", "shards", "training"},
-    "memory": {"chunk", "config", "errors", "training"},
-    "learning": {*GROUND, "memory", "shards", "training"},
+    "memory": {"chunk", "config", "errors", "kernels", "training"},
+    "learning": {*GROUND, "kernels", "memory", "shards", "training"},
     "changes": {"errors", "sealed", "shards"},
     "runs": {*GROUND, "changes", "interruption", "sealed", "training"},
     "outcome": {*GROUND, "learning", "model", "sealed", "shards", "training", "witness"},

@@ -50,7 +50,7 @@ class Trained:
         kernels.scan(
             csr(self.rows[part]), signs, delta2, counts, self.rho, self.bias, threshold, w, scale,
             evidence.bins, evidence.fresh, evidence.sums, evidence.totals,
-            np.zeros(len(signs), dtype=np.uint8),
+            np.zeros(len(signs), dtype=np.uint8), kernels.NOT_SUMMED,
         )  # fmt: skip
         return evidence
 

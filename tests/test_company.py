@@ -4,18 +4,25 @@ came."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from streamtron import kernels
 from streamtron.chunk import Label
 from streamtron.config import Settings
+from streamtron.training import company
 from streamtron.training.active_set import Pool
 from streamtron.training.classes import Classes, Families
 from streamtron.training.learner import Learner
 from streamtron.training.loop import train
+from streamtron.training.state import State
 from tests.sources import ListSource, csr, random_rows
 
 COLUMNS, ROWS = 30, 240
@@ -71,16 +78,124 @@ def test_candidates_in_company_learn_what_they_learn_alone(
     candidates = [
         Settings.from_dict({"C": C, "rho": rho, **plan}) for C in (0.1, 5) for rho in (0, 1)
     ]
-    alone = []
+    assert together(candidates, threads=threads) == alone(candidates)
+
+
+MANY = [
+    Settings(C=C, rho=rho, tol=tol)
+    for C in (0.05, 0.3, 1.0, 8.0) for rho in (0, 1) for tol in (0.02, 1e-4)
+]  # fmt: skip
+"""More than lie side by side, done after different numbers of mini-epochs."""
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often kernels were called."""
+    found: Counter[str] = Counter()
+
+    def counted(name: str) -> Callable[..., None]:
+        kernel = getattr(kernels, name)
+
+        def call(*arguments: Any) -> None:
+            found[name] += 1
+            kernel(*arguments)
+
+        return call
+
+    for name in ("visit_unlearn", "visit_unlearn_lanes", "dot_lanes"):
+        monkeypatch.setattr(kernels, name, counted(name))
+    return found
+
+
+def alone(candidates: Sequence[Settings]) -> list[tuple[object, ...]]:
+    found = []
     for settings in candidates:
         source = source_of()
         learner = Learner(settings, source.labels)
         train(source, [learner], settings)
-        alone.append(bits(learner))
+        found.append(bits(learner))
+    return found
+
+
+def together(candidates: Sequence[Settings], **options: Any) -> list[tuple[object, ...]]:
     source, pool = source_of(), Pool()
-    together = [Learner(settings, source.labels, pool=pool) for settings in candidates]
-    train(source, together, candidates[0], threads=threads)
-    assert [bits(learner) for learner in together] == alone
+    learners = [Learner(settings, source.labels, pool=pool) for settings in candidates]
+    train(source, learners, candidates[0], **options)
+    return [bits(learner) for learner in learners]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("count", [3, 9, len(MANY)])
+def test_learners_that_look_at_a_row_together_learn_what_they_learn_alone(
+    threads: int, count: int, calls: Counter[str]
+) -> None:
+    candidates = MANY[:count]
+    apart = alone(candidates)
+    visits = calls["visit_unlearn"]
+    assert not calls["visit_unlearn_lanes"] + calls["dot_lanes"]
+    assert together(candidates, threads=threads) == apart
+    in_company = count >= company.LEAST * threads
+    assert (calls["visit_unlearn_lanes"] > 0) == (calls["dot_lanes"] > 0) == in_company
+    assert (calls["visit_unlearn"] - visits < visits / 2) == in_company
+
+
+def test_learners_in_company_may_pause_after_every_step(calls: Counter[str]) -> None:
+    class Hasty:
+        def border(self, state: Callable[[], State]) -> None:
+            pass
+
+        def due(self, moved: bool) -> bool:
+            return moved
+
+        end = border
+
+    candidates = MANY[:9]
+    assert together(candidates, keeper=Hasty()) == alone(candidates)
+    assert calls["visit_unlearn_lanes"]
+
+
+def test_where_memory_is_short_every_thread_solves_one_learner_at_a_time(
+    calls: Counter[str],
+) -> None:
+    asked = []
+
+    def abreast(learners: Sequence[Learner]) -> bool:
+        asked.append(len(learners))
+        return False
+
+    candidates = MANY[:9]
+    assert together(candidates, abreast=abreast) == alone(candidates)
+    assert not calls["visit_unlearn_lanes"]
+    assert set(asked) == {9}
+
+
+def test_learners_that_hold_other_rows_visit_them_by_themselves(calls: Counter[str]) -> None:
+    candidates = [replace(settings, active_set=2500) for settings in MANY[:9]]
+    assert together(candidates) == alone(candidates)
+    assert not calls["visit_unlearn_lanes"]
+
+
+def test_more_columns_than_nonzeros_are_not_put_side_by_side(
+    calls: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(company, "DENSE", 10**6)
+    assert together(MANY[:9]) == alone(MANY[:9])
+    assert not calls["visit_unlearn_lanes"] + calls["dot_lanes"]
+
+
+@given(st.integers(0, 200), st.integers(1, 9))
+def test_everybody_is_in_one_team_and_teams_are_as_many_as_threads_or_full(
+    count: int, threads: int
+) -> None:
+    people = [Learner(Settings()) for _ in range(count)]
+    found = company.teams(people, threads)
+    assert {id(one) for team in found for one in team} == {id(one) for one in people}
+    full, rest = divmod(count, threads * kernels.LANES)
+    sizes = [len(team) for team in found]
+    assert sizes[: full * threads] == [kernels.LANES] * (full * threads)
+    last = sizes[full * threads :]
+    assert len(last) == min(threads, rest)
+    assert max(last, default=0) - min(last, default=0) <= 1
 
 
 @plans

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from streamtron import kernels
 from streamtron.chunk import Rows, freeze
 from streamtron.shards.blocks import squares_of
-from tests.oracle import LARGEST_COUNT, Oracle, Row, shuffled, splitmix64
+from tests.oracle import LARGEST_COUNT, Oracle, Row, scattered, shuffled, splitmix64
 from tests.sources import csr
 
 prove = settings(max_examples=120, deadline=None, derandomize=True)
@@ -81,8 +81,9 @@ extensions = st.one_of(st.sampled_from([0.0, 0.25, 1.0]), st.floats(1e-6, 1e6))
 
 
 @st.composite
-def cases(draw: st.DrawFn, started: bool = True) -> Case:
-    rows = [sorted(row.items()) for row in draw(st.lists(nonzeros, min_size=1, max_size=7))]
+def cases(draw: st.DrawFn, started: bool = True, rows: list[Row] | None = None) -> Case:
+    if rows is None:
+        rows = [sorted(row.items()) for row in draw(st.lists(nonzeros, min_size=1, max_size=7))]
     n = len(rows)
 
     def each(element: st.SearchStrategy[float]) -> list[float]:
@@ -101,6 +102,15 @@ def cases(draw: st.DrawFn, started: bool = True) -> Case:
         scale=draw(st.floats(1e-6, 10.0)),
         counts=[int(c) for c in each(st.integers(0, 1000))] if counted else [0] * n,
     )
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> tuple[list[Case], list[int]]:
+    """Learners of the same rows, and the order in which they visit them."""
+    first = draw(cases())
+    others = draw(st.lists(cases(rows=first.rows), max_size=kernels.LANES - 1))
+    order = draw(st.permutations(range(len(first.rows))))
+    return [first, *others], order[: draw(st.integers(0, len(order)))]
 
 
 def arrays(case: Case) -> tuple[Rows, NDArray[np.int8], NDArray[np.float64]]:
@@ -225,6 +235,71 @@ def test_visit_unlearn_equals_the_oracle_bit_for_bit(case: Case) -> None:
     equal_states(state, twin, plain_visits(case, twin, unlearn=True))
 
 
+def side_by_side(vectors: list[NDArray[np.generic]]) -> NDArray[np.generic]:
+    """A vector a lane; 7 where there is none."""
+    found = np.full((len(vectors[0]), kernels.LANES), 7, vectors[0].dtype)
+    found[:, : len(vectors)] = np.transpose(vectors)
+    return found
+
+
+@prove
+@given(crowds())
+def test_learners_side_by_side_equal_their_oracles_bit_for_bit(
+    crowd: tuple[list[Case], list[int]],
+) -> None:
+    lanes, order = crowd
+    twins = [case.twin() for case in lanes]
+    states = [State(twin) for twin in twins]
+    rows = csr(lanes[0].rows)
+    signs = side_by_side([np.array(case.signs, np.int8)[order] for case in lanes])
+    signs[:, len(lanes) :] = 0
+    counts = side_by_side([state.counts[order] for state in states])
+    erred = side_by_side([state.erred[order] for state in states])
+    w = side_by_side([state.w for state in states])
+    scalars = side_by_side([state.scalars for state in states]).T.copy()
+    tallies = side_by_side([state.tallies for state in states]).T.copy()
+    of_lanes = side_by_side([np.array([case.rho, case.b, case.scale]) for case in lanes])
+    kernels.visit_unlearn_lanes(
+        rows, frozen(order, np.int64), signs,
+        side_by_side([np.array(case.delta2)[order] for case in lanes]), *of_lanes,
+        squares_of(*rows), counts, w, scalars, tallies, erred, np.empty((2, kernels.LANES)),
+    )  # fmt: skip
+    for k, (case, twin, state) in enumerate(zip(lanes, twins, states, strict=True)):
+        case.order = order
+        told = plain_visits(case, twin, unlearn=True)
+        state.counts[order], state.erred[order] = counts[:, k], erred[:, k]
+        state.w, state.scalars, state.tallies = w[:, k], scalars[k], tallies[k]
+        equal_states(state, twin, told)
+    assert (w[:, len(lanes) :] == 7).all()
+
+
+def test_side_by_side_a_learner_that_does_not_move_keeps_the_sign_of_its_zeros() -> None:
+    w = np.full((1, kernels.LANES), -0.0)
+    signs = np.array([[1, 0, 0, 0, 0, 0, 0, 0]], np.int8)
+    state = np.zeros((kernels.LANES, 4)), np.zeros((kernels.LANES, 3), np.int64)
+    kernels.visit_unlearn_lanes(
+        csr([[(0, 1.0)]]), frozen([0], np.int64), signs, np.zeros(signs.shape),
+        *np.ones((3, kernels.LANES)), frozen([1.0], np.float64), np.zeros(signs.shape, np.int32),
+        w, *state, np.zeros(signs.shape, np.uint8), np.empty((2, kernels.LANES)),
+    )  # fmt: skip
+    assert w[0, 0] > 0.0
+    assert np.signbit(w[0, 1:]).all()
+
+
+def test_side_by_side_a_step_beyond_the_largest_count_is_cut_there_and_told() -> None:
+    shape = (1, kernels.LANES)
+    signs, counts = np.ones(shape, np.int8), np.full(shape, LARGEST_COUNT - 3, np.int32)
+    state = np.zeros((kernels.LANES, 4)), np.zeros((kernels.LANES, 3), np.int64)
+    b = np.full(kernels.LANES, 1e6)
+    kernels.visit_unlearn_lanes(
+        csr([[(0, 1.0)]]), frozen([0], np.int64), signs, np.zeros(shape), np.zeros(kernels.LANES),
+        b, np.ones(kernels.LANES), frozen([1.0], np.float64), counts, np.zeros(shape), *state,
+        np.zeros(shape, np.uint8), np.empty((2, kernels.LANES)),
+    )  # fmt: skip
+    assert counts.tolist() == [[LARGEST_COUNT] * kernels.LANES]
+    assert state[1][:, kernels.CLIPPED].tolist() == [1] * kernels.LANES
+
+
 @prove
 @given(cases())
 def test_unlearning_keeps_counts_positive_and_their_sum_equal_to_t(case: Case) -> None:
@@ -308,9 +383,33 @@ def plain_scan(case: Case, twin: Oracle, threshold: float) -> Seen:
     return seen
 
 
+def products(case: Case, twin: Oracle) -> list[float]:
+    found = []
+    for row in case.rows:
+        total = 0.0
+        for column, value in row:
+            total += value * twin.w[column]
+        found.append(total)
+    return found
+
+
 @prove
-@given(cases(), st.floats(-1e3, 1e6))
-def test_scan_equals_its_plain_twin_bit_for_bit(case: Case, threshold: float) -> None:
+@given(crowds())
+def test_products_side_by_side_are_summed_in_row_order(
+    crowd: tuple[list[Case], list[int]],
+) -> None:
+    lanes, _ = crowd
+    twins = [case.twin() for case in lanes]
+    found = np.full((len(lanes[0].rows), kernels.LANES), math.nan)
+    w = side_by_side([np.array(twin.w) for twin in twins])
+    kernels.dot_lanes(csr(lanes[0].rows), w, found)
+    for k, (case, twin) in enumerate(zip(lanes, twins, strict=True)):
+        assert found[:, k].tolist() == products(case, twin)
+
+
+@prove
+@given(cases(), st.floats(-1e3, 1e6), st.booleans())
+def test_scan_equals_its_plain_twin_bit_for_bit(case: Case, threshold: float, summed: bool) -> None:
     twin = case.twin()
     seen = plain_scan(case, twin, threshold)
     rows, signs, delta2 = arrays(case)
@@ -320,6 +419,7 @@ def test_scan_equals_its_plain_twin_bit_for_bit(case: Case, threshold: float) ->
     kernels.scan(
         rows, signs, delta2, frozen(twin.counts, np.int32), case.rho, twin.bias, threshold,
         frozen(twin.w, np.float64), case.scale, bins, fresh, sums, totals, called,
+        frozen(products(case, twin) if summed else [], np.float64),
     )  # fmt: skip
     assert called.tolist() == seen.called
     assert totals.tolist() == seen.totals
@@ -345,6 +445,7 @@ def test_a_scan_cut_in_two_calls_gives_the_bits_of_one(
                 frozen(case.delta2[part], np.float64), frozen(twin.counts[part], np.int32),
                 case.rho, twin.bias, threshold, frozen(twin.w, np.float64), case.scale,
                 bins, fresh, sums, totals, np.zeros(last - first, dtype=np.uint8),
+                kernels.NOT_SUMMED,
             )  # fmt: skip
         return [bins.tolist(), fresh.tolist(), sums.tolist(), totals.tolist()]
 
@@ -425,6 +526,16 @@ def test_shuffle_equals_the_oracle(start: int, rows: int) -> None:
     assert order.tolist() == shuffled(start, rows)
 
 
+@prove
+@given(st.integers(0, 2**64 - 1), st.sets(st.integers(0, 5000), max_size=300))
+def test_scatter_equals_the_oracle(start: int, positions: set[int]) -> None:
+    chosen = sorted(positions)
+    order = np.full(len(chosen), -7, dtype=np.int64)
+    room, places = np.empty((2, len(chosen)), np.uint64), np.zeros((2, kernels.DIGITS), np.int64)
+    kernels.scatter(start, frozen(chosen, np.int64), room, places, order)
+    assert order.tolist() == scattered(start, chosen)
+
+
 def test_the_numbers_that_shuffle_are_those_of_splitmix64() -> None:
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
     assert list(itertools.islice(splitmix64(1234567), 3)) == published
@@ -438,13 +549,15 @@ def test_rows_may_begin_past_the_first_nonzero() -> None:
     assert squares.tolist() == [13.0, 0.0]
 
 
-@pytest.mark.parametrize("kernel", [kernels.visit, kernels.visit_unlearn])
+@pytest.mark.parametrize(
+    "kernel", [kernels.visit, kernels.visit_unlearn, kernels.visit_unlearn_lanes]
+)
 def test_rows_are_fetched_ahead_without_counting_references(kernel: kernels.Kernel) -> None:
     compiled = njit(**kernels._OPTIONS | {"cache": False})(kernel.__wrapped__)
     compiled.compile(kernel._signature)
     [assembly] = compiled.inspect_asm().values()
     assert "prefetch" in assembly
-    assert not re.search(r"_fetch_ahead\S*,@function", assembly), "it is not inlined"
+    assert not re.search(r"_fetch\w*_ahead\S*,@function", assembly), "it is not inlined"
 
 
 def test_a_wrong_dtype_is_an_error_and_not_a_second_compilation() -> None:

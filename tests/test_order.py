@@ -34,7 +34,8 @@ def test_every_block_is_read_once_in_groups_of_at_most_the_stated_size(
 def test_every_row_of_a_chunk_is_visited_once(seed: int, reading: int, rows: int) -> None:
     for positions in (
         order.row_order(seed, reading, 7, rows),
-        order.active_order(seed, reading, 7, rows),
+        order.Turn(seed, reading, 7).all(rows),
+        order.Turn(seed, reading, 7).some(np.arange(rows)),
         order.file_order(rows),
     ):
         assert positions.dtype == np.int64
@@ -48,7 +49,8 @@ def test_the_same_question_has_the_same_answer(seed: int, reading: int) -> None:
         (
             order.block_groups(seed, reading, 40),
             order.row_order(seed, reading, 3, 40).tolist(),
-            order.active_order(seed, reading, 3, 40).tolist(),
+            order.Turn(seed, reading, 3).all(40).tolist(),
+            order.Turn(seed, reading, 3).some(np.arange(40)).tolist(),
         )
         for _ in range(2)
     )
@@ -58,17 +60,22 @@ def test_the_same_question_has_the_same_answer(seed: int, reading: int) -> None:
 @pytest.mark.parametrize("other", [(1, 5, 3), (0, 6, 3), (0, 5, 4)])
 def test_another_seed_reading_or_place_gives_another_order(other: tuple[int, int, int]) -> None:
     assert order.row_order(0, 5, 3, 100).tolist() != order.row_order(*other, 100).tolist()
-    assert order.active_order(0, 5, 3, 100).tolist() != order.active_order(*other, 100).tolist()
+    assert order.Turn(0, 5, 3).all(100).tolist() != order.Turn(*other).all(100).tolist()
 
 
 def test_blocks_rows_and_active_sets_are_shuffled_independently() -> None:
-    rows, active = order.row_order(0, 5, 3, 100), order.active_order(0, 5, 3, 100)
+    rows, active = order.row_order(0, 5, 3, 100), order.Turn(0, 5, 3).all(100)
     assert rows.tolist() != active.tolist()
     assert order.block_groups(0, 5, 100) != order.block_groups(0, 6, 100)
 
 
-def test_every_order_of_rows_is_as_likely_as_any_other() -> None:
-    found = Counter(tuple(order.active_order(0, 0, k, 4).tolist()) for k in range(24_000))
+@pytest.mark.parametrize("chosen", [None, [0, 1, 2, 3], [5, 77, 4096, 10**9]], ids=str)
+def test_every_order_of_rows_is_as_likely_as_any_other(chosen: list[int] | None) -> None:
+    rows = np.array(chosen)
+    turns = (order.Turn(0, 0, k) for k in range(24_000))
+    found = Counter(
+        tuple((turn.all(4) if chosen is None else turn.some(rows)).tolist()) for turn in turns
+    )
     assert len(found) == math.factorial(4)
     assert chisquare(list(found.values())).pvalue > 1e-3
 
@@ -80,6 +87,23 @@ def test_each_row_is_visited_early_as_often_as_late() -> None:
     assert chi2_contingency(table).pvalue > 1e-3
 
 
+def test_rows_of_a_turn_come_in_one_order_whichever_of_them_are_chosen() -> None:
+    turn, chosen = order.Turn(3, 1, 9), np.flatnonzero(np.arange(5000) % 7 < 3)
+    of_all = turn.some(np.arange(5000))
+    assert turn.some(chosen).tolist() == of_all[np.isin(of_all, chosen)].tolist()
+
+
+def test_rows_of_a_turn_that_is_not_random_come_as_they_lie() -> None:
+    turn, chosen = order.Turn(3, 1, 9, random=False), np.array([2, 5, 11])
+    assert turn.all(4).tolist() == [0, 1, 2, 3]
+    assert turn.some(chosen).tolist() == [2, 5, 11]
+
+
+def test_a_later_turn_is_greater() -> None:
+    turns = [order.Turn(0, 0, 7), order.Turn(0, 1, 1), order.Turn(0, 1, 2)]
+    assert sorted(turn.when for turn in reversed(turns)) == [turn.when for turn in turns]
+
+
 def test_a_group_mixes_distant_blocks() -> None:
     groups = order.block_groups(0, 1, 800)
     spans = [max(group) - min(group) for group in groups]
@@ -89,7 +113,8 @@ def test_a_group_mixes_distant_blocks() -> None:
 def test_the_answers_do_not_change_between_versions() -> None:
     assert order.block_groups(0, 1, 6) == [GOLDEN_GROUP[:3], GOLDEN_GROUP[3:]]
     assert order.row_order(0, 1, 0, 6).tolist() == GOLDEN_ROWS
-    assert order.active_order(0, 1, 0, 6).tolist() == GOLDEN_ACTIVE
+    assert order.Turn(0, 1, 0).all(6).tolist() == GOLDEN_ACTIVE
+    assert order.Turn(0, 1, 0).some(np.arange(6)).tolist() == GOLDEN_SOME
 
 
 @pytest.mark.parametrize(
@@ -126,3 +151,6 @@ def test_a_row_is_drawn_first_as_often_as_its_weight_says() -> None:
 
 def test_no_draws_are_drawn_from_no_rows() -> None:
     assert order.drawn_order(0, 0, 0, np.zeros(0)).tolist() == []
+
+
+GOLDEN_SOME = [3, 1, 5, 0, 4, 2]

@@ -219,8 +219,8 @@ def _shorten(name: str, task: dict[str, Any], arrays: Any) -> None:
     arrays[task[name]["array"]] = arrays[task[name]["array"]][:-1]
 
 
-def _stray(task: dict[str, Any], arrays: Any) -> None:
-    for one in task["waiting"]:
+def _stray(name: str, task: dict[str, Any], arrays: Any) -> None:
+    for one in task[name] if name == "waiting" else [task[name]]:
         arrays[one["array"]] = arrays[one["array"]] + 10**6
 
 
@@ -228,21 +228,38 @@ def _stray(task: dict[str, Any], arrays: Any) -> None:
     "spoil",
     [
         *(partial(_shorten, name) for name in ("counts", "total", "erred")),
-        _stray,
+        partial(_stray, "live"),
         lambda task, arrays: task.update(phase="solve"),
+        lambda task, arrays: task.update(turn=None),
+        lambda task, arrays: task["turn"]["fields"]["dict"][2].__setitem__(1, "5"),
         lambda task, arrays: task.update(total=task["counts"]),
         lambda task, arrays: task.update(cost=task["total"]),
     ],
-    ids=["counts", "total", "erred", "a stray row", "no phase", "another kind", "one too many"],
-)
+    ids=[
+        "counts", "total", "erred", "a stray row", "no phase", "no turn", "another turn",
+        "another kind", "one too many",
+    ],
+)  # fmt: skip
 def test_arrays_that_kernels_cannot_take_are_refused(spoil: Any, tmp_path: Path) -> None:
+    _refused(spoil, tmp_path, amid_mini_epoch=False)
+
+
+def test_rows_still_to_be_visited_that_are_not_held_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passes, "NONZEROS_A_CALL", 100)
+    _refused(partial(_stray, "waiting"), tmp_path, amid_mini_epoch=True)
+
+
+def _refused(spoil: Any, tmp_path: Path, *, amid_mini_epoch: bool) -> None:
     make, chosen = IN_MEMORY["wide"]
     settings, source, keeper = Settings.from_dict(chosen), make(), KeepsFirstOfAKind()
     train(source, [Learner(settings, source.labels)], settings, keeper=keeper)
-    state = through_a_file(
-        next(states[0] for kind, states in keeper.kinds.items() if kind[1] == "_visit"),  # type: ignore[index]
-        tmp_path / "c",
-    )
+    [(_, fifth)] = [
+        states for kind, states in keeper.kinds.items()
+        if isinstance(kind, tuple) and kind[1] == "_visit" and kind[3] == amid_mini_epoch
+    ]  # fmt: skip
+    state = through_a_file(fifth, tmp_path / "c")
     [task] = [
         value for name, value in state.content["learners"][0]["fields"]["dict"] if name == "_task"
     ]

@@ -44,17 +44,24 @@ class Frozen:
         self.evidence.widen(columns)
 
     def scan(
-        self, rows: Rows, targets: Targets, counts: NDArray[np.int32], rho: float
+        self,
+        rows: Rows,
+        targets: Targets,
+        counts: NDArray[np.int32],
+        rho: float,
+        dots: NDArray[np.float64] = kernels.NOT_SUMMED,
     ) -> NDArray[np.uint8]:
         """Look at rows; 1 for those with y·a ≤ threshold or a count.
 
-        ``counts``: c_k of these rows, as they were when the reading began.
+        ``counts``: c_k of these rows, as they were when the reading began. ``dots``: x_k·w of each,
+        where they have been summed already.
         """
         called = np.zeros(len(counts), dtype=np.uint8)
         evidence = self.evidence
         kernels.scan(
             rows, targets.signs, targets.delta2, counts, rho, self.bias, self.threshold, self.w,
             evidence.scale, evidence.bins, evidence.fresh, evidence.sums, evidence.totals, called,
+            dots,
         )  # fmt: skip
         return called
 

@@ -165,6 +165,12 @@ class Learner:
         return self._task is not None
 
     @property
+    def about_to_visit(self) -> Solver | None:
+        """Who begins a mini-epoch over the rows held with the next ``step``, if somebody does."""
+        task = self._task
+        return task if isinstance(task, Solver) and task.about_to_visit else None
+
+    @property
     def amid_chunk(self) -> bool:
         """Whether rows of the chunk that is passing are still to be held."""
         return self._to_hold is not None
@@ -401,10 +407,15 @@ class Learner:
             self.frozen = Frozen(self.dual.w, self.dual.bias, self.dual.scale, self._threshold())
         self._watching = watching
 
-    def take(self, chunk: Chunk, positions: NDArray[np.int64] | None) -> None:
+    def take(
+        self,
+        chunk: Chunk,
+        positions: NDArray[np.int64] | None,
+        dots: NDArray[np.float64] = kernels.NOT_SUMMED,
+    ) -> None:
         """Digest one chunk of the reading, its rows visited in the order of ``positions`` (None
         where all only scan). Where the active set is full meanwhile, ``step`` goes on with the
-        chunk."""
+        chunk. ``dots``: see ``Frozen.scan``."""
         targets = self.targets(chunk)
         self.taken += 1
         if self.reading == 0:
@@ -414,7 +425,7 @@ class Learner:
         frozen = self.frozen
         if frozen is not None:
             counts = self.counts.take_ranges(chunk.ranges)
-            called = frozen.scan(chunk.rows, targets, counts, self.settings.rho)
+            called = frozen.scan(chunk.rows, targets, counts, self.settings.rho, dots)
             calm = self.mode == "scan" or not (self._watching or frozen.anybody_called)
             if calm:
                 shared = self.holding_all and self._share(chunk.rows, targets)
@@ -719,7 +730,7 @@ class Learner:
     def attach(self) -> None:
         """The rows held have been read again: go on with them."""
         if self._task is not None:
-            self._task.attach(self.active, self.dual, self._active_order)
+            self._task.attach(self.active, self.dual, self._next_turn)
 
     def _train_in_memory(self) -> None:
         """Begin to solve the rows held, or to give them up to N_ep mini-epochs, as the stage has
@@ -727,7 +738,7 @@ class Learner:
         if not len(self.active):
             return
         counts = self.counts.take(self.active.numbers)
-        of_rows = self.active, counts, self.dual, self.rule, self._active_order
+        of_rows = self.active, counts, self.dual, self.rule, self._next_turn
         mini_epochs, hard = self.settings.mini_epochs, self.settings.hard
         if not self.stage.unlearn or (hard and self.overflowed):
             self._task = MiniEpochs(*of_rows, mini_epochs)
@@ -771,11 +782,10 @@ class Learner:
         self.mini_epochs += number
         self.reports[-1].mini_epochs += number
 
-    def _active_order(self, rows: int) -> NDArray[np.int64]:
-        if not self.settings.random:
-            return order.file_order(rows)
+    def _next_turn(self) -> order.Turn:
         self._shuffles += 1
-        return order.active_order(self.settings.seed, self.reading, self._shuffles, rows)
+        settings = self.settings
+        return order.Turn(settings.seed, self.reading, self._shuffles, settings.random)
 
     def _drawn_order(self, weights: NDArray[np.float64]) -> NDArray[np.int64]:
         if not self.settings.random:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streamtron import kernels
 from streamtron.chunk import Chunk, ChunkSource
 from streamtron.config import Settings
 from streamtron.events import ChunkDone, Listener, ReadingDone, ReadingStarted, StageDone, ignore
-from streamtron.training import order
+from streamtron.training import company, order
 from streamtron.training.learner import Learner
 from streamtron.training.state import NOT_BEGUN, Resumed, State
 
@@ -59,8 +60,9 @@ class Group(NamedTuple):
     at_once: int
 
 
-Task = Callable[[Learner], None]
-Work = Callable[[Task, Iterable[Learner]], None]
+T = TypeVar("T")
+Work = Callable[[Callable[[T], None], Iterable[T]], None]
+Abreast = Callable[[Sequence[Learner]], bool]
 
 
 def train(
@@ -75,6 +77,7 @@ def train(
     keeper: Keeper | None = None,
     resumed: Resumed | None = None,
     group: Group | None = None,
+    abreast: Abreast | None = None,
 ) -> None:
     """Read the data until every learner is finished.
 
@@ -95,9 +98,14 @@ def train(
     keeper : who is told of every border at which the run can be taken up again.
     resumed : where a run is taken up; its learners are those given and those that wait.
     group : where more learn, one group after another; a state is of all of them.
+    abreast : whether these learners may train in memory several a thread, which is faster and
+        needs more memory; None = they may.
     """
     with _workers(threads) as work:
-        loop = _Loop(source, list(learners), settings, listen, births, work, room, keeper, group)
+        loop = _Loop(
+            source, list(learners), settings, listen, births, threads, work, room, keeper, group,
+            abreast,
+        )  # fmt: skip
         loop.run(resumed)
 
 
@@ -108,10 +116,12 @@ class _Loop:
     settings: Settings
     listen: Listener
     births: Births | None
-    work: Work
+    threads: int
+    work: Work[Any]
     room: Callable[[int, Chunk], None] | None
     keeper: Keeper | None
     group: Group | None
+    abreast: Abreast | None
 
     def run(self, resumed: Resumed | None) -> None:
         if resumed is None and self.settings.faithful:
@@ -125,7 +135,7 @@ class _Loop:
             for learner in resumed.reopened:
                 learner.go_on()
             between = [learner for learner in self.learners if not learner.amid_chunk]
-            self._work(_nothing, between, reading, resumed.chunks)
+            self._work(_nothing, self._teams(between), reading, resumed.chunks)
         elif resumed and not resumed.first:
             for learner in self.learners:
                 learner.give_rows_back()  # they are not read again, and the end says so
@@ -162,41 +172,55 @@ class _Loop:
             shown = *learners, *waiting
             visited = any(learner.mode == "train" for learner in shown)
             positions = positions_in(chunk, self.settings, reading) if visited else None
-            show = partial(_show, chunk, number, positions)
-            self._work(show, shown, reading, number - 1)
+            dots = company.dots(chunk, shown, self.threads, self.work)
+            show = partial(_show, chunk, number, positions, dots)
+            self._work(show, [[learner] for learner in shown], reading, number - 1)
             rows += len(chunk)
             nonzeros += chunk.nonzeros
             self.listen(ChunkDone(reading, rows, nonzeros))
             self._border(reading, number)
         told += [_State.newborn()] * (len(learners) - len(told))
-        self._work(_finish, sorted(learners, key=_lightness), reading, number)
+        teams = self._teams(sorted(learners, key=_lightness))
+        self._work(_finish, teams, reading, number)
         for learner, before in zip(learners, told, strict=True):
             _tell_end(reading, learner, before, self.listen)
 
     def _work(
         self,
         task: Callable[[Learner], None],
-        learners: Sequence[Learner],
+        teams: Sequence[Sequence[Learner]],
         reading: int,
         chunks: int,
     ) -> None:
-        """A task for every learner, and all the training on rows in memory that follows from it,
-        with a border wherever the keeper wants one."""
+        """A task for every learner, and all the training on rows in memory that follows from it, a
+        team in company, with a border wherever the keeper wants one."""
 
-        def begin(learner: Learner) -> None:
-            if not self._due(moved=False):
-                task(learner)
-                self._train(learner)
+        def begin(team: Sequence[Learner]) -> None:
+            for learner in team:
+                if not self._due(moved=False):
+                    task(learner)
+            self._train(team)
 
-        self.work(begin, learners)
-        while any(learner.busy for learner in learners) or self._due(moved=False):
+        self.work(begin, teams)
+        everyone = [learner for team in teams for learner in team]
+        while any(learner.busy for learner in everyone) or self._due(moved=False):
             self._border(reading, chunks)
-            self.work(self._train, [learner for learner in learners if learner.busy])
+            self.work(self._train, self._teams([one for one in everyone if one.busy]))
 
-    def _train(self, learner: Learner) -> None:
-        """Training on rows in memory, to its end or the next border."""
-        moved = False
-        while not self._due(moved) and learner.step():
+    def _teams(self, learners: Sequence[Learner]) -> list[list[Learner]]:
+        """Who trains in company: as many as lie side by side, or everybody alone."""
+        many = len(learners) >= company.LEAST * self.threads
+        shared = len({learner.active.place for learner in learners}) == 1
+        if many and shared and (self.abreast is None or self.abreast(self.learners)):
+            return company.teams(learners, self.threads)
+        return [[learner] for learner in learners]
+
+    def _train(self, team: Sequence[Learner]) -> None:
+        """Training on rows in memory, to its end or the next border; those that are left of a team
+        when there is no company any more are dealt out anew."""
+        moved, least = False, min(len(team), company.LEAST)
+        while not self._due(moved) and sum(learner.busy for learner in team) >= least:
+            company.step(team)
             moved = True
 
     def _due(self, moved: bool) -> bool:
@@ -241,10 +265,16 @@ class _Loop:
             self.keeper.border(partial(self._state, reading, chunks))
 
 
-def _show(chunk: Chunk, number: int, positions: NDArray[np.int64] | None, learner: Learner) -> None:
+def _show(
+    chunk: Chunk,
+    number: int,
+    positions: NDArray[np.int64] | None,
+    dots: Mapping[Learner, NDArray[np.float64]],
+    learner: Learner,
+) -> None:
     """Have a learner take a chunk, or go on with it."""
     if learner.taken < number:
-        learner.take(chunk, positions)
+        learner.take(chunk, positions, dots.get(learner, kernels.NOT_SUMMED))
     elif learner.amid_chunk:  # where the run was taken up
         learner.pass_again(chunk)
 
@@ -259,29 +289,29 @@ def _nothing(learner: Learner) -> None:
 
 
 @contextmanager
-def _workers(threads: int) -> Iterator[Work]:
-    """A map over learners: on threads, this one among them, if there are several of both. A thread
-    takes the next learner as long as there is one: a future for each would cost more than many a
-    task, and so would waking a thread that could have been this one. What a learner raises is
-    raised here, that of the first one if several do; a signal at once."""
+def _workers(threads: int) -> Iterator[Work[Any]]:
+    """A map over learners, or teams of them: on threads, this one among them, if there are several
+    of both. A thread takes the next as long as there is one: a future for each would cost more than
+    many a task, and so would waking a thread that could have been this one. What one raises is
+    raised here, that of the first if several do; a signal at once."""
     if threads < 2:
         yield _one_by_one
         return
     pool = ThreadPoolExecutor(threads - 1, thread_name_prefix="streamtron-learner")
 
-    def work(task: Task, learners: Iterable[Learner]) -> None:
-        learners = list(learners)
-        if len(learners) < 2:
-            _one_by_one(task, learners)
+    def work(task: Callable[[T], None], items: Iterable[T]) -> None:
+        items = list(items)
+        if len(items) < 2:
+            _one_by_one(task, items)
             return
-        turns, failed = enumerate(learners), dict[int, BaseException]()
+        turns, failed = enumerate(items), dict[int, BaseException]()
 
         def take_turns() -> None:
-            for number, learner in turns:
+            for number, item in turns:
                 if failed:
                     return
                 try:
-                    task(learner)
+                    task(item)
                 except Exception as error:
                     failed[number] = error
 
@@ -291,7 +321,7 @@ def _workers(threads: int) -> Iterator[Work]:
             for other in others:
                 other.result()
         except BaseException as error:
-            failed[len(learners)] = error
+            failed[len(items)] = error
             raise
         if failed:
             raise failed[min(failed)]
@@ -309,9 +339,9 @@ def _lightness(learner: Learner) -> tuple[float, int]:
     return learner.settings.delta2, -learner.dual.updates
 
 
-def _one_by_one(task: Task, learners: Iterable[Learner]) -> None:
-    for learner in learners:
-        task(learner)
+def _one_by_one(task: Callable[[T], None], items: Iterable[T]) -> None:
+    for item in items:
+        task(item)
 
 
 def _groups(source: ChunkSource, settings: Settings, reading: int) -> list[Sequence[int]] | None:

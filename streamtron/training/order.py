@@ -7,6 +7,7 @@ permuted within the group. On files sorted by label or day a group mixes GROUP d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import xxhash
@@ -17,7 +18,7 @@ from streamtron import kernels
 GROUP = 8
 """Blocks interleaved at a time in all readings but the first."""
 
-_BLOCKS, _ROWS, _ACTIVE, _DRAWN = 0, 1, 2, 3
+_BLOCKS, _ROWS, _ACTIVE, _DRAWN, _SOME = 0, 1, 2, 3, 4
 
 
 def _generator(*key: int) -> np.random.Generator:
@@ -26,8 +27,13 @@ def _generator(*key: int) -> np.random.Generator:
 
 def _permutation(rows: int, *key: int) -> NDArray[np.int64]:
     order = np.empty(rows, dtype=np.int64)
-    kernels.shuffle(xxhash.xxh3_64_intdigest(" ".join(map(str, key)).encode()), order)
+    kernels.shuffle(_start(*key), order)
     return order
+
+
+def _start(*key: int) -> int:
+    """The state from which numbers are drawn."""
+    return xxhash.xxh3_64_intdigest(" ".join(map(str, key)).encode())
 
 
 def block_groups(seed: int, reading: int, blocks: int) -> list[Sequence[int]]:
@@ -50,9 +56,51 @@ def row_order(seed: int, reading: int, first_row: int, rows: int) -> NDArray[np.
     return _permutation(rows, seed, reading, _ROWS, first_row)
 
 
-def active_order(seed: int, reading: int, mini_epoch: int, rows: int) -> NDArray[np.int64]:
-    """Positions of the active set's rows in the order of visits of one mini-epoch."""
-    return _permutation(rows, seed, reading, _ACTIVE, mini_epoch)
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Which mini-epoch over rows in memory. Learners whose turn is the same visit rows in the same
+    order, whichever of them each one visits: so they can visit them together.
+
+    Parameters
+    ----------
+    seed, reading, mini_epoch : of which the orders are a function.
+    random : False = as the rows lie.
+    """
+
+    seed: int
+    reading: int
+    mini_epoch: int
+    random: bool = True
+
+    @property
+    def when(self) -> tuple[int, int]:
+        """Later turns are greater."""
+        return self.reading, self.mini_epoch
+
+    def all(self, rows: int) -> NDArray[np.int64]:
+        """The positions of so many rows, in the order of visits."""
+        if not self.random:
+            return file_order(rows)
+        return _permutation(rows, self.seed, self.reading, _ACTIVE, self.mini_epoch)
+
+    def some(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The positions ``chosen`` (rising) in the order of visits; two of them come in the same
+        order whichever others are chosen.
+
+        Examples
+        --------
+        >>> turn, few, more = Turn(0, 1, 2), np.array([3, 8, 9]), np.arange(2, 12)
+        >>> [i for i in turn.some(more).tolist() if i in few] == turn.some(few).tolist()
+        True
+        """
+        if not self.random:
+            return chosen
+        order = np.empty(len(chosen), dtype=np.int64)
+        room = np.empty((2, len(chosen)), dtype=np.uint64)
+        places = np.zeros((2, kernels.DIGITS), dtype=np.int64)
+        start = _start(self.seed, self.reading, _SOME, self.mini_epoch)
+        kernels.scatter(start, chosen, room, places, order)
+        return order
 
 
 def drawn_order(

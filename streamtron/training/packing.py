@@ -16,6 +16,7 @@ from streamtron.training.counts import Counts
 from streamtron.training.dual import Dual, Rule
 from streamtron.training.frozen import Frozen
 from streamtron.training.newton import Direction, Newton
+from streamtron.training.order import Turn
 from streamtron.training.report import StageReport
 from streamtron.training.solution import Average, Others, Solution
 from streamtron.training.solve import Solver
@@ -24,7 +25,7 @@ from streamtron.training.tasks import HardSolver, MiniEpochs
 
 _KNOWN = (
     *(Average, Certificate, Counts, Direction, Dual, Evidence, Frozen, HardSolver, MiniEpochs),
-    *(Newton, Others, Rule, Solution, Solver, Stage, StageReport),
+    *(Newton, Others, Rule, Solution, Solver, Stage, StageReport, Turn),
 )
 _CLASSES: dict[str, type] = {known.__name__: known for known in _KNOWN}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
@@ -15,12 +14,12 @@ from numpy.typing import NDArray
 from streamtron import kernels
 from streamtron.certificate import Evidence
 from streamtron.chunk import ChunkSource
-from streamtron.training import order
 from streamtron.training.active_set import ActiveSet
 from streamtron.training.dual import Dual, Rule
 from streamtron.training.frozen import Frozen
 from streamtron.training.learner import SOLVED, Learner
-from streamtron.training.solve import Solver
+from streamtron.training.order import Turn
+from streamtron.training.solve import Solver, Turns
 from streamtron.training.stages import Stage, choose_b
 from streamtron.training.targets import Targets
 
@@ -104,7 +103,7 @@ class Past:
             counts,
             self._dual(),
             Rule(self.b, FINISH.epsilon, by_length=False, unlearn=True, rho=settings.rho),
-            self._shuffle(settings.seed),
+            self._turns(settings.seed),
             alone=False,
         )
         best = solver.solve(max(0.1 * settings.tol, SOLVED), settings.mini_epochs).v
@@ -129,9 +128,9 @@ class Past:
         dual.settle(past.fresh.copy(), past.fresh_bias, past.sq_extension, past.steps)
         return dual
 
-    def _shuffle(self, seed: int) -> Callable[[int], NDArray[np.int64]]:
-        turn = itertools.count()
-        return lambda rows: order.active_order(seed, self.calls, next(turn), rows)
+    def _turns(self, seed: int) -> Turns:
+        numbers = itertools.count()
+        return lambda: Turn(seed, self.calls, next(numbers))
 
     def _add(self, active: ActiveSet, counts: NDArray[np.int32], rho: float) -> None:
         """Sum these rows' part of a on top of the earlier ones', by a scan, which bounds the

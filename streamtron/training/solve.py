@@ -17,6 +17,7 @@ from streamtron import kernels
 from streamtron.training import newton, passes
 from streamtron.training.active_set import ActiveSet
 from streamtron.training.dual import Dual, Rule
+from streamtron.training.order import Turn
 from streamtron.training.solution import Others, Solution, extension_of
 
 LIVE_VISITS = (4, 8, 16, 32)
@@ -53,7 +54,7 @@ REFINEMENT = (10, 1000)
 """Counts, a and b are scaled by at least and at most this where the resolution is the limit."""
 
 Vector = NDArray[np.float64]
-Shuffle = Callable[[int], NDArray[np.int64]]
+Turns = Callable[[], Turn]
 Phase = Callable[[], "Phase"] | None
 """What a solver does next; None = it is done."""
 
@@ -74,7 +75,7 @@ class Solver:
     active, counts : the rows held, and c_k (changed in place) of each.
     dual : a (changed in place).
     rule : how rows are visited; its b is the resolution.
-    shuffle : n → the order of visits of the next mini-epoch over n rows.
+    turns : whose turn it is: of the next mini-epoch, each time it is asked.
     alone : whether every row with a count is held (v₀ = 0).
     best : weights known already, augmented, at scale 1.
     exact : whether Newton's method is to prove the gap by itself, not counting on visits.
@@ -82,7 +83,7 @@ class Solver:
     last : whether the other rows will never move, so that these need not go beyond their solution.
     """
 
-    GIVEN = ("active", "dual", "shuffle", "delta2", "cost")
+    GIVEN = ("active", "dual", "turns", "delta2", "cost")
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class Solver:
         counts: NDArray[np.int32],
         dual: Dual,
         rule: Rule,
-        shuffle: Shuffle,
+        turns: Turns,
         *,
         alone: bool,
         best: Vector | None = None,
@@ -101,7 +102,7 @@ class Solver:
         self.counts, self.rule, self.exact, self.softness = counts, rule, exact, softness
         self.last = last
         self.newton: newton.Newton | None = None
-        self.attach(active, dual, shuffle)
+        self.attach(active, dual, turns)
         self.others = None if alone else Others(active, self.delta2, counts, dual, rule.rho)
         self.found = Solution(rule.b)
         self.total = np.zeros(len(dual.w) + 1)
@@ -113,9 +114,9 @@ class Solver:
         if best is not None:
             self._try(best)
 
-    def attach(self, active: ActiveSet, dual: Dual, shuffle: Shuffle) -> None:
+    def attach(self, active: ActiveSet, dual: Dual, turns: Turns) -> None:
         """Go on with the same rows, read again, and the same a."""
-        self.active, self.dual, self.shuffle = active, dual, shuffle
+        self.active, self.dual, self.turns = active, dual, turns
         own = self.softness is None
         self.delta2 = active.delta2 if own else np.full(len(active), self.softness)
         self.cost = np.zeros(len(active))
@@ -139,6 +140,7 @@ class Solver:
         self.rounds = self.rounds_before = 0 if self.found.v is None else 1  # the live are known
         self.erred = np.zeros(len(self.active), dtype=np.uint8)
         self.live: NDArray[np.int64] | None = None
+        self.turn: Turn | None = None
         self.promised = False
         self.waiting: list[NDArray[np.int64]] = []
         self.phase = self._first.__name__
@@ -193,27 +195,38 @@ class Solver:
         self.live_visits = schedule[min(self.rounds, len(schedule) - 1)]
         self.erred[:] = 0
         self.live, self.promised = None, False
-        return self._begin_mini_epoch(len(self.active))
+        return self._begin_mini_epoch()
 
-    def _begin_mini_epoch(self, rows: int) -> Phase:
-        positions = self.shuffle(rows)
-        if self.live is not None:
-            positions = self.live[positions]
-        self.visiting = len(positions)
-        self.waiting = passes.visits(self.active.rows, positions)
+    def _begin_mini_epoch(self) -> Phase:
+        self.turn = self.turns()
         return self._visit
+
+    @property
+    def about_to_visit(self) -> bool:
+        """Whether the next step begins a mini-epoch: of the rows ``live`` (None = all), in the
+        order of ``turn``."""
+        return self.phase == self._visit.__name__ and not self.waiting
+
+    def has_visited(self) -> None:
+        """That mini-epoch has been made, in company."""
+        self.phase = self._visited.__name__
 
     def _visit(self) -> Phase:
         """A kernel call's worth of a mini-epoch."""
-        active, positions = self.active, self.waiting.pop(0)
+        active, turn = self.active, self.turn
+        assert turn is not None
+        if not self.waiting:
+            order = turn.all(len(active)) if self.live is None else turn.some(self.live)
+            self.waiting = passes.visits(active.rows, order)
         self.dual.visit_some(
-            self.rule, active.rows, positions, active.signs, self.delta2, active.squares,
+            self.rule, active.rows, self.waiting.pop(0), active.signs, self.delta2, active.squares,
             self.counts, self.erred,
         )  # fmt: skip
-        if self.waiting:
-            return self._visit
+        return self._visit if self.waiting else self._visited
+
+    def _visited(self) -> Phase:
         self.visits += 1
-        self.visited += self.visiting / len(active)
+        self.visited += 1.0 if self.live is None else len(self.live) / len(self.active)
         self.found.mini_epochs = math.ceil(self.visited)
         self._remember()
         return self._after_mini_epoch()
@@ -233,7 +246,7 @@ class Solver:
         if not self.live_visits or self.visited + share > self.mini_epochs:
             return self._end_round
         self.dual.forget_loss()
-        return self._begin_mini_epoch(len(self.live))
+        return self._begin_mini_epoch()
 
     def _end_round(self) -> Phase:
         """Measure the gap, unless that is no use yet, and say how to go on."""
@@ -447,8 +460,8 @@ class Solver:
 PHASES = frozenset(
     phase.__name__
     for phase in (
-        Solver._first, Solver._go_newton, Solver._begin_round, Solver._visit, Solver._end_round,
-        Solver._end, Solver._polish, Solver._close,
+        Solver._first, Solver._go_newton, Solver._begin_round, Solver._visit, Solver._visited,
+        Solver._end_round, Solver._end, Solver._polish, Solver._close,
     )
 )  # fmt: skip
 """The names of all phases that a step can begin with."""

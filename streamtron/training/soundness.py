@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.training.newton import Direction, Newton
+from streamtron.training.order import Turn
 from streamtron.training.solution import Others, Solution
 from streamtron.training.solve import PHASES, Solver
 from streamtron.training.tasks import HardSolver, MiniEpochs, Task
@@ -51,6 +52,8 @@ def _check_arrays(task: Any, rows: int, columns: int) -> None:
     kinds = _ARRAYS[type(task)]
     if isinstance(task, Solver) and task.phase not in PHASES:
         raise ValueError(f"a solver knows no {task.phase!r}")
+    if isinstance(task, Solver) and task.phase == "_visit" and not _is_turn(task.turn):
+        raise ValueError(f"a mini-epoch in the order of {task.turn!r}")
     for name in getattr(type(task), "__slots__", None) or vars(task):
         value = getattr(task, name)
         if type(value) in _ARRAYS:
@@ -58,6 +61,13 @@ def _check_arrays(task: Any, rows: int, columns: int) -> None:
         for array in value if isinstance(value, list) else [value]:
             if isinstance(array, np.ndarray) and not _fits(array, kinds[name], rows, columns):
                 raise ValueError(f"{name}: an array of another kind or length")
+
+
+def _is_turn(turn: Any) -> bool:
+    if not isinstance(turn, Turn):
+        return False
+    numbers = turn.seed, turn.reading, turn.mini_epoch
+    return type(turn.random) is bool and all(type(number) is int for number in numbers)
 
 
 def _fits(array: NDArray[Any], kind: str, rows: int, columns: int) -> bool:

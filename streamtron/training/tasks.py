@@ -10,7 +10,7 @@ from streamtron.training import passes
 from streamtron.training.active_set import ActiveSet
 from streamtron.training.dual import Dual, Rule
 from streamtron.training.solution import Solution, Vector
-from streamtron.training.solve import Shuffle, Solver
+from streamtron.training.solve import Solver, Turns
 
 SOFTNESS = (1e4, 1e3, 1e2, 1e1, 1.0)
 """Δ = 0: the small Δ² with which rows are solved is come to in these steps."""
@@ -21,11 +21,11 @@ class MiniEpochs:
 
     Parameters
     ----------
-    active, counts, dual, rule, shuffle : as ``Solver`` takes them.
+    active, counts, dual, rule, turns : as ``Solver`` takes them.
     mini_epochs : how many at most.
     """
 
-    GIVEN = ("active", "dual", "shuffle")
+    GIVEN = ("active", "dual", "turns")
 
     def __init__(
         self,
@@ -33,18 +33,18 @@ class MiniEpochs:
         counts: NDArray[np.int32],
         dual: Dual,
         rule: Rule,
-        shuffle: Shuffle,
+        turns: Turns,
         mini_epochs: int,
     ) -> None:
-        self.attach(active, dual, shuffle)
+        self.attach(active, dual, turns)
         self.counts, self.rule = counts, rule
         self.left, self.spent = mini_epochs, 0
         self.updates_before = -1
         self.waiting: list[NDArray[np.int64]] = []
 
-    def attach(self, active: ActiveSet, dual: Dual, shuffle: Shuffle) -> None:
+    def attach(self, active: ActiveSet, dual: Dual, turns: Turns) -> None:
         """See ``Solver``."""
-        self.active, self.dual, self.shuffle = active, dual, shuffle
+        self.active, self.dual, self.turns = active, dual, turns
 
     def step(self) -> bool:
         """A kernel call's worth of a mini-epoch; whether there is more to do."""
@@ -53,7 +53,7 @@ class MiniEpochs:
             if not self.left or dual.updates == self.updates_before:
                 return False
             self.updates_before = dual.updates
-            self.waiting = passes.visits(active.rows, self.shuffle(len(active)))
+            self.waiting = passes.visits(active.rows, self.turns().all(len(active)))
         erred = np.zeros(len(active), dtype=np.uint8)
         dual.visit_some(
             self.rule, active.rows, self.waiting.pop(0), active.signs, active.delta2,
@@ -70,12 +70,12 @@ class HardSolver:
 
     Parameters
     ----------
-    active, counts, dual, rule, shuffle : as ``Solver`` takes them.
+    active, counts, dual, rule, turns : as ``Solver`` takes them.
     target, mini_epochs : as ``Solver.solve`` does.
     hardest : the last Δ².
     """
 
-    GIVEN = ("active", "dual", "shuffle")
+    GIVEN = ("active", "dual", "turns")
 
     def __init__(
         self,
@@ -83,24 +83,24 @@ class HardSolver:
         counts: NDArray[np.int32],
         dual: Dual,
         rule: Rule,
-        shuffle: Shuffle,
+        turns: Turns,
         target: float,
         mini_epochs: int,
         hardest: float,
     ) -> None:
         self.solver: Solver | None = None
-        self.attach(active, dual, shuffle)
+        self.attach(active, dual, turns)
         self.counts, self.rule, self.target = counts, rule, target
         self.mini_epochs = max(1, mini_epochs // len(SOFTNESS))
         self.left = [softness * hardest for softness in SOFTNESS]
         self.best: Vector | None = None
         self.spent = 0
 
-    def attach(self, active: ActiveSet, dual: Dual, shuffle: Shuffle) -> None:
+    def attach(self, active: ActiveSet, dual: Dual, turns: Turns) -> None:
         """See ``Solver``."""
-        self.active, self.dual, self.shuffle = active, dual, shuffle
+        self.active, self.dual, self.turns = active, dual, turns
         if self.solver is not None:
-            self.solver.attach(active, dual, shuffle)
+            self.solver.attach(active, dual, turns)
 
     @property
     def found(self) -> Solution:
@@ -111,7 +111,7 @@ class HardSolver:
         """A step of a solver; whether there is more to do."""
         if self.solver is None:
             self.solver = Solver(
-                self.active, self.counts, self.dual, self.rule, self.shuffle,
+                self.active, self.counts, self.dual, self.rule, self.turns,
                 alone=True, best=self.best, exact=True, softness=self.left.pop(0),
             )  # fmt: skip
             self.solver.begin(self.target, self.mini_epochs)
