@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
 
 from streamtron import kernels
 from streamtron.chunk import Label
 from streamtron.config import Settings
-from streamtron.training import company
+from streamtron.training import company, solve
 from streamtron.training.active_set import Pool
 from streamtron.training.classes import Classes, Families
+from streamtron.training.frozen import Frozen
 from streamtron.training.learner import Learner
 from streamtron.training.loop import train
 from streamtron.training.state import State
@@ -169,10 +171,90 @@ def test_where_memory_is_short_every_thread_solves_one_learner_at_a_time(
     assert set(asked) == {9}
 
 
-def test_learners_that_hold_other_rows_visit_them_by_themselves(calls: Counter[str]) -> None:
+def test_learners_that_hold_other_rows_are_solved_one_at_a_time(calls: Counter[str]) -> None:
+    def abreast(learners: Sequence[Learner]) -> bool:
+        raise AssertionError("it would be of no use")
+
     candidates = [replace(settings, active_set=2500) for settings in MANY[:9]]
-    assert together(candidates) == alone(candidates)
+    assert together(candidates, abreast=abreast) == alone(candidates)
     assert not calls["visit_unlearn_lanes"]
+
+
+def about_to_visit(candidates: Sequence[Settings], pool: Pool | None = None) -> list[Learner]:
+    """Learners that have taken all rows and begin their first mini-epoch."""
+    source = source_of()
+    learners = [Learner(settings, source.labels, pool=pool) for settings in candidates]
+    chunks = list(source.chunks())
+    for learner in learners:
+        learner.begin_reading(0)
+        for chunk in chunks:
+            learner.take(chunk, np.arange(len(chunk)))
+        learner.finish_reading()
+        while learner.about_to_visit is None:
+            learner.step()
+    return learners
+
+
+def test_who_is_behind_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    learners, crowds, visit = about_to_visit(MANY[8:12], Pool()), [], company._visit
+
+    def noted(crowd: Sequence[solve.Solver]) -> None:
+        crowds.append((len(crowd), crowd[0].visits))
+        visit(crowd)
+
+    monkeypatch.setattr(company, "_visit", noted)
+    ahead = learners[1]
+    while ahead.about_to_visit is None or ahead.about_to_visit.visits < 2:
+        ahead.step()
+    for _ in range(6):
+        company.step(learners)
+    assert crowds[:3] == [(3, 0), (3, 1), (4, 2)]
+
+
+def test_rows_that_are_not_held_once_are_not_visited_together(calls: Counter[str]) -> None:
+    learners = about_to_visit(MANY[8:12])
+    before = [learner.dual.updates for learner in learners]
+    company.step(learners)
+    assert not calls["visit_unlearn_lanes"]
+    assert all(now.dual.updates > then for now, then in zip(learners, before, strict=True))
+
+
+def test_the_last_of_a_team_are_dealt_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    met, step = [], company.step
+
+    def noted(team: Sequence[Learner]) -> None:
+        met.append((len(team), sum(learner.busy for learner in team)))
+        step(team)
+
+    monkeypatch.setattr(company, "step", noted)
+    assert together(MANY[:9]) == alone(MANY[:9])
+    assert {team for team, _ in met} > {1}
+    assert all(busy >= min(team, company.LEAST) for team, busy in met)
+
+
+@pytest.mark.parametrize("width", [COLUMNS, COLUMNS - 1])
+def test_products_are_summed_together_for_weights_as_wide_as_the_rows(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(np, "empty", lambda shape, dtype=float: np.full(shape, 255, dtype))
+    source = source_of()
+    _ = list(source.chunks())
+    [chunk] = source.chunks([range(len(source.blocks))])
+    assert chunk.width == COLUMNS
+    chance = np.random.default_rng(0)
+    learners = [Learner(Settings()) for _ in range(5)]
+    for learner in learners[1:]:
+        learner.frozen = Frozen(chance.normal(size=width), 0.0, 1.0, 0.0)
+    first = learners[1].frozen
+    assert first is not None
+    first.w = first.w[:7]
+    found = company.dots(chunk, learners, 1, lambda task, teams: [*map(task, teams)])
+    assert set(found) == (set(learners[1:]) if width == COLUMNS else set())
+    X = csr_array((chunk.rows.values, chunk.rows.indices, chunk.rows.indptr))
+    for learner, sums in found.items():
+        assert learner.frozen is not None
+        w = learner.frozen.w
+        assert np.allclose(sums, X[:, : len(w)] @ w, rtol=1e-12, atol=1e-12)
 
 
 def test_more_columns_than_nonzeros_are_not_put_side_by_side(

@@ -428,6 +428,16 @@ def test_scan_equals_its_plain_twin_bit_for_bit(case: Case, threshold: float, su
     assert bins.tolist() == seen.bins
 
 
+def test_a_scan_takes_products_that_are_summed_already() -> None:
+    sums, totals = np.array([math.inf, 0.0, 0.0, 0.0]), np.zeros(4, dtype=np.int64)
+    kernels.scan(
+        csr([[(0, 1.0)]]), frozen([1], np.int8), frozen([1.0], np.float64), frozen([0], np.int32),
+        0.0, 0.0, 1.0, frozen([5.0], np.float64), 1.0, np.zeros((3, kernels.BINS)), np.zeros(1),
+        sums, totals, np.zeros(1, np.uint8), frozen([2.0], np.float64),
+    )  # fmt: skip
+    assert sums[kernels.LEAST] == 2.0
+
+
 @prove
 @given(cases(), st.floats(-1e3, 1e6), st.integers(0, 7))
 def test_a_scan_cut_in_two_calls_gives_the_bits_of_one(

@@ -104,16 +104,18 @@ def _solvers(learners: Iterable[Learner]) -> list[Solver]:
 
 
 def _visit_in_crowds(learners: Sequence[Learner]) -> None:
+    """Learners in the same turn: those together who visit all of the same rows, and those who visit
+    some of them."""
     crowds: dict[object, list[Solver]] = {}
     for solver in _solvers(learners):
-        which = (solver.active.place, solver.turn, solver.live is None)
-        crowds.setdefault(which, []).append(solver)
+        crowds.setdefault((solver.active.place, solver.live is None), []).append(solver)
     for crowd in crowds.values():
         if len(crowd) >= LEAST and _dense(crowd):
             _visit(crowd)
 
 
 def _dense(crowd: Sequence[Solver]) -> bool:
+    """Whether columns are few beside the nonzeros that are going to be visited."""
     columns = max(len(solver.dual.w) for solver in crowd)
     active = crowd[0].active
     rows = max(len(active) if solver.live is None else len(solver.live) for solver in crowd)
