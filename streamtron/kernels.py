@@ -409,6 +409,43 @@ _LANES_I4, _LANES_I1 = types.int32[:, ::1], types.int8[:, ::1]
 _LANES_U1 = types.uint8[:, ::1]
 
 
+@kernel(types.void(_REALS, types.int64, _LANES_F8))
+def put_lane(vector, k, matrix):
+    """Column k of ``matrix`` (float64, shape (columns, LANES)) becomes ``vector``, and 0 where that
+    ends."""
+    for j in range(np.uintp(len(matrix))):
+        matrix[j, k] = vector[j] if j < np.uintp(len(vector)) else 0.0
+
+
+@kernel(types.void(_LANES_F8, types.int64, _F8))
+def take_lane(matrix, k, vector):
+    """``vector`` becomes column k of ``matrix``, as far as it goes."""
+    for j in range(np.uintp(len(vector))):
+        vector[j] = matrix[j, k]
+
+
+@kernel(
+    types.void(_ORDER, types.int64, _SIGNS, _REALS, _COUNTS, _LANES_I1, _LANES_F8, _LANES_I4)
+)  # fmt: skip
+def deal_lane(order, k, signs, delta2, counts, signs_of, delta2_of, counts_of):
+    """What learner k has of the rows in ``order`` becomes column k of what ``visit_unlearn_lanes``
+    takes, which has a row for each visit."""
+    for n in range(np.uintp(len(order))):
+        i = np.uintp(order[n])
+        signs_of[n, k] = signs[i]
+        delta2_of[n, k] = delta2[i]
+        counts_of[n, k] = counts[i]
+
+
+@kernel(types.void(_ORDER, types.int64, _LANES_I4, _LANES_U1, _I4, _U1))
+def collect_lane(order, k, counts_of, erred_of, counts, erred):
+    """The way back: counts of the rows in ``order``, and 1 in ``erred`` where one was moved."""
+    for n in range(np.uintp(len(order))):
+        i = np.uintp(order[n])
+        counts[i] = counts_of[n, k]
+        erred[i] |= erred_of[n, k]
+
+
 @kernel(types.void(_ROWS, _LANES_F8, _LANES_F8))
 def dot_lanes(rows, w, found):
     """x_i · w of every row and every lane into ``found`` (float64, shape (rows, LANES)), where w is

@@ -273,6 +273,36 @@ def test_learners_side_by_side_equal_their_oracles_bit_for_bit(
     assert (w[:, len(lanes) :] == 7).all()
 
 
+def test_a_vector_is_put_into_a_lane_and_taken_out_again() -> None:
+    matrix = np.full((4, kernels.LANES), 7.0)
+    kernels.put_lane(frozen([1.0, 2.0, 3.0], np.float64), 5, matrix)
+    assert matrix[:, 5].tolist() == [1.0, 2.0, 3.0, 0.0]
+    assert (np.delete(matrix, 5, axis=1) == 7.0).all()
+    vector = np.zeros(2)
+    kernels.take_lane(matrix, 5, vector)
+    assert vector.tolist() == [1.0, 2.0]
+
+
+def test_what_a_learner_has_of_rows_is_dealt_by_visits_and_collected_again() -> None:
+    order = frozen([3, 0, 2], np.int64)
+    shape = (3, kernels.LANES)
+    signs, delta2 = np.full(shape, 7, np.int8), np.full(shape, 7.0)
+    counts, erred = np.full(shape, 7, np.int32), np.zeros(shape, np.uint8)
+    kernels.deal_lane(
+        order, 2, frozen([1, -1, 0, -1], np.int8), frozen([0.5, 1.0, 1.5, 2.0], np.float64),
+        frozen([10, 11, 12, 13], np.int32), signs, delta2, counts,
+    )  # fmt: skip
+    assert signs[:, 2].tolist() == [-1, 1, 0]
+    assert delta2[:, 2].tolist() == [2.0, 0.5, 1.5]
+    assert counts[:, 2].tolist() == [13, 10, 12]
+    assert all((np.delete(array, 2, axis=1) == 7).all() for array in (signs, delta2, counts))
+    counts[:, 2], erred[:, 2] = [23, 20, 22], [1, 0, 0]
+    own, moved = np.zeros(4, np.int32), np.array([0, 0, 1, 0], np.uint8)
+    kernels.collect_lane(order, 2, counts, erred, own, moved)
+    assert own.tolist() == [20, 0, 22, 23]
+    assert moved.tolist() == [0, 0, 1, 1]
+
+
 def test_side_by_side_a_learner_that_does_not_move_keeps_the_sign_of_its_zeros() -> None:
     w = np.full((1, kernels.LANES), -0.0)
     signs = np.array([[1, 0, 0, 0, 0, 0, 0, 0]], np.int8)

@@ -23,9 +23,11 @@ LEAST = 3
 DENSE = 4
 """Nonzeros a column, below which that takes longer than it saves."""
 
-VISITS = 1 << 13
+VISITS = 1 << 12
 """Visits of one kernel call: what the learners have beside the weights is put side by side for so
 many at a time."""
+
+NO_VECTOR = np.zeros(0)
 
 LINE = 64
 """Bytes of a cache line, which the weights of one column fill."""
@@ -35,18 +37,22 @@ Matrix = NDArray[np.float64]
 
 
 def teams(learners: Sequence[Learner], threads: int) -> list[list[Learner]]:
-    """Learners dealt out in teams of at most LANES, a team a thread as long as that is enough;
-    those that follow one another are dealt to different threads.
+    """Learners dealt out in teams of at most LANES, a team a thread as long as that is enough: to
+    and fro, so that teams have as much to do where learners come in the order of what they have.
 
     Examples
     --------
-    >>> [[*map(str, team)] for team in teams(range(7), threads=2)]
-    [['0', '2', '4', '6'], ['1', '3', '5']]
+    >>> teams(range(7), threads=2)
+    [[0, 3, 4], [1, 2, 5, 6]]
     """
     found: list[list[Learner]] = []
     for first in range(0, len(learners), threads * kernels.LANES):
         dealt = learners[first : first + threads * kernels.LANES]
-        found += [list(dealt[k::threads]) for k in range(min(threads, len(dealt)))]
+        side_by_side: list[list[Learner]] = [[] for _ in dealt[:threads]]
+        for k, learner in enumerate(dealt):
+            turn, place = divmod(k, len(side_by_side))
+            side_by_side[-1 - place if turn % 2 else place].append(learner)
+        found += side_by_side
     return found
 
 
@@ -82,12 +88,11 @@ def _fits(chunk: Chunk, team: Sequence[Learner]) -> bool:
 
 
 def step(learners: Sequence[Learner]) -> None:
-    """Go on training on rows in memory: a step of those that are furthest behind, and where these
-    are about to visit the same rows, that at once."""
-    busy = [learner for learner in learners if learner.busy]
-    behind = [learner for learner in busy if learner.about_to_visit is None]
+    """Go on with training on rows in memory, all being busy: a step of those furthest behind, and
+    where these are about to visit the same rows, that at once."""
+    behind = [learner for learner in learners if learner.about_to_visit is None]
     if not behind:
-        behind = _first_in_turn(busy)
+        behind = _first_in_turn(learners)
         _visit_in_crowds(behind)
     for learner in behind:
         learner.step()
@@ -124,7 +129,7 @@ def _dense(crowd: Sequence[Solver]) -> bool:
 
 def _visit(crowd: Sequence[Solver]) -> None:
     """A mini-epoch of at most LANES solvers, of rows that they share."""
-    first, lanes = crowd[0], range(len(crowd))
+    first = crowd[0]
     active, turn = first.active, first.turn
     assert turn is not None
     signs = [_signs(solver) for solver in crowd]
@@ -139,26 +144,28 @@ def _visit(crowd: Sequence[Solver]) -> None:
     )
     scalars = _padded([solver.dual.scalars for solver in crowd])
     tallies = _padded([solver.dual.tallies for solver in crowd])
-    room = np.empty((2, kernels.LANES))
+    room = _empty(2, kernels.LANES, np.float64)
+    shape = (min(VISITS, len(order)), kernels.LANES)
+    own_signs, delta2 = np.zeros(shape, np.int8), np.zeros(shape)
+    counts, erred = np.zeros(shape, np.int32), np.zeros(shape, np.uint8)
     for start in range(0, len(order), VISITS):
         some = order[start : start + VISITS]
-        shape = (len(some), kernels.LANES)
-        own_signs, delta2 = np.zeros(shape, np.int8), np.zeros(shape)
-        counts, erred = np.zeros(shape, np.int32), np.zeros(shape, np.uint8)
-        for k in lanes:
-            own_signs[:, k], delta2[:, k] = signs[k][some], crowd[k].delta2[some]
-            counts[:, k] = crowd[k].counts[some]
+        n = len(some)
+        erred[:] = 0
+        for k, solver in enumerate(crowd):
+            kernels.deal_lane(
+                some, k, signs[k], solver.delta2, solver.counts, own_signs, delta2, counts
+            )
         kernels.visit_unlearn_lanes(
-            active.rows, some, own_signs, delta2, *of_lanes, active.squares,
-            counts, w, scalars, tallies, erred, room,
+            active.rows, some, own_signs[:n], delta2[:n], *of_lanes, active.squares,
+            counts[:n], w, scalars, tallies, erred[:n], room,
         )  # fmt: skip
-        for k in lanes:
-            crowd[k].counts[some] = counts[:, k]
-            if first.live is None:  # else nobody will ask
-                crowd[k].erred[some] = erred[:, k]
+        for k, solver in enumerate(crowd):
+            kernels.collect_lane(some, k, counts, erred, solver.counts, solver.erred)
     for k, solver in enumerate(crowd):
         dual = solver.dual
-        dual.w[:], dual.scalars[:], dual.tallies[:] = w[: len(dual.w), k], scalars[k], tallies[k]
+        kernels.take_lane(w, k, dual.w)
+        dual.scalars[:], dual.tallies[:] = scalars[k], tallies[k]
         solver.has_visited()
 
 
@@ -174,20 +181,24 @@ def _signs(solver: Solver) -> NDArray[np.int8]:
 
 def _side_by_side(vectors: Sequence[Vector]) -> Matrix:
     """Shape (columns, LANES): a vector a lane, 0 where there is none; every row one cache line."""
-    columns = max(map(len, vectors))
-    place = np.empty(8 * columns * kernels.LANES + LINE, np.uint8)
-    first = -place.ctypes.data % LINE
-    found = place[first : first + 8 * columns * kernels.LANES].view(np.float64)
-    found = found.reshape(columns, kernels.LANES)
+    found = _empty(max(map(len, vectors)), kernels.LANES, np.float64)
     for k in range(kernels.LANES):
-        own = vectors[k] if k < len(vectors) else vectors[0][:0]
-        found[: len(own), k] = own
-        found[len(own) :, k] = 0.0
+        kernels.put_lane(vectors[k] if k < len(vectors) else NO_VECTOR, k, found)
     return found
 
 
 def _padded(arrays: Sequence[NDArray]) -> NDArray:  # type: ignore[type-arg]
     """One below the other, LANES rows."""
-    found = np.zeros((kernels.LANES, len(arrays[0])), arrays[0].dtype)
+    found = _empty(kernels.LANES, len(arrays[0]), arrays[0].dtype.type)
     found[: len(arrays)] = arrays
+    found[len(arrays) :] = 0
     return found
+
+
+def _empty(rows: int, columns: int, dtype: type[np.generic]) -> NDArray:  # type: ignore[type-arg]
+    """An array that begins with a cache line, so that what one thread writes at every visit is in
+    no line of another's."""
+    size = rows * columns * np.dtype(dtype).itemsize
+    place = np.empty(size + 2 * LINE, np.uint8)
+    first = -place.ctypes.data % LINE
+    return place[first : first + size].view(dtype).reshape(rows, columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -61,7 +62,10 @@ class Group(NamedTuple):
 
 
 T = TypeVar("T")
-Work = Callable[[Callable[[T], None], Iterable[T]], None]
+Task = Callable[[T], Iterable[T] | None]
+"""What is done with an item; it may tell of more items."""
+
+Work = Callable[[Task[T], Iterable[T]], None]
 Abreast = Callable[[Sequence[Learner]], bool]
 
 
@@ -195,11 +199,12 @@ class _Loop:
         """A task for every learner, and all the training on rows in memory that follows from it, a
         team in company, with a border wherever the keeper wants one."""
 
-        def begin(team: Sequence[Learner]) -> None:
+        def begin(team: Sequence[Learner]) -> list[list[Learner]] | None:
             for learner in team:
                 if not self._due(moved=False):
                     task(learner)
-            self._train(team)
+            left = self._train(team)
+            return left if len(teams) <= self.threads else None  # else they may be a team again
 
         self.work(begin, teams)
         everyone = [learner for team in teams for learner in team]
@@ -215,13 +220,17 @@ class _Loop:
             return company.teams(learners, self.threads)
         return [[learner] for learner in learners]
 
-    def _train(self, team: Sequence[Learner]) -> None:
-        """Training on rows in memory, to its end or the next border; those that are left of a team
-        when there is no company any more are dealt out anew."""
+    def _train(self, team: Sequence[Learner]) -> list[list[Learner]]:
+        """Training on rows in memory, to its end or the next border; returns those that are left of
+        a team when they are no company any more."""
         moved, least = False, min(len(team), company.LEAST)
-        while not self._due(moved) and sum(learner.busy for learner in team) >= least:
-            company.step(team)
+        while not self._due(moved):
+            busy = [learner for learner in team if learner.busy]
+            if len(busy) < least:
+                return [[learner] for learner in busy]
+            company.step(busy)
             moved = True
+        return []
 
     def _due(self, moved: bool) -> bool:
         return self.keeper is not None and self.keeper.due(moved)
@@ -299,19 +308,18 @@ def _workers(threads: int) -> Iterator[Work[Any]]:
         return
     pool = ThreadPoolExecutor(threads - 1, thread_name_prefix="streamtron-learner")
 
-    def work(task: Callable[[T], None], items: Iterable[T]) -> None:
+    def work(task: Task[T], items: Iterable[T]) -> None:
         items = list(items)
         if len(items) < 2:
             _one_by_one(task, items)
             return
-        turns, failed = enumerate(items), dict[int, BaseException]()
+        turns, failed = deque(enumerate(items)), dict[int, BaseException]()
 
         def take_turns() -> None:
-            for number, item in turns:
-                if failed:
-                    return
+            while not failed and (turn := _first_of(turns)):
+                number, item = turn
                 try:
-                    task(item)
+                    turns.extend((number, more) for more in task(item) or ())
                 except Exception as error:
                     failed[number] = error
 
@@ -339,9 +347,18 @@ def _lightness(learner: Learner) -> tuple[float, int]:
     return learner.settings.delta2, -learner.dual.updates
 
 
-def _one_by_one(task: Callable[[T], None], items: Iterable[T]) -> None:
-    for item in items:
-        task(item)
+def _one_by_one(task: Task[T], items: Iterable[T]) -> None:
+    turns = deque(items)
+    while turns:
+        turns.extend(task(turns.popleft()) or ())
+
+
+def _first_of(turns: deque[T]) -> T | None:
+    """Who is next; None if there is nobody any more, for another thread may take turns as well."""
+    try:
+        return turns.popleft()
+    except IndexError:
+        return None
 
 
 def _groups(source: ChunkSource, settings: Settings, reading: int) -> list[Sequence[int]] | None:
