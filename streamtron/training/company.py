@@ -17,8 +17,9 @@ from streamtron.chunk import Chunk
 from streamtron.training.learner import Learner
 from streamtron.training.solve import Solver
 
-LEAST = 3
-"""Fewer learners look as fast by themselves: putting weights side by side takes time."""
+LEAST = 5
+"""Fewer learners look as fast by themselves: putting weights side by side takes time, and so does
+fetching a line for a weight or two of it."""
 
 DENSE = 4
 """Nonzeros a column, below which that takes longer than it saves."""

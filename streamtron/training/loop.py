@@ -63,7 +63,7 @@ class Group(NamedTuple):
 
 T = TypeVar("T")
 Task = Callable[[T], Iterable[T] | None]
-"""What is done with an item; it may tell of more items."""
+"""What is done with an item; it may tell of more items, which are next."""
 
 Work = Callable[[Task[T], Iterable[T]], None]
 Abreast = Callable[[Sequence[Learner]], bool]
@@ -319,7 +319,8 @@ def _workers(threads: int) -> Iterator[Work[Any]]:
             while not failed and (turn := _first_of(turns)):
                 number, item = turn
                 try:
-                    turns.extend((number, more) for more in task(item) or ())
+                    further = list(task(item) or ())
+                    turns.extendleft((number, one) for one in reversed(further))
                 except Exception as error:
                     failed[number] = error
 
@@ -350,7 +351,7 @@ def _lightness(learner: Learner) -> tuple[float, int]:
 def _one_by_one(task: Task[T], items: Iterable[T]) -> None:
     turns = deque(items)
     while turns:
-        turns.extend(task(turns.popleft()) or ())
+        turns.extendleft(reversed(list(task(turns.popleft()) or ())))
 
 
 def _first_of(turns: deque[T]) -> T | None:
