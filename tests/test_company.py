@@ -220,6 +220,26 @@ def test_rows_that_are_not_held_once_are_not_visited_together(calls: Counter[str
     assert all(now.dual.updates > then for now, then in zip(learners, before, strict=True))
 
 
+def test_rows_that_few_of_them_visit_are_not_visited_together(calls: Counter[str]) -> None:
+    learners = about_to_visit(MANY[8:14], Pool())
+    for _ in range(2):
+        company.step(learners)
+    solvers = [learner.about_to_visit for learner in learners]
+    crowd = [solver for solver in solvers if solver is not None]
+    assert len(crowd) == len(learners)
+    before = calls["visit_unlearn_lanes"]
+    for k, solver in enumerate(crowd):
+        solver.live = np.arange(k, ROWS, len(crowd))
+    company._visit(crowd)
+    assert calls["visit_unlearn_lanes"] == before
+    assert all(solver.about_to_visit for solver in crowd)
+    for solver in crowd:
+        solver.live = np.arange(0, ROWS, 3)
+    company._visit(crowd)
+    assert calls["visit_unlearn_lanes"] > before
+    assert not any(solver.about_to_visit for solver in crowd)
+
+
 def test_the_last_of_a_team_are_dealt_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     met, step = [], company.step
 

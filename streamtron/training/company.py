@@ -17,9 +17,9 @@ from streamtron.chunk import Chunk
 from streamtron.training.learner import Learner
 from streamtron.training.solve import Solver
 
-LEAST = 5
-"""Fewer learners look as fast by themselves: putting weights side by side takes time, and so does
-fetching a line for a weight or two of it."""
+LEAST = 4
+"""Fewer learners a row look as fast by themselves: putting weights side by side takes time, and so
+does fetching a line for a weight or two of it."""
 
 DENSE = 4
 """Nonzeros a column, below which that takes longer than it saves."""
@@ -124,12 +124,17 @@ def _dense(crowd: Sequence[Solver]) -> bool:
     """Whether columns are few beside the nonzeros that are going to be visited."""
     columns = max(len(solver.dual.w) for solver in crowd)
     active = crowd[0].active
-    rows = max(len(active) if solver.live is None else len(solver.live) for solver in crowd)
-    return DENSE * columns * len(active) <= active.nonzeros * rows
+    return DENSE * columns * len(active) <= active.nonzeros * max(map(_rows, crowd))
+
+
+def _rows(solver: Solver) -> int:
+    """How many rows it visits."""
+    return len(solver.active if solver.live is None else solver.live)
 
 
 def _visit(crowd: Sequence[Solver]) -> None:
-    """A mini-epoch of at most LANES solvers, of rows that they share."""
+    """A mini-epoch of at most LANES solvers, of rows that they share; nothing where most rows are
+    visited by few of them."""
     first = crowd[0]
     active, turn = first.active, first.turn
     assert turn is not None
@@ -137,7 +142,10 @@ def _visit(crowd: Sequence[Solver]) -> None:
     if first.live is None:
         order = turn.all(len(active))
     else:
-        order = turn.some(np.flatnonzero(np.logical_or.reduce(signs)))
+        union = np.flatnonzero(np.logical_or.reduce(signs))
+        if sum(_rows(solver) for solver in crowd) < LEAST * len(union):
+            return
+        order = turn.some(union)
     w = _side_by_side([solver.dual.w for solver in crowd])
     of_lanes = np.zeros((3, kernels.LANES))
     of_lanes[:, : len(crowd)] = np.transpose(
