@@ -293,13 +293,13 @@ class Room:
             raise Crowded(learners, fit)
 
     def abreast(self, learners: Sequence[Learner]) -> bool:
-        """Whether each thread may solve LANES of them at a time, on rows that all hold."""
+        """Whether each thread may look at rows for LANES of them, and solve as many, at a time."""
         held = max(learner.active.nbytes for learner in learners)
         needs = memory_needed(
             replace(self.settings, active_set=held),
             rows=max(learner.rows_met for learner in learners),
             columns=max(len(learner.dual.w) for learner in learners), learners=len(learners),
-            threads=self.machine.thread_count, abreast=kernels.LANES,
+            threads=self.machine.thread_count, shared=self.shared, abreast=kernels.LANES,
         )  # fmt: skip
         return sum(need.size for need in needs) <= self.machine.memory_limit
 

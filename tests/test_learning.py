@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from streamtron import kernels
 from streamtron.config import Machine, Settings
 from streamtron.events import ChunkDone, Event, ReadingStarted
 from streamtron.fitting import Outcome, run, run_many
@@ -16,6 +18,8 @@ from streamtron.learning import Room, learn
 from streamtron.memory import memory_needed
 from streamtron.shards import Reading, open_shards
 from streamtron.shards.corpus import generate
+from streamtron.training.active_set import Pool
+from streamtron.training.learner import Learner
 
 COLUMNS = 3000
 
@@ -131,11 +135,35 @@ def test_a_run_in_groups_is_taken_up_and_groups_that_are_done_are_not_fitted_aga
 
 
 def test_a_single_learner_is_never_crowded(place: Path) -> None:
-    from streamtron.training.active_set import Pool
-
     settings = Settings()
     with open_shards([str(place / "two")], cache_dir=None) as source:
         room = Room(settings, Machine(memory=1), Pool())
         for chunk in source.chunks():
             room(1, chunk)
     assert room.columns > 1
+
+
+def test_learners_look_at_rows_in_company_only_where_there_is_memory_for_it() -> None:
+    settings, columns = Settings(), 10**6
+    learners = [Learner(settings) for _ in range(12)]
+    for learner in learners:
+        learner.dual.widen(columns)
+
+    def room(memory: int) -> Room:
+        return Room(settings, Machine(memory=memory, threads=2), Pool())
+
+    own = replace(settings, active_set=0)
+    one, several = (
+        sum(
+            need.size
+            for need in memory_needed(
+                own, rows=0, columns=columns, learners=12, threads=2, abreast=abreast
+            )
+        )
+        for abreast in (1, kernels.LANES)
+    )
+    side_by_side = 8 * kernels.LANES * 2 * columns
+    vectors = 8 * 8 * 10 * columns  # of ten more that are being solved
+    assert several == one + side_by_side + vectors
+    assert room(several).abreast(learners)
+    assert not room(several - 1).abreast(learners)

@@ -61,11 +61,10 @@ def teams(learners: Sequence[Learner], threads: int) -> list[list[Learner]]:
 
 
 def dots(
-    chunk: Chunk, learners: Iterable[Learner], threads: int, work: Callable[..., None]
+    chunk: Chunk, scanning: Sequence[Learner], threads: int, work: Callable[..., None]
 ) -> Mapping[Learner, Vector]:
     """x_k·w of a chunk's rows and every learner that scans them, where it pays to sum them
     together."""
-    scanning = [learner for learner in learners if learner.frozen is not None]
     crews = [team for team in teams(scanning, threads) if len(team) >= LEAST and _fits(chunk, team)]
     found: dict[Learner, Vector] = {}
 

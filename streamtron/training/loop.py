@@ -102,8 +102,8 @@ def train(
     keeper : who is told of every border at which the run can be taken up again.
     resumed : where a run is taken up; its learners are those given and those that wait.
     group : where more learn, one group after another; a state is of all of them.
-    abreast : whether these learners may train in memory several a thread, which is faster and
-        needs more memory; None = they may.
+    abreast : whether there is memory for these learners to look at rows in company, several a
+        thread, which is faster; None = there is.
     """
     with _workers(threads) as work:
         loop = _Loop(
@@ -176,8 +176,7 @@ class _Loop:
             shown = *learners, *waiting
             visited = any(learner.mode == "train" for learner in shown)
             positions = positions_in(chunk, self.settings, reading) if visited else None
-            dots = company.dots(chunk, shown, self.threads, self.work)
-            show = partial(_show, chunk, number, positions, dots)
+            show = partial(_show, chunk, number, positions, self._dots(chunk, shown))
             self._work(show, [[learner] for learner in shown], reading, number - 1)
             rows += len(chunk)
             nonzeros += chunk.nonzeros
@@ -216,9 +215,21 @@ class _Loop:
         """Who trains in company: as many as lie side by side, or everybody alone."""
         many = len(learners) >= company.LEAST * self.threads
         shared = len({learner.active.place for learner in learners}) == 1
-        if many and shared and (self.abreast is None or self.abreast(self.learners)):
+        if many and shared and self._may_be_abreast():
             return company.teams(learners, self.threads)
         return [[learner] for learner in learners]
+
+    def _dots(
+        self, chunk: Chunk, learners: Iterable[Learner]
+    ) -> Mapping[Learner, NDArray[np.float64]]:
+        """What those who scan have in common to sum, summed in company."""
+        scanning = [learner for learner in learners if learner.frozen is not None]
+        if len(scanning) < company.LEAST or not self._may_be_abreast():
+            return {}
+        return company.dots(chunk, scanning, self.threads, self.work)
+
+    def _may_be_abreast(self) -> bool:
+        return self.abreast is None or self.abreast(self.learners)
 
     def _train(self, team: Sequence[Learner]) -> list[list[Learner]]:
         """Training on rows in memory, to its end or the next border; returns those that are left of
