@@ -8,6 +8,7 @@ the bit, what it finds alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,6 @@ LINE = 64
 """Bytes of a cache line, which the weights of one column fill."""
 
 Vector = NDArray[np.float64]
-Matrix = NDArray[np.float64]
 
 
 def teams(learners: Sequence[Learner], threads: int) -> list[list[Learner]]:
@@ -100,7 +100,8 @@ def step(learners: Sequence[Learner]) -> None:
 
 def _first_in_turn(learners: Sequence[Learner]) -> list[Learner]:
     when = [solver.turn.when for solver in _solvers(learners) if solver.turn is not None]
-    return [one for one, its in zip(learners, when, strict=True) if its == min(when)]
+    first = min(when)
+    return [one for one, its in zip(learners, when, strict=True) if its == first]
 
 
 def _solvers(learners: Iterable[Learner]) -> list[Solver]:
@@ -187,15 +188,15 @@ def _signs(solver: Solver) -> NDArray[np.int8]:
     return own
 
 
-def _side_by_side(vectors: Sequence[Vector]) -> Matrix:
+def _side_by_side(vectors: Sequence[Vector]) -> NDArray[np.float64]:
     """Shape (columns, LANES): a vector a lane, 0 where there is none; every row one cache line."""
-    found = _empty(max(map(len, vectors)), kernels.LANES, np.float64)
+    found: NDArray[np.float64] = _empty(max(map(len, vectors)), kernels.LANES, np.float64)
     for k in range(kernels.LANES):
         kernels.put_lane(vectors[k] if k < len(vectors) else NO_VECTOR, k, found)
     return found
 
 
-def _padded(arrays: Sequence[NDArray]) -> NDArray:  # type: ignore[type-arg]
+def _padded(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """One below the other, LANES rows."""
     found = _empty(kernels.LANES, len(arrays[0]), arrays[0].dtype.type)
     found[: len(arrays)] = arrays
@@ -203,7 +204,7 @@ def _padded(arrays: Sequence[NDArray]) -> NDArray:  # type: ignore[type-arg]
     return found
 
 
-def _empty(rows: int, columns: int, dtype: type[np.generic]) -> NDArray:  # type: ignore[type-arg]
+def _empty(rows: int, columns: int, dtype: type[np.generic]) -> NDArray[Any]:
     """An array that begins with a cache line, so that what one thread writes at every visit is in
     no line of another's."""
     size = rows * columns * np.dtype(dtype).itemsize
