@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -118,19 +119,26 @@ class LibsvmReader:
         self.bytes_read = 0
         stream = TextStream(self._path, self._name)
         parser = _Parser(self._name, self._reading)
+        first_line = 1
         with closing(in_order(parser.parse, self._texts(stream), self._threads)) as parsed:
-            for piece, self.bytes_read in parsed:
-                if piece.rows:
-                    yield piece
+            for text in parsed:
+                if isinstance(text, _Trouble):
+                    line = first_line + text.line
+                    raise DataError(f"{self._name}, line {line}: {text.sentence}")
+                self.bytes_read = text.bytes_read
+                if text.piece.rows:
+                    place = partial(_place, self._name, first_line, text.lines_of_rows)
+                    yield text.piece._replace(place=place)
+                first_line += text.lines
         self.bytes_read = stream.bytes_read
         self._fingerprint = stream.fingerprint()
 
     def _texts(self, stream: TextStream) -> Iterator[_Text]:
         blocks = stream.text(self._piece_bytes)
-        line = 1
+        first = True
         for lines in _whole_lines(blocks, self._piece_bytes, self._name, self._threads):
-            yield _Text(lines, line, stream.bytes_read)
-            line += int(np.count_nonzero(np.frombuffer(lines, np.uint8) == _NEWLINE))
+            yield _Text(lines, first, stream.bytes_read)
+            first = False
 
     def fingerprint(self) -> str:
         """xxh3-128 of the file's bytes as stored, 32 hex digits; free after ``pieces()``.
@@ -146,14 +154,13 @@ class LibsvmReader:
 
 # --- lines ---
 
-_NEWLINE = ord("\n")
-
 
 class _Text(NamedTuple):
-    """Whole lines, the number of the first, and the bytes as stored read for them and before."""
+    """Whole lines, whether they are the file's first, and the bytes as stored read for them and
+    before."""
 
     lines: memoryview
-    first_line: int
+    first: bool
     bytes_read: int
 
 
@@ -224,9 +231,25 @@ class _Buffers(NamedTuple):
         )
 
 
+class _Parsed(NamedTuple):
+    """The rows of a text, without a place; lines (from 0) that they stand on, how many lines there
+    are, and the bytes as stored read for them and before."""
+
+    piece: Piece
+    lines_of_rows: NDArray[np.int64]
+    lines: int
+    bytes_read: int
+
+
 class _Trouble(NamedTuple):
+    """What is wrong with a line of a text, the first being 0."""
+
     line: int
     sentence: str
+
+
+def _place(name: str, first_line: int, lines: NDArray[np.int64], row: int) -> str:
+    return f"{name}, line {first_line + int(lines[row])}"
 
 
 class _Parser(threading.local):
@@ -243,11 +266,10 @@ class _Parser(threading.local):
         self._size = 0
         self._buffers = _Buffers.for_text(0)
 
-    def parse(self, given: _Text) -> tuple[Piece, int]:
-        """The rows of whole lines, and the bytes read for them and before; DataError for the first
-        line that is refused."""
-        text, line, bytes_read = given
-        if line == 1:
+    def parse(self, given: _Text) -> _Parsed | _Trouble:
+        """The rows of whole lines, or the first line that is refused."""
+        text, is_first, bytes_read = given
+        if is_first:
             text = _without_mark(text, self._name)
         if len(text) > self._size:
             self._size = len(text) * 5 // 4  # the next one is a little longer or shorter
@@ -269,19 +291,20 @@ class _Parser(threading.local):
             *self._stumbled(text),
         ]
         if troubles:
-            first = min(troubles, key=lambda trouble: trouble.line)
-            raise DataError(f"{self._name}, line {line + first.line}: {first.sentence}")
-        return self._piece(int(found[kernels.PARSED_ROWS]), named, line), bytes_read
+            return min(troubles, key=lambda trouble: trouble.line)
+        rows = int(found[kernels.PARSED_ROWS])
+        lines_of_rows = self._buffers.lines[:rows].copy()
+        lines = int(found[kernels.PARSED_LINES])
+        return _Parsed(self._piece(rows, named), lines_of_rows, lines, bytes_read)
 
-    def _piece(self, rows: int, named: TextLabels | None, first_line: int) -> Piece:
-        buffers, name = self._buffers, self._name
+    def _piece(self, rows: int, named: TextLabels | None) -> Piece:
+        buffers = self._buffers
         nonzeros = int(buffers.indptr[rows])
         values = buffers.values[:nonzeros]
         if named is None:
             (codes, classes), code_offsets = _classes(buffers.labels[:rows]), None
         else:
             (codes, code_offsets), classes = named.among(rows), named.classes
-        lines = buffers.lines[:rows].copy()
         return Piece(
             indptr=buffers.indptr[: rows + 1].copy(),
             indices=buffers.indices[:nonzeros].copy(),
@@ -289,7 +312,7 @@ class _Parser(threading.local):
             codes=codes,
             classes=classes,
             weights=buffers.weights[:rows].copy() if self._weighted else None,
-            place=lambda row: f"{name}, line {first_line + int(lines[row])}",
+            place=str,
             code_offsets=code_offsets,
         )
 
