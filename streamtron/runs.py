@@ -29,7 +29,10 @@ from streamtron.training.state import State
 
 _log = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
+RECORD_VERSION = 1
+CHECKPOINT_VERSION = 2
+"""Of what a checkpoint means, too: a reading goes on in the order in which it began, and until
+version 1 later readings had other groups of blocks."""
 
 MAY_CHANGE = ("tol", "max_epochs")
 """Settings that a run which is taken up may have otherwise than before."""
@@ -89,7 +92,7 @@ class Run:
         """
         state = checkpoint.state
         content = {
-            "checkpoint_version": FORMAT_VERSION,
+            "checkpoint_version": CHECKPOINT_VERSION,
             "reading": state.reading,
             "chunks": state.chunks,
             "state": state.content,
@@ -276,7 +279,7 @@ def write_record(
 ) -> None:
     """Write what the run is of, ``run.json``; see ``Record``."""
     record = {
-        "run_version": FORMAT_VERSION,
+        "run_version": RECORD_VERSION,
         "model": os.path.abspath(model),
         "settings": settings.to_dict(),
         "shards": [list(stamp) for stamp in stamps],
@@ -297,8 +300,8 @@ def read_record(path: Path) -> Record:
     try:
         with reading_from(where):
             record = json.loads(where.read_bytes())
-        if record["run_version"] != FORMAT_VERSION:
-            raise ValueError(f"version {record['run_version']}, wanted {FORMAT_VERSION}")
+        if record["run_version"] != RECORD_VERSION:
+            raise ValueError(f"version {record['run_version']}, wanted {RECORD_VERSION}")
         stamps = [(str(name), int(size), int(time)) for name, size, time in record["shards"]]
         borders = [str(path) for path in record["borders"]]
         return Record(dict(record["settings"]), stamps, str(record["model"]), borders)
@@ -402,10 +405,10 @@ def _check_settings(path: Path, before: Mapping[str, Any], now: Mapping[str, Any
 def _checkpoint(path: Path) -> Checkpoint:
     content, arrays = read_sealed(path, "checkpoint")
     version = content.get("checkpoint_version")
-    if version != FORMAT_VERSION:
+    if version != CHECKPOINT_VERSION:
         raise DataError(
-            f"{path}: checkpoint version {version}, this streamtron reads {FORMAT_VERSION}. Use "
-            "the streamtron that wrote it, or begin anew with --overwrite."
+            f"{path}: checkpoint version {version}, this streamtron reads {CHECKPOINT_VERSION}. "
+            "Use the streamtron that wrote it, or begin anew with --overwrite."
         )
     try:
         state = State(int(content["reading"]), int(content["chunks"]), content["state"], arrays)

@@ -304,7 +304,7 @@ def test_a_checkpoint_of_another_version_is_refused(stopped: Path) -> None:
     path = stopped / "model.run" / CHECKPOINT
     content, arrays = read_sealed(path, "checkpoint")
     write_sealed(path, {**content, "checkpoint_version": 99}, arrays)
-    with pytest.raises(DataError, match=r"checkpoint version 99, this streamtron reads 1"):
+    with pytest.raises(DataError, match=r"checkpoint version 99, this streamtron reads 2"):
         fitted(stopped, "model", resume=True)
     assert path.exists()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import xxhash
@@ -37,8 +38,9 @@ def _start(*key: int) -> int:
 
 
 def block_groups(seed: int, reading: int, blocks: int) -> list[Sequence[int]]:
-    """The blocks of a later reading, in groups of ``GROUP`` that are read and visited together; of
-    two at least, so that one is read while the other is visited.
+    """The blocks of a later reading, in groups that are read and visited together: as few of at
+    most ``GROUP`` as there can be, all of about a size. But three at least, for one is read while
+    another is visited, if that leaves two blocks to mix in each.
 
     Examples
     --------
@@ -47,8 +49,9 @@ def block_groups(seed: int, reading: int, blocks: int) -> list[Sequence[int]]:
     (True, 3)
     """
     shuffled = _generator(seed, reading, _BLOCKS).permutation(blocks).tolist()
-    size = max(1, min(GROUP, (blocks + 1) // 2))
-    return [shuffled[start : start + size] for start in range(0, blocks, size)]
+    groups = max(-(-blocks // GROUP), min(3, blocks // 2), min(2, blocks))
+    borders = np.rint(np.linspace(0, blocks, groups + 1)).astype(np.int64).tolist()
+    return [shuffled[start:stop] for start, stop in pairwise(borders)]
 
 
 def row_order(seed: int, reading: int, first_row: int, rows: int) -> NDArray[np.int64]:
