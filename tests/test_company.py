@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ from streamtron.training.active_set import Pool
 from streamtron.training.classes import Classes, Families
 from streamtron.training.frozen import Frozen
 from streamtron.training.learner import Learner
-from streamtron.training.loop import _workers, train
+from streamtron.training.loop import train
 from streamtron.training.state import State
+from streamtron.training.threads import Threads, open_threads
 from tests.sources import ListSource, csr, random_rows
 
 COLUMNS, ROWS = 30, 240
@@ -275,7 +277,8 @@ def test_products_are_summed_together_for_weights_as_wide_as_the_rows(
     first = learners[0].frozen
     assert first is not None
     first.w = first.w[:7]
-    found = company.dots(chunk, learners, 1, lambda task, teams: [*map(task, teams)])
+    with open_threads(1) as threads:
+        found = company.dots(chunk, learners, threads)
     assert set(found) == (set(learners) if width == COLUMNS else set())
     X = csr_array((chunk.rows.values, chunk.rows.indices, chunk.rows.indptr))
     for learner, sums in found.items():
@@ -343,6 +346,23 @@ def test_learners_in_company_read_the_data_as_often_as_the_one_that_needs_most()
     assert len(set(readings)) > 1
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_team_may_give_its_first_away_after_any_step(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, left = count(), []
+    while_it_pays = company.while_it_pays
+
+    def noted(team: Sequence[Learner]) -> list[list[Learner]]:
+        left.append(len(team))
+        return while_it_pays(team)
+
+    monkeypatch.setattr(Threads, "idle", property(lambda _: next(asked) % 5 == 4))
+    monkeypatch.setattr(company, "while_it_pays", noted)
+    assert together(MANY, threads=threads) == alone(MANY)
+    assert max(left) >= company.LEAST > min(left)
+
+
 def test_an_error_of_a_learner_on_a_thread_comes_out_at_the_caller() -> None:
     class Failing(Learner):
         def finish_reading(self) -> None:
@@ -352,20 +372,6 @@ def test_an_error_of_a_learner_on_a_thread_comes_out_at_the_caller() -> None:
     learners = [Learner(settings, source.labels), Failing(settings, source.labels)]
     with pytest.raises(RuntimeError, match="as it should"):
         train(source, learners, settings, threads=2)
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_task_may_tell_of_more_to_do(threads: int) -> None:
-    done = []
-
-    def halves(number: int) -> list[int]:
-        done.append(number)
-        return [number // 2] * 2 if number > 1 else []
-
-    with _workers(threads) as work:
-        work(halves, [4, 2])
-        work(halves, [])
-    assert sorted(done) == [1, 1, 1, 1, 1, 1, 2, 2, 2, 4]
 
 
 def test_a_signal_in_the_calling_thread_waits_for_no_other_learner() -> None:

@@ -7,7 +7,8 @@ the bit, what it finds alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from streamtron import kernels
 from streamtron.chunk import Chunk
 from streamtron.training.learner import Learner
 from streamtron.training.solve import Solver
+from streamtron.training.threads import Threads
 
 LEAST = 4
 """Fewer learners a row look as fast by themselves: putting weights side by side takes time, and so
@@ -38,34 +40,40 @@ Vector = NDArray[np.float64]
 
 
 def teams(learners: Sequence[Learner], threads: int) -> list[list[Learner]]:
-    """Learners dealt out in teams of at most LANES, a team a thread as long as that is enough: to
-    and fro, so that teams have as much to do where learners come in the order of what they have.
+    """Neighbours in teams of at most LANES, a team a thread as long as that is enough.
 
     Examples
     --------
     >>> teams(range(7), threads=2)
-    [[0, 3, 4], [1, 2, 5, 6]]
+    [[0, 1, 2], [3, 4, 5, 6]]
     """
     found: list[list[Learner]] = []
     for first in range(0, len(learners), threads * kernels.LANES):
         dealt = learners[first : first + threads * kernels.LANES]
-        side_by_side: list[list[Learner]] = [[] for _ in dealt[:threads]]
-        for k, learner in enumerate(dealt):
-            turn, place = divmod(k, len(side_by_side))
-            side_by_side[-1 - place if turn % 2 else place].append(learner)
-        found += side_by_side
+        number = min(threads, len(dealt))
+        borders = [len(dealt) * k // number for k in range(number + 1)]
+        found += [list(dealt[start:stop]) for start, stop in pairwise(borders)]
     return found
+
+
+def while_it_pays(team: Sequence[Learner]) -> list[list[Learner]]:
+    """What is left of a team: a team, or everybody alone.
+
+    Examples
+    --------
+    >>> while_it_pays("abcd"), while_it_pays("abc")
+    ([['a', 'b', 'c', 'd']], [['a'], ['b'], ['c']])
+    """
+    return [list(team)] if len(team) >= LEAST else [[learner] for learner in team]
 
 
 # --- scans ---
 
 
-def dots(
-    chunk: Chunk, scanning: Sequence[Learner], threads: int, work: Callable[..., None]
-) -> Mapping[Learner, Vector]:
+def dots(chunk: Chunk, scanning: Sequence[Learner], threads: Threads) -> Mapping[Learner, Vector]:
     """x_k·w of a chunk's rows and every learner that scans them, where it pays to sum them
     together."""
-    crews = [team for team in teams(scanning, threads) if len(team) >= LEAST and _fits(chunk, team)]
+    many = [team for team in teams(scanning, threads.number) if len(team) >= LEAST]
     found: dict[Learner, Vector] = {}
 
     def sum_together(team: Sequence[Learner]) -> None:
@@ -74,7 +82,7 @@ def dots(
         kernels.dot_lanes(chunk.rows, w, sums)
         found.update(zip(team, np.ascontiguousarray(sums.T[: len(team)]), strict=True))
 
-    work(sum_together, crews)
+    threads.work(sum_together, [team for team in many if _fits(chunk, team)])
     return found
 
 

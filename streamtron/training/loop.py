@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +17,7 @@ from streamtron.events import ChunkDone, Listener, ReadingDone, ReadingStarted, 
 from streamtron.training import company, order
 from streamtron.training.learner import Learner
 from streamtron.training.state import NOT_BEGUN, Resumed, State
+from streamtron.training.threads import Threads, open_threads
 
 
 class Births(Protocol):
@@ -61,11 +59,6 @@ class Group(NamedTuple):
     at_once: int
 
 
-T = TypeVar("T")
-Task = Callable[[T], Iterable[T] | None]
-"""What is done with an item; it may tell of more items, which are next."""
-
-Work = Callable[[Task[T], Iterable[T]], None]
 Abreast = Callable[[Sequence[Learner]], bool]
 
 
@@ -105,11 +98,10 @@ def train(
     abreast : whether there is memory for these learners to look at rows in company, several a
         thread, which is faster; None = there is.
     """
-    with _workers(threads) as work:
+    with open_threads(threads) as opened:
         loop = _Loop(
-            source, list(learners), settings, listen, births, threads, work, room, keeper, group,
-            abreast,
-        )  # fmt: skip
+            source, list(learners), settings, listen, births, opened, room, keeper, group, abreast
+        )
         loop.run(resumed)
 
 
@@ -120,8 +112,7 @@ class _Loop:
     settings: Settings
     listen: Listener
     births: Births | None
-    threads: int
-    work: Work[Any]
+    threads: Threads
     room: Callable[[int, Chunk], None] | None
     keeper: Keeper | None
     group: Group | None
@@ -203,20 +194,21 @@ class _Loop:
                 if not self._due(moved=False):
                     task(learner)
             left = self._train(team)
-            return left if len(teams) <= self.threads else None  # else they may be a team again
+            at_once = len(teams) <= self.threads.number or self.threads.idle
+            return left if at_once else None  # else they may be a team again
 
-        self.work(begin, teams)
+        self.threads.work(begin, teams)
         everyone = [learner for team in teams for learner in team]
         while any(learner.busy for learner in everyone) or self._due(moved=False):
             self._border(reading, chunks)
-            self.work(self._train, self._teams([one for one in everyone if one.busy]))
+            self.threads.work(self._train, self._teams([one for one in everyone if one.busy]))
 
     def _teams(self, learners: Sequence[Learner]) -> list[list[Learner]]:
         """Who trains in company: as many as lie side by side, or everybody alone."""
-        many = len(learners) >= company.LEAST * self.threads
+        many = len(learners) >= company.LEAST * self.threads.number
         shared = len({learner.active.place for learner in learners}) == 1
         if many and shared and self._may_be_abreast():
-            return company.teams(learners, self.threads)
+            return company.teams(learners, self.threads.number)
         return [[learner] for learner in learners]
 
     def _dots(
@@ -226,19 +218,22 @@ class _Loop:
         scanning = [learner for learner in learners if learner.frozen is not None]
         if len(scanning) < company.LEAST or not self._may_be_abreast():
             return {}
-        return company.dots(chunk, scanning, self.threads, self.work)
+        return company.dots(chunk, scanning, self.threads)
 
     def _may_be_abreast(self) -> bool:
         return self.abreast is None or self.abreast(self.learners)
 
     def _train(self, team: Sequence[Learner]) -> list[list[Learner]]:
-        """Training on rows in memory, to its end or the next border; returns those that are left of
-        a team when they are no company any more."""
+        """Training on rows in memory, to its end or the next border; returns who is to go on with
+        it elsewhere: those left of a team when they are no company any more, and the first of one
+        where a thread has nothing to do."""
         moved, least = False, min(len(team), company.LEAST)
         while not self._due(moved):
             busy = [learner for learner in team if learner.busy]
             if len(busy) < least:
                 return [[learner] for learner in busy]
+            if len(busy) > 1 and self.threads.idle:
+                return [busy[:1], *company.while_it_pays(busy[1:])]
             company.step(busy)
             moved = True
         return []
@@ -308,69 +303,10 @@ def _nothing(learner: Learner) -> None:
     """What is begun is only to be gone on with."""
 
 
-@contextmanager
-def _workers(threads: int) -> Iterator[Work[Any]]:
-    """A map over learners, or teams of them: on threads, this one among them, if there are several
-    of both. A thread takes the next as long as there is one: a future for each would cost more than
-    many a task, and so would waking a thread that could have been this one. What one raises is
-    raised here, that of the first if several do; a signal at once."""
-    if threads < 2:
-        yield _one_by_one
-        return
-    pool = ThreadPoolExecutor(threads - 1, thread_name_prefix="streamtron-learner")
-
-    def work(task: Task[T], items: Iterable[T]) -> None:
-        items = list(items)
-        if len(items) < 2:
-            _one_by_one(task, items)
-            return
-        turns, failed = deque(enumerate(items)), dict[int, BaseException]()
-
-        def take_turns() -> None:
-            while not failed and (turn := _first_of(turns)):
-                number, item = turn
-                try:
-                    further = list(task(item) or ())
-                    turns.extendleft((number, one) for one in reversed(further))
-                except Exception as error:
-                    failed[number] = error
-
-        others = [pool.submit(take_turns) for _ in range(threads - 1)]
-        try:
-            take_turns()
-            for other in others:
-                other.result()
-        except BaseException as error:
-            failed[len(items)] = error
-            raise
-        if failed:
-            raise failed[min(failed)]
-
-    try:
-        yield work
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)  # a signal does not wait for a solver
-        raise
-    pool.shutdown()
-
-
 def _lightness(learner: Learner) -> tuple[float, int]:
-    """Those that take long to solve go first, so that no thread works on alone at the end."""
+    """Those that take long to solve go first, so that no thread works on alone at the end; and who
+    takes as long visits about the same rows."""
     return learner.settings.delta2, -learner.dual.updates
-
-
-def _one_by_one(task: Task[T], items: Iterable[T]) -> None:
-    turns = deque(items)
-    while turns:
-        turns.extendleft(reversed(list(task(turns.popleft()) or ())))
-
-
-def _first_of(turns: deque[T]) -> T | None:
-    """Who is next; None if there is nobody any more, for another thread may take turns as well."""
-    try:
-        return turns.popleft()
-    except IndexError:
-        return None
 
 
 def _groups(source: ChunkSource, settings: Settings, reading: int) -> list[Sequence[int]] | None:
