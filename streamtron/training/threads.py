@@ -88,7 +88,7 @@ class _Round(Generic[T]):
         with self._changed:
             self._waiting += 1
             try:
-                self._changed.wait_for(lambda: self._turns or not self._at_work)
+                self._changed.wait_for(lambda: self._turns or self._failed or not self._at_work)
             finally:
                 self._waiting -= 1
             if self._failed or not self._turns:
@@ -97,8 +97,10 @@ class _Round(Generic[T]):
             return self._turns.popleft()
 
     def fail(self, error: BaseException) -> None:
-        """Nobody takes another turn."""
-        self._failed[self._last] = error
+        """Nobody takes another turn, nor waits for one: a signal may have come at any line."""
+        with self._changed:
+            self._failed[self._last] = error
+            self._changed.notify_all()
 
     def raise_first(self) -> None:
         """What the first item raised that raised something."""
