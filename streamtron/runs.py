@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 
 RECORD_VERSION = 1
 CHECKPOINT_VERSION = 2
-"""Of what a checkpoint means, too: a reading goes on in the order in which it began, and until
-version 1 later readings had other groups of blocks."""
+"""Of what a checkpoint means, too: a reading goes on in the order in which it began, and in version
+1 later readings had other groups of blocks."""
 
 MAY_CHANGE = ("tol", "max_epochs")
 """Settings that a run which is taken up may have otherwise than before."""

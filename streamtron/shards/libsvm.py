@@ -135,10 +135,9 @@ class LibsvmReader:
 
     def _texts(self, stream: TextStream) -> Iterator[_Text]:
         blocks = stream.text(self._piece_bytes)
-        first = True
-        for lines in _whole_lines(blocks, self._piece_bytes, self._name, self._threads):
-            yield _Text(lines, first, stream.bytes_read)
-            first = False
+        texts = _whole_lines(blocks, self._piece_bytes, self._name, self._threads)
+        for number, lines in enumerate(texts):
+            yield _Text(lines, number == 0, stream.bytes_read)
 
     def fingerprint(self) -> str:
         """xxh3-128 of the file's bytes as stored, 32 hex digits; free after ``pieces()``.
