@@ -20,10 +20,13 @@ import numpy as np
 import pytest
 
 from streamtron import fit
+from streamtron.config import Settings
 from streamtron.errors import DataError, FileDamaged, MachineError
 from streamtron.shards import Piece, cache_files, clear_cache, flat, open_shards
 from streamtron.shards.cache import _load_sources, shown_bytes
 from streamtron.shards.flat import CachedShard, GroupReader, read_contents
+from streamtron.training.learner import Learner
+from streamtron.training.loop import train
 from tests.test_source import ListReader, Row, bits, small_blocks, source_of, write_shard
 
 
@@ -621,6 +624,20 @@ def test_chunks_that_are_not_kept_share_few_buffers(
                 # One here, two waiting, one in the reader's hand, one to spare.
                 assert len(readers[0]._buffers) <= 6
     assert len(readers) == 1, "the next reading goes on with the same buffers"
+
+
+def test_training_holds_no_chunk_while_it_waits_for_the_next(
+    shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = GroupReader()
+    monkeypatch.setattr("streamtron.shards.source.GroupReader", lambda: reader)
+    monkeypatch.setattr("streamtron.shards.source.ahead", lambda deliveries: deliveries())
+    settings = Settings(active_set=64, tol=1e-6, max_epochs=4)
+    with source_of(shards, cache) as source:
+        learners = [Learner(settings, source.labels) for _ in range(3)]
+        train(source, learners, settings, threads=2)
+        assert source.readings > 2
+    assert len(reader._buffers) == 1, "whoever reads ahead would need one more"
 
 
 def test_a_buffer_is_used_again_as_soon_as_nobody_holds_it(shards: Path, cache: Path) -> None:

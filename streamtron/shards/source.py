@@ -406,6 +406,7 @@ class ShardSource:
                 if delivery.chunk is not None:
                     self._nonzeros_read += delivery.chunk.nonzeros
                     yield delivery.chunk
+                del delivery  # it would keep its chunk's buffer from the next but one
 
     def _know(self, whole: Whole | None) -> None:
         self._whole = whole

@@ -173,6 +173,7 @@ class _Loop:
             nonzeros += chunk.nonzeros
             self.listen(ChunkDone(reading, rows, nonzeros))
             self._border(reading, number)
+            del chunk, show  # held while the next is waited for, it would be one more in memory
         told += [_State.newborn()] * (len(learners) - len(told))
         teams = self._teams(sorted(learners, key=_lightness))
         self._work(_finish, teams, reading, number)
@@ -245,14 +246,14 @@ class _Loop:
         """The chunks of a reading that are still to be digested, numbered from 1."""
         done = resumed.chunks if resumed else 0
         groups = _groups(self.source, self.settings, reading)
-        if groups is not None:
-            yield from enumerate(self.source.chunks(groups[max(done, 0) :]), start=1 + max(done, 0))
-            return
-        for number, chunk in enumerate(self.source.chunks(), start=1):
+        number = 0 if groups is None else max(done, 0)
+        for chunk in self.source.chunks(None if groups is None else groups[number:]):
+            number += 1
             if resumed and resumed.first:
                 resumed.take_again(number, chunk)
             if number > done:
                 yield number, chunk
+            del chunk  # so that it is gone when the next is asked for
 
     def _hold_again(self, resumed: Resumed) -> None:
         """Read the rows that were held: all in the data's order, some in that of their reading."""
