@@ -34,7 +34,8 @@ class Segment(NamedTuple):
     ``indptr`` int64 from 0, ``indices`` uint32, ``values`` float32 or None where all are 1,
     ``codes`` int32 into the shard's own labels (-1 = none), ``weights`` float64 or None where all
     are 1, ``code_offsets`` int64 from 0 or None where a row has one label, ``squares`` float64:
-    ‖x_k‖², which parts that are not joined yet need not know (None).
+    ‖x_k‖², which parts that are not joined yet need not know (None). ``lowest`` is the smallest
+    column number (None without nonzeros), ``width`` 1 + the largest.
     """
 
     indptr: NDArray[np.int64]
@@ -42,8 +43,10 @@ class Segment(NamedTuple):
     values: NDArray[np.float32] | None
     codes: NDArray[np.int32]
     weights: NDArray[np.float64] | None
-    code_offsets: NDArray[np.int64] | None = None
-    squares: NDArray[np.float64] | None = None
+    code_offsets: NDArray[np.int64] | None
+    squares: NDArray[np.float64] | None
+    lowest: int | None
+    width: int
 
     @property
     def rows(self) -> int:
@@ -57,17 +60,31 @@ class Segment(NamedTuple):
 
 
 def cut(piece: Piece, start: int, stop: int, codes: NDArray[np.int32]) -> Segment:
-    """Rows ``start`` … ``stop - 1`` of a piece, with the codes given, as views."""
+    """Rows ``start`` … ``stop - 1`` of a piece, with the codes given, as views.
+
+    All columns are looked at, although they should rise within a row: kernels trust the width, and
+    a cache file is no more than a file.
+
+    Examples
+    --------
+    >>> piece = Piece(np.array([0, 2, 2]), np.array([3, 9], np.uint32), None,
+    ...               np.zeros(2, np.int32), [1.0], None, "row {}".format)
+    >>> [(part.lowest, part.width) for part in (cut(piece, k, k + 1, []) for k in range(2))]
+    [(3, 10), (None, 0)]
+    """
     first, last = int(piece.indptr[start]), int(piece.indptr[stop])
+    indices = piece.indices[first:last]
     _, code_offsets = cut_codes(piece.codes, piece.code_offsets, start, stop)
     return Segment(
         piece.indptr[start : stop + 1] - first,
-        piece.indices[first:last],
+        indices,
         None if piece.values is None else piece.values[first:last],
         codes,
         None if piece.weights is None else piece.weights[start:stop],
         code_offsets,
         None if piece.squares is None else piece.squares[start:stop],
+        int(indices.min()) if len(indices) else None,
+        int(indices.max()) + 1 if len(indices) else 0,
     )
 
 
@@ -99,6 +116,8 @@ def join(parts: Sequence[Segment]) -> Segment:
         _join_or_none([(part.weights, part.rows) for part in parts], np.float64),
         _join_offsets(code_offsets) if code_offsets else None,
         np.concatenate(squares) if known else squares_of(indptr, indices, values),
+        min((part.lowest for part in parts if part.lowest is not None), default=None),
+        max(part.width for part in parts),
     )
 
 
@@ -132,23 +151,18 @@ def _join_or_none(
     if all(array is None for array, _ in parts):
         return None
     joined = np.concatenate([np.ones(n, dtype) if a is None else a for a, n in parts])
-    return None if (joined == 1).all() else joined
+    return None if all_ones(joined) else joined
 
 
-def lowest_and_width(segment: Segment) -> tuple[int | None, int]:
-    """The smallest column number (None without nonzeros) and 1 + the largest.
-
-    All of them are looked at, although they should rise within a row: kernels trust the width, and
-    a cache file is no more than a file.
+def all_ones(array: NDArray[np.floating]) -> bool:
+    """Whether all are 1; mostly told by the first few.
 
     Examples
     --------
-    >>> lowest_and_width(Segment(np.array([0, 2, 2]), np.array([3, 9]), None, np.zeros(2), None))
-    (3, 10)
+    >>> [all_ones(np.array(values)) for values in ([1.0, 1.0], [1.0, 0.5], [])]
+    [True, False, True]
     """
-    if not segment.nonzeros:
-        return None, 0
-    return int(segment.indices.min()), int(segment.indices.max()) + 1
+    return bool((array[:64] == 1).all() and (array == 1).all())
 
 
 _ones = np.ones(0, np.float32)

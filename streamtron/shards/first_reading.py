@@ -27,7 +27,6 @@ from streamtron.shards.blocks import (
     ShardLabels,
     cut,
     join,
-    lowest_and_width,
     make_chunk,
 )
 from streamtron.shards.cache import Cache, Slot, shown_bytes
@@ -260,7 +259,7 @@ class FirstReading:
 
     def _refuse_wide(self, segment: Segment, piece: Piece, first: int) -> None:
         """Refuse columns there is no room for; ``first`` is the part's first row in the piece."""
-        if lowest_and_width(segment)[1] > self._plan.most_columns:
+        if segment.width > self._plan.most_columns:
             at = int(np.argmax(segment.indices >= self._plan.most_columns))
             row = first + int(np.searchsorted(segment.indptr, at, side="right")) - 1
             raise MachineError(
@@ -271,10 +270,10 @@ class FirstReading:
             )
 
     def _meet_columns(self, segment: Segment) -> None:
-        lowest, width = lowest_and_width(segment)
-        self._width = max(self._width, width)
-        if lowest is not None:
-            self._lowest = lowest if self._lowest is None else min(lowest, self._lowest)
+        self._width = max(self._width, segment.width)
+        if segment.lowest is not None:
+            known = segment.lowest if self._lowest is None else self._lowest
+            self._lowest = min(segment.lowest, known)
 
     def _count(self, fetched: int) -> None:
         """Take note of how many bytes of the shard under way have been fetched so far."""

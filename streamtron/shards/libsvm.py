@@ -24,6 +24,7 @@ from streamtron import kernels
 from streamtron.chunk import Label
 from streamtron.errors import DataError
 from streamtron.shards import storage
+from streamtron.shards.blocks import all_ones
 from streamtron.shards.piece import Piece, Reading
 from streamtron.shards.prefetch import in_order
 from streamtron.shards.streams import PACKED, TextStream
@@ -171,24 +172,24 @@ def _whole_lines(
     A few buffers hold all of them in turn (fresh memory for each costs as much as reading the
     file): a text is good until ``good_for`` more have been asked for, and another.
     """
-    others = deque(bytearray(piece_bytes + 1) for _ in range(good_for))
-    buffer = bytearray(piece_bytes + 1)
+    others = deque(memoryview(bytearray(piece_bytes + 1)) for _ in range(good_for))
+    buffer = memoryview(bytearray(piece_bytes + 1))  # a bytearray would copy what it is given twice
     size = 0
     for block in blocks:
         start, size = size, size + len(block)
         while size >= len(buffer):  # one byte is left for the last line's end
-            buffer = buffer + bytes(len(buffer))
+            buffer = _grown(buffer, 2 * len(buffer))
         buffer[start:size] = block
         if size < piece_bytes:
             continue
-        end = buffer.rfind(b"\n", start, size) + 1
-        if end:
-            yield memoryview(buffer)[:end]
-            rest, size = memoryview(buffer)[end:size], size - end
+        end = start + block.rfind(b"\n") + 1
+        if end > start:
+            yield buffer[:end]
+            rest, size = buffer[end:size], size - end
             others.append(buffer)
             buffer = others.popleft()
             if size >= len(buffer):
-                buffer = bytearray(size + 1)
+                buffer = memoryview(bytearray(size + 1))
             buffer[:size] = rest
         elif size > LINE_LIMIT + piece_bytes:
             raise DataError(
@@ -197,7 +198,13 @@ def _whole_lines(
             )
     if size:
         buffer[size : size + 1] = b"\n"
-        yield memoryview(buffer)[: size + 1]
+        yield buffer[: size + 1]
+
+
+def _grown(buffer: memoryview, size: int) -> memoryview:
+    grown = memoryview(bytearray(size))
+    grown[: len(buffer)] = buffer
+    return grown
 
 
 # --- text into arrays ---
@@ -307,7 +314,7 @@ class _Parser(threading.local):
         return Piece(
             indptr=buffers.indptr[: rows + 1].copy(),
             indices=buffers.indices[:nonzeros].copy(),
-            values=None if (values == 1).all() else values.copy(),
+            values=None if all_ones(values) else values.copy(),
             codes=codes,
             classes=classes,
             weights=buffers.weights[:rows].copy() if self._weighted else None,
@@ -385,6 +392,11 @@ def _classes(labels: NDArray[np.float64]) -> tuple[NDArray[np.int32], list[Label
     Buffer by buffer: ``pa.array`` and ``fill_null`` would import pandas, a seventh of the time of a
     small fit.
     """
+    if len(labels) > 1:  # most have two, and asking an encoder costs more than looking
+        first, second = labels[0], labels[np.argmax(labels != labels[0])]
+        is_second = labels == second
+        if first != second and (is_second | (labels == first)).all():
+            return is_second.astype(np.int32), [float(first) + 0.0, float(second) + 0.0]
     absent = np.isnan(labels)
     buffers = [pa.py_buffer(np.packbits(~absent, bitorder="little")), pa.py_buffer(labels + 0.0)]
     encoded = pa.Array.from_buffers(pa.float64(), len(labels), buffers).dictionary_encode()
