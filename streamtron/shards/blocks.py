@@ -7,7 +7,7 @@ for bit, the same chunks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from streamtron.chunk import (
 from streamtron.errors import DataError
 from streamtron.shards.labels import cut_codes, offsets_of, row_of_code
 from streamtron.shards.piece import Piece
+from streamtron.shards.space import fresh
 
 _UNMET = -2
 """In a lookup of codes: a class of the piece that no row has had yet."""
@@ -104,7 +105,7 @@ def join(parts: Sequence[Segment]) -> Segment:
         return parts[0]  # of a cache file: as it was joined when that was written
     code_offsets = [part.code_offsets for part in parts if part.code_offsets is not None]
     indptr = _join_offsets([part.indptr for part in parts])
-    indices = np.concatenate([part.indices for part in parts])
+    indices = _joined([part.indices for part in parts], np.uint32)
     values = _join_or_none([(part.values, part.nonzeros) for part in parts], np.float32)
     squares = [part.squares for part in parts if part.squares is not None]
     known = len(squares) == len(parts)
@@ -145,13 +146,16 @@ def _join_offsets(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return offsets_of(np.concatenate([np.diff(offsets) for offsets in parts]))
 
 
+def _joined(arrays: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
+    return np.concatenate(arrays, out=fresh(sum(map(len, arrays)), dtype))
+
+
 def _join_or_none(
     parts: Sequence[tuple[NDArray[np.floating] | None, int]], dtype: type[np.floating]
 ) -> NDArray | None:  # type: ignore[type-arg]
-    if all(array is None for array, _ in parts):
+    if all(array is None or all_ones(array) for array, _ in parts):
         return None
-    joined = np.concatenate([np.ones(n, dtype) if a is None else a for a, n in parts])
-    return None if all_ones(joined) else joined
+    return _joined([np.ones(n, dtype) if a is None else a for a, n in parts], dtype)
 
 
 def all_ones(array: NDArray[np.floating]) -> bool:

@@ -43,6 +43,7 @@ from streamtron.shards.blocks import Segment, ones
 from streamtron.shards.cache_bytes import OpenFiles, damaged, fill, read_bytes
 from streamtron.shards.labels import Offsets
 from streamtron.shards.piece import Piece
+from streamtron.shards.space import fresh
 
 FORMAT_VERSION = 3
 TEMPORARY = ".tmp"
@@ -393,7 +394,7 @@ class CachedShard:
         with OpenFiles() as files:
             for number, entry in enumerate(self.contents.entries):
                 self.bytes_read += entry.bytes
-                target = _Target.within(np.empty(_room([entry]), np.uint8), [entry])
+                target = _Target.within(fresh(_room([entry]), np.uint8), [entry])
                 self.read(number, target, files)
                 target.set_offsets()
                 self._check_sense(number, target)
