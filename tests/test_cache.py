@@ -622,7 +622,7 @@ def test_chunks_that_are_not_kept_share_few_buffers(
         for _ in range(3):
             for _ in source.chunks([[k % 5] for k in range(200)]):
                 # One here, two waiting, one in the reader's hand, one to spare.
-                assert len(readers[0]._buffers) <= 6
+                assert len(readers[0].buffers) <= 6
     assert len(readers) == 1, "the next reading goes on with the same buffers"
 
 
@@ -631,13 +631,13 @@ def test_training_holds_no_chunk_while_it_waits_for_the_next(
 ) -> None:
     reader = GroupReader()
     monkeypatch.setattr("streamtron.shards.source.GroupReader", lambda: reader)
-    monkeypatch.setattr("streamtron.shards.source.ahead", lambda deliveries: deliveries())
+    monkeypatch.setattr("streamtron.shards.source.ahead", lambda factory, depth: factory())
     settings = Settings(active_set=64, tol=1e-6, max_epochs=4)
     with source_of(shards, cache) as source:
         learners = [Learner(settings, source.labels) for _ in range(3)]
         train(source, learners, settings, threads=2)
         assert source.readings > 2
-    assert len(reader._buffers) == 1, "whoever reads ahead would need one more"
+    assert len(reader.buffers) == 1, "whoever reads ahead would need one more"
 
 
 def test_a_buffer_is_used_again_as_soon_as_nobody_holds_it(shards: Path, cache: Path) -> None:

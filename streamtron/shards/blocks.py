@@ -21,9 +21,9 @@ from streamtron.chunk import (
     make_rows,
 )
 from streamtron.errors import DataError
+from streamtron.shards.buffers import spare
 from streamtron.shards.labels import cut_codes, offsets_of, row_of_code
 from streamtron.shards.piece import Piece
-from streamtron.shards.space import fresh
 
 _UNMET = -2
 """In a lookup of codes: a class of the piece that no row has had yet."""
@@ -147,7 +147,8 @@ def _join_offsets(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def _joined(arrays: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
-    return np.concatenate(arrays, out=fresh(sum(map(len, arrays)), dtype))
+    size = sum(map(len, arrays)) * np.dtype(dtype).itemsize
+    return np.concatenate(arrays, out=spare(size)[:size].view(dtype))
 
 
 def _join_or_none(

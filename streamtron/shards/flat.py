@@ -26,7 +26,6 @@ import json
 import logging
 import os
 import struct
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -40,10 +39,10 @@ from numpy.typing import NDArray
 from streamtron.chunk import Chunk, Label, freeze, make_rows
 from streamtron.errors import FileDamaged, MachineError
 from streamtron.shards.blocks import Segment, ones
+from streamtron.shards.buffers import Buffers, spare
 from streamtron.shards.cache_bytes import OpenFiles, damaged, fill, read_bytes
 from streamtron.shards.labels import Offsets
 from streamtron.shards.piece import Piece
-from streamtron.shards.space import fresh
 
 FORMAT_VERSION = 3
 TEMPORARY = ".tmp"
@@ -394,7 +393,7 @@ class CachedShard:
         with OpenFiles() as files:
             for number, entry in enumerate(self.contents.entries):
                 self.bytes_read += entry.bytes
-                target = _Target.within(fresh(_room([entry]), np.uint8), [entry])
+                target = _Target.within(spare(_room([entry])), [entry])
                 self.read(number, target, files)
                 target.set_offsets()
                 self._check_sense(number, target)
@@ -462,15 +461,12 @@ class Pick(NamedTuple):
 
 
 class GroupReader:
-    """Reads groups of segments as chunks, into buffers that are used again.
-
-    A buffer is used again only when no array in it is alive any more, so a chunk may be kept as
-    long as one likes; who does not keep them reads with a handful of buffers. For one thread.
-    """
+    """Reads groups of segments as chunks, into buffers that are used again when nobody holds a
+    chunk any more. For one thread."""
 
     def __init__(self) -> None:
         self.files = OpenFiles()
-        self._buffers: list[NDArray[np.uint8]] = []
+        self.buffers = Buffers()
 
     def chunk(self, picks: Sequence[Pick], ranges: tuple[tuple[int, int], ...]) -> Chunk:
         """The rows of the segments, one behind the other.
@@ -481,7 +477,7 @@ class GroupReader:
         MachineError : a file cannot be read.
         """
         entries = [pick.entry for pick in picks]
-        whole = _Target.within(self._buffer(_room(entries)), entries)
+        whole = _Target.within(self.buffers.take(_room(entries)), entries)
         row = code = nonzero = 0
         for pick, entry in zip(picks, entries, strict=True):
             part = whole.part(entry, row, code, nonzero)
@@ -498,16 +494,6 @@ class GroupReader:
         squares = whole.known_squares
         freeze(squares)
         return Chunk(csr, whole.codes, ranges, squares, whole.code_offsets, whole.weights)
-
-    def _buffer(self, size: int) -> NDArray[np.uint8]:
-        """A buffer nobody holds any more, or a new one in the place of those too small."""
-        free = [k for k in range(len(self._buffers)) if sys.getrefcount(self._buffers[k]) <= 2]
-        for k in free:
-            if len(self._buffers[k]) >= size:
-                return self._buffers[k]
-        self._buffers = [b for k, b in enumerate(self._buffers) if k not in free]
-        self._buffers.append(np.empty(size + size // 8, np.uint8))
-        return self._buffers[-1]
 
 
 def _bytes(array: NDArray[Any]) -> memoryview:

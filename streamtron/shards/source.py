@@ -395,7 +395,7 @@ class ShardSource:
     def _deliver(
         self, deliveries: Callable[[], Iterator[Delivery]]
     ) -> Generator[Chunk, None, None]:
-        with closing(ahead(deliveries)) as arriving:
+        with closing(ahead(deliveries, depth=1)) as arriving:
             for delivery in arriving:
                 self._bytes_read += delivery.bytes
                 self._nonzeros_read += delivery.proven

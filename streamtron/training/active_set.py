@@ -95,6 +95,26 @@ class RowStore:
         self._rows = stop
         return fits
 
+    def extend(
+        self,
+        rows: Rows,
+        numbers: NDArray[np.int64],
+        squares: NDArray[np.float64],
+        budget: int,
+    ) -> None:
+        """Copy all of some rows, which fit."""
+        begin, end = int(rows.indptr[0]), int(rows.indptr[-1])
+        start, stop = self._rows, self._rows + len(numbers)
+        first = self.nonzeros
+        last = first + end - begin
+        self._reserve(stop, last, budget)
+        self._indptr[start + 1 : stop + 1] = rows.indptr[1:] + (first - begin)
+        self._indices[first:last] = rows.indices[begin:end]
+        self._values[first:last] = rows.values[begin:end]
+        self._numbers[start:stop] = numbers
+        self._squares[start:stop] = squares
+        self._rows = stop
+
     def retain(self, chosen: NDArray[np.int64]) -> None:
         """Hold only the rows at positions ``chosen`` (rising), moved to the front in place."""
         rows = self.first(self._rows)
@@ -151,7 +171,7 @@ class Pool(RowStore):
             nonzeros = int(rows.indptr[-1] - rows.indptr[0])
             if self.nbytes + NONZERO_BYTES * nonzeros + ROW_BYTES * len(numbers) > budget:
                 return False
-            self.add(rows, np.arange(len(numbers)), numbers, squares, budget)
+            self.extend(rows, numbers, squares, budget)
             return True
 
     def join(self) -> None:
