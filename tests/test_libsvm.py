@@ -5,9 +5,11 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import itertools
 import lzma
 import math
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -321,7 +323,36 @@ def test_classes_are_numbered_as_they_appear_even_when_there_are_thousands() -> 
     assert piece.codes.tolist() == list(range(5003))
 
 
+def test_two_classes_are_told_apart_wherever_the_second_one_begins() -> None:
+    for count in (1, 2, 5):
+        for second in (0.5, -1.0):
+            [piece] = pieces(b"1 1:1\n" * count + f"{second} 1:1\n1\n".encode())
+            assert piece.classes == [1.0, second]
+            assert piece.codes.tolist() == [0] * count + [1, 0]
+
+
 # --- numbers ---
+
+NUMBER = rb"[+-]?(\d+\.?\d*|\.\d+)"
+ONE_ROW = re.compile(rb"1([ \t]+\d+:" + NUMBER + rb")*[ \t]*(#[ -~\t]*)?\r?")
+
+
+@pytest.mark.parametrize("at", range(2, 15))
+def test_any_byte_among_digits_is_read_as_one_or_ends_the_number_or_is_refused(at: int) -> None:
+    line = b"1 12345:0.67891"
+    for byte in set(range(256)) - set(b"\neE"):
+        data = line[:at] + bytes([byte]) + line[at + 1 :]
+        if ONE_ROW.fullmatch(data):
+            assert read(data + b"\n") == oracle(data)
+        else:
+            assert "line 1" in refusal(data + b"\n")
+
+
+def test_numbers_of_any_length_are_read_to_the_very_end_of_a_text() -> None:
+    for column, places in itertools.product(range(1, 10), range(1, 20)):
+        data = b"1 " + b"123456789"[:column] + b":0." + b"9876543210123456789"[:places]
+        for end in (b"\n", b"\n-1\n"):
+            assert read(data + end) == oracle(data + end)
 
 
 def hard_tokens(count: int, seed: int) -> list[str]:
