@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import PurePath
@@ -32,6 +32,9 @@ from streamtron.shards.text_labels import NOT_FINITE, TextLabels, shown, text_la
 
 LINE_LIMIT = 1 << 28
 """Bytes of the longest line read, some twenty million nonzeros; a longer one is no libsvm text."""
+
+STEP = 1 << 18
+"""Bytes of text read at once, at most."""
 
 MOST_PARSERS = 8
 """Threads that parse one file, at most: more of them outrun whoever takes the rows."""
@@ -135,8 +138,7 @@ class LibsvmReader:
         self._fingerprint = stream.fingerprint()
 
     def _texts(self, stream: TextStream) -> Iterator[_Text]:
-        blocks = stream.text(self._piece_bytes)
-        texts = _whole_lines(blocks, self._piece_bytes, self._name, self._threads)
+        texts = _whole_lines(stream.text_into, self._piece_bytes, self._name, self._threads)
         for number, lines in enumerate(texts):
             yield _Text(lines, number == 0, stream.bytes_read)
 
@@ -165,32 +167,37 @@ class _Text(NamedTuple):
 
 
 def _whole_lines(
-    blocks: Iterator[bytes], piece_bytes: int, name: str, good_for: int
+    text_into: Callable[[Callable[[], memoryview]], Iterator[int]],
+    piece_bytes: int,
+    name: str,
+    good_for: int,
 ) -> Iterator[memoryview]:
     """Text of ``piece_bytes`` or little more that ends with a newline, as often as there is any.
 
     A few buffers hold all of them in turn (fresh memory for each costs as much as reading the
     file): a text is good until ``good_for`` more have been asked for, and another.
     """
-    others = deque(memoryview(bytearray(piece_bytes + 1)) for _ in range(good_for))
-    buffer = memoryview(bytearray(piece_bytes + 1))  # a bytearray would copy what it is given twice
-    size = 0
-    for block in blocks:
-        start, size = size, size + len(block)
-        while size >= len(buffer):  # one byte is left for the last line's end
-            buffer = _grown(buffer, 2 * len(buffer))
-        buffer[start:size] = block
+    step = min(piece_bytes, STEP)
+    others = deque(bytearray(piece_bytes + step) for _ in range(good_for))
+    buffer, size = bytearray(piece_bytes + step), 0
+
+    def space() -> memoryview:
+        nonlocal buffer
+        if size + step >= len(buffer):  # one byte is left for the last line's end
+            buffer = buffer + bytes(len(buffer))
+        return memoryview(buffer)[size : size + step]
+
+    for count in text_into(space):
+        start, size = size, size + count
         if size < piece_bytes:
             continue
-        end = start + block.rfind(b"\n") + 1
-        if end > start:
-            yield buffer[:end]
-            rest, size = buffer[end:size], size - end
+        end = buffer.rfind(b"\n", start, size) + 1
+        if end:
+            yield memoryview(buffer)[:end]
+            rest, size = memoryview(buffer)[end:size], size - end
             others.append(buffer)
             buffer = others.popleft()
-            if size >= len(buffer):
-                buffer = memoryview(bytearray(size + 1))
-            buffer[:size] = rest
+            memoryview(buffer)[:size] = rest  # a bytearray would copy it twice
         elif size > LINE_LIMIT + piece_bytes:
             raise DataError(
                 f"{name}: a line of more than {LINE_LIMIT >> 20} MiB. Libsvm text has a row on"
@@ -198,13 +205,7 @@ def _whole_lines(
             )
     if size:
         buffer[size : size + 1] = b"\n"
-        yield buffer[: size + 1]
-
-
-def _grown(buffer: memoryview, size: int) -> memoryview:
-    grown = memoryview(bytearray(size))
-    grown[: len(buffer)] = buffer
-    return grown
+        yield memoryview(buffer)[: size + 1]
 
 
 # --- text into arrays ---

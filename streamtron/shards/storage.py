@@ -13,10 +13,11 @@ import os
 import re
 import stat
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
+from io import FileIO
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -292,6 +293,20 @@ def blocks(path: str, name: str, size: int = READ_BYTES) -> Iterator[bytes]:
         yield block
 
 
+def read_into(path: str, name: str, space: Callable[[], memoryview]) -> Iterator[memoryview]:
+    """A local file's bytes from its start, each time as many as fit where ``space`` says then; what
+    is yielded is the part of it that was filled.
+
+    Raises
+    ------
+    MachineError : the file cannot be read.
+    """
+    with _opened(path, name) as file:
+        while count := file.readinto(place := space()):
+            stop_if_left()
+            yield place[:count]
+
+
 def fingerprint(path: str, name: str) -> str:
     """xxh3-128 of a file's bytes, 32 hex digits; one reading.
 
@@ -354,10 +369,16 @@ class _Guarded:
 
 
 def _local_blocks(path: str, name: str, size: int) -> Iterator[bytes]:
+    with _opened(path, name) as file:
+        while block := file.read(size):
+            yield block
+
+
+@contextmanager
+def _opened(path: str, name: str) -> Iterator[FileIO]:
     try:
-        with open(path, "rb") as file:
-            while block := file.read(size):
-                yield block
+        with FileIO(path) as file:
+            yield file
     except OSError as error:
         reason = error.strerror or str(error)
         raise MachineError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bz2
 import lzma
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import PurePath
 from typing import Protocol
@@ -44,8 +44,11 @@ class TextStream:
     >>> with open(path, "wb") as file:
     ...     stored = file.write(gzip.compress(b"1 1:0.5"))
     >>> stream = TextStream(path, "tiny.svm.gz")
-    >>> b"".join(stream.text()), stream.bytes_read == stored
-    (b'1 1:0.5', True)
+    >>> text = bytearray(100)
+    >>> [bytes(text[:count]) for count in stream.text_into(lambda: memoryview(text))]
+    [b'1 1:0.5']
+    >>> stream.bytes_read == stored
+    True
     """
 
     def __init__(self, path: str, name: str) -> None:
@@ -55,9 +58,10 @@ class TextStream:
         self._taken = 0
         self.bytes_read = 0
 
-    def text(self, size: int = _READ_BYTES) -> Iterator[bytes]:
-        """The text, unpacked; at most ``size`` bytes at a time where it is not compressed. What is
-        compressed is unpacked in a thread of its own, ahead of whoever parses it.
+    def text_into(self, space: Callable[[], memoryview]) -> Iterator[int]:
+        """The text, unpacked: each time as many bytes as there are and as fit where ``space`` says
+        then; yields how many. What is compressed is unpacked in a thread of its own, ahead of
+        whoever parses it.
 
         Raises
         ------
@@ -66,14 +70,30 @@ class TextStream:
         """
         suffix = PurePath(storage.file_name(self._path).lower()).suffix
         if suffix in PACKED:
-            counted = ahead(lambda: self._unpack(suffix))
+            yield from self._handed_over(ahead(lambda: self._unpack(suffix)), space)
+        elif storage.is_uri(self._path):
+            stored = ((block, self._taken) for block in self._stored(_READ_BYTES))
+            yield from self._handed_over(stored, space)
         else:
-            counted = ((block, self._taken) for block in self._stored(min(size, _READ_BYTES)))
+            for part in storage.read_into(self._path, self._name, space):
+                self._digest.update(part)
+                self._taken += len(part)
+                self.bytes_read = self._taken
+                yield len(part)
+        self.bytes_read = self._taken
+
+    def _handed_over(
+        self, counted: Generator[tuple[bytes, int]], space: Callable[[], memoryview]
+    ) -> Iterator[int]:
         with closing(counted):
             for block, taken in counted:
                 self.bytes_read = taken
-                yield block
-        self.bytes_read = self._taken
+                rest = memoryview(block)
+                while rest:
+                    place = space()
+                    count = min(len(place), len(rest))
+                    place[:count], rest = rest[:count], rest[count:]
+                    yield count
 
     def fingerprint(self) -> str:
         """xxh3-128 of the bytes taken so far, 32 hex digits."""
