@@ -23,6 +23,7 @@ from streamtron import fit
 from streamtron.config import Settings
 from streamtron.errors import DataError, FileDamaged, MachineError
 from streamtron.shards import Piece, cache_files, clear_cache, flat, open_shards
+from streamtron.shards.buffers import Buffers
 from streamtron.shards.cache import _load_sources, shown_bytes
 from streamtron.shards.flat import CachedShard, GroupReader, read_contents
 from streamtron.training.learner import Learner
@@ -621,9 +622,24 @@ def test_chunks_that_are_not_kept_share_few_buffers(
         list(source.chunks())
         for _ in range(3):
             for _ in source.chunks([[k % 5] for k in range(200)]):
-                # One here, two waiting, one in the reader's hand, one to spare.
-                assert len(readers[0].buffers) <= 6
+                # One here, and the last one until then; one waits, one is in the reader's hand.
+                assert len(readers[0].buffers) <= 4
     assert len(readers) == 1, "the next reading goes on with the same buffers"
+
+
+def test_a_first_reading_uses_its_memory_again(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[Row] = [(float(k % 2), 1.0, {k: k + 0.5}) for k in range(500)]
+    write_shard(tmp_path / "long.svm", rows)
+    for at_once in (8, 4):  # text has its columns and its values apart
+        buffers = Buffers()
+        for module in ("blocks", "flat"):
+            monkeypatch.setattr(f"streamtron.shards.{module}.spare", buffers.take)
+        with source_of(tmp_path / "long.svm", cache) as source:
+            assert sum(len(chunk) for chunk in source.chunks()) == 500
+            assert len(source.blocks) > 50
+        assert 0 < len(buffers) <= at_once
 
 
 def test_training_holds_no_chunk_while_it_waits_for_the_next(

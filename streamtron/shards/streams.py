@@ -35,7 +35,8 @@ class TextStream:
 
     Attributes
     ----------
-    bytes_read : bytes as stored whose text has been given so far.
+    bytes_read : bytes as stored whose text has been given so far; within what was unpacked at a
+        time, in proportion.
 
     Examples
     --------
@@ -87,12 +88,13 @@ class TextStream:
     ) -> Iterator[int]:
         with closing(counted):
             for block, taken in counted:
-                self.bytes_read = taken
-                rest = memoryview(block)
+                before, rest = self.bytes_read, memoryview(block)
                 while rest:
                     place = space()
                     count = min(len(place), len(rest))
                     place[:count], rest = rest[:count], rest[count:]
+                    part = 1 - len(rest) / len(block)
+                    self.bytes_read = before + round(part * (taken - before))
                     yield count
 
     def fingerprint(self) -> str:
