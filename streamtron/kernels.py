@@ -824,7 +824,7 @@ _WIDER, _NARROWER = 1.0 + 2.0**-50, 1.0 - 2.0**-50
 _NEAR_MAX = 2.0**127
 _SAFE_DIGITS = 18
 
-_SECOND, _THIRD, _FOURTH = np.uint64(8), np.uint64(16), np.uint64(24)
+_ONE_BYTE, _TWO_BYTES, _THREE_BYTES = np.uint64(8), np.uint64(16), np.uint64(24)
 _FOUR_ZEROS, _OVER_NINE, _TOP_BITS = (
     np.uint64(number) for number in (0x30303030, 0x76767676, 0x80808080)
 )
@@ -864,13 +864,13 @@ def _many_digits(text, at, number):
     """The same, the first four of them at once where there are as many."""
     if at + np.uintp(3) < np.uintp(len(text)):
         four = np.uint64(text[at])
-        four |= np.uint64(text[at + np.uintp(1)]) << _SECOND
-        four |= np.uint64(text[at + np.uintp(2)]) << _THIRD
-        four |= np.uint64(text[at + np.uintp(3)]) << _FOURTH
+        four |= np.uint64(text[at + np.uintp(1)]) << _ONE_BYTE
+        four |= np.uint64(text[at + np.uintp(2)]) << _TWO_BYTES
+        four |= np.uint64(text[at + np.uintp(3)]) << _THREE_BYTES
         four -= _FOUR_ZEROS  # a byte below "0" gets its top bit set, or borrows and has it
         if not ((four + _OVER_NINE) | four) & _TOP_BITS:
-            pairs = (four * _TEN + (four >> _SECOND)) & _PAIRS
-            number = number * 10000 + np.int64((pairs * _HUNDRED + (pairs >> _THIRD)) & _LOW)
+            pairs = (four * _TEN + (four >> _ONE_BYTE)) & _PAIRS
+            number = number * 10000 + np.int64((pairs * _HUNDRED + (pairs >> _TWO_BYTES)) & _LOW)
             at += np.uintp(4)
     return _digits(text, at, number)
 
