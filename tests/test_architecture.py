@@ -207,6 +207,19 @@ def test_nothing_is_unpickled_or_evaluated(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", _named(SOURCES))
+def test_no_module_gives_a_name_twice(path: Path) -> None:
+    given = [
+        name.id
+        for statement in _tree(path).body
+        if isinstance(statement, ast.Assign)
+        for target in statement.targets
+        for name in ast.walk(target)
+        if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
+    ]
+    assert {name for name in given if given.count(name) > 1} == set()
+
+
+@pytest.mark.parametrize("path", _named(SOURCES))
 def test_whatever_is_public_has_a_docstring(path: Path) -> None:
     tree = _tree(path)
     if path.read_text(encoding="utf-8").strip():
