@@ -27,14 +27,11 @@ from streamtron.shards import storage
 from streamtron.shards.blocks import all_ones
 from streamtron.shards.piece import Piece, Reading
 from streamtron.shards.prefetch import in_order
-from streamtron.shards.streams import PACKED, TextStream
+from streamtron.shards.streams import PACKED, READ_BYTES, TextStream
 from streamtron.shards.text_labels import NOT_FINITE, TextLabels, shown, text_labels
 
 LINE_LIMIT = 1 << 28
 """Bytes of the longest line read, some twenty million nonzeros; a longer one is no libsvm text."""
-
-STEP = 1 << 18
-"""Bytes of text read at once, at most."""
 
 MOST_PARSERS = 8
 """Threads that parse one file, at most: more of them outrun whoever takes the rows."""
@@ -177,7 +174,7 @@ def _whole_lines(
     A few buffers hold all of them in turn (fresh memory for each costs as much as reading the
     file): a text is good until ``good_for`` more have been asked for, and another.
     """
-    step = min(piece_bytes, STEP)
+    step = min(piece_bytes, READ_BYTES)
     others = deque(bytearray(piece_bytes + step) for _ in range(good_for))
     buffer, size = bytearray(piece_bytes + step), 0
 

@@ -20,7 +20,9 @@ from streamtron.shards.prefetch import ahead
 PACKED = (".gz", ".bz2", ".xz", ".zst")
 """Suffixes of the compressions that are unpacked."""
 
-_READ_BYTES = 1 << 18
+READ_BYTES = 1 << 18
+"""Bytes of text read at once, at most."""
+
 _UNPACKED_BYTES = 1 << 20  # handed from the unpacking thread to the parsing one at a time
 _SIP = 4096  # compressed bytes unpacked at once: small, for bzip2 can turn them into 100 MB
 
@@ -73,7 +75,7 @@ class TextStream:
         if suffix in PACKED:
             yield from self._handed_over(ahead(lambda: self._unpack(suffix)), space)
         elif storage.is_uri(self._path):
-            stored = ((block, self._taken) for block in self._stored(_READ_BYTES))
+            stored = ((block, self._taken) for block in self._stored(READ_BYTES))
             yield from self._handed_over(stored, space)
         else:
             for part in storage.read_into(self._path, self._name, space):
