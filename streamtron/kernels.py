@@ -97,12 +97,19 @@ class Kernel:
         """What the function returns."""
         return self._call(*arguments)
 
-    def _first_call(self, *arguments):
+    def compile(self):
+        """Compile it, or load it from disk, if nobody has done so; returns whether it was not to be
+        found there."""
         with _first_calls, _no_collection():
-            if self._call is not self._compiled:
-                self._compiled.compile(self._signature)
-                self._compiled.disable_compile()
-                self._call = self._compiled
+            if self._call is self._compiled:
+                return False
+            self._compiled.compile(self._signature)
+            self._compiled.disable_compile()
+            self._call = self._compiled
+        return bool(self._compiled.stats.cache_misses)
+
+    def _first_call(self, *arguments):
+        self.compile()
         return self._compiled(*arguments)
 
 
@@ -822,7 +829,7 @@ _POWERS = np.array([float(f"1e{k}") for k in range(61)])
 _EXACT_POWER, _EXACT_MANTISSA, _EXACT_INTEGER = 22, 2**53, 2**24
 _WIDER, _NARROWER = 1.0 + 2.0**-50, 1.0 - 2.0**-50
 _NEAR_MAX = 2.0**127
-_SAFE_DIGITS = 18
+_SAFE_DIGITS, _HUGE_EXPONENT = 18, 10**18
 
 _ONE_BYTE, _TWO_BYTES, _THREE_BYTES = np.uint64(8), np.uint64(16), np.uint64(24)
 _FOUR_ZEROS, _OVER_NINE, _TOP_BITS = (
@@ -886,7 +893,7 @@ def _exponent(text, at):
     if after == first:
         return np.int64(0), at
     if after - first > _SAFE_DIGITS:
-        exponent = np.int64(10**_SAFE_DIGITS)
+        exponent = np.int64(_HUGE_EXPONENT)
     return -exponent if negative else exponent, after
 
 

@@ -39,6 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "evaluation": {"errors"},
     "reach": {"theory"},
     "evaluation_many": {"chunk", "evaluation"},
+    "compiling": {"kernels"},
     # second floor
     "training": {*GROUND, "kernels"},
     # faces
@@ -99,8 +100,8 @@ ALLOWED: dict[str, set[str]] = {
     "progress": {"events"},
     "options": {"candidates", "config", "errors"},
     "commands": {
-        "attempts", "batch", "candidates", "cluster", "proof", "config", "conversion", "errors",
-        "foreign", "forgetting", "inspection", "inspection_text", "jobs", "model", "once",
+        "attempts", "batch", "candidates", "cluster", "compiling", "proof", "config", "conversion",
+        "errors", "foreign", "forgetting", "inspection", "inspection_text", "jobs", "model", "once",
         "options", "outcome", "plot", "progress", "fitting", "runs", "scoring", "shards", "spread",
         "summary", "sweeping", "trials", "updating",
     },

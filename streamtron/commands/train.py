@@ -54,16 +54,19 @@ def fit(
     settings = settings_of(wanted, config)
     for path in filter(None, (model, report, witness)):
         check_writable(path)
-    from streamtron.fitting import run, run_directory
-    from streamtron.inspection import directory_bytes
-    from streamtron.progress import progress
-    from streamtron.summary import fit_summary, not_certified
+    from streamtron.compiling import compiling_ahead
 
-    with progress(verbose=is_verbose()) as listen:
-        outcome = run(
-            shards, settings, model=model, report=report, witness=witness, machine=machine,
-            resume=resume, overwrite=overwrite, listen=listen,
-        )  # fmt: skip
+    with compiling_ahead():
+        from streamtron.fitting import run, run_directory
+        from streamtron.inspection import directory_bytes
+        from streamtron.progress import progress
+        from streamtron.summary import fit_summary, not_certified
+
+        with progress(verbose=is_verbose()) as listen:
+            outcome = run(
+                shards, settings, model=model, report=report, witness=witness, machine=machine,
+                resume=resume, overwrite=overwrite, listen=listen,
+            )  # fmt: skip
     cache = machine.cache_dir or os.path.join(machine.run_dir or run_directory(model), "cache")
     say(fit_summary(outcome.report, model, cache, directory_bytes(cache)))
     if outcome.exit_code == STOPPED:

@@ -1,0 +1,74 @@
+"""The second process that compiles what a first fit calls late."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamtron import compiling
+from tests.processes import COMMAND
+
+WAITS = """\
+import os
+from streamtron.compiling import compiling_ahead
+with compiling_ahead():
+    assert os.waitpid(-1, os.WNOHANG) == (0, 0), "it does not run"
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print("gone")
+"""
+
+
+def python(kernels: Path, *words: object) -> str:
+    """What Python prints where compiled kernels lie in a directory of their own."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(kernels)}
+    command = [sys.executable, *map(str, words)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def compiled(kernels: Path) -> set[str]:
+    """The kernels there, without what they call."""
+    names = {path.name.split("-")[0].removeprefix("kernels.") for path in kernels.rglob("*.nbi")}
+    return {name for name in names if not name.startswith("_")}
+
+
+def test_all_that_a_fit_calls_once_it_has_rows_is_compiled_beside_it(tmp_path: Path) -> None:
+    rows, kernels = tmp_path / "rows", tmp_path / "kernels"
+    python(kernels, "-c", COMMAND, "generate", rows, "--rows", 1000)
+    python(kernels, *compiling.COMMAND[1:])
+    beside = compiled(kernels)
+    assert beside == {kernel.__name__ for kernel in compiling.TRAINING}
+    python(kernels, "-c", COMMAND, "fit", rows, "--model", tmp_path / "model")
+    assert compiled(kernels) - beside == {"dot", "parse_libsvm"}
+
+
+def test_the_second_process_is_gone_when_the_fit_is(tmp_path: Path) -> None:
+    assert python(tmp_path, "-c", WAITS) == "gone\n"
+
+
+def test_there_is_no_second_process_where_kernels_have_been_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiling.kernels.dot.compile()
+
+    def refused(*_: object, **__: object) -> None:
+        pytest.fail("a process was started")
+
+    monkeypatch.setattr(compiling, "Popen", refused)
+    with compiling.compiling_ahead():
+        pass
+
+
+def test_a_fit_goes_on_where_no_second_process_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiling.kernels.dot, "compile", lambda: True)
+    monkeypatch.setattr(compiling, "COMMAND", [""])
+    with compiling.compiling_ahead():
+        pass
