@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streamtron.chunk import Label
@@ -76,6 +75,8 @@ def text_labels(text: NDArray[np.uint8], tokens: NDArray[np.int64], several: boo
     items = written = _gathered(text, begins, ends)
     offsets = None
     if several:
+        import pyarrow.compute as pc  # it takes longer to load than small shards to be read
+
         lists = pc.split_pattern(written, ",")
         items, offsets = lists.flatten(), lists.offsets.to_numpy().astype(np.int64)
     encoded = items.dictionary_encode()
