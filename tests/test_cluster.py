@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import distributed  # noqa: F401 (else the end of a dask.config.set takes its defaults away)
 import numpy as np
 import pytest
 
