@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
+TURN = 0.1
+"""Seconds that a contender is at work, at least, before it is another one's turn."""
 RESULTS = Path(__file__).resolve().parent / "results"
 LIBRARIES = (
     "streamtron", "numpy", "scipy", "numba", "pyarrow", "scikit-learn", "liblinear-official",
@@ -28,10 +30,12 @@ LIBRARIES = (
 def alternate(
     contenders: Mapping[str, Callable[[], float]], repeats: int
 ) -> dict[str, list[float]]:
-    """Seconds of every contender, one run each in turn, ``repeats`` rounds.
+    """Seconds of every contender, which take turns, ``repeats`` rounds.
 
-    Each contender times itself and returns seconds, so what it must prepare is not counted. The
-    round's first is another one each time: nobody always runs behind the same neighbour.
+    Each contender times itself and returns seconds, so what it must prepare is not counted. A turn
+    is one run, or as many as take ``TURN`` together, and then their mean: a few milliseconds would
+    tell what the neighbour has left in the processor's caches. The round's first is another one
+    each time: nobody always runs behind the same neighbour.
 
     Examples
     --------
@@ -43,8 +47,15 @@ def alternate(
     for turn in range(repeats):
         first = turn % max(len(names), 1)
         for name in names[first:] + names[:first]:
-            seconds[name].append(contenders[name]())
+            seconds[name].append(_turn(contenders[name]))
     return seconds
+
+
+def _turn(contender: Callable[[], float]) -> float:
+    runs = [contender()]
+    while sum(runs) < TURN:
+        runs.append(contender())
+    return statistics.fmean(runs)
 
 
 def median(seconds: Sequence[float]) -> float:

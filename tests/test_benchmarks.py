@@ -466,6 +466,12 @@ def test_contenders_take_turns_and_nobody_is_always_first(load: Any) -> None:
     assert seconds == {"a": [1.0, 6.0, 8.0], "b": [2.0, 4.0, 9.0], "c": [3.0, 5.0, 7.0]}
 
 
+def test_a_turn_of_a_fast_contender_is_the_mean_of_as_many_runs_as_take_a_while(load: Any) -> None:
+    runs = iter([0.02, 0.04, 0.06, 0.09, 0.02, 1.0])
+    seconds = load("measure").alternate({"fast": lambda: next(runs)}, repeats=3)
+    assert seconds == {"fast": pytest.approx([0.04, 0.055, 1.0])}
+
+
 def test_the_peak_of_a_fresh_process_leaves_out_what_its_parent_holds(load: Any) -> None:
     measure = load("measure")
     ballast = np.ones(50_000_000)
