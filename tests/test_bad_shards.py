@@ -185,9 +185,9 @@ def test_no_row_of_a_skipped_shard_is_ever_delivered(
 
 def test_the_rows_before_a_bad_line_are_delivered_where_it_ends_the_run(tmp_path: Path) -> None:
     (tmp_path / "a.svm").write_bytes(text(0, 90_000)[:-3] + b"x\n")
-    with opened(tmp_path, None) as source:
+    with small_blocks(rows=7000, nonzeros=1_000_000), opened(tmp_path, None) as source:
         chunks = source.chunks()
-        assert len(next(chunks)) == 7
+        assert len(next(chunks)) == 7000
         with pytest.raises(DataError, match=r"a\.svm, line 90000"):
             list(chunks)
 
