@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import logging
 import math
 import threading
 
@@ -64,7 +65,22 @@ _I4, _U1 = types.int32[::1], types.uint8[::1]
 _ORDER, _SIGNS, _REALS = _frozen(types.int64), _frozen(types.int8), _frozen(types.float64)
 _COUNTS = _frozen(types.int32)
 
-_OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+
+def _can_be_kept():
+    """Whether numba has a place for what it compiles; without one it would not compile at all."""
+    try:
+        njit(cache=True)(_can_be_kept)
+    except RuntimeError:
+        logging.getLogger("streamtron").warning(
+            "There is no place to keep compiled kernels: every process compiles them anew, for "
+            "some seconds. Name a directory that can be written to in NUMBA_CACHE_DIR."
+        )
+        return False
+    return True
+
+
+_KEPT = _can_be_kept()
+_OPTIONS = {"cache": _KEPT, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 """Of all that is compiled. Nobody calls it from C: the wrappers were a fifth of the compilation."""
 
 _first_calls = threading.Lock()
@@ -99,14 +115,14 @@ class Kernel:
 
     def compile(self):
         """Compile it, or load it from disk, if nobody has done so; returns whether it was not to be
-        found there."""
+        found there, and now is."""
         with _first_calls, _no_collection():
             if self._call is self._compiled:
                 return False
             self._compiled.compile(self._signature)
             self._compiled.disable_compile()
             self._call = self._compiled
-        return bool(self._compiled.stats.cache_misses)
+        return _KEPT and bool(self._compiled.stats.cache_misses)
 
     def _first_call(self, *arguments):
         self.compile()
