@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +20,7 @@ from streamtron.chunk import Rows, freeze
 from streamtron.shards.blocks import squares_of
 from tests.oracle import LARGEST_COUNT, Oracle, Row, scattered, shuffled, splitmix64
 from tests.sources import csr
+from tests.test_compiling import python
 
 prove = settings(max_examples=120, deadline=None, derandomize=True)
 
@@ -607,7 +605,6 @@ def test_a_wrong_dtype_is_an_error_and_not_a_second_compilation() -> None:
 
 def test_a_kernel_is_compiled_at_its_first_call_and_no_other_with_it(tmp_path: Path) -> None:
     code = "import numpy as np; from streamtron import kernels; kernels.dot(np.ones(3), np.ones(3))"
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    python(tmp_path, "-c", code)
     compiled = {path.name.split("-")[0] for path in tmp_path.rglob("*.nbi")}
     assert compiled == {"kernels.dot"}
