@@ -42,6 +42,13 @@ METRICS_OF_MANY = (
 """And one of many classes; see ``evaluation_many.ManyEvaluation``."""
 
 
+SMALLEST, LARGEST = 1e-30, 1e30
+"""What C, weights and ρ lie between, and what none of their products or squares can overflow."""
+
+PRICES = (1e-40, 1e40)
+"""What C_k = C · weight of the row · weight of its class lies between."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Everything that decides what model comes out of the same rows.
@@ -51,9 +58,9 @@ class Settings:
 
     Parameters
     ----------
-    C : price of a slack, > 0; C = 1 / (2 Δ²). Default 1 unless ``delta`` is given.
-    delta : Δ ≥ 0, the extension; 0 is the hard margin. Give C or delta, not both.
-    rho : ρ ≥ 0, the augmentation (LIBLINEAR's -B); 0 = no bias.
+    C : price of a slack, 10⁻³⁰ to 10³⁰; C = 1 / (2 Δ²). Default 1 unless ``delta`` is given.
+    delta : Δ, the extension, 10⁻¹⁵ to 10¹⁵; 0 is the hard margin. Give C or delta, not both.
+    rho : ρ, the augmentation (LIBLINEAR's -B), 10⁻³⁰ to 10³⁰; 0 = no bias.
     stage : ``"auto"``, or stages in order: numbers ε with 0 < ε < 2, or ``unlearn``: ``"1,0.1"``.
     variant : ``"length"`` (ℓ-margitron) or ``"steps"`` (t-margitron).
     b : b/R^(1+ε) (length) or b/R² (steps), one number a stage; None = chosen from the bounds.
@@ -131,9 +138,19 @@ class Settings:
             object.__setattr__(self, "features", _names(self.features))
         if self.C is not None and self.delta is not None:
             raise SettingsError("C and delta are two names of one thing (C = 1/(2 Δ²)): give one.")
-        _need(self.C is None or 0 < self.C < math.inf, "C", self.C, "a finite number above 0")
-        _need(self.delta is None or 0 <= self.delta < math.inf, "delta", self.delta, "≥ 0, finite")
-        _need(0 <= self.rho < math.inf, "rho", self.rho, "a finite number ≥ 0 (0 = no bias)")
+        _need(self.C is None or SMALLEST <= self.C <= LARGEST, "C", self.C, "1e-30 to 1e30")
+        _need(
+            self.delta is None or self.delta == 0 or 1e-15 <= self.delta <= 1e15,
+            "delta",
+            self.delta,
+            "0 (the hard margin), or 1e-15 to 1e15",
+        )
+        _need(
+            self.rho == 0 or SMALLEST <= self.rho <= LARGEST,
+            "rho",
+            self.rho,
+            "0 (no bias), or 1e-30 to 1e30",
+        )
         _need(self.variant in ("length", "steps"), "variant", self.variant, "length or steps")
         _need(self.order in ("random", "sequential"), "order", self.order, "random or sequential")
         _need(
@@ -165,7 +182,9 @@ class Settings:
             )
         if isinstance(self.class_weight, Mapping):
             for label, weight in self.class_weight.items():
-                _need(0 < weight < math.inf, f"class-weight of {label}", weight, "above 0, finite")
+                wanted = "a number from 1e-30 to 1e30"
+                within = SMALLEST <= weight <= LARGEST
+                _need(within, f"class-weight of {label}", weight, wanted)
         elif self.class_weight not in (None, "balanced"):
             raise SettingsError(
                 f"class-weight {self.class_weight!r}: wanted balanced or label=weight pairs."
@@ -177,7 +196,7 @@ class Settings:
                     f"b has {len(self.b)} numbers for the stages {self.stage}: give one a stage."
                 )
             for value in self.b:
-                _need(0 < value < math.inf, "b", value, "above 0, finite")
+                _need(SMALLEST <= value <= LARGEST, "b", value, "1e-30 to 1e30")
         if self.faithful and "unlearn" in (stages or ()):
             raise SettingsError("faithful is the paper's procedure, which has no unlearn stage.")
 

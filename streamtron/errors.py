@@ -6,7 +6,8 @@
     ├── SettingsError (ValueError)  a setting, or settings that clash            2
     ├── DataError (ValueError)      what is in the user's files                  3
     │   └── FileDamaged             a file of our own that fails its checksum    3
-    └── MachineError                disk, memory, network                        5
+    ├── MachineError                disk, memory, network                        5
+    └── InternalError               a proof that contradicts itself              1
 """
 
 from __future__ import annotations
@@ -50,3 +51,9 @@ class MachineError(StreamtronError):
     """The machine says no: disk full, memory limit, file not readable, network gone."""
 
     exit_code = 5
+
+
+class InternalError(StreamtronError):
+    """What was computed cannot be true: a defect of streamtron, or of the machine's memory."""
+
+    exit_code = 1

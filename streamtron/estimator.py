@@ -44,7 +44,7 @@ class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     The values of X are rounded to float32 for training, integers beyond 2²⁴ too; what becomes
     infinite by that is refused. Decisions take X as it is. Where X has at most 4,096 nonzeros the
-    weights are those of the optimum to rounding, whatever ``tol``.
+    weights are polished by Newton's method, whatever ``tol``; the certificate is what is proven.
 
     Parameters
     ----------

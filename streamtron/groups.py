@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron import kernels
-from streamtron.certificate import Part, no_sums
+from streamtron.certificate import Part, length_of, no_bins, no_sums
 from streamtron.chunk import Chunk, Rows
 from streamtron.training import passes
 from streamtron.training.active_set import NONZERO_BYTES, ROW_BYTES, RowStore
@@ -210,11 +210,12 @@ class _Look:
 
     def __init__(self, view: View, counts: Counts, room: int | None) -> None:
         self._view, self._w, self._counts, self._room = view, view.w, counts, room
-        self._fresh = np.zeros(len(view.w))
+        self._fresh, self._low = np.zeros(len(view.w)), np.zeros(len(view.w))
+        self._length = length_of(view.w, view.bias)
         self._begin()
 
     def _begin(self) -> None:
-        self._bins = np.zeros((3, kernels.BINS))
+        self._bins = no_bins()
         self._sums, self._totals = no_sums(), np.zeros(4, dtype=np.int64)
         self._sq_radius, self._least_delta2 = 0.0, math.inf
         self._counted: list[tuple[Rows, Targets, NDArray[np.int32]]] = []
@@ -224,15 +225,16 @@ class _Look:
         """Look at rows, whose columns are below ``width``; positions of those wanted."""
         if width > len(self._w):
             more = np.zeros(width - len(self._w))
-            self._w, self._fresh = (np.append(old, more) for old in (self._w, self._fresh))
+            self._w = np.append(self._w, more)
+            self._fresh, self._low = np.append(self._fresh, more), np.append(self._low, more)
         view, called = self._view, np.empty(len(targets.signs), dtype=np.uint8)
         if view.first:
             self._meet(targets)
         counts = self._counts_of(rows, targets)
         kernels.scan(
-            rows, targets.signs, targets.delta2, counts, view.rho, view.bias, view.threshold,
-            self._w, view.scale, self._bins, self._fresh, self._sums, self._totals, called,
-            kernels.NOT_SUMMED,
+            rows, targets.signs, targets.delta2, targets.squares, counts, view.rho, view.bias,
+            view.threshold, self._w, self._length, view.scale, self._bins, self._fresh, self._low,
+            self._sums, self._totals, called, kernels.NOT_SUMMED,
         )  # fmt: skip
         if counts.any():
             self._counted.append((rows, targets, counts))
@@ -292,7 +294,7 @@ class _Look:
     ) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
         most = int(np.diff(rows.indptr)[counts > 0].sum())
         columns, values = np.empty(most, np.uint32), np.empty(most)
-        found = kernels.drain(rows, counts, self._fresh, columns, values)
+        found = kernels.drain(rows, counts, self._fresh, self._low, columns, values)
         return columns[:found], values[:found]
 
 

@@ -34,8 +34,9 @@ BIAS, SQ_NORM, LOSS, EXTENSION = 0, 1, 2, 3
 STEPS, UPDATES, CLIPPED = 0, 1, 2
 """Places in ``tallies``: t = Σ c_k, updates made by a call, updates cut at the largest count."""
 
-LEAST, SQ_EXTENSION, LENGTHS, FRESH_BIAS = 0, 1, 2, 3
-"""Places in a scan's ``sums``: min y_k·a, Σ Δ_k² c_k², Σ c_k ‖y_k‖, Σ c_k l_k ρ."""
+LEAST, LENGTHS, SQ_EXTENSION, FRESH_BIAS = 0, 1, 2, 4
+"""Places in a scan's ``sums``: a lower bound of min y_k·a, Σ c_k ‖y_k‖, Σ Δ_k² c_k², Σ c_k l_k ρ.
+The last two are compensated: what their additions rounded off is summed in the next place."""
 
 ROWS, STEPS_SEEN, SUPPORT, CALLED = 0, 1, 2, 3
 """Places in a scan's ``totals``: rows, Σ c_k, rows with c_k > 0, rows with y_k·a ≤ threshold."""
@@ -43,6 +44,17 @@ ROWS, STEPS_SEEN, SUPPORT, CALLED = 0, 1, 2, 3
 BINS = 4096
 BIN_WIDTH = 1.0 / 512.0
 """Margins are sorted into bins of s₀ m of this width, from 0 up; the last bin is beyond them."""
+
+SQ_SLACKS, SLACK_MARGINS, SQ_MARGINS = 0, 2, 4
+BIN_SUMS = 6
+"""Places in a bin, and how many it has: Σ C z², Σ C z m, Σ C m²; compensated, as above."""
+
+UNIT_ROUNDOFF = 2.0**-53
+"""u: a sum, product, quotient or square root of float64 is off by at most this part of itself."""
+
+DOT_ROUNDINGS = 24.0
+"""A margin is off by at most (nonzeros + 2) u ‖(x, ρ)‖ ‖(w, w_bias)‖ (Higham, 2002, eq. 3.5); the
+rest allows for weights that are divided by a scale and multiplied by another, which rounds too."""
 
 COUNT_MAX = 2**31 - 1
 
@@ -200,17 +212,6 @@ def _dot(rows, i, w):
 
 
 @helper
-def _add(rows, i, factor, w):
-    """w ← w + factor x_i in place; returns ‖x_i‖², summed in row order."""
-    square = 0.0
-    for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
-        value = np.float64(rows.values[j])
-        w[rows.indices[j]] += factor * value
-        square += value * value
-    return square
-
-
-@helper
 def _plus(rows, i, factor, w):
     """w ← w + factor x_i in place, where ‖x_i‖² is known."""
     for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
@@ -225,6 +226,30 @@ def _square(rows, i):
         value = np.float64(rows.values[j])
         square += value * value
     return square
+
+
+@helper
+def _add_to(sums, place, value):
+    """sums[place] += value; what that rounds off is added to the place after it (Ogita, Rump and
+    Oishi, 2005, Algorithm 4.3): their sum is off by u of itself and n² u² of Σ |values|."""
+    before = sums[place]
+    after = before + value
+    grown = after - before
+    sums[place] = after
+    sums[place + np.uintp(1)] += (before - (after - grown)) + (value - grown)
+
+
+@helper
+def _add_compensated(rows, i, factor, w, low):
+    """w ← w + factor x_i in place, compensated: ``low`` sums what is rounded off."""
+    for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
+        column = rows.indices[j]
+        value = factor * np.float64(rows.values[j])
+        before = w[column]
+        after = before + value
+        grown = after - before
+        w[column] = after
+        low[column] += (before - (after - grown)) + (value - grown)
 
 
 @helper
@@ -559,25 +584,27 @@ def visit_unlearn_lanes(rows, order, signs, delta2, rho, b, scale, squares,
 
 
 @kernel(
-    types.void(_ROWS, _SIGNS, _REALS, _COUNTS, types.float64, types.float64, types.float64, _REALS,
-               types.float64, types.float64[:, ::1], _F8, _F8, _I8, _U1, _REALS)
+    types.void(_ROWS, _SIGNS, _REALS, _REALS, _COUNTS, types.float64, types.float64, types.float64,
+               _REALS, types.float64, types.float64, _F8, _F8, _F8, _F8, _I8, _U1, _REALS)
 )  # fmt: skip
-def scan(rows, signs, delta2, counts, rho, bias, threshold, w, scale,
-         bins, fresh, sums, totals, called, dots):  # fmt: skip
+def scan(rows, signs, delta2, squares, counts, rho, bias, threshold, w, length, scale,
+         bins, fresh, low, sums, totals, called, dots):  # fmt: skip
     """Look at rows at frozen weights: everything a certificate needs, and who is called next.
 
-    With m = l (w·x + ρ w_bias) and z = 1 − s₀ m, a row goes into bin ⌊s₀ m / BIN_WIDTH⌋ (below 0:
-    bin 0; beyond the last: left out) with C z², C z m and C m², from which P(s) follows for any s.
+    With m the least that l (w·x + ρ w_bias) can be, its rounding considered, and z the most that
+    1 − s₀ m can be, a row goes into bin ⌊s₀ m / BIN_WIDTH⌋ (below 0: bin 0; beyond the last: left
+    out) with C z², C z m and C m², from which a bound of P(s) follows for any s.
 
     Parameters
     ----------
-    rows, signs, delta2, rho : as in ``visit``.
+    rows, signs, delta2, rho, squares : as in ``visit``.
     counts : int32, shape (rows,): c_k, not changed.
     bias, w : the frozen weights.
     threshold : rows with y·a ≤ threshold are called.
+    length : ‖w‖, from which the rounding of margins is bounded.
     scale : s₀ > 0.
-    bins : float64, shape (3, BINS), added to in place.
-    fresh : float64, shape of ``w``: Σ c_k l_k x_k is added in place.
+    bins : float64, shape (BINS · BIN_SUMS,), added to in place.
+    fresh, low : float64, shape of ``w``: Σ c_k l_k x_k is added in place, compensated.
     sums, totals : float64 and int64, changed in place; places named at the head of this file.
     called : uint8, shape (rows,): 1 where y·a ≤ threshold or c > 0, else 0.
     dots : float64, shape (rows,): x_i · w where ``dot_lanes`` has summed them; else empty.
@@ -593,42 +620,47 @@ def scan(rows, signs, delta2, counts, rho, bias, threshold, w, scale,
         l = np.float64(signs[i])
         product = dots[i] if summed else _dot(rows, i, w)
         margin = l * (product + rho * bias)
-        place = scale * margin / BIN_WIDTH
+        roundings = 1.01 * np.float64(rows.indptr[i + 1] - rows.indptr[i]) + DOT_ROUNDINGS
+        most = math.sqrt(squares[i]) * length + rho * abs(bias)
+        sure = margin - roundings * UNIT_ROUNDOFF * most
+        place = scale * sure / BIN_WIDTH
         if place < BINS:
             bin = np.uintp(place) if place > 0.0 else np.uintp(0)
-            slack = 1.0 - scale * margin
+            bin *= np.uintp(BIN_SUMS)
+            slack = 1.0 - scale * sure
+            slack += 4.0 * UNIT_ROUNDOFF * (1.0 + abs(slack))
             cost = _cost(delta2[i])
             weighted = cost * slack
-            bins[0, bin] += weighted * slack
-            bins[1, bin] += weighted * margin
-            bins[2, bin] += cost * margin * margin
-        y_a = margin + delta2[i] * counts[i]
-        least = min(least, y_a)
-        if y_a <= threshold:
+            _add_to(bins, bin + np.uintp(SQ_SLACKS), weighted * slack)
+            _add_to(bins, bin + np.uintp(SLACK_MARGINS), weighted * sure)
+            _add_to(bins, bin + np.uintp(SQ_MARGINS), cost * sure * sure)
+        extension = delta2[i] * counts[i]
+        least = min(least, sure + extension - 8.0 * UNIT_ROUNDOFF * (abs(sure) + extension))
+        if margin + extension <= threshold:
             called_rows += 1
             called[i] = 1
         c = np.float64(counts[i])
         if c > 0.0:
             called[i] = 1
-            square = _add(rows, i, c * l, fresh)
+            _add_compensated(rows, i, c * l, fresh, low)
             totals[STEPS_SEEN] += counts[i]
             totals[SUPPORT] += 1
-            sums[SQ_EXTENSION] += delta2[i] * (c * c)
-            sums[LENGTHS] += c * math.sqrt(square + rho * rho + delta2[i])
-            sums[FRESH_BIAS] += c * l * rho
+            _add_to(sums, np.uintp(SQ_EXTENSION), delta2[i] * (c * c))
+            _add_to(sums, np.uintp(FRESH_BIAS), c * l * rho)
+            sums[LENGTHS] += c * math.sqrt(squares[i] + rho * rho + delta2[i])
     sums[LEAST] = least
     totals[ROWS], totals[CALLED] = rows_seen, called_rows
 
 
-@kernel(types.int64(_ROWS, _I4, _F8, types.uint32[::1], _F8))
-def drain(rows, counts, fresh, columns, values):
-    """Take what counted rows have summed out of ``fresh``, which they leave at 0; returns in how
-    many columns that was. O(nonzeros of counted rows), however wide ``fresh`` is.
+@kernel(types.int64(_ROWS, _I4, _F8, _F8, types.uint32[::1], _F8))
+def drain(rows, counts, fresh, low, columns, values):
+    """Take what counted rows have summed out of ``fresh`` and ``low``, which they leave at 0;
+    returns in how many columns that was. O(nonzeros of counted rows), however wide they are.
 
     Parameters
     ----------
     rows, counts : as in ``scan``, which has summed them.
-    fresh : float64: Σ c_k l_k x_k, changed in place.
+    fresh, low : float64: Σ c_k l_k x_k and what was rounded off it, changed in place.
     columns, values : uint32 and float64, as long as the rows have nonzeros: the column numbers
         where the sum is not 0, each once, in the order in which they are met, and the sums there.
     """
@@ -637,12 +669,31 @@ def drain(rows, counts, fresh, columns, values):
         if counts[i] > 0:
             for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
                 column = rows.indices[j]
-                if fresh[column] != 0.0:
+                if fresh[column] != 0.0 or low[column] != 0.0:
                     columns[found] = column
-                    values[found] = fresh[column]
-                    fresh[column] = 0.0
+                    values[found] = fresh[column] + low[column]
+                    fresh[column] = low[column] = 0.0
                     found += 1
     return found
+
+
+@kernel(types.void(_REALS, _F8, types.float64[:, ::1]))
+def sum_bins(bins, total, sums):
+    """Σ C z², Σ C z m and Σ C m² of bins 0 … j into row j of ``sums`` (float64, shape (BINS, 3)),
+    each summed as it would be in one bin; ``total`` is float64, shape (BIN_SUMS,), all 0."""
+    for j in range(len(sums)):
+        for k in range(3):
+            high, low = np.uintp(2 * k), np.uintp(2 * k + 1)
+            _add_to(total, high, bins[BIN_SUMS * j + 2 * k])
+            total[low] += bins[BIN_SUMS * j + 2 * k + 1]
+            sums[j, k] = total[high] + total[low]
+
+
+@kernel(types.void(_REALS, _F8))
+def sum_squares(vector, total):
+    """Σ v_j² into ``total`` (float64, shape (2,), all 0), compensated."""
+    for j in range(len(vector)):
+        _add_to(total, np.uintp(0), vector[j] * vector[j])
 
 
 @kernel(types.float64(_REALS, _REALS))
@@ -657,6 +708,13 @@ def dot(u, v):
 def square_sum(vector: NDArray[np.float64]) -> float:
     """Σ v_j², summed from the first to the last."""
     return float(dot(vector, vector))
+
+
+def sure_square_sum(vector: NDArray[np.float64]) -> float:
+    """Σ v_j², off by at most 3 u of itself however long the vector is: a compensated sum."""
+    total = np.zeros(2)
+    sum_squares(vector, total)
+    return float(total[0] + total[1])
 
 
 def square_distance(u: NDArray[np.float64], v: NDArray[np.float64]) -> float:

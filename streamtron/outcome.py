@@ -27,10 +27,10 @@ from streamtron.shards.tombstones import Tombstones
 from streamtron.training.counts import Counts
 from streamtron.training.learner import Learner
 
-ENDINGS = ("certified", "converged", "added", "inseparable", "epoch limit")
+ENDINGS = ("certified", "converged", "added", "no margin", "epoch limit")
 """How a learner may end; of several learners the last one named here speaks for all."""
 
-EXIT_CODES = {"certified": 0, "converged": 0, "added": 0, "epoch limit": 4, "inseparable": 4}
+EXIT_CODES = {"certified": 0, "converged": 0, "added": 0, "epoch limit": 4, "no margin": 4}
 """What was asked for was had, or not: rows that are added alone ask for no tolerance."""
 
 
@@ -43,8 +43,8 @@ class Outcome:
     model : with its certificate.
     report : plain values, the report file's content.
     ending : ``"certified"``, ``"converged"``, ``"added"`` (new rows, without a reading of those
-        before), ``"epoch limit"``, or ``"inseparable"`` (Δ = 0, and no classifier has a margin
-        above the upper bound, which is next to nothing).
+        before), ``"epoch limit"``, or ``"no margin"`` (Δ = 0, and no classifier has a margin
+        above the upper bound, which is a ten-thousandth of the rows' length or less).
     counts : the witness: of every learner, those of two classes or one a class.
     manifest : what the shards contain.
     tombstones : the rows of them that were forgotten and left out.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Self
+import math
+import sys
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from streamtron import theory
+from streamtron.model import LinearModel
+
+UNIT_ROUNDOFF = 0.5 * sys.float_info.epsilon
 
 FAR = 1e150
 """In place of an infinite radius: beyond any decision, and finite times any length."""
@@ -38,12 +42,21 @@ class Reach:
         self._radius = min(radius, FAR)
         self._rho = rho
         self._least = self._most = self._weight = 0.0
+        self._rows, self._exact = 0, True
 
     @classmethod
-    def of(cls, certificate: Mapping[str, Any], settings: Mapping[str, Any]) -> Self:
-        """Of a model of two classes, by its certificate and its settings."""
-        proven = certificate["primal_margin"], certificate["upper_bound"]
-        return cls(theory.decision_radius(*proven), settings["rho"])
+    def of(cls, model: LinearModel) -> Self:
+        """Of a model of two classes that has a certificate.
+
+        The radius contains the rounding of decisions: each is off by at most (columns + 8) u
+        ‖(x, ρ)‖ ‖(w, w_bias)‖, u = 2⁻⁵³ (Higham, 2002, eq. 3.5).
+        """
+        certificate, rho = model.certificate or {}, model.settings["rho"]
+        radius = theory.decision_radius(certificate["primal_margin"], certificate["upper_bound"])
+        bias = model.bias / rho if rho else 0.0
+        length = math.hypot(float(np.linalg.norm(model.weights)), bias)
+        rounding = 1.01 * (model.columns + 8) * UNIT_ROUNDOFF
+        return cls(radius * (1.0 + rounding) + rounding * length, rho)
 
     def add(
         self, signs: ArrayLike, decisions: ArrayLike, weights: ArrayLike, lengths: ArrayLike
@@ -58,6 +71,8 @@ class Reach:
         lengths : shape (rows,), ‖x‖.
         """
         sign, decision, weight = (np.asarray(one) for one in (signs, decisions, weights))
+        self._rows += len(weight)
+        self._exact = self._exact and bool((weight == np.floor(weight)).all())
         slack = sign * self._radius * np.hypot(np.asarray(lengths), self._rho)
         self._least += float(weight[(decision - slack > 0) == (sign > 0)].sum())
         self._most += float(weight[(decision + slack > 0) == (sign > 0)].sum())
@@ -68,4 +83,7 @@ class Reach:
         """The least and the most, in [0, 1], on all rows so far; None if they weigh nothing."""
         if not self._weight:
             return None
-        return self._least / self._weight, self._most / self._weight
+        # sums of whole numbers are exact, those of other weights are off by u a row
+        rounding = 0.0 if self._exact else 1.01 * (2 * self._rows + 2) * UNIT_ROUNDOFF
+        least, most = self._least / self._weight, self._most / self._weight
+        return least * (1.0 - rounding), min(most * (1.0 + rounding), 1.0)

@@ -31,11 +31,12 @@ whose scan finds the bracket."""
 DIGITS = 6
 """Significant digits of a chosen b: few enough to be typed into ``fit``."""
 
-LEFT_BEHIND = "left behind"
+PRUNED_BY_RANK = "pruned by rank"
 """Why halving drops a candidate: others have the higher metric at the same tolerance."""
 
-SURELY_WORSE = "surely worse"
-"""Why the two-stage procedure does: another is more accurate, wherever the optima of both lie."""
+PRUNED_BY_BOUND = "pruned by bound"
+"""Why the two-stage procedure does: another's optimum is more accurate than its own on the rows
+that they are measured on. Of the models that the fits end with, this one may still be better."""
 
 
 class Decision(NamedTuple):
@@ -44,7 +45,7 @@ class Decision(NamedTuple):
     on: list[int]
     """candidates that are fitted on the next one"""
     dropped: Mapping[int, str]
-    """candidates that are not, and cannot be the best → why"""
+    """candidates that are not → why"""
 
 
 class Rungs(Protocol):
@@ -125,7 +126,7 @@ class Halving:
             return Decision([], {})
         ranking = [trial.candidate for trial in ranked(trials, self.metric)]
         half = -(-len(ranking) // 2)
-        return Decision(sorted(ranking[:half]), dict.fromkeys(ranking[half:], LEFT_BEHIND))
+        return Decision(sorted(ranking[:half]), dict.fromkeys(ranking[half:], PRUNED_BY_RANK))
 
 
 def looser_rungs(candidates: Sequence[Settings]) -> int:
@@ -168,7 +169,7 @@ class TwoStage:
     next, begun anew at a = 0 with b from the bracket that the one before has proven.
 
     A candidate whose certificate meets the tolerance stops where it is, and may be the best. One
-    whose optimum is surely less accurate than another's is dropped, see ``surely_worse``.
+    whose optimum is surely less accurate than another's is dropped, see ``pruned_by_bound``.
     """
 
     stages: int
@@ -186,9 +187,9 @@ class TwoStage:
         if rung + 1 == self.stages:
             return Decision([], {})
         running = [one.candidate for one in trials if one.rung == rung and not met(one)]
-        worse = surely_worse(trials).intersection(running)
+        worse = pruned_by_bound(trials).intersection(running)
         on = [number for number in running if number not in worse]
-        return Decision(on, dict.fromkeys(sorted(worse), SURELY_WORSE))
+        return Decision(on, dict.fromkeys(sorted(worse), PRUNED_BY_BOUND))
 
 
 def at_stage(settings: Settings, number: int, before: Trial | None) -> Settings:
@@ -224,8 +225,8 @@ def bracketed_b(
     >>> bracketed_b(Stage(0.1), Settings(), 1.0, 0.01)
     0.0234977
     """
-    b = choose_b(stage, settings, radius, upper_bound)
-    return float(f"{b / b_scale(stage.epsilon, settings, radius):.{DIGITS}g}")
+    b = choose_b(stage, settings, radius**2, upper_bound)
+    return float(f"{b / b_scale(stage.epsilon, settings, radius**2):.{DIGITS}g}")
 
 
 def met(trial: Trial) -> bool:
@@ -233,7 +234,7 @@ def met(trial: Trial) -> bool:
     return 0.0 < trial.settings.tolerance >= trial.gap
 
 
-def surely_worse(trials: Sequence[Trial]) -> set[int]:
+def pruned_by_bound(trials: Sequence[Trial]) -> set[int]:
     """The candidates whose optimum is at most less accurate than another's is at least."""
     bar = max((least for one in trials if (least := one.at_optimum[0]) is not None), default=0.0)
     return {

@@ -290,8 +290,8 @@ class _TwoClasses:
     ) -> None:
         signs, *lengths = truth
         self.spool.add(signs, decisions, weights)
-        if lengths and (certificate := self.model.certificate):
-            self.reach = self.reach or Reach.of(certificate, self.model.settings)
+        if lengths and self.model.certificate:
+            self.reach = self.reach or Reach.of(self.model)
             self.reach.add(signs, decisions, weights, *lengths)
 
     def evaluation(self, _: Sequence[Label]) -> Evaluation:

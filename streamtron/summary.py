@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
 from streamtron.config import Settings, format_size
@@ -40,6 +42,29 @@ def label_text(label: object) -> str:
     ('-1', '0.5', 'spam', 'True')
     """
     return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
+
+
+def down(value: float, digits: int = 7) -> str:
+    """A lower bound as people read it: rounded, and still one.
+
+    Examples
+    --------
+    >>> down(0.123456789), up(0.123456711), up(2.0)
+    ('0.1234567', '0.1234568', '2')
+    """
+    return _rounded(value, digits, ROUND_FLOOR)
+
+
+def up(value: float, digits: int = 7) -> str:
+    """An upper bound, or a gap, likewise."""
+    return _rounded(value, digits, ROUND_CEILING)
+
+
+def _rounded(value: float, digits: int, rounding: str) -> str:
+    if not math.isfinite(value):
+        return str(value)
+    shown = Context(prec=digits, rounding=rounding).create_decimal(Decimal(value))
+    return f"{float(shown):.{digits}g}"
 
 
 def number(value: object) -> str:
@@ -189,11 +214,11 @@ def _verdict_of_many(report: Mapping[str, Any]) -> str:
 def _verdict(report: Mapping[str, Any]) -> str:
     gap, tol = report["certificate"]["relative_duality_gap"], report["settings"]["tol"]
     words = {
-        "certified": f"certified: the gap {gap:.3g} is within the tolerance {tol:g}",
-        "converged": f"converged: nothing is left to update; the gap is {gap:.3g}",
-        "inseparable": "NOT certified: no classifier separates the rows by any real margin",
+        "certified": f"certified: the gap {up(gap, 3)} is within the tolerance {tol:g}",
+        "converged": f"converged: nothing is left to update; the gap is {up(gap, 3)}",
+        "no margin": f"NOT certified: no margin above {up(_upper(report))} exists",
         "added": _ADDED,
-        "epoch limit": f"NOT certified: the gap is {gap:.3g}, the tolerance {tol:g}",
+        "epoch limit": f"NOT certified: the gap is {up(gap, 3)}, the tolerance {tol:g}",
     }
     return words[report["ending"]]
 
@@ -201,8 +226,8 @@ def _verdict(report: Mapping[str, Any]) -> str:
 def not_certified(report: Mapping[str, Any], model: str) -> str:
     """The sentence of a fit that stopped before its tolerance was certified."""
     settings = report["settings"]
-    if report["ending"] == "inseparable":
-        return inseparable(report, model)
+    if report["ending"] == "no margin":
+        return no_margin(report, model)
     stage = settings["stage"]
     help_ = [f"more --max-epochs than {settings['max_epochs']}"]
     if stage != "auto" and not stage.endswith("unlearn"):
@@ -227,16 +252,21 @@ def _who_stopped(report: Mapping[str, Any], most: int = 5) -> str:
     return f"{len(stopped):,} of {len(report['learners']):,} classes ({names}{more}) stopped"
 
 
-def inseparable(report: Mapping[str, Any], model: str) -> str:
-    """The sentence of a hard-margin fit on rows that no classifier separates."""
+def _upper(report: Mapping[str, Any]) -> float:
+    return float(report["certificate"]["upper_bound"] or math.inf)
+
+
+def no_margin(report: Mapping[str, Any], model: str) -> str:
+    """The sentence of a hard-margin fit on rows whose best margin is next to nothing."""
     learners = report.get("learners", [report])
-    worst = next(each for each in learners if each["ending"] == "inseparable")
-    which = f", class {label_text(worst['label'])} from the rest" if "label" in worst else ""
-    upper = worst["certificate"]["upper_bound"]
+    worst = next(each for each in learners if each["ending"] == "no margin")
+    which = f", class {label_text(worst['label'])} from the rest," if "label" in worst else ""
+    upper = _upper(worst)
     return (
-        f"the rows look inseparable{which}: no classifier can have a margin above {upper:.3g}, "
-        f"which is {upper / worst['radius']:.1g} of R, the longest row. {model} is written as far "
-        "as it came. Give a soft margin, --C 1 say, instead of --delta 0."
+        f"no classifier separates the rows{which} by a margin above {up(upper)}, which is "
+        f"{up(upper / worst['radius'], 1)} of R, the longest row, and none was found that "
+        f"separates them at all. {model} is written as far as it came. Give a soft margin, --C 1 "
+        "say, instead of --delta 0."
     )
 
 
@@ -294,8 +324,8 @@ def _why(row: Mapping[str, Any]) -> str:
     the two-stage procedure after which stage."""
     if not row["dropped"]:
         return str(row["ending"])
-    if row["dropped"] == "left behind":
-        return f"left behind at tolerance {row['tol']:g}"
+    if row["dropped"] == "pruned by rank":
+        return f"pruned by rank at tolerance {row['tol']:g}"
     return f"{row['dropped']} after stage {row['stage']}"
 
 
@@ -316,10 +346,10 @@ def best_not_certified(rows: Rows) -> str:
 def certificate_lines(certificate: Mapping[str, Any]) -> Lines:
     """Lower bound, upper bound, gap."""
     upper, gap = certificate["upper_bound"], certificate["relative_duality_gap"]
-    yield from aligned([("lower bound", certificate["primal_margin"])])
-    yield from aligned([("upper bound", "none found" if upper is None else upper)])
+    yield f"{'lower bound':<18} {down(certificate['primal_margin']):>13}"
+    yield f"{'upper bound':<18} {'none found' if upper is None else up(upper):>13}"
     if "unread" not in certificate:
-        yield from aligned([("gap", float(gap))])
+        yield f"{'gap':<18} {up(gap):>13}"
     yield from _covered(certificate)
 
 
@@ -359,8 +389,11 @@ def proof_lines(proof: Mapping[str, Any]) -> Lines:
     yield from aligned([("scale of weights", scale), ("decision radius", radius)])
     yield from _apart([proof])
     yield (
-        "No linear classifier on these rows has a directional margin above the upper bound; "
-        "this one's is at least the lower bound."
+        "No linear classifier on these rows has a soft margin above the upper bound; this one's is "
+        "at least the lower bound. The soft margin is 1/√(2 P), P the objective."
+        if certificate["primal_margin"] != certificate["directional_margin"]
+        else "No linear classifier on these rows has a margin above the upper bound; this one's is "
+        "at least the lower bound."
     )
 
 

@@ -648,14 +648,18 @@ def weights_radius(primal: float, dual: float) -> float:
 def decision_radius(primal_margin: float, upper_bound: float | None) -> float:
     """‖w − w*‖ ≤ √(1/γ′² − 1/U²), γ′ the primal margin of w, U ≥ γ_d; ∞ where nothing is proven.
 
-    Every decision value of a row x is within ‖(x, ρ)‖ times this of the optimum's.
+    Every decision value of a row x is within ‖(x, ρ)‖ times this of the optimum's. What rounding
+    does here is added: P and D are known to a part of themselves, their difference is not.
 
     >>> round(decision_radius(0.2, 0.25), 9)
     3.0
     >>> decision_radius(0.0, 0.25)
     inf
+    >>> decision_radius(0.2, 0.2) > 0.0
+    True
     """
     if upper_bound is None or primal_margin <= 0.0:
         return math.inf
     primal, dual = primal_from_margin(primal_margin), primal_from_margin(upper_bound)
-    return weights_radius(primal, dual)
+    rounding = 2.0**-49
+    return weights_radius(primal * (1.0 + rounding), dual * (1.0 - rounding)) * (1.0 + rounding)

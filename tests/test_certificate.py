@@ -12,9 +12,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from streamtron import kernels
-from streamtron.certificate import Certificate, Evidence, least_primal
+from streamtron.certificate import Certificate, Evidence, length_of
 from streamtron.chunk import freeze
 from streamtron.config import Settings
+from streamtron.errors import InternalError
 from streamtron.training.learner import Learner
 from streamtron.training.loop import train
 from tests.oracle import Oracle, Row, best_scale, gamma_d, primal_value
@@ -45,12 +46,15 @@ class Trained:
         evidence = Evidence(scale, COLUMNS)
         signs = np.array(self.signs[part], dtype=np.int8)
         delta2, counts = np.array(self.delta2[part]), np.array(self.counts[part], dtype=np.int32)
-        w = np.array(self.w)
-        freeze(signs, delta2, counts, w)
+        w, rows = np.array(self.w), csr(self.rows[part])
+        squares = np.empty(len(signs))
+        kernels.squared_norms(rows, squares)
+        freeze(signs, delta2, squares, counts, w)
         kernels.scan(
-            csr(self.rows[part]), signs, delta2, counts, self.rho, self.bias, threshold, w, scale,
-            evidence.bins, evidence.fresh, evidence.sums, evidence.totals,
-            np.zeros(len(signs), dtype=np.uint8), kernels.NOT_SUMMED,
+            rows, signs, delta2, squares, counts, self.rho, self.bias, threshold, w,
+            length_of(w, self.bias), scale, evidence.bins, evidence.fresh, evidence.low,
+            evidence.sums, evidence.totals, np.zeros(len(signs), dtype=np.uint8),
+            kernels.NOT_SUMMED,
         )  # fmt: skip
         return evidence
 
@@ -164,10 +168,22 @@ def test_the_gap_is_primal_less_dual_over_primal(case: Trained) -> None:
     assert found.upper_bound is not None
     P, D = 0.5 / found.primal_margin**2, 0.5 / found.upper_bound**2
     assert found.relative_duality_gap == pytest.approx(max(0.0, (P - D) / P), abs=1e-12)
+    assert found.relative_duality_gap >= (P - D) / P
+    assert found.primal_objective == pytest.approx(P)
+    assert found.dual_objective == pytest.approx(D)
 
 
-def test_a_lower_bound_above_the_upper_by_rounding_is_a_gap_of_0() -> None:
-    assert Certificate(0.5, 1.0 + 1e-15, 1.0, 10, 1.0).relative_duality_gap == 0.0
+@pytest.mark.parametrize("margins", [(0.5, 1.0 + 1e-15), (1.1, 0.9), (0.5, math.nan)])
+def test_a_lower_bound_above_the_upper_one_is_an_error_and_never_a_gap(
+    margins: tuple[float, float],
+) -> None:
+    with pytest.raises(InternalError, match="above the upper bound"):
+        Certificate(*margins, 1.0, 10, 1.0)
+    assert InternalError.exit_code == 1
+
+
+def test_no_gap_is_0_for_rounding_may_hide_one() -> None:
+    assert 0.0 < Certificate(0.5, 1.0, 1.0, 10, 1.0).relative_duality_gap < 1e-14
 
 
 @pytest.mark.parametrize(
@@ -205,7 +221,7 @@ def test_least_primal_is_never_below_the_true_least_whatever_the_first_scale(
 ) -> None:
     assume(case.best_scale > 0)
     scale = case.best_scale * 2.0**doublings
-    primal, s = least_primal(case.evidence(scale).bins, scale, case.sq_weights)
+    primal, s = case.evidence(scale).primal(case.sq_weights)
     assert primal >= case.primal(case.best_scale) * (1 - 1e-12)
     assert primal >= case.primal(s) * (1 - 1e-12)
 
@@ -215,7 +231,7 @@ def test_least_primal_is_never_below_the_true_least_whatever_the_first_scale(
 def test_least_primal_is_exact_at_the_best_scale(case: Trained) -> None:
     assume(case.best_scale > 0)
     scale = case.best_scale
-    primal, _ = least_primal(case.evidence(scale).bins, scale, case.sq_weights)
+    primal, _ = case.evidence(scale).primal(case.sq_weights)
     assert primal == pytest.approx(case.primal(scale), rel=1e-12)
 
 
@@ -226,7 +242,7 @@ def test_least_primal_exceeds_the_truth_by_no_more_than_the_rows_of_one_bin_can_
 ) -> None:
     assume(case.best_scale > 0)
     scale = case.best_scale * 2.0**doublings
-    primal, _ = least_primal(case.evidence(scale).bins, scale, case.sq_weights)
+    primal, _ = case.evidence(scale).primal(case.sq_weights)
     width = kernels.BIN_WIDTH * case.best_scale / scale
     near = [
         d2
@@ -246,7 +262,7 @@ def test_least_primal_is_within_1e_5_of_the_least_where_the_scale_is_within_a_fa
     w = np.random.default_rng(seed).normal(size=COLUMNS).tolist()
     case = Trained(rows, signs, [1.0] * 400, 1.0, w, 0.1, [0] * 400)
     least, scale = case.primal(case.best_scale), factor * case.best_scale
-    primal, _ = least_primal(case.evidence(scale).bins, scale, case.sq_weights)
+    primal, _ = case.evidence(scale).primal(case.sq_weights)
     assert least * (1 - 1e-12) <= primal <= least * (1 + 1e-5)
 
 

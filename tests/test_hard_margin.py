@@ -112,16 +112,16 @@ def test_rows_of_weight_0_are_left_out_and_other_weights_do_not_matter() -> None
     assert plain.certificate.primal_margin <= (learner.certificate.upper_bound or 0.0)
 
 
-def test_one_long_row_does_not_make_separable_rows_inseparable() -> None:
+def test_one_long_row_does_not_take_the_margin_from_separable_rows() -> None:
     rows, labels = separable(1, 0.3)
     rows[7] = [(COLUMNS, 1e4 * labels[7])]  # R = 10⁴: 10⁻⁴ of it is above the best margin
     assert 0.29 < gamma_d(rows, labels, [0.0] * ROWS, 1.0)[0] < NO_MARGIN * radius(rows, 1.0)
     source = ListSource(csr(rows), labels, block_rows=32)
     chosen = Settings(delta=0, tol=0.02, active_set=600, max_epochs=40)
-    assert trained(source, chosen, positive=1).finished != "inseparable"
+    assert trained(source, chosen, positive=1).finished != "no margin"
 
 
-def test_rows_that_were_separated_are_never_called_inseparable_however_small_the_margin() -> None:
+def test_rows_that_were_separated_are_never_said_to_have_none_however_small_the_margin() -> None:
     rows, labels = separable(1, 0.05)
     rows[7] = [(COLUMNS, 1e3 * labels[7])]
     source = ListSource(csr(rows), labels, block_rows=32)
@@ -131,7 +131,7 @@ def test_rows_that_were_separated_are_never_called_inseparable_however_small_the
     assert found.upper_bound is not None
     assert found.directional_margin > 0
     assert found.upper_bound < NO_MARGIN * radius(rows, 1.0)
-    assert learner.finished != "inseparable"
+    assert learner.finished != "no margin"
 
 
 class Watched(Learner):
@@ -163,7 +163,7 @@ def test_a_best_margin_of_a_thousandth_of_R_is_certified_too() -> None:
     brackets(learner, rows, labels, 1.0, 0.02)
 
 
-# --- inseparable ---
+# --- no margin ---
 
 
 @pytest.mark.parametrize("rho", [0.0, 1.0])
@@ -177,17 +177,17 @@ def test_inseparable_rows_end_the_run_as_such_with_next_to_no_room_for_a_margin(
     source = ListSource(csr(rows), labels, block_rows=32)
     learner = trained(source, Settings(delta=0, rho=rho, active_set=active_set))
     found = learner.certificate
-    assert learner.finished == "inseparable"
+    assert learner.finished == "no margin"
     assert found is not None
     assert found.upper_bound is not None
     assert found.directional_margin <= 0
     assert 0 <= found.upper_bound <= NO_MARGIN * radius(rows, rho)
     assert learner.reports[-1].why is not None
-    assert "separates" in learner.reports[-1].why
+    assert learner.reports[-1].why.startswith("no margin above")
 
 
-def test_an_inseparable_ending_is_exit_code_4() -> None:
-    assert EXIT_CODES["inseparable"] == 4
+def test_an_ending_without_a_margin_is_exit_code_4() -> None:
+    assert EXIT_CODES["no margin"] == 4
 
 
 # --- as its users meet it ---
@@ -218,7 +218,7 @@ def test_a_run_on_inseparable_rows_ends_with_exit_code_4_and_a_finite_model(
 ) -> None:
     shard = write(tmp_path / "rows.svm", *random_rows(0, ROWS, COLUMNS))
     outcome = run(shard, Settings(delta=0), machine=Machine(), model=tmp_path / "model")
-    assert (outcome.ending, outcome.exit_code) == ("inseparable", 4)
+    assert (outcome.ending, outcome.exit_code) == ("no margin", 4)
     assert np.isfinite(outcome.model.weights).all()
     assert outcome.report["certificate"]["relative_duality_gap"] == 1.0
     assert (tmp_path / "model").is_file()
@@ -238,7 +238,7 @@ def test_the_command_line_says_how_sure_it_is_and_to_give_C(
     part = re.search(r"(\d[\d.e-]*) of R", told.err)
     assert part is not None
     assert 0 <= float(part[1]) <= NO_MARGIN
-    assert "inseparable" in told.out or "NOT certified" in told.out
+    assert "NOT certified: no margin above" in told.out
 
 
 def test_the_command_line_calls_separable_rows_certified(

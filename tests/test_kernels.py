@@ -371,43 +371,63 @@ def test_a_row_that_is_too_well_classified_gives_back_all_its_counts_and_no_more
 class Seen:
     """A scan's sums, in plain Python."""
 
-    bins: list[list[float]]
+    bins: list[float]
     fresh: list[float]
+    low: list[float]
     sums: list[float]
     totals: list[int]
     called: list[int]
 
 
-def plain_scan(case: Case, twin: Oracle, threshold: float) -> Seen:
+def add_to(sums: list[float], place: int, value: float) -> None:
+    """Add a value, and what that rounds off to the next place."""
+    before = sums[place]
+    sums[place] = after = before + value
+    grown = after - before
+    sums[place + 1] += (before - (after - grown)) + (value - grown)
+
+
+def plain_scan(case: Case, twin: Oracle, threshold: float, length: float) -> Seen:
+    n, u = len(case.rows), 2.0**-53
     seen = Seen(
-        [[0.0] * kernels.BINS for _ in range(3)], [0.0] * COLUMNS,
-        [math.inf, 0.0, 0.0, 0.0], [0, 0, 0, 0], [0] * len(case.rows),
+        [0.0] * (kernels.BINS * kernels.BIN_SUMS), [0.0] * COLUMNS, [0.0] * COLUMNS,
+        [math.inf, 0.0, 0.0, 0.0, 0.0, 0.0], [0, 0, 0, 0], [0] * n,
     )  # fmt: skip
     for k, row in enumerate(case.rows):
         if case.signs[k] == 0:
             continue
         seen.totals[kernels.ROWS] += 1
         m, d2, c, l = twin.margin(k), case.delta2[k], twin.counts[k], case.signs[k]
-        place = case.scale * m / kernels.BIN_WIDTH
+        square = 0.0
+        for _, value in row:
+            square += value * value
+        most = math.sqrt(square) * length + case.rho * abs(twin.bias)
+        sure = m - (1.01 * len(row) + 24.0) * u * most
+        place = case.scale * sure / kernels.BIN_WIDTH
         if place < kernels.BINS:
-            bin = max(0, math.floor(place))
-            z = 1.0 - case.scale * m
-            seen.bins[0][bin] += cost(d2) * z * z
-            seen.bins[1][bin] += cost(d2) * z * m
-            seen.bins[2][bin] += cost(d2) * m * m
-        extended = m + d2 * c
-        seen.sums[kernels.LEAST] = min(seen.sums[kernels.LEAST], extended)
+            bin = kernels.BIN_SUMS * max(0, math.floor(place))
+            z = 1.0 - case.scale * sure
+            z += 4.0 * u * (1.0 + abs(z))
+            add_to(seen.bins, bin + kernels.SQ_SLACKS, cost(d2) * z * z)
+            add_to(seen.bins, bin + kernels.SLACK_MARGINS, cost(d2) * z * sure)
+            add_to(seen.bins, bin + kernels.SQ_MARGINS, cost(d2) * sure * sure)
+        extension = d2 * c
+        least = sure + extension - 8.0 * u * (abs(sure) + extension)
+        seen.sums[kernels.LEAST] = min(seen.sums[kernels.LEAST], least)
+        extended = m + extension
         if extended <= threshold:
             seen.totals[kernels.CALLED] += 1
         seen.called[k] = int(extended <= threshold or c > 0)
         if c > 0:
             for column, value in row:
-                seen.fresh[column] += float(c) * l * value
+                pair = [seen.fresh[column], seen.low[column]]
+                add_to(pair, 0, float(c) * l * value)
+                seen.fresh[column], seen.low[column] = pair
             seen.totals[kernels.STEPS_SEEN] += c
             seen.totals[kernels.SUPPORT] += 1
-            seen.sums[kernels.SQ_EXTENSION] += d2 * (float(c) * c)
-            seen.sums[kernels.LENGTHS] += c * math.sqrt(twin.sq_length(k))
-            seen.sums[kernels.FRESH_BIAS] += c * l * case.rho
+            add_to(seen.sums, kernels.SQ_EXTENSION, d2 * (float(c) * c))
+            add_to(seen.sums, kernels.FRESH_BIAS, c * l * case.rho)
+            seen.sums[kernels.LENGTHS] += c * math.sqrt(square + case.rho * case.rho + d2)
     return seen
 
 
@@ -439,31 +459,51 @@ def test_products_side_by_side_are_summed_in_row_order(
 @given(cases(), st.floats(-1e3, 1e6), st.booleans())
 def test_scan_equals_its_plain_twin_bit_for_bit(case: Case, threshold: float, summed: bool) -> None:
     twin = case.twin()
-    seen = plain_scan(case, twin, threshold)
-    rows, signs, delta2 = arrays(case)
-    bins, fresh = np.zeros((3, kernels.BINS)), np.zeros(COLUMNS)
-    sums, totals = np.array([math.inf, 0.0, 0.0, 0.0]), np.zeros(4, dtype=np.int64)
+    length = math.sqrt(math.fsum(x * x for x in twin.w))
+    seen = plain_scan(case, twin, threshold, length)
+    given = products(case, twin) if summed else []
+    found = scanned(case, twin, threshold, length, given, [0, len(case.rows)])
+    assert found == seen
+
+
+def scanned(
+    case: Case,
+    twin: Oracle,
+    threshold: float,
+    length: float,
+    products: list[float],
+    borders: list[int],
+) -> Seen:
+    """What the kernel sums of the rows, cut into calls."""
+    bins, (fresh, low) = np.zeros(kernels.BINS * kernels.BIN_SUMS), np.zeros((2, COLUMNS))
+    sums, totals = np.array([math.inf, 0.0, 0.0, 0.0, 0.0, 0.0]), np.zeros(4, dtype=np.int64)
     called = np.ones(len(case.rows), dtype=np.uint8)
-    kernels.scan(
-        rows, signs, delta2, frozen(twin.counts, np.int32), case.rho, twin.bias, threshold,
-        frozen(twin.w, np.float64), case.scale, bins, fresh, sums, totals, called,
-        frozen(products(case, twin) if summed else [], np.float64),
-    )  # fmt: skip
-    assert called.tolist() == seen.called
-    assert totals.tolist() == seen.totals
-    assert sums.tolist() == seen.sums
-    assert fresh.tolist() == seen.fresh
-    assert bins.tolist() == seen.bins
+    squares = np.empty(len(case.rows))
+    kernels.squared_norms(csr(case.rows), squares)
+    for first, last in itertools.pairwise(borders):
+        part = slice(first, last)
+        kernels.scan(
+            csr(case.rows[part]), frozen(case.signs[part], np.int8),
+            frozen(case.delta2[part], np.float64), frozen(squares[part], np.float64),
+            frozen(twin.counts[part], np.int32), case.rho, twin.bias, threshold,
+            frozen(twin.w, np.float64), length, case.scale, bins, fresh, low, sums, totals,
+            called[part], frozen(products[part], np.float64),
+        )  # fmt: skip
+    return Seen(
+        bins.tolist(), fresh.tolist(), low.tolist(), sums.tolist(), totals.tolist(), called.tolist()
+    )
 
 
 def test_a_scan_takes_products_that_are_summed_already() -> None:
-    sums, totals = np.array([math.inf, 0.0, 0.0, 0.0]), np.zeros(4, dtype=np.int64)
+    sums, totals = np.array([math.inf, 0.0, 0.0, 0.0, 0.0, 0.0]), np.zeros(4, dtype=np.int64)
+    ones = frozen([1.0], np.float64)
     kernels.scan(
-        csr([[(0, 1.0)]]), frozen([1], np.int8), frozen([1.0], np.float64), frozen([0], np.int32),
-        0.0, 0.0, 1.0, frozen([5.0], np.float64), 1.0, np.zeros((3, kernels.BINS)), np.zeros(1),
+        csr([[(0, 1.0)]]), frozen([1], np.int8), ones, ones, frozen([0], np.int32),
+        0.0, 0.0, 1.0, frozen([5.0], np.float64), 5.0, 1.0,
+        np.zeros(kernels.BINS * kernels.BIN_SUMS), np.zeros(1), np.zeros(1),
         sums, totals, np.zeros(1, np.uint8), frozen([2.0], np.float64),
     )  # fmt: skip
-    assert sums[kernels.LEAST] == 2.0
+    assert 2.0 - 1e-13 <= sums[kernels.LEAST] < 2.0
 
 
 @prove
@@ -471,24 +511,11 @@ def test_a_scan_takes_products_that_are_summed_already() -> None:
 def test_a_scan_cut_in_two_calls_gives_the_bits_of_one(
     case: Case, threshold: float, cut: int
 ) -> None:
-    twin = case.twin()
-
-    def scanned(borders: list[int]) -> list[list[float]]:
-        bins, fresh = np.zeros((3, kernels.BINS)), np.zeros(COLUMNS)
-        sums, totals = np.array([math.inf, 0.0, 0.0, 0.0]), np.zeros(4, dtype=np.int64)
-        for first, last in itertools.pairwise(borders):
-            part = slice(first, last)
-            kernels.scan(
-                csr(case.rows[part]), frozen(case.signs[part], np.int8),
-                frozen(case.delta2[part], np.float64), frozen(twin.counts[part], np.int32),
-                case.rho, twin.bias, threshold, frozen(twin.w, np.float64), case.scale,
-                bins, fresh, sums, totals, np.zeros(last - first, dtype=np.uint8),
-                kernels.NOT_SUMMED,
-            )  # fmt: skip
-        return [bins.tolist(), fresh.tolist(), sums.tolist(), totals.tolist()]
-
-    n = len(case.rows)
-    assert scanned([0, n]) == scanned([0, min(cut, n), n])
+    twin, n = case.twin(), len(case.rows)
+    one, two = ([0, n], [0, min(cut, n), n])
+    assert scanned(case, twin, threshold, 1.0, [], one) == scanned(
+        case, twin, threshold, 1.0, [], two
+    )
 
 
 # --- small ones ---

@@ -157,7 +157,9 @@ def test_the_sentence_of_an_inseparable_class_names_it(tmp_path: Path, one_each:
     words = ("--multiclass", "--delta", 0, "--model", tmp_path / "m")
     code, _, err = run("fit", tmp_path / "rows.svm", *words)
     assert code == 4
-    assert err.startswith("the rows look inseparable, class apple from the rest: no classifier ")
+    assert err.startswith(
+        "no classifier separates the rows, class apple from the rest, by a margin"
+    )
 
 
 def test_of_more_classes_than_a_screen_holds_the_worst_are_listed_and_the_rest_summed_up(

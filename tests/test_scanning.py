@@ -177,12 +177,14 @@ SPARSE: list[Row] = [[(0, 1.0), (2, -2.0)], [], [(2, 2.0), (5, 0.5)], [(1, 3.0)]
 def test_drain_takes_every_columns_sum_once_and_leaves_nothing() -> None:
     counts = np.array([1, 1, 1, 0, 4], dtype=np.int32)
     fresh = np.array([5.0, 0.0, 0.0, 0.0, 0.0, 0.5])  # -2 + 2 is 0; column 1 has no count
+    low = np.array([1.0, 0.0, 0.25, 0.0, 0.0, 0.0])  # what was rounded off
     columns, values = np.empty(9, np.uint32), np.empty(9)
-    found = kernels.drain(csr(SPARSE), counts, fresh, columns, values)
+    found = kernels.drain(csr(SPARSE), counts, fresh, low, columns, values)
     assert list(zip(columns[:found].tolist(), values[:found].tolist(), strict=True)) == [
-        (0, 5.0), (5, 0.5),
+        (0, 6.0), (2, 0.25), (5, 0.5),
     ]  # fmt: skip
     assert not fresh.any()
+    assert not low.any()
 
 
 # --- on workers ----------------------------------------------------------------------------------

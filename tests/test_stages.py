@@ -54,19 +54,28 @@ def test_b_by_hand_is_relative_to_the_radius_in_the_power_of_the_variant(
 ) -> None:
     chosen = Settings(variant=variant)  # type: ignore[arg-type]
     power = 1.0 + epsilon if variant == "length" else 2.0
-    assert b_scale(epsilon, chosen, 3.0) == pytest.approx(3.0**power)
+    assert b_scale(epsilon, chosen, 9.0) == pytest.approx(3.0**power)
     stage = Stage(epsilon, b_relative=0.25)
-    assert choose_b(stage, chosen, 3.0, None) == pytest.approx(0.25 * 3.0**power)
+    assert choose_b(stage, chosen, 9.0, None) == pytest.approx(0.25 * 3.0**power)
 
 
 def test_the_first_stage_takes_the_papers_5_and_unlearning_a_resolution_of_500() -> None:
-    assert choose_b(Stage(1.0), Settings(), 2.0, 0.5) == pytest.approx(5 * 4)
-    assert choose_b(Stage(1.0, unlearn=True), Settings(), 2.0, 0.5) == pytest.approx(500 * 4)
+    assert choose_b(Stage(1.0), Settings(), 4.0, 0.5) == pytest.approx(5 * 4)
+    assert choose_b(Stage(1.0, unlearn=True), Settings(), 4.0, 0.5) == pytest.approx(500 * 4)
+
+
+@pytest.mark.parametrize("variant", ["length", "steps"])
+def test_on_integer_rows_b_of_the_first_stage_is_5_times_R_squared_to_the_bit(variant: str) -> None:
+    chosen = Settings(variant=variant, faithful=True)  # type: ignore[arg-type]
+    wrong = [square for square in range(1, 2001) if 5.0 * math.sqrt(square) ** 2 < 5 * square]
+    assert len(wrong) > 500  # what the square of R would have done
+    for square in wrong:
+        assert choose_b(Stage(1.0), chosen, float(square), None) == 5 * square
 
 
 def test_the_second_stage_of_the_paper_takes_b_from_bl_at_its_upper_bound() -> None:
     radius, gamma_up = math.sqrt(15.0), 0.0113517  # Adult
-    b = choose_b(Stage(0.1), Settings(faithful=True), radius, gamma_up)
+    b = choose_b(Stage(0.1), Settings(faithful=True), 15.0, gamma_up)
     relative = 1.1 ** (3 * 0.1 - 1) * 0.2**-0.1 * (gamma_up / radius) ** 0.9
     assert b / radius**1.1 == pytest.approx(relative)
     assert 1e5 * relative == pytest.approx(577.1, abs=0.05)
@@ -75,10 +84,10 @@ def test_the_second_stage_of_the_paper_takes_b_from_bl_at_its_upper_bound() -> N
 @pytest.mark.parametrize("variant", ["length", "steps"])
 def test_a_tighter_upper_bound_means_a_smaller_b(variant: str) -> None:
     chosen = Settings(variant=variant)  # type: ignore[arg-type]
-    tight, loose, none = (choose_b(Stage(0.1), chosen, 2.0, up) for up in (0.1, 0.2, None))
+    tight, loose, none = (choose_b(Stage(0.1), chosen, 4.0, up) for up in (0.1, 0.2, None))
     assert 0 < tight < loose < none
 
 
 def test_an_upper_bound_above_the_radius_is_no_better_than_the_radius() -> None:
     stage, chosen = Stage(0.1), Settings()
-    assert choose_b(stage, chosen, 2.0, 50.0) == choose_b(stage, chosen, 2.0, None)
+    assert choose_b(stage, chosen, 4.0, 50.0) == choose_b(stage, chosen, 4.0, None)

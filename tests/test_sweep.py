@@ -730,7 +730,7 @@ def test_the_plot_says_of_which_candidates_the_tolerance_was_not_certified(
     plot_sweep(tmp_path / "p.svg", stopped, "accuracy")
     assert "NOT certified" in (tmp_path / "p.svg").read_text()
     assert "not to the tolerance" in (tmp_path / "p.svg").read_text()
-    halved = [row if row["best"] else {**row, "dropped": "left behind"} for row in swept]
+    halved = [row if row["best"] else {**row, "dropped": "pruned by rank"} for row in swept]
     plot_sweep(tmp_path / "p.svg", halved, "accuracy")
     assert "NOT certified" not in (tmp_path / "p.svg").read_text()
     assert "not to the tolerance" in (tmp_path / "p.svg").read_text()

@@ -25,7 +25,7 @@ from streamtron.errors import SettingsError
 from streamtron.fitting import run as fit_alone
 from streamtron.plot import plot_sweep
 from streamtron.reach import Reach
-from streamtron.rungs import SURELY_WORSE, bracketed_b
+from streamtron.rungs import PRUNED_BY_BOUND, bracketed_b
 from streamtron.shards.corpus import generate
 from streamtron.splits import Split
 from streamtron.sweeping import Lean, Sweep, attempt, run_sweep
@@ -39,7 +39,7 @@ CANDIDATES = candidates_of(
 )
 """Where C is tiny and ρ = 10, the bias calls every row negative, and surely so."""
 
-FATES = [(0, None), (0, SURELY_WORSE), (1, None), (0, SURELY_WORSE), (1, None), (1, None)]
+FATES = [(0, None), (0, PRUNED_BY_BOUND), (1, None), (0, PRUNED_BY_BOUND), (1, None), (1, None)]
 """(last rung, why dropped) of each of them."""
 
 
@@ -86,7 +86,7 @@ def found(place: Path) -> Sweep:
 # --- who goes how far ----------------------------------------------------------------------------
 
 
-def test_candidates_that_are_met_or_surely_worse_stop_at_the_first_stage_and_others_go_on(
+def test_candidates_that_are_met_or_pruned_by_bound_stop_at_the_first_stage_and_others_go_on(
     found: Sweep,
 ) -> None:
     assert [(trial.rung, trial.dropped) for trial in found.trials] == FATES
@@ -127,7 +127,7 @@ def test_a_candidate_that_is_met_can_drop_others_and_be_the_best(place: Path, fo
     assert (met.rung, met.at_optimum, met.metrics["accuracy"]) == (0, (1.0, 1.0), 1.0)
     assert found.best.candidate == 0  # of equals the one with the smaller C
     alone = swept(place, [CANDIDATES[0], CANDIDATES[1]])
-    assert [trial.dropped for trial in alone.trials] == [None, SURELY_WORSE]
+    assert [trial.dropped for trial in alone.trials] == [None, PRUNED_BY_BOUND]
     assert alone.best.settings == CANDIDATES[0].but(stage="1")
 
 
@@ -212,7 +212,7 @@ def test_auto_leaves_the_first_stage_early_and_ends_with_unlearning(place: Path)
     tight = [Settings(C=1e-6, rho=10.0, tol=1e-6), Settings(C=1.0, rho=0.0, tol=1e-6)]
     first, second = swept(place, tight).trials
     assert (first.dropped, first.settings.stage, first.settings.max_epochs) == (
-        SURELY_WORSE, "1", 2,
+        PRUNED_BY_BOUND, "1", 2,
     )  # fmt: skip
     assert second.settings == tight[1].but(stage="unlearn")
     assert second.ending == "certified"
@@ -323,7 +323,7 @@ def test_a_row_is_sure_only_if_its_decision_exceeds_what_the_optimum_may_differ_
 
 
 def test_where_nothing_is_proven_only_rows_of_length_0_are_sure() -> None:
-    reach = Reach.of({"primal_margin": 0.0, "upper_bound": 0.5}, {"rho": 0.0})
+    reach = Reach(math.inf, rho=0.0)
     reach.add([1, 1, -1], [9.0, 0.0, 0.0], np.ones(3), [1e-30, 0.0, 0.0])
     assert reach.accuracy == (1 / 3, 2 / 3)
     assert Reach(1.0, 1.0).accuracy is None
@@ -415,7 +415,7 @@ def test_the_command_says_who_was_dropped_and_its_table_is_that_of_python(
     more = ["--stage", "1,0.1", "--tol", "1e-4", "--table", "t.csv"]
     assert cli._run(["sweep", *words, *more]) == 0
     said = capsys.readouterr().out
-    assert said.count("surely worse after stage 1\n") == 2
+    assert said.count("pruned by bound after stage 1\n") == 2
     with open("t.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     for row, trial in zip(rows, found.rows(), strict=True):

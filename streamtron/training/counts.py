@@ -8,10 +8,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from streamtron.errors import DataError
+
 PAGE = 4096
 """Rows a page; a page is a thin one while fewer than a third of its rows have a count."""
 
 _THIN = PAGE // 3
+
+MOST_ROWS = 2**32 - 1
+"""Rows at most: their numbers are kept as differences of 32 bits, and the sum of so many counts
+below 2³¹ is below 2⁶³."""
 
 
 class _Thin(NamedTuple):
@@ -161,10 +167,20 @@ def check_gaps(gaps: NDArray[np.uint32], counts: NDArray[np.int32]) -> None:
         raise ValueError("counts that are not positive int32, one a gap")
 
 
+def _check_rows(last: int) -> None:
+    """Refuse rows whose numbers, or whose counts' sum, would wrap."""
+    if last > MOST_ROWS:
+        raise DataError(
+            f"row {last} of the data: a run has at most {MOST_ROWS:,} rows. Split the data, or "
+            "leave some of the rows out."
+        )
+
+
 def _runs(numbers: NDArray[np.int64]) -> Iterator[_Run]:
     """Stretches of consecutive entries that lie in one page."""
     if not len(numbers):
         return
+    _check_rows(int(numbers.max()) + 1)
     first = int(numbers.min()) // PAGE
     if first == int(numbers.max()) // PAGE:
         yield first, slice(None), numbers - first * PAGE
@@ -179,6 +195,7 @@ def _stretches(ranges: Ranges) -> Iterator[_Run]:
     """The same of all rows in half-open ranges."""
     done = 0
     for first, last in ranges:
+        _check_rows(last)
         while first < last:
             number, at = divmod(first, PAGE)
             rows = min(last - first, PAGE - at)

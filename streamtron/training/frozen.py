@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron import kernels
-from streamtron.certificate import Certificate, Evidence
+from streamtron.certificate import Certificate, Evidence, length_of
 from streamtron.chunk import Rows
 from streamtron.training.targets import Targets
 
@@ -31,6 +31,7 @@ class Frozen:
         carried: NDArray[np.float64] | None = None,
     ) -> None:
         self.w, self.bias, self.threshold, self.carried = w, bias, threshold, carried
+        self.length = length_of(w, bias)
         self.evidence = Evidence(scale, len(w))
 
     @property
@@ -58,10 +59,11 @@ class Frozen:
         """
         called = np.zeros(len(counts), dtype=np.uint8)
         evidence = self.evidence
+        evidence.unfold()
         kernels.scan(
-            rows, targets.signs, targets.delta2, counts, rho, self.bias, self.threshold, self.w,
-            evidence.scale, evidence.bins, evidence.fresh, evidence.sums, evidence.totals, called,
-            dots,
+            rows, targets.signs, targets.delta2, targets.squares, counts, rho, self.bias,
+            self.threshold, self.w, self.length, evidence.scale, evidence.bins, evidence.fresh,
+            evidence.low, evidence.sums, evidence.totals, called, dots,
         )  # fmt: skip
         return called
 

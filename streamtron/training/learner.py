@@ -39,8 +39,8 @@ KEPT = 0.5
 """The part of a full active set's budget that rows may stay in once they have been solved."""
 
 NO_MARGIN = 1e-4
-"""Δ = 0: rows whose best margin is proven to be below this part of their mean length are called
-inseparable."""
+"""Δ = 0: a run ends where the best margin is proven to be below this part of the rows' mean length;
+they may still be separable by a smaller one."""
 
 LARGE_DRIFT = 1e-9
 """Rounding moves the carried weights from Σ c_k y_k by a far smaller part of their length."""
@@ -225,6 +225,7 @@ class Learner:
         is what the counts make, and is trained on these rows."""
         assert self.frozen is not None
         seen, dual = self.frozen.evidence, self.dual
+        seen.fold()
         dual.settle(seen.fresh, seen.fresh_bias, seen.sq_extension, seen.steps)
         if dual.steps:
             self.b = 1.0 / dual.scale  # where D of these counts is largest
@@ -524,15 +525,16 @@ class Learner:
             spent = self.full_epochs >= self.settings.epoch_limit
             if not frozen.anybody_called and (self._last_stage or not spent):
                 self._next_stage("a full reading found no row to update")
-        elif self.settings.hard and self._inseparable():
-            self._end_stage("no classifier separates the rows with a margin worth the name")
-            self.finished = "inseparable"
+        elif self.settings.hard and self._has_no_margin():
+            assert self.certificate.upper_bound is not None
+            self._end_stage(f"no margin above {self.certificate.upper_bound:.3g} exists")
+            self.finished = "no margin"
         elif gap <= SOLVED or (gap < 1e-6 and gap > 0.9 * self._gap_before):
             self._end_stage("the gap is at the level of rounding")
             self.finished = "converged"
         self._gap_before = gap
 
-    def _inseparable(self) -> bool:
+    def _has_no_margin(self) -> bool:
         """Δ = 0: whether the upper bound leaves next to no room for a margin above 0."""
         now = self.certificate
         if now is None or now.upper_bound is None or now.directional_margin > 0.0:
@@ -555,11 +557,10 @@ class Learner:
     def _begin_stage(self) -> None:
         """Fix b of the stage from what is known; begin at a = 0, or unlearn from where we are."""
         self.stage_number += 1
-        stage, radius = self.stage, math.sqrt(self.sq_radius)
-        upper = self.dual.upper_bound
+        stage, upper = self.stage, self.dual.upper_bound
         if self.settings.faithful and self.reports:
             upper = self.reports[-1].paper_upper_bound
-        self.b = stages.choose_b(stage, self.settings, radius, upper, self.least_delta2)
+        self.b = stages.choose_b(stage, self.settings, self.sq_radius, upper, self.least_delta2)
         if stage.unlearn and self.dual.steps:
             factor = round(self.b * self.dual.scale)
             self.counts.scale(self.dual.rescale(self.counts.largest(), factor))

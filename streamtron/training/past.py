@@ -25,6 +25,9 @@ from streamtron.training.targets import Targets
 
 FINISH = Stage(1.0, unlearn=True)
 
+LARGEST_TOTAL = 61
+"""Bits of t at most before rows are added, whose counts may add up to 2⁶²."""
+
 
 @dataclass(slots=True)
 class Past:
@@ -56,7 +59,8 @@ class Past:
         """
         assert learner.frozen is not None
         seen = learner.frozen.evidence
-        seen.sums[kernels.FRESH_BIAS] *= sign
+        seen.fold()
+        seen.sums[[kernels.FRESH_BIAS, kernels.FRESH_BIAS + 1]] *= sign
         # at the scale t/‖a‖² = 1/b the dual is largest
         b = seen.sq_norm / seen.steps if seen.steps else 0.0
         average = sign * np.append(_part(learner.weights, columns), learner.bias)
@@ -69,6 +73,7 @@ class Past:
         margins means nothing, for the weights have moved."""
         evidence = Evidence(1.0, 0)
         evidence.fresh, evidence.sums, evidence.totals = self.fresh, self.sums, self.totals
+        evidence.fold()
         return evidence
 
     @property
@@ -95,8 +100,8 @@ class Past:
             active.add(chunk.rows, present, targets)
         if not len(active):
             return
-        radius = math.sqrt(learner.sq_radius)
-        self._refine(choose_b(FINISH, settings, radius, None, learner.least_delta2))
+        b = choose_b(FINISH, settings, learner.sq_radius, None, learner.least_delta2)
+        self._refine(b)
         counts = np.zeros(len(active), dtype=np.int32)
         solver = Solver(
             active,
@@ -114,13 +119,17 @@ class Past:
 
     def _refine(self, b: float) -> None:
         """Multiply all counts by a power of two, which rounds nothing, so that new rows can be
-        counted as finely as they need."""
+        counted as finely as they need, and their total stays below 2⁶¹."""
         self.b = self.b or b
-        factor = 2 ** max(0, math.floor(math.log2(b / self.b)))
+        finer = max(0, math.floor(math.log2(b / self.b)))
+        steps = int(self.totals[kernels.STEPS_SEEN])
+        power = min(finer, LARGEST_TOTAL - steps.bit_length())
+        factor = 2.0**power
         self.fresh *= factor
-        self.sums *= factor
-        self.sums[kernels.SQ_EXTENSION] *= factor
-        self.totals[kernels.STEPS_SEEN] *= factor
+        self.sums[1:] *= factor
+        self.sums[[kernels.SQ_EXTENSION, kernels.SQ_EXTENSION + 1]] *= factor
+        # a total too large is halved and rounded down, which makes the upper bound larger: it holds
+        self.totals[kernels.STEPS_SEEN] = steps << power if power >= 0 else steps >> -power
         self.b *= factor
 
     def _dual(self) -> Dual:
@@ -139,6 +148,7 @@ class Past:
         scan.evidence = self.evidence
         targets = Targets(active.numbers, active.signs, active.delta2, active.squares)
         scan.scan(active.rows, targets, counts, rho)
+        scan.evidence.fold()
 
 
 def _part(values: NDArray[np.float64], columns: slice) -> NDArray[np.float64]:

@@ -98,15 +98,24 @@ def why_next(plan: tuple[Stage, ...], number: int, settings: Settings) -> str:
     return "its bracket is known"
 
 
-def b_scale(epsilon: float, settings: Settings, radius: float) -> float:
-    """What b is relative to: R^(1+ε) for the length variant, R² for steps."""
-    return radius ** (1.0 + epsilon) if settings.variant == "length" else radius**2
+def b_scale(epsilon: float, settings: Settings, sq_radius: float) -> float:
+    """What b is relative to: R^(1+ε) for the length variant, R² for steps.
+
+    R² itself where that is meant: the square of √R² may be less, and a row at the threshold b would
+    no longer be a mistake.
+
+    >>> 5.0 * b_scale(1.0, Settings(), 26.0)
+    130.0
+    """
+    if epsilon == 1.0 or settings.variant == "steps":
+        return sq_radius
+    return float(math.sqrt(sq_radius) ** (1.0 + epsilon))
 
 
 def choose_b(
     stage: Stage,
     settings: Settings,
-    radius: float,
+    sq_radius: float,
     upper_bound: float | None,
     least_delta2: float = math.inf,
 ) -> float:
@@ -118,22 +127,22 @@ def choose_b(
 
     Parameters
     ----------
-    radius : R, or what is known of it.
+    sq_radius : R², or what is known of it.
     upper_bound : the tightest upper bound on γ_d so far, or None.
     least_delta2 : the least Δ_k² above 0. Counts come to b slack_k / Δ_k², which must stay below
         2³¹: where norms differ by orders of magnitude, 500 R² would be too much.
     """
-    epsilon = stage.epsilon
-    scale = b_scale(epsilon, settings, radius)
+    epsilon, radius = stage.epsilon, math.sqrt(sq_radius)
+    scale = b_scale(epsilon, settings, sq_radius)
     if stage.b_relative is not None:
         return stage.b_relative * scale
     if stage.unlearn:
-        return min(UNLEARN_B * radius**2, COUNT_OF_ONE * least_delta2)
+        return min(UNLEARN_B * sq_radius, COUNT_OF_ONE * least_delta2)
     if epsilon >= 1.0:
         return FIRST_B * scale
     gamma_up = min(upper_bound, radius) if upper_bound is not None else radius
     if settings.variant == "steps":
         # (bt) with its guard at ε < ½ asks for hundreds of readings, so the guard is left out
         relative = ((1.0 - epsilon / 2.0) * (gamma_up / radius) ** 2) ** (1.0 - epsilon)
-        return float(radius**2 * relative * ACCURACY**-epsilon)
+        return float(sq_radius * relative * ACCURACY**-epsilon)
     return theory.b_second_stage(radius, epsilon, gamma_up, 1.0 if settings.faithful else ACCURACY)

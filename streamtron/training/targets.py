@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.chunk import Chunk, Label
+from streamtron.config import PRICES
 from streamtron.errors import DataError
 
 
@@ -87,8 +88,26 @@ class TargetRule:
             weights = of_class if weights is None else weights * of_class
         if weights is not None:
             signs[weights == 0.0] = 0
-            delta2 = delta2 / np.where(weights == 0.0, 1.0, weights)
+            with np.errstate(over="ignore"):
+                delta2 = delta2 / np.where(weights == 0.0, 1.0, weights)
+            self._check_prices(chunk, weights, delta2)
         return Targets(chunk.numbers, signs, delta2, chunk.squares)
+
+    def _check_prices(
+        self, chunk: Chunk, weights: NDArray[np.float64], delta2: NDArray[np.float64]
+    ) -> None:
+        """Refuse rows whose weight makes C_k = 1/(2 Δ_k²) overflow what is computed with it."""
+        least, most = 0.5 / PRICES[1], 0.5 / PRICES[0]
+        out = np.flatnonzero((weights != 0.0) & ~((delta2 >= least) & (delta2 <= most)))
+        if len(out) and self.delta2 > 0.0:
+            row = int(out[0])
+            weight = float(weights[row])
+            raise DataError(
+                f"row {int(chunk.numbers[row]) + 1} has the weight {weight:g}, which times C "
+                f"is {0.5 / self.delta2 * weight:g}: wanted {PRICES[0]:g} to {PRICES[1]:g}, "
+                "or a weight of 0, which leaves the row out. Divide all weights by the same "
+                "number and multiply C by it, or mend this one."
+            )
 
     def _signs(self, chunk: Chunk) -> NDArray[np.int8]:
         """+1 for the rows that have the positive label, -1 for the others."""

@@ -1,0 +1,320 @@
+"""Every printed bound holds in exact arithmetic, whatever the scales of the data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from decimal import Decimal, localcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamtron import StreamtronClassifier, theory
+from streamtron.config import Machine, Settings
+from streamtron.errors import DataError, SettingsError
+from streamtron.fitting import run
+from streamtron.model import LinearModel
+from streamtron.proof import Proof, certify
+from streamtron.training.counts import MOST_ROWS, Counts
+from tests.exact import DIGITS, Problem, check_many, checked, draw, false_claims, optimum, primal
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+Claims = tuple[dict[str, Any], list[float], float]
+
+EVERYTHING_HOLDS: list[str] = []
+
+NEARLY = Decimal(10) ** -40
+"""The soft margin at C = 10¹⁰⁰ is that much above the hard one at most."""
+
+
+def wrong(seeds: range) -> dict[int, list[str]]:
+    """The false claims of fits of the problems drawn with these seeds."""
+    return {seed: claims for seed, claims, _ in check_many(seeds, 1) if claims}
+
+
+# --- the reference ---
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_weights_near_the_reference_optimum_are_better_and_its_bracket_is_tight(
+    seed: int,
+) -> None:
+    problem = draw(seed)
+    best = optimum(problem)
+    with localcontext(DIGITS):
+        assert best.primal == primal(problem, best.v)
+        assert abs(best.primal - best.dual) <= Decimal(10) ** -100 * best.primal
+        rng = np.random.default_rng(seed)
+        for _ in range(20):
+            steps = rng.normal(size=len(best.v))
+            moved = [x * (1 + Decimal(step)) for x, step in zip(best.v, steps, strict=True)]
+            assert primal(problem, moved) >= best.dual
+
+
+# --- problems with ugly scales ---
+
+
+def test_no_claim_of_a_certificate_is_false_on_hundreds_of_problems_with_ugly_scales() -> None:
+    found = list(check_many(range(400), 1))
+    assert [(seed, claims) for seed, claims, _ in found if claims] == []
+    within = sum(gap <= 0.01 for _, _, gap in found)
+    assert within >= 0.8 * len(found)  # bounds that say nothing would hold as well
+
+
+@pytest.mark.slow
+def test_no_claim_of_a_certificate_is_false_on_thousands_of_problems_with_ugly_scales() -> None:
+    assert wrong(range(1_000, 21_000)) == {}
+
+
+def hard(seed: int) -> Problem:
+    """Separable rows and a price at which the optimum is that of the hard margin to 60 digits."""
+    problem = draw(seed)
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(size=problem.X.shape[1] + 1)
+    side = problem.X.astype(float) @ truth[:-1] + problem.rho * truth[-1]
+    y = np.where(side > 0, 1, -1)
+    return replace(problem, y=y, weights=np.ones(len(y)), C=1e100)
+
+
+@pytest.mark.parametrize("first", range(0, 300, 100))
+def test_hard_margin_bounds_hold_on_separable_rows_with_ugly_scales(
+    first: int, tmp_path: Path
+) -> None:
+    fitted = 0
+    for seed in range(first, first + 100):
+        problem = hard(seed)
+        empty = not problem.rho and (problem.X == 0).all(axis=1).any()
+        if empty or len(set(problem.y)) < 2:
+            continue
+        shard = write(tmp_path / "rows.svm", problem)
+        chosen = Settings(delta=0, rho=problem.rho, tol=0.01, max_epochs=8, index_base=0)
+        outcome = run(shard, chosen, machine=Machine())
+        found = outcome.report["certificate"]
+        if found["primal_margin"] <= 0.0:
+            continue
+        with localcontext(DIGITS):
+            best = optimum(problem)
+            assert 2 * best.dual * Decimal(found["primal_margin"]) ** 2 <= 1, seed
+            assert 2 * best.primal * Decimal(found["upper_bound"]) ** 2 >= 1 - NEARLY, seed
+        fitted += 1
+    assert fitted >= 40
+
+
+def write(path: Path, problem: Problem, copies: int = 1) -> Path:
+    """As libsvm text with weights in labels, columns from 0; ``copies`` of all rows but the
+    first."""
+    lines = []
+    for k, (row, sign) in enumerate(zip(problem.X, problem.y, strict=True)):
+        label = f"{sign}" if (problem.weights == 1).all() else f"{sign}:{problem.weights[k]!r}"
+        pairs = [f"{j}:{float(value)!r}" for j, value in enumerate(row) if value]
+        lines += [" ".join([label.replace("np.float64(", "").rstrip(")"), *pairs])] * (
+            copies if k else 1
+        )
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("first", range(0, 90, 30))
+def test_no_claim_of_certify_is_false_for_weights_of_anybody_without_a_witness(
+    first: int, tmp_path: Path
+) -> None:
+    checked_models = 0
+    for seed in range(first, first + 30):
+        problem = replace(draw(seed), tol=0.01)
+        rng = np.random.default_rng(seed)
+        v = [float(x) * 10.0 ** rng.uniform(-3, 3) for x in optimum(problem).v]
+        v = [x * (1 + 0.1 * e) for x, e in zip(v, rng.normal(size=len(v)), strict=True)]
+        if not 1e-90 < math.hypot(*v) < 1e90:
+            continue
+        weighted = not (problem.weights == 1).all()
+        settings = Settings(
+            C=problem.C, rho=problem.rho, weights_in_label=weighted, index_base=0,
+            allow_duplicate=True,
+        )  # fmt: skip
+        model = LinearModel(
+            weights=np.array(v[:-1]), bias=v[-1] * problem.rho, classes=(-1.0, 1.0),
+            certificate=None, settings=settings.to_dict(),
+            reading={"index_base": 0, "weights_in_label": weighted},
+        )  # fmt: skip
+        proof = certify(model, write(tmp_path / "rows.svm", problem))
+        assert isinstance(proof, Proof)
+        with localcontext(DIGITS):
+            scaled = [Decimal(proof.weights_scale) * Decimal(float(x)) for x in v]
+            if problem.rho:
+                scaled[-1] = (
+                    Decimal(proof.weights_scale) * Decimal(model.bias) / Decimal(problem.rho)
+                )
+        claims = false_claims(problem, proof.certificate.to_dict(), scaled, proof.decision_radius)
+        assert claims == EVERYTHING_HOLDS, seed
+        checked_models += 1
+    assert checked_models >= 20
+
+
+# --- sets that once had a false certificate ---
+
+
+def rows_that_cancel() -> Problem:
+    """One row of weight 1 beside one that stands for 100,000 of weight 10⁶."""
+    X = np.array([[1000.0], [-1700.0]], np.float32)
+    return Problem(X, np.array([1, -1]), np.array([1.0, 1e6]), C=1.0, rho=0.0, tol=0.01, epochs=9)
+
+
+def test_a_light_row_beside_100_000_heavy_ones_is_not_certified_by_noise(tmp_path: Path) -> None:
+    problem = rows_that_cancel()
+    shard = write(tmp_path / "rows.svm", problem, copies=100_000)
+    settings = Settings(C=1.0, rho=0.0, weights_in_label=True, index_base=0, max_epochs=9)
+    outcome = run(shard, settings, machine=Machine())
+    found, weights = outcome.report["certificate"], [*outcome.model.weights, 0.0]
+    as_one = replace(problem, weights=np.array([1.0, 1e11]))
+    radius = theory.decision_radius(found["primal_margin"], found["upper_bound"])
+    assert false_claims(as_one, found, weights, radius) == EVERYTHING_HOLDS
+    assert found["primal_margin"] <= 1000.001
+    assert found["relative_duality_gap"] <= 0.01  # the weights are good ones now
+
+
+@pytest.mark.parametrize("C", [1e6, 1e12])
+@pytest.mark.parametrize("seed", range(3))
+def test_separable_rows_far_from_the_origin_are_certified_only_as_well_as_they_are_solved(
+    seed: int, C: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    y = np.where(np.arange(200) % 2, 1, -1)
+    X = (y[:, None] * rng.normal(2.0, 0.3, (200, 3)) * 1e15).astype(np.float32)
+    problem = Problem(X, y, np.ones(200), C=C, rho=0.0, tol=0.01, epochs=20)
+    found, v, radius = fitted_in_memory(problem)
+    assert false_claims(problem, found, v, radius) == EVERYTHING_HOLDS
+
+
+def fitted_in_memory(problem: Problem) -> Claims:
+    from tests.exact import fitted
+
+    return fitted(problem)
+
+
+def test_the_largest_values_there_are_claim_no_more_than_is_true() -> None:
+    X = np.array([[3e38], [-3e38]], np.float32)
+    problem = Problem(X, np.array([1, -1]), np.ones(2), C=1.0, rho=0.0, tol=0.01, epochs=9)
+    assert false_claims(problem, *fitted_in_memory(problem)) == EVERYTHING_HOLDS
+
+
+def test_duplicates_with_weights_of_ordinary_size_keep_the_lower_bound_below_the_upper() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        x = np.float32(10.0 ** rng.uniform(2, 4))
+        X = np.array([[x], [-x]] * 2, np.float32)
+        weights = rng.integers(1, 1000, 4).astype(float)
+        problem = Problem(X, np.array([1, -1, 1, -1]), weights, 1.0, 0.0, 0.0, 9)
+        found, v, radius = fitted_in_memory(problem)
+        assert found["primal_margin"] <= found["upper_bound"]
+        assert false_claims(problem, found, v, radius) == EVERYTHING_HOLDS
+
+
+def test_the_radius_is_never_0_where_the_optimum_is_not_known_exactly() -> None:
+    for seed in range(60):
+        problem = replace(draw(seed), tol=0.0)
+        found, v, radius = fitted_in_memory(problem)
+        assert radius > 0.0
+        assert "the optimum is farther than the radius" not in false_claims(
+            problem, found, v, radius
+        )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_upper_bound_from_few_rows_with_100_000_columns_is_not_below_the_truth(
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(6, 100_000)).astype(np.float32)
+    y = np.array([1, -1, 1, -1, 1, -1])
+    model = StreamtronClassifier(C=1e-6, tol=0.3, max_iter=2, fit_intercept=False).fit(X, y)
+    upper = model.certificate_["upper_bound"]
+    # the optimum in the space of the rows, whose products are exact enough in long doubles
+    gram = (X.astype(np.longdouble) @ X.T.astype(np.longdouble)) * np.outer(y, y)
+    alpha = np.linalg.solve((gram + 0.5e6 * np.eye(6)).astype(float), np.ones(6))
+    square = alpha @ (gram + 0.5e6 * np.eye(6)) @ alpha
+    assert (alpha > 0).all()
+    best = np.sqrt(square) / alpha.sum()
+    assert upper >= best * (1 - 1e-18)
+
+
+def test_the_allowance_for_rounding_grows_no_faster_than_the_root_of_the_rows() -> None:
+    def allowance(rows: int) -> float:
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(rows, 3)).astype(np.float32)
+        y = np.where(X[:, 0] + rng.normal(size=rows) > 0, 1, -1)
+        found = StreamtronClassifier(tol=0.01).fit(X, y).certificate_
+        return float(found["rounding_bound"] / found["upper_bound"])
+
+    few, many = allowance(2_000), allowance(200_000)
+    assert many <= 1.5 * math.sqrt(100) * few
+    assert many <= 1e-12
+
+
+# --- what is out of range is refused, and nothing wraps ---
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"delta": 1e-100}, {"delta": 1e200}, {"C": 1e200}, {"C": 1e-200}, {"C": math.inf},
+        {"rho": 1e160}, {"rho": 1e-160}, {"C": math.nan}, {"class_weight": {"1": 1e300}},
+    ],
+)  # fmt: skip
+def test_a_setting_with_which_sums_would_overflow_is_refused(setting: dict[str, Any]) -> None:
+    [name] = setting
+    with pytest.raises(SettingsError, match=name.replace("_", "-") + r".* is .*: wanted .*1e"):
+        Settings(**setting)
+
+
+@pytest.mark.parametrize("weight", [1e-320, 1e-300, 1e300, 1e308])
+def test_a_row_whose_weight_is_out_of_range_is_refused_by_its_number(
+    weight: float, tmp_path: Path
+) -> None:
+    shard = tmp_path / "rows.svm"
+    shard.write_text(f"1:1 0:1\n-1:{weight!r} 0:-1\n")
+    settings = Settings(C=2.0, weights_in_label=True, index_base=0)
+    with pytest.raises(DataError, match=r"row 2 has the weight .*wanted 1e-40 to 1e\+40"):
+        run(shard, settings, machine=Machine())
+
+
+@pytest.mark.parametrize("size", [1e125, 1e154, 1e308, 1e-125, 1e-320])
+def test_coefficients_without_finite_margins_are_refused_by_certify(
+    size: float, tmp_path: Path
+) -> None:
+    shard = tmp_path / "rows.svm"
+    shard.write_text("1 0:1\n-1 0:-1\n")
+    model = LinearModel(
+        weights=np.array([size]), bias=0.0, classes=(-1.0, 1.0), certificate=None,
+        settings=Settings(rho=0.0, index_base=0).to_dict(), reading={"index_base": 0},
+    )  # fmt: skip
+    with pytest.raises(DataError, match=r"have the length .*: wanted 1e-100 to 1e\+100"):
+        certify(model, shard)
+
+
+@pytest.mark.parametrize("last", [MOST_ROWS + 1, 2**40])
+def test_rows_beyond_what_their_numbers_can_count_are_refused(last: int) -> None:
+    counts = Counts()
+    counts.put(np.array([MOST_ROWS - 1]), np.array([7], np.int32))
+    gaps, _ = counts.gaps()
+    assert gaps.tolist() == [MOST_ROWS - 1]
+    with pytest.raises(DataError, match=r"at most 4,294,967,295 rows"):
+        counts.put(np.array([last - 1]), np.array([7], np.int32))
+    with pytest.raises(DataError, match=rf"row {last} of the data"):
+        counts.take_ranges([(last - 10, last)])
+
+
+def test_the_total_of_counts_never_wraps_however_often_rows_of_other_lengths_are_added() -> None:
+    model = StreamtronClassifier(C=1.0, fit_intercept=False)
+    rng = np.random.default_rng(0)
+    upper = []
+    for call in range(12):
+        X = rng.normal(size=(50, 2)) * 10.0 ** (call % 6)
+        y = np.where(X[:, 0] > 0, 1, -1)
+        model.partial_fit(X.astype(np.float32), y, classes=[-1, 1])
+        upper.append(model.certificate_["upper_bound"])
+    assert min(upper) > 0.0
+    seed, claims, _ = checked(3)
+    assert (seed, claims) == (3, EVERYTHING_HOLDS)
