@@ -164,7 +164,7 @@ class Evidence:
 
     def unfold(self) -> None:
         """Get ready to add more rows."""
-        if not len(self.low):
+        if len(self.low) != len(self.fresh):
             self.low = np.zeros(len(self.fresh))
 
     def add(self, part: Part) -> None:
@@ -212,16 +212,16 @@ class Evidence:
         """(‖a‖ / t widened by a bound on all its rounding, that bound); (None, 0) if t = 0.
 
         Each coordinate of a is a compensated sum of products, rounded at most four times: the error
-        of a has at most the length (4 + 4 n² u) u Σ c_k ‖y_k‖, n the rows with a count, plus 4 u of
-        its own. The rest, to the quotient, is off by FEW of itself.
+        of a has at most the length (4 + 4 n² u) u Σ c_k ‖y_k‖, n the rows with a count. The rest,
+        to the quotient, is off by at most FEW ‖a‖, and ‖a‖ ≤ Σ c_k ‖y_k‖.
         """
         if self.steps == 0:
             return None, 0.0
         n = float(self.totals[kernels.SUPPORT])
         norm = math.sqrt(self.sq_norm)
-        roundings = 1.01 * (4.0 + 4.0 * n * n * UNIT_ROUNDOFF) * UNIT_ROUNDOFF
-        summing = roundings * float(self.sums[kernels.LENGTHS])
-        rounding = (summing + FEW * norm) / self.steps
+        roundings = 4.0 + 4.0 * n * n * UNIT_ROUNDOFF + FEW / UNIT_ROUNDOFF
+        longest = 1.01 * float(self.sums[kernels.LENGTHS])  # itself summed with roundings
+        rounding = roundings * UNIT_ROUNDOFF * longest / self.steps
         return norm / self.steps + rounding, rounding
 
     def distance(self, w: Vector) -> float:
