@@ -21,6 +21,7 @@ from streamtron.evaluation import LIMIT_ROWS, Evaluation, ScoreSpool
 from streamtron.evaluation_many import ManyEvaluation, ManySpool
 from streamtron.fitting import as_paths, reading_of_model
 from streamtron.model import LinearModel
+from streamtron.outputs import check_outputs
 from streamtron.reach import Reach
 from streamtron.sealed import write_atomically
 from streamtron.shards import Reading, ShardFile, ShardSource, find_shards, no_rows, settled
@@ -120,8 +121,11 @@ def write_predictions(
 
     Raises
     ------
+    SettingsError : the output is one of the shards.
     DataError, MachineError
     """
+    if isinstance(output, str | os.PathLike):
+        check_outputs({"output": output}, as_paths(shards))
     tally = _Tally()
     scores = tally.counted(predict(model, shards, spread=spread))
     if not isinstance(output, str | os.PathLike):

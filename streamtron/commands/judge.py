@@ -48,11 +48,13 @@ def predict(model: str, shards: tuple[str, ...], output: str, **where: Any) -> N
     a class in the order of the classes; in Parquet label or labels, and the list decisions.
     """
     from streamtron.foreign import load_any
+    from streamtron.outputs import check_outputs
     from streamtron.scoring import write_predictions
 
-    loaded = load_any(model)
     if output != "-":
         check_writable(output)
+        check_outputs({"output": output}, [model])
+    loaded = load_any(model)
     with spread_of(**where) as spread:
         to = sys.stdout.buffer if output == "-" else output
         written = write_predictions(loaded, shards, to, spread=spread)
