@@ -101,6 +101,9 @@ def evaluate(
 @click.option(
     "--witness", type=click.Path(), help="Row counts that fit --witness wrote: one reading then."
 )
+@click.option(
+    "--accept-exclusions", is_flag=True, help="Take a --witness that leaves rows out as forgotten."
+)
 @click.option("--readings", type=click.IntRange(min=1), default=4, show_default=True,
               help="Without a witness: readings at most after the first; from 2 on they look for "
               "an upper bound.")  # fmt: skip
@@ -111,8 +114,8 @@ def evaluate(
 @json_option
 @verbose_option
 def certify(
-    model: str, shards: tuple[str, ...], witness: str | None, readings: int, bias_last: bool,
-    as_json: bool, **given: Any,
+    model: str, shards: tuple[str, ...], witness: str | None, accept_exclusions: bool,
+    readings: int, bias_last: bool, as_json: bool, **given: Any,
 ) -> None:  # fmt: skip
     """Prove how far MODEL is from the best possible one on SHARDS, at most.
 
@@ -127,6 +130,7 @@ def certify(
 
     wanted, machine = split(given)
     base, run = wanted.pop("index_base", None), None
+    by_hand = witness is not None
     if not shards:
         run, model, shards, witness = _of_run(model, witness)
     loaded = _load_model(model, base, bias_last)
@@ -134,7 +138,7 @@ def certify(
     with workers_of(**given) as spread:
         proof = prove(
             loaded, shards, witness=witness, run=run, settings=problem, readings=readings,
-            machine=machine, spread=spread,
+            accept_exclusions=accept_exclusions or not by_hand, machine=machine, spread=spread,
         )  # fmt: skip
     print_values(proof.to_dict(), proof_lines, as_json)
 
