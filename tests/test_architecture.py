@@ -95,7 +95,7 @@ ALLOWED: dict[str, set[str]] = {
         "cluster", "config", "errors", "events", "runs", "scratch", "sealed", "shards", "splits",
         "summary", "sweeping", "trials",
     },
-    "batch": {"errors", "sealed"},
+    "batch": {"errors", "sealed", "shards"},
     "once": {"config", "errors", "learning", "outcome", "runs", "sealed"},
     "jobs": {"batch", "cluster", "errors", "once", "sealed", "updating"},
     "progress": {"events"},
