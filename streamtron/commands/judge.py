@@ -58,7 +58,8 @@ def predict(model: str, shards: tuple[str, ...], output: str, **where: Any) -> N
     with spread_of(**where) as spread:
         to = sys.stdout.buffer if output == "-" else output
         written = write_predictions(loaded, shards, to, spread=spread)
-    sys.stdout.flush()
+    if output == "-":
+        sys.stdout.buffer.flush()  # fails where the words after it would not
     beyond = ""
     if written.beyond:
         beyond = f"; {written.beyond:,} values in columns beyond the model's width weigh 0"
