@@ -6,8 +6,10 @@ workers score the shards, the decisions of a few shards.
 
 from __future__ import annotations
 
+import csv
+import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, BinaryIO, NamedTuple
@@ -112,6 +114,9 @@ def write_predictions(
       Parquet ``label`` and the list ``decisions``.
     * **Multilabel:** the labels joined by commas (nothing where there is none), then K decisions;
       in Parquet the lists ``labels`` and ``decisions``.
+
+    In text, labels that hold a delimiter, a quote or an end of line are quoted as the csv module
+    does: with tabs as delimiters it reads the fields back, with commas the labels of one row.
 
     Parameters
     ----------
@@ -381,5 +386,14 @@ def _text(scores: Scores) -> bytes:
 
 
 def _label(label: Label | tuple[Label, ...]) -> str:
-    """A label, or the labels of a row, as text."""
-    return ",".join(map(label_text, label)) if isinstance(label, tuple) else label_text(label)
+    """A label, or the labels of a row, as a field between tabs."""
+    text = _line(map(label_text, label), ",") if isinstance(label, tuple) else label_text(label)
+    return _line((text, ""), "\t").removesuffix("\t")
+
+
+def _line(fields: Iterable[str], delimiter: str) -> str:
+    """A line without its end in which the csv module finds these fields, whatever they hold."""
+    text = io.StringIO()
+    end = "\r\n"  # either of them has a field quoted
+    csv.writer(text, delimiter=delimiter, lineterminator=end).writerow(fields)
+    return text.getvalue().removesuffix(end)
