@@ -314,7 +314,7 @@ def run(chosen: argparse.Namespace) -> int:
     where = {"workers": chosen.workers, "scheduler": chosen.scheduler}
     settings |= {name: value for name, value in where.items() if value is not None}
     (work / "topics.toml").write_text(jobs(names, settings))
-    command = [sys.executable, "-m", "streamtron.cli", "batch", str(work / "topics.toml")]
+    command = [sys.executable, "-P", "-m", "streamtron.cli", "batch", str(work / "topics.toml")]
     code = subprocess.run(command, check=False).returncode
     show(work, names)
     return code

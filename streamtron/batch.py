@@ -21,12 +21,14 @@ Every other name in a job is an argument or an option of its command: ``rows_per
 ``--rows-per-shard``. Paths are relative to the file's directory. ``accept_uncertified = true`` lets
 those behind a fit run also if it stopped before its tolerance was certified. A job that may run
 again over its own shards, a ``generate`` or ``convert``, wants ``overwrite = true``; a ``fit`` that
-was cut off goes on by itself, and an ``update`` or ``forget`` is made once. ``jobs`` runs what is
-read here.
+was cut off goes on by itself, and an ``update`` or ``forget`` is made once. A job is done as long
+as its inputs are what they were when it began: a shard that is added, removed or changed makes it,
+and those behind it, run again. ``jobs`` runs what is read here.
 """
 
 from __future__ import annotations
 
+import glob
 import os
 import string
 import tomllib
@@ -39,8 +41,9 @@ from typing import Any
 
 import xxhash
 
-from streamtron.errors import SettingsError
+from streamtron.errors import SettingsError, StreamtronError
 from streamtron.sealed import canonical
+from streamtron.shards import find_shards
 
 OUTPUTS: dict[str, tuple[str, ...]] = {
     "fit": ("model", "report", "witness"),
@@ -55,6 +58,21 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
     "inspect": (),
 }
 """Command → those of its names that are files or directories it writes; no other is run here."""
+
+INPUTS: dict[str, tuple[str, ...]] = {
+    "fit": ("shards", "config", "vocabulary"),
+    "update": ("shards",),
+    "forget": ("shards", "rows", "replaced_by"),
+    "sweep": ("shards", "valid", "config", "vocabulary"),
+    "predict": ("model", "shards"),
+    "convert": ("shards", "vocabulary"),
+    "generate": (),
+    "evaluate": ("model", "shards"),
+    "certify": ("model", "shards", "witness"),
+    "inspect": ("paths", "vocabulary"),
+}
+"""Command → those of its names that are files, directories or globs it reads, but for a run that it
+changes."""
 
 OWN = ("name", "command", "after", "accept_uncertified")
 
@@ -78,6 +96,7 @@ class Job:
     name : its name, as a file can have it.
     words : the command line, ``["fit", "data", "--model", "m"]``.
     after : names of the jobs that must be done before.
+    inputs : absolute paths, globs and URIs of what it reads.
     outputs : absolute paths of what it writes.
     digest : of the job and of everything before it: another one where any setting has changed.
     accepted : exit codes with which it is done.
@@ -87,6 +106,7 @@ class Job:
     name: str
     words: tuple[str, ...]
     after: tuple[str, ...]
+    inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     digest: str
     accepted: tuple[int, ...] = (0,)
@@ -203,11 +223,46 @@ def _job(
         name,
         (command, *words),
         tuple(table["after"]),
+        tuple(
+            _absolute(os.path.dirname(path), str(one))
+            for key in INPUTS[command]
+            for one in _listed(given.get(key, []))
+        ),
         tuple(os.path.join(os.path.dirname(path), str(output)) for output in outputs),
         digest,
         (0, STOPPED) if table.get("accept_uncertified") is True else (0,),
         os.path.join(os.path.dirname(path), given["run"]) if command in IN_PLACE else None,
     )
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _absolute(directory: str, path: str) -> str:
+    """A path, glob or URI that is not relative to a directory any more."""
+    if "://" in path:
+        return path
+    there = os.path.lexists(os.path.join(directory, path))
+    return os.path.join(directory if there else glob.escape(directory), path)
+
+
+def state_of(inputs: Iterable[str]) -> str:
+    """A digest of the names, sizes and times of all files that paths, globs and URIs stand for; of
+    a run's directory those of its record and its witness."""
+    return xxhash.xxh3_128_hexdigest(canonical([_stamps(path) for path in inputs]).encode())
+
+
+def _stamps(path: str) -> list[Any]:
+    run = [os.path.join(path, name) for name in ("run.json", "witness")]
+    files = [path] if os.path.isfile(path) else list(filter(os.path.isfile, run))
+    try:
+        if files:
+            found = [os.stat(file) for file in files]
+            return [[path, stat.st_size, stat.st_mtime_ns] for stat in found]
+        return [[shard.path, shard.size, shard.mtime_ns] for shard in find_shards([path])]
+    except (StreamtronError, OSError) as error:
+        return [str(error)]  # the job itself will say so
 
 
 def _refuse_shared_outputs(path: str, jobs: Iterable[Job]) -> None:

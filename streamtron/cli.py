@@ -2,18 +2,21 @@
 becomes one sentence on stderr and an exit code.
 
 0 done; 2 settings; 3 data; 4 stopped before the tolerance was certified; 5 machine; 130 SIGINT,
-143 SIGTERM; 141 where nobody reads the output any more.
+143 SIGTERM; 141 where nobody reads the output any more. A command that cannot say what it did does
+it all the same, and ends with 5 or 141 if it would have ended with 0.
 """
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Sequence
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import click
 
@@ -53,14 +56,67 @@ for _command in (
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and leave the process with its exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        cast(Any, stream).reconfigure(errors="replace")  # a terminal without ρ shows ?
+    _open_all()
+    out, sys.stderr = _Said(1, sys.stdout), _Said(2, sys.stderr)
+    sys.stdout = out
     code = _run(list(sys.argv[1:] if arguments is None else arguments))
+    sys.stdout.flush()
+    if out.error is not None and code == 0:
+        unread = out.error.errno == errno.EPIPE
+        code = BROKEN_PIPE if unread else _complain(*_sentence(out.error))
     if any(thread.name.startswith("streamtron-") for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)  # a store hangs, a learner is at work: leaving in order would wait for them
     sys.exit(code)
+
+
+def _open_all() -> None:
+    """Have a closed stdin, stdout or stderr be /dev/null: a file that is opened later would get its
+    number, and what is said would be written into the file."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+
+
+class _Said(io.TextIOWrapper):
+    """Stdout or stderr as text, which never fails: from the first ``error`` on, nothing is heard.
+
+    A model must not be lost because what is said of it is. Bytes for ``buffer`` fail as ever.
+    """
+
+    def __init__(self, number: int, before: Any) -> None:
+        super().__init__(
+            open(number, "wb", closefd=False),  # noqa: SIM115, as open as the process
+            encoding=getattr(before, "encoding", None) or "utf-8",
+            errors="replace",  # a terminal without ρ shows ?
+            line_buffering=number == 2 or os.isatty(number),
+        )
+        self.error: OSError | None = None
+        self._name = {1: "stdout", 2: "stderr"}[number]
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except OSError as error:
+            self._give_up(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self.error = self.error or OSError(error.errno, error.strerror, self._name)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(
+            nowhere, self.fileno()
+        )  # what is still to be written, by Python's end at the latest
+        os.close(nowhere)
 
 
 def _run(arguments: list[str]) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -88,6 +89,7 @@ def connect(
         cluster = limit = None
         if workers is not None:
             limit = (machine or Machine()).memory_limit // workers
+            stack.enter_context(_importing_nothing_from_here())
             cluster = stack.enter_context(_local(workers, limit, dashboard, loud))
         client = stack.enter_context(_client(cluster or scheduler, patience))
         _await_workers(client, patience)
@@ -383,6 +385,23 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+@contextmanager
+def _importing_nothing_from_here() -> Iterator[None]:
+    """Have the interpreters that are started meanwhile leave the working directory, where the data
+    may be somebody else's, out of their path."""
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_SAFE_PATH]
+        if before is not None:
+            os.environ[_SAFE_PATH] = before
+
+
+_SAFE_PATH = "PYTHONSAFEPATH"
 
 
 def _local(workers: int, limit: int, dashboard: str | None, loud: bool) -> LocalCluster:

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from streamtron.config import Settings
 from streamtron.errors import DataError, SettingsError
 from streamtron.fitting import as_paths, reading_of
+from streamtron.outputs import check_outputs
 from streamtron.scoring import Paths
 from streamtron.shards import (
     Reading,
@@ -84,6 +85,7 @@ def convert(
     settings = settings or Settings()
     check_rows_per_shard(rows_per_shard)
     paths = as_paths(shards)
+    check_outputs({}, paths, directories={"destination": destination})
     found = find_shards(paths)
     reading = settled(found[0], reading_of(settings))
     weights = settings.weight is not None or settings.weights_in_label

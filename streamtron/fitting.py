@@ -19,6 +19,7 @@ from streamtron.learning import learn, several
 from streamtron.memory import check_memory, columns_allowed, memory_needed
 from streamtron.model import LinearModel
 from streamtron.outcome import Outcome, conclude, write_outcome
+from streamtron.outputs import check_outputs
 from streamtron.runs import Checkpoint, Run, Saver, borders_of, open_run
 from streamtron.scratch import scratch_directory
 from streamtron.shards import Reading, ShardSource, open_shards, tombstones
@@ -93,9 +94,20 @@ def run(
     report, witness : files to write as well.
     resume, overwrite : go on with the run that is in the run directory, or begin anew; if neither
         is said, a run that is there is refused. See ``runs.open_run``.
+
+    Raises
+    ------
+    SettingsError : what is written would replace what is read, see ``check_outputs``; and as
+        ``fit``.
     """
     began = time.perf_counter()
     kept = None if model is None else machine.run_dir or run_directory(model)
+    check_outputs(
+        {"model": model, "report": report, "witness": witness},
+        [*as_paths(shards), *filter(None, [settings.vocabulary])],
+        directories={"run directory": kept},
+        cache=machine.cache_dir,
+    )
     borders = borders_of(kept) if kept is not None and resume else []
     with (
         cache_directory(kept, machine) as cache,

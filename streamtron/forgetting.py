@@ -123,6 +123,9 @@ def forget(
     began, machine = time.perf_counter(), machine or Machine()
     with open_ended(directory_of(run)) as ended:
         kept = Kept.of(ended, settings_now(ended, tol, max_epochs))
+        kept.check_report(
+            report, [os.fspath(path) for path in (rows, replaced_by) if path], machine
+        )
         directory, names, read = kept.cache_directory(machine), as_paths(shards), 0
         if key is not None:
             wanted = [values] if isinstance(values, str) else [str(value) for value in values]

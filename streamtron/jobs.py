@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, Protocol
 
 from streamtron import once
-from streamtron.batch import Batch, Job
+from streamtron.batch import Batch, Job, state_of
 from streamtron.cluster import Workers, still_wanted
 from streamtron.errors import DataError, MachineError
 from streamtron.sealed import reading_from, write_atomically
@@ -52,6 +52,7 @@ class Fate:
     sentence : the last line that it said on stderr.
     started, finished : UTC, ISO 8601.
     once : of a job that changes a run in place, the name by which the run knows its change.
+    inputs : the ``state_of`` its inputs when it began.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Fate:
     started: str | None = None
     finished: str | None = None
     once: str | None = None
+    inputs: str | None = None
 
 
 class Ended(NamedTuple):
@@ -74,6 +76,8 @@ class Ended(NamedTuple):
     finished: str
     well: bool
     """whether the jobs behind it may run"""
+    inputs: str | None = None
+    """the state of its inputs when it began; None = when it was told to be running"""
 
 
 class Order(NamedTuple):
@@ -84,6 +88,7 @@ class Order(NamedTuple):
     directory: str
     logs: str
     accepted: tuple[int, ...] = (0,)
+    inputs: tuple[str, ...] = ()
 
     def limited_to(self, memory: int, commands: Container[str]) -> Order:
         """The same with so much memory, where the command is one of these and does not say."""
@@ -119,9 +124,9 @@ def run_batch(
 ) -> list[Fate]:
     """Run the jobs that are not done yet; what became of all of them.
 
-    A job is done if the status file says so of the same settings, its outputs are there (the run
-    that it changes in place has had its change), and all jobs that it comes after are done. The
-    status file is rewritten, whole, at every change.
+    A job is done if the status file says so of the same settings and the same inputs, its outputs
+    are there (the run that it changes in place has had its change), and all jobs that it comes
+    after are done. The status file is rewritten, whole, at every change.
 
     Parameters
     ----------
@@ -136,7 +141,7 @@ def run_batch(
     """
     status, logs = paths_of(batch)
     with _alone(logs, batch.path):
-        board = _Board(status, listen)
+        board = _Board(status, batch.jobs, listen)
         before = _known(status)
         known = {} if again else before
         done = _done(batch.jobs, known)
@@ -149,10 +154,16 @@ def run_batch(
         orders = [
             Order(
                 job.name,
-                _named(words_again(job, before.get(job.name), anew=again), fates[job.name].once),
+                _named(
+                    words_again(
+                        job, before.get(job.name), anew=again or not done.issuperset(job.after)
+                    ),
+                    fates[job.name].once,
+                ),
                 batch.directory,
                 logs,
                 job.accepted,
+                job.inputs,
             )
             for job in wanted
         ]
@@ -179,22 +190,24 @@ def exit_code(fates: Iterable[Fate]) -> int:
 def words_again(job: Job, before: Fate | None, *, anew: bool = False) -> tuple[str, ...]:
     """A job's command line where it may have run before: a run directory that it left is its own.
 
-    A fit that was cut off goes on from its checkpoint unless its settings changed or all is to run
-    ``anew``; else what is there is overwritten.
+    A fit that was cut off goes on from its checkpoint unless its settings or its inputs changed, or
+    it is to begin ``anew``; else what is there is overwritten.
 
     Examples
     --------
-    >>> fit = Job("a", ("fit", "--", "data"), (), (), "digest")
-    >>> words_again(fit, Fate("a", "fit", "digest", "stopped"))
+    >>> fit = Job("a", ("fit", "--", "data"), (), (), (), "digest")
+    >>> words_again(fit, Fate("a", "fit", "digest", "stopped", inputs=state_of([])))
     ('fit', '--resume', '--', 'data')
-    >>> words_again(fit, Fate("a", "fit", "other", "stopped"))
+    >>> words_again(fit, Fate("a", "fit", "other", "stopped", inputs=state_of([])))
+    ('fit', '--overwrite', '--', 'data')
+    >>> words_again(fit, Fate("a", "fit", "digest", "stopped", inputs=state_of(["more"])))
     ('fit', '--overwrite', '--', 'data')
     """
     command, *rest = job.words
     if before is None or command not in RUNS or not {"--resume", "--overwrite"}.isdisjoint(rest):
         return job.words
     cut_off = before.digest == job.digest and before.state in ("running", "stopped")
-    resumed = command == "fit" and cut_off and not anew
+    resumed = command == "fit" and cut_off and not anew and before.inputs == state_of(job.inputs)
     return (command, "--resume" if resumed else "--overwrite", *rest)
 
 
@@ -208,6 +221,7 @@ def _done(jobs: Iterable[Job], known: dict[str, Fate]) -> set[str]:
             and all(map(os.path.exists, job.outputs))
             and _changed(job, fate)
             and done.issuperset(job.after)
+            and fate.inputs == state_of(job.inputs)
         ):
             done.add(job.name)
     return done
@@ -251,10 +265,10 @@ def _known(status: str) -> dict[str, Fate]:
 class _Board:
     """The fates, and the status file that always shows them."""
 
-    def __init__(self, path: str, listen: Callable[[Fate], None]) -> None:
+    def __init__(self, path: str, jobs: Iterable[Job], listen: Callable[[Fate], None]) -> None:
         self._path, self._listen = path, listen
         self._fates: dict[str, Fate] = {}
-        self._after: dict[str, tuple[str, ...]] = {}
+        self._inputs = {job.name: job.inputs for job in jobs}
 
     @property
     def fates(self) -> list[Fate]:
@@ -270,14 +284,17 @@ class _Board:
         if isinstance(what, Ended):
             known = what._asdict()
             state: State = "done" if known.pop("well") else "failed"
+            known["inputs"] = known["inputs"] or fate.inputs
             fate = replace(fate, state=state, **known)
         elif isinstance(what, MachineError):
             fate = replace(
                 fate, state="failed", exit_code=what.exit_code, sentence=str(what), finished=_now()
             )
+        elif what == "running":
+            inputs = state_of(self._inputs[name])
+            fate = replace(fate, state="running", started=_now(), inputs=inputs)
         else:
-            started = _now() if what == "running" else None
-            fate = replace(fate, state=what, started=started)
+            fate = replace(fate, state=what, started=None)
         self._fates[name] = fate
         self._save()
         self._listen(fate)
@@ -368,7 +385,8 @@ def _execute_after(order: Order, *before: Ended | None) -> Ended | None:
     """None where a job before has not ended well."""
     if not all(ended is not None and ended.well for ended in before):
         return None
-    return execute(order, still_wanted())
+    inputs = state_of(order.inputs)
+    return execute(order, still_wanted())._replace(inputs=inputs)
 
 
 def execute(order: Order, wanted: Callable[[], bool] = lambda: True) -> Ended:
@@ -406,7 +424,8 @@ def _wait(process: subprocess.Popen[bytes], wanted: Callable[[], bool]) -> int:
 
 @contextmanager
 def _child(order: Order, out: IO[bytes], errors: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    words = [sys.executable, "-c", _CHILD, *order.words]
+    # -P: the directory it runs in is the user's, and no place to import from
+    words = [sys.executable, "-P", "-c", _CHILD, *order.words]
     process = subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=out, stderr=errors, cwd=order.directory
     )

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -123,8 +123,22 @@ def conclude(
             {"label": label, "full_epochs": learner.full_epochs, "ending": _ending(learner), **each}
             for label, learner, each in zip(model.classes, learners, own, strict=True)
         ]
+    report = _excluding(report, graves)
     counts = tuple(learner.counts for learner in learners)
     return Outcome(model, report, str(report["ending"]), counts, source.manifest, graves)
+
+
+def _excluding(report: Mapping[str, Any], graves: Sequence[Tombstones]) -> dict[str, Any]:
+    """The report whose certificates have the number of ``rows_excluded``. The model's do not: it is
+    the model of the rows that are left, whatever else their files hold."""
+    excluded = {"rows_excluded": tombstones.total(graves)}
+    found = {**report, "certificate": {**report["certificate"], **excluded}}
+    if "learners" in report:
+        found["learners"] = [
+            {**each, "certificate": {**each["certificate"], **excluded}}
+            for each in report["learners"]
+        ]
+    return found
 
 
 def behind(outcome: Outcome, before: Manifest, graves: tuple[Tombstones, ...]) -> Outcome:
@@ -139,10 +153,12 @@ def behind(outcome: Outcome, before: Manifest, graves: tuple[Tombstones, ...]) -
     added = tuple(
         replace(shard, first_row=shard.first_row + before.rows) for shard in outcome.manifest.shards
     )
+    graves = (*graves, *outcome.tombstones)
     return replace(
         outcome,
+        report=_excluding(outcome.report, graves),
         manifest=Manifest((*before.shards, *added)),
-        tombstones=(*graves, *outcome.tombstones),
+        tombstones=graves,
     )
 
 

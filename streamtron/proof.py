@@ -25,7 +25,7 @@ from streamtron.groups import Called, Group, Seen, View
 from streamtron.learning import class_weights
 from streamtron.model import Direction, LinearModel, joint_certificate
 from streamtron.scanning import Scans
-from streamtron.shards import ShardSource, open_shards
+from streamtron.shards import ShardSource, open_shards, tombstones
 from streamtron.spread import Spread
 from streamtron.training import order
 from streamtron.training.counts import Counts
@@ -59,6 +59,7 @@ class Proof:
     distance : ‖v − u‖ / ‖u‖, of the weights v at that scale from u = t/‖a‖² Σ c_k l_k x_k, those
         that the witness's counts make where the dual is largest: both are the optimum's where the
         gap is 0. No drift, for v are the weights of the least primal. None without a witness.
+    rows_excluded : rows of the shards that the witness leaves out, of which nothing is proven.
     """
 
     certificate: Certificate
@@ -66,11 +67,12 @@ class Proof:
     readings: float
     decision_radius: float
     distance: float | None = None
+    rows_excluded: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for ``--json``."""
         return {
-            "certificate": self.certificate.to_dict(),
+            "certificate": {**self.certificate.to_dict(), "rows_excluded": self.rows_excluded},
             "weights_scale": self.weights_scale,
             "readings": self.readings,
             "decision_radius": self.decision_radius,
@@ -97,6 +99,7 @@ class ManyProof:
         learners = [{"label": label, **proof.to_dict()} for label, proof in self.classes]
         joint = joint_certificate([each["certificate"] for each in learners])
         del joint["learners"]
+        joint["rows_excluded"] = learners[0]["certificate"]["rows_excluded"]
         return {"certificate": joint, "readings": self.readings, "learners": learners}
 
 
@@ -106,6 +109,7 @@ def certify(
     *,
     witness: str | os.PathLike[str] | None = None,
     run: str | os.PathLike[str] | None = None,
+    accept_exclusions: bool = False,
     settings: Settings | None = None,
     readings: int = 4,
     machine: Machine | None = None,
@@ -130,6 +134,8 @@ def certify(
         it carried are held against those that the counts make, which is the certificate's
         ``drift``. Where it is more than rounding, a warning says so; the run repairs it when it
         goes on. None = no drift is told.
+    accept_exclusions : take a witness that leaves rows of the shards out, which were forgotten if
+        it is honest: nothing is proven of them, and how many they are is ``rows_excluded``.
     settings : the problem (C or delta, rho, class_weight) for a foreign model; None = the model's.
     readings : at most, after the first, without a witness.
     spread : workers that scan the shards side by side; None = this process. What is proven is the
@@ -143,7 +149,8 @@ def certify(
 
     Raises
     ------
-    DataError : labels that are not the model's, a witness of other rows, damaged files.
+    DataError : labels that are not the model's, a witness of other rows or, unless that is
+        accepted, one that leaves rows out; damaged files.
     SettingsError : a bias where rho is 0.
     """
     machine = machine or Machine()
@@ -163,7 +170,7 @@ def certify(
         scans = Scans(source, spread, cache_dir=cache, allow_duplicate=problem.allow_duplicate)
         known = carried = None
         if witness is not None:
-            source.bury(witness_file.contents(witness).tombstones)
+            source.bury(_excluded(witness, accept_exclusions))
             known = _witness(witness, scans.fingerprints(), len(directions))
             carried = None if run is None else carried_by(run, model, witness)
             scans = Scans(source, spread, rows=known.shard_rows)
@@ -190,6 +197,7 @@ def certify(
                 scans.readings,
                 theory.decision_radius(each.primal_margin, each.upper_bound),
                 None if known is None else _distance(learner, each),
+                tombstones.total(shard.without for shard in source.shards if shard.without),
             )
             for learner, each, scale in zip(learners, found, trained, strict=True)
         ]
@@ -214,6 +222,18 @@ def _learners(
             own = {positive: weights.get(positive, 1.0)}  # the rest weighs 1
         learners.append(Learner(exact, source.labels, own, positive=positive))
     return learners
+
+
+def _excluded(path: str | os.PathLike[str], accepted: bool) -> list[tombstones.Tombstones]:
+    """The rows that a witness leaves out."""
+    found = witness_file.contents(path).tombstones
+    if found and not accepted:
+        raise DataError(
+            f"{path}: this witness leaves {tombstones.total(found):,} rows of the shards out, and "
+            "nothing would be proven of them. If they are known to have been forgotten, accept "
+            "that by --accept-exclusions; or certify the run itself."
+        )
+    return found
 
 
 def _witness(

@@ -6,8 +6,10 @@ workers score the shards, the decisions of a few shards.
 
 from __future__ import annotations
 
+import csv
+import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, BinaryIO, NamedTuple
@@ -21,6 +23,7 @@ from streamtron.evaluation import LIMIT_ROWS, Evaluation, ScoreSpool
 from streamtron.evaluation_many import ManyEvaluation, ManySpool
 from streamtron.fitting import as_paths, reading_of_model
 from streamtron.model import LinearModel
+from streamtron.outputs import check_outputs
 from streamtron.reach import Reach
 from streamtron.sealed import write_atomically
 from streamtron.shards import Reading, ShardFile, ShardSource, find_shards, no_rows, settled
@@ -112,6 +115,9 @@ def write_predictions(
     * **Multilabel:** the labels joined by commas (nothing where there is none), then K decisions;
       in Parquet the lists ``labels`` and ``decisions``.
 
+    In text, labels that hold a delimiter, a quote or an end of line are quoted as the csv module
+    does: with tabs as delimiters it reads the fields back, with commas the labels of one row.
+
     Parameters
     ----------
     output : a path, written whole or not at all, Parquet if it ends with ``.parquet``; or an open
@@ -120,8 +126,11 @@ def write_predictions(
 
     Raises
     ------
+    SettingsError : the output is one of the shards.
     DataError, MachineError
     """
+    if isinstance(output, str | os.PathLike):
+        check_outputs({"output": output}, as_paths(shards))
     tally = _Tally()
     scores = tally.counted(predict(model, shards, spread=spread))
     if not isinstance(output, str | os.PathLike):
@@ -377,5 +386,14 @@ def _text(scores: Scores) -> bytes:
 
 
 def _label(label: Label | tuple[Label, ...]) -> str:
-    """A label, or the labels of a row, as text."""
-    return ",".join(map(label_text, label)) if isinstance(label, tuple) else label_text(label)
+    """A label, or the labels of a row, as a field between tabs."""
+    text = _line(map(label_text, label), ",") if isinstance(label, tuple) else label_text(label)
+    return _line((text, ""), "\t").removesuffix("\t")
+
+
+def _line(fields: Iterable[str], delimiter: str) -> str:
+    """A line without its end in which the csv module finds these fields, whatever they hold."""
+    text = io.StringIO()
+    end = "\r\n"  # either of them has a field quoted
+    csv.writer(text, delimiter=delimiter, lineterminator=end).writerow(fields)
+    return text.getvalue().removesuffix(end)

@@ -16,6 +16,7 @@ import secrets
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,27 +104,61 @@ def read_sealed(
 def write_atomically(path: str | os.PathLike[str], parts: Iterable[bytes | memoryview]) -> None:
     """Write a file whole or not at all: a new file beside it, synced, then renamed over it.
 
-    A symbolic link is followed.
+    A symbolic link is followed, and a file that is replaced leaves its permissions to the new one.
+    A pipe or a device is not replaced: the parts are written into it as they come.
 
     Raises
     ------
     MachineError
-        The machine refuses; ``path`` still holds what it held before.
+        The machine refuses; a file still holds what it held before.
     """
-    target = Path(os.path.realpath(path))
-    new = target.with_name(f"{_temporary(target)}{secrets.token_hex(8)}")
     try:
-        try:
-            with open(new, "xb") as file:
-                file.writelines(parts)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(new, target)
-        finally:
-            new.unlink(missing_ok=True)
-        sync_directory(target.parent)
+        if is_stream(path):
+            with open(path, "ab") as stream:
+                stream.writelines(parts)
+        else:
+            _replace(Path(os.path.realpath(path)), parts)
     except OSError as error:
         raise MachineError(f"{path}: cannot be written ({error.strerror or error}).") from error
+
+
+def _replace(target: Path, parts: Iterable[bytes | memoryview]) -> None:
+    new = target.with_name(f"{_temporary(target)}{secrets.token_hex(8)}")
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+    try:
+        # nobody may read through the new file what the old one kept from them, not even for now
+        private = None if mode is None else partial(os.open, mode=0o600)
+        with open(new, "xb", opener=private) as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, target)
+    finally:
+        new.unlink(missing_ok=True)
+    sync_directory(target.parent)
+
+
+def is_stream(path: str | os.PathLike[str]) -> bool:
+    """Whether a path names a pipe, a device, or a file that a process has open (``/dev/stdout``):
+    what is written to, never replaced.
+
+    Examples
+    --------
+    >>> is_stream("/dev/null"), is_stream("/dev/stdout"), is_stream("nonesuch")
+    (True, True, False)
+    """
+    real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+    if real.startswith("/proc/") or (
+        os.path.islink(real) and os.readlink(real).startswith("/proc/")
+    ):
+        return True
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def remove_half_written(path: str | os.PathLike[str]) -> None:

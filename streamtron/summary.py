@@ -381,10 +381,16 @@ def proof_lines(proof: Mapping[str, Any]) -> Lines:
     yield from aligned(
         [("rows", certificate["rows_scanned"]), ("readings", round(proof["readings"], 3))]
     )
-    if "learners" in proof:
-        yield from _proofs_of_many(proof)
-        return
-    yield from certificate_lines(certificate)
+    yield from _proofs_of_many(proof) if "learners" in proof else _proof_of_two(proof)
+    if excluded := certificate["rows_excluded"]:
+        yield (
+            f"{excluded:,} rows of the shards were left out, as the witness says that they were "
+            "forgotten: nothing is proven of them."
+        )
+
+
+def _proof_of_two(proof: Mapping[str, Any]) -> Lines:
+    yield from certificate_lines(proof["certificate"])
     scale, radius = proof["weights_scale"], proof["decision_radius"]
     yield from aligned([("scale of weights", scale), ("decision radius", radius)])
     yield from _apart([proof])

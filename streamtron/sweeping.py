@@ -24,6 +24,7 @@ from streamtron.evaluation_many import ManyEvaluation
 from streamtron.events import Listener, ignore
 from streamtron.fitting import (
     Outcome,
+    as_paths,
     cache_directory,
     run,
     run_directory,
@@ -32,6 +33,7 @@ from streamtron.fitting import (
 )
 from streamtron.learning import several
 from streamtron.model import LinearModel
+from streamtron.outputs import check_outputs
 from streamtron.rungs import Rungs, rungs_of, without_idle_outcomes
 from streamtron.runs import refuse_existing
 from streamtron.scoring import Paths, evaluate_many
@@ -187,8 +189,18 @@ def run_sweep(
     _check_candidates(candidates)
     check_metric(metric, candidates[0])
     rungs = rungs_of(candidates, metric, halving=halving, two_stage=two_stage)
-    splits = splits_of(shards, valid, folds, candidates[0])
     kept = None if model is None else machine.run_dir or run_directory(model)
+    check_outputs(
+        {"model": model, "report": report, "witness": witness},
+        [
+            *as_paths(shards),
+            *as_paths(valid or ()),
+            *filter(None, {one.vocabulary for one in candidates}),
+        ],
+        directories={"run directory": kept},
+        cache=machine.cache_dir,
+    )
+    splits = splits_of(shards, valid, folds, candidates[0])
     if kept is not None and not overwrite:
         refuse_existing(kept)
     with cache_directory(kept, machine) as cache:

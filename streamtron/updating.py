@@ -17,6 +17,7 @@ from streamtron.learning import Room, class_weights, finished_learners
 from streamtron.memory import check_memory, columns_allowed, memory_needed
 from streamtron.model import LinearModel
 from streamtron.outcome import Outcome, behind, conclude, unread, write_outcome
+from streamtron.outputs import check_outputs
 from streamtron.runs import Checkpoint, Ended, Run, Stamps, open_ended, write_record
 from streamtron.shards import (
     Manifest,
@@ -114,6 +115,7 @@ def update(
         settings = settings_now(ended, tol, max_epochs, allow_duplicate)
         kept = Kept.of(ended, settings)
         added = _new_shards(as_paths(shards), kept)
+        kept.check_report(report, [shard.path for shard in added], machine)
         with kept.source(added, machine) as new:
             if only_new:
                 outcome = _add_alone(kept, new, began)
@@ -197,6 +199,22 @@ class Kept(NamedTuple):
         return ShardFile(
             shard.path, shard.name, shard.format, shard.bytes, shard.mtime_ns, left_out  # type: ignore[arg-type]
         )  # fmt: skip
+
+    def check_report(
+        self, report: str | os.PathLike[str] | None, inputs: Sequence[str], machine: Machine
+    ) -> None:
+        """Refuse a report that would replace what the change reads or writes.
+
+        Raises
+        ------
+        SettingsError : see ``check_outputs``.
+        """
+        check_outputs(
+            {"model": self.model_path, "report": report},
+            [*inputs, *(shard.path for shard in self.shards)],
+            directories={"run directory": self.ended.path},
+            cache=machine.cache_dir,
+        )
 
     def cache_directory(self, machine: Machine) -> str:
         """Where the flat copies of the shards are."""

@@ -45,18 +45,19 @@ ALLOWED: dict[str, set[str]] = {
     # faces
     "interruption": set(),
     "witness": {"errors", "sealed", "shards", "training"},
+    "outputs": {"errors", "sealed", "shards"},
     "memory": {"chunk", "config", "errors", "kernels", "training"},
     "learning": {*GROUND, "kernels", "memory", "shards", "training"},
     "changes": {"errors", "sealed", "shards"},
     "runs": {*GROUND, "changes", "interruption", "sealed", "training"},
     "outcome": {*GROUND, "learning", "model", "sealed", "shards", "training", "witness"},
     "fitting": {
-        *GROUND, "interruption", "learning", "memory", "model", "outcome", "runs", "scratch",
-        "shards", "training",
+        *GROUND, "interruption", "learning", "memory", "model", "outcome", "outputs", "runs",
+        "scratch", "shards", "training",
     },
     "updating": {
-        *GROUND, "changes", "fitting", "learning", "memory", "model", "outcome", "runs", "shards",
-        "training",
+        *GROUND, "changes", "fitting", "learning", "memory", "model", "outcome", "outputs", "runs",
+        "shards", "training",
     },
     "leaving": {"errors", "sealed", "shards", "updating"},
     "forgetting": {
@@ -73,18 +74,18 @@ ALLOWED: dict[str, set[str]] = {
     "summary": {"config"},
     "inspection_text": {"config", "summary"},
     "scoring": {
-        *GROUND, "evaluation", "evaluation_many", "kernels", "model", "fitting", "reach", "sealed",
-        "shards", "spread", "summary",
+        *GROUND, "evaluation", "evaluation_many", "kernels", "model", "fitting", "outputs", "reach",
+        "sealed", "shards", "spread", "summary",
     },
     "splits": {*GROUND, "fitting", "learning", "scoring", "shards"},
     "trials": {*GROUND, "fitting", "learning", "outcome", "sealed", "shards", "summary"},
     "rungs": {"config", "errors", "training", "trials"},
     "sweeping": {
         *GROUND, "candidates", "evaluation", "evaluation_many", "fitting", "learning", "model",
-        "outcome", "rungs", "runs", "scoring", "shards", "splits", "summary", "trials",
+        "outcome", "outputs", "rungs", "runs", "scoring", "shards", "splits", "summary", "trials",
     },
     "plot": {"errors", "sealed", "summary"},
-    "conversion": {"config", "errors", "fitting", "scoring", "shards", "spread"},
+    "conversion": {"config", "errors", "fitting", "outputs", "scoring", "shards", "spread"},
     "inspection": {
         *GROUND, "foreign", "memory", "model", "fitting", "sealed", "shards", "summary", "witness",
     },
@@ -94,7 +95,7 @@ ALLOWED: dict[str, set[str]] = {
         "cluster", "config", "errors", "events", "runs", "scratch", "sealed", "shards", "splits",
         "summary", "sweeping", "trials",
     },
-    "batch": {"errors", "sealed"},
+    "batch": {"errors", "sealed", "shards"},
     "once": {"config", "errors", "learning", "outcome", "runs", "sealed"},
     "jobs": {"batch", "cluster", "errors", "once", "sealed", "updating"},
     "progress": {"events"},
@@ -102,8 +103,8 @@ ALLOWED: dict[str, set[str]] = {
     "commands": {
         "attempts", "batch", "candidates", "cluster", "compiling", "proof", "config", "conversion",
         "errors", "foreign", "forgetting", "inspection", "inspection_text", "jobs", "model", "once",
-        "options", "outcome", "plot", "progress", "fitting", "runs", "scoring", "shards", "spread",
-        "summary", "sweeping", "trials", "updating",
+        "options", "outcome", "outputs", "plot", "progress", "fitting", "runs", "scoring", "sealed",
+        "shards", "spread", "summary", "sweeping", "trials", "updating",
     },
     "cli": {"commands", "errors", "interruption"},
 }  # fmt: skip

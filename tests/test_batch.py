@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from streamtron import cli
-from streamtron.batch import OUTPUTS, Batch, Job, load_batch
+from streamtron.batch import INPUTS, OUTPUTS, Batch, Job, load_batch
 from streamtron.cluster import connect
 from streamtron.commands.batch import command_line
 from streamtron.errors import DataError, MachineError, SettingsError
@@ -325,6 +326,139 @@ def test_jobs_behind_a_fit_that_stopped_too_early_run_only_if_that_is_accepted(
 
 def test_a_job_ended_by_a_signal_is_the_machines_failure() -> None:
     assert exit_code([Fate("a", "fit", "", "failed", -9)]) == MachineError.exit_code
+
+
+# --- what has changed since ----------------------------------------------------------------------
+
+NIGHT = """
+[[job]]
+name = "train"
+command = "fit"
+model = "model"
+shards = "data"
+config = "settings.toml"
+
+[[job]]
+name = "score"
+command = "predict"
+after = "train"
+model = "model"
+shards = ["new/*.svm", "late.svm"]
+output = "new.tsv"
+
+[[job]]
+name = "see"
+command = "inspect"
+paths = "new"
+"""
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Path:
+    """A directory in which all jobs of NIGHT are done."""
+    for place in ("data/a.svm", "data/b.svm", "new/0.svm", "late.svm"):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text(
+            f"1 1:1\n-1 1:-1\n1 1:2\n-1 2:{len(place) + ord(place[-5])}\n"
+        )
+    (tmp_path / "settings.toml").write_text("tol = 0.1\n")
+    assert _started(tmp_path, NIGHT) == ["train", "see", "score"]
+    assert _started(tmp_path, NIGHT) == []
+    return tmp_path
+
+
+def _add(place: Path, name: str) -> None:
+    (place / name).write_text("1 1:3\n")
+
+
+def _touch(place: Path, name: str) -> None:
+    status = (place / name).stat()
+    os.utime(place / name, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "jobs"),
+    [
+        (lambda place: _add(place, "new/1.svm"), ["see", "score"]),
+        (lambda place: _touch(place, "new/0.svm"), ["see", "score"]),
+        (lambda place: _add(place, "late.svm"), ["score"]),
+        (lambda place: _add(place, "data/c.svm"), ["train", "score"]),
+        (lambda place: (place / "data/a.svm").unlink(), ["train", "score"]),
+        (lambda place: (place / "data/a.svm").rename(place / "data/c.svm"), ["train", "score"]),
+        (lambda place: (place / "settings.toml").write_text("C = 2.0"), ["train", "score"]),
+        (lambda place: _add(place, "new/_ignored"), []),
+        (lambda place: _add(place, "new.svm"), []),
+    ],
+    ids=["added", "touched", "written anew", "added to a fit", "removed", "renamed", "settings",
+         "ignored", "elsewhere"],
+)  # fmt: skip
+def test_a_job_and_those_behind_it_run_again_if_what_it_reads_has_changed(
+    night: Path, change: Callable[[Path], Any], jobs: list[str]
+) -> None:
+    change(night)
+    assert _started(night, NIGHT) == jobs
+    assert set(_states(night).values()) == {"done"}
+    assert _started(night, NIGHT) == []
+
+
+def test_a_shard_that_comes_while_a_job_runs_makes_it_run_again(night: Path) -> None:
+    _add(night, "late.svm")
+
+    def meanwhile(jobs: Any, orders: Any, tell: Any) -> None:
+        tell("score", "running")
+        _add(night, "new/1.svm")
+        tell("score", Ended(0, "", "", "", True))
+
+    _run(night, NIGHT, runner=meanwhile)
+    assert _started(night, NIGHT) == ["see", "score"]
+
+
+def test_a_fit_that_was_cut_off_begins_anew_where_its_shards_have_changed(night: Path) -> None:
+    def cut_off(jobs: Any, orders: Any, tell: Any) -> None:
+        tell("train", "running")
+        raise KeyboardInterrupt
+
+    words: list[str] = []
+
+    def told(jobs: Any, orders: Any, tell: Any) -> None:
+        words.extend(orders[0].words)
+        raise KeyboardInterrupt
+
+    for how, change in (
+        ("--resume", lambda: None),
+        ("--overwrite", lambda: _add(night, "data/d.svm")),
+    ):
+        words.clear()
+        with pytest.raises(KeyboardInterrupt):
+            _run(night, NIGHT, runner=cut_off, again=True)
+        change()
+        with pytest.raises(KeyboardInterrupt):
+            _run(night, NIGHT, runner=told)
+        assert how in words
+
+
+def test_workers_tell_what_the_inputs_were_when_their_job_began(night: Path) -> None:
+    _add(night, "new/1.svm")
+    with connect(1) as workers:
+        _run(night, NIGHT, runner=on_workers(workers))
+    assert _started(night, NIGHT) == []
+    _touch(night, "new/1.svm")
+    assert _started(night, NIGHT) == ["see", "score"]
+
+
+def test_every_command_that_a_batch_knows_names_inputs_that_it_has() -> None:
+    assert set(INPUTS) == set(OUTPUTS)
+    for name in set(INPUTS) & set(cli.streamtron.commands):
+        parameters = {parameter.name for parameter in cli.streamtron.commands[name].params}
+        assert set(INPUTS[name]) <= parameters
+
+
+def test_no_job_imports_what_lies_in_its_directory(night: Path) -> None:
+    for name in ("click", "numpy", "streamtron", "socket"):
+        (night / f"{name}.py").write_text("open('imported', 'w').close()\n")
+    fates = _run(night, NIGHT, again=True)
+    assert {fate.state for fate in fates.values()} == {"done"}
+    assert not (night / "imported").exists()
 
 
 # --- what is killed ------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -254,6 +256,70 @@ def test_a_full_disk_under_stdout_is_one_sentence_and_exit_code_5(run: Run, mode
             stdout=full, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (5, "No space left on device.\n")
+
+
+BROKEN = "PIPE"
+"""A pipe that nobody reads from."""
+
+
+@pytest.mark.parametrize(
+    ("out", "err", "code"),
+    [
+        (None, subprocess.PIPE, 0),
+        (subprocess.PIPE, None, 0),
+        (None, None, 0),
+        (BROKEN, subprocess.PIPE, 141),
+        (subprocess.PIPE, BROKEN, 0),
+        ("/dev/full", subprocess.PIPE, 5),
+        (subprocess.PIPE, "/dev/full", 0),
+        ("/dev/full", "/dev/full", 5),
+    ],
+    ids=["out closed", "err closed", "both closed", "out unread", "err unread", "out full",
+         "err full", "both full"],
+)  # fmt: skip
+def test_a_fit_whose_words_cannot_be_written_writes_its_model(
+    out: Any, err: Any, code: int, model: Path, tmp_path: Path
+) -> None:
+    """None: the descriptor is closed."""
+    if "/dev/full" in (out, err) and not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    shell = f'exec "$@" {">&-" if out is None else ""} {"2>&-" if err is None else ""}'
+    words = ["fit", model.parent / "train", "--model", tmp_path / "m", "--report", tmp_path / "r"]
+    with contextlib.ExitStack() as stack:
+        done = subprocess.run(
+            ["sh", "-c", shell, "sh", STREAMTRON, *words, "-v"],
+            stdout=_opened(out, stack), stderr=_opened(err, stack), text=True,
+        )  # fmt: skip
+    assert done.returncode == code
+    assert (tmp_path / "m").read_bytes() == model.read_bytes()
+    assert json.loads((tmp_path / "r").read_text())["ending"] == "certified"
+    if out == subprocess.PIPE:
+        assert "certified" in done.stdout
+    if err == subprocess.PIPE:
+        assert "Traceback" not in done.stderr
+        assert ("stdout: No space left on device." in done.stderr) == (out == "/dev/full")
+
+
+def _opened(stream: Any, stack: contextlib.ExitStack) -> Any:
+    """What a process gets as its stdout or stderr."""
+    if stream != BROKEN:
+        return stack.enter_context(open(stream, "w")) if isinstance(stream, str) else stream
+    reads, writes = os.pipe()
+    os.close(reads)
+    stack.callback(os.close, writes)
+    return writes
+
+
+def test_an_exit_code_says_what_happened_though_its_sentence_cannot_be_written(
+    model: Path, tmp_path: Path
+) -> None:
+    for words, code in (
+        (["train", "--model", tmp_path / "m", "--stage", "1", "--max-epochs", "1"], 4),
+        (["nonesuch", "--model", tmp_path / "n"], 3),
+    ):
+        shell = 'exec "$@" >&- 2>&-'
+        command = ["sh", "-c", shell, "sh", STREAMTRON, "fit", *words]
+        assert subprocess.run(command, cwd=model.parent).returncode == code
 
 
 # --- fit -----------------------------------------------------------------------------------------

@@ -218,6 +218,19 @@ def test_copies_that_dask_fails_to_make_since_a_worker_died_cost_no_result(
     assert list(workers(_two, [1, 2], 10)) == [11, 12]
 
 
+def test_workers_import_nothing_from_the_directory_that_they_are_started_in(
+    tmp_path: Path,
+) -> None:
+    for name in ("multiprocessing", "socket", "numpy", "distributed"):
+        (tmp_path / f"{name}.py").write_text("open('imported', 'w').close()\n")
+    words = ["generate", "data", "--rows", "100", "--columns", "100", "--workers", "1"]
+    done = subprocess.run(
+        [BIN / "streamtron", *words], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / "imported").exists()
+
+
 def test_our_workers_keep_memory_that_is_going_to_be_asked_for_again(workers: Workers) -> None:
     """Dask's own would give it back with every array, which makes a fit half as slow again."""
     found = workers.client.run(os.environ.get, "MALLOC_TRIM_THRESHOLD_")

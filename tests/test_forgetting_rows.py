@@ -42,6 +42,7 @@ from streamtron.shards.search import missing_rows, rows_with
 from streamtron.shards.tombstones import Tombstones
 from streamtron.training.counts import Counts
 from streamtron.updating import Kept
+from tests.processes import here, one_sentence
 from tests.runs import content
 from tests.test_updating import code, fit, gap, overlap
 
@@ -387,10 +388,71 @@ def test_the_certificate_is_proven_again_without_the_forgotten_rows(
         streamtron.load(tmp_path / "m"),
         sorted(elsewhere.glob(f"*.{ending}")),
         witness=elsewhere / "witness",
+        accept_exclusions=True,
     )
     assert again.to_dict()["certificate"]["upper_bound"] == pytest.approx(
         certificate["upper_bound"], rel=1e-12
     )
+
+
+HIDING = ("certify", "m", "whole", "--witness", "m.run/witness")
+
+
+@pytest.fixture
+def hiding(corpus: Corpus, tmp_path: Path) -> Path:
+    """A model whose witness hides the 140 rows that it is worst at, as if they were forgotten."""
+    (tmp_path / "whole").mkdir()
+    fit([corpus.write(tmp_path / "whole" / "0.svm", np.arange(800))], tmp_path / "m", index_base=1)
+    decisions = streamtron.load(tmp_path / "m").decision_function(corpus.rows)
+    hardest = np.argsort(corpus.labels * decisions)[:140]
+    gone = list_rows(tmp_path / "gone.csv", {"0.svm": sorted(hardest.tolist())})
+    streamtron.forget(tmp_path / "m", rows=gone)
+    return tmp_path
+
+
+def test_a_witness_that_hides_rows_proves_nothing_unless_that_is_accepted(hiding: Path) -> None:
+    one_sentence(here(hiding, *HIDING), 3, "m.run/witness", "140 rows", "--accept-exclusions")
+    one_sentence(here(hiding, "certify", "m", "--witness", "m.run/witness"), 3, "140 rows")
+    model, whole = streamtron.load(hiding / "m"), hiding / "whole"
+    with pytest.raises(DataError, match="140 rows"):
+        streamtron.certify(model, whole, witness=hiding / "m.run" / "witness")
+
+
+@pytest.mark.parametrize("words", [(*HIDING, "--accept-exclusions"), ("certify", "m.run")])
+def test_certify_ends_with_how_many_rows_were_left_out(
+    words: tuple[str, ...], hiding: Path
+) -> None:
+    done = here(hiding, *words)
+    assert done.returncode == 0
+    assert "140 rows of the shards were left out" in done.stdout.splitlines()[-1]
+    certificate = json.loads(here(hiding, *words, "--json").stdout)["certificate"]
+    assert (certificate["rows_scanned"], certificate["rows_excluded"]) == (660, 140)
+
+
+def test_certify_does_not_speak_of_rows_left_out_where_there_are_none(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    fit([corpus.write(tmp_path / "0.svm", np.arange(100))], tmp_path / "m", index_base=1)
+    words = ("certify", "m", "0.svm", "--witness", "m.run/witness")
+    assert "left out" not in here(tmp_path, *words).stdout
+    certificate = json.loads(here(tmp_path, *words, "--json").stdout)["certificate"]
+    assert certificate["rows_excluded"] == 0
+
+
+@pytest.mark.parametrize("more", [{}, {"multiclass": True}])
+def test_the_report_says_how_many_rows_every_certificate_leaves_out(
+    more: dict[str, bool], corpus: Corpus, tmp_path: Path
+) -> None:
+    shards = corpus.shards("parquet")
+    fit(shards, tmp_path / "m", **more)
+    found = streamtron.forget(tmp_path / "m", key="user", values=["user-3"])
+    gone = found.report["forgotten_rows"]
+    few = corpus.write(tmp_path / "few.parquet", corpus.numbers("user-4")[:2])
+    after = streamtron.update(tmp_path / "m", few)
+    assert after.report["readings"] < 1  # the rows from before were not read
+    for report in (found.report, after.report):
+        learners = report.get("learners", [])
+        assert {each["certificate"]["rows_excluded"] for each in [report, *learners]} == {gone}
 
 
 def test_rows_are_numbered_as_they_lie_in_the_file_however_often_some_are_forgotten(
@@ -553,6 +615,7 @@ def test_no_file_of_the_run_holds_a_value_that_only_a_forgotten_row_had(
         streamtron.load(tmp_path / "m"),
         [new if way == "replaced" and k == 0 else shard for k, shard in enumerate(shards)],
         witness=tmp_path / "m.run" / "witness",
+        accept_exclusions=True,
     )
     for written in files_of(tmp_path):
         assert secret.tobytes() not in written

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 from dataclasses import replace
 from itertools import pairwise
@@ -96,6 +97,34 @@ def test_text_and_parquet_predictions_read_back_as_the_same_float64(
     assert [float(label) for label, _ in lines] == table["label"]
     assert {label for label, _ in lines} == {"-1", "1"}
     assert list(table) == ["label", "decision"]
+
+
+ODD = ("", " a", '"', "a\tb", "a\rb", 'say "x, y"\n', "x,y", "ä\u2028ö")
+"""Labels of which each would break a line, or a list, in its own way."""
+
+
+@pytest.mark.parametrize("multilabel", [False, True])
+def test_the_csv_module_reads_back_labels_that_hold_delimiters_quotes_and_ends_of_lines(
+    multilabel: bool, tmp_path: Path
+) -> None:
+    classes = tuple(sorted(ODD))
+    model = LinearModel(
+        np.eye(len(classes)), np.full(len(classes), -0.5), classes, {}, None,
+        {"index_base": 1, "multilabel": multilabel},
+    )  # fmt: skip
+    rows = [[k] for k in range(len(classes))]
+    if multilabel:
+        rows += [[], [0, 3], [*range(len(classes))]]
+    lines = ("0 " + " ".join(f"{j + 1}:1" for j in row) + "\n" for row in rows)
+    (tmp_path / "rows.svm").write_text("".join(lines))
+    write_predictions(model, tmp_path / "rows.svm", tmp_path / "out.tsv")
+    with open(tmp_path / "out.tsv", newline="") as file:
+        found = [line[0] for line in csv.reader(file, delimiter="\t")]
+    if multilabel:
+        labels = [next(csv.reader(io.StringIO(field, newline="")), []) for field in found]
+        assert labels == [[classes[j] for j in row] for row in rows]
+    else:
+        assert found == [classes[j] for [j] in rows]
 
 
 @pytest.mark.parametrize("classes", [("ham", "spam"), (False, True), (0.5, 2.0)])

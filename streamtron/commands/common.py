@@ -94,6 +94,10 @@ def check_writable(path: str) -> None:
     """
     if "://" in path:
         raise SettingsError(f"{path}: outputs are local files. Write here, and copy it there.")
+    from streamtron.sealed import is_stream
+
+    if is_stream(path):
+        return  # it is there, and its directory need not take new files
     directory = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(directory):
         raise MachineError(f"{path}: there is no directory {directory}. Make it first.")

@@ -48,15 +48,18 @@ def predict(model: str, shards: tuple[str, ...], output: str, **where: Any) -> N
     a class in the order of the classes; in Parquet label or labels, and the list decisions.
     """
     from streamtron.foreign import load_any
+    from streamtron.outputs import check_outputs
     from streamtron.scoring import write_predictions
 
-    loaded = load_any(model)
     if output != "-":
         check_writable(output)
+        check_outputs({"output": output}, [model])
+    loaded = load_any(model)
     with spread_of(**where) as spread:
         to = sys.stdout.buffer if output == "-" else output
         written = write_predictions(loaded, shards, to, spread=spread)
-    sys.stdout.flush()
+    if output == "-":
+        sys.stdout.buffer.flush()  # fails where the words after it would not
     beyond = ""
     if written.beyond:
         beyond = f"; {written.beyond:,} values in columns beyond the model's width weigh 0"
@@ -99,6 +102,9 @@ def evaluate(
 @click.option(
     "--witness", type=click.Path(), help="Row counts that fit --witness wrote: one reading then."
 )
+@click.option(
+    "--accept-exclusions", is_flag=True, help="Take a --witness that leaves rows out as forgotten."
+)
 @click.option("--readings", type=click.IntRange(min=1), default=4, show_default=True,
               help="Without a witness: readings at most after the first; from 2 on they look for "
               "an upper bound.")  # fmt: skip
@@ -109,8 +115,8 @@ def evaluate(
 @json_option
 @verbose_option
 def certify(
-    model: str, shards: tuple[str, ...], witness: str | None, readings: int, bias_last: bool,
-    as_json: bool, **given: Any,
+    model: str, shards: tuple[str, ...], witness: str | None, accept_exclusions: bool,
+    readings: int, bias_last: bool, as_json: bool, **given: Any,
 ) -> None:  # fmt: skip
     """Prove how far MODEL is from the best possible one on SHARDS, at most.
 
@@ -125,6 +131,7 @@ def certify(
 
     wanted, machine = split(given)
     base, run = wanted.pop("index_base", None), None
+    by_hand = witness is not None
     if not shards:
         run, model, shards, witness = _of_run(model, witness)
     loaded = _load_model(model, base, bias_last)
@@ -132,7 +139,7 @@ def certify(
     with workers_of(**given) as spread:
         proof = prove(
             loaded, shards, witness=witness, run=run, settings=problem, readings=readings,
-            machine=machine, spread=spread,
+            accept_exclusions=accept_exclusions or not by_hand, machine=machine, spread=spread,
         )  # fmt: skip
     print_values(proof.to_dict(), proof_lines, as_json)
 

@@ -59,9 +59,12 @@ def fit(
     with compiling_ahead():
         from streamtron.fitting import run, run_directory
         from streamtron.inspection import directory_bytes
+        from streamtron.outputs import check_outputs
         from streamtron.progress import progress
         from streamtron.summary import fit_summary, not_certified
 
+        written = {"model": model, "report": report, "witness": witness}
+        check_outputs(written, filter(None, [config]))
         with progress(verbose=is_verbose()) as listen:
             outcome = run(
                 shards, settings, model=model, report=report, witness=witness, machine=machine,
@@ -131,6 +134,7 @@ def sweep(
         check_writable(path)
     from streamtron.fitting import run_directory
     from streamtron.inspection import directory_bytes
+    from streamtron.outputs import check_outputs
     from streamtron.plot import check_plot, plot_sweep
     from streamtron.progress import progress
     from streamtron.summary import best_not_certified, not_certified, place_lines, sweep_summary
@@ -141,6 +145,9 @@ def sweep(
         check_table(table)
     if plot:
         check_plot(plot)
+    written = {"table": table, "plot": plot, "model": model, "report": report, "witness": witness}
+    kept = {"run directory": model and (machine.run_dir or run_directory(model))}
+    check_outputs(written, filter(None, [*shards, *valid, config]), directories=kept)
     with progress(verbose=is_verbose()) as listen, _attempts(machine, **given) as attempts:
         found = run_sweep(
             shards, candidates, valid=valid or None, folds=folds, halving=halving,
