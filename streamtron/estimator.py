@@ -28,6 +28,7 @@ from streamtron.config import SKLEARN_NAMES, Machine, Settings
 from streamtron.errors import DataError, SettingsError
 from streamtron.fitting import as_paths, cache_directory, opened
 from streamtron.learning import Found, learn, problems, train_together
+from streamtron.model_checks import feature_names
 from streamtron.shards import MemorySource
 from streamtron.training.counts import Counts
 from streamtron.training.learner import Learner
@@ -238,7 +239,7 @@ class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             found = [Found.of(one, columns, sign) for one in learners]
             self.n_features_in_ = len(found[0].past.average) - 1
             self._rows = source.rows or 0
-        self.__dict__.pop("feature_names_in_", None)
+            self._take_names(feature_names(source.reading.contract()))
         return self._conclude(np.array(labels), found, settings)
 
     def _fit_memory(
@@ -320,6 +321,12 @@ class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     def _take_certificates(self, certificates: list[dict[str, Any]]) -> None:
         self.certificate_ = certificates[0] if len(certificates) == 1 else certificates
+
+    def _take_names(self, names: Sequence[str]) -> None:
+        """The names of the columns, where all of them have one."""
+        self.__dict__.pop("feature_names_in_", None)
+        if len(names) >= self.n_features_in_:
+            self.feature_names_in_ = np.array(names[: self.n_features_in_], dtype=object)
 
     # --- starting where the last fit ended ---
 

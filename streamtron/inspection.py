@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,7 +100,7 @@ def _learner(learner: Direction, model: LinearModel) -> dict[str, Any]:
 
 def _largest(weights: NDArray[np.float64], model: LinearModel) -> list[dict[str, Any]]:
     """Column, name and weight of the heaviest columns."""
-    names = _feature_names(model.reading)
+    names = model.feature_names
     heaviest = np.argsort(-np.abs(weights), kind="stable")[:LARGEST]
     return [
         {
@@ -111,13 +111,6 @@ def _largest(weights: NDArray[np.float64], model: LinearModel) -> list[dict[str,
         for j in heaviest
         if weights[j]
     ]
-
-
-def _feature_names(reading: Mapping[str, Any]) -> list[str]:
-    """The columns' names in their order, where the contract has any."""
-    columns: list[str] | None = reading.get("features")
-    vocabulary: list[str] | None = reading.get("vocabulary")
-    return (columns if reading.get("layout") == "columns" else vocabulary) or []
 
 
 def describe_witness(path: str | os.PathLike[str]) -> dict[str, Any]:

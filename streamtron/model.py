@@ -16,11 +16,13 @@ from streamtron.chunk import Label, Rows
 from streamtron.errors import DataError, FileDamaged, SettingsError
 from streamtron.model_checks import (
     Kind,
+    check_feature_names,
     checked_bias,
     checked_certificate,
     checked_classes,
     checked_reading,
     checked_weights,
+    feature_names,
     is_int32,
     plain,
 )
@@ -131,6 +133,13 @@ class LinearModel:
         """The number (0 or 1) that the shards give the column of ``weights[0]``."""
         return int(self.reading["index_base"])
 
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the columns, of a model made from columns of numbers or with a vocabulary,
+        in the order of their numbers; () where there are none. The last ones may have no weight.
+        """
+        return feature_names(self.reading)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LinearModel):
             return NotImplemented
@@ -154,7 +163,8 @@ class LinearModel:
         Parameters
         ----------
         X : dense or scipy.sparse, shape (rows, columns), finite; matrix column j meets
-            ``weights[j]``, there is no base to remove.
+            ``weights[j]``, there is no base to remove. Or a data frame: if the model has
+            ``feature_names``, its columns are those, in that order.
 
         Returns
         -------
@@ -164,9 +174,13 @@ class LinearModel:
         Raises
         ------
         DataError
-            X has another width, is not two-dimensional, or holds a value that is not finite.
+            X has another width, columns of other names or in another order, is not
+            two-dimensional, or holds a value that is not finite.
         """
         matrix: Any = X if sparse.issparse(X) else np.asarray(X)
+        if self.feature_names and hasattr(X, "columns"):
+            check_feature_names(self.feature_names, X)
+            matrix = matrix[:, : self.columns]  # the last ones may never have occurred
         if matrix.ndim != 2 or matrix.shape[1] != self.columns or matrix.dtype.kind not in "biuf":
             raise DataError(
                 f"X: {matrix.dtype} of shape {matrix.shape}, but the model wants numbers of shape "

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from streamtron.chunk import Label
-from streamtron.errors import SettingsError
+from streamtron.errors import DataError, SettingsError
 from streamtron.sealed import canonical
 
 Kind = Literal["two classes", "multiclass", "multilabel"]
@@ -102,6 +102,40 @@ def checked_reading(reading: Mapping[str, Any], weights: NDArray[np.float64]) ->
     if checked.get("multilabel") and weights.ndim == 1:
         raise SettingsError("reading: multilabel, but one row of weights. Give one row a class.")
     return checked
+
+
+def feature_names(reading: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the columns in the order of their numbers, by a reader's contract; none where
+    columns have numbers only.
+
+    Examples
+    --------
+    >>> feature_names({"layout": "columns", "features": ["age", "height"]})
+    ('age', 'height')
+    >>> feature_names({"layout": "lists", "features": ["indices"]})
+    ()
+    """
+    key = "features" if reading.get("layout") == "columns" else "vocabulary"
+    return tuple(reading.get(key) or ())
+
+
+def check_feature_names(names: tuple[str, ...], X: Any) -> None:
+    """Refuse a data frame with columns of other names, or in another order: by scikit-learn's own
+    rule, which says what a data frame is and warns of one whose columns have no names.
+
+    Raises
+    ------
+    DataError
+    """
+    from sklearn.utils.validation import _check_feature_names
+
+    # its warnings name the class
+    fitted = type("LinearModel", (), {"feature_names_in_": np.array(names, dtype=object)})()
+    try:
+        _check_feature_names(fitted, X, reset=False)
+    except (TypeError, ValueError) as error:
+        sentence = " ".join(str(error).split())
+        raise DataError(f"X: {sentence} Give X[list(model.feature_names)].") from error
 
 
 def checked_certificate(

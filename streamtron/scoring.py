@@ -84,7 +84,7 @@ def predict(model: LinearModel, shards: Paths, *, spread: Spread = in_turn) -> I
     """
     # an unlabelled row need not have a weight either
     reading = reading_of_model(model, labels="optional", strangers="beyond")
-    reading = replace(reading, weight_column=None)
+    reading = replace(reading, weights="ignored")
     files = find_shards(as_paths(shards))
     rows = 0
     for scores in spread(predict_shard, files, model, settled(files[0], reading)):

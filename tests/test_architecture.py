@@ -89,7 +89,9 @@ ALLOWED: dict[str, set[str]] = {
     "inspection": {
         *GROUND, "foreign", "memory", "model", "fitting", "sealed", "shards", "summary", "witness",
     },
-    "estimator": {*GROUND, "memory", "learning", "fitting", "shards", "training"},
+    "estimator": {
+        *GROUND, "memory", "learning", "fitting", "model_checks", "shards", "training",
+    },
     "cluster": {"config", "errors"},
     "attempts": {
         "cluster", "config", "errors", "events", "runs", "scratch", "sealed", "shards", "splits",
@@ -114,7 +116,7 @@ OWNERS: dict[str, set[str]] = {
     "numba": {"kernels"},
     "llvmlite": {"kernels"},
     "pyarrow": {"shards"},
-    "sklearn": {"estimator", "evaluation", "shards"},
+    "sklearn": {"estimator", "evaluation", "model_checks", "shards"},
     "dask": {"cluster"},
     "distributed": {"cluster"},
     "click": {"cli", "commands", "options"},

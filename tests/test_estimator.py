@@ -10,6 +10,8 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 from scipy import sparse
@@ -267,6 +269,18 @@ def test_a_data_frame_s_names_are_kept_and_a_stranger_is_refused(tmp_path: Path)
         model.predict(frame.rename(columns={"c": "d"}))
     model.fit_shards(_write_shards(X, y, tmp_path / "rows", shards=1, base=0), index_base=0)
     assert not hasattr(model, "feature_names_in_")
+
+
+def test_the_columns_of_shards_have_their_names_in_a_data_frame_too(tmp_path: Path) -> None:
+    X, y = _rows(columns=3)
+    table = pa.table({name: X[:, j] for j, name in enumerate(("b", "a", "c"))})
+    pq.write_table(table.append_column("label", pa.array(y.tolist())), tmp_path / "rows.parquet")
+    model = StreamtronClassifier().fit_shards(tmp_path / "rows.parquet", features="*")
+    assert model.feature_names_in_.tolist() == ["b", "a", "c"]
+    assert np.array_equal(model.predict(table), model.fit(table, y).predict(table))
+    model.fit_shards(tmp_path / "rows.parquet", features="a,b,c")
+    with pytest.raises(ValueError, match="must be in the same order"):
+        model.predict(table)
 
 
 def test_what_a_sparse_matrix_holds_twice_is_added_up_and_the_matrix_not_changed() -> None:

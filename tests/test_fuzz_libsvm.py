@@ -38,6 +38,7 @@ ACCEPTED_BY_SKLEARN: list[tuple[str, bytes]] = [
     (r"value .* Values are finite", rb":[+-]?(?i:nan|inf)"),
     (r"beyond float32", rb":"),
     (r"integer beyond 2²⁴", rb":[+-]?\d{8,}"),
+    (r"label .* is an integer beyond 2⁵³", rb"^\s*[+-]?\d{16,}"),
     (r"no decimal number|no finite decimal number|whole numbers", rb"_"),
     (r"label .* is no finite decimal number", rb"^\s*[+-]?(?i:nan|inf|\d+e\d\d\d|\d)"),
     (r"whole numbers", rb"\+\d*:"),

@@ -441,6 +441,35 @@ def test_integers_that_float32_cannot_hold_are_refused(token: str, fits: bool) -
         assert refusal(data).startswith(expected)
 
 
+@pytest.mark.parametrize(
+    ("token", "fits"),
+    [
+        ("9007199254740992", True),
+        ("9007199254740993", False),
+        ("-9007199254740993", False),
+        ("18446744073709551617", False),
+        ("36893488147419103232", True),
+        ("0" * 5000 + "1", True),
+        ("9007199254740993.0", True),  # written as a measurement, and rounded as one
+        ("9.007199254740993e15", True),
+    ],
+)
+@pytest.mark.parametrize("reading", [PLAIN, WEIGHTED, Reading(multiclass=True)])
+def test_two_labels_that_are_integers_are_never_read_as_one(
+    token: str, fits: bool, reading: Reading
+) -> None:
+    data = f"1 1:1\n{token} 3:1\n".encode()
+    if fits:
+        assert [row.label for row in read(data, reading)] == [1.0, float(token)]
+    else:
+        expected = f"x.svm, line 2: label {token} is an integer beyond 2⁵³ that float64 cannot"
+        assert refusal(data, reading).startswith(expected)
+
+
+def test_a_value_of_more_digits_than_python_takes_for_an_integer_is_read() -> None:
+    assert read(b"1 1:" + b"0" * 5000 + b"3\n")[0].bits == [bits_of("3")]
+
+
 def test_numbers_that_round_to_infinity_in_float32_are_refused_and_those_below_are_not() -> None:
     largest, smallest = "3.4028235677973362e38", "3.4028235677973366e38"
     assert read(f"1 1:{largest}\n".encode())[0].bits == [0x7F7FFFFF]
@@ -606,6 +635,7 @@ DIFFERENT: list[tuple[bytes, str | list[Row], str | list[Row]]] = [
     (b"1 3:inf", "Values are finite", [Row(1, [3], [0x7F800000])]),
     (b"1 3:1e39", "beyond float32", [Row(1, [3], [0x7F800000])]),
     (b"1 3:16777217", "integer beyond 2²⁴", [Row(1, [3], [bits_of(2**24)])]),
+    (b"9007199254740993 3:1", "integer beyond 2⁵³", [Row(2.0**53, [3], [bits_of(1)])]),
     (b"1 3:1_0", NOT_A_NUMBER, [Row(1, [3], [bits_of(10)])]),
     (b"1_0 3:1", "no finite decimal", [Row(10, [3], [bits_of(1)])]),
     (b"inf 3:1", "no finite decimal", [Row(math.inf, [3], [bits_of(1)])]),

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import safetensors
 from hypothesis import given
@@ -122,6 +123,79 @@ def test_a_column_below_the_base_is_refused():
 )
 def test_a_matrix_that_does_not_fit_is_refused_with_what_was_found(X, sentence):
     assert sentence in refused(lambda: make_model().decision_function(X))
+
+
+# --- data frames ---------------------------------------------------------------------------------
+
+
+def frames(kind, columns):
+    """A data frame of the library ``kind``, and the function that picks columns of one."""
+    if kind == "pyarrow":
+        return pa.table(columns), lambda frame, names: frame.select(names)
+    library = pytest.importorskip(kind)
+    return library.DataFrame(columns), lambda frame, names: frame[names]
+
+
+FRAME = {"age": [1.0, 0.0, 2.0], "size": [0.0, 3.0, 1.0], "pay": [5.0, 0.0, 1.0]}
+NAMED = {
+    "columns of numbers": {"layout": "columns", "features": ["age", "size", "pay"]},
+    "a vocabulary": {"layout": "map of names", "features": ["bag"], "vocabulary": [*FRAME]},
+}
+
+
+@pytest.mark.parametrize("kind", ["pyarrow", "pandas", "polars"])
+@pytest.mark.parametrize("reading", NAMED)
+def test_a_data_frame_is_decided_by_its_columns_names_or_refused(kind, reading):
+    model = make_model(**NAMED[reading])
+    assert model.feature_names == ("age", "size", "pay")
+    frame, pick = frames(kind, FRAME)
+    expected = model.decision_function(np.array([*FRAME.values()]).T)
+    assert model.decision_function(frame).tolist() == expected.tolist()
+    assert model.predict(frame).tolist() == model.labels(expected).tolist()
+    turned = pick(frame, ["pay", "age", "size"])
+    for decide in (model.decision_function, model.predict):
+        sentence = refused(lambda decide=decide: decide(turned))
+        assert sentence.startswith("X: The feature names should match")
+        assert "must be in the same order" in sentence
+        assert sentence.endswith("Give X[list(model.feature_names)].")
+    again = pick(turned, list(model.feature_names))
+    assert model.decision_function(again).tolist() == expected.tolist()
+    other, _ = frames(kind, {"age": [1.0], "size": [2.0], "height": [3.0]})
+    sentence = refused(lambda: model.decision_function(other))
+    assert "unseen at fit time: - height" in sentence
+    assert "yet now missing: - pay" in sentence
+
+
+def test_a_data_frame_may_hold_named_columns_that_never_occurred_and_have_no_weight():
+    names = ["age", "size", "pay", "always 0"]
+    model = make_model(layout="columns", features=names)
+    table = pa.table(FRAME | {"always 0": [7.0, 0.0, 1.0]})
+    assert model.decision_function(table).tolist() == (
+        model.decision_function(np.array([*FRAME.values()]).T).tolist()
+    )
+    assert "seen at fit time, yet now missing: - always 0" in refused(
+        lambda: model.decision_function(pa.table(FRAME))
+    )
+
+
+def test_rows_without_names_are_taken_by_position_as_the_columns_are_numbered():
+    rows = np.array([*FRAME.values()]).T
+    named, plain = make_model(**NAMED["columns of numbers"]), make_model()
+    assert plain.feature_names == ()
+    for X in (rows, rows.tolist(), sparse.csr_array(rows)):
+        assert named.decision_function(X).tolist() == plain.decision_function(X).tolist()
+    assert plain.decision_function(pa.table(FRAME)).tolist() == (
+        plain.decision_function(rows).tolist()
+    )
+
+
+def test_a_data_frame_whose_columns_are_numbers_is_warned_of_as_the_estimator_does():
+    pandas = pytest.importorskip("pandas")
+    model = make_model(**NAMED["columns of numbers"])
+    with pytest.warns(UserWarning, match="LinearModel was fitted with feature names"):
+        model.decision_function(pandas.DataFrame(np.eye(3)))
+    mixed = pandas.DataFrame(np.eye(3), columns=["age", 1, "pay"])
+    assert "all input features have string names" in refused(lambda: model.predict(mixed))
 
 
 @pytest.mark.parametrize("classes", [(-1.0, 1.0), (0.5, 7.0), ("neg", "pos\0"), (False, True)])

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streamtron.chunk import Label
-from streamtron.shards.columns import Columns, is_list, is_number
+from streamtron.shards.column_types import is_list, is_number
+from streamtron.shards.columns import Columns
 from streamtron.shards.labels import Offsets, offsets_of, repeated, row_of_code
 from streamtron.shards.layouts import (
     LAYOUTS,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple, cast
@@ -15,6 +15,15 @@ from typing import Literal, NamedTuple, cast
 import pyarrow as pa
 
 from streamtron.errors import DataError, SettingsError
+from streamtron.shards.column_types import (
+    KEY_NAMES,
+    VALUE_NAMES,
+    is_list,
+    is_number,
+    is_string,
+    layout_of,
+    plain,
+)
 from streamtron.shards.piece import Layout, Reading
 
 Role = Literal["label", "features", "values", "weight"]
@@ -30,10 +39,6 @@ USUAL_NAMES: dict[Role, tuple[str, ...]] = {
 }  # fmt: skip
 """Where a role's column is looked for when it is not named. A weight has to be named."""
 
-KEY_NAMES = ("index", "indices", "column", "key", "name", "feature", "term", "token", "i", "k")
-VALUE_NAMES = ("value", "values", "val", "weight", "count", "v", "x")
-"""A pair's two fields; where they have other names, its first one and its second one."""
-
 MANY = 40
 """Columns of a table that a message names."""
 
@@ -48,11 +53,13 @@ class Columns(NamedTuple):
     features: tuple[str, ...]
     values: str | None = None
     weight: str | None = None
+    beyond: tuple[str, ...] = ()
+    """columns of numbers that are counted and weigh 0, where strangers are"""
 
     @property
     def all(self) -> list[str]:
         """Every column to read, once."""
-        names = (self.label, *self.features, self.values, self.weight)
+        names = (self.label, *self.features, self.values, self.weight, *self.beyond)
         return list(dict.fromkeys(name for name in names if name is not None))
 
     @property
@@ -76,12 +83,15 @@ def settle(schema: pa.Schema, reading: Reading, name: str) -> Reading:
     ('columns', ('f2', 'f10'), 'y')
     """
     columns = find_columns(schema, reading, name)
+    none = reading.values_column if columns.layout.startswith("lists") else ""
     return replace(
         reading,
         label_column=reading.label_column or columns.label,
         layout=columns.layout,
         features=columns.features,
-        values_column=columns.values or "",
+        values_column=none if columns.values is None else columns.values,
+        asked=reading.features,
+        pair=_ordered_pair(schema, columns),
         settled_by=name,
     )
 
@@ -96,28 +106,31 @@ def find_columns(schema: pa.Schema, reading: Reading, name: str) -> Columns:
     Raises
     ------
     DataError : a column is absent, ambiguous, twice in the file, or of a type that is refused; the
-        layout is not the settled one.
+        layout is not the settled one; a column that would be lost, since the shard that settled
+        the columns has none like it.
     SettingsError : names without a hash or a vocabulary, and other settings that do not suit.
 
     Examples
     --------
     >>> schema = pa.schema({"index": pa.list_(pa.int64()), "target": pa.string()})
-    >>> find_columns(schema, Reading(), "a.parquet")
-    Columns(label='target', layout='lists', features=('index',), values=None, weight=None)
+    >>> find_columns(schema, Reading(), "a.parquet")[:3]
+    ('target', 'lists', ('index',))
     """
     several, needed = reading.multilabel, reading.labels == "required"
     if not several:
         _refuse_label_lists(schema, reading, name)
     label = _find(schema, "label", reading.label_column, needed, name, several)
-    named = reading.weight_column
-    weight = _find(schema, "weight", named, named is not None, name)
+    named, weighted = reading.weight_column, reading.weights == "read"
+    weight = _find(schema, "weight", named, weighted and named is not None, name)
     features = _features(schema, reading, {label, weight}, name)
     layout = _common_layout(schema, features, reading, name)
-    columns = Columns(label, layout, features, weight=weight)
+    beyond = _strangers(schema, reading, {label, weight}, name)
+    columns = Columns(label, layout, features, None, weight if weighted else None, beyond)
+    _check_pair(schema, columns, reading, name)
     if layout.startswith("lists"):
         columns = columns._replace(values=_values(schema, reading, columns, name))
     roles: tuple[tuple[Role, str | None], ...] = (
-        ("label", label), ("values", columns.values), ("weight", weight),
+        ("label", label), ("values", columns.values), ("weight", columns.weight),
     )  # fmt: skip
     for role, column in roles:
         if column is not None and not _fits(role, schema.field(column).type, several):
@@ -191,11 +204,7 @@ def _features(
     elif reading.layout is not None:
         features = reading.features
     else:
-        features = tuple(
-            column
-            for given in reading.features
-            for column in ([given] if given in there else _expanded(schema, given, taken))
-        )
+        features = _expanded(schema, reading.features, taken)
     for column, times in Counter(features).items():
         if there[column] != 1:
             _find(schema, "features", column, True, name)  # which refuses it
@@ -208,35 +217,74 @@ def _features(
 
 def _usual(schema: pa.Schema, taken: set[str | None], name: str) -> tuple[str, ...]:
     """A list, map or vector of a usual name, or else columns of numbers of usual names."""
-    found = [
-        field.name
-        for field in schema
-        if field.name in USUAL_NAMES["features"] and layout_of(field.type) not in (None, "columns")
-    ]
+    found = _lists_of_usual_names(schema)
     if len(found) > 1:
         _refuse_several(schema, "features", found, name)
     return tuple(found) or _numbered(schema, taken, name)
 
 
-def _expanded(schema: pa.Schema, pattern: str, taken: set[str | None]) -> list[str]:
-    """The columns of numbers that a pattern stands for, in the file's order."""
-    found = [
+def _expanded(schema: pa.Schema, asked: Iterable[str], taken: set[str | None]) -> tuple[str, ...]:
+    """The columns that names, and patterns for columns of numbers, stand for: of a pattern in the
+    file's order; what stands for nothing as it is."""
+    names, numbers = set(schema.names), _columns_of_numbers(schema, taken)
+    found: list[str] = []
+    for given in asked:
+        matching = [] if given in names else [name for name in numbers if fnmatchcase(name, given)]
+        found += matching or [given]
+    return tuple(found)
+
+
+def _columns_of_numbers(schema: pa.Schema, taken: set[str | None]) -> list[str]:
+    return [f.name for f in schema if f.name not in taken and layout_of(f.type) == "columns"]
+
+
+def _strangers(
+    schema: pa.Schema, reading: Reading, taken: set[str | None], name: str
+) -> tuple[str, ...]:
+    """The columns that would be features too if this shard had settled them; refused unless
+    strangers go beyond the features, as columns of numbers can."""
+    if reading.layout is None or reading.features is None:
+        return ()
+    if reading.asked is not None:
+        found: Iterable[str] = _expanded(schema, reading.asked, taken)
+    elif reading.layout == "columns":
+        word = _word(reading.features[0])
+        found = [column for column in _columns_of_numbers(schema, taken) if _word(column) == word]
+    else:
+        found = _lists_of_usual_names(schema)
+    known = {*reading.features, *taken}
+    others = tuple(c for c in dict.fromkeys(found) if c not in known and c in schema.names)
+    if reading.strangers == "beyond":
+        return others if reading.layout == "columns" else ()
+    if others:
+        raise DataError(
+            f"{name}: {_some(others)} would be features too, and {reading.settled_by} has none of "
+            "that name. All shards need the same columns: add them there, remove them here, or "
+            "name those to read with --features NAME,NAME,…"
+        )
+    return ()
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    more = f", … {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more
+
+
+def _lists_of_usual_names(schema: pa.Schema) -> list[str]:
+    """Lists, maps and vectors that are called as features usually are."""
+    return [
         field.name
         for field in schema
-        if layout_of(field.type) == "columns"
-        and field.name not in taken
-        and fnmatchcase(field.name, pattern)
+        if field.name in USUAL_NAMES["features"] and layout_of(field.type) not in (None, "columns")
     ]
-    return found or [pattern]
 
 
 def _numbered(schema: pa.Schema, taken: set[str | None], name: str) -> tuple[str, ...]:
     """All columns of numbers that share a usual word and differ in a number, ordered by it."""
     found: dict[str, list[tuple[int, str]]] = {}
-    for field in schema:
-        match = _NUMBERED.fullmatch(field.name)
-        if match and field.name not in taken and layout_of(field.type) == "columns":
-            found.setdefault(match[1], []).append((int(match[2]), field.name))
+    for column in _columns_of_numbers(schema, taken):
+        if match := _NUMBERED.fullmatch(column):
+            found.setdefault(match[1], []).append((int(match[2]), column))
     if len(found) > 1:
         _refuse_several(schema, "features", [own[0][1] for own in found.values()], name)
     if not found:
@@ -248,6 +296,12 @@ def _numbered(schema: pa.Schema, taken: set[str | None], name: str) -> tuple[str
         )
     [columns] = found.values()
     return tuple(column for _, column in sorted(columns))
+
+
+def _word(column: str) -> str | None:
+    """What a numbered column has before its number; None of any other."""
+    match = _NUMBERED.fullmatch(column)
+    return match[1] if match else None
 
 
 def _common_layout(
@@ -273,75 +327,42 @@ def _common_layout(
     return cast(Layout, first)
 
 
-def layout_of(type_: pa.DataType) -> Layout | None:
-    """How the features lie in a column of this type; None where there is no way.
-
-    Examples
-    --------
-    >>> layout_of(pa.map_(pa.string(), pa.float32())), layout_of(pa.date32())
-    ('map of names', None)
-    """
-    types = pa.types
-    if types.is_map(type_):
-        kind = _key_kind(type_.key_type) if is_number(plain(type_.item_type)) else None
-        return None if kind is None else cast(Layout, "map" + kind)
-    if is_list(type_):
-        item = type_.value_type
-        if types.is_struct(item):
-            pair = pair_fields(item)
-            kind = _key_kind(item.field(pair[0]).type) if pair else None
-            return None if kind is None else cast(Layout, "pairs" + kind)
-        kind = _key_kind(item)
-        return None if kind is None else cast(Layout, "lists" + kind)
-    if types.is_struct(type_):
-        return "vector" if _is_vector(type_) else None
-    return "columns" if is_number(plain(type_)) or types.is_boolean(plain(type_)) else None
+def _ordered_pair(schema: pa.Schema, columns: Columns) -> tuple[str, ...] | None:
+    """The names of a pair's fields where nothing but their order tells which is which."""
+    if not columns.layout.startswith("pairs"):
+        return None
+    names = [field.name for field in schema.field(columns.features[0]).type.value_type]
+    lower = [name.lower() for name in names]
+    told = [sum(name in usual for name in lower) == 1 for usual in (KEY_NAMES, VALUE_NAMES)]
+    return None if all(told) else tuple(names)
 
 
-def _key_kind(type_: pa.DataType) -> str | None:
-    if pa.types.is_integer(plain(type_)):
-        return ""
-    return " of names" if is_string(plain(type_)) else None
-
-
-def pair_fields(struct: pa.DataType) -> tuple[int, int] | None:
-    """Positions of a pair's column and of its value; None if the struct is no pair.
-
-    Examples
-    --------
-    >>> pair_fields(pa.struct({"value": pa.float32(), "index": pa.int32()}))
-    (1, 0)
-    """
-    names = [field.name.lower() for field in struct]
-    keys = [k for k, name in enumerate(names) if name in KEY_NAMES]
-    values = [k for k, name in enumerate(names) if name in VALUE_NAMES]
-    if len(keys) != 1 or len(values) != 1:
-        keys, values = ([0], [1]) if len(names) == 2 else ([], [])
-    fits = keys and _key_kind(struct.field(keys[0]).type) is not None
-    fits = fits and is_number(plain(struct.field(values[0]).type))
-    return (keys[0], values[0]) if fits else None
-
-
-def _is_vector(struct: pa.DataType) -> bool:
-    """Whether it is what Spark writes for a VectorUDT."""
-    fields = {field.name: field.type for field in struct}
-    return bool(
-        {"type", "size", "indices", "values"} <= set(fields)
-        and pa.types.is_integer(fields["type"])
-        and pa.types.is_integer(fields["size"])
-        and is_list(fields["indices"])
-        and pa.types.is_integer(fields["indices"].value_type)
-        and is_list(fields["values"])
-        and is_number(fields["values"].value_type)
-    )
+def _check_pair(schema: pa.Schema, columns: Columns, reading: Reading, name: str) -> None:
+    """Refuse pairs that only their order tells apart, in another one than in the first shard."""
+    found = _ordered_pair(schema, columns)
+    if reading.layout is not None and found not in (None, reading.pair):
+        other = "told by their names" if reading.pair is None else _some(reading.pair)
+        raise DataError(
+            f"{name}: the pairs in {columns.features[0]!r} are of {_some(found)}, in "
+            f"{reading.settled_by} they are {other}. All shards need the same names in one order: "
+            "call the fields index and value, or use streamtron convert."
+        )
 
 
 def _values(schema: pa.Schema, reading: Reading, columns: Columns, name: str) -> str | None:
     named = reading.values_column
     if named == "":
         return None
-    found = _find(schema, "values", named, named is not None, name)
-    if found is None and any(_may_be_values(f) for f in schema if f.name != columns.label):
+    settled_without = named is None and reading.layout is not None
+    found = None if settled_without else _find(schema, "values", named, named is not None, name)
+    may_be = [f.name for f in schema if f.name != columns.label and _may_be_values(f)]
+    if settled_without and may_be:
+        raise DataError(
+            f"{name}: {_some(may_be)} may hold the values of the features, and there is no such "
+            f"column in {reading.settled_by}, where all values are 1. Add the values there, remove "
+            'the column here, or say --values "" in the fit if all are 1.'
+        )
+    if found is None and may_be:
         # To take all values as 1 while they stand in a column not understood would be silent.
         raise DataError(
             f"{name}: features in the lists {columns.features[0]!r}, and no list of numbers of a "
@@ -421,29 +442,3 @@ def _fits(role: Role, type_: pa.DataType, several: bool = False) -> bool:
 def _may_be_values(field: pa.Field) -> bool:
     of_floats = is_list(field.type) and pa.types.is_floating(field.type.value_type)
     return bool(of_floats or field.name in USUAL_NAMES["values"])
-
-
-def plain(type_: pa.DataType) -> pa.DataType:
-    """The type of what is encoded, where it is a dictionary."""
-    return type_.value_type if pa.types.is_dictionary(type_) else type_
-
-
-def is_list(type_: pa.DataType) -> bool:
-    """Whether a type is one of the lists that are read."""
-    types = pa.types
-    return bool(
-        types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_)
-    )
-
-
-def is_number(type_: pa.DataType) -> bool:
-    """Whether a type is an integer or a float of any size."""
-    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
-
-
-def is_string(type_: pa.DataType) -> bool:
-    """Whether a type is text."""
-    types = pa.types
-    return bool(
-        types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_)
-    )

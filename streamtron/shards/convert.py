@@ -88,10 +88,11 @@ def convert(
     """Write ``destination/part-00000.parquet``, … (or ``.svm``) from the pieces of any readers.
 
     The shards appear together when the last one is safely on disk; until then, and for ever if
-    anything fails, the directory is as it was. Parquet gets columns ``indices`` list<uint32>,
-    ``values`` list<float32> (also where all are 1: it then costs next to nothing), ``label`` and
-    ``weight``, with page checksums, zstd. Text gets the shortest decimals that read back as the
-    same float32.
+    anything fails, the directory is as it was. If the process is ended while they get their names,
+    readers refuse the directory until it is written again. Parquet gets columns ``indices``
+    list<uint32>, ``values`` list<float32> (also where all are 1: it then costs next to nothing),
+    ``label`` and ``weight``, with page checksums, zstd. Text gets the shortest decimals that read
+    back as the same float32.
 
     Parameters
     ----------

@@ -11,6 +11,14 @@ from typing import Literal, NamedTuple, NoReturn
 
 from streamtron.errors import DataError, MachineError
 from streamtron.shards import storage
+from streamtron.shards.logged import (
+    LOG_DIRECTORIES,
+    above,
+    refuse_logged,
+    refuse_unfinished,
+    sign_on_disk,
+    signs_among,
+)
 from streamtron.shards.prefetch import apart
 from streamtron.shards.storage import Stamp
 from streamtron.shards.tombstones import Tombstones
@@ -52,11 +60,12 @@ def find_shards(paths: Sequence[str]) -> list[ShardFile]:
     prefix that ends at a slash, and in patterns ``?`` is not a wildcard but begins the options.
     Roots come in the order given; under each, shards are ordered by the bytes of their path
     relative to it. Below a directory or a pattern, names that begin with ``_`` or ``.`` are
-    ignored.
+    ignored, but a directory that they make something else than a set of shards is refused.
 
     Raises
     ------
-    DataError : nothing is there, a file of another format, mixed formats, a file given twice.
+    DataError : nothing is there, a file of another format, mixed formats, a file given twice, a
+        directory of a table that has a log (see ``logged``) or of shards not all in place.
     MachineError : a directory cannot be read, or a store not asked.
 
     Examples
@@ -93,6 +102,7 @@ def _on_disk(path: str) -> list[tuple[str, str]]:
     if os.path.isdir(root):
         return _named(root, set(_walk(root)))
     if os.path.lexists(root):
+        refuse_unfinished(root)
         return [(root, os.path.basename(root))]
     if not glob.has_magic(root):
         raise DataError(f"{root}: no such file or directory. Check the path.")
@@ -138,6 +148,8 @@ def _hidden(name: str) -> bool:
 
 def _named(base: str, files: Iterable[str]) -> list[tuple[str, str]]:
     named = [(file, os.path.relpath(file, base)) for file in files]
+    whole = os.path.abspath(base)
+    refuse_logged((os.path.join(whole, name) for _, name in named), whole, sign_on_disk)
     _refuse_none(base, named)
     return sorted(named, key=lambda pair: os.fsencode(pair[1]))
 
@@ -159,13 +171,34 @@ def _in_store(uri: str) -> list[_Found]:
         base = _before_magic(place.key).removeprefix(".")
         pattern = place.key[len(base) :].strip("/")
     directory = place._replace(key=base)
+    below = dict(storage.files_below(directory))
+    wanted = pattern.split("/") if pattern else []
     found = [
         _Found(directory.below(name).uri, name, storage.stamp_of(place, info))
-        for name, info in storage.files_below(directory)
-        if not _hidden(name) and _matches(name.split("/"), pattern.split("/") if pattern else [])
+        for name, info in below.items()
+        if not _hidden(name) and _matches(name.split("/"), wanted)
     ]
+    _refuse_logged_keys(directory, [file.name for file in found], below)
     _refuse_none(uri, found)
     return sorted(found, key=lambda file: os.fsencode(file.name))
+
+
+def _refuse_logged_keys(
+    directory: storage.Place, found: Iterable[str], below: Iterable[str]
+) -> None:
+    """``refuse_logged`` of keys below a directory, by the names of all keys that are there, and
+    above it by asking."""
+    signs = {directory.below(at).key.strip("/"): s for at, s in signs_among(below).items()}
+    for key in above(directory.key):
+        there = directory._replace(key=key)
+        logs = [
+            f"{log}/{name}"
+            for log in LOG_DIRECTORIES
+            for name, _ in storage.files_below(there.below(log))
+        ]
+        signs[key] = signs_among(logs).get("", "")
+    keys = [directory.below(name).key for name in found]
+    refuse_logged(keys, directory.key, signs.get, lambda key: directory._replace(key=key).uri)
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:

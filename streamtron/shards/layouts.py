@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streamtron.errors import DataError
-from streamtron.shards.columns import Columns, pair_fields
+from streamtron.shards.column_types import pair_fields
+from streamtron.shards.columns import Columns
 from streamtron.shards.piece import Layout, beyond_float32
 
 
@@ -145,10 +146,17 @@ def _sparse_indices(
 
 
 def dense_columns(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
-    """Columns of numbers, one a feature in their order; zeros are not stored."""
-    values = np.empty((len(batch), len(columns.features)), dtype=np.float32)
+    """Columns of numbers, one a feature in their order; zeros are not stored.
+
+    Behind them those that weigh 0: what is not 0 and not null in them is counted, and that is all.
+    """
+    known = len(columns.features)
+    values = np.empty((len(batch), known + len(columns.beyond)), dtype=np.float32)
     for j, column in enumerate(columns.features):
         values[:, j] = _column(batch, column, spot)
+    for j, column in enumerate(columns.beyond, known):
+        array = decoded(batch.column(column))
+        values[:, j] = (_numbers(array) != 0) & np.asarray(array.is_valid())
     stored = values != 0
     rows, within = np.nonzero(stored)
     return Entries(_offsets(rows, len(batch)), within, values[stored])

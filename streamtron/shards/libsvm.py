@@ -28,7 +28,14 @@ from streamtron.shards.blocks import all_ones
 from streamtron.shards.piece import Piece, Reading
 from streamtron.shards.prefetch import in_order
 from streamtron.shards.streams import PACKED, READ_BYTES, TextStream
-from streamtron.shards.text_labels import NOT_FINITE, TextLabels, shown, text_labels
+from streamtron.shards.text_labels import (
+    NOT_FINITE,
+    TextLabels,
+    is_rounded,
+    merging,
+    shown,
+    text_labels,
+)
 
 LINE_LIMIT = 1 << 28
 """Bytes of the longest line read, some twenty million nonzeros; a longer one is no libsvm text."""
@@ -405,7 +412,6 @@ def _classes(labels: NDArray[np.float64]) -> tuple[NDArray[np.int32], list[Label
 # --- what is refused, in words ---
 
 _TOKEN = re.compile(rb"[^ \t\r\n#]*")
-_INTEGER = re.compile(rb"[+-]?\d+")
 _JUNK = re.compile(rb"[^!-~]")
 
 _SIGNATURES = {
@@ -502,12 +508,12 @@ def _unfit(what: int, token: bytes, number: float) -> str:
     """Why a well-written number is refused; "" if it is not."""
     infinite = abs(number) == float("inf")
     if what == kernels.LABEL:
-        return _not_a_number(token) if infinite else ""
+        return _not_a_number(token) if infinite else merging(token, number)
     elif what == kernels.WEIGHT:
         return _bad_weight(token) if infinite or number < 0 else ""
     elif abs(number) >= FLOAT32_OVERFLOW:
         return f"value {shown(token)} is beyond float32 (3.4e38). Rescale its column."
-    elif _INTEGER.fullmatch(token) and float(np.float32(number)) != int(token):
+    elif is_rounded(token, float(np.float32(number))):
         return (
             f"value {shown(token)} is an integer beyond 2²⁴ that float32 cannot hold. Rescale its"
             " column, or make identifiers columns of their own."

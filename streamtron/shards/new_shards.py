@@ -1,15 +1,20 @@
-"""New shards in a directory: all of them or none."""
+"""New shards in a directory: all of them or none.
+
+They are written under hidden names and renamed at the end. While some are renamed and some are not,
+the file ``logged.UNFINISHED`` stands beside them, and readers refuse the directory.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from streamtron.errors import MachineError, SettingsError
+from streamtron.shards.logged import UNFINISHED
 
 
 @contextmanager
@@ -18,7 +23,8 @@ def new_shards(destination: str, ending: str, overwrite: bool) -> Iterator[Calla
 
     Gives the function from a shard's number to the path to write it at: a hidden file, which
     readers ignore. At the end all of them are renamed to ``part-00000.<ending>``, …, shards of an
-    earlier conversion are removed if ``overwrite``; if the block raises, the hidden ones are.
+    earlier conversion are removed if ``overwrite``, or if it was killed while it did this; if the
+    block raises, the hidden ones are.
 
     Raises
     ------
@@ -28,7 +34,7 @@ def new_shards(destination: str, ending: str, overwrite: bool) -> Iterator[Calla
     directory = Path(destination)
     with disk_sentence(destination):
         directory.mkdir(parents=True, exist_ok=True)
-        old = _old_shards(directory, overwrite)
+        old = _old_shards(directory, overwrite or (directory / UNFINISHED).exists())
     hidden: dict[Path, Path] = {}
 
     def shard_path(number: int) -> str:
@@ -40,14 +46,24 @@ def new_shards(destination: str, ending: str, overwrite: bool) -> Iterator[Calla
     try:
         yield shard_path
         with disk_sentence(destination):
-            for path in set(old) - set(hidden.values()):
-                path.unlink()
-            for path, final in hidden.items():
-                path.replace(final)
-            _flush_directory(directory)
+            _put_in_place(directory, hidden, old)
     finally:
         for path in _left_behind(directory):
             path.unlink(missing_ok=True)
+
+
+def _put_in_place(directory: Path, hidden: Mapping[Path, Path], old: Iterable[Path]) -> None:
+    """Give the hidden files their names and remove the old ones."""
+    mark = directory / UNFINISHED
+    mark.touch()
+    _flush_directory(directory)
+    for path in set(old) - set(hidden.values()):
+        path.unlink()
+    for path, final in hidden.items():
+        path.replace(final)
+    _flush_directory(directory)
+    mark.unlink()
+    _flush_directory(directory)
 
 
 def _left_behind(directory: Path) -> list[Path]:
@@ -60,7 +76,8 @@ def _old_shards(directory: Path, overwrite: bool) -> list[Path]:
     old = [path for path in there if re.fullmatch(r"part-\d+\.(svm|parquet)", path.name)]
     # What a killed conversion left behind is overwritten by number, or cleared away here.
     left = _left_behind(directory)
-    if foreign := [path.name for path in there if path not in old and path not in left]:
+    ours = {*old, *left, directory / UNFINISHED}
+    if foreign := [path.name for path in there if path not in ours]:
         raise SettingsError(
             f"{directory}: not empty, holds {foreign[0]!r}. Give a new or an empty directory."
         )

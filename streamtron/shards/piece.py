@@ -46,14 +46,21 @@ class Reading:
         of numbers; None = found by the usual names.
     values_column : where the features are a list, the name of the list of their values; None =
         found by the usual names, ``""`` = there is none and all values are 1.
+    weights : ``"ignored"`` (prediction) leaves the column of weights alone, and a shard may come
+        without it.
     layout : None = told by the types of the first shard's columns. Once it is settled, all names
         are the names that were found, and every shard must have this layout.
+    asked : once the layout is settled, what ``features`` was before: a later shard that has other
+        columns of such names is not of the same features.
+    pair : once the layout is settled, the names of a pair's two fields where their order told
+        which is the column and which the value; None where their names did.
     settled_by : whose layout it is, for messages.
     hash_bits, hash_seed : features that have names are hashed, see ``Hashing``.
     vocabulary : features that have names have their columns from here.
     of_text : whether the columns are those of a model that was made from text. Tables count columns
         from 0 whatever the text did, and are numbered as it was.
-    strangers : a name that is not in the vocabulary is ``"refused"``, or gets a column
+    strangers : a name that is not in the vocabulary, or a column of numbers that is none of the
+        features although it matches what was asked for, is ``"refused"``, or gets a column
         ``"beyond"`` all those that are: prediction counts it, and it weighs 0.
 
     Examples
@@ -72,7 +79,10 @@ class Reading:
     weight_column: str | None = None
     features: tuple[str, ...] | None = None
     values_column: str | None = None
+    weights: Literal["read", "ignored"] = "read"
     layout: Layout | None = None
+    asked: tuple[str, ...] | None = None
+    pair: tuple[str, ...] | None = None
     settled_by: str = field(default="", compare=False)
     hash_bits: int | None = None
     hash_seed: int = 0
@@ -83,7 +93,8 @@ class Reading:
     def contract(self) -> dict[str, Any]:
         """What a model keeps of it, as plain JSON values."""
         plain = {ours: getattr(self, theirs) for ours, theirs in _CONTRACT.items()}
-        plain["features"] = None if self.features is None else list(self.features)
+        for name in ("features", "asked", "pair"):
+            plain[name] = None if plain[name] is None else list(plain[name])
         plain["vocabulary"] = None if self.vocabulary is None else list(self.vocabulary.names)
         return plain
 
@@ -100,9 +111,11 @@ class Reading:
                 found = f"{ours} = {contract[ours]!r:.60}"
                 raise DataError(f"the model's reader contract has {found}. Fit again.")
         given = {theirs: contract[ours] for ours, theirs in _CONTRACT.items() if ours in contract}
-        for name, make in (("features", tuple), ("vocabulary", _vocabulary)):
+        makers = dict.fromkeys(("features", "asked", "pair"), tuple) | {"vocabulary": _vocabulary}
+        for name, make in makers.items():
             if given.get(name) is not None:
                 given[name] = make(given[name])
+        given.setdefault("asked", given.get("features"))
         return cls(**given, settled_by="the model")
 
     @property
@@ -120,7 +133,8 @@ class Reading:
         vocabulary = None if self.vocabulary is None else self.vocabulary.digest
         shift = {"table_shift": self.table_shift} if self.table_shift else {}
         return self.contract() | shift | {
-            "labels": self.labels, "strangers": self.strangers, "vocabulary": vocabulary,
+            "labels": self.labels, "weights": self.weights, "strangers": self.strangers,
+            "vocabulary": vocabulary,
         }  # fmt: skip
 
 
@@ -134,11 +148,13 @@ _CONTRACT = {
     "layout": "layout",
     "features": "features",
     "values": "values_column",
+    "asked": "asked",
+    "pair": "pair",
     "hash_bits": "hash_bits",
     "hash_seed": "hash_seed",
     "vocabulary": "vocabulary",
 }
-"""Name in the contract (and of the setting) → field."""
+"""Name in the contract (and of the setting, where there is one) → field."""
 
 
 def _is_text(value: Any) -> bool:
@@ -157,6 +173,8 @@ _RIGHT: dict[str, Callable[[Any], bool]] = {
     "layout": lambda value: value is None or value in get_args(Layout),
     "features": _are_names,
     "values": _is_text,
+    "asked": _are_names,
+    "pair": _are_names,
     "hash_bits": lambda value: value is None or (type(value) is int and 1 <= value <= 31),
     "hash_seed": lambda value: type(value) is int and 0 <= value < 2**32,
     "vocabulary": _are_names,

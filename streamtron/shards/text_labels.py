@@ -16,6 +16,7 @@ NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 """A decimal number as text writes it."""
 NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 
+_INTEGER = re.compile(rb"[+-]?0*(\d+)")
 _REFUSED = -1
 
 
@@ -62,7 +63,8 @@ def text_labels(text: NDArray[np.uint8], tokens: NDArray[np.int64], several: boo
     """The labels in tokens of text, given as (row, first byte, byte after it) each.
 
     A label is a number if it is written as one, else a name. Refused are what is empty, not
-    finite, not printable UTF-8 and, unless a row may have ``several``, a comma.
+    finite, an integer that float64 does not hold, not printable UTF-8 and, unless a row may have
+    ``several``, a comma.
 
     Examples
     --------
@@ -98,6 +100,28 @@ def is_text_name(name: str) -> bool:
     return not re.search(r"[\s,:#]", name) and _label(name.encode()) == name
 
 
+def is_rounded(token: bytes, number: float) -> bool:
+    """Whether a token is an integer, and not the one that a float stands for: another would do.
+
+    Examples
+    --------
+    >>> [is_rounded(token, 2.0**53) for token in (b"9007199254740992", b"9007199254740993")]
+    [False, True]
+    """
+    found = _INTEGER.fullmatch(token)
+    return found is not None and np.isfinite(number) and int(found[1]) != abs(number)
+
+
+def merging(token: bytes, number: float) -> str:
+    """Why a number as a label would become the same float as another one; "" if it would not."""
+    if not is_rounded(token, number):
+        return ""
+    return (
+        f"label {shown(token)} is an integer beyond 2⁵³ that float64 cannot hold: another label "
+        "would be the same. Number the classes anew, or write names and use --multiclass."
+    )
+
+
 def shown(token: bytes) -> str:
     """A token as a message prints it: ASCII, and not longer than a line."""
     text = ascii(token.decode("latin-1"))[1:-1]
@@ -118,7 +142,7 @@ def _label(token: bytes) -> Label | None:
     """What a token says; None if it is refused."""
     if NUMBER.fullmatch(token):
         number = float(token) + 0.0  # -0 is 0
-        return number if np.isfinite(number) else None
+        return number if np.isfinite(number) and not is_rounded(token, number) else None
     name = _decoded(token)
     return name if name and "," not in name and not NOT_FINITE.fullmatch(token) else None
 
@@ -143,4 +167,6 @@ def _complaint(token: bytes, several: bool) -> str:
         return f"a label is missing beside a comma in {shown(token)}. Write labels like 1,5,7."
     if _decoded(label) is None:
         return f"label {shown(label)} is not printable UTF-8. Check that the file is text."
+    if NUMBER.fullmatch(label) and (sentence := merging(label, float(label))):
+        return sentence
     return f"label {shown(label)} is no finite number. Write labels like 1, 2.5 or news."
