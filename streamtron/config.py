@@ -7,7 +7,6 @@ Python; `SKLEARN_NAMES` is the one table of scikit-learn's words for them.
 from __future__ import annotations
 
 import math
-import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from streamtron.errors import SettingsError
+from streamtron.limits import available_memory, available_processors
 
 Variant = Literal["length", "steps"]
 Order = Literal["random", "sequential"]
@@ -273,9 +273,10 @@ class Machine:
 
     Parameters
     ----------
-    memory : bytes a run may take; None = half of the machine's.
+    memory : bytes a run may take; None = half of what this process may use.
     cache_dir : where the flat copy of the shards is kept; None = in the run directory.
-    threads : that read and train, ≥ 1; None = as many as the machine has cores.
+    threads : that read and train, ≥ 1; None = as many as there are processors
+        that this process may use.
     run_dir : where a run that writes a model keeps its checkpoints, witness and cache; None =
         beside the model, ``MODEL.run``.
     checkpoint_every : seconds ≥ 0 between checkpoints.
@@ -297,14 +298,14 @@ class Machine:
     @property
     def thread_count(self) -> int:
         """Threads that read and train."""
-        return self.threads or len(os.sched_getaffinity(0))
+        return self.threads or available_processors()
 
     @property
     def memory_limit(self) -> int:
         """Bytes a run may take."""
         if self.memory is not None:
             return self.memory
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+        return available_memory() // 2
 
 
 def _need(condition: bool, name: str, found: object, wanted: str) -> None:

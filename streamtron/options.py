@@ -185,8 +185,8 @@ def candidate_options(command: Command) -> Command:
 
 def machine_options(command: Command) -> Command:
     """``--memory``, ``--cache-dir`` and ``--threads``: they never change what is computed."""
-    words = "Refuse to run if more memory is needed [half of the machine's]."
-    threads = "Threads that read and train; never changes the model [the machine's cores]."
+    words = "Refuse to run if more memory is needed [half of what is there]."
+    threads = "Threads that read and train; never changes the model [all processors]."
     command = _place_option("MODEL.run/cache; without a MODEL temporary")(command)
     command = _option(SIZE, "--memory", help=words)(command)
     return _option(INT, "--threads", help=threads)(command)
@@ -197,9 +197,7 @@ def reading_options(command: Command) -> Command:
     ``--memory``."""
     command = _place_option("temporary")(command)
     command = workers_memory_option(command)
-    threads = (
-        "Threads that read, in this process; never changes what is found [the machine's cores]."
-    )
+    threads = "Threads that read, in this process; never changes what is found [all processors]."
     return _option(INT, "--threads", help=threads)(command)
 
 
@@ -248,7 +246,7 @@ def cluster_options(command: Command) -> Command:
 
 def workers_memory_option(command: Command) -> Command:
     """``--memory`` where only workers are limited by it."""
-    words = "Memory that --workers may take together [half of the machine's]."
+    words = "Memory that --workers may take together [half of what is there]."
     return _option(SIZE, "--memory", help=words)(command)
 
 

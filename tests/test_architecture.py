@@ -16,14 +16,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "streamtron"
 
-GROUND = {"errors", "theory", "chunk", "config", "certificate", "events"}
+GROUND = {"errors", "theory", "chunk", "limits", "config", "certificate", "events"}
 
 ALLOWED: dict[str, set[str]] = {
     # ground
     "errors": set(),
     "theory": set(),
     "chunk": set(),
-    "config": {"errors"},
+    "limits": set(),
+    "config": {"errors", "limits"},
     "candidates": {"config", "errors"},
     "certificate": {"kernels"},
     "events": {"certificate"},
@@ -32,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "scratch": set(),
     # first floor
     "kernels": {"chunk"},
-    "shards": {"chunk", "errors", "kernels", "sealed", "spread"},
+    "shards": {"chunk", "errors", "kernels", "limits", "sealed", "spread"},
     "model_checks": {"chunk", "errors", "sealed"},
     "model": {"chunk", "errors", "model_checks", "sealed"},
     "foreign": {"chunk", "errors", "model", "sealed"},

@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 from streamtron.chunk import Block, Chunk, Label
 from streamtron.errors import DataError, MachineError, SettingsError
+from streamtron.limits import available_processors
 from streamtron.shards.discover import ShardFile, find_shards
 from streamtron.shards.first_reading import (
     Delivery,
@@ -25,7 +26,7 @@ from streamtron.shards.first_reading import (
 from streamtron.shards.flat import GroupReader
 from streamtron.shards.manifest import Manifest
 from streamtron.shards.piece import Reading, ShardReader
-from streamtron.shards.prefetch import ahead, apart, cores
+from streamtron.shards.prefetch import ahead, apart
 from streamtron.shards.tombstones import Tombstones, Without
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ def open_shards(
     most_labels : one label more is refused; None = any number.
     most_columns : a column of this number or beyond is refused.
     allow_duplicate : take two shards with the same bytes as they are.
-    threads : that parse text and read the cache, ≥ 1; None = as many as the machine has cores.
-        They change nothing but the time it takes.
+    threads : that parse text and read the cache, ≥ 1; None = all processors that this process may
+        use. They change nothing but the time it takes.
     on_bad_shard : ``"skip"`` leaves a shard that its reader refuses out as a whole, from its first
         row on, and lists it in ``skipped``; ``"error"`` ends the reading. Only the first complete
         reading leaves shards out.
@@ -184,7 +185,7 @@ class ShardSource:
         borders: Iterable[str] = (),
         skipped: Iterable[Skipped] = (),
     ) -> None:
-        self._threads = threads or cores()
+        self._threads = threads or available_processors()
         self._plan = Plan(
             tuple(shards),
             reading,
