@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from streamtron.model import LinearModel
 from tests.processes import here, one_sentence
 
 # --- rows that weigh nothing ---------------------------------------------------------------------
@@ -49,3 +51,22 @@ def test_rows_of_one_label_are_refused_after_the_first_reading(tmp_path: Path) -
     (tmp_path / "rows.svm").write_text("1 1:1\n1 2:1\n")
     done = here(tmp_path, "fit", "rows.svm", "--model", "m")
     one_sentence(done, 3, "all 2 rows have the label 1.0: wanted two labels. Check --label")
+
+
+# --- models from elsewhere -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("certificate", [{}, {"upper_bound": 1.0}, {"relative_duality_gap": "x"}])
+def test_inspect_says_of_a_certificate_without_its_bounds_that_there_is_none(
+    tmp_path: Path, certificate: dict[str, object]
+) -> None:
+    two = LinearModel(np.ones(2), 0.0, (-1.0, 1.0), {}, certificate, {"index_base": 1})
+    many = LinearModel(
+        np.ones((3, 2)), np.zeros(3), ("a", "b", "c"), {},
+        {**certificate, "learners": [certificate, None, 7]}, {"index_base": 1},
+    )  # fmt: skip
+    for model in (two, many):
+        model.save(tmp_path / "m")
+        done = here(tmp_path, "inspect", "m")
+        assert done.returncode == 0
+        assert "no certificate: use streamtron certify" in done.stdout
