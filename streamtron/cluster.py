@@ -20,7 +20,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamtron.config import Machine
-from streamtron.errors import MachineError, SettingsError
+from streamtron.errors import MachineError, SettingsError, StreamtronError
+from streamtron.files import SMALL, at_most
 
 if TYPE_CHECKING:
     from distributed import Client, Future, LocalCluster
@@ -433,14 +434,16 @@ def _client(to: LocalCluster | str | None, patience: float) -> Client:
 def _address_in(file: str) -> str:
     """The address that a scheduler file gives."""
     try:
-        with open(file, encoding="utf-8") as content:
+        with open(file, encoding="utf-8", opener=at_most(SMALL)) as content:
             return str(json.load(content)["address"])
+    except StreamtronError as error:
+        raise SettingsError(f"--scheduler {error}") from error
     except OSError as error:
         raise SettingsError(
             f"--scheduler {file}: neither an address (tcp://host:8786) nor a scheduler file that "
             f"can be read ({error.strerror})."
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SettingsError(
             f"--scheduler {file}: not a scheduler file. Give one that dask scheduler "
             "--scheduler-file has written."

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from streamtron.errors import SettingsError
+from streamtron.files import read_toml
 from streamtron.limits import available_memory, available_processors
 
 Variant = Literal["length", "steps"]
@@ -242,6 +242,11 @@ class Settings:
                 plain["active_set"] = parse_size(plain["active_set"])
             if isinstance(plain.get("stage"), int | float):
                 plain["stage"] = str(plain["stage"])
+            for name, value in plain.items():
+                if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                    raise SettingsError(
+                        f"{name.replace('_', '-')} is a number beyond 2⁶³: wanted a smaller one."
+                    )
             return cls(**plain)
         except SettingsError:
             raise
@@ -256,11 +261,7 @@ class Settings:
         ------
         SettingsError : the file is not TOML, or names something that is no setting.
         """
-        try:
-            with open(path, "rb") as file:
-                return cls.from_dict(tomllib.load(file))
-        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise SettingsError(f"{path}: cannot be read as TOML settings: {error}.") from error
+        return cls.from_dict(read_toml(path, "settings"))
 
     def but(self, **changes: Any) -> Settings:
         """The same settings with some changed."""

@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "streamtron"
 
-GROUND = {"errors", "theory", "chunk", "limits", "config", "certificate", "events"}
+GROUND = {"errors", "theory", "chunk", "files", "limits", "config", "certificate", "events"}
 
 ALLOWED: dict[str, set[str]] = {
     # ground
@@ -24,19 +24,20 @@ ALLOWED: dict[str, set[str]] = {
     "theory": set(),
     "chunk": set(),
     "limits": set(),
-    "config": {"errors", "limits"},
+    "files": {"errors"},
+    "config": {"errors", "files", "limits"},
     "candidates": {"config", "errors"},
     "certificate": {"kernels"},
     "events": {"certificate"},
-    "sealed": {"errors"},
+    "sealed": {"errors", "files"},
     "spread": set(),
     "scratch": set(),
     # first floor
     "kernels": {"chunk"},
-    "shards": {"chunk", "errors", "kernels", "limits", "sealed", "spread"},
+    "shards": {"chunk", "errors", "files", "kernels", "limits", "sealed", "spread"},
     "model_checks": {"chunk", "errors", "sealed"},
     "model": {"chunk", "errors", "model_checks", "sealed"},
-    "foreign": {"chunk", "errors", "model", "sealed"},
+    "foreign": {"chunk", "errors", "files", "model", "sealed"},
     "evaluation": {"errors"},
     "reach": {"theory"},
     "evaluation_many": {"chunk", "evaluation"},
@@ -59,7 +60,7 @@ ALLOWED: dict[str, set[str]] = {
         *GROUND, "changes", "fitting", "learning", "memory", "model", "outcome", "runs", "shards",
         "training",
     },
-    "leaving": {"errors", "sealed", "shards", "updating"},
+    "leaving": {"errors", "files", "limits", "sealed", "shards", "updating"},
     "forgetting": {
         *GROUND, "changes", "fitting", "learning", "leaving", "outcome", "runs", "shards",
         "training", "updating",
@@ -90,12 +91,12 @@ ALLOWED: dict[str, set[str]] = {
         *GROUND, "foreign", "memory", "model", "fitting", "sealed", "shards", "summary", "witness",
     },
     "estimator": {*GROUND, "memory", "learning", "fitting", "shards", "training"},
-    "cluster": {"config", "errors"},
+    "cluster": {"config", "errors", "files"},
     "attempts": {
         "cluster", "config", "errors", "events", "runs", "scratch", "sealed", "shards", "splits",
         "summary", "sweeping", "trials",
     },
-    "batch": {"errors", "sealed"},
+    "batch": {"errors", "files", "sealed"},
     "once": {"config", "errors", "learning", "outcome", "runs", "sealed"},
     "jobs": {"batch", "cluster", "errors", "once", "sealed", "updating"},
     "progress": {"events"},

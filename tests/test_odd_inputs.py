@@ -3,6 +3,7 @@ sentence, which says what to do."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from streamtron.files import KEY_PARTS, read_toml
 from streamtron.model import LinearModel
 from tests.processes import here, one_sentence
 
@@ -70,3 +72,108 @@ def test_inspect_says_of_a_certificate_without_its_bounds_that_there_is_none(
         done = here(tmp_path, "inspect", "m")
         assert done.returncode == 0
         assert "no certificate: use streamtron certify" in done.stdout
+
+
+# --- files that are named on the command line ----------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with rows in text and in a table of names, and the run of a model."""
+    place = tmp_path_factory.mktemp("odd")
+    (place / "rows.svm").write_text("1 1:1\n-1 2:1\n")
+    table = pa.table({"label": [1, -1], "features": [["a"], ["b"]], "values": [[1.0], [1.0]]})
+    pyarrow.parquet.write_table(table, place / "names.parquet")
+    assert here(place, "fit", "rows.svm", "--model", "done").returncode == 0
+    os.mkfifo(place / "pipe")
+    (place / "directory").mkdir()
+    with open(place / "endless", "wb") as file:
+        file.truncate(1 << 40)
+    return place
+
+
+NAMING_A_FILE = {
+    "settings": ("fit", "rows.svm", "--model", "m", "--config", "FILE"),
+    "jobs": ("batch", "FILE"),
+    "a vocabulary": ("fit", "names.parquet", "--model", "m", "--vocabulary", "FILE"),
+    "a scheduler file": ("evaluate", "done", "rows.svm", "--scheduler", "FILE"),
+    "a list of rows": ("forget", "done", "--rows", "FILE"),
+}
+"""Commands that read a file which somebody has written by hand."""
+
+NO_SUCH_FILE = {
+    "pipe": "not a file but a pipe",
+    "/dev/zero": "not a file but a pipe or a device",
+    "directory": "irectory",
+    "endless": "1,099,511,627,776 bytes, where",
+}
+
+
+@pytest.mark.parametrize("file", NO_SUCH_FILE)
+@pytest.mark.parametrize("what", NAMING_A_FILE)
+def test_what_is_no_file_or_has_no_end_is_refused_and_not_waited_for(
+    place: Path, what: str, file: str
+) -> None:
+    words = [file if word == "FILE" else word for word in NAMING_A_FILE[what]]
+    done = here(place, *words)
+    assert done.returncode in (2, 3, 5)
+    one_sentence(done, done.returncode, file, NO_SUCH_FILE[file])
+
+
+NO_TOML = {
+    "lists nested a thousand deep": "x = " + "[" * 1000 + "]" * 1000,
+    "lists nested without an end": "x = " + "[" * 100_000,
+    "tables nested a thousand deep": "x = " + "{a=" * 1000 + "1" + "}" * 1000,
+    "50,000 dotted keys": "a." * 50_000 + "b = 1",
+    "50,000 quoted keys": '"a" . ' * 50_000 + "b = 1",
+    "a table of 50,000 names": "[" + "a." * 50_000 + "b]\nx = 1",
+    "a number of 5,000 digits": "seed = " + "9" * 5000,
+    "not text": "\x00\x01",
+}
+
+
+@pytest.mark.parametrize("content", NO_TOML)
+@pytest.mark.parametrize("words", [("fit", "rows.svm", "--model", "m", "--config"), ("batch",)])
+def test_toml_that_no_person_writes_is_refused_in_a_short_sentence(
+    place: Path, words: tuple[str, ...], content: str
+) -> None:
+    (place / "odd.toml").write_text(NO_TOML[content])
+    done = here(place, *words, "odd.toml")
+    one_sentence(done, 2, "odd.toml", "cannot be read as TOML")
+    assert len(done.stderr) < 300
+
+
+def test_a_key_of_as_many_parts_as_are_allowed_and_text_full_of_dots_are_read(
+    tmp_path: Path,
+) -> None:
+    dots = "1." * 99
+    (tmp_path / "settings.toml").write_text(
+        ".".join("a" * KEY_PARTS) + f" = 1\nlabel = '{dots}'\nb = [" + "0.5, " * 99 + "]\n"
+    )
+    assert read_toml(tmp_path / "settings.toml", "settings")["label"] == dots
+
+
+@pytest.mark.parametrize("row", ["9" * 5000, "9" * 30, "²", "-1", ""])
+def test_a_row_number_that_is_none_is_refused_with_its_line(place: Path, row: str) -> None:
+    (place / "rows.csv").write_text(f"shard,row\nrows.svm,{row}\n")
+    done = here(place, "forget", "done", "--rows", "rows.csv")
+    one_sentence(done, 3, "rows.csv, line 2: shard 'rows.svm', row")
+    assert len(done.stderr) < 300
+
+
+@pytest.mark.parametrize("dated", [-(10**18), -1, 2**62], ids=["1938", "just before 1970", "2116"])
+def test_a_shard_may_be_dated_before_1970_and_in_the_future(tmp_path: Path, dated: int) -> None:
+    for name, rows in (("a.svm", "1 1:1\n-1 2:1\n"), ("b.svm", "1 1:2\n")):
+        (tmp_path / name).write_text(rows)
+        os.utime(tmp_path / name, ns=(dated, dated))
+    table = pa.table({"label": [1, -1], "f0": [1.0, 0.0], "f1": [0.0, 1.0]})
+    pyarrow.parquet.write_table(table, tmp_path / "c.parquet")
+    os.utime(tmp_path / "c.parquet", ns=(dated, dated))
+    for words in (
+        ("fit", "a.svm", "--model", "m"), ("fit", "a.svm", "--model", "m", "--resume"),
+        ("certify", "m"), ("inspect", "m.run"), ("update", "m", "b.svm"), ("forget", "m", "b.svm"),
+        ("fit", "c.parquet", "--model", "n"), ("certify", "n"), ("inspect", "c.parquet"),
+        ("fit", "a.svm", "--model", "o", "--cache-dir", "m.run/cache"),
+    ):  # fmt: skip
+        done = here(tmp_path, *words)
+        assert done.returncode == 0, (words, done.stderr)
