@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from streamtron.config import Machine
+from streamtron.config import Machine, format_size
 from streamtron.errors import MachineError, SettingsError, StreamtronError
 from streamtron.files import SMALL, at_most
 
@@ -37,6 +37,8 @@ NOTICE = 1.0
 NEVER = "1000 days"
 """A worker that died is started again, however long that takes: Dask would give it up after 15 s,
 which a busy machine needs, and a cluster without workers waits for ever."""
+LEAST_MEMORY = 1 << 26
+"""Bytes without which a worker of ours does not even start."""
 LARGE = "1 GiB"
 """What travels with a task, a model say, may be so large before Dask warns."""
 
@@ -88,7 +90,7 @@ def connect(
             stack.enter_context(_quiet())
         cluster = limit = None
         if workers is not None:
-            limit = (machine or Machine()).memory_limit // workers
+            limit = _memory_each(workers, machine or Machine())
             cluster = stack.enter_context(_local(workers, limit, dashboard, loud))
         client = stack.enter_context(_client(cluster or scheduler, patience))
         _await_workers(client, patience)
@@ -384,6 +386,18 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+def _memory_each(workers: int, machine: Machine) -> int:
+    """Bytes that each of so many workers may take."""
+    each = machine.memory_limit // workers
+    if each < LEAST_MEMORY:
+        raise MachineError(
+            f"{workers} workers would have {format_size(each)} of memory each, and none can start "
+            f"with less than {format_size(LEAST_MEMORY)}. Ask for "
+            f"{max(machine.memory_limit // LEAST_MEMORY, 1)} at most, or give a larger --memory."
+        )
+    return each
 
 
 def _local(workers: int, limit: int, dashboard: str | None, loud: bool) -> LocalCluster:

@@ -347,9 +347,12 @@ def parse_size(text: str) -> int:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
     if match is None:
-        raise SettingsError(f"size {text!r}: wanted a number with B, kB, MB, GB, MiB or GiB.")
+        raise SettingsError(f"size {text[:99]!r}: wanted a number with B, kB, MB, GB, MiB or GiB.")
     number, unit, binary = match.groups()
-    return int(float(number) * (_BINARY if binary else _UNITS)[unit])
+    size = float(number) * (_BINARY if binary else _UNITS)[unit]
+    if size >= 2**63:
+        raise SettingsError(f"size {text[:20]!r}: more bytes than any machine has.")
+    return int(size)
 
 
 def parse_duration(text: str) -> float:

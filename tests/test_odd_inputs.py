@@ -201,3 +201,50 @@ def test_a_shard_that_has_grown_since_the_run_ended_is_refused_and_the_advice_wo
         done = here(tmp_path, *advised)
         assert done.returncode == 0, done.stderr
     assert here(tmp_path, "certify", "m.run").returncode == 0
+
+
+# --- numbers -------------------------------------------------------------------------------------
+
+DIGITS = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("generate", "g", "--rows"), ("generate", "g", "--rows", "10", "--seed"),
+        ("generate", "g", "--rows", "10", "--columns"), ("generate", "g", "--rows", "10", "--skip"),
+        ("generate", "g", "--rows", "9", "--shards"), ("generate", "g", "--rows", "9", "--workers"),
+        ("fit", "rows.svm", "--model", "m", "--max-epochs"), ("certify", "done", "--readings"),
+        ("fit", "rows.svm", "--model", "m", "--threads"), ("sweep", "rows.svm", "--folds"),
+        ("fit", "rows.svm", "--model", "m", "--memory"), ("sweep", "rows.svm", "--random"),
+        ("convert", "rows.svm", "c", "--format", "parquet", "--rows-per-shard"),
+        ("fit", "rows.svm", "--model", "m", "--active-set"),
+    ],
+    ids=lambda words: " ".join((words[0], words[-1])),
+)  # fmt: skip
+@pytest.mark.parametrize("number", [DIGITS, "9" * 30], ids=["5,000 digits", "30 digits"])
+def test_a_number_of_too_many_digits_is_refused_in_a_short_sentence(
+    place: Path, words: tuple[str, ...], number: str
+) -> None:
+    done = here(place, *words, number)
+    one_sentence(done, 2, "9999")
+    assert len(done.stderr) < 300
+
+
+@pytest.mark.parametrize("setting", ["C", "rho", "max_epochs", "active_set", "seed", "hash_bits"])
+def test_a_setting_beyond_64_bits_is_refused_in_a_settings_file(place: Path, setting: str) -> None:
+    (place / "odd.toml").write_text(f"{setting} = 1{'0' * 4000}")
+    done = here(place, "fit", "rows.svm", "--model", "m", "--config", "odd.toml")
+    one_sentence(done, 2, setting.replace("_", "-"), "beyond 2⁶³")
+
+
+def test_more_workers_than_there_is_memory_for_are_refused_and_not_started(place: Path) -> None:
+    done = here(place, "generate", "g", "--rows", "10", "--workers", 10**11, "--memory", "1GB")
+    one_sentence(
+        done, 5, "100000000000 workers would have 0 B of memory each", "Ask for 14 at most"
+    )
+
+
+def test_more_candidates_than_anybody_fits_are_refused_and_not_drawn(place: Path) -> None:
+    done = here(place, "sweep", "rows.svm", "--C", "1..2", "--random", 10**9)
+    one_sentence(done, 2, "random is 1000000000: wanted a number of candidates, 1 to 100,000")
