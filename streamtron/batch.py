@@ -31,17 +31,16 @@ from __future__ import annotations
 import glob
 import os
 import string
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import chdir
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 from typing import Any
 
 import xxhash
 
 from streamtron.errors import SettingsError, StreamtronError
+from streamtron.files import read_toml
 from streamtron.sealed import canonical
 from streamtron.shards import find_shards
 
@@ -155,10 +154,7 @@ def load_batch(path: str | os.PathLike[str], command_line: CommandLine) -> Batch
 
 def _tables(path: str) -> Iterator[dict[str, Any]]:
     """The jobs as the file has them, with a checked ``name``, ``command`` and ``after``."""
-    try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: cannot be read as TOML jobs: {error}.") from error
+    content = read_toml(path, "jobs")
     found = content.get("job")
     if set(content) != {"job"} or not isinstance(found, list) or not found:
         raise SettingsError(f"{path}: wanted [[job]] tables and nothing else, found {[*content]}.")

@@ -17,6 +17,9 @@ NAMES = ("C", "delta", "rho")
 DIGITS = 6
 """Significant digits of a drawn number: few enough to be typed into ``fit``."""
 
+MOST = 100_000
+"""Candidates drawn, at most: each of them is a fit."""
+
 
 class Range(NamedTuple):
     """Numbers from ``low`` to ``high``, to be drawn uniformly on a logarithmic scale."""
@@ -137,8 +140,8 @@ def _refuse_ranges(ranges: Mapping[str, Range]) -> None:
 
 
 def _drawn(values: list[Values], count: int, seed: int) -> list[tuple[float, ...]]:
-    if count < 1:
-        raise SettingsError(f"random is {count}: wanted a number of candidates, at least 1.")
+    if not 1 <= count <= MOST:
+        raise SettingsError(f"random is {count}: wanted a number of candidates, 1 to {MOST:,}.")
     # the one generator whose numbers Python promises never to change
     chance = Random(seed)
     return [tuple(_draw(given, chance.random()) for given in values) for _ in range(count)]

@@ -20,8 +20,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from streamtron.config import Machine
-from streamtron.errors import MachineError, SettingsError
+from streamtron.config import Machine, format_size
+from streamtron.errors import MachineError, SettingsError, StreamtronError
+from streamtron.files import SMALL, at_most
 
 if TYPE_CHECKING:
     from distributed import Client, Future, LocalCluster
@@ -37,6 +38,8 @@ NOTICE = 1.0
 NEVER = "1000 days"
 """A worker that died is started again, however long that takes: Dask would give it up after 15 s,
 which a busy machine needs, and a cluster without workers waits for ever."""
+LEAST_MEMORY = 1 << 26
+"""Bytes without which a worker of ours does not even start."""
 LARGE = "1 GiB"
 """What travels with a task, a model say, may be so large before Dask warns."""
 
@@ -88,7 +91,7 @@ def connect(
             stack.enter_context(_quiet())
         cluster = limit = None
         if workers is not None:
-            limit = (machine or Machine()).memory_limit // workers
+            limit = _memory_each(workers, machine or Machine())
             stack.enter_context(_importing_nothing_from_here())
             cluster = stack.enter_context(_local(workers, limit, dashboard, loud))
         client = stack.enter_context(_client(cluster or scheduler, patience))
@@ -404,6 +407,18 @@ def _importing_nothing_from_here() -> Iterator[None]:
 _SAFE_PATH = "PYTHONSAFEPATH"
 
 
+def _memory_each(workers: int, machine: Machine) -> int:
+    """Bytes that each of so many workers may take."""
+    each = machine.memory_limit // workers
+    if each < LEAST_MEMORY:
+        raise MachineError(
+            f"{workers} workers would have {format_size(each)} of memory each, and none can start "
+            f"with less than {format_size(LEAST_MEMORY)}. Ask for "
+            f"{max(machine.memory_limit // LEAST_MEMORY, 1)} at most, or give a larger --memory."
+        )
+    return each
+
+
 def _local(workers: int, limit: int, dashboard: str | None, loud: bool) -> LocalCluster:
     from distributed import LocalCluster
 
@@ -452,14 +467,16 @@ def _client(to: LocalCluster | str | None, patience: float) -> Client:
 def _address_in(file: str) -> str:
     """The address that a scheduler file gives."""
     try:
-        with open(file, encoding="utf-8") as content:
+        with open(file, encoding="utf-8", opener=at_most(SMALL)) as content:
             return str(json.load(content)["address"])
+    except StreamtronError as error:
+        raise SettingsError(f"--scheduler {error}") from error
     except OSError as error:
         raise SettingsError(
             f"--scheduler {file}: neither an address (tcp://host:8786) nor a scheduler file that "
             f"can be read ({error.strerror})."
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SettingsError(
             f"--scheduler {file}: not a scheduler file. Give one that dask scheduler "
             "--scheduler-file has written."

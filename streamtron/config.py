@@ -7,15 +7,15 @@ Python; `SKLEARN_NAMES` is the one table of scikit-learn's words for them.
 from __future__ import annotations
 
 import math
-import os
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from streamtron.errors import SettingsError
+from streamtron.files import read_toml
+from streamtron.limits import available_memory, available_processors
 
 Variant = Literal["length", "steps"]
 Order = Literal["random", "sequential"]
@@ -261,6 +261,11 @@ class Settings:
                 plain["active_set"] = parse_size(plain["active_set"])
             if isinstance(plain.get("stage"), int | float):
                 plain["stage"] = str(plain["stage"])
+            for name, value in plain.items():
+                if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                    raise SettingsError(
+                        f"{name.replace('_', '-')} is a number beyond 2⁶³: wanted a smaller one."
+                    )
             return cls(**plain)
         except SettingsError:
             raise
@@ -275,11 +280,7 @@ class Settings:
         ------
         SettingsError : the file is not TOML, or names something that is no setting.
         """
-        try:
-            with open(path, "rb") as file:
-                return cls.from_dict(tomllib.load(file))
-        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise SettingsError(f"{path}: cannot be read as TOML settings: {error}.") from error
+        return cls.from_dict(read_toml(path, "settings"))
 
     def but(self, **changes: Any) -> Settings:
         """The same settings with some changed."""
@@ -292,9 +293,10 @@ class Machine:
 
     Parameters
     ----------
-    memory : bytes a run may take; None = half of the machine's.
+    memory : bytes a run may take; None = half of what this process may use.
     cache_dir : where the flat copy of the shards is kept; None = in the run directory.
-    threads : that read and train, ≥ 1; None = as many as the machine has cores.
+    threads : that read and train, ≥ 1; None = as many as there are processors
+        that this process may use.
     run_dir : where a run that writes a model keeps its checkpoints, witness and cache; None =
         beside the model, ``MODEL.run``.
     checkpoint_every : seconds ≥ 0 between checkpoints.
@@ -316,14 +318,14 @@ class Machine:
     @property
     def thread_count(self) -> int:
         """Threads that read and train."""
-        return self.threads or len(os.sched_getaffinity(0))
+        return self.threads or available_processors()
 
     @property
     def memory_limit(self) -> int:
         """Bytes a run may take."""
         if self.memory is not None:
             return self.memory
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+        return available_memory() // 2
 
 
 def _need(condition: bool, name: str, found: object, wanted: str) -> None:
@@ -364,9 +366,12 @@ def parse_size(text: str) -> int:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
     if match is None:
-        raise SettingsError(f"size {text!r}: wanted a number with B, kB, MB, GB, MiB or GiB.")
+        raise SettingsError(f"size {text[:99]!r}: wanted a number with B, kB, MB, GB, MiB or GiB.")
     number, unit, binary = match.groups()
-    return int(float(number) * (_BINARY if binary else _UNITS)[unit])
+    size = float(number) * (_BINARY if binary else _UNITS)[unit]
+    if size >= 2**63:
+        raise SettingsError(f"size {text[:20]!r}: more bytes than any machine has.")
+    return int(size)
 
 
 def parse_duration(text: str) -> float:

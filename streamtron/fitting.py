@@ -251,6 +251,7 @@ def opened(
         cache_dir=cache_wanted(settings, machine, cache),
         classes=classes,
         most_labels=2 if classes is None and not several(settings) else None,
+        least_labels=0 if classes is not None else 1 if settings.multilabel else 2,
         most_columns=columns_allowed(settings, machine),
         allow_duplicate=settings.allow_duplicate,
         threads=machine.threads,

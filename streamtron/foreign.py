@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from streamtron.chunk import Label
 from streamtron.errors import DataError, SettingsError
+from streamtron.files import regular
 from streamtron.model import LinearModel
-from streamtron.sealed import reading_from, regular
+from streamtron.sealed import reading_from
 
 _CRAMMER_SINGER = "MCSVM_CS"
 """Has one weight a column and class even for two classes."""

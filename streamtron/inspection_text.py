@@ -43,13 +43,15 @@ def _two_classes(facts: Mapping[str, Any]) -> Lines:
     smaller, larger = map(label_text, facts["classes"])
     yield from aligned([("classes", f"{larger} where the decision is above 0, else {smaller}")])
     yield ""
-    if facts["certificate"] is None:
-        yield _UNCERTIFIED
+    certificate = facts["certificate"]
+    if _complete(certificate, *_BOUNDS):
+        yield from certificate_lines(certificate)
+        yield from aligned([("rows", certificate["rows_scanned"])])
     else:
-        yield from certificate_lines(facts["certificate"])
-        yield from aligned([("rows", facts["certificate"]["rows_scanned"])])
+        yield _UNCERTIFIED
 
 
+_BOUNDS = ("primal_margin", "upper_bound", "relative_duality_gap", "rows_scanned")
 _UNCERTIFIED = "no certificate: use streamtron certify"
 _DECIDES = {
     "multiclass": "{} of which the one whose decision is highest is chosen",
@@ -62,16 +64,33 @@ def _many_classes(facts: Mapping[str, Any]) -> Lines:
     chosen = _DECIDES[facts["classification"]].format(f"{len(facts['classes']):,},")
     yield from aligned([("classes", chosen)])
     certificate = facts["certificate"]
-    if certificate is None:
+    if not _complete(certificate, "relative_duality_gap", "rows_scanned"):
         yield from ("", _UNCERTIFIED)
     else:
         gap, rows = float(certificate["relative_duality_gap"]), certificate["rows_scanned"]
         yield from aligned([("largest gap", gap), ("rows", rows)])
     yield ""
     yield from learners_table(
-        [(each["label"], each["certificate"], _heaviest(each)) for each in facts["learners"]],
+        [(each["label"], _or_none(each["certificate"]), _heaviest(each))
+         for each in facts["learners"]],
         "heaviest columns",
+    )  # fmt: skip
+
+
+def _complete(certificate: Any, *names: str) -> bool:
+    """Whether the numbers are there: a model from elsewhere may bear any certificate or none. An
+    upper bound that was not found is None."""
+    if not isinstance(certificate, Mapping):
+        return False
+    found = [certificate.get(name, "missing") for name in names]
+    return all(
+        isinstance(value, int | float) or (value is None and name == "upper_bound")
+        for name, value in zip(names, found, strict=True)
     )
+
+
+def _or_none(certificate: Any) -> Mapping[str, Any] | None:
+    return certificate if _complete(certificate, *_BOUNDS) else None
 
 
 def _heaviest(learner: Mapping[str, Any], most: int = 3) -> str:

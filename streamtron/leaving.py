@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.errors import DataError, SettingsError, StreamtronError
-from streamtron.sealed import reading_from, regular
+from streamtron.files import at_most
+from streamtron.limits import available_memory
+from streamtron.sealed import reading_from
 from streamtron.shards import Cache, ShardFile, ShardRecord, ShardSource, find_shards
 from streamtron.shards.first_reading import check_unchanged
 from streamtron.shards.search import missing_rows, rows_with
@@ -192,10 +195,18 @@ def _one_buried(kept: Kept, shard: ShardRecord, rows: NDArray[np.int64]) -> Leav
     return Leaving(shard, before.numbers_left(new), file._replace(without=now))
 
 
+LIST_SHARE = 8
+"""A list of rows may take this part of the memory that there is: read, it takes about six times its
+length."""
+
+_ROW = re.compile("[0-9]{1,18}")
+
+
 def _listed(path: str) -> dict[str, list[int]]:
     """The rows of every shard that a CSV file names."""
     found: dict[str, list[int]] = {}
-    with reading_from(path), open(path, newline="", encoding="utf-8-sig", opener=regular) as file:
+    opener = at_most(available_memory() // LIST_SHARE)
+    with reading_from(path), open(path, newline="", encoding="utf-8-sig", opener=opener) as file:
         lines = csv.DictReader(file, strict=True)
         try:
             if not {"shard", "row"} <= set(lines.fieldnames or ()):
@@ -204,10 +215,11 @@ def _listed(path: str) -> dict[str, list[int]]:
                     "CSV file whose first line is shard,row."
                 )
             for line in lines:
-                if not line["shard"] or not (line["row"] or "").isdecimal():
+                if not line["shard"] or not _ROW.fullmatch(line["row"] or ""):
                     raise DataError(
-                        f"{path}, line {lines.line_num}: shard {line['shard']!r}, row "
-                        f"{line['row']!r}. Wanted are the name of a shard and a number from 0 on."
+                        f"{path}, line {lines.line_num}: shard {line['shard']!r:.99}, row "
+                        f"{line['row']!r:.99}. Wanted are the name of a shard and a number from 0 "
+                        "on."
                     )
                 found.setdefault(line["shard"], []).append(int(line["row"]))
         except (csv.Error, UnicodeDecodeError) as error:

@@ -48,7 +48,25 @@ def _base(text: str) -> int | str:
     return text if text == "auto" else int(text)
 
 
-FLOAT, INT, TEXT, FLAG = Kind(float), Kind(int), Kind(str), Kind(bool)
+def whole_number(least: int = -(2**63)) -> Callable[[Any], int]:
+    """What reads a whole number that 64 bits hold, from ``least`` on: a type for click."""
+
+    def integer(value: Any) -> int:  # the help shows this name
+        text = str(value)
+        try:
+            number = int(text)
+        except ValueError:  # also where it has more than 4,300 digits
+            number = None
+        if number is None or not least <= number < 2**63:
+            shown = repr(text) if len(text) <= 20 else f"{text[:17]!r}… ({len(text):,} characters)"
+            start = f" from {least} on" if least > -(2**63) else ""
+            raise click.BadParameter(f"{shown}: wanted a whole number{start}, below 2⁶³")
+        return number
+
+    return integer
+
+
+FLOAT, INT, TEXT, FLAG = Kind(float), Kind(whole_number()), Kind(str), Kind(bool)
 SIZE = Kind(str, "SIZE", parse_size)
 
 SETTINGS: dict[str, tuple[Kind, str]] = {
@@ -185,8 +203,8 @@ def candidate_options(command: Command) -> Command:
 
 def machine_options(command: Command) -> Command:
     """``--memory``, ``--cache-dir`` and ``--threads``: they never change what is computed."""
-    words = "Refuse to run if more memory is needed [half of the machine's]."
-    threads = "Threads that read and train; never changes the model [the machine's cores]."
+    words = "Refuse to run if more memory is needed [half of what is there]."
+    threads = "Threads that read and train; never changes the model [all processors]."
     command = _place_option("MODEL.run/cache; without a MODEL temporary")(command)
     command = _option(SIZE, "--memory", help=words)(command)
     return _option(INT, "--threads", help=threads)(command)
@@ -197,9 +215,7 @@ def reading_options(command: Command) -> Command:
     ``--memory``."""
     command = _place_option("temporary")(command)
     command = workers_memory_option(command)
-    threads = (
-        "Threads that read, in this process; never changes what is found [the machine's cores]."
-    )
+    threads = "Threads that read, in this process; never changes what is found [all processors]."
     return _option(INT, "--threads", help=threads)(command)
 
 
@@ -238,7 +254,7 @@ def cluster_options(command: Command) -> Command:
         click.option("--scheduler", metavar="ADDRESS_OR_FILE",
                      help="Or over the workers of a running Dask scheduler: tcp://HOST:PORT, or "
                      "its scheduler file. They must see the same files."),
-        click.option("--workers", type=click.IntRange(min=1), metavar="N",
+        click.option("--workers", type=whole_number(1), metavar="N",
                      help="Spread the work over N processes of this machine, one thread each. What "
                      "comes out is the same [this process alone]."),
     ):  # fmt: skip
@@ -248,7 +264,7 @@ def cluster_options(command: Command) -> Command:
 
 def workers_memory_option(command: Command) -> Command:
     """``--memory`` where only workers are limited by it."""
-    words = "Memory that --workers may take together [half of the machine's]."
+    words = "Memory that --workers may take together [half of what is there]."
     return _option(SIZE, "--memory", help=words)(command)
 
 

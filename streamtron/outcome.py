@@ -18,7 +18,7 @@ from streamtron import witness as witness_file
 from streamtron.certificate import Certificate
 from streamtron.chunk import Label
 from streamtron.config import Settings
-from streamtron.errors import DataError, SettingsError
+from streamtron.errors import SettingsError
 from streamtron.learning import given_class_weights, several
 from streamtron.model import LinearModel, joint_certificate
 from streamtron.sealed import remove_half_written, write_atomically
@@ -81,17 +81,9 @@ def conclude(
 
     Raises
     ------
-    DataError : only one label in the data.
     SettingsError : class weights for a label that is not there.
     """
     labels = list(source.labels)
-    if len(labels) < (1 if settings.multilabel else 2):
-        raise DataError(
-            f"all {source.rows} rows have the label {labels[0]}: wanted two labels. "
-            "Check --label, or add shards that hold the other one."
-            if labels
-            else f"none of the {source.rows} rows has a label: wanted one at least. Check --label."
-        )
     _check_class_weights(settings, labels)
     assert source.manifest is not None
     learners = in_order(learners, labels, settings)

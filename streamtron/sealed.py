@@ -25,7 +25,8 @@ import safetensors.numpy
 import xxhash
 from numpy.typing import NDArray
 
-from streamtron.errors import DataError, FileDamaged, MachineError
+from streamtron.errors import FileDamaged, MachineError
+from streamtron.files import regular
 
 _DTYPES = {"F64": "<f8", "I32": "<i4", "U32": "<u4", "I64": "<i8", "U8": "|u1"}
 _CODES = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
@@ -184,28 +185,6 @@ def reading_from(path: str | os.PathLike[str]) -> Iterator[None]:
         raise MachineError(f"{path}: cannot be read ({error.strerror or error}).") from error
     except MemoryError as error:
         raise MachineError(f"{path}: does not fit in memory. Give the right file.") from error
-
-
-def regular(path: str, flags: int) -> int:
-    """An ``opener`` for ``open`` that refuses what is no file, where a pipe would let us wait.
-
-    Raises
-    ------
-    DataError : a pipe, a socket or a device.
-
-    Examples
-    --------
-    >>> open("/dev/null", opener=regular)
-    Traceback (most recent call last):
-    ...
-    streamtron.errors.DataError: /dev/null: not a file but a pipe or a device. Copy it to a file.
-    """
-    descriptor = os.open(path, flags | os.O_NONBLOCK)
-    mode = os.fstat(descriptor).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # ``open`` itself refuses a directory
-        os.close(descriptor)
-        raise DataError(f"{path}: not a file but a pipe or a device. Copy it to a file.")
-    return descriptor
 
 
 def canonical(value: Any) -> str:

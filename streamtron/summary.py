@@ -390,9 +390,11 @@ def proof_lines(proof: Mapping[str, Any]) -> Lines:
 
 
 def _proof_of_two(proof: Mapping[str, Any]) -> Lines:
-    yield from certificate_lines(proof["certificate"])
-    scale, radius = proof["weights_scale"], proof["decision_radius"]
-    yield from aligned([("scale of weights", scale), ("decision radius", radius)])
+    certificate = proof["certificate"]
+    yield from certificate_lines(certificate)
+    radius = up(proof["decision_radius"])
+    yield from aligned([("scale of weights", proof["weights_scale"])])
+    yield f"{'decision radius':<18} {radius:>13}"
     yield from _apart([proof])
     yield (
         "No linear classifier on these rows has a soft margin above the upper bound; this one's is "

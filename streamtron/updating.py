@@ -234,9 +234,10 @@ class Kept(NamedTuple):
 
         Raises
         ------
-        DataError : one of them is gone.
+        DataError : one of them is gone, or not as it was when the run read it.
         """
         check_there(shards)
+        check_as_they_were(shards, str(self.ended.path))
         check_memory(memory_needed(self.settings, rows=0, columns=0), machine)
         return ShardSource(
             shards,
@@ -265,6 +266,26 @@ def check_there(shards: Iterable[ShardFile | ShardRecord]) -> None:
                 f"{shard.name}: gone from {shard.path}. Put it back as it was; or take its rows "
                 "out of the run with streamtron forget; or add new shards without a reading of "
                 "the old ones, with streamtron update --only-new."
+            )
+
+
+def check_as_they_were(shards: Iterable[ShardFile], run: str) -> None:
+    """Refuse to begin what needs the rows of shards as a run has read them; stores are not asked.
+
+    Raises
+    ------
+    DataError : a file has another size or time than then.
+    """
+    for shard in shards:
+        if "://" in shard.path:
+            continue
+        now = os.stat(shard.path)
+        if (now.st_size, now.st_mtime_ns) != (shard.size, shard.mtime_ns):
+            raise DataError(
+                f"{shard.name}: changed since {run} was made of it ({shard.size} bytes then, "
+                f"{now.st_size} now, or touched). Put it back as it was; or take it out with "
+                f"streamtron forget {run} {shard.name}, and add it as it is now with streamtron "
+                "update."
             )
 
 

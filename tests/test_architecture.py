@@ -16,28 +16,30 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "streamtron"
 
-GROUND = {"errors", "theory", "chunk", "config", "certificate", "events"}
+GROUND = {"errors", "theory", "chunk", "files", "limits", "config", "certificate", "events"}
 
 ALLOWED: dict[str, set[str]] = {
     # ground
     "errors": set(),
     "theory": set(),
     "chunk": set(),
-    "config": {"errors"},
+    "limits": set(),
+    "files": {"errors"},
+    "config": {"errors", "files", "limits"},
     "candidates": {"config", "errors"},
-    "certificate": {"kernels"},
+    "certificate": {"errors", "kernels"},
     "events": {"certificate"},
-    "sealed": {"errors"},
+    "sealed": {"errors", "files"},
     "spread": set(),
     "scratch": set(),
     # first floor
     "kernels": {"chunk"},
-    "shards": {"chunk", "errors", "kernels", "sealed", "spread"},
+    "shards": {"chunk", "errors", "files", "kernels", "limits", "sealed", "spread"},
     "model_checks": {"chunk", "errors", "sealed"},
     "model": {"chunk", "errors", "model_checks", "sealed"},
-    "foreign": {"chunk", "errors", "model", "sealed"},
+    "foreign": {"chunk", "errors", "files", "model", "sealed"},
     "evaluation": {"errors"},
-    "reach": {"theory"},
+    "reach": {"model", "theory"},
     "evaluation_many": {"chunk", "evaluation"},
     "compiling": {"kernels"},
     # second floor
@@ -59,7 +61,7 @@ ALLOWED: dict[str, set[str]] = {
         *GROUND, "changes", "fitting", "learning", "memory", "model", "outcome", "outputs", "runs",
         "shards", "training",
     },
-    "leaving": {"errors", "sealed", "shards", "updating"},
+    "leaving": {"errors", "files", "limits", "sealed", "shards", "updating"},
     "forgetting": {
         *GROUND, "changes", "fitting", "learning", "leaving", "outcome", "runs", "shards",
         "training", "updating",
@@ -92,12 +94,12 @@ ALLOWED: dict[str, set[str]] = {
     "estimator": {
         *GROUND, "memory", "learning", "fitting", "model_checks", "shards", "training",
     },
-    "cluster": {"config", "errors"},
+    "cluster": {"config", "errors", "files"},
     "attempts": {
         "cluster", "config", "errors", "events", "runs", "scratch", "sealed", "shards", "splits",
         "summary", "sweeping", "trials",
     },
-    "batch": {"errors", "sealed", "shards"},
+    "batch": {"errors", "files", "sealed", "shards"},
     "once": {"config", "errors", "learning", "outcome", "runs", "sealed"},
     "jobs": {"batch", "cluster", "errors", "once", "sealed", "updating"},
     "progress": {"events"},

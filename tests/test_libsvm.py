@@ -27,7 +27,8 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_svmlight_file
 
 from streamtron.errors import DataError, MachineError
-from streamtron.shards import libsvm, streams
+from streamtron.shards import lines as whole_lines
+from streamtron.shards import streams
 from streamtron.shards.libsvm import LibsvmReader, is_libsvm_name
 from streamtron.shards.piece import Piece, Reading
 
@@ -622,9 +623,11 @@ def test_what_is_read_of_near_miss_text_is_what_scikit_learn_or_the_oracle_reads
 
 
 def test_a_line_without_end_is_refused_before_memory_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libsvm, "LINE_LIMIT", 1 << 20)
+    monkeypatch.setattr(whole_lines, "LINE_LIMIT", 1 << 20)
     endless = b"1 " + b"1:1 " * (1 << 19)
-    assert "a line of more than 1 MiB" in refusal(endless, piece_bytes=1 << 10)
+    for before in (b"", b"1 1:1\n", b"1 1:1\n" * 5000):
+        place = f"x.svm, line {before.count(b'1 1:1') + 1}: longer than 1,048,576 bytes"
+        assert place in refusal(before + endless, piece_bytes=1 << 10)
 
 
 # --- where scikit-learn differs: line, what we do, what it does ---

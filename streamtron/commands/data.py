@@ -25,7 +25,7 @@ from streamtron.options import (
 @click.argument("destination", type=click.Path(file_okay=False))
 @click.option("--format", "format_", required=True, type=click.Choice(["libsvm", "parquet"]),
               help="Of the new shards.")  # fmt: skip
-@click.option("--rows-per-shard", type=click.IntRange(min=1), default=1 << 17, show_default=True,
+@click.option("--rows-per-shard", type=options.whole_number(1), default=1 << 17, show_default=True,
               help="Of each new shard but the last.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the shards of an earlier conversion.")
 @setting_options(*options.READING[:-2])
@@ -53,14 +53,16 @@ def convert(
 
 @click.command(short_help="Write a text-like corpus of any size.")
 @click.argument("directory", type=click.Path(file_okay=False))
-@click.option("--rows", type=int, required=True, help="Rows to write, from 1 on.")
-@click.option("--columns", type=int, default=30_000, show_default=True,
+@click.option(
+    "--rows", type=options.whole_number(), required=True, help="Rows to write, from 1 on."
+)
+@click.option("--columns", type=options.whole_number(), default=30_000, show_default=True,
               help="To draw from, from 80 on.")  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True,
+@click.option("--seed", type=options.whole_number(), default=0, show_default=True,
               help="Of everything that is drawn, from 0 on.")  # fmt: skip
-@click.option("--skip", type=int, default=0, show_default=True,
+@click.option("--skip", type=options.whole_number(), default=0, show_default=True,
               help="Leave out so many rows first: what comes behind can be held out.")  # fmt: skip
-@click.option("--shards", type=int, default=8, show_default=True,
+@click.option("--shards", type=options.whole_number(), default=8, show_default=True,
               help="Files to write, from 1 on.")  # fmt: skip
 @click.option("--format", "format_", type=click.Choice(["libsvm", "parquet"]), default="libsvm",
               show_default=True, help="Of the files.")  # fmt: skip

@@ -105,7 +105,7 @@ def evaluate(
 @click.option(
     "--accept-exclusions", is_flag=True, help="Take a --witness that leaves rows out as forgotten."
 )
-@click.option("--readings", type=click.IntRange(min=1), default=4, show_default=True,
+@click.option("--readings", type=options.whole_number(1), default=4, show_default=True,
               help="Without a witness: readings at most after the first; from 2 on they look for "
               "an upper bound.")  # fmt: skip
 @click.option("--bias-last", is_flag=True, help="Coefficient file: the last number is the bias.")

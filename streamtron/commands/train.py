@@ -84,10 +84,12 @@ def fit(
     help="Shards to measure on; can be given again. Without it: folds of SHARDS.",
 )  # fmt: skip
 @click.option(
-    "--folds", type=int,
+    "--folds", type=options.whole_number(),
     help="Without --valid: fit so many times, each time without other shards [5].",
 )  # fmt: skip
-@click.option("--random", type=int, help="Draw so many candidates [all combinations].")
+@click.option(
+    "--random", type=options.whole_number(), help="Draw so many candidates [all combinations]."
+)
 @click.option(
     "--halving", is_flag=True,
     help="All candidates to a loose tolerance, the better half to a tighter one, and so on.",

@@ -10,7 +10,7 @@ into its cache file first and is delivered from there, or, without a cache, it i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
@@ -56,6 +56,8 @@ class Plan(NamedTuple):
     """paths of the shards that begin a new block, whatever is open"""
     met: tuple[Label, ...] = ()
     """labels that were met before, by their codes"""
+    least_labels: int = 0
+    """labels that rows of a weight above 0 must have"""
 
 
 class Skipped(NamedTuple):
@@ -70,7 +72,7 @@ class Whole(NamedTuple):
 
     ``lowest`` is the smallest column number; ``picks[b]`` are the segments of block b in the
     cache, empty without one; ``skipped`` are the shards that could not be read; ``labels`` are
-    those that rows have.
+    those that rows of a weight above 0 have.
     """
 
     manifest: Manifest
@@ -117,7 +119,7 @@ class FirstReading:
         self._lowest: int | None = None
         self._records: list[ShardRecord] = []
         self._first: dict[str, ShardFile] = {}  # fingerprint → the first shard that has it
-        self._met: set[Label] = set()
+        self._met: set[int] = set()  # codes of labels that rows of a weight above 0 have
         self._cached: list[tuple[CachedShard, NDArray[np.int32]]] = []
         self._open: list[tuple[Segment, NDArray[np.int32]]] = []
         self._where: list[list[tuple[int, int]]] = [[]]  # block → (shard, segment)
@@ -178,7 +180,6 @@ class FirstReading:
                     yield self._close_block()
             check_unchanged(shard)
             self._admit(shard, reader.fingerprint(), segments)
-            self._met.update(labels.labels)
             self._count(cached.contents.bytes if cached else _fetched(shard))
             if cache and writer:
                 cached = cache.finish(writer, slot, reader.fingerprint(), labels.labels)
@@ -285,7 +286,9 @@ class FirstReading:
         first = self._first_row
         self._first_row += sum(segment.rows for segment, _ in parts)
         self._where.append([])
-        return self._deliver(make_chunk(parts, ((first, self._first_row),)))
+        chunk = make_chunk(parts, ((first, self._first_row),))
+        self._met.update(_codes_that_count(chunk))
+        return self._deliver(chunk)
 
     def _deliver(self, chunk: Chunk | None, whole: Whole | None = None) -> Delivery:
         fetched, self._bytes = self._bytes, 0
@@ -300,6 +303,9 @@ class FirstReading:
             )
         if not self._cutter.blocks and not self._plan.allow_empty:
             raise no_rows(self._plan.shards)
+        labels = frozenset(self._table.labels[code] for code in self._met)
+        if len(labels) < self._plan.least_labels:
+            raise _too_few(labels, self._table.labels, sum(one.rows for one in self._cutter.blocks))
         picks = [
             [
                 Pick(self._cached[shard][0], number, self._cached[shard][1])
@@ -309,8 +315,7 @@ class FirstReading:
         ]
         blocks = tuple(self._cutter.blocks)
         manifest = Manifest(tuple(self._records))
-        skipped, labels = tuple(self._skipped), frozenset(self._met)
-        return Whole(manifest, blocks, self._lowest, picks, skipped, labels)
+        return Whole(manifest, blocks, self._lowest, picks, tuple(self._skipped), labels)
 
     def _admit(self, shard: ShardFile, fingerprint: str, segments: list[tuple[int, int]]) -> None:
         """Record a shard that has been read; refuse one read before, or changed since."""
@@ -339,6 +344,36 @@ class FirstReading:
         if self._cache and rest and source_bytes:
             what = f"the cache of the {shown_bytes(rest)} still to be read needs about"
             self._cache.check_room(rest * cache_bytes / source_bytes, what)
+
+
+def _codes_that_count(chunk: Chunk) -> list[int]:
+    """The codes of the labels of rows that have a weight above 0."""
+    codes = chunk.codes
+    if chunk.weights is not None:
+        counts = chunk.weights > 0.0
+        if chunk.code_offsets is not None:
+            counts = np.repeat(counts, np.diff(chunk.code_offsets))
+        codes = codes[counts]
+    met: list[int] = np.flatnonzero(np.bincount(codes[codes >= 0])).tolist()
+    return met
+
+
+def _too_few(counting: Collection[Label], labels: Sequence[Label], rows: int) -> DataError:
+    """What to raise where rows of a weight above 0 have fewer labels than are wanted."""
+    if not labels:
+        return DataError(
+            f"none of the {rows} rows has a label: wanted one at least. Check --label."
+        )
+    if not counting:
+        return DataError(
+            f"none of the {rows} rows has a label and a weight above 0. Check the weights."
+        )
+    which = f"all {rows} rows" if len(labels) == 1 else "all rows of a weight above 0"
+    check = "--label" if len(labels) == 1 else "the weights"
+    return DataError(
+        f"{which} have the label {next(iter(counting))}: wanted two labels. Check {check}, or add "
+        "shards that hold the other one."
+    )
 
 
 def check_twin(twin: ShardFile, shard: ShardFile, allow_duplicate: bool) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import PurePath
@@ -25,9 +24,10 @@ from streamtron.chunk import Label
 from streamtron.errors import DataError
 from streamtron.shards import storage
 from streamtron.shards.blocks import all_ones
+from streamtron.shards.lines import LongLine, too_long, whole_lines
 from streamtron.shards.piece import Piece, Reading
 from streamtron.shards.prefetch import in_order
-from streamtron.shards.streams import PACKED, READ_BYTES, TextStream
+from streamtron.shards.streams import PACKED, TextStream
 from streamtron.shards.text_labels import (
     NOT_FINITE,
     TextLabels,
@@ -36,9 +36,6 @@ from streamtron.shards.text_labels import (
     shown,
     text_labels,
 )
-
-LINE_LIMIT = 1 << 28
-"""Bytes of the longest line read, some twenty million nonzeros; a longer one is no libsvm text."""
 
 MOST_PARSERS = 8
 """Threads that parse one file, at most: more of them outrun whoever takes the rows."""
@@ -122,27 +119,30 @@ class LibsvmReader:
         Raises
         ------
         DataError : the first line that is refused, or damaged compressed data.
-        MachineError : the file cannot be read.
+        MachineError : the file cannot be read, or a line is too long for the memory there is.
         """
         self.bytes_read = 0
         stream = TextStream(self._path, self._name)
         parser = _Parser(self._name, self._reading)
         first_line = 1
         with closing(in_order(parser.parse, self._texts(stream), self._threads)) as parsed:
-            for text in parsed:
-                if isinstance(text, _Trouble):
-                    line = first_line + text.line
-                    raise DataError(f"{self._name}, line {line}: {text.sentence}")
-                self.bytes_read = text.bytes_read
-                if text.piece.rows:
-                    place = partial(_place, self._name, first_line, text.lines_of_rows)
-                    yield text.piece._replace(place=place)
-                first_line += text.lines
+            try:
+                for text in parsed:
+                    if isinstance(text, _Trouble):
+                        line = first_line + text.line
+                        raise DataError(f"{self._name}, line {line}: {text.sentence}")
+                    self.bytes_read = text.bytes_read
+                    if text.piece.rows:
+                        place = partial(_place, self._name, first_line, text.lines_of_rows)
+                        yield text.piece._replace(place=place)
+                    first_line += text.lines
+            except LongLine as error:
+                raise too_long(f"{self._name}, line {first_line + error.line}") from None
         self.bytes_read = stream.bytes_read
         self._fingerprint = stream.fingerprint()
 
     def _texts(self, stream: TextStream) -> Iterator[_Text]:
-        texts = _whole_lines(stream.text_into, self._piece_bytes, self._name, self._threads)
+        texts = whole_lines(stream.text_into, self._piece_bytes, self._threads)
         for number, lines in enumerate(texts):
             yield _Text(lines, number == 0, stream.bytes_read)
 
@@ -168,48 +168,6 @@ class _Text(NamedTuple):
     lines: memoryview
     first: bool
     bytes_read: int
-
-
-def _whole_lines(
-    text_into: Callable[[Callable[[], memoryview]], Iterator[int]],
-    piece_bytes: int,
-    name: str,
-    good_for: int,
-) -> Iterator[memoryview]:
-    """Text of ``piece_bytes`` or little more that ends with a newline, as often as there is any.
-
-    A few buffers hold all of them in turn (fresh memory for each costs as much as reading the
-    file): a text is good until ``good_for`` more have been asked for, and another.
-    """
-    step = min(piece_bytes, READ_BYTES)
-    others = deque(bytearray(piece_bytes + step) for _ in range(good_for))
-    buffer, size = bytearray(piece_bytes + step), 0
-
-    def space() -> memoryview:
-        nonlocal buffer
-        if size + step >= len(buffer):  # one byte is left for the last line's end
-            buffer = buffer + bytes(len(buffer))
-        return memoryview(buffer)[size : size + step]
-
-    for count in text_into(space):
-        start, size = size, size + count
-        if size < piece_bytes:
-            continue
-        end = buffer.rfind(b"\n", start, size) + 1
-        if end:
-            yield memoryview(buffer)[:end]
-            rest, size = memoryview(buffer)[end:size], size - end
-            others.append(buffer)
-            buffer = others.popleft()
-            memoryview(buffer)[:size] = rest  # a bytearray would copy it twice
-        elif size > LINE_LIMIT + piece_bytes:
-            raise DataError(
-                f"{name}: a line of more than {LINE_LIMIT >> 20} MiB. Libsvm text has a row on"
-                " each line; check that the file is one, with newlines."
-            )
-    if size:
-        buffer[size : size + 1] = b"\n"
-        yield memoryview(buffer)[: size + 1]
 
 
 # --- text into arrays ---

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from streamtron.errors import DataError
-from streamtron.sealed import reading_from, regular, write_atomically
+from streamtron.files import regular
+from streamtron.sealed import reading_from, write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,8 @@ def _check(shards: tuple[ShardRecord, ...], where: str) -> None:
     for shard in shards:
         for name, wanted in _TYPES.items():
             value = getattr(shard, name)
-            if type(value) is not wanted or (isinstance(value, int) and value < 0):
+            negative = wanted is int and name != "mtime_ns" and isinstance(value, int) and value < 0
+            if type(value) is not wanted or negative:  # a file may be dated before 1970
                 raise DataError(
                     f"{where}: {name} of shard {shard.name!r} is {value!r}. "
                     f"Wanted is {'a number of at least 0' if wanted is int else 'a string'}."

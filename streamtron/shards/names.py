@@ -11,6 +11,12 @@ import xxhash
 from numpy.typing import NDArray
 
 from streamtron.errors import DataError, MachineError
+from streamtron.files import at_most
+from streamtron.limits import available_memory
+
+VOCABULARY_SHARE = 32
+"""A vocabulary may take this part of the memory that there is: its names take some twenty times the
+length of the file."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,8 @@ def load_vocabulary(path: str) -> Vocabulary:
 
     Raises
     ------
-    DataError : not UTF-8, no names, an empty line, a name that is there twice.
+    DataError : a pipe, or a file too long; not UTF-8, no names, an empty line, a name that is there
+        twice.
     MachineError : the file cannot be read.
 
     Examples
@@ -91,7 +98,8 @@ def load_vocabulary(path: str) -> Vocabulary:
     Vocabulary(names=('cheap', 'pills'))
     """
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        opener = at_most(available_memory() // VOCABULARY_SHARE)
+        with open(path, encoding="utf-8-sig", newline="", opener=opener) as file:
             names = file.read().split("\n")
     except UnicodeDecodeError as error:
         raise DataError(

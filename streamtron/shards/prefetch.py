@@ -5,7 +5,6 @@ The order of the items is the iterator's, so what arrives never depends on timin
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -20,11 +19,6 @@ THREAD_NAME = "streamtron-ahead"
 
 PATIENCE = 1.5
 """Seconds that a closed reading may take to notice; a store's own retries can take minutes."""
-
-
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 _here = threading.local()

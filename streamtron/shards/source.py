@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 from streamtron.chunk import Block, Chunk, Label
 from streamtron.errors import DataError, MachineError, SettingsError
+from streamtron.limits import available_processors
 from streamtron.shards.discover import ShardFile, find_shards
 from streamtron.shards.first_reading import (
     Delivery,
@@ -25,7 +26,7 @@ from streamtron.shards.first_reading import (
 from streamtron.shards.flat import GroupReader
 from streamtron.shards.manifest import Manifest
 from streamtron.shards.piece import Reading, ShardReader
-from streamtron.shards.prefetch import ahead, apart, cores
+from streamtron.shards.prefetch import ahead, apart
 from streamtron.shards.tombstones import Tombstones, Without
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def open_shards(
     cache_dir: str | None,
     classes: Sequence[Label] | None = None,
     most_labels: int | None = 2,
+    least_labels: int = 0,
     most_columns: int = MOST_COLUMNS,
     allow_duplicate: bool = False,
     threads: int | None = None,
@@ -57,10 +59,12 @@ def open_shards(
         rows can only be read in their order.
     classes : the only labels there may be, and their codes in this order; None = as they come.
     most_labels : one label more is refused; None = any number.
+    least_labels : the first complete reading is refused, at its end, if the rows of a weight above
+        0 have fewer labels.
     most_columns : a column of this number or beyond is refused.
     allow_duplicate : take two shards with the same bytes as they are.
-    threads : that parse text and read the cache, ≥ 1; None = as many as the machine has cores.
-        They change nothing but the time it takes.
+    threads : that parse text and read the cache, ≥ 1; None = all processors that this process may
+        use. They change nothing but the time it takes.
     on_bad_shard : ``"skip"`` leaves a shard that its reader refuses out as a whole, from its first
         row on, and lists it in ``skipped``; ``"error"`` ends the reading. Only the first complete
         reading leaves shards out.
@@ -87,6 +91,7 @@ def open_shards(
         cache_dir=cache_dir,
         classes=classes,
         most_labels=most_labels,
+        least_labels=least_labels,
         most_columns=most_columns,
         allow_duplicate=allow_duplicate,
         threads=threads,
@@ -175,6 +180,7 @@ class ShardSource:
         cache_dir: str | None,
         classes: Sequence[Label] | None = None,
         most_labels: int | None = 2,
+        least_labels: int = 0,
         most_columns: int = MOST_COLUMNS,
         allow_duplicate: bool = False,
         allow_empty: bool = False,
@@ -184,7 +190,7 @@ class ShardSource:
         borders: Iterable[str] = (),
         skipped: Iterable[Skipped] = (),
     ) -> None:
-        self._threads = threads or cores()
+        self._threads = threads or available_processors()
         self._plan = Plan(
             tuple(shards),
             reading,
@@ -196,6 +202,7 @@ class ShardSource:
             on_bad_shard == "skip",
             open_reader or partial(_open_reader, threads=self._threads, scratch=cache_dir),
             frozenset(borders),
+            least_labels=least_labels,
         )
         names = {shard.name for shard in shards}
         self._skipped = tuple(shard for shard in skipped if shard.name not in names)
@@ -250,7 +257,7 @@ class ShardSource:
 
     @property
     def unmet(self) -> list[Label]:
-        """Labels that no row of the data has; none until the first complete reading."""
+        """Labels that no row of a weight above 0 has; none until the first complete reading."""
         met = self._whole.labels if self._whole else self._labels
         return [label for label in self._labels if label not in met]
 
