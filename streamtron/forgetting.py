@@ -20,6 +20,7 @@ from streamtron.events import Listener, ignore
 from streamtron.fitting import as_paths
 from streamtron.learning import Room, class_weights, finished_learners
 from streamtron.leaving import (
+    Choice,
     Leaving,
     replaced,
     rows_by_key,
@@ -75,9 +76,10 @@ def forget(
     rows when this returns; what was written elsewhere, a witness or a copy of the model, is not
     looked for.
 
-    Whenever it is interrupted, the run is as it was before, but for cache files, and this can be
-    called again; or it is as it is to be, as soon as it is opened. Rows that have tombstones
-    already may be named again.
+    Whenever it is interrupted, the run is as it was before, but for cache files; or it is as it is
+    to be, as soon as it is opened. This can be called again in either case: what is not in the run,
+    or not any more, is listed in the report as ``not_in_run``, and where there is nothing else to
+    forget the run is left as it is.
 
     Parameters
     ----------
@@ -101,9 +103,9 @@ def forget(
     ------
     SettingsError : a faithful run; ``key`` for text shards; ways to name rows that do not go
         together.
-    DataError : no run that has ended; a shard that it does not have; no row with such a key; all
-        of its rows, or all that have one of the labels; a file that has other rows than the shard
-        that it replaces; the shards that are left are not as they were.
+    DataError : no run that has ended; all of its rows, or all that have one of the labels; a file
+        that has other rows than the shard that it replaces, or one that the run does not have; the
+        shards that are left are not as they were.
     MachineError : no room, another process has the run.
 
     Examples
@@ -123,23 +125,29 @@ def forget(
     began, machine = time.perf_counter(), machine or Machine()
     with open_ended(directory_of(run)) as ended:
         kept = Kept.of(ended, settings_now(ended, tol, max_epochs))
-        directory, names, read = kept.cache_directory(machine), as_paths(shards), 0
+        directory, names = kept.cache_directory(machine), as_paths(shards)
         if key is not None:
             wanted = [values] if isinstance(values, str) else [str(value) for value in values]
-            leaving = rows_by_key(kept, names, key, wanted)
+            choice = rows_by_key(kept, names, key, wanted)
         elif rows is not None:
-            leaving = rows_by_list(kept, os.fspath(rows))
+            choice = rows_by_list(kept, os.fspath(rows))
         elif replaced_by is not None:
-            leaving, read = replaced(kept, names, os.fspath(replaced_by), directory)
+            choice = replaced(kept, names, os.fspath(replaced_by), directory)
         else:
-            leaving = whole_shards(kept, names)
-        outcome, used = _forget(kept, leaving, machine, listen, began, read)
-        known = [shard.fingerprint for shard in kept.manifest.shards]
-        remove = ["checkpoint.before", *([] if outcome.tombstones else [tombstones.NAME])]
-        stale = changes.Stale(os.path.abspath(directory), known, used)
+            choice = whole_shards(kept, names)
+        changed = any(each.changed(kept) for each in choice.leaving)
+        if changed:
+            outcome, used = _forget(kept, choice, machine, listen, began)
+        else:
+            outcome = kept.as_it_stands()
+        outcome.report["not_in_run"] = choice.missing
         if report is not None:  # before the change counts: a run that has had it has this, too
             write_outcome(outcome, report=report)
-        changes.finish(ended.path, kept.model_path, remove, stale)
+        if changed:
+            known = [shard.fingerprint for shard in kept.manifest.shards]
+            remove = ["checkpoint.before", *([] if outcome.tombstones else [tombstones.NAME])]
+            stale = changes.Stale(os.path.abspath(directory), known, used)
+            changes.finish(ended.path, kept.model_path, remove, stale)
     return outcome
 
 
@@ -163,14 +171,13 @@ def _check_ways(
 
 def _forget(
     kept: Kept,
-    leaving: Sequence[Leaving],
+    choice: Choice,
     machine: Machine,
     listen: Listener,
     began: float,
-    read: int,
 ) -> tuple[Outcome, list[str]]:
-    """The outcome of what is left, staged, and the cache's files that it uses; ``read`` nonzeros
-    were read before."""
+    """The outcome of what is left, staged, and the cache's files that it uses."""
+    leaving = choice.leaving
     if not sum(each.rows_left for each in leaving):
         raise DataError(
             f"{kept.ended.path}: these are all rows of the run, and nothing would be left. Remove "
@@ -186,6 +193,7 @@ def _forget(
             learner.begin_change()
             stay, learner.counts = _parted(learner.counts, leaving)
             staying.append(stay)
+        read = choice.nonzeros_read
         read += _subtract(kept, leaving, learners, kept.cache_directory(machine))
         for learner, stay in zip(learners, staying, strict=True):
             learner.counts = stay

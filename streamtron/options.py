@@ -264,10 +264,6 @@ def _remember_verbose(context: click.Context, _: click.Parameter, value: bool) -
     context.meta["verbose"] = value
 
 
-once_option = click.option(
-    "--once", metavar="NAME",
-    help="Do nothing if the run has had the change of this name: who was cut off can call again.",
-)  # fmt: skip
 shards_argument = click.argument("shards", nargs=-1, required=True, type=click.Path())
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

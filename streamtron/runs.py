@@ -30,7 +30,7 @@ from streamtron.training.state import State
 _log = logging.getLogger(__name__)
 
 RECORD_VERSION = 1
-CHECKPOINT_VERSION = 2
+CHECKPOINT_VERSION = 3
 """Of what a checkpoint means, too: a reading goes on in the order in which it began, and in version
 1 later readings had other groups of blocks."""
 
@@ -38,8 +38,6 @@ MAY_CHANGE = ("tol", "max_epochs")
 """Settings that a run which is taken up may have otherwise than before."""
 
 CHECKPOINT, BEFORE, LOCK = "checkpoint", "checkpoint.before", "lock"
-LEDGER = "once.json"
-"""The changes that a run has had; see ``once``."""
 
 Stamps = Sequence[tuple[str, int, int]]
 """(name, bytes, time of the last change in ns) of every shard, in order."""
@@ -127,9 +125,7 @@ class Run:
 
     def forget(self) -> None:
         """Remove what an earlier run left, but for the cache, which fits whoever reads the same."""
-        for name in (
-            CHECKPOINT, BEFORE, LEDGER, "witness", "manifest.json", "run.json", "tombstones",
-        ):  # fmt: skip
+        for name in (CHECKPOINT, BEFORE, "witness", "manifest.json", "run.json", "tombstones"):
             (self.path / name).unlink(missing_ok=True)
 
 

@@ -420,18 +420,6 @@ def test_a_run_that_is_taken_up_with_spoilt_weights_makes_them_afresh_from_the_c
     made_afresh(outcome, model, corpus, caplog.text, tol)
 
 
-def test_without_the_old_rows_spoilt_weights_are_refused_and_nothing_is_changed(
-    spoil: Callable[[Path], None], corpus: list[Path], tmp_path: Path
-) -> None:
-    model, run = tmp_path / "m", tmp_path / "m.run"
-    fit(corpus[:9], model)
-    spoil(run)
-    before = content(run, model)
-    with pytest.raises(DataError, match=r"m.run: .* are spoilt, .* leave --only-new out"):
-        streamtron.update(model, corpus[9], only_new=True)
-    assert content(run, model) == before
-
-
 @pytest.mark.parametrize("value", [np.nan, 1e200])
 def test_certify_proves_of_a_run_whose_weights_are_spoilt_what_it_proved_before(
     value: float,

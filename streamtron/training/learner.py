@@ -121,7 +121,6 @@ class Learner:
         self._watching = False
         self._adopted = False
         self._task: Task | None = None
-        self._others_gone = False
         self._to_hold: NDArray[np.int64] | None = None  # places in the chunk that is passing
         self._passing: tuple[Rows, Targets] | None = None
 
@@ -342,46 +341,6 @@ class Learner:
         frozen.w, seen.fresh = frozen.w.copy(), seen.fresh.copy()
         return True
 
-    def add_alone(self, chunk: Chunk) -> None:
-        """Hold all rows of a chunk that are new, after ``begin_change``, while all others are gone;
-        where there is no more room, those held are solved. ``end_adding`` after all chunks."""
-        self.mode, self.overflowed, self.holding_all = "train", True, False
-        self._others_gone = True
-        targets = self.targets(chunk)
-        self._meet(chunk, targets)
-        if self.stage_number < 0:
-            self._begin_stage()
-        self._hold(chunk.rows, np.arange(len(chunk)), targets)
-        self.work_off()
-
-    def at_rest(self) -> Frozen:
-        """a as it is, at the scale at which it was trained, for a scan of new rows alone."""
-        scale = 1.0 / self.b if self.stage.unlearn else self.dual.scale
-        return Frozen(self.dual.w, self.dual.bias, scale, self._threshold())
-
-    def added(self, frozen: Frozen) -> bool:
-        """Whether new rows are solved, by a scan of them: w is as near as the tolerance to the
-        least ½‖w − w₀‖² + Σ C_k max(0, 1 − m_k)² over them, w₀ the part of all others; or parts
-        that do not fit get no further. Where that is not what training solves, by one reading."""
-        self._count_epoch()
-        if not self.stage.unlearn or self.settings.hard:
-            return True
-        gap, before = frozen.evidence.gap_of_part(frozen.w, frozen.bias), self._gap_before
-        self._gap_before = gap
-        wanted = max(self.settings.tolerance, SOLVED) * (self.dual.objective + gap)
-        return gap <= wanted or gap >= before
-
-    def end_alone(self, frozen: Frozen) -> None:
-        """Conclude from a scan of new rows, all others being gone. The lower bound is of the new
-        ones. Without the others Σ c_k y_k cannot be summed, so there is no upper bound; nor is the
-        scale that is best for the new ones that of all."""
-        now, _ = frozen.certificate(hard=self.settings.hard, counted=False)
-        scale = frozen.evidence.scale
-        self.weights, self.bias = scale * frozen.w, scale * frozen.bias
-        self.certificate = replace(now, scale=scale)
-        self._end_stage("the new rows alone were there to be read")
-        self._others_gone, self.finished = False, "added"
-
     def _unmeet(self) -> None:
         """All rows are going to be met again."""
         self.sq_radius, self.least_delta2 = 0.0, math.inf
@@ -468,10 +427,8 @@ class Learner:
         self._train_on(frozen)
 
     def reopen(self) -> bool:
-        """Whether it had ended, but would not have by the settings that it has now, or with all
-        rows there, or not like this; then ``go_on`` takes it further."""
-        if self.finished == "added":
-            return True
+        """Whether it had ended, but would not have by the settings that it has now, or not like
+        this; then ``go_on`` takes it further."""
         if self.finished is None or self.certificate is None:
             return False
         if not self.sound:
@@ -485,11 +442,8 @@ class Learner:
 
     def go_on(self) -> None:
         """Take up training after an end that other settings (a smaller tolerance, more epochs)
-        would not have made; ``step`` goes on with the rows in memory. Where new rows were added
-        alone, or the weights are spoilt, readings of all rows follow."""
-        if self.finished == "added":
-            self.begin_change()
-            return
+        would not have made; ``step`` goes on with the rows in memory. Where the weights are spoilt,
+        readings of all rows follow."""
         self.finished = None
         if not self.sound:
             self._give_up_weights()
@@ -748,7 +702,7 @@ class Learner:
         else:
             alone = not self.overflowed
             best = np.append(self.weights, self.bias) if alone and self.certificate else None
-            self._task = Solver(*of_rows, alone=alone, best=best, last=self._others_gone)
+            self._task = Solver(*of_rows, alone=alone, best=best)
             self._task.begin(self._worthwhile_gap(), mini_epochs)
 
     def _end_training(self, task: Task) -> None:
