@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from streamtron import changes
 from streamtron.chunk import Chunk
 from streamtron.config import Machine
+from streamtron.ended import locate, open_ended
 from streamtron.errors import DataError, SettingsError, StreamtronError
 from streamtron.events import Listener, ignore
 from streamtron.fitting import as_paths
@@ -29,14 +30,13 @@ from streamtron.leaving import (
     whole_shards,
 )
 from streamtron.outcome import Outcome, conclude, write_outcome
-from streamtron.runs import open_ended
 from streamtron.shards import ShardRecord, ShardSource, tombstones
 from streamtron.training.counts import Counts
 from streamtron.training.learner import Learner
 from streamtron.training.loop import train
 from streamtron.training.removal import subtract_rows
 from streamtron.training.state import State
-from streamtron.updating import Kept, Last, directory_of, settings_now, stage
+from streamtron.updating import Kept, Last, settings_now, stage
 
 _log = logging.getLogger(__name__)
 
@@ -123,8 +123,9 @@ def forget(
     """
     _check_ways(bool(as_paths(shards)), key, values, rows, replaced_by)
     began, machine = time.perf_counter(), machine or Machine()
-    with open_ended(directory_of(run)) as ended:
-        kept = Kept.of(ended, settings_now(ended, tol, max_epochs))
+    place = locate(run, machine.run_dir)
+    with open_ended(place, machine.cache_dir) as ended:
+        kept = Kept.of(ended, settings_now(ended, tol, max_epochs), place.model)
         directory, names = kept.cache_directory(machine), as_paths(shards)
         if key is not None:
             wanted = [values] if isinstance(values, str) else [str(value) for value in values]
@@ -146,7 +147,7 @@ def forget(
         if changed:
             known = [shard.fingerprint for shard in kept.manifest.shards]
             remove = ["checkpoint.before", *([] if outcome.tombstones else [tombstones.NAME])]
-            stale = changes.Stale(os.path.abspath(directory), known, used)
+            stale = changes.Stale(directory, known, used)
             changes.finish(ended.path, kept.model_path, remove, stale)
     return outcome
 
@@ -213,11 +214,11 @@ def _forget(
 
 def _borders(kept: Kept, leaving: Sequence[Leaving]) -> list[str]:
     """Where blocks begin now: a border whose shard is gone is that of the first one behind it."""
-    paths = [each.shard.path for each in leaving]
+    names = [each.shard.name for each in leaving]
     moved = []
     for border in kept.ended.record.borders:
-        behind = [each.file for each in leaving[paths.index(border) :] if each.file]
-        moved += [file.path for file in behind[:1]]
+        behind = [each.file for each in leaving[names.index(border) :] if each.file]
+        moved += [file.name for file in behind[:1]]
     return list(dict.fromkeys(moved))
 
 

@@ -208,6 +208,12 @@ def _place_option(where: str) -> Callable[[Command], Command]:
     return click.option("--cache-dir", type=click.Path(), help=words)
 
 
+run_dir_option = click.option(
+    "--run-dir", type=click.Path(),
+    help="Where checkpoints, witness and cache are kept [MODEL.run].",
+)  # fmt: skip
+
+
 def run_options(command: Command) -> Command:
     """``--run-dir``, ``--resume``, ``--overwrite`` and ``--checkpoint-every``: what a run keeps so
     that it can be taken up again."""
@@ -220,10 +226,7 @@ def run_options(command: Command) -> Command:
         ),
         click.option("--overwrite", is_flag=True, help="Begin anew where a run is there already."),
         click.option("--resume", is_flag=True, help="Go on with the run that is there, if any."),
-        click.option(
-            "--run-dir", type=click.Path(),
-            help="Where checkpoints, witness and cache are kept [MODEL.run].",
-        ),
+        run_dir_option,
     ):  # fmt: skip
         command = option(command)
     return command

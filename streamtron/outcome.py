@@ -192,12 +192,13 @@ def write_outcome(
     run: str | os.PathLike[str] | None = None,
     report: str | os.PathLike[str] | None = None,
     witness: str | os.PathLike[str] | None = None,
+    home: str | os.PathLike[str] | None = None,
 ) -> None:
     """Write what a run leaves behind: the model; witness and manifest in its run directory; the
     report; the witness once more. What is None is not written.
 
     The run's old witness and manifest go first: wherever the disk is full, no model is left beside
-    another's witness.
+    another's witness. ``home`` is the run directory where ``run`` is one that takes its place.
 
     Raises
     ------
@@ -215,7 +216,7 @@ def write_outcome(
         directory = Path(run)
         directory.mkdir(parents=True, exist_ok=True)
         _save_witness(directory / "witness", outcome)
-        outcome.manifest.save(str(directory / "manifest.json"))
+        outcome.manifest.save(str(directory / "manifest.json"), os.fspath(home or directory))
         if outcome.tombstones:
             tombstones.save(directory / tombstones.NAME, outcome.tombstones)
     if witness is not None:

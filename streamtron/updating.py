@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 
 from streamtron import changes
 from streamtron.config import Machine, Settings
+from streamtron.ended import Ended, locate, open_ended
 from streamtron.errors import DataError, SettingsError
 from streamtron.events import Listener, ignore
-from streamtron.fitting import as_paths, reading_of_model, run_directory
+from streamtron.fitting import as_paths, reading_of_model
 from streamtron.learning import Room, class_weights, finished_learners
 from streamtron.memory import check_memory, columns_allowed, memory_needed
 from streamtron.model import LinearModel
 from streamtron.outcome import Outcome, as_it_stands, behind, conclude, write_outcome
-from streamtron.runs import Checkpoint, Ended, Run, open_ended, write_record
+from streamtron.runs import Checkpoint, Run, write_record
 from streamtron.shards import (
     Manifest,
     Reading,
@@ -30,6 +31,7 @@ from streamtron.shards import (
     find_shards,
     tombstones,
 )
+from streamtron.shards.storage import fingerprint
 from streamtron.shards.tombstones import Tombstones
 from streamtron.training.addition import add_rows
 from streamtron.training.learner import Learner
@@ -101,9 +103,10 @@ def update(
     4
     """
     began, machine = time.perf_counter(), machine or Machine()
-    with open_ended(directory_of(run)) as ended:
+    place = locate(run, machine.run_dir)
+    with open_ended(place, machine.cache_dir) as ended:
         settings = settings_now(ended, tol, max_epochs, allow_duplicate)
-        kept = Kept.of(ended, settings)
+        kept = Kept.of(ended, settings, place.model)
         added, already = _sort_out(as_paths(shards), kept)
         if added:
             with kept.source(added, machine) as new:
@@ -151,7 +154,7 @@ class Kept(NamedTuple):
     model : that model.
     manifest : of its shards.
     reading : how they were read, so that the cache is still right.
-    tombstones : rows that are left out of them, by the paths of their shards.
+    tombstones : rows that are left out of them, by the fingerprints of their shards.
     """
 
     ended: Ended
@@ -163,14 +166,14 @@ class Kept(NamedTuple):
     tombstones: Mapping[str, Tombstones]
 
     @classmethod
-    def of(cls, ended: Ended, settings: Settings) -> Kept:
-        """What lies in the run's directory, and the model beside it."""
-        manifest = Manifest.load(str(ended.path / "manifest.json"))
-        path = ended.record.model
+    def of(cls, ended: Ended, settings: Settings, path: str) -> Kept:
+        """What lies in the run's directory, and its model, which is at ``path``."""
+        manifest = _as_they_are(Manifest.load(str(ended.path / "manifest.json")))
         model = LinearModel.load(path)
         # text is cached as its columns are numbered, whatever the base turned out to be
         reading = replace(reading_of_model(model), index_base=settings.index_base)
-        return cls(ended, settings, path, model, manifest, reading, tombstones.load(ended.path))
+        graves = {one.fingerprint: one for one in tombstones.load(ended.path).values()}
+        return cls(ended, settings, path, model, manifest, reading, graves)
 
     @property
     def shards(self) -> list[ShardFile]:
@@ -184,9 +187,16 @@ class Kept(NamedTuple):
         [first, *_] = found.get("learners", [found])
         return [Skipped(shard["name"], shard["reason"]) for shard in first.get("skipped", ())]
 
+    @property
+    def graves(self) -> tuple[Tombstones, ...]:
+        """Of every shard of which rows are left out."""
+        return tuple(file.without for file in self.shards if file.without)
+
     def file_of(self, shard: ShardRecord) -> ShardFile:
         """The file of a shard as it was read."""
-        left_out = self.tombstones.get(shard.path)
+        left_out = self.tombstones.get(shard.fingerprint)
+        if left_out is not None and left_out.path != shard.path:
+            left_out = replace(left_out, path=shard.path)
         return ShardFile(
             shard.path, shard.name, shard.format, shard.bytes, shard.mtime_ns, left_out  # type: ignore[arg-type]
         )  # fmt: skip
@@ -195,10 +205,10 @@ class Kept(NamedTuple):
         """The outcome of the run where nothing is to be done: nothing is read."""
         state, labels = self.ended.checkpoint.state, self.ended.checkpoint.labels
         learners = finished_learners(state, self.ended.settings, labels, None)
-        graves = tuple(file.without for file in self.shards if file.without)
         return as_it_stands(
-            self.model, learners, self.ended.settings, labels, self.manifest, self.skipped, graves
-        )
+            self.model, learners, self.ended.settings, labels, self.manifest, self.skipped,
+            self.graves,
+        )  # fmt: skip
 
     def fingerprints(self, files: Sequence[ShardFile]) -> dict[str, str]:
         """Path → fingerprint of files, whose bytes are read."""
@@ -321,7 +331,7 @@ def _update(
     kept: Kept, new: ShardSource, machine: Machine, listen: Listener, began: float
 ) -> Outcome:
     settings, manifest = kept.settings, kept.manifest
-    borders = [*kept.ended.record.borders, new.shards[0].path]
+    borders = [*kept.ended.record.borders, new.shards[0].name]
     with kept.source([*kept.shards, *new.shards], machine, borders) as source:
         weights = class_weights(source, settings)
         state = kept.ended.checkpoint.state
@@ -346,6 +356,23 @@ def _update(
     return outcome
 
 
+def _as_they_are(manifest: Manifest) -> Manifest:
+    """The manifest with the times that shards have now, where their bytes are the same: they were
+    copied, or touched."""
+    shards = []
+    for shard in manifest.shards:
+        there = "://" not in shard.path and os.path.isfile(shard.path)
+        now = os.stat(shard.path) if there else None
+        if (
+            now is not None
+            and (now.st_size == shard.bytes and now.st_mtime_ns != shard.mtime_ns)
+            and fingerprint(shard.path, shard.name) == shard.fingerprint
+        ):
+            shard = replace(shard, mtime_ns=now.st_mtime_ns)
+        shards.append(shard)
+    return Manifest(tuple(shards))
+
+
 def _as_they_were(shards: Sequence[ShardFile]) -> bool:
     """Whether shards have the sizes and times that they had when they were read."""
     now = find_shards([shard.path for shard in shards])
@@ -364,7 +391,7 @@ def _concluded(
         rows, nonzeros = source.rows, source.nonzeros
     else:
         outcome = conclude(new, learners, settings, seconds, before=kept.model)
-        outcome = behind(outcome, manifest, tuple(kept.tombstones.values()))
+        outcome = behind(outcome, manifest, kept.graves)
         rows, nonzeros = outcome.manifest.rows, outcome.manifest.nonzeros
     assert nonzeros is not None
     read = new.nonzeros_read + source.nonzeros_read
@@ -414,13 +441,8 @@ def stage(
 ) -> None:
     """Write what the run is after the change, to count from ``changes.finish`` on."""
     staged = changes.begin(kept.ended.path)
-    write_outcome(outcome, model=staged / changes.MODEL, run=staged)
+    write_outcome(outcome, model=staged / changes.MODEL, run=staged, home=kept.ended.path)
     read = source.nonzeros_read, source.bytes_read
     Run(staged).save(Checkpoint(state, list(source.labels), *read, outcome.report["seconds"]))
     stamps = [(shard.name, shard.size, shard.mtime_ns) for shard in source.shards]
-    write_record(staged, kept.settings, stamps, kept.model_path, borders)
-
-
-def directory_of(run: str | os.PathLike[str]) -> str:
-    """The directory of a run that is named by it, or by its model."""
-    return os.fspath(run) if os.path.isdir(run) else run_directory(run)
+    write_record(staged, kept.settings, stamps, borders)

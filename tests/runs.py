@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import streamtron
-from streamtron import runs
+from streamtron.ended import locate, open_ended
 from streamtron.groups import Group
 from streamtron.scanning import Stretch, scan_stretch
 from tests.processes import COMMAND, Ended, Process, command
@@ -196,7 +196,7 @@ def end_of_kill(
     as after, ``new``, and nothing else; calling again makes it as after."""
     code, _ = killed_at_call(moment, change, place / "m", words)
     assert code == WAS_KILLED, moment
-    with runs.open_ended(place / "m.run"):
+    with open_ended(locate(place / "m")):
         pass  # who opens it next puts a whole change in place
     found = state(place)
     assert found in (old, new), moment

@@ -16,11 +16,13 @@ from streamtron import cli, kernels
 from streamtron.carried import carried_by
 from streamtron.commands import judge
 from streamtron.config import Machine, Settings
+from streamtron.ended import locate, open_ended
 from streamtron.errors import DataError
 from streamtron.events import ChunkDone, Event
 from streamtron.learning import finished_learners
+from streamtron.locks import locked
 from streamtron.proof import ManyProof, Proof, certify
-from streamtron.runs import CHECKPOINT, Run, locked, open_ended
+from streamtron.runs import CHECKPOINT, Run
 from streamtron.shards import open_shards
 from streamtron.training.learner import LARGE_DRIFT, Learner
 from streamtron.training.state import State
@@ -88,7 +90,7 @@ def rebuilt(learner: Learner, shards: list[Path]) -> NDArray[np.float64]:
 
 def carried(run: Path) -> list[Learner]:
     """The learners of a run that has ended."""
-    with open_ended(run) as ended:
+    with open_ended(locate(run)) as ended:
         state, labels = ended.checkpoint.state, ended.checkpoint.labels
         return finished_learners(state, ended.settings, labels, None)
 
@@ -154,7 +156,7 @@ def test_what_certify_calls_drift_is_that_of_the_sums_over_the_rows(
 
 def test_a_drift_in_columns_that_no_row_has_is_found(lines: list[str], tmp_path: Path) -> None:
     model, run = run_in(tmp_path, lines, C=2.0)
-    with open_ended(run) as ended:
+    with open_ended(locate(run)) as ended:
         [learner] = finished_learners(ended.checkpoint.state, ended.settings, [-1.0, 1.0], None)
         w = learner.dual.w
         learner.dual.w = np.append(w, [0.5 * np.linalg.norm(w)])
@@ -169,7 +171,7 @@ def test_of_many_classes_each_has_its_own_drift(way: str, tmp_path: Path) -> Non
     model, run = tmp_path / "m", tmp_path / "m.run"
     settings = Settings.from_dict({way: True, "tol": 0.1})
     streamtron.run(tmp_path / "many", settings, model=model, machine=Machine())
-    with open_ended(run) as ended:
+    with open_ended(locate(run)) as ended:
         met = ended.checkpoint.labels
     plant(run, numbers=(met.index(2.0),))
     proof = proven(model, run)
@@ -183,7 +185,7 @@ def test_two_classes_learned_as_many_have_the_drift_of_the_larger_one(
     lines: list[str], tmp_path: Path
 ) -> None:
     model, run = run_in(tmp_path, lines, multiclass=True)
-    with open_ended(run) as ended:
+    with open_ended(locate(run)) as ended:
         met = ended.checkpoint.labels
     plant(run, numbers=(met.index(1.0),))
     assert drift_of(model) == pytest.approx(PLANTED, rel=1e-9)
@@ -267,7 +269,7 @@ def _flipped(run: Path) -> None:
 
 
 def _of_other_counts(run: Path) -> None:
-    with open_ended(run) as ended:
+    with open_ended(locate(run)) as ended:
         before = ended.checkpoint
         [learner] = finished_learners(before.state, ended.settings, before.labels, None)
         numbers, counts = learner.counts.entries()
@@ -276,7 +278,7 @@ def _of_other_counts(run: Path) -> None:
 
 
 def _amid(run: Path) -> None:
-    with open_ended(run) as ended:
+    with open_ended(locate(run)) as ended:
         before = ended.checkpoint
         [learner] = finished_learners(before.state, ended.settings, before.labels, None)
         learner.finished = None
@@ -284,7 +286,7 @@ def _amid(run: Path) -> None:
 
 
 def _of_other_labels(run: Path) -> None:
-    with open_ended(run) as ended:
+    with open_ended(locate(run)) as ended:
         Run(run).save(ended.checkpoint._replace(labels=[1.0, 2.0]))
 
 

@@ -160,7 +160,7 @@ def test_borders_of_blocks_move_to_the_next_shard_that_is_left(
     streamtron.update(tmp_path / "m", corpus[4:6])
     streamtron.forget(tmp_path / "m", corpus[4])
     record = runs.read_record(tmp_path / "m.run")
-    assert record.borders == [str(corpus[5])]
+    assert record.borders == [corpus[5].name]
     streamtron.forget(tmp_path / "m", corpus[5])
     assert runs.read_record(tmp_path / "m.run").borders == []
 

@@ -25,9 +25,10 @@ from sklearn.svm import LinearSVC
 import streamtron
 from streamtron import forgetting, witness
 from streamtron.cli import main
+from streamtron.ended import locate, open_ended
 from streamtron.errors import DataError, FileDamaged, SettingsError
 from streamtron.leaving import Leaving, rows_by_list
-from streamtron.runs import open_ended, read_record
+from streamtron.runs import read_record
 from streamtron.sealed import write_sealed
 from streamtron.shards import (
     Cache,
@@ -401,9 +402,10 @@ def test_rows_are_numbered_as_they_lie_in_the_file_however_often_some_are_forgot
         gone = list_rows(tmp_path / "gone.csv", {"1.svm": rows})
         found = streamtron.forget(tmp_path / "m", rows=gone)
     assert tombstoned(tmp_path / "m.run") == {"1.svm": [0, 3, 4, 5, 199]}
-    with open_ended(tmp_path / "m.run") as ended:
+    place = locate(tmp_path / "m")
+    with open_ended(place) as ended:
         gone = list_rows(tmp_path / "gone.csv", {"1.svm": [1, 4, 6]})
-        choice = rows_by_list(Kept.of(ended, ended.settings), str(gone))
+        choice = rows_by_list(Kept.of(ended, ended.settings, place.model), str(gone))
     assert [each.gone.tolist() for each in choice.leaving] == [[], [0, 2], [], []]
     assert [each.rows_left for each in choice.leaving] == [200, 193, 200, 200]
     assert choice.missing == ["1 row(s) of 1.svm"]
@@ -582,7 +584,7 @@ def test_a_shard_that_was_written_without_rows_takes_the_place_of_the_old_one(
     assert overlap(found.report, expected)
     names = [shard.path for shard in found.manifest.shards]
     assert names == [str(path) for path in (*shards[:2], new, shards[3])]
-    assert read_record(tmp_path / "m.run").borders == [str(new)]
+    assert read_record(tmp_path / "m.run").borders == ["new.svm"]
     assert code("certify", str(tmp_path / "m")) == 0
 
 

@@ -212,7 +212,7 @@ def test_the_rows_added_begin_a_block_of_their_own(corpus: list[Path], tmp_path:
     for shard in corpus[8:]:
         streamtron.update(tmp_path / "m.run", shard)
     record = runs.read_record(tmp_path / "m.run")
-    assert record.borders == [str(shard) for shard in corpus[8:]]
+    assert record.borders == [shard.name for shard in corpus[8:]]
     source = open_shards([str(shard) for shard in corpus], cache_dir=None, borders=record.borders)
     with source:
         assert [len(chunk) for chunk in source.chunks()] == [2400, 300, 300]
@@ -228,7 +228,7 @@ def test_a_run_that_was_updated_can_be_resumed_with_a_smaller_tolerance(
     settings = streamtron.Settings(C=5.0, index_base=0, tol=1e-4)
     again = streamtron.run(corpus, settings, model=model, machine=streamtron.Machine(), resume=True)
     assert gap(again.report) <= 1e-4
-    assert runs.read_record(tmp_path / "m.run").borders == [str(corpus[-1])]
+    assert runs.read_record(tmp_path / "m.run").borders == [corpus[-1].name]
 
 
 def test_new_columns_are_learned(tmp_path: Path) -> None:

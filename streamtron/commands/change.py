@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import click
 from streamtron.commands.common import STOPPED, check_writable, is_verbose, say
 from streamtron.options import (
     machine_options,
+    run_dir_option,
     setting_options,
     shards_argument,
     split,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @shards_argument
 @click.option("--report", type=click.Path(dir_okay=False), help="Write a JSON report there.")
 @setting_options("tol", "max_epochs", "allow_duplicate")
+@run_dir_option
 @machine_options
 @verbose_option
 def update(run: str, shards: tuple[str, ...], report: str | None, **given: Any) -> int:
@@ -53,6 +54,7 @@ def update(run: str, shards: tuple[str, ...], report: str | None, **given: Any) 
               help="One shard was written anew, without some rows: forget those.")  # fmt: skip
 @click.option("--report", type=click.Path(dir_okay=False), help="Write a JSON report there.")
 @setting_options("tol", "max_epochs")
+@run_dir_option
 @machine_options
 @verbose_option
 def forget(
@@ -83,14 +85,14 @@ def _change(
     wanted, machine = split(given)
     if report is not None:
         check_writable(report)
+    from streamtron.ended import locate
     from streamtron.inspection import directory_bytes
     from streamtron.progress import progress
     from streamtron.summary import fit_summary, not_certified, nothing_done
-    from streamtron.updating import directory_of
 
     with progress(verbose=is_verbose()) as listen:
         outcome = change(run, shards, report=report, machine=machine, listen=listen, **wanted)
-    cache = machine.cache_dir or os.path.join(directory_of(run), "cache")
+    cache = machine.cache_dir or str(locate(run, machine.run_dir).directory / "cache")
     done = fit_summary(outcome.report, run, cache, directory_bytes(cache))
     say([*nothing_done(outcome.report), *done])
     if outcome.exit_code == STOPPED:
