@@ -198,7 +198,7 @@ def _forget(
         read += _subtract(kept, leaving, learners, kept.cache_directory(machine))
         for learner, stay in zip(learners, staying, strict=True):
             learner.counts = stay
-        last = _Last(source)
+        last = _Last(source, learners)
         room = Room(settings, machine, learners[0].pool)
         train(
             source, learners, settings, listen, threads=machine.thread_count, room=room,
@@ -281,10 +281,12 @@ def _rows(sources: Sequence[ShardSource], shards: Sequence[ShardRecord]) -> Iter
 
 
 class _Last(Last):
-    """Keeps the end, of a run whose shards are all there and in which every label has a row."""
+    """Keeps the end, of a run whose shards are all there and in which every label has a row, and
+    nothing of columns that no row has any more."""
 
-    def __init__(self, source: ShardSource) -> None:
-        self.source, self._names = source, {shard.name for shard in source.shards}
+    def __init__(self, source: ShardSource, learners: Sequence[Learner]) -> None:
+        self.source, self.learners = source, learners
+        self._names = {shard.name for shard in source.shards}
         self._known = False
 
     def border(self, state: Callable[[], State]) -> None:
@@ -308,4 +310,6 @@ class _Last(Last):
     def end(self, state: Callable[[], State]) -> None:
         """The end is kept."""
         self.border(state)
+        for learner in self.learners:
+            learner.narrow(self.source.width)
         super().end(state)

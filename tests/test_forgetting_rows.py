@@ -716,7 +716,7 @@ def test_a_class_without_rows_is_noticed_even_where_one_reading_is_all(tmp_path:
     (tmp_path / "a.svm").write_text("1 1:1\n")
     path = str(tmp_path / "a.svm")
     with open_shards([path], cache_dir=None, classes=[-1.0, 1.0]) as source:
-        last = forgetting._Last(source)
+        last = forgetting._Last(source, [])
         last.border(lambda: pytest.fail("nothing is kept on the way"))
         list(source.chunks())
         with pytest.raises(DataError, match=r"has the label -1.0, which the model has"):

@@ -413,6 +413,46 @@ def test_balanced_weights_are_those_of_all_rows(corpus: list[Path], tmp_path: Pa
     assert overlap(updated.report, whole)
 
 
+@pytest.mark.parametrize("tol", [0.2, 0.3])
+@pytest.mark.parametrize("number", [10, 30])
+def test_a_few_new_rows_of_the_rare_class_weigh_all_rows_anew(
+    number: int, tol: float, tmp_path: Path
+) -> None:
+    """What the last scan saw of the old rows was by the weights that they had then: the tolerance
+    is so wide that it would do as it is, and the upper bound would be below the optimum."""
+
+    def shard(seed: int, rows: int, share: float) -> Path:
+        """So many rows, of which this share is of the rare class."""
+        rng, path = np.random.default_rng(seed), tmp_path / f"{seed}.svm"
+        lines = []
+        for _ in range(rows):
+            label = 1 if rng.random() < share else -1
+            row = np.round(rng.normal(size=6) + 0.4 * label, 3)
+            lines.append(f"{label} " + " ".join(f"{j + 1}:{value}" for j, value in enumerate(row)))
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    old, new = shard(1, 400, 0.05), shard(2, number, 1.0)
+    settings = {"class_weight": "balanced", "C": 0.1}
+    fit([old], tmp_path / "m", tol=tol, **settings)
+    updated = streamtron.update(tmp_path / "m", new).report["certificate"]
+    whole = fit([old, new], tmp_path / "whole", tol=1e-8, **settings)["certificate"]
+    assert whole["primal_margin"] <= updated["upper_bound"] * (1 + 1e-12)
+    assert updated["primal_margin"] <= whole["upper_bound"] * (1 + 1e-12)
+
+
+def test_an_update_leaves_no_checkpoint_of_the_run_as_it_was(
+    corpus: list[Path], tmp_path: Path
+) -> None:
+    """A damaged checkpoint would fall back on it: the counts of other rows."""
+    often, settings = streamtron.Machine(checkpoint_every=0.0), streamtron.Settings(index_base=0)
+    streamtron.run(corpus[:3], settings, model=tmp_path / "m", machine=often)
+    assert (tmp_path / "m.run" / "checkpoint.before").exists()
+    streamtron.update(tmp_path / "m", corpus[3])
+    assert (tmp_path / "m.run" / "checkpoint").exists()
+    assert not (tmp_path / "m.run" / "checkpoint.before").exists()
+
+
 def test_the_command_says_what_came_of_it(
     corpus: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -261,6 +261,22 @@ class Learner:
         rest = float(dual.scalars[kernels.EXTENSION]) - extension
         dual.settle(w, bias, max(rest, 0.0), dual.steps - steps)
 
+    def narrow(self, columns: int) -> None:
+        """Leave nothing of columns from this number on, at an end: no row has them any more."""
+        cut: dict[int, NDArray[np.float64]] = {}  # arrays that were one stay one
+
+        def narrowed(w: NDArray[np.float64]) -> NDArray[np.float64]:
+            return cut.setdefault(id(w), w[:columns].copy())
+
+        self.dual.w, self.weights = narrowed(self.dual.w), narrowed(self.weights)
+        frozen = self.frozen
+        if frozen is not None:
+            frozen.w, frozen.evidence.fresh = narrowed(frozen.w), narrowed(frozen.evidence.fresh)
+            frozen.carried = None if frozen.carried is None else narrowed(frozen.carried)
+        if self._candidate is not None:
+            self._candidate = _narrow_augmented(self._candidate, columns)
+        self._parts.total = _narrow_augmented(self._parts.total, columns)
+
     def sum_afresh(self) -> None:
         """After ``begin_change``: a is 0 until the next reading has summed it from the counts."""
         self.dual.restart()
@@ -791,6 +807,10 @@ class Learner:
             dual = self.dual
             off = seen.fresh - carried
             dual.settle(dual.w + off, dual.bias, float(dual.scalars[kernels.EXTENSION]), dual.steps)
+
+
+def _narrow_augmented(v: NDArray[np.float64], columns: int) -> NDArray[np.float64]:
+    return np.append(v[:-1][:columns], v[-1:])
 
 
 def _room(needed: int, there: int) -> int:
