@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -556,6 +557,45 @@ def test_a_drift_that_rounding_can_make_is_no_repair_and_nothing_is_said_of_it(
     assert LARGE_DRIFT < found < 100.0 * LARGE_DRIFT
     assert f"weights had drifted by {found:.1g} of their length" in capfd.readouterr().out
     assert f"had drifted by {found:.1g} of their length" in caplog.text
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> tuple[Path, Path]:
+    """An ordinary table, its columns as they are: ages, incomes, shares, flags; and some rows more
+    of it."""
+    rng, rows = np.random.default_rng(0), 12_000
+    age, income = rng.integers(18, 90, rows), rng.lognormal(10, 1, rows)
+    columns = [age, income.round(2), rng.random(rows).round(3), rng.integers(0, 2, rows)]
+    columns.append(rng.normal(0, 1e4, rows).round(1))
+    score = (age - 50) / 20 + np.log(income) / 2 - 5 + rng.normal(size=rows)
+    lines = [
+        f"{label:g} " + " ".join(f"{j + 1}:{value:g}" for j, value in enumerate(row)) + "\n"
+        for label, *row in zip(np.sign(score), *columns, strict=True)
+    ]
+    paths = tmp_path / "table.svm", tmp_path / "more.svm"
+    for path, own in zip(paths, (lines[:-500], lines[-500:]), strict=True):
+        path.write_text("".join(own))
+    return paths
+
+
+def test_a_drift_that_rounding_explains_is_repaired_without_a_warning(
+    table: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    model = tmp_path / "m"
+    settings = Settings(tol=0.03, max_epochs=9)
+    outcome = streamtron.run(table[0], settings, model=model, machine=Machine())
+    assert outcome.report["drift_repaired"] > LARGE_DRIFT
+    told = [record for record in caplog.records if "had drifted" in record.message]
+    assert told
+    assert {record.levelno for record in told} == {logging.INFO}
+    assert "by rounding" in told[0].message
+    caplog.clear()
+    plant(tmp_path / "m.run", 1e-3)
+    streamtron.update(model, table[1])
+    [told_first, *_] = [record for record in caplog.records if "had drifted" in record.message]
+    assert told_first.levelno == logging.WARNING
+    assert "more than rounding explains" in told_first.message
 
 
 def test_a_repair_is_of_the_change_that_made_it_and_not_of_the_next(

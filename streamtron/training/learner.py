@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron import kernels
-from streamtron.certificate import Certificate
+from streamtron.certificate import UNIT_ROUNDOFF, Certificate, Evidence
 from streamtron.chunk import Chunk, Label, Rows
 from streamtron.config import Settings, format_size
 from streamtron.errors import DataError, SettingsError
@@ -43,7 +43,8 @@ NO_MARGIN = 1e-4
 inseparable."""
 
 LARGE_DRIFT = 1e-9
-"""Rounding moves the carried weights from Σ c_k y_k by a far smaller part of their length."""
+"""Carried weights that are off from Σ c_k y_k by more than this part of their length are made
+afresh; where nothing cancels, rounding moves them by far less."""
 
 SOLVED = 1e-12
 """No gap smaller than this is asked of rows in memory."""
@@ -777,6 +778,20 @@ class Learner:
         carried = self.dual.w.copy() if self.mode == "train" else self.dual.w
         return Frozen(w, self.b * float(best[-1]), 1.0 / self.b, self._threshold(), carried)
 
+    def _tell_drift(self, drift: float, seen: Evidence) -> None:
+        """Tell of a drift that is repaired: as a warning if rounding does not explain it, for then
+        memory or disk may have spoilt the weights, and that is worth looking after."""
+        self.drift_repaired = max(self.drift_repaired, drift)
+        explained = drift <= drift_by_rounding(self.dual.updates, seen)
+        _log.log(
+            logging.INFO if explained else logging.WARNING,
+            "the weights carried into reading %d had drifted by %.1g of their length from those "
+            "that the counts make, %s. They are made afresh from the counts.",
+            self.reading + 1,
+            drift,
+            "by rounding" if explained else "more than rounding explains: check memory and disk",
+        )
+
     def _certify(self, frozen: Frozen) -> None:
         """Take the certificate; keep the weights of the least primal; drop a's drift where a
         stood still, and where it is large."""
@@ -792,13 +807,7 @@ class Learner:
         drifted = drift > LARGE_DRIFT and not self._adopted
         self._adopted = False
         if drifted:
-            self.drift_repaired = max(self.drift_repaired, drift)
-            _log.warning(
-                "the weights carried into reading %d had drifted by %.1g of their length from "
-                "those that the counts make. They are made afresh from the counts.",
-                self.reading + 1,
-                drift,
-            )
+            self._tell_drift(drift, seen)
         if not self._watching:
             self.dual.settle(seen.fresh, seen.fresh_bias, seen.sq_extension, seen.steps)
         elif drifted:
@@ -807,6 +816,19 @@ class Learner:
             dual = self.dual
             off = seen.fresh - carried
             dual.settle(dual.w + off, dual.bias, float(dual.scalars[kernels.EXTENSION]), dual.steps)
+
+
+def drift_by_rounding(updates: int, seen: Evidence) -> float:
+    """The part of their length by which updates can move the carried weights from Σ c_k y_k.
+
+    An update rounds each coordinate of its row by u = 2⁻⁵³ of what it is by then, which
+    Σ c_k |y_kj| bounds: N updates move w by N u Σ c_k ‖y_k‖ at most, where the counts were never
+    much larger than they are now. In tables whose columns differ by orders of magnitude Σ c_k ‖y_k‖
+    is thousands of times ‖w‖, and rounding alone is above LARGE_DRIFT.
+    """
+    length = math.sqrt(kernels.square_sum(seen.fresh))
+    lengths = float(seen.sums[kernels.LENGTHS])
+    return updates * UNIT_ROUNDOFF * lengths / length if length else math.inf
 
 
 def _narrow_augmented(v: NDArray[np.float64], columns: int) -> NDArray[np.float64]:
