@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,9 @@ from streamtron.errors import DataError, MachineError
 from streamtron.sealed import reading_from
 
 LOCK = "lock"
+
+LOOK, LOOKS = 0.02, 10
+"""Seconds between attempts to lock, and how many of them may fail: a look takes less."""
 
 
 @contextmanager
@@ -30,7 +34,7 @@ def locked(directory: Path) -> Iterator[None]:
     with reading_from(directory):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
-        _lock(descriptor, fcntl.LOCK_EX, directory)
+        _lock_soon(descriptor, directory)
         with contextlib.suppress(OSError):  # a full disk is told of by what needs it
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
@@ -81,6 +85,15 @@ class _InUseError(MachineError):
     def __init__(self, directory: Path, who: str) -> None:
         super().__init__(f"{directory}: in use by {who}. Wait for it, or stop it.")
         self.holder = who
+
+
+def _lock_soon(descriptor: int, directory: Path) -> None:
+    """Take the lock, if need be after those who have it for a moment to look at the directory."""
+    for _ in range(LOOKS):
+        with contextlib.suppress(_InUseError):
+            return _lock(descriptor, fcntl.LOCK_EX, directory)
+        time.sleep(LOOK)
+    return _lock(descriptor, fcntl.LOCK_EX, directory)
 
 
 def _lock(descriptor: int, how: int, directory: Path) -> None:

@@ -88,7 +88,8 @@ ALLOWED: dict[str, set[str]] = {
     "plot": {"errors", "sealed", "summary"},
     "conversion": {"config", "errors", "fitting", "scoring", "shards", "spread"},
     "inspection": {
-        *GROUND, "foreign", "memory", "model", "fitting", "sealed", "shards", "summary", "witness",
+        *GROUND, "changes", "ended", "foreign", "learning", "locks", "memory", "model", "fitting",
+        "runs", "sealed", "shards", "summary", "witness",
     },
     "estimator": {*GROUND, "memory", "learning", "fitting", "shards", "training"},
     "cluster": {"config", "errors"},
