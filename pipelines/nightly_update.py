@@ -10,15 +10,15 @@ As a line of a crontab, every night at 3:15, and never twice at a time:
 The first night fits; later nights add what is new in INBOX. Only what is complete is taken: files
 lie directly in INBOX, where whoever writes them renames them into place (names that begin with
 ``_`` or ``.`` are not looked at, so write there first), or in a directory of INBOX that holds a
-file ``_SUCCESS``, as Spark and Hadoop leave it when they are done. Shards that the run has are
-left alone; one that was changed since ends the night with a sentence. Exit codes are streamtron's:
+file ``_SUCCESS``, as Spark and Hadoop leave it when they are done. Shards may stay in INBOX: those
+that the run has already are skipped, so a night that was cut off is made up for by the next; one
+that was changed since ends the night with a sentence. Exit codes are streamtron's:
 0 certified, 4 not yet (the model is written, and certified for what it is), others are errors.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -43,26 +43,20 @@ def complete_shards(inbox: Path) -> list[Path]:
     return found
 
 
-def known_shards(model: Path) -> set[str]:
-    """The files that the run of a model has."""
-    manifest = json.loads(Path(f"{model}.run", "manifest.json").read_text())
-    return {shard["path"] for shard in manifest["shards"]}
-
-
 def night(model: Path, inbox: Path, **settings: Any) -> streamtron.LinearModel | None:
-    """Fit, or add what is new; None if there is nothing new."""
+    """Fit, or add what is new; None if there are no shards."""
     arrived = complete_shards(inbox)
+    if not arrived:
+        return None
     if not Path(f"{model}.run", "manifest.json").exists():
-        return streamtron.fit(arrived, model=model, **settings) if arrived else None
-    known = known_shards(model)
-    new = [path for path in arrived if str(path.absolute()) not in known]
-    return streamtron.update(model, new).model if new else None
+        return streamtron.fit(arrived, model=model, **settings)
+    return streamtron.update(model, arrived).model
 
 
 def say(found: streamtron.LinearModel | None) -> int:
     """One line for the log of the night; the exit code."""
     if found is None:
-        print("nothing new")
+        print("no shards yet")
         return 0
     certificate = found.certificate or {}
     gap, tol = certificate["relative_duality_gap"], found.settings["tol"]

@@ -21,7 +21,7 @@ from streamtron.cluster import Workers, memory_here, name_here, still_wanted
 from streamtron.config import Machine, Settings
 from streamtron.errors import MachineError
 from streamtron.events import Event
-from streamtron.runs import locked
+from streamtron.locks import locked
 from streamtron.scratch import scratch_directory
 from streamtron.sealed import canonical, write_atomically
 from streamtron.shards import TEMPORARY

@@ -21,9 +21,9 @@ Every other name in a job is an argument or an option of its command: ``rows_per
 ``--rows-per-shard``. Paths are relative to the file's directory. ``accept_uncertified = true`` lets
 those behind a fit run also if it stopped before its tolerance was certified. A job that may run
 again over its own shards, a ``generate`` or ``convert``, wants ``overwrite = true``; a ``fit`` that
-was cut off goes on by itself, and an ``update`` or ``forget`` is made once. A job is done as long
-as its inputs are what they were when it began: a shard that is added, removed or changed makes it,
-and those behind it, run again. ``jobs`` runs what is read here.
+was cut off goes on by itself, and an ``update`` or ``forget`` finds what is done already. A job is
+done as long as its inputs are what they were when it began: a shard that is added, removed or
+changed makes it, and those behind it, run again. ``jobs`` runs what is read here.
 """
 
 from __future__ import annotations

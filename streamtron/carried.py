@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron import witness as witness_file
+from streamtron.ended import Ended, look_at_ended
 from streamtron.errors import DataError, StreamtronError
 from streamtron.learning import finished_learners, several
 from streamtron.model import LinearModel
 from streamtron.outcome import in_order, turn
-from streamtron.runs import Ended, open_ended
 from streamtron.training.learner import Learner
 
 _log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def carried_by(
     that says why, if the last checkpoint is not of the model's end: a certificate needs none.
     """
     try:
-        with open_ended(run) as ended:
+        with look_at_ended(run) as ended:
             found = _learners(ended, model, witness)
     except StreamtronError as error:
         _log.warning("%s The drift of the carried weights is not told.", error)

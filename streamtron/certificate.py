@@ -234,19 +234,6 @@ class Evidence:
         off += kernels.square_sum(w[both:]) + kernels.square_sum(self.fresh[both:])
         return math.sqrt(off) / length if length else 0.0
 
-    def gap_of_part(self, w: Vector, bias: float) -> float:
-        """How far, at most, ½‖s w − w₀‖² + Σ C_k max(0, 1 − s m_k)² over the scanned rows is above
-        its least: w₀ is what s w has from other rows, s ``scale`` and α_k = s c_k.
-
-        The distance from its dual is Σ (C_k max(0, 1 − s m_k)² + ½ Δ_k² α_k² − α_k (1 − s m_k)).
-        """
-        self.fold()
-        s = self.scale
-        own = float(kernels.dot(self.fresh, w)) + self.fresh_bias * bias  # Σ c_k m_k
-        inside = round(1.0 / kernels.BIN_WIDTH)  # bins where s m < 1
-        loss = float(self.bins[: inside * kernels.BIN_SUMS : kernels.BIN_SUMS].sum())
-        return loss + 0.5 * s * s * self.sq_extension - s * self.steps + s * s * own
-
     def primal(self, sq_weights: float) -> tuple[float, float]:
         """A bound on P at some scale, and that scale; see ``least_primal``."""
         return least_primal(self.bins, self.scale, sq_weights, int(self.totals[kernels.ROWS]))

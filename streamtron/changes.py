@@ -1,13 +1,16 @@
 """A change of a run that has ended, all or nothing: what it writes lies in a directory of its own
-until it is whole; one rename makes it count, and whoever opens the run next ends it.
+until it is whole; one rename makes it count, and who opens the run next to change it ends it.
 
 ``change/`` is being written: a process that died left the run as it was. ``changed/`` is whole:
-what is in it takes the place of what the run has.
+what is in it takes the place of what the run has. A run may have come from anybody, so the plan
+that lies there names files of the run directory and of its cache, by their bare names, and nothing
+else; which model is the run's is said by whoever opens it.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Sequence
@@ -18,8 +21,10 @@ from streamtron.errors import DataError
 from streamtron.sealed import reading_from, sync_directory, write_atomically
 from streamtron.shards import drop_cached
 
+_log = logging.getLogger(__name__)
+
 UNDER_WAY, WHOLE = "change", "changed"
-MODEL, PLAN = "model", "change.json"
+MODEL, PLAN, CACHE = "model", "change.json", "cache"
 
 
 def begin(run: Path) -> Path:
@@ -36,12 +41,40 @@ def drop(run: Path) -> None:
     shutil.rmtree(run / UNDER_WAY, ignore_errors=True)
 
 
+def pending(run: Path) -> bool:
+    """Whether a change counts of which something is not in place yet."""
+    return (run / WHOLE / PLAN).exists()
+
+
 class Stale(NamedTuple):
-    """Flat files of a cache that a change makes useless; see ``shards.drop_cached``."""
+    """Flat files that a change makes useless.
+
+    Parameters
+    ----------
+    directory : the cache.
+    fingerprints : of the shards.
+    used : paths of flat files of these shards that are kept.
+    """
 
     directory: str
+    fingerprints: Sequence[str]
+    used: Sequence[str]
+
+
+class _Plan(NamedTuple):
+    """What is to be done beside putting the files in place.
+
+    Parameters
+    ----------
+    remove : names of files in the run directory.
+    fingerprints, used : as ``Stale`` has them, but ``used`` by names.
+    elsewhere : the cache's directory where it is not the run's own, to be told, never touched.
+    """
+
+    remove: list[str]
     fingerprints: list[str]
     used: list[str]
+    elsewhere: str | None
 
 
 def finish(
@@ -50,26 +83,39 @@ def finish(
     remove: Sequence[str] = (),
     stale: Stale | None = None,
 ) -> None:
-    """The change is whole: put it in place, and remove files, by their paths in the run, and what
+    """The change is whole: put it in place, and remove files, by their names in the run, and what
     is stale in the cache.
 
     Raises
     ------
-    MachineError : something cannot be written; the next one who opens the run tries again, or finds
-        the run as it was, where the change did not count yet.
+    MachineError : something cannot be written; who opens the run next tries again, or finds the run
+        as it was, where the change did not count yet.
     """
-    staged = run / UNDER_WAY
-    plan = {"model": os.path.abspath(model), "remove": list(remove), "stale": stale}
-    write_atomically(staged / PLAN, [json.dumps(plan).encode()])
+    staged, plan, cache = run / UNDER_WAY, _Plan(list(remove), [], [], None), None
+    if stale is not None:
+        cache = os.path.abspath(stale.directory)
+        own = cache == os.path.abspath(run / CACHE)
+        used = [os.path.basename(path) for path in stale.used]
+        plan = plan._replace(
+            fingerprints=list(stale.fingerprints), used=used, elsewhere=None if own else cache
+        )
+    write_atomically(staged / PLAN, [json.dumps(plan._asdict()).encode()])
     with reading_from(run):
         os.replace(staged, run / WHOLE)
         sync_directory(run)
-    settle(run)
+    recover(run, model, cache)
 
 
-def settle(run: Path) -> None:
+def recover(
+    run: Path, model: str | os.PathLike[str], cache: str | os.PathLike[str] | None = None
+) -> None:
     """Put a change in place that is whole, if there is one. However often this is interrupted, what
     comes out is the same; the caller holds the run's lock.
+
+    Parameters
+    ----------
+    model : where the run's model is.
+    cache : where its flat files are, if not in the run directory.
 
     Raises
     ------
@@ -77,18 +123,18 @@ def settle(run: Path) -> None:
     DataError : the change is not one of ours.
     """
     staged = run / WHOLE
-    if not (staged / PLAN).exists():
+    if not pending(run):
         if staged.is_dir():
-            staged.rmdir()  # all was in place
+            with reading_from(staged):
+                staged.rmdir()  # all was in place
         return
     plan = _plan(staged / PLAN)
-    if plan["stale"] is not None:
-        drop_cached(*plan["stale"])
+    _drop_stale(run, plan, cache)
     with reading_from(run):
-        for name in plan["remove"]:
+        for name in plan.remove:
             (run / name).unlink(missing_ok=True)
         if (staged / MODEL).exists():
-            write_atomically(plan["model"], [(staged / MODEL).read_bytes()])
+            write_atomically(model, [(staged / MODEL).read_bytes()])
         for path in sorted(staged.iterdir()):
             if path.name not in (MODEL, PLAN):
                 os.replace(path, run / path.name)
@@ -98,25 +144,41 @@ def settle(run: Path) -> None:
         staged.rmdir()
 
 
-def _stale(fields: Any) -> Stale | None:
-    if fields is None:
-        return None
-    stale = Stale(*fields)
-    names = (stale.directory, *stale.fingerprints, *stale.used)
-    if not all(isinstance(name, str) for name in names):
-        raise ValueError("a cache that is not named by strings")
-    return stale
+def _drop_stale(run: Path, plan: _Plan, cache: str | os.PathLike[str] | None) -> None:
+    """Remove flat files that the change made useless, but in no directory that only it names."""
+    if not plan.fingerprints:
+        return
+    directory = os.path.abspath(run / CACHE)
+    if plan.elsewhere is not None:
+        if cache is None or os.path.abspath(cache) != plan.elsewhere:
+            _log.warning(
+                "%s: a change that was cut off has been put in place; its cache, which may hold "
+                "rows that it forgot, is elsewhere. Clear it: streamtron cache --clear %s",
+                run,
+                plan.elsewhere,
+            )
+            return
+        directory = plan.elsewhere
+    used = [os.path.join(directory, name) for name in plan.used]
+    drop_cached(directory, plan.fingerprints, used)
 
 
-def _plan(path: Path) -> dict[str, Any]:
+def _plan(path: Path) -> _Plan:
     with reading_from(path):
         text = path.read_bytes()
     try:
-        plan: dict[str, Any] = json.loads(text)
-        if any(os.path.isabs(name) or ".." in Path(name).parts for name in plan["remove"]):
-            raise ValueError("a path that leads out of the run")
-        os.fspath(plan["model"])
-        plan["stale"] = _stale(plan.get("stale"))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        fields: dict[str, Any] = json.loads(text)
+        plan = _Plan(**fields)
+        for names in plan[:3]:
+            if not isinstance(names, list) or not all(map(_is_name, names)):
+                raise ValueError("wanted are bare names of files in the run")
+        if not isinstance(plan.elsewhere, str | None):
+            raise ValueError("a cache that is not named by a string")
+    except (ValueError, TypeError, RecursionError) as error:
         raise DataError(f"{path}: not the plan of a change ({error}). Fit anew.") from error
     return plan
+
+
+def _is_name(name: object) -> bool:
+    """Whether this is a bare name, which leads nowhere else."""
+    return isinstance(name, str) and os.path.basename(name) == name and name not in ("", ".", "..")

@@ -108,7 +108,9 @@ def run(
         directories={"run directory": kept},
         cache=machine.cache_dir,
     )
-    borders = borders_of(kept) if kept is not None and resume else []
+    borders = []
+    if kept is not None and model is not None and resume:
+        borders = borders_of(kept, model, machine.cache_dir)
     with (
         cache_directory(kept, machine) as cache,
         opened(as_paths(shards), settings, machine, cache, borders=borders) as source,
@@ -125,8 +127,11 @@ def run(
                     kept,
                 )
             run = stack.enter_context(
-                open_run(kept, settings, stamps, model, resume=resume, overwrite=overwrite)
-            )
+                open_run(
+                    kept, settings, stamps, model, machine.cache_dir,
+                    resume=resume, overwrite=overwrite,
+                )
+            )  # fmt: skip
             source.bury(tombstones.load(kept).values())  # what was forgotten stays so
             before = _taken_up(run, source, resume)
             began -= before.seconds if before else 0.0
@@ -182,9 +187,7 @@ def run_many(
         keeper = before = None
         if run_dir is not None:
             stamps = [(shard.name, shard.size, shard.mtime_ns) for shard in source.shards]
-            run = stack.enter_context(
-                open_run(run_dir, candidates[0], stamps, run_dir, resume=True)
-            )
+            run = stack.enter_context(open_run(run_dir, candidates[0], stamps, resume=True))
             before = _taken_up(run, source, resume=False)
             began -= before.seconds if before else 0.0
             keeper = _saver(run, source, machine, began, at_end=False)

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from streamtron import changes
 from streamtron.chunk import Chunk
 from streamtron.config import Machine
+from streamtron.ended import locate, open_ended
 from streamtron.errors import DataError, SettingsError, StreamtronError
 from streamtron.events import Listener, ignore
 from streamtron.fitting import as_paths
 from streamtron.learning import Room, class_weights, finished_learners
 from streamtron.leaving import (
+    Choice,
     Leaving,
     replaced,
     rows_by_key,
@@ -28,14 +30,13 @@ from streamtron.leaving import (
     whole_shards,
 )
 from streamtron.outcome import Outcome, conclude, write_outcome
-from streamtron.runs import open_ended
 from streamtron.shards import ShardRecord, ShardSource, tombstones
 from streamtron.training.counts import Counts
 from streamtron.training.learner import Learner
 from streamtron.training.loop import train
 from streamtron.training.removal import subtract_rows
 from streamtron.training.state import State
-from streamtron.updating import Kept, Last, directory_of, settings_now, stage
+from streamtron.updating import Kept, Last, settings_now, stage
 
 _log = logging.getLogger(__name__)
 
@@ -75,9 +76,10 @@ def forget(
     rows when this returns; what was written elsewhere, a witness or a copy of the model, is not
     looked for.
 
-    Whenever it is interrupted, the run is as it was before, but for cache files, and this can be
-    called again; or it is as it is to be, as soon as it is opened. Rows that have tombstones
-    already may be named again.
+    Whenever it is interrupted, the run is as it was before, but for cache files; or it is as it is
+    to be, as soon as it is opened. This can be called again in either case: what is not in the run,
+    or not any more, is listed in the report as ``not_in_run``, and where there is nothing else to
+    forget the run is left as it is.
 
     Parameters
     ----------
@@ -101,9 +103,9 @@ def forget(
     ------
     SettingsError : a faithful run; ``key`` for text shards; ways to name rows that do not go
         together.
-    DataError : no run that has ended; a shard that it does not have; no row with such a key; all
-        of its rows, or all that have one of the labels; a file that has other rows than the shard
-        that it replaces; the shards that are left are not as they were.
+    DataError : no run that has ended; all of its rows, or all that have one of the labels; a file
+        that has other rows than the shard that it replaces, or one that the run does not have; the
+        shards that are left are not as they were.
     MachineError : no room, another process has the run.
 
     Examples
@@ -121,28 +123,35 @@ def forget(
     """
     _check_ways(bool(as_paths(shards)), key, values, rows, replaced_by)
     began, machine = time.perf_counter(), machine or Machine()
-    with open_ended(directory_of(run)) as ended:
-        kept = Kept.of(ended, settings_now(ended, tol, max_epochs))
+    place = locate(run, machine.run_dir)
+    with open_ended(place, machine.cache_dir) as ended:
+        kept = Kept.of(ended, settings_now(ended, tol, max_epochs), place.model)
         kept.check_report(
             report, [os.fspath(path) for path in (rows, replaced_by) if path], machine
         )
-        directory, names, read = kept.cache_directory(machine), as_paths(shards), 0
+        directory, names = kept.cache_directory(machine), as_paths(shards)
         if key is not None:
             wanted = [values] if isinstance(values, str) else [str(value) for value in values]
-            leaving = rows_by_key(kept, names, key, wanted)
+            choice = rows_by_key(kept, names, key, wanted)
         elif rows is not None:
-            leaving = rows_by_list(kept, os.fspath(rows))
+            choice = rows_by_list(kept, os.fspath(rows))
         elif replaced_by is not None:
-            leaving, read = replaced(kept, names, os.fspath(replaced_by), directory)
+            choice = replaced(kept, names, os.fspath(replaced_by), directory)
         else:
-            leaving = whole_shards(kept, names)
-        outcome, used = _forget(kept, leaving, machine, listen, began, read)
-        known = [shard.fingerprint for shard in kept.manifest.shards]
-        remove = ["checkpoint.before", *([] if outcome.tombstones else [tombstones.NAME])]
-        stale = changes.Stale(os.path.abspath(directory), known, used)
+            choice = whole_shards(kept, names)
+        changed = any(each.changed(kept) for each in choice.leaving)
+        if changed:
+            outcome, used = _forget(kept, choice, machine, listen, began)
+        else:
+            outcome = kept.as_it_stands()
+        outcome.report["not_in_run"] = choice.missing
         if report is not None:  # before the change counts: a run that has had it has this, too
             write_outcome(outcome, report=report)
-        changes.finish(ended.path, kept.model_path, remove, stale)
+        if changed:
+            known = [shard.fingerprint for shard in kept.manifest.shards]
+            remove = ["checkpoint.before", *([] if outcome.tombstones else [tombstones.NAME])]
+            stale = changes.Stale(directory, known, used)
+            changes.finish(ended.path, kept.model_path, remove, stale)
     return outcome
 
 
@@ -166,14 +175,13 @@ def _check_ways(
 
 def _forget(
     kept: Kept,
-    leaving: Sequence[Leaving],
+    choice: Choice,
     machine: Machine,
     listen: Listener,
     began: float,
-    read: int,
 ) -> tuple[Outcome, list[str]]:
-    """The outcome of what is left, staged, and the cache's files that it uses; ``read`` nonzeros
-    were read before."""
+    """The outcome of what is left, staged, and the cache's files that it uses."""
+    leaving = choice.leaving
     if not sum(each.rows_left for each in leaving):
         raise DataError(
             f"{kept.ended.path}: these are all rows of the run, and nothing would be left. Remove "
@@ -189,10 +197,11 @@ def _forget(
             learner.begin_change()
             stay, learner.counts = _parted(learner.counts, leaving)
             staying.append(stay)
+        read = choice.nonzeros_read
         read += _subtract(kept, leaving, learners, kept.cache_directory(machine))
         for learner, stay in zip(learners, staying, strict=True):
             learner.counts = stay
-        last = _Last(source)
+        last = _Last(source, learners)
         room = Room(settings, machine, learners[0].pool)
         train(
             source, learners, settings, listen, threads=machine.thread_count, room=room,
@@ -208,11 +217,11 @@ def _forget(
 
 def _borders(kept: Kept, leaving: Sequence[Leaving]) -> list[str]:
     """Where blocks begin now: a border whose shard is gone is that of the first one behind it."""
-    paths = [each.shard.path for each in leaving]
+    names = [each.shard.name for each in leaving]
     moved = []
     for border in kept.ended.record.borders:
-        behind = [each.file for each in leaving[paths.index(border) :] if each.file]
-        moved += [file.path for file in behind[:1]]
+        behind = [each.file for each in leaving[names.index(border) :] if each.file]
+        moved += [file.name for file in behind[:1]]
     return list(dict.fromkeys(moved))
 
 
@@ -275,10 +284,12 @@ def _rows(sources: Sequence[ShardSource], shards: Sequence[ShardRecord]) -> Iter
 
 
 class _Last(Last):
-    """Keeps the end, of a run whose shards are all there and in which every label has a row."""
+    """Keeps the end, of a run whose shards are all there and in which every label has a row, and
+    nothing of columns that no row has any more."""
 
-    def __init__(self, source: ShardSource) -> None:
-        self.source, self._names = source, {shard.name for shard in source.shards}
+    def __init__(self, source: ShardSource, learners: Sequence[Learner]) -> None:
+        self.source, self.learners = source, learners
+        self._names = {shard.name for shard in source.shards}
         self._known = False
 
     def border(self, state: Callable[[], State]) -> None:
@@ -302,4 +313,6 @@ class _Last(Last):
     def end(self, state: Callable[[], State]) -> None:
         """The end is kept."""
         self.border(state)
+        for learner in self.learners:
+            learner.narrow(self.source.width)
         super().end(state)

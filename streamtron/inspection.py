@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron import witness
+from streamtron import changes, witness
 from streamtron.chunk import Chunk, Label
 from streamtron.config import Machine, Settings
-from streamtron.errors import MachineError, SettingsError
+from streamtron.ended import ENDING
+from streamtron.errors import MachineError, SettingsError, StreamtronError
 from streamtron.fitting import reading_of
 from streamtron.foreign import load_any
+from streamtron.learning import finished_learners
+from streamtron.locks import holder
 from streamtron.memory import memory_needed
 from streamtron.model import Direction, LinearModel
+from streamtron.runs import Record, last_checkpoint, read_record
 from streamtron.sealed import read_sealed
 from streamtron.shards import Manifest, Reading, open_shards, tombstones
 from streamtron.summary import label_text
@@ -30,7 +34,9 @@ LARGEST = 10
 
 def kind_of(path: str | os.PathLike[str]) -> Kind:
     """What a path holds: told by the first bytes, not by the name."""
-    if os.path.isfile(os.path.join(path, "manifest.json")) and os.fspath(path).endswith(".run"):
+    if os.path.isfile(os.path.join(path, "run.json")):
+        return "run"
+    if os.path.isfile(os.path.join(path, "manifest.json")) and os.fspath(path).endswith(ENDING):
         return "run"
     if not os.path.isfile(path):
         return "shards"
@@ -56,6 +62,7 @@ def inspect(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[
     SettingsError : several paths of which one is not shards.
     DataError, MachineError
     """
+    paths = [_run_of(path) for path in paths]
     kinds = {kind_of(path) for path in paths}
     if kinds == {"shards"}:
         return describe_shards(paths, settings, machine)
@@ -128,21 +135,103 @@ def describe_witness(path: str | os.PathLike[str]) -> dict[str, Any]:
     }
 
 
+def _run_of(path: str) -> str:
+    """A model that is not written yet stands for its run."""
+    run = path.rstrip("/") + ENDING
+    return run if not os.path.exists(path) and os.path.isdir(run) else path
+
+
 def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The shards a run was fitted on, its witness, the rows it has forgotten of them since, and the
-    size of its cache."""
+    """What a run is of, how far it has come and what can be done next; of one that has ended its
+    shards with their rows, its witness, the rows it has forgotten since, the size of its cache.
+
+    Nothing is written. What is damaged in it, or half-way, is told and not refused.
+    """
     directory = Path(path)
-    manifest = Manifest.load(str(directory / "manifest.json"))
-    counts = directory / "witness"
-    return {
+    record = read_record(directory) if (directory / "run.json").is_file() else None
+    progress = None if record is None else _progress(directory, record)
+    counts, manifest = directory / "witness", _manifest(directory)
+    state, process = _state(directory, progress, manifest)
+    facts: dict[str, Any] = {
         "kind": "run",
+        "state": state,
+        "process": process,
+        "next": _NEXT[state].format(run=os.fspath(path)),
+        "settings": None if record is None else record.settings,
+        "progress": progress,
+        "witness": str(counts) if counts.is_file() else None,
+        "cache_bytes": directory_bytes(directory / "cache"),
+    }
+    if manifest is None:
+        stamps = record.stamps if record is not None else []
+        shards = [{"name": name, "bytes": size} for name, size, _ in stamps]
+        return facts | {"bytes": sum(size for _, size, _ in stamps), "shards": shards}
+    return facts | {
         "rows": manifest.rows,
         "nonzeros": manifest.nonzeros,
         "forgotten_rows": tombstones.total(tombstones.load(directory).values()),
         "bytes": manifest.bytes,
-        "witness": str(counts) if counts.is_file() else None,
-        "cache_bytes": directory_bytes(directory / "cache"),
         "shards": manifest.to_dict()["shards"],
+    }
+
+
+_NEXT = {
+    "running": "wait for it; what it has come to is as of its last checkpoint",
+    "ended": "certify {run} proves it again; update and forget change it; fit --resume with a "
+    "smaller --tol takes it further",
+    "stopped": "streamtron fit with the same shards and settings and --resume goes on from the "
+    "last checkpoint, --overwrite begins anew",
+    "begun": "streamtron fit with the same shards and settings and --resume begins it: no "
+    "checkpoint was written yet",
+    "change cut off": "call the update or forget that was cut off again, which ends it",
+}
+"""State of a run → what can be done next."""
+
+
+def _state(
+    directory: Path, progress: Mapping[str, Any] | None, manifest: Manifest | None
+) -> tuple[str, str | None]:
+    """In which state a run is, see ``_NEXT``, and which process is at work on it."""
+    process = holder(directory)
+    if process is not None:
+        return "running", process
+    if changes.pending(directory):
+        return "change cut off", None
+    if manifest is not None and (progress is None or progress["finished"] is not False):
+        return "ended", None
+    return ("begun" if progress is None else "stopped"), None
+
+
+def _manifest(directory: Path) -> Manifest | None:
+    """Of the shards, where they have been read whole and the run has come to an end."""
+    path = directory / "manifest.json"
+    return Manifest.load(str(path)) if path.is_file() else None
+
+
+def _progress(directory: Path, record: Record) -> dict[str, Any] | None:
+    """How far a run had come at its last checkpoint; None if there is none."""
+    checkpoint, _ = last_checkpoint(directory)
+    if checkpoint is None:
+        return None
+    found: dict[str, Any] = {
+        "reading": checkpoint.state.reading + 1,
+        "seconds": checkpoint.seconds,
+        "nonzeros_read": checkpoint.nonzeros_read,
+        "bytes_read": checkpoint.bytes_read,
+        "labels": len(checkpoint.labels),
+        "finished": None,
+    }
+    try:
+        settings = Settings.from_dict(record.settings)
+        learners = finished_learners(checkpoint.state, settings, checkpoint.labels, None)
+    except StreamtronError:
+        return found  # of another version: what it says of itself is all
+    gaps = [one.certificate.relative_duality_gap for one in learners if one.certificate]
+    return found | {
+        "finished": bool(learners) and all(one.finished is not None for one in learners),
+        "full_epochs": max((one.full_epochs for one in learners), default=0),
+        "stage": max((one.stage.name for one in learners), default=None),
+        "relative_duality_gap": max(gaps) if len(gaps) == len(learners) > 0 else None,
     }
 
 

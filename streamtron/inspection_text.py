@@ -123,17 +123,46 @@ def _witness(facts: Mapping[str, Any]) -> Lines:
 
 
 def _run(facts: Mapping[str, Any]) -> Lines:
-    yield from _some(facts, "rows", "nonzeros")
-    if facts["forgotten_rows"]:
-        yield from aligned([("rows forgotten", facts["forgotten_rows"])])
+    by = f", by {facts['process']}" if facts["process"] else ""
+    yield from aligned([("state", facts["state"] + by)])
+    yield from _progress(facts["progress"])
+    if "rows" in facts:
+        yield from _some(facts, "rows", "nonzeros")
+        if facts["forgotten_rows"]:
+            yield from aligned([("rows forgotten", facts["forgotten_rows"])])
     yield from aligned(
         [
             ("shards", f"{len(facts['shards'])}, {format_size(facts['bytes'])}"),
             ("witness", facts["witness"] or "none"),
             ("cache", format_size(facts["cache_bytes"])),
+            ("next", facts["next"]),
         ]
     )
-    yield from _shard_table(facts["shards"])
+    if facts["settings"]:
+        yield from ("", "settings")
+        yield from _indented(facts["settings"])
+    if "rows" in facts:
+        yield from _shard_table(facts["shards"])
+        return
+    yield ""
+    for shard in facts["shards"][:MANY]:
+        yield f"{format_size(shard['bytes']):>10}  {shard['name']}"
+    yield from and_more(facts["shards"])
+
+
+def _progress(progress: Mapping[str, Any] | None) -> Lines:
+    """How far a run has come."""
+    if progress is None:
+        return
+    known = ("stage", "full_epochs", "relative_duality_gap")
+    yield from aligned(
+        [
+            ("reading", progress["reading"]),
+            *((name.replace("_", " "), progress[name]) for name in known if progress.get(name)),
+            ("nonzeros read", progress["nonzeros_read"]),
+            ("seconds", round(progress["seconds"], 1)),
+        ]
+    )
 
 
 def _shards(facts: Mapping[str, Any]) -> Lines:

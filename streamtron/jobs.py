@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -22,12 +21,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, Protocol
 
-from streamtron import once
 from streamtron.batch import Batch, Job, state_of
 from streamtron.cluster import Workers, still_wanted
 from streamtron.errors import DataError, MachineError
 from streamtron.sealed import reading_from, write_atomically
-from streamtron.updating import directory_of
 
 State = Literal["waiting", "running", "done", "failed", "skipped", "stopped"]
 
@@ -51,7 +48,6 @@ class Fate:
     exit_code : the process's, negative for a signal; None where none has ended.
     sentence : the last line that it said on stderr.
     started, finished : UTC, ISO 8601.
-    once : of a job that changes a run in place, the name by which the run knows its change.
     inputs : the ``state_of`` its inputs when it began.
     """
 
@@ -63,7 +59,6 @@ class Fate:
     sentence: str = ""
     started: str | None = None
     finished: str | None = None
-    once: str | None = None
     inputs: str | None = None
 
 
@@ -125,8 +120,9 @@ def run_batch(
     """Run the jobs that are not done yet; what became of all of them.
 
     A job is done if the status file says so of the same settings and the same inputs, its outputs
-    are there (the run that it changes in place has had its change), and all jobs that it comes
-    after are done. The status file is rewritten, whole, at every change.
+    are there, and all jobs that it comes after are done. One that changes a run in place, and was
+    cut off, can be called again: the run tells what it has already. The status file is rewritten,
+    whole, at every change.
 
     Parameters
     ----------
@@ -147,18 +143,14 @@ def run_batch(
         done = _done(batch.jobs, known)
         wanted = [job for job in batch.jobs if job.name not in done]
         fates = {
-            job.name: known[job.name] if job.name in done else _fresh(job, known.get(job.name))
-            for job in batch.jobs
+            job.name: known[job.name] if job.name in done else _fresh(job) for job in batch.jobs
         }
         board.set(fates.values())
         orders = [
             Order(
                 job.name,
-                _named(
-                    words_again(
-                        job, before.get(job.name), anew=again or not done.issuperset(job.after)
-                    ),
-                    fates[job.name].once,
+                words_again(
+                    job, before.get(job.name), anew=again or not done.issuperset(job.after)
                 ),
                 batch.directory,
                 logs,
@@ -219,7 +211,6 @@ def _done(jobs: Iterable[Job], known: dict[str, Fate]) -> set[str]:
             fate is not None
             and (fate.state, fate.digest) == ("done", job.digest)
             and all(map(os.path.exists, job.outputs))
-            and _changed(job, fate)
             and done.issuperset(job.after)
             and fate.inputs == state_of(job.inputs)
         ):
@@ -227,25 +218,9 @@ def _done(jobs: Iterable[Job], known: dict[str, Fate]) -> set[str]:
     return done
 
 
-def _changed(job: Job, fate: Fate) -> bool:
-    """Whether the run that the job changes in place, if it does, has had its change."""
-    if job.changes is None:
-        return True
-    return fate.once is not None and once.made(directory_of(job.changes), fate.once) is not None
-
-
-def _fresh(job: Job, before: Fate | None) -> Fate:
-    """The fate of a job that is to run; its change keeps its name until it is known to be made."""
-    name = None
-    if job.changes is not None:
-        same = before is not None and before.digest == job.digest
-        name = (before and same and before.once) or f"{job.name}-{secrets.token_hex(8)}"
-    return Fate(job.name, job.words[0], job.digest, once=name)
-
-
-def _named(words: tuple[str, ...], change: str | None) -> tuple[str, ...]:
-    """A command line with the name of the change that it makes."""
-    return words if change is None else (words[0], f"--once={change}", *words[1:])
+def _fresh(job: Job) -> Fate:
+    """The fate of a job that is to run."""
+    return Fate(job.name, job.words[0], job.digest)
 
 
 def _known(status: str) -> dict[str, Fate]:

@@ -44,86 +44,116 @@ class Leaving(NamedTuple):
         """Rows that stay."""
         return 0 if self.file is None else self.shard.rows - len(self.gone)
 
+    def changed(self, kept: Kept) -> bool:
+        """Whether rows leave, or others than the run's file are read from now on."""
+        return len(self.gone) > 0 or self.file != kept.file_of(self.shard)
 
-def whole_shards(kept: Kept, names: Sequence[str]) -> list[Leaving]:
-    """The shards of these names leave.
 
-    Raises
-    ------
-    DataError : a shard that the run does not have.
+class Choice(NamedTuple):
+    """What a run is asked to forget.
+
+    Parameters
+    ----------
+    leaving : of every shard of the run, in their order.
+    missing : what was named, and is not in the run (any more).
+    nonzeros_read : to tell which rows these are.
     """
-    gone = set(_numbers(kept, names))
-    return [
-        Leaving(shard, NOBODY, None if k in gone else kept.file_of(shard))
-        for k, shard in enumerate(kept.manifest.shards)
-    ]
+
+    leaving: list[Leaving]
+    missing: list[str]
+    nonzeros_read: int = 0
 
 
-def rows_by_key(
-    kept: Kept, names: Sequence[str], column: str, values: Sequence[str]
-) -> list[Leaving]:
+def whole_shards(kept: Kept, names: Sequence[str]) -> Choice:
+    """The shards of these names leave."""
+    gone, missing = _numbers(kept, names)
+    return Choice(
+        [
+            Leaving(shard, NOBODY, None if k in gone else kept.file_of(shard))
+            for k, shard in enumerate(kept.manifest.shards)
+        ],
+        missing,
+    )
+
+
+def rows_by_key(kept: Kept, names: Sequence[str], column: str, values: Sequence[str]) -> Choice:
     """The rows leave whose column equals one of the values, in the shards of these names; in all
     shards if none is named.
 
     Raises
     ------
-    SettingsError, DataError, MachineError : as ``rows_with``; no row of all has such a value.
+    SettingsError, DataError, MachineError : as ``rows_with``.
     """
     shards = kept.manifest.shards
-    numbers = _numbers(kept, names) if names else range(len(shards))
-    found = {k: rows_with(kept.file_of(shards[k]), column, values) for k in numbers}
-    if not any(map(len, found.values())):
-        raise DataError(
-            f"{kept.ended.path}: no row of {len(found)} shard(s) has {values[0]!r} in {column!r}"
-            f"{' or another of the values' if len(values) > 1 else ''}. Check --key and --value."
-        )
-    return _buried(kept, found)
+    numbers, missing = _numbers(kept, names)
+    where = numbers if names else range(len(shards))
+    found = {k: rows_with(kept.file_of(shards[k]), column, values) for k in where}
+    leaving = _buried(kept, found)
+    if where and not any(len(each.gone) for each in leaving):
+        missing += [f"{column} = {value}" for value in values]
+    return Choice(leaving, missing)
 
 
-def rows_by_list(kept: Kept, path: str) -> list[Leaving]:
-    """The rows leave that a CSV file lists: a first line ``shard,row``, then the name or path of a
-    shard and the number of the row in its file, from 0, those counted that were forgotten before.
+def rows_by_list(kept: Kept, path: str) -> Choice:
+    """The rows leave that a CSV file lists; those that left before may be listed again.
 
     Raises
     ------
-    DataError : not such a file; a shard that the run does not have, or a row that the shard has
-        not.
+    DataError : not such a file, a row that a shard does not have.
     MachineError : the file cannot be read.
     """
     found: dict[int, NDArray[np.int64]] = {}
-    for name, rows in _listed(path).items():
-        [number, *_] = _numbers(kept, [name])
-        shard = kept.manifest.shards[number]
-        there = shard.rows + len(kept.tombstones.get(shard.path, NOBODY))
-        if max(rows) >= there:
-            raise DataError(
-                f"{path}: row {max(rows)} of {name}, which has {there} rows, from 0 on. Check the "
-                "list."
-            )
-        found[number] = np.union1d(found.get(number, NOBODY), np.array(rows, dtype=np.int64))
-    return _buried(kept, found)
+    listed = _listed(path)
+    if not listed:
+        raise DataError(f"{path}: no row in it. List rows below the line shard,row.")
+    missing: list[str] = []
+    for name, rows in listed.items():
+        numbers, not_there = _numbers(kept, [name])
+        missing += not_there
+        for number in numbers:
+            shard = kept.manifest.shards[number]
+            there = shard.rows + len(_left_out(kept.file_of(shard)))
+            if max(rows) >= there:
+                raise DataError(
+                    f"{path}: row {max(rows)} of {name}, which has {there} rows, from 0 on. Check "
+                    "the list."
+                )
+            own = np.array(rows, dtype=np.int64)
+            found[number] = np.union1d(found.get(number, NOBODY), own)
+            gone = np.intersect1d(own, _left_out(kept.file_of(shard)))
+            if len(gone):
+                missing.append(f"{len(gone):,} row(s) of {name}")
+    return Choice(_buried(kept, found), missing)
 
 
-def replaced(
-    kept: Kept, names: Sequence[str], path: str, directory: str
-) -> tuple[list[Leaving], int]:
+def replaced(kept: Kept, names: Sequence[str], path: str, directory: str) -> Choice:
     """The rows of a shard leave that are not in the file that takes its place, which may have its
-    very path; and the nonzeros read to tell.
+    very path. Where it has taken its place before, nothing leaves.
 
     Raises
     ------
     SettingsError : not one shard is named.
-    DataError : the file has rows that the shard has not, or is another shard of the run; the rows
-        as they were are neither on disk nor in the cache.
+    DataError : a shard that the run does not have; the file has rows that the shard has not, or is
+        another shard of the run; the rows as they were are neither on disk nor in the cache.
     """
-    numbers = _numbers(kept, names)
-    if len(numbers) != 1:
+    leaving = [Leaving(one, NOBODY, kept.file_of(one)) for one in kept.manifest.shards]
+    if len(names) != 1:
         raise SettingsError(
-            f"{len(numbers)} shards, and --replaced-by is about one. Name one shard and one file."
+            f"{len(names)} shards, and --replaced-by is about one. Name one shard and one file."
         )
-    shard, file = kept.manifest.shards[numbers[0]], _new_file(kept, numbers[0], path)
+    numbers, missing = _numbers(kept, names)
+    before = _taken_by(kept, path)
+    if before is not None and numbers in ([], [before]):
+        return Choice(leaving, list(names))
+    if missing:
+        raise DataError(
+            f"{names[0]}: none of the {len(kept.manifest.shards)} shards of the run. Name one of "
+            f"those that streamtron inspect {kept.ended.path} lists."
+        )
+    [number] = numbers
+    shard, file = kept.manifest.shards[number], _new_file(kept, number, path)
     cache = Cache(directory, kept.reading)
-    left_out = kept.tombstones.get(shard.path)
+    left_out = kept.file_of(shard).without
     if cache.copy_of(shard.fingerprint, shard.name, left_out) is None:
         try:
             check_unchanged(kept.file_of(shard))
@@ -138,14 +168,23 @@ def replaced(
     with still_there(kept, shard, directory) as old, kept.alone(file) as new:
         gone = missing_rows(old.chunks(), new.chunks(), file.name)
         read = old.nonzeros_read + new.nonzeros_read
-    leaving = [Leaving(one, NOBODY, kept.file_of(one)) for one in kept.manifest.shards]
-    leaving[numbers[0]] = Leaving(shard, gone, file)
-    return leaving, read
+    leaving[number] = Leaving(shard, gone, file)
+    return Choice(leaving, [], read)
+
+
+def _taken_by(kept: Kept, path: str) -> int | None:
+    """The number of the shard that the run reads from a file whole, as the file is now."""
+    for file in find_shards([path]):
+        for number, shard in enumerate(kept.manifest.shards):
+            if shard.path == file.path and kept.file_of(shard).without is None:
+                same = kept.fingerprints([file])[file.path] == shard.fingerprint
+                return number if same else None
+    return None
 
 
 def still_there(kept: Kept, shard: ShardRecord, directory: str) -> ShardSource:
     """A shard by itself, as the run has it: its copy in the cache, or its file."""
-    left_out = kept.tombstones.get(shard.path)
+    left_out = kept.file_of(shard).without
     copy = Cache(directory, kept.reading).copy_of(shard.fingerprint, shard.name, left_out)
     if copy is None:
         return kept.alone(kept.file_of(shard))
@@ -154,25 +193,26 @@ def still_there(kept: Kept, shard: ShardRecord, directory: str) -> ShardSource:
     return kept.alone(file, lambda *_: copy)
 
 
-def _numbers(kept: Kept, names: Sequence[str]) -> list[int]:
-    """The numbers of the shards of these names, rising."""
-    shards = kept.manifest.shards
+def _numbers(kept: Kept, names: Sequence[str]) -> tuple[list[int], list[str]]:
+    """The numbers of the shards of these names, rising; and the names that no shard has."""
     numbers: set[int] = set()
+    missing = []
     for name in names:
         path = os.path.abspath(name)
         found = {
             k
-            for k, shard in enumerate(shards)
+            for k, shard in enumerate(kept.manifest.shards)
             if name in (shard.name, shard.path) or path == shard.path
         }
-        if not found:
-            raise DataError(
-                f"{name}: none of the {len(shards)} shards of the run, which begin with "
-                f"{shards[0].name}. Name one of those that streamtron inspect {kept.ended.path} "
-                "lists."
-            )
         numbers |= found
-    return sorted(numbers)
+        if not found:
+            missing.append(name)
+    return sorted(numbers), missing
+
+
+def _left_out(file: ShardFile) -> NDArray[np.int64]:
+    """The rows that the run has forgotten of a shard, numbered as in the file."""
+    return NOBODY if file.without is None else file.without.rows
 
 
 def _buried(kept: Kept, rows: Mapping[int, NDArray[np.int64]]) -> list[Leaving]:

@@ -224,6 +224,12 @@ def _place_option(where: str) -> Callable[[Command], Command]:
     return click.option("--cache-dir", type=click.Path(), help=words)
 
 
+run_dir_option = click.option(
+    "--run-dir", type=click.Path(),
+    help="Where checkpoints, witness and cache are kept [MODEL.run].",
+)  # fmt: skip
+
+
 def run_options(command: Command) -> Command:
     """``--run-dir``, ``--resume``, ``--overwrite`` and ``--checkpoint-every``: what a run keeps so
     that it can be taken up again."""
@@ -236,10 +242,7 @@ def run_options(command: Command) -> Command:
         ),
         click.option("--overwrite", is_flag=True, help="Begin anew where a run is there already."),
         click.option("--resume", is_flag=True, help="Go on with the run that is there, if any."),
-        click.option(
-            "--run-dir", type=click.Path(),
-            help="Where checkpoints, witness and cache are kept [MODEL.run].",
-        ),
+        run_dir_option,
     ):  # fmt: skip
         command = option(command)
     return command
@@ -280,10 +283,6 @@ def _remember_verbose(context: click.Context, _: click.Parameter, value: bool) -
     context.meta["verbose"] = value
 
 
-once_option = click.option(
-    "--once", metavar="NAME",
-    help="Do nothing if the run has had the change of this name: who was cut off can call again.",
-)  # fmt: skip
 shards_argument = click.argument("shards", nargs=-1, required=True, type=click.Path())
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

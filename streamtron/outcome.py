@@ -15,23 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron import witness as witness_file
-from streamtron.certificate import Certificate
 from streamtron.chunk import Label
 from streamtron.config import Settings
 from streamtron.errors import SettingsError
 from streamtron.learning import given_class_weights, several
 from streamtron.model import LinearModel, joint_certificate
 from streamtron.sealed import remove_half_written, write_atomically
-from streamtron.shards import Manifest, ShardSource, tombstones
+from streamtron.shards import Manifest, ShardSource, Skipped, tombstones
 from streamtron.shards.tombstones import Tombstones
 from streamtron.training.counts import Counts
 from streamtron.training.learner import Learner
 
-ENDINGS = ("certified", "converged", "added", "no margin", "epoch limit")
+ENDINGS = ("certified", "converged", "no margin", "epoch limit")
 """How a learner may end; of several learners the last one named here speaks for all."""
 
-EXIT_CODES = {"certified": 0, "converged": 0, "added": 0, "epoch limit": 4, "no margin": 4}
-"""What was asked for was had, or not: rows that are added alone ask for no tolerance."""
+EXIT_CODES = {"certified": 0, "converged": 0, "epoch limit": 4, "no margin": 4}
+"""Whether what was asked for was had."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,9 +41,9 @@ class Outcome:
     ----------
     model : with its certificate.
     report : plain values, the report file's content.
-    ending : ``"certified"``, ``"converged"``, ``"added"`` (new rows, without a reading of those
-        before), ``"epoch limit"``, or ``"no margin"`` (Δ = 0, and no classifier has a margin
-        above the upper bound, which is a ten-thousandth of the rows' length or less).
+    ending : ``"certified"``, ``"converged"``, ``"epoch limit"``, or ``"no margin"`` (Δ = 0, and no
+        classifier has a margin above the upper bound, which is a ten-thousandth of the rows' length
+        or less).
     counts : the witness: of every learner, those of two classes or one a class.
     manifest : what the shards contain.
     tombstones : the rows of them that were forgotten and left out.
@@ -59,7 +58,7 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0 certified, converged or added, 4 stopped before the tolerance was certified."""
+        """0 certified or converged, 4 stopped before the tolerance was certified."""
         return EXIT_CODES[self.ending]
 
 
@@ -88,36 +87,76 @@ def conclude(
     assert source.manifest is not None
     learners = in_order(learners, labels, settings)
     model = _model(source, learners, settings, before)
-    report: dict[str, Any] = {
+    graves = tuple(shard.without for shard in source.shards if shard.without)
+    data = {
         "rows": source.rows,
-        "columns": model.columns,
         "nonzeros": source.nonzeros,
         "readings": source.readings if readings is None else readings,
-        "full_epochs": max(learner.full_epochs for learner in learners),
         "seconds": seconds,
         "bytes_read": source.bytes_read,
+    }
+    report = _report(data, model, learners, settings, source.skipped, graves)
+    counts = tuple(learner.counts for learner in learners)
+    return Outcome(model, report, str(report["ending"]), counts, source.manifest, graves)
+
+
+def as_it_stands(
+    model: LinearModel,
+    learners: Sequence[Learner],
+    settings: Settings,
+    labels: Sequence[Label],
+    manifest: Manifest,
+    skipped: Sequence[Skipped],
+    graves: tuple[Tombstones, ...],
+) -> Outcome:
+    """The outcome of a run that has ended and is left as it is; nothing is read.
+
+    Parameters
+    ----------
+    model : the run's.
+    learners : finished; ``labels`` as they met them.
+    """
+    learners = in_order(learners, list(labels), settings)
+    data = {
+        "rows": manifest.rows, "nonzeros": manifest.nonzeros, "readings": 0.0, "seconds": 0.0,
+        "bytes_read": 0,
+    }  # fmt: skip
+    report = _report(data, model, learners, settings, skipped, graves)
+    counts = tuple(learner.counts for learner in learners)
+    return Outcome(model, report, str(report["ending"]), counts, manifest, graves)
+
+
+def _report(
+    data: Mapping[str, Any],
+    model: LinearModel,
+    learners: Sequence[Learner],
+    settings: Settings,
+    skipped: Sequence[Skipped],
+    graves: Sequence[Tombstones],
+) -> dict[str, Any]:
+    """The report's content; ``data``: what was read."""
+    report: dict[str, Any] = {
+        **data,
+        "columns": model.columns,
+        "full_epochs": max(learner.full_epochs for learner in learners),
         "peak_rss_bytes": peak_memory(),
         "settings": settings.to_dict(),
         "ending": max((_ending(learner) for learner in learners), key=ENDINGS.index),
-        "skipped": [shard._asdict() for shard in source.skipped],
+        "skipped": [shard._asdict() for shard in skipped],
     }
-    graves = tuple(shard.without for shard in source.shards if shard.without)
     if graves:
         report["forgotten_rows"] = tombstones.total(graves)
-    own = [_own_report(learner, source) for learner in learners]
+    own = [_own_report(learner, skipped) for learner in learners]
     if model.kind == "two classes":
-        report |= own[0]
-    else:
-        report["certificate"] = {
-            name: value for name, value in (model.certificate or {}).items() if name != "learners"
-        }
-        report["learners"] = [
-            {"label": label, "full_epochs": learner.full_epochs, "ending": _ending(learner), **each}
-            for label, learner, each in zip(model.classes, learners, own, strict=True)
-        ]
-    report = _excluding(report, graves)
-    counts = tuple(learner.counts for learner in learners)
-    return Outcome(model, report, str(report["ending"]), counts, source.manifest, graves)
+        return _excluding(report | own[0], graves)
+    report["certificate"] = {
+        name: value for name, value in (model.certificate or {}).items() if name != "learners"
+    }
+    report["learners"] = [
+        {"label": label, "full_epochs": learner.full_epochs, "ending": _ending(learner), **each}
+        for label, learner, each in zip(model.classes, learners, own, strict=True)
+    ]
+    return _excluding(report, graves)
 
 
 def _excluding(report: Mapping[str, Any], graves: Sequence[Tombstones]) -> dict[str, Any]:
@@ -154,27 +193,6 @@ def behind(outcome: Outcome, before: Manifest, graves: tuple[Tombstones, ...]) -
     )
 
 
-def unread(outcome: Outcome, shards: Manifest) -> Outcome:
-    """The outcome saying, wherever it says what is proven, of which rows it is not: the model's
-    certificate and the report's have the numbers of ``shards`` and ``rows`` as ``unread``."""
-    told = {"shards": len(shards.shards), "rows": shards.rows}
-    report, model = dict(outcome.report), outcome.model
-    report["certificate"] = {**report["certificate"], "unread": told}
-    if "learners" in report:
-        report["learners"] = [
-            {**each, "certificate": {**each["certificate"], "unread": told}}
-            for each in report["learners"]
-        ]
-    certificate = {**(model.certificate or {}), "unread": told}
-    if "learners" in certificate:
-        certificate["learners"] = [{**each, "unread": told} for each in certificate["learners"]]
-    return replace(
-        outcome,
-        model=replace(model, certificate=certificate),
-        report=report,
-    )
-
-
 def write_outcome(
     outcome: Outcome,
     *,
@@ -182,12 +200,13 @@ def write_outcome(
     run: str | os.PathLike[str] | None = None,
     report: str | os.PathLike[str] | None = None,
     witness: str | os.PathLike[str] | None = None,
+    home: str | os.PathLike[str] | None = None,
 ) -> None:
     """Write what a run leaves behind: the model; witness and manifest in its run directory; the
     report; the witness once more. What is None is not written.
 
     The run's old witness and manifest go first: wherever the disk is full, no model is left beside
-    another's witness.
+    another's witness. ``home`` is the run directory where ``run`` is one that takes its place.
 
     Raises
     ------
@@ -205,7 +224,7 @@ def write_outcome(
         directory = Path(run)
         directory.mkdir(parents=True, exist_ok=True)
         _save_witness(directory / "witness", outcome)
-        outcome.manifest.save(str(directory / "manifest.json"))
+        outcome.manifest.save(str(directory / "manifest.json"), os.fspath(home or directory))
         if outcome.tombstones:
             tombstones.save(directory / tombstones.NAME, outcome.tombstones)
     if witness is not None:
@@ -254,7 +273,7 @@ def _model(
     width = max(source.width - (base or 0), 0 if before is None else before.columns)
     weights = np.array([sign * _weights(learner, base or 0, width) for learner in learners])
     bias = np.array([sign * settings.rho * learner.bias for learner in learners])
-    certificates = [_certificate(learner, source) for learner in learners]
+    certificates = [_certificate(learner, source.skipped) for learner in learners]
     return LinearModel(
         weights=weights[0] if two else weights,
         bias=float(bias[0]) if two else bias,
@@ -273,27 +292,23 @@ def _weights(learner: Learner, base: int, columns: int) -> NDArray[np.float64]:
     return weights
 
 
-def _own_report(learner: Learner, source: ShardSource) -> dict[str, Any]:
+def _own_report(learner: Learner, skipped: Sequence[Skipped]) -> dict[str, Any]:
     return {
         "radius": math.sqrt(learner.sq_radius),
         "clipped": learner.dual.clipped,
         "drift_repaired": learner.drift_repaired,
         "stages": [stage.to_dict() for stage in learner.reports],
-        "certificate": _certificate(learner, source),
+        "certificate": _certificate(learner, skipped),
     }
 
 
-def _certificate(learner: Learner, source: ShardSource) -> dict[str, Any]:
-    assert learner.certificate is not None
-    return covering(learner.certificate, source)
-
-
-def covering(certificate: Certificate, source: ShardSource) -> dict[str, Any]:
+def _certificate(learner: Learner, skipped: Sequence[Skipped]) -> dict[str, Any]:
     """The certificate as plain values. It covers the rows that were read: ``skipped`` lists the
     shards, with the reasons, that it says nothing of, where there are any."""
-    plain: dict[str, Any] = certificate.to_dict()
-    if source.skipped:
-        plain["skipped"] = [shard._asdict() for shard in source.skipped]
+    assert learner.certificate is not None
+    plain: dict[str, Any] = learner.certificate.to_dict()
+    if skipped:
+        plain["skipped"] = [shard._asdict() for shard in skipped]
     return plain
 
 

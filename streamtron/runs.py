@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,22 +22,21 @@ from streamtron.errors import (
     SettingsError,
     StreamtronError,
 )
+from streamtron.locks import LOCK, locked
 from streamtron.sealed import read_sealed, reading_from, write_atomically, write_sealed
 from streamtron.training.state import State
 
 _log = logging.getLogger(__name__)
 
-RECORD_VERSION = 1
-CHECKPOINT_VERSION = 2
+RECORD_VERSION = 2
+CHECKPOINT_VERSION = 3
 """Of what a checkpoint means, too: a reading goes on in the order in which it began, and in version
 1 later readings had other groups of blocks."""
 
 MAY_CHANGE = ("tol", "max_epochs")
 """Settings that a run which is taken up may have otherwise than before."""
 
-CHECKPOINT, BEFORE, LOCK = "checkpoint", "checkpoint.before", "lock"
-LEDGER = "once.json"
-"""The changes that a run has had; see ``once``."""
+CHECKPOINT, BEFORE = "checkpoint", "checkpoint.before"
 
 Stamps = Sequence[tuple[str, int, int]]
 """(name, bytes, time of the last change in ns) of every shard, in order."""
@@ -62,13 +59,11 @@ class Record(NamedTuple):
     ----------
     settings : plain values.
     stamps : of its shards, in order.
-    model : where its model goes.
-    borders : paths of the shards that begin a new block: of each update the first one.
+    borders : names of the shards that begin a new block: of each update the first one.
     """
 
     settings: dict[str, Any]
     stamps: list[tuple[str, int, int]]
-    model: str
     borders: list[str]
 
 
@@ -114,22 +109,14 @@ class Run:
     def load(self) -> Checkpoint | None:
         """The last whole checkpoint; None if there is none. One that is damaged is removed with a
         warning: it must not take the place of the one before it."""
-        for name in (CHECKPOINT, BEFORE):
-            path = self.path / name
-            if not path.exists():
-                continue
-            try:
-                return _checkpoint(path)
-            except FileDamaged as error:
-                _log.warning("%s The checkpoint before it is used, if there is one.", error)
-                path.unlink()
-        return None
+        found, damaged = last_checkpoint(self.path)
+        for path in damaged:
+            path.unlink()
+        return found
 
     def forget(self) -> None:
         """Remove what an earlier run left, but for the cache, which fits whoever reads the same."""
-        for name in (
-            CHECKPOINT, BEFORE, LEDGER, "witness", "manifest.json", "run.json", "tombstones",
-        ):  # fmt: skip
+        for name in (CHECKPOINT, BEFORE, "witness", "manifest.json", "run.json", "tombstones"):
             (self.path / name).unlink(missing_ok=True)
 
 
@@ -138,7 +125,8 @@ def open_run(
     path: str | os.PathLike[str],
     settings: Settings,
     stamps: Stamps,
-    model: str | os.PathLike[str],
+    model: str | os.PathLike[str] | None = None,
+    cache: str | os.PathLike[str] | None = None,
     *,
     resume: bool = False,
     overwrite: bool = False,
@@ -149,7 +137,8 @@ def open_run(
     ----------
     settings, stamps : the run's settings and shards, which must be those of a run that is taken
         up, but for ``MAY_CHANGE``.
-    model : where the run's model goes.
+    model : where the run's model is; None = there is none, and nobody changes the run.
+    cache : where its flat files are, if not in the run directory.
     resume : go on with the run that is there, if any.
     overwrite : begin anew whatever is there.
 
@@ -165,7 +154,8 @@ def open_run(
     with locked(run.path):
         for left in run.path.glob(".streamtron-*"):
             left.unlink(missing_ok=True)  # half-written by a process that was killed
-        changes.settle(run.path)
+        if model is not None:
+            changes.recover(run.path, model, cache)
         there = (run.path / "run.json").exists()
         if not (resume or overwrite):
             refuse_existing(path)
@@ -174,7 +164,7 @@ def open_run(
         else:
             borders = []
             run.forget()
-        write_record(run.path, settings, stamps, model, borders)
+        write_record(run.path, settings, stamps, borders)
         try:
             yield run
         except (StreamtronError, interruption.Signalled) as error:
@@ -186,28 +176,23 @@ def open_run(
             raise
 
 
-def settle(path: str | os.PathLike[str]) -> None:
-    """Put a change of the run in place that was whole when its process died, if there is one.
+def borders_of(
+    path: str | os.PathLike[str],
+    model: str | os.PathLike[str],
+    cache: str | os.PathLike[str] | None = None,
+) -> list[str]:
+    """Where blocks begin in the run that is there, see ``Record``; none if none is there. A change
+    that was whole when its process died is put in place, see ``changes.recover``.
 
     Raises
     ------
-    MachineError : another process has the run; something cannot be written.
+    DataError, MachineError : as ``read_record`` and ``changes.recover``.
     """
     directory = Path(path)
-    if (directory / changes.WHOLE).is_dir():
+    if changes.pending(directory):
         with locked(directory):
-            changes.settle(directory)
-
-
-def borders_of(path: str | os.PathLike[str]) -> list[str]:
-    """Where blocks begin in the run that is there, see ``Record``; none if none is there.
-
-    Raises
-    ------
-    DataError, MachineError : as ``read_record`` and ``settle``.
-    """
-    settle(path)
-    return read_record(Path(path)).borders if (Path(path) / "run.json").exists() else []
+            changes.recover(directory, model, cache)
+    return read_record(directory).borders if (directory / "run.json").exists() else []
 
 
 def refuse_existing(path: str | os.PathLike[str]) -> None:
@@ -274,13 +259,11 @@ def write_record(
     path: Path,
     settings: Settings,
     stamps: Stamps,
-    model: str | os.PathLike[str],
     borders: Sequence[str] = (),
 ) -> None:
     """Write what the run is of, ``run.json``; see ``Record``."""
     record = {
         "run_version": RECORD_VERSION,
-        "model": os.path.abspath(model),
         "settings": settings.to_dict(),
         "shards": [list(stamp) for stamp in stamps],
         "borders": list(borders),
@@ -303,70 +286,17 @@ def read_record(path: Path) -> Record:
         if record["run_version"] != RECORD_VERSION:
             raise ValueError(f"version {record['run_version']}, wanted {RECORD_VERSION}")
         stamps = [(str(name), int(size), int(time)) for name, size, time in record["shards"]]
-        borders = [str(path) for path in record["borders"]]
-        return Record(dict(record["settings"]), stamps, str(record["model"]), borders)
+        borders = [str(name) for name in record["borders"]]
+        return Record(dict(record["settings"]), stamps, borders)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DataError(
             f"{where}: not the record of a run ({error}). Begin anew with --overwrite."
         ) from error
 
 
-class Ended(NamedTuple):
-    """A run that has ended, with all it left.
-
-    Parameters
-    ----------
-    path : its directory.
-    record : what it is of.
-    settings : the record's.
-    checkpoint : of its end.
-    """
-
-    path: Path
-    record: Record
-    settings: Settings
-    checkpoint: Checkpoint
-
-
-@contextmanager
-def open_ended(path: str | os.PathLike[str]) -> Iterator[Ended]:
-    """A run that has ended, locked until the context ends or the process dies.
-
-    Raises
-    ------
-    DataError : no run, or one that has not ended.
-    MachineError : another process has it; it cannot be read.
-    """
-    directory = Path(path)
-    if not directory.is_dir():
-        raise DataError(f"{path}: there is no run. Give a MODEL that streamtron fit wrote.")
-    with locked(directory):
-        for left in directory.glob(".streamtron-*"):
-            left.unlink(missing_ok=True)  # half-written by a process that was killed
-        changes.settle(directory)
-        changes.drop(directory)
-        record = read_record(directory)
-        checkpoint = Run(directory).load()
-        written = (directory / "manifest.json").exists()
-        if checkpoint is None or not written or not _all_finished(checkpoint.state):
-            raise DataError(
-                f"{path}: the run has not ended. End it with streamtron fit --resume, or fit anew."
-            )
-        yield Ended(directory, record, Settings.from_dict(record.settings), checkpoint)
-
-
-def _all_finished(state: State) -> bool:
-    """Whether no learner goes on; of what is no state, those tell who make learners of it."""
-    with contextlib.suppress(KeyError, TypeError, ValueError):
-        return all(
-            dict(one["fields"]["dict"])["finished"] is not None for one in state.content["learners"]
-        )
-    return True
-
-
 def _check_same(path: Path, settings: Settings, stamps: Stamps) -> list[str]:
     """Refuse other settings and shards than the run's; its borders."""
-    before, known, _, borders = read_record(path)
+    before, known, borders = read_record(path)
     now = json.loads(json.dumps(settings.to_dict()))
     _check_settings(path, before, now)
     if [name for name, *_ in known] != [name for name, *_ in stamps]:
@@ -402,6 +332,21 @@ def _check_settings(path: Path, before: Mapping[str, Any], now: Mapping[str, Any
         )
 
 
+def last_checkpoint(directory: Path) -> tuple[Checkpoint | None, list[Path]]:
+    """The last whole checkpoint of a run, if there is one; and those that are damaged, of which a
+    warning tells."""
+    damaged: list[Path] = []
+    for name in (CHECKPOINT, BEFORE):
+        path = directory / name
+        try:
+            if path.exists():
+                return _checkpoint(path), damaged
+        except FileDamaged as error:
+            _log.warning("%s The checkpoint before it is used, if there is one.", error)
+            damaged.append(path)
+    return None, damaged
+
+
 def _checkpoint(path: Path) -> Checkpoint:
     content, arrays = read_sealed(path, "checkpoint")
     version = content.get("checkpoint_version")
@@ -423,27 +368,3 @@ def _checkpoint(path: Path) -> Checkpoint:
         raise FileDamaged(
             f"{path}: sealed, but what it holds is no checkpoint ({error})."
         ) from error
-
-
-@contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """An flock, which dies with its process; who has it is told in the file, for messages only."""
-    path = directory / LOCK
-    with reading_from(directory):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(descriptor).st_ino != path.stat().st_ino:
-                raise BlockingIOError  # removed by a run that was refused just now
-        except OSError as error:
-            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
-            raise MachineError(
-                f"{directory}: in use by {holder or 'another process'}. Wait for it, or stop it."
-            ) from error
-        with contextlib.suppress(OSError):  # a full disk is told of by what needs it
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
-        yield
-    finally:
-        os.close(descriptor)

@@ -112,6 +112,16 @@ def _of_two(report: Mapping[str, Any]) -> Lines:
     yield _verdict(report)
 
 
+def nothing_done(report: Mapping[str, Any]) -> Lines:
+    """What an update or a forget was asked for and had not to do."""
+    for names, why in (
+        (report.get("already_in_run", ()), "in the run already; it is left as it is"),
+        (report.get("not_in_run", ()), "not in the run; nothing is to be forgotten"),
+    ):
+        yield from (f"{name}: {why}" for name in names[:MANY])
+        yield from and_more(names)
+
+
 def _clipped(steps: int) -> Lines:
     if steps:
         yield f"counts reached 2³¹ − 1: {steps:,} steps were cut there"
@@ -161,9 +171,8 @@ def _of_many(report: Mapping[str, Any]) -> Lines:
     yield from _clipped(sum(each["clipped"] for each in learners))
     yield from _repaired(max(each["drift_repaired"] for each in learners))
     yield ""
-    if report["ending"] != "added":
-        yield from aligned([("largest gap", _gap(report))])
-    if report["skipped"] or report["ending"] == "added":
+    yield from aligned([("largest gap", _gap(report))])
+    if report["skipped"]:
         yield from _covered({**report["certificate"], "skipped": report["skipped"]})
     yield _verdict_of_many(report)
 
@@ -191,10 +200,7 @@ def _gap(report: Mapping[str, Any]) -> float:
 
 def _stopped(learner: Mapping[str, Any]) -> bool:
     """Whether it came to no end of its own."""
-    return learner["ending"] not in ("certified", "converged", "added")
-
-
-_ADDED = "added: no gap is known until all rows are read, by an update without --only-new"
+    return learner["ending"] not in ("certified", "converged")
 
 
 def _verdict_of_many(report: Mapping[str, Any]) -> str:
@@ -204,8 +210,6 @@ def _verdict_of_many(report: Mapping[str, Any]) -> str:
             f"NOT certified: {stopped:,} of {len(learners):,} classes; the largest gap is "
             f"{gap:.3g}, the tolerance {tol:g}"
         )
-    if report["ending"] == "added":
-        return _ADDED
     if gap <= tol:
         return f"certified: the gaps of all {len(learners):,} classes are within {tol:g}"
     return f"converged: nothing is left to update in any class; the largest gap is {gap:.3g}"
@@ -217,7 +221,6 @@ def _verdict(report: Mapping[str, Any]) -> str:
         "certified": f"certified: the gap {up(gap, 3)} is within the tolerance {tol:g}",
         "converged": f"converged: nothing is left to update; the gap is {up(gap, 3)}",
         "no margin": f"NOT certified: no margin above {up(_upper(report))} exists",
-        "added": _ADDED,
         "epoch limit": f"NOT certified: the gap is {up(gap, 3)}, the tolerance {tol:g}",
     }
     return words[report["ending"]]
@@ -348,19 +351,12 @@ def certificate_lines(certificate: Mapping[str, Any]) -> Lines:
     upper, gap = certificate["upper_bound"], certificate["relative_duality_gap"]
     yield f"{'lower bound':<18} {down(certificate['primal_margin']):>13}"
     yield f"{'upper bound':<18} {'none found' if upper is None else up(upper):>13}"
-    if "unread" not in certificate:
-        yield f"{'gap':<18} {up(gap):>13}"
+    yield f"{'gap':<18} {up(gap):>13}"
     yield from _covered(certificate)
 
 
 def _covered(certificate: Mapping[str, Any]) -> Lines:
-    """Which rows the bounds are of, where shards were left out, or not read."""
-    if unread := certificate.get("unread"):
-        yield (
-            f"Proven over the {certificate['rows_scanned']:,} rows that were added. Nothing is "
-            f"proven of the {unread['rows']:,} rows of {unread['shards']:,} shard(s) before them, "
-            "which were not read."
-        )
+    """Which rows the bounds are of, where shards were left out."""
     if certificate.get("skipped"):
         yield f"They cover the {certificate['rows_scanned']:,} rows that were read."
         yield from left_out(certificate["skipped"])

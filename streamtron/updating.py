@@ -10,15 +10,16 @@ from typing import Any, NamedTuple
 
 from streamtron import changes
 from streamtron.config import Machine, Settings
+from streamtron.ended import Ended, locate, open_ended
 from streamtron.errors import DataError, SettingsError
 from streamtron.events import Listener, ignore
-from streamtron.fitting import as_paths, reading_of_model, run_directory
+from streamtron.fitting import as_paths, reading_of_model
 from streamtron.learning import Room, class_weights, finished_learners
 from streamtron.memory import check_memory, columns_allowed, memory_needed
 from streamtron.model import LinearModel
-from streamtron.outcome import Outcome, behind, conclude, unread, write_outcome
+from streamtron.outcome import Outcome, as_it_stands, behind, conclude, write_outcome
 from streamtron.outputs import check_outputs
-from streamtron.runs import Checkpoint, Ended, Run, Stamps, open_ended, write_record
+from streamtron.runs import Checkpoint, Run, write_record
 from streamtron.shards import (
     Manifest,
     Reading,
@@ -27,14 +28,16 @@ from streamtron.shards import (
     ShardRecord,
     ShardSource,
     Skipped,
+    check_twin,
     find_shards,
     tombstones,
 )
+from streamtron.shards.storage import fingerprint
 from streamtron.shards.tombstones import Tombstones
-from streamtron.training.addition import add_alone, add_rows
+from streamtron.training.addition import add_rows
 from streamtron.training.learner import Learner
 from streamtron.training.loop import train
-from streamtron.training.state import NOT_BEGUN, State
+from streamtron.training.state import State
 
 FEW = 0.25
 """New shards of at most this part of the old ones' bytes are solved by themselves first; more of
@@ -50,7 +53,6 @@ def update(
     tol: float | None = None,
     max_epochs: int | None = None,
     allow_duplicate: bool = False,
-    only_new: bool = False,
     report: str | os.PathLike[str] | None = None,
     machine: Machine | None = None,
     listen: Listener = ignore,
@@ -64,27 +66,19 @@ def update(
     enough for all of them, they stay, and no old shard is read. Else all rows are read, and solved
     together from there on if they fit; the next reading usually certifies: about 2 readings.
 
-    Where the old shards are gone, ``only_new`` trains on the new ones alone, in 2 readings of them,
-    more if they do not fit in the active set. The old rows' counts stay, and so does their part w₀
-    of the weights, as these carry it: w comes near the least ½‖w − w₀‖² + Σ C_k max(0, 1 − m_k)²
-    over the new rows. That is a guess at all rows, whose losses nobody sees: on RCV1 (C = 1) P over
-    all of them is then 1.03, 1.10, 1.11 times the optimum for +1 %, +10 %, +100 % rows, where the
-    model before had 1.01, 1.07, 1.47; on few columns, or at a large C, it can well be worse than
-    before. What is proven is of the new rows alone: a lower bound on their best margin, 1/√(2 P)
-    with P the objective over them. There is no upper bound (the gap says 1), and nothing is
-    proven of the ``unread`` rows and shards, of which the certificate says how many there are. The
-    run keeps the record of all shards: when the old ones are back, the next ``update``, or a fit
-    that is resumed, reads all rows and certifies; or they are forgotten, gone as they are.
+    A shard that the run has already, known by its bytes whatever it is called now, is skipped, and
+    listed in the report as ``already_in_run``; if that are all, the run is left as it is. So a call
+    that was cut off can be made again, whether or not it came to count.
 
-    Whenever it is interrupted, the run is as it was before, and the update can be called again.
+    Whenever it is interrupted, the run is as it was before, or as it is to be.
 
     Parameters
     ----------
     run : the model, or its run directory.
     shards : files, directories or globs, read as the model's own rows were.
     tol, max_epochs : from now on; None = as the run has them.
-    allow_duplicate : take shards with the bytes of another one as they are, from now on.
-    only_new : read no shard that the run has.
+    allow_duplicate : add shards with the bytes of another one, too, from now on; one that the run
+        has by the same path is skipped all the same.
     report : also write the report there.
 
     Returns
@@ -93,10 +87,9 @@ def update(
 
     Raises
     ------
-    SettingsError : a faithful run, whose procedure has no place for this; with ``only_new`` a run
-        with balanced class weights, which are those of all rows.
-    DataError : no run that has ended; a shard that the run has already; a label, an index base or
-        columns that are not the model's; the old shards are not as they were.
+    SettingsError : a faithful run, whose procedure has no place for this.
+    DataError : no run that has ended; a shard that was changed since the run has it; a label, an
+        index base or columns that are not the model's; the old shards are not as they were.
     MachineError : no room, another process has the run.
 
     Examples
@@ -111,19 +104,22 @@ def update(
     4
     """
     began, machine = time.perf_counter(), machine or Machine()
-    with open_ended(directory_of(run)) as ended:
+    place = locate(run, machine.run_dir)
+    with open_ended(place, machine.cache_dir) as ended:
         settings = settings_now(ended, tol, max_epochs, allow_duplicate)
-        kept = Kept.of(ended, settings)
-        added = _new_shards(as_paths(shards), kept)
+        kept = Kept.of(ended, settings, place.model)
+        added, already = _sort_out(as_paths(shards), kept)
         kept.check_report(report, [shard.path for shard in added], machine)
-        with kept.source(added, machine) as new:
-            if only_new:
-                outcome = _add_alone(kept, new, began)
-            else:
+        if added:
+            with kept.source(added, machine) as new:
                 outcome = _update(kept, new, machine, listen, began)
+        else:
+            outcome = kept.as_it_stands()
+        outcome.report["already_in_run"] = already
         if report is not None:  # before the change counts: a run that has had it has this, too
             write_outcome(outcome, report=report)
-        changes.finish(ended.path, kept.model_path, ["checkpoint.before"])
+        if added:
+            changes.finish(ended.path, kept.model_path, ["checkpoint.before"])
     return outcome
 
 
@@ -160,7 +156,7 @@ class Kept(NamedTuple):
     model : that model.
     manifest : of its shards.
     reading : how they were read, so that the cache is still right.
-    tombstones : rows that are left out of them, by the paths of their shards.
+    tombstones : rows that are left out of them, by the fingerprints of their shards.
     """
 
     ended: Ended
@@ -172,14 +168,14 @@ class Kept(NamedTuple):
     tombstones: Mapping[str, Tombstones]
 
     @classmethod
-    def of(cls, ended: Ended, settings: Settings) -> Kept:
-        """What lies in the run's directory, and the model beside it."""
-        manifest = Manifest.load(str(ended.path / "manifest.json"))
-        path = ended.record.model
+    def of(cls, ended: Ended, settings: Settings, path: str) -> Kept:
+        """What lies in the run's directory, and its model, which is at ``path``."""
+        manifest = _as_they_are(Manifest.load(str(ended.path / "manifest.json")))
         model = LinearModel.load(path)
         # text is cached as its columns are numbered, whatever the base turned out to be
         reading = replace(reading_of_model(model), index_base=settings.index_base)
-        return cls(ended, settings, path, model, manifest, reading, tombstones.load(ended.path))
+        graves = {one.fingerprint: one for one in tombstones.load(ended.path).values()}
+        return cls(ended, settings, path, model, manifest, reading, graves)
 
     @property
     def shards(self) -> list[ShardFile]:
@@ -193,9 +189,16 @@ class Kept(NamedTuple):
         [first, *_] = found.get("learners", [found])
         return [Skipped(shard["name"], shard["reason"]) for shard in first.get("skipped", ())]
 
+    @property
+    def graves(self) -> tuple[Tombstones, ...]:
+        """Of every shard of which rows are left out."""
+        return tuple(file.without for file in self.shards if file.without)
+
     def file_of(self, shard: ShardRecord) -> ShardFile:
         """The file of a shard as it was read."""
-        left_out = self.tombstones.get(shard.path)
+        left_out = self.tombstones.get(shard.fingerprint)
+        if left_out is not None and left_out.path != shard.path:
+            left_out = replace(left_out, path=shard.path)
         return ShardFile(
             shard.path, shard.name, shard.format, shard.bytes, shard.mtime_ns, left_out  # type: ignore[arg-type]
         )  # fmt: skip
@@ -215,6 +218,21 @@ class Kept(NamedTuple):
             directories={"run directory": self.ended.path},
             cache=machine.cache_dir,
         )
+
+    def as_it_stands(self) -> Outcome:
+        """The outcome of the run where nothing is to be done: nothing is read."""
+        state, labels = self.ended.checkpoint.state, self.ended.checkpoint.labels
+        learners = finished_learners(state, self.ended.settings, labels, None)
+        return as_it_stands(
+            self.model, learners, self.ended.settings, labels, self.manifest, self.skipped,
+            self.graves,
+        )  # fmt: skip
+
+    def fingerprints(self, files: Sequence[ShardFile]) -> dict[str, str]:
+        """Path → fingerprint of files, whose bytes are read."""
+        with ShardSource(files, self.reading, cache_dir=None) as source:
+            found = [fingerprint for _, fingerprint in source.fingerprints()]
+        return {file.path: one for file, one in zip(files, found, strict=True)}
 
     def cache_directory(self, machine: Machine) -> str:
         """Where the flat copies of the shards are."""
@@ -264,8 +282,7 @@ def check_there(shards: Iterable[ShardFile | ShardRecord]) -> None:
         if "://" not in shard.path and not os.path.exists(shard.path):
             raise DataError(
                 f"{shard.name}: gone from {shard.path}. Put it back as it was; or take its rows "
-                "out of the run with streamtron forget; or add new shards without a reading of "
-                "the old ones, with streamtron update --only-new."
+                "out of the run with streamtron forget."
             )
 
 
@@ -289,30 +306,71 @@ def check_as_they_were(shards: Iterable[ShardFile], run: str) -> None:
             )
 
 
-def _new_shards(paths: list[str], kept: Kept) -> list[ShardFile]:
-    """The shards to add, with names that tell them from the run's."""
+def _sort_out(paths: list[str], kept: Kept) -> tuple[list[ShardFile], list[str]]:
+    """The shards to add, with names that tell them from the run's; and the names of those that the
+    run has, known by their bytes.
+
+    Raises
+    ------
+    DataError : other bytes where the run has a shard; another format than the run's.
+    """
     known = {shard.path: shard for shard in kept.manifest.shards}
+    twins = {shard.fingerprint: shard for shard in reversed(kept.manifest.shards)}
+    found = find_shards(paths)
+    bytes_of = _fingerprints(found, kept)
+    added: list[ShardFile] = []
+    already: list[ShardFile] = []
+    for shard in found:
+        before, now = known.get(shard.path), bytes_of.get(shard.path)
+        if before is not None and now != before.fingerprint:
+            raise DataError(
+                f"{shard.name}: its bytes are others than those that the run has of it. Take it "
+                "out first, with streamtron forget, and add it then; or, if nothing but rows was "
+                "taken out of it, name it by streamtron forget --replaced-by."
+            )
+        twin = None if now is None else twins.get(now)
+        if before is not None or (twin is not None and not kept.settings.allow_duplicate):
+            already.append(shard)
+            continue
+        if twin is not None:
+            check_twin(kept.file_of(twin), shard, True)
+        added.append(shard)
+    _check_format(added, kept)
     names = {shard.name for shard in kept.manifest.shards}
-    added = find_shards(paths)
+    added = [s._replace(name=s.path) if s.name in names else s for s in added]
+    return added, [shard.name for shard in already]
+
+
+def _fingerprints(found: Sequence[ShardFile], kept: Kept) -> dict[str, str]:
+    """Path → fingerprint of the shards that the run may have: those whose size one of its own has.
+    Of a shard that was not touched since it was read, that is known; of others, it is read."""
+    known = {(one.path, one.bytes, one.mtime_ns): one.fingerprint for one in kept.manifest.shards}
+    sizes = {one.bytes for one in kept.manifest.shards}
+    told = {
+        shard.path: known[shard.path, shard.size, shard.mtime_ns]
+        for shard in found
+        if (shard.path, shard.size, shard.mtime_ns) in known
+    }
+    unsure = [shard for shard in found if shard.path not in told and shard.size in sizes]
+    return told | kept.fingerprints(unsure)
+
+
+def _check_format(added: Sequence[ShardFile], kept: Kept) -> None:
+    """Refuse shards of another format than the run's."""
+    wanted = kept.manifest.shards[0].format
     for shard in added:
-        if shard.path in known:
+        if shard.format != wanted:
             raise DataError(
-                f"{shard.name}: the run has it already. Name only shards that are new; one that "
-                "was changed is forgotten first, by streamtron forget."
+                f"{shard.name}: {shard.format}, and the run's shards are {wanted}. Convert them "
+                "with streamtron convert."
             )
-        if shard.format != kept.manifest.shards[0].format:
-            raise DataError(
-                f"{shard.name}: {shard.format}, and the run's shards are "
-                f"{kept.manifest.shards[0].format}. Convert them with streamtron convert."
-            )
-    return [s._replace(name=s.path) if s.name in names else s for s in added]
 
 
 def _update(
     kept: Kept, new: ShardSource, machine: Machine, listen: Listener, began: float
 ) -> Outcome:
     settings, manifest = kept.settings, kept.manifest
-    borders = [*kept.ended.record.borders, new.shards[0].path]
+    borders = [*kept.ended.record.borders, new.shards[0].name]
     with kept.source([*kept.shards, *new.shards], machine, borders) as source:
         weights = class_weights(source, settings)
         state = kept.ended.checkpoint.state
@@ -337,6 +395,23 @@ def _update(
     return outcome
 
 
+def _as_they_are(manifest: Manifest) -> Manifest:
+    """The manifest with the times that shards have now, where their bytes are the same: they were
+    copied, or touched."""
+    shards = []
+    for shard in manifest.shards:
+        there = "://" not in shard.path and os.path.isfile(shard.path)
+        now = os.stat(shard.path) if there else None
+        if (
+            now is not None
+            and (now.st_size == shard.bytes and now.st_mtime_ns != shard.mtime_ns)
+            and fingerprint(shard.path, shard.name) == shard.fingerprint
+        ):
+            shard = replace(shard, mtime_ns=now.st_mtime_ns)
+        shards.append(shard)
+    return Manifest(tuple(shards))
+
+
 def _as_they_were(shards: Sequence[ShardFile]) -> bool:
     """Whether shards have the sizes and times that they had when they were read."""
     now = find_shards([shard.path for shard in shards])
@@ -355,7 +430,7 @@ def _concluded(
         rows, nonzeros = source.rows, source.nonzeros
     else:
         outcome = conclude(new, learners, settings, seconds, before=kept.model)
-        outcome = behind(outcome, manifest, tuple(kept.tombstones.values()))
+        outcome = behind(outcome, manifest, kept.graves)
         rows, nonzeros = outcome.manifest.rows, outcome.manifest.nonzeros
     assert nonzeros is not None
     read = new.nonzeros_read + source.nonzeros_read
@@ -370,36 +445,6 @@ def _concluded(
     return outcome
 
 
-def _add_alone(kept: Kept, new: ShardSource, began: float) -> Outcome:
-    """The outcome of new rows that are added while all others are gone, staged."""
-    settings, manifest = kept.settings, kept.manifest
-    if settings.class_weight == "balanced":
-        raise SettingsError(
-            f"{kept.ended.path}: a run with balanced class weights, which are those of all rows. "
-            "Put the old shards back and leave --only-new out, or forget them."
-        )
-    state, weights = kept.ended.checkpoint.state, class_weights(new, settings)
-    learners = finished_learners(state, settings, new.labels, weights)
-    if not all(learner.sound for learner in learners):
-        raise DataError(
-            f"{kept.ended.path}: the weights that the run carried are spoilt, and only a reading "
-            "of all rows makes them afresh. Put the old shards back and leave --only-new out, or "
-            "forget them."
-        )
-    for learner in learners:
-        learner.begin_change()
-    add_alone(new, learners, settings, manifest.rows)
-    _check_new(new, kept)
-    seconds = time.perf_counter() - began
-    outcome = conclude(new, learners, settings, seconds, before=kept.model)
-    outcome = unread(behind(outcome, manifest, tuple(kept.tombstones.values())), manifest)
-    borders = [*kept.ended.record.borders, new.shards[0].path]
-    # taken up again, by whatever means, it begins with a first reading of all rows
-    state = State.of(0, NOT_BEGUN, learners)
-    stage(kept, new, outcome, state, borders, kept.ended.record.stamps)
-    return outcome
-
-
 def _check_new(new: ShardSource, kept: Kept) -> None:
     """Refuse what only a reading of the new shards, or of all, can tell."""
     if kept.model.index_base == 1 and new.index_base == 0:
@@ -407,19 +452,6 @@ def _check_new(new: ShardSource, kept: Kept) -> None:
             f"{new.shards[-1].name} or a shard added with it has a column 0, and the run's columns "
             "are numbered from 1. Number them alike, or fit anew with --index-base 0."
         )
-    assert new.manifest is not None
-    known = {shard.path for shard in kept.manifest.shards}
-    twins = {shard.fingerprint: shard.name for shard in kept.manifest.shards if shard.rows}
-    for shard in new.manifest.shards:
-        if (
-            shard.path not in known
-            and shard.fingerprint in twins
-            and not kept.settings.allow_duplicate
-        ):
-            raise DataError(
-                f"{shard.name}: the same bytes as {twins[shard.fingerprint]}, which the run has. "
-                "Leave it out, or count its rows twice with --allow-duplicate."
-            )
 
 
 class Last:
@@ -445,18 +477,11 @@ def stage(
     outcome: Outcome,
     state: State,
     borders: Sequence[str],
-    unread: Stamps = (),
 ) -> None:
-    """Write what the run is after the change, to count from ``changes.finish`` on; ``unread``: of
-    the shards before those of the source."""
+    """Write what the run is after the change, to count from ``changes.finish`` on."""
     staged = changes.begin(kept.ended.path)
-    write_outcome(outcome, model=staged / changes.MODEL, run=staged)
+    write_outcome(outcome, model=staged / changes.MODEL, run=staged, home=kept.ended.path)
     read = source.nonzeros_read, source.bytes_read
     Run(staged).save(Checkpoint(state, list(source.labels), *read, outcome.report["seconds"]))
     stamps = [(shard.name, shard.size, shard.mtime_ns) for shard in source.shards]
-    write_record(staged, kept.settings, [*unread, *stamps], kept.model_path, borders)
-
-
-def directory_of(run: str | os.PathLike[str]) -> str:
-    """The directory of a run that is named by it, or by its model."""
-    return os.fspath(run) if os.path.isdir(run) else run_directory(run)
+    write_record(staged, kept.settings, stamps, borders)

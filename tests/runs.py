@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import streamtron
-from streamtron import runs
+from streamtron.ended import locate, open_ended
 from streamtron.groups import Group
 from streamtron.scanning import Stretch, scan_stretch
 from tests.processes import COMMAND, Ended, Process, command
@@ -193,18 +193,16 @@ def end_of_kill(
     old: dict[str, bytes], new: dict[str, bytes],
 ) -> str:  # fmt: skip
     """A change of the run ``m``, killed at a system call: whether the run is as before, ``old``, or
-    as after, ``new``, and nothing else; if as before, calling again makes it as after."""
+    as after, ``new``, and nothing else; calling again makes it as after."""
     code, _ = killed_at_call(moment, change, place / "m", words)
     assert code == WAS_KILLED, moment
-    with runs.open_ended(place / "m.run"):
+    with open_ended(locate(place / "m")):
         pass  # who opens it next puts a whole change in place
     found = state(place)
     assert found in (old, new), moment
-    if found == new:
-        return "new"
     getattr(streamtron, change)(place / "m", **words)
     assert state(place) == new, moment
-    return "old"
+    return "old" if found == old else "new"
 
 
 # --- on workers ----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 
 from streamtron import attempts as attempts_module
-from streamtron import runs
+from streamtron import locks, runs
 from streamtron.attempts import Work, _run_directory, fit_work, groups_of, on_workers
 from streamtron.candidates import candidates_of
 from streamtron.cluster import Workers, connect
@@ -329,7 +329,7 @@ def test_a_task_begins_anew_where_another_process_is_still_at_it(place: Path) ->
     assert _run_directory(work) is None
     Path(work.token).touch()
     assert _run_directory(work) == work.run_dir
-    with runs.locked(Path(work.run_dir)):
+    with locks.locked(Path(work.run_dir)):
         assert _run_directory(work) is None
     assert _run_directory(work) == work.run_dir
     assert work.run_dir != work._replace(candidates=tuple(CANDIDATES[2:4])).run_dir

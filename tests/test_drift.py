@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from streamtron import cli, kernels
 from streamtron.carried import carried_by
 from streamtron.commands import judge
 from streamtron.config import Machine, Settings
+from streamtron.ended import locate, open_ended
 from streamtron.errors import DataError
 from streamtron.events import ChunkDone, Event
 from streamtron.learning import finished_learners
+from streamtron.locks import locked
 from streamtron.proof import ManyProof, Proof, certify
-from streamtron.runs import CHECKPOINT, Run, locked, open_ended
+from streamtron.runs import CHECKPOINT, Run
 from streamtron.shards import open_shards
 from streamtron.training.learner import LARGE_DRIFT, Learner
 from streamtron.training.state import State
@@ -88,7 +91,7 @@ def rebuilt(learner: Learner, shards: list[Path]) -> NDArray[np.float64]:
 
 def carried(run: Path) -> list[Learner]:
     """The learners of a run that has ended."""
-    with open_ended(run) as ended:
+    with open_ended(locate(run)) as ended:
         state, labels = ended.checkpoint.state, ended.checkpoint.labels
         return finished_learners(state, ended.settings, labels, None)
 
@@ -154,7 +157,7 @@ def test_what_certify_calls_drift_is_that_of_the_sums_over_the_rows(
 
 def test_a_drift_in_columns_that_no_row_has_is_found(lines: list[str], tmp_path: Path) -> None:
     model, run = run_in(tmp_path, lines, C=2.0)
-    with open_ended(run) as ended:
+    with open_ended(locate(run)) as ended:
         [learner] = finished_learners(ended.checkpoint.state, ended.settings, [-1.0, 1.0], None)
         w = learner.dual.w
         learner.dual.w = np.append(w, [0.5 * np.linalg.norm(w)])
@@ -169,7 +172,7 @@ def test_of_many_classes_each_has_its_own_drift(way: str, tmp_path: Path) -> Non
     model, run = tmp_path / "m", tmp_path / "m.run"
     settings = Settings.from_dict({way: True, "tol": 0.1})
     streamtron.run(tmp_path / "many", settings, model=model, machine=Machine())
-    with open_ended(run) as ended:
+    with open_ended(locate(run)) as ended:
         met = ended.checkpoint.labels
     plant(run, numbers=(met.index(2.0),))
     proof = proven(model, run)
@@ -183,7 +186,7 @@ def test_two_classes_learned_as_many_have_the_drift_of_the_larger_one(
     lines: list[str], tmp_path: Path
 ) -> None:
     model, run = run_in(tmp_path, lines, multiclass=True)
-    with open_ended(run) as ended:
+    with open_ended(locate(run)) as ended:
         met = ended.checkpoint.labels
     plant(run, numbers=(met.index(1.0),))
     assert drift_of(model) == pytest.approx(PLANTED, rel=1e-9)
@@ -267,7 +270,7 @@ def _flipped(run: Path) -> None:
 
 
 def _of_other_counts(run: Path) -> None:
-    with open_ended(run) as ended:
+    with open_ended(locate(run)) as ended:
         before = ended.checkpoint
         [learner] = finished_learners(before.state, ended.settings, before.labels, None)
         numbers, counts = learner.counts.entries()
@@ -276,7 +279,7 @@ def _of_other_counts(run: Path) -> None:
 
 
 def _amid(run: Path) -> None:
-    with open_ended(run) as ended:
+    with open_ended(locate(run)) as ended:
         before = ended.checkpoint
         [learner] = finished_learners(before.state, ended.settings, before.labels, None)
         learner.finished = None
@@ -284,7 +287,7 @@ def _amid(run: Path) -> None:
 
 
 def _of_other_labels(run: Path) -> None:
-    with open_ended(run) as ended:
+    with open_ended(locate(run)) as ended:
         Run(run).save(ended.checkpoint._replace(labels=[1.0, 2.0]))
 
 
@@ -418,18 +421,6 @@ def test_a_run_that_is_taken_up_with_spoilt_weights_makes_them_afresh_from_the_c
     settings = Settings(C=5.0, index_base=0, tol=tol, active_set=active_set)
     outcome = streamtron.run(corpus, settings, model=model, machine=Machine(), resume=True)
     made_afresh(outcome, model, corpus, caplog.text, tol)
-
-
-def test_without_the_old_rows_spoilt_weights_are_refused_and_nothing_is_changed(
-    spoil: Callable[[Path], None], corpus: list[Path], tmp_path: Path
-) -> None:
-    model, run = tmp_path / "m", tmp_path / "m.run"
-    fit(corpus[:9], model)
-    spoil(run)
-    before = content(run, model)
-    with pytest.raises(DataError, match=r"m.run: .* are spoilt, .* leave --only-new out"):
-        streamtron.update(model, corpus[9], only_new=True)
-    assert content(run, model) == before
 
 
 @pytest.mark.parametrize("value", [np.nan, 1e200])
@@ -566,6 +557,45 @@ def test_a_drift_that_rounding_can_make_is_no_repair_and_nothing_is_said_of_it(
     assert LARGE_DRIFT < found < 100.0 * LARGE_DRIFT
     assert f"weights had drifted by {found:.1g} of their length" in capfd.readouterr().out
     assert f"had drifted by {found:.1g} of their length" in caplog.text
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> tuple[Path, Path]:
+    """An ordinary table, its columns as they are: ages, incomes, shares, flags; and some rows more
+    of it."""
+    rng, rows = np.random.default_rng(0), 12_000
+    age, income = rng.integers(18, 90, rows), rng.lognormal(10, 1, rows)
+    columns = [age, income.round(2), rng.random(rows).round(3), rng.integers(0, 2, rows)]
+    columns.append(rng.normal(0, 1e4, rows).round(1))
+    score = (age - 50) / 20 + np.log(income) / 2 - 5 + rng.normal(size=rows)
+    lines = [
+        f"{label:g} " + " ".join(f"{j + 1}:{value:g}" for j, value in enumerate(row)) + "\n"
+        for label, *row in zip(np.sign(score), *columns, strict=True)
+    ]
+    paths = tmp_path / "table.svm", tmp_path / "more.svm"
+    for path, own in zip(paths, (lines[:-500], lines[-500:]), strict=True):
+        path.write_text("".join(own))
+    return paths
+
+
+def test_a_drift_that_rounding_explains_is_repaired_without_a_warning(
+    table: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    model = tmp_path / "m"
+    settings = Settings(tol=0.03, max_epochs=9)
+    outcome = streamtron.run(table[0], settings, model=model, machine=Machine())
+    assert outcome.report["drift_repaired"] > LARGE_DRIFT
+    told = [record for record in caplog.records if "had drifted" in record.message]
+    assert told
+    assert {record.levelno for record in told} == {logging.INFO}
+    assert "by rounding" in told[0].message
+    caplog.clear()
+    plant(tmp_path / "m.run", 1e-3)
+    streamtron.update(model, table[1])
+    [told_first, *_] = [record for record in caplog.records if "had drifted" in record.message]
+    assert told_first.levelno == logging.WARNING
+    assert "more than rounding explains" in told_first.message
 
 
 def test_a_repair_is_of_the_change_that_made_it_and_not_of_the_next(

@@ -9,7 +9,7 @@ import lzma
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,10 @@ from sklearn.svm import LinearSVC
 import streamtron
 from streamtron import forgetting, witness
 from streamtron.cli import main
+from streamtron.ended import locate, open_ended
 from streamtron.errors import DataError, FileDamaged, SettingsError
 from streamtron.leaving import Leaving, rows_by_list
-from streamtron.runs import open_ended, read_record
+from streamtron.runs import read_record
 from streamtron.sealed import write_sealed
 from streamtron.shards import (
     Cache,
@@ -463,11 +464,13 @@ def test_rows_are_numbered_as_they_lie_in_the_file_however_often_some_are_forgot
         gone = list_rows(tmp_path / "gone.csv", {"1.svm": rows})
         found = streamtron.forget(tmp_path / "m", rows=gone)
     assert tombstoned(tmp_path / "m.run") == {"1.svm": [0, 3, 4, 5, 199]}
-    with open_ended(tmp_path / "m.run") as ended:
+    place = locate(tmp_path / "m")
+    with open_ended(place) as ended:
         gone = list_rows(tmp_path / "gone.csv", {"1.svm": [1, 4, 6]})
-        leaving = rows_by_list(Kept.of(ended, ended.settings), str(gone))
-    assert [each.gone.tolist() for each in leaving] == [[], [0, 2], [], []]
-    assert [each.rows_left for each in leaving] == [200, 193, 200, 200]
+        choice = rows_by_list(Kept.of(ended, ended.settings, place.model), str(gone))
+    assert [each.gone.tolist() for each in choice.leaving] == [[], [0, 2], [], []]
+    assert [each.rows_left for each in choice.leaving] == [200, 193, 200, 200]
+    assert choice.missing == ["1 row(s) of 1.svm"]
     assert found.report["rows"] == 795
     left = fit_left(corpus, 200 + np.array([0, 3, 4, 5, 199]), tmp_path / "left")
     assert overlap(found.report, left)
@@ -644,7 +647,7 @@ def test_a_shard_that_was_written_without_rows_takes_the_place_of_the_old_one(
     assert overlap(found.report, expected)
     names = [shard.path for shard in found.manifest.shards]
     assert names == [str(path) for path in (*shards[:2], new, shards[3])]
-    assert read_record(tmp_path / "m.run").borders == [str(new)]
+    assert read_record(tmp_path / "m.run").borders == ["new.svm"]
     assert code("certify", str(tmp_path / "m")) == 0
 
 
@@ -776,7 +779,7 @@ def test_a_class_without_rows_is_noticed_even_where_one_reading_is_all(tmp_path:
     (tmp_path / "a.svm").write_text("1 1:1\n")
     path = str(tmp_path / "a.svm")
     with open_shards([path], cache_dir=None, classes=[-1.0, 1.0]) as source:
-        last = forgetting._Last(source)
+        last = forgetting._Last(source, [])
         last.border(lambda: pytest.fail("nothing is kept on the way"))
         list(source.chunks())
         with pytest.raises(DataError, match=r"has the label -1.0, which the model has"):
@@ -807,13 +810,12 @@ def test_ways_to_name_rows_that_do_not_go_together_are_refused(
 @pytest.mark.parametrize(
     ("key", "value", "sentence"),
     [
-        ("user", "nobody", "no row of 4 shard.s. has 'nobody' in 'user'"),
         ("name", "a", "0.parquet: 0 columns of the name 'name'. Wanted is one of indices, values"),
         ("y", "high", "column 'y' holds double, and --value is none .Failed to parse string"),
         ("indices", "1", "column 'indices' holds list"),
     ],
 )
-def test_a_key_that_no_row_has_is_a_sentence(
+def test_a_key_that_no_row_can_have_is_a_sentence(
     key: str, value: str, sentence: str, corpus: Corpus, tmp_path: Path
 ) -> None:
     fit(corpus.shards("parquet"), tmp_path / "m")
@@ -861,7 +863,6 @@ def test_a_value_is_looked_for_as_the_column_has_it(
         ("shard,row\n0.svm,-1\n", "line 2: shard '0.svm', row '-1'"),
         ("shard,row\n0.svm\n", "line 2: shard '0.svm', row None"),
         ("shard,row\n0.svm,200\n", "row 200 of 0.svm, which has 200 rows"),
-        ("shard,row\n9.svm,0\n", "9.svm: none of the 4 shards"),
         ('shard,row\n"0.svm,0\n', "not CSV"),
     ],
 )
@@ -922,6 +923,75 @@ def test_the_command_forgets_the_rows_of_users_and_can_be_called_again(
     assert re.search(
         rf"rows +{left}\n(.*\n)?rows forgotten +{800 - left}\n", capsys.readouterr().out
     )
+
+
+def replacement(corpus: Corpus, shards: list[Path], tmp_path: Path) -> dict[str, Any]:
+    """The first shard written anew without its first row."""
+    new = corpus.write(tmp_path / "new.svm", np.arange(1, 200))
+    return {"shards": str(shards[0]), "replaced_by": new}
+
+
+WAYS: dict[str, tuple[Callable[..., dict[str, Any]], str]] = {
+    "a shard by its name": (lambda *_: {"shards": "1.svm"}, "1.svm"),
+    "a shard by its path": (lambda _, shards, __: {"shards": shards[1]}, "1.svm"),
+    "rows of a list": (
+        lambda _, __, place: {"rows": list_rows(place / "l", {"1.svm": [3, 5], "2.svm": [9]})},
+        "2 row(s) of 1.svm",
+    ),
+    "rows of a shard and a shard that is gone": (
+        lambda _, __, place: {"rows": list_rows(place / "l", {"9.svm": [0], "1.svm": [3]})},
+        "9.svm",
+    ),
+    "what a rewrite left out": (replacement, "0.svm"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_forgotten_already_is_named_and_nothing_is_changed(
+    way: str, corpus: Corpus, tmp_path: Path
+) -> None:
+    shards = corpus.shards("svm", tmp_path)
+    fit(shards, tmp_path / "m", tol=1e-13, max_epochs=2)
+    words = WAYS[way][0](corpus, shards, tmp_path)
+    first = streamtron.forget(tmp_path / "m", **words)
+    before = content(tmp_path / "m.run", tmp_path / "m")
+    again = streamtron.forget(tmp_path / "m", **words, report=tmp_path / "r.json")
+    assert content(tmp_path / "m.run", tmp_path / "m") == before
+    assert again.report["not_in_run"][0].endswith(WAYS[way][1])
+    assert (again.exit_code, again.report["readings"]) == (first.exit_code, 0.0)
+    assert again.report["certificate"] == first.report["certificate"]
+    assert again.report.get("forgotten_rows") == first.report.get("forgotten_rows")
+    assert json.loads((tmp_path / "r.json").read_text()) == again.report
+
+
+def test_what_is_in_the_run_is_forgotten_though_something_else_that_is_named_is_not(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    fit(corpus.shards("svm"), tmp_path / "m")
+    found = streamtron.forget(tmp_path / "m", ["nobody.svm", "1.svm"])
+    assert (found.report["rows"], found.report["not_in_run"]) == (600, ["nobody.svm"])
+
+
+def test_a_key_that_no_row_has_is_named_and_nothing_is_changed(
+    corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit(corpus.shards("parquet"), tmp_path / "m")
+    before = content(tmp_path / "m.run", tmp_path / "m")
+    assert code("forget", str(tmp_path / "m"), "--key", "user", "--value", "nobody") == 0
+    assert "user = nobody: not in the run; nothing is to be forgotten" in capsys.readouterr().out
+    assert content(tmp_path / "m.run", tmp_path / "m") == before
+
+
+def test_another_shard_of_the_run_does_not_take_the_place_of_one(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    shards = corpus.shards("svm", tmp_path)
+    fit(shards, tmp_path / "m")
+    with pytest.raises(DataError, match="or another shard of the run"):
+        streamtron.forget(tmp_path / "m", "1.svm", replaced_by=shards[2])
+    new = corpus.write(tmp_path / "new.svm", np.arange(1, 200))
+    with pytest.raises(DataError, match=r"9.svm: none of the 4 shards"):
+        streamtron.forget(tmp_path / "m", "9.svm", replaced_by=new)
 
 
 @pytest.mark.parametrize("change", ["update", "forget"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -211,7 +212,7 @@ def test_the_rows_added_begin_a_block_of_their_own(corpus: list[Path], tmp_path:
     for shard in corpus[8:]:
         streamtron.update(tmp_path / "m.run", shard)
     record = runs.read_record(tmp_path / "m.run")
-    assert record.borders == [str(shard) for shard in corpus[8:]]
+    assert record.borders == [shard.name for shard in corpus[8:]]
     source = open_shards([str(shard) for shard in corpus], cache_dir=None, borders=record.borders)
     with source:
         assert [len(chunk) for chunk in source.chunks()] == [2400, 300, 300]
@@ -227,7 +228,7 @@ def test_a_run_that_was_updated_can_be_resumed_with_a_smaller_tolerance(
     settings = streamtron.Settings(C=5.0, index_base=0, tol=1e-4)
     again = streamtron.run(corpus, settings, model=model, machine=streamtron.Machine(), resume=True)
     assert gap(again.report) <= 1e-4
-    assert runs.read_record(tmp_path / "m.run").borders == [str(corpus[-1])]
+    assert runs.read_record(tmp_path / "m.run").borders == [corpus[-1].name]
 
 
 def test_new_columns_are_learned(tmp_path: Path) -> None:
@@ -267,32 +268,112 @@ def test_a_run_of_many_classes_is_updated(tmp_path: Path) -> None:
         ("1 0:1\n-1 2:1\n", "has a column 0, and the run's columns are numbered from 1"),
     ],
 )
-@pytest.mark.parametrize("only_new", [False, True])
 def test_rows_of_another_kind_are_refused_and_nothing_is_changed(
-    only_new: bool, line: str, sentence: str, tmp_path: Path
+    line: str, sentence: str, tmp_path: Path
 ) -> None:
     (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
     (tmp_path / "b.svm").write_text(line)
     fit([tmp_path / "a.svm"], tmp_path / "m", index_base="auto")
     before = content(tmp_path / "m.run", tmp_path / "m")
     with pytest.raises(DataError, match=sentence):
-        streamtron.update(tmp_path / "m", tmp_path / "b.svm", only_new=only_new)
+        streamtron.update(tmp_path / "m", tmp_path / "b.svm")
     assert content(tmp_path / "m.run", tmp_path / "m") == before
 
 
-def test_a_shard_that_the_run_has_is_refused(corpus: list[Path], tmp_path: Path) -> None:
+def test_shards_that_the_run_has_are_skipped_and_named_whatever_they_are_called_now(
+    corpus: list[Path], tmp_path: Path
+) -> None:
+    twin = tmp_path / "renamed.svm"
+    shutil.copy(corpus[0], twin)
+    fit(corpus[:5], tmp_path / "m")
+    updated = streamtron.update(tmp_path / "m", [corpus[1], twin, corpus[5]])
+    assert updated.report["already_in_run"] == [corpus[1].name, "renamed.svm"]
+    assert updated.report["rows"] == 1800
+    assert shards_of(tmp_path / "m") == [shard.name for shard in corpus[:6]]
+
+
+def shards_of(model: Path) -> list[str]:
+    """The shards of a model's run, by name."""
+    manifest = json.loads(Path(f"{model}.run", "manifest.json").read_text())
+    return [shard["name"] for shard in manifest["shards"]]
+
+
+@pytest.mark.parametrize("settings", [{}, {"C": 2.0, "tol": 1e-13, "max_epochs": 1}])
+def test_an_update_that_is_called_again_changes_nothing_and_tells_the_same(
+    settings: dict[str, Any], corpus: list[Path], tmp_path: Path
+) -> None:
+    model, shards = tmp_path / "m", corpus[3:5]
+    fit(corpus[:3], model, **settings)
+    first = streamtron.update(model, shards)
+    before = content(tmp_path / "m.run", model)
+    again = streamtron.update(model, shards, report=tmp_path / "r.json")
+    assert again.report["already_in_run"] == [shard.name for shard in shards]
+    assert content(tmp_path / "m.run", model) == before
+    assert (again.ending, again.exit_code) == (first.ending, first.exit_code)
+    assert again.report["readings"] == 0.0
+    for name in ("rows", "nonzeros", "columns", "certificate", "settings"):
+        assert again.report[name] == first.report[name]
+    assert json.loads((tmp_path / "r.json").read_text()) == again.report
+
+
+def test_a_run_of_many_classes_that_has_the_shard_tells_what_it_told(tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text("x 1:1\ny 2:1\nz 3:1\n" * 30)
+    (tmp_path / "b.svm").write_text("z 1:1 3:1\ny 2:2\n" * 9)
+    fit([tmp_path / "a.svm"], tmp_path / "m", multiclass=True)
+    first = streamtron.update(tmp_path / "m", tmp_path / "b.svm")
+    again = streamtron.update(tmp_path / "m", tmp_path / "b.svm")
+    assert [each["label"] for each in again.report["learners"]] == ["x", "y", "z"]
+    for one, other in zip(first.report["learners"], again.report["learners"], strict=True):
+        assert one["certificate"] == other["certificate"]
+
+
+def test_a_shard_that_was_touched_is_known_by_its_bytes(corpus: list[Path], tmp_path: Path) -> None:
+    mine = Path(shutil.copy(corpus[0], tmp_path))
+    fit([mine, corpus[1]], tmp_path / "m")
+    os.utime(mine, ns=(1, 1))
+    updated = streamtron.update(tmp_path / "m", mine)
+    assert updated.report["already_in_run"] == [mine.name]
+
+
+def test_a_shard_that_was_changed_since_is_refused_and_nothing_is_changed(
+    corpus: list[Path], tmp_path: Path
+) -> None:
+    mine = Path(shutil.copy(corpus[0], tmp_path))
+    fit([mine, corpus[1]], tmp_path / "m")
+    before = content(tmp_path / "m.run", tmp_path / "m")
+    text = mine.read_text()
+    for other in (text + "1 3:1\n", text.replace("1:", "2:", 1)):
+        mine.write_text(other)
+        with pytest.raises(DataError, match=r"its bytes are others .* streamtron forget"):
+            streamtron.update(tmp_path / "m", [mine, corpus[2]])
+        assert content(tmp_path / "m.run", tmp_path / "m") == before
+
+
+def test_rows_of_a_shard_count_twice_if_that_is_wanted_and_a_path_counts_once(
+    corpus: list[Path], tmp_path: Path
+) -> None:
     model, twin = tmp_path / "m", tmp_path / "twin.svm"
     shutil.copy(corpus[0], twin)
     fit(corpus[:5], model)
-    for alone in (False, True):
-        with pytest.raises(DataError, match="the run has it already"):
-            streamtron.update(model, corpus[1], only_new=alone)
-        with pytest.raises(DataError, match=f"the same bytes as {corpus[0].name}, which the run"):
-            streamtron.update(model, twin, only_new=alone)
     with pytest.raises(DataError, match="given twice"):
         streamtron.update(model, [corpus[6], corpus[6]])
-    updated = streamtron.update(model, twin, allow_duplicate=True)
-    assert updated.report["rows"] == 1800
+    for _ in range(2):
+        updated = streamtron.update(model, [twin, corpus[0]], allow_duplicate=True)
+        assert updated.report["rows"] == 1800
+    assert updated.report["already_in_run"] == ["twin.svm", corpus[0].name]
+
+
+def test_a_shard_of_which_rows_were_forgotten_is_not_added_once_more_with_them(
+    corpus: list[Path], tmp_path: Path
+) -> None:
+    shutil.copy(corpus[0], tmp_path / "twin.svm")
+    fit(corpus[:5], tmp_path / "m")
+    (tmp_path / "gone.csv").write_text(f"shard,row\n{corpus[0].name},7\n")
+    streamtron.forget(tmp_path / "m", rows=tmp_path / "gone.csv")
+    updated = streamtron.update(tmp_path / "m", [corpus[0], tmp_path / "twin.svm"])
+    assert updated.report["rows"] == updated.report["certificate"]["rows_scanned"] == 1499
+    with pytest.raises(DataError, match="other rows of them were forgotten"):
+        streamtron.update(tmp_path / "m", tmp_path / "twin.svm", allow_duplicate=True)
 
 
 def test_what_is_no_run_that_has_ended_is_refused(corpus: list[Path], tmp_path: Path) -> None:
@@ -332,6 +413,46 @@ def test_balanced_weights_are_those_of_all_rows(corpus: list[Path], tmp_path: Pa
     assert overlap(updated.report, whole)
 
 
+@pytest.mark.parametrize("tol", [0.2, 0.3])
+@pytest.mark.parametrize("number", [10, 30])
+def test_a_few_new_rows_of_the_rare_class_weigh_all_rows_anew(
+    number: int, tol: float, tmp_path: Path
+) -> None:
+    """What the last scan saw of the old rows was by the weights that they had then: the tolerance
+    is so wide that it would do as it is, and the upper bound would be below the optimum."""
+
+    def shard(seed: int, rows: int, share: float) -> Path:
+        """So many rows, of which this share is of the rare class."""
+        rng, path = np.random.default_rng(seed), tmp_path / f"{seed}.svm"
+        lines = []
+        for _ in range(rows):
+            label = 1 if rng.random() < share else -1
+            row = np.round(rng.normal(size=6) + 0.4 * label, 3)
+            lines.append(f"{label} " + " ".join(f"{j + 1}:{value}" for j, value in enumerate(row)))
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    old, new = shard(1, 400, 0.05), shard(2, number, 1.0)
+    settings = {"class_weight": "balanced", "C": 0.1}
+    fit([old], tmp_path / "m", tol=tol, **settings)
+    updated = streamtron.update(tmp_path / "m", new).report["certificate"]
+    whole = fit([old, new], tmp_path / "whole", tol=1e-8, **settings)["certificate"]
+    assert whole["primal_margin"] <= updated["upper_bound"] * (1 + 1e-12)
+    assert updated["primal_margin"] <= whole["upper_bound"] * (1 + 1e-12)
+
+
+def test_an_update_leaves_no_checkpoint_of_the_run_as_it_was(
+    corpus: list[Path], tmp_path: Path
+) -> None:
+    """A damaged checkpoint would fall back on it: the counts of other rows."""
+    often, settings = streamtron.Machine(checkpoint_every=0.0), streamtron.Settings(index_base=0)
+    streamtron.run(corpus[:3], settings, model=tmp_path / "m", machine=often)
+    assert (tmp_path / "m.run" / "checkpoint.before").exists()
+    streamtron.update(tmp_path / "m", corpus[3])
+    assert (tmp_path / "m.run" / "checkpoint").exists()
+    assert not (tmp_path / "m.run" / "checkpoint.before").exists()
+
+
 def test_the_command_says_what_came_of_it(
     corpus: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -340,6 +461,10 @@ def test_the_command_says_what_came_of_it(
     assert code("update", *arguments, "--report", str(tmp_path / "r.json")) == 0
     assert "3,000" in capsys.readouterr().out
     assert gap(json.loads((tmp_path / "r.json").read_text())) <= 0.001
+    assert code("update", *arguments) == 0
+    told = capsys.readouterr().out
+    assert f"{corpus[7].name}: in the run already; it is left as it is" in told
+    assert "3,000" in told
     assert code("update", str(tmp_path / "none"), str(corpus[0])) == 3
     assert "there is no run" in capsys.readouterr().err
 

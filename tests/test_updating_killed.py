@@ -17,20 +17,14 @@ CALLED_LAST = 30
 """System calls that stage a change and put it in place, which is what moments are about."""
 
 
-@pytest.fixture(params=["all rows", "only the new ones"])
-def changed(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[str, object]]:
-    """A place with a run, and what to add to it; the old shards are gone where only the new ones
-    are to be read."""
+@pytest.fixture
+def changed(tmp_path: Path) -> tuple[Path, dict[str, object]]:
+    """A place with a run, and what to add to it."""
     place = tmp_path / "place"
     generate(str(place), rows=1200, columns=100, seed=3, shards=4)
     shards = sorted(place.glob("*.svm"))
     fit(shards[:3], place / "m")
-    words: dict[str, object] = {"shards": str(shards[3])}
-    if request.param == "only the new ones":
-        words |= {"only_new": True}
-        for shard in shards[:3]:
-            shard.unlink()
-    return place, words
+    return place, {"shards": str(shards[3])}
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamtron import options
 from streamtron.commands.common import STOPPED, check_writable, is_verbose, say
 from streamtron.options import (
     machine_options,
+    run_dir_option,
     setting_options,
     shards_argument,
     split,
@@ -27,25 +26,20 @@ if TYPE_CHECKING:
 @click.argument("run", type=click.Path())
 @shards_argument
 @click.option("--report", type=click.Path(dir_okay=False), help="Write a JSON report there.")
-@click.option("--only-new", is_flag=True,
-              help="The run's own shards are gone: read SHARDS alone, and prove of their rows what "
-              "can be proven.")  # fmt: skip
-@options.once_option
 @setting_options("tol", "max_epochs", "allow_duplicate")
+@run_dir_option
 @machine_options
 @verbose_option
-def update(
-    run: str, shards: tuple[str, ...], report: str | None, only_new: bool, **given: Any
-) -> int:
+def update(run: str, shards: tuple[str, ...], report: str | None, **given: Any) -> int:
     """Add SHARDS to the run of a model, RUN, and go on from there to a certificate over all rows.
 
-    The run is as it was until the new model is in place. SHARDS are read as the run's own were.
-
-    With --only-new there is a lower bound over the new rows and no tolerance to meet: exit code 0.
+    The run is as it was until the new model is in place. SHARDS are read as the run's own were;
+    those that the run has already, whatever they are called now, are skipped: calling this twice is
+    calling it once.
     """
     from streamtron.updating import update as update_run
 
-    return _change(partial(update_run, only_new=only_new), run, shards, report, given)
+    return _change(update_run, run, shards, report, given)
 
 
 @click.command(short_help="Take shards, or rows of them, out of a run.")
@@ -59,8 +53,8 @@ def update(
 @click.option("--replaced-by", type=click.Path(),
               help="One shard was written anew, without some rows: forget those.")  # fmt: skip
 @click.option("--report", type=click.Path(dir_okay=False), help="Write a JSON report there.")
-@options.once_option
 @setting_options("tol", "max_epochs")
+@run_dir_option
 @machine_options
 @verbose_option
 def forget(
@@ -72,6 +66,7 @@ def forget(
 
     Nothing of them is left in the model and in the run's directory. Whole shards may be gone
     already; where a shard still holds rows that are forgotten, the run leaves them out from now on.
+    What is not in the run is named, and is no error: calling this twice is calling it once.
     """
     from streamtron.forgetting import forget as forget_rows
 
@@ -90,22 +85,16 @@ def _change(
     wanted, machine = split(given)
     if report is not None:
         check_writable(report)
-    from streamtron import once
+    from streamtron.ended import locate
     from streamtron.inspection import directory_bytes
     from streamtron.progress import progress
-    from streamtron.summary import fit_summary, not_certified
-    from streamtron.updating import directory_of
+    from streamtron.summary import fit_summary, not_certified, nothing_done
 
-    name = given["once"]
-    if name is not None and (code := once.begin(directory_of(run), name)) is not None:
-        click.echo(f"{run}: has had the change {name} before.")
-        return code
     with progress(verbose=is_verbose()) as listen:
         outcome = change(run, shards, report=report, machine=machine, listen=listen, **wanted)
-    if name is not None:
-        once.end(directory_of(run), name, outcome.exit_code)
-    cache = machine.cache_dir or os.path.join(directory_of(run), "cache")
-    say(fit_summary(outcome.report, run, cache, directory_bytes(cache)))
+    cache = machine.cache_dir or str(locate(run, machine.run_dir).directory / "cache")
+    done = fit_summary(outcome.report, run, cache, directory_bytes(cache))
+    say([*nothing_done(outcome.report), *done])
     if outcome.exit_code == STOPPED:
         click.echo(not_certified(outcome.report, run), err=True)
     return outcome.exit_code

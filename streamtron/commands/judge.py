@@ -167,13 +167,13 @@ def inspect(paths: tuple[str, ...], plan: bool, as_json: bool, **given: Any) -> 
 
 def _of_run(path: str, witness: str | None) -> tuple[str, str, tuple[str, ...], str]:
     """Directory, model, shards and witness of a run, named by its directory or its model."""
+    from streamtron.ended import check_settled
     from streamtron.fitting import run_directory
-    from streamtron.runs import settle
     from streamtron.shards import Manifest
     from streamtron.updating import check_there
 
     directory = path.rstrip("/") if os.path.isdir(path) else run_directory(path)
-    settle(directory)
+    check_settled(directory)
     model = path if not os.path.isdir(path) else directory.removesuffix(".run")
     manifest = os.path.join(directory, "manifest.json")
     found = witness or os.path.join(directory, "witness")

@@ -150,7 +150,7 @@ class FirstReading:
 
     def _read_shard(self, shard: ShardFile) -> Iterator[Delivery]:
         check_unchanged(shard)
-        if shard.path in self._plan.borders and self._open:
+        if shard.name in self._plan.borders and self._open:
             self._cutter.finish()
             yield self._close_block()
         cache = self._cache

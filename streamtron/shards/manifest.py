@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -94,14 +95,26 @@ class Manifest:
         _check(shards, where)
         return cls(shards)
 
-    def save(self, path: str) -> None:
+    def save(self, path: str, home: str | None = None) -> None:
         """Write the manifest as JSON, whole or not at all.
+
+        Of a shard that lies beside the directory of the manifest, or below, it says where from
+        there as well: so it is found when all of them have been moved, or copied, together.
+
+        Parameters
+        ----------
+        home : the directory where the manifest will be read; None = that of ``path``.
 
         Raises
         ------
         MachineError : it cannot be written.
         """
-        text = json.dumps(self.to_dict(), indent=1, sort_keys=True) + "\n"
+        start = os.path.abspath(os.path.dirname(path) if home is None else home)
+        fields = self.to_dict()
+        for shard in fields["shards"]:
+            if shard["path"].startswith(os.path.join(os.path.dirname(start), "")):
+                shard["from_here"] = os.path.relpath(shard["path"], start)
+        text = json.dumps(fields, indent=1, sort_keys=True) + "\n"
         write_atomically(path, [text.encode()])
 
     @classmethod
@@ -119,7 +132,20 @@ class Manifest:
             fields = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}: not JSON ({error}). Wanted is a manifest.") from error
-        return cls.from_dict(fields, path)
+        return cls.from_dict(_from_here(fields, os.path.dirname(os.path.abspath(path))), path)
+
+
+def _from_here(fields: Any, start: str) -> Any:
+    """The fields with the shards' paths as they are where the manifest is now: those beside it come
+    before those that it knew elsewhere."""
+    shards = fields.get("shards") if isinstance(fields, dict) else None
+    for shard in shards if isinstance(shards, list) else ():
+        beside = shard.pop("from_here", None) if isinstance(shard, dict) else None
+        if isinstance(beside, str):
+            path = os.path.normpath(os.path.join(start, beside))
+            if os.path.exists(path) or not os.path.exists(str(shard.get("path"))):
+                shard["path"] = path
+    return fields
 
 
 def _check(shards: tuple[ShardRecord, ...], where: str) -> None:

@@ -68,7 +68,7 @@ def open_shards(
     on_bad_shard : ``"skip"`` leaves a shard that its reader refuses out as a whole, from its first
         row on, and lists it in ``skipped``; ``"error"`` ends the reading. Only the first complete
         reading leaves shards out.
-    borders : paths of the shards that begin a new block: each was the first of those added to a
+    borders : names of the shards that begin a new block: each was the first of those added to a
         run that had ended.
 
     Raises

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from streamtron.chunk import Chunk, ChunkSource
 from streamtron.config import Settings
-from streamtron.training.frozen import Frozen
 from streamtron.training.learner import Learner
 from streamtron.training.loop import positions_in
 
@@ -40,45 +39,6 @@ def add_rows(
             learner.prove(chunk)
     for learner in proving:
         learner.end_proving()
-
-
-def add_alone(
-    source: ChunkSource, learners: Sequence[Learner], settings: Settings, first_row: int
-) -> None:
-    """Maximise the dual over the counts of new rows, those of all others being fixed for good: they
-    are gone. Two readings of the new rows if they fit in the active set, one that solves and one
-    that proves; else both again, until they are solved together, or parts get no further, or
-    ``max_epochs`` are spent.
-
-    Parameters
-    ----------
-    source, first_row : as ``add_rows`` has them.
-    learners : after ``Learner.begin_change``; they have ended when this returns.
-    """
-    learning = list(learners)
-    while learning:
-        for chunk in _behind(source, first_row):
-            for learner in learning:
-                learner.add_alone(chunk)
-        for learner in learning:
-            learner.end_adding()
-        scans = _scan(source, learning, first_row)
-        for learner, frozen in zip(learning, scans, strict=True):
-            if learner.added(frozen) or learner.full_epochs >= settings.epoch_limit:
-                learner.end_alone(frozen)
-        learning = [learner for learner in learning if not learner.finished]
-
-
-def _scan(source: ChunkSource, learners: Sequence[Learner], first_row: int) -> list[Frozen]:
-    """The learners' weights at rest, scanned on new rows."""
-    scans = [learner.at_rest() for learner in learners]
-    for chunk in _behind(source, first_row):
-        for learner, frozen in zip(learners, scans, strict=True):
-            learner.measure(chunk)
-            targets = learner.targets(chunk)
-            counts = learner.counts.take_ranges(chunk.ranges)
-            frozen.scan(chunk.rows, targets, counts, learner.settings.rho)
-    return scans
 
 
 def _behind(source: ChunkSource, first_row: int) -> Iterator[Chunk]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron import kernels
-from streamtron.certificate import Certificate
+from streamtron.certificate import Certificate, Evidence
 from streamtron.chunk import Chunk, Label, Rows
 from streamtron.config import Settings, format_size
 from streamtron.errors import DataError, SettingsError
@@ -43,7 +43,8 @@ NO_MARGIN = 1e-4
 they may still be separable by a smaller one."""
 
 LARGE_DRIFT = 1e-9
-"""Rounding moves the carried weights from Σ c_k y_k by a far smaller part of their length."""
+"""Carried weights that are off from Σ c_k y_k by more than this part of their length are made
+afresh; where nothing cancels, rounding moves them by far less."""
 
 SOLVED = 1e-12
 """No gap smaller than this is asked of rows in memory."""
@@ -121,7 +122,6 @@ class Learner:
         self._watching = False
         self._adopted = False
         self._task: Task | None = None
-        self._others_gone = False
         self._to_hold: NDArray[np.int64] | None = None  # places in the chunk that is passing
         self._passing: tuple[Rows, Targets] | None = None
 
@@ -263,6 +263,22 @@ class Learner:
         rest = float(dual.scalars[kernels.EXTENSION]) - extension
         dual.settle(w, bias, max(rest, 0.0), dual.steps - steps)
 
+    def narrow(self, columns: int) -> None:
+        """Leave nothing of columns from this number on, at an end: no row has them any more."""
+        cut: dict[int, NDArray[np.float64]] = {}  # arrays that were one stay one
+
+        def narrowed(w: NDArray[np.float64]) -> NDArray[np.float64]:
+            return cut.setdefault(id(w), w[:columns].copy())
+
+        self.dual.w, self.weights = narrowed(self.dual.w), narrowed(self.weights)
+        frozen = self.frozen
+        if frozen is not None:
+            frozen.w, frozen.evidence.fresh = narrowed(frozen.w), narrowed(frozen.evidence.fresh)
+            frozen.carried = None if frozen.carried is None else narrowed(frozen.carried)
+        if self._candidate is not None:
+            self._candidate = _narrow_augmented(self._candidate, columns)
+        self._parts.total = _narrow_augmented(self._parts.total, columns)
+
     def sum_afresh(self) -> None:
         """After ``begin_change``: a is 0 until the next reading has summed it from the counts."""
         self.dual.restart()
@@ -342,46 +358,6 @@ class Learner:
             return False
         frozen.w, seen.fresh = frozen.w.copy(), seen.fresh.copy()
         return True
-
-    def add_alone(self, chunk: Chunk) -> None:
-        """Hold all rows of a chunk that are new, after ``begin_change``, while all others are gone;
-        where there is no more room, those held are solved. ``end_adding`` after all chunks."""
-        self.mode, self.overflowed, self.holding_all = "train", True, False
-        self._others_gone = True
-        targets = self.targets(chunk)
-        self._meet(chunk, targets)
-        if self.stage_number < 0:
-            self._begin_stage()
-        self._hold(chunk.rows, np.arange(len(chunk)), targets)
-        self.work_off()
-
-    def at_rest(self) -> Frozen:
-        """a as it is, at the scale at which it was trained, for a scan of new rows alone."""
-        scale = 1.0 / self.b if self.stage.unlearn else self.dual.scale
-        return Frozen(self.dual.w, self.dual.bias, scale, self._threshold())
-
-    def added(self, frozen: Frozen) -> bool:
-        """Whether new rows are solved, by a scan of them: w is as near as the tolerance to the
-        least ½‖w − w₀‖² + Σ C_k max(0, 1 − m_k)² over them, w₀ the part of all others; or parts
-        that do not fit get no further. Where that is not what training solves, by one reading."""
-        self._count_epoch()
-        if not self.stage.unlearn or self.settings.hard:
-            return True
-        gap, before = frozen.evidence.gap_of_part(frozen.w, frozen.bias), self._gap_before
-        self._gap_before = gap
-        wanted = max(self.settings.tolerance, SOLVED) * (self.dual.objective + gap)
-        return gap <= wanted or gap >= before
-
-    def end_alone(self, frozen: Frozen) -> None:
-        """Conclude from a scan of new rows, all others being gone. The lower bound is of the new
-        ones. Without the others Σ c_k y_k cannot be summed, so there is no upper bound; nor is the
-        scale that is best for the new ones that of all."""
-        now, _ = frozen.certificate(hard=self.settings.hard, counted=False)
-        scale = frozen.evidence.scale
-        self.weights, self.bias = scale * frozen.w, scale * frozen.bias
-        self.certificate = replace(now, scale=scale)
-        self._end_stage("the new rows alone were there to be read")
-        self._others_gone, self.finished = False, "added"
 
     def _unmeet(self) -> None:
         """All rows are going to be met again."""
@@ -469,10 +445,8 @@ class Learner:
         self._train_on(frozen)
 
     def reopen(self) -> bool:
-        """Whether it had ended, but would not have by the settings that it has now, or with all
-        rows there, or not like this; then ``go_on`` takes it further."""
-        if self.finished == "added":
-            return True
+        """Whether it had ended, but would not have by the settings that it has now, or not like
+        this; then ``go_on`` takes it further."""
         if self.finished is None or self.certificate is None:
             return False
         if not self.sound:
@@ -486,11 +460,8 @@ class Learner:
 
     def go_on(self) -> None:
         """Take up training after an end that other settings (a smaller tolerance, more epochs)
-        would not have made; ``step`` goes on with the rows in memory. Where new rows were added
-        alone, or the weights are spoilt, readings of all rows follow."""
-        if self.finished == "added":
-            self.begin_change()
-            return
+        would not have made; ``step`` goes on with the rows in memory. Where the weights are spoilt,
+        readings of all rows follow."""
         self.finished = None
         if not self.sound:
             self._give_up_weights()
@@ -749,7 +720,7 @@ class Learner:
         else:
             alone = not self.overflowed
             best = np.append(self.weights, self.bias) if alone and self.certificate else None
-            self._task = Solver(*of_rows, alone=alone, best=best, last=self._others_gone)
+            self._task = Solver(*of_rows, alone=alone, best=best)
             self._task.begin(self._worthwhile_gap(), mini_epochs)
 
     def _end_training(self, task: Task) -> None:
@@ -808,6 +779,20 @@ class Learner:
         carried = self.dual.w.copy() if self.mode == "train" else self.dual.w
         return Frozen(w, self.b * float(best[-1]), 1.0 / self.b, self._threshold(), carried)
 
+    def _tell_drift(self, drift: float, seen: Evidence) -> None:
+        """Tell of a drift that is repaired: as a warning if rounding does not explain it, for then
+        memory or disk may have spoilt the weights, and that is worth looking after."""
+        self.drift_repaired = max(self.drift_repaired, drift)
+        explained = drift <= drift_by_rounding(self.dual.updates, seen)
+        _log.log(
+            logging.INFO if explained else logging.WARNING,
+            "the weights carried into reading %d had drifted by %.1g of their length from those "
+            "that the counts make, %s. They are made afresh from the counts.",
+            self.reading + 1,
+            drift,
+            "by rounding" if explained else "more than rounding explains: check memory and disk",
+        )
+
     def _certify(self, frozen: Frozen) -> None:
         """Take the certificate; keep the weights of the least primal; drop a's drift where a
         stood still, and where it is large."""
@@ -823,13 +808,7 @@ class Learner:
         drifted = drift > LARGE_DRIFT and not self._adopted
         self._adopted = False
         if drifted:
-            self.drift_repaired = max(self.drift_repaired, drift)
-            _log.warning(
-                "the weights carried into reading %d had drifted by %.1g of their length from "
-                "those that the counts make. They are made afresh from the counts.",
-                self.reading + 1,
-                drift,
-            )
+            self._tell_drift(drift, seen)
         if not self._watching:
             self.dual.settle(seen.fresh, seen.fresh_bias, seen.sq_extension, seen.steps)
         elif drifted:
@@ -838,6 +817,23 @@ class Learner:
             dual = self.dual
             off = seen.fresh - carried
             dual.settle(dual.w + off, dual.bias, float(dual.scalars[kernels.EXTENSION]), dual.steps)
+
+
+def drift_by_rounding(updates: int, seen: Evidence) -> float:
+    """The part of their length by which updates can move the carried weights from Σ c_k y_k.
+
+    An update rounds each coordinate of its row by u = 2⁻⁵³ of what it is by then, which
+    Σ c_k |y_kj| bounds: N updates move w by N u Σ c_k ‖y_k‖ at most, where the counts were never
+    much larger than they are now. In tables whose columns differ by orders of magnitude Σ c_k ‖y_k‖
+    is thousands of times ‖w‖, and rounding alone is above LARGE_DRIFT.
+    """
+    length = math.sqrt(kernels.square_sum(seen.fresh))
+    lengths = float(seen.sums[kernels.LENGTHS])
+    return updates * kernels.UNIT_ROUNDOFF * lengths / length if length else math.inf
+
+
+def _narrow_augmented(v: NDArray[np.float64], columns: int) -> NDArray[np.float64]:
+    return np.append(v[:-1][:columns], v[-1:])
 
 
 def _room(needed: int, there: int) -> int:

@@ -80,7 +80,6 @@ class Solver:
     best : weights known already, augmented, at scale 1.
     exact : whether Newton's method is to prove the gap by itself, not counting on visits.
     softness : a Δ² > 0 that is every row's instead of its own.
-    last : whether the other rows will never move, so that these need not go beyond their solution.
     """
 
     GIVEN = ("active", "dual", "turns", "delta2", "cost")
@@ -97,10 +96,8 @@ class Solver:
         best: Vector | None = None,
         exact: bool = False,
         softness: float | None = None,
-        last: bool = False,
     ) -> None:
         self.counts, self.rule, self.exact, self.softness = counts, rule, exact, softness
-        self.last = last
         self.newton: newton.Newton | None = None
         self.attach(active, dual, turns)
         self.others = None if alone else Others(active, self.delta2, counts, dual, rule.rho)
@@ -306,7 +303,7 @@ class Solver:
         if math.isfinite(self.found.primal):
             self._measure()
         self.found.a = self.dual.augmented(1.0 / self.rule.b)
-        if self.others is not None and not self.last:
+        if self.others is not None:
             self._overshoot()
         return None
 
