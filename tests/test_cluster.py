@@ -496,6 +496,8 @@ def test_a_worker_killed_in_mid_task_and_a_client_killed_and_back_change_nothing
         with _process(*command) as client:
             _until(lambda: len(workers.client.run_on_scheduler(_clients)) > 1)
             client.kill()
+            assert client.wait() == -signal.SIGKILL
+        assert not (tmp_path / "many.tsv").exists()
         subprocess.run(command, check=True, capture_output=True)
     assert (tmp_path / "many.tsv").read_bytes() == (tmp_path / "one.tsv").read_bytes()
 

@@ -28,7 +28,7 @@ from streamtron.sealed import read_sealed, write_sealed
 from streamtron.training.solve import Solver
 from streamtron.training.state import State
 from tests.processes import COMMAND, Process, command
-from tests.runs import at_checkpoint, kept, killed, reached, write_corpus
+from tests.runs import WAS_KILLED, at_checkpoint, kept, killed, reached, write_corpus
 from tests.test_full_disk import PAGE, fill, mounted
 
 SETTINGS = Settings(C=20.0, active_set=100_000)
@@ -367,7 +367,7 @@ def test_a_run_in_use_is_refused_with_process_and_host_until_that_process_is_gon
     assert other.returncode == 5
     assert f"in use by process {process.pid} on {socket.gethostname()}. Wait" in other.stderr
     process.kill()
-    process.end()
+    assert process.end().returncode == WAS_KILLED
     settings = SETTINGS.but(tol=1e-9)
     with open_run(
         place / "model.run", settings, stamps(place), place / "model", resume=True
