@@ -111,12 +111,20 @@ def a_shard_less_that_is_gone(place: Place) -> tuple[Outcome, NDArray[np.int64]]
     return streamtron.forget(place.model, place.shards[1]), of_shards([0, 2, 3, 4, 5])
 
 
-def some_rows_less(place: Place) -> tuple[Outcome, NDArray[np.int64]]:
+def rows_of_a_shard_less(place: Place) -> tuple[Outcome, NDArray[np.int64]]:
+    return rows_less(place, np.arange(2 * ROWS, 2 * ROWS + 9))
+
+
+def rows_of_all_shards_less(place: Place) -> tuple[Outcome, NDArray[np.int64]]:
+    return rows_less(place, np.arange(0, SHARDS * ROWS, 11))
+
+
+def rows_less(place: Place, gone: NDArray[np.int64]) -> tuple[Outcome, NDArray[np.int64]]:
     place.fit(place.shards)
-    lines = [f"{place.shards[2]},{row}" for row in range(9)]
+    lines = [f"{place.shards[row // ROWS]},{row % ROWS}" for row in gone]
     (place.directory / "list").write_text("\n".join(["shard,row", *lines]) + "\n")
     outcome = streamtron.forget(place.model, rows=place.directory / "list")
-    return outcome, np.delete(of_shards(range(SHARDS)), np.arange(2 * ROWS, 2 * ROWS + 9))
+    return outcome, np.delete(of_shards(range(SHARDS)), gone)
 
 
 def less_and_more(place: Place) -> tuple[Outcome, NDArray[np.int64]]:
@@ -126,8 +134,8 @@ def less_and_more(place: Place) -> tuple[Outcome, NDArray[np.int64]]:
 
 
 CHANGES: tuple[Change, ...] = (
-    few_rows_more, many_rows_more, a_shard_less, a_shard_less_that_is_gone, some_rows_less,
-    less_and_more,
+    few_rows_more, many_rows_more, a_shard_less, a_shard_less_that_is_gone, rows_of_a_shard_less,
+    rows_of_all_shards_less, less_and_more,
 )  # fmt: skip
 
 
@@ -158,6 +166,7 @@ def test_a_changed_run_carries_what_its_counts_make_and_bounds_the_optimum_of_it
             assert learner.certificate is not None
             assert learner.certificate.upper_bound == pytest.approx(upper, rel=1e-8)
     for report in reports:
+        assert report["drift_repaired"] == 0.0
         plus = report["label"] if many else rows.labels[0]
         weight = balanced(rows)[int(plus)] if class_weight and many else class_weight
         one = {True: weight} if class_weight and many else class_weight

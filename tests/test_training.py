@@ -509,6 +509,14 @@ def test_counts_sum_to_t_and_the_carried_weights_follow_from_them() -> None:
     assert learner.dual.bias == pytest.approx(bias, rel=1e-12)
 
 
+def test_a_learner_is_sound_only_while_its_counts_sum_to_t() -> None:
+    learner = trained(source_of(1), Settings())
+    assert learner.sound
+    numbers, counts = learner.counts.entries()
+    learner.counts.put(numbers[:1], counts[:1] + np.int32(1))
+    assert not learner.sound
+
+
 def test_two_opposite_rows_are_solved_in_one_column() -> None:
     """min ½ w² + 2 max(0, 1 − w)²: w = 4/5."""
     learner = trained(
