@@ -204,7 +204,8 @@ def seen_by(
 def as_its_counts_make_it(
     learner: Learner, rows: Rows, signs: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> None:
-    """a = Σ c_k y_k, ‖a‖², t, and no count of a row that is not there."""
+    """a = Σ c_k y_k, ‖a‖², t, no count of a row that is not there; R, and how many rows there
+    are."""
     n = len(signs)
     counts = learner.counts.dense(n).astype(np.float64)
     assert learner.counts.total() == counts.sum() == learner.dual.steps > 0
@@ -217,6 +218,9 @@ def as_its_counts_make_it(
     assert abs(learner.dual.bias - bias) <= ROUNDING * counts.sum()
     extension = float((counts**2 / (2.0 * C * weights)).sum())
     assert learner.dual.sq_norm == pytest.approx(a @ a + bias * bias + extension, rel=1e-8)
+    lengths = (rows.X**2).sum(axis=1) + RHO**2 + 1.0 / (2.0 * C * weights)
+    assert learner.sq_radius == pytest.approx(lengths.max(), rel=1e-12)
+    assert learner.rows_met == n
 
 
 def fingerprints(outcome: Outcome) -> list[tuple[str, str]]:

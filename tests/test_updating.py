@@ -95,6 +95,7 @@ def test_where_the_last_scan_of_the_old_rows_and_one_of_the_new_prove_enough_no_
     new = report["nonzeros"] - before["nonzeros"]
     assert report["readings"] == pytest.approx(2.0 * new / report["nonzeros"], rel=1e-12)
     assert report["rows"] == report["certificate"]["rows_scanned"] == 2730
+    assert report["radius"] == before["radius"]  # of old and new rows
     assert (updated.ending, gap(report) <= 0.05) == ("certified", True)
     assert report["certificate"]["drift"] < 1e-12
     assert report["drift_repaired"] == 0.0
