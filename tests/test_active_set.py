@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamtron.chunk import Rows, freeze
 from streamtron.shards.blocks import squares_of
 from streamtron.training.active_set import NONZERO_BYTES, ROW_BYTES, ActiveSet, Pool
 from streamtron.training.targets import Targets
@@ -215,3 +219,64 @@ def test_clearing_a_set_that_shares_leaves_the_others_their_rows() -> None:
     fill(sets[0], [[(9, 9.0)]], [0], 50)
     assert held(sets[0]) == [[(9, 9.0)]]
     assert held(sets[1]) == ROWS
+
+
+def test_rows_that_another_thread_offers_while_they_are_copied_are_held_once() -> None:
+    numbers, squares = np.arange(len(ROWS)), squares_of(*csr(ROWS))
+    others: list[threading.Thread] = []
+
+    class Watched(Pool):
+        """Has another thread offer the rows before it copies them."""
+
+        def extend(self, *arguments: Any) -> None:
+            if not others:
+                others.append(threading.Thread(target=offer_them))
+                others[0].start()
+                others[0].join(0.5)  # it has to wait until these are held; else it ends at once
+            super().extend(*arguments)
+
+    pool, held_now = Watched(), []
+
+    def offer_them() -> None:
+        held_now.append(pool.offer(csr(ROWS), numbers, squares, 10**6))
+
+    offer_them()
+    others[0].join()
+    assert held_now == [True, True]
+    assert pool.numbers.tolist() == numbers.tolist()
+    assert pool.nonzeros == sum(map(len, ROWS))
+
+
+def test_who_leaves_the_pool_copies_rows_only_while_somebody_else_is_there() -> None:
+    pool = Pool()
+    first, cleared, last = (ActiveSet(10**6) for _ in range(3))
+    for active in (first, cleared, last):
+        offer(active, pool, ROWS, 0)
+    twin, shared = first.twin(), pool.numbers
+    cleared.clear()
+    for active in (first, twin):
+        active.retain(np.array([1, 3]))
+        assert not np.shares_memory(active.numbers, shared)
+    last.retain(np.array([0, 1, 3]))
+    assert np.shares_memory(last.numbers, shared)
+    for active, kept in ((first, [1, 3]), (twin, [1, 3]), (last, [0, 1, 3])):
+        assert held(active) == [ROWS[k] for k in kept]
+        assert active.numbers.tolist() == kept
+
+
+def test_a_budget_may_be_filled_to_the_last_byte() -> None:
+    budget = sum(map(size, ROWS))
+    for less in (0, 1):
+        active, shared = ActiveSet(budget - less), ActiveSet(budget - less)
+        assert fill(active, ROWS, [0, 1, 2, 3], 0) == len(ROWS) - less
+        assert offer(shared, Pool(), ROWS, 0) == (less == 0)
+
+
+def test_rows_from_the_midst_of_others_are_shared_as_they_are() -> None:
+    pool, active = Pool(), ActiveSet(10**6)
+    whole = csr([*ROWS, *ROWS])
+    part = Rows(whole.indptr[len(ROWS) :], whole.indices, whole.values)
+    freeze(*part)
+    for first in (0, len(ROWS)):
+        assert active.share(pool, part, targets_of(ROWS, first))
+    assert held(active) == [*ROWS, *ROWS]

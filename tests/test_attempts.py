@@ -234,13 +234,27 @@ def killed_once(
     workers: Workers, after: float, pick: random.Random, sweep: Callable[[Machine], Sweep]
 ) -> Sweep:
     """A sweep during which, so many seconds after it began, a worker is killed; checkpoints are
-    taken all the time, so half of the kills fall into one."""
+    taken all the time, so half of the kills fall into one. One that ends before its kill is no
+    trial: there is another, with half of the seconds."""
+    amid: list[bool] = []
+    while not any(amid):
+        found = _killed(workers, after, pick, sweep, amid)
+        after /= 2.0
+    return found
+
+
+def _killed(
+    workers: Workers, after: float, pick: random.Random, sweep: Callable[[Machine], Sweep],
+    amid: list[bool],
+) -> Sweep:  # fmt: skip
+    """The sweep; ``amid`` gets whether it was killed before its end."""
     over = threading.Event()
 
     def kill() -> None:
         if not over.wait(after):
             pids = list(workers.client.run(os.getpid).values())
             os.kill(pick.choice(pids), signal.SIGKILL)
+            amid.append(not over.is_set())
 
     killer = threading.Thread(target=kill)
     killer.start()

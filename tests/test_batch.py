@@ -513,7 +513,7 @@ def test_a_batch_killed_half_way_leaves_no_job_behind_and_finishes_when_called_a
 ) -> None:
     _until(lambda: any((tmp_path / "long").glob(".part*")))
     under_way.kill()
-    under_way.wait()
+    assert under_way.wait() == -signal.SIGKILL
     assert _states(tmp_path) == {"make": "done", "long": "running"}
     _until(lambda: not any((tmp_path / "long").iterdir()))  # the job has seen that it is alone
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "train").iterdir()}

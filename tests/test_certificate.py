@@ -211,6 +211,19 @@ def test_drift_is_the_distance_of_the_carried_weights_from_the_counts(case: Trai
     assert drifted.certificate(1.0).drift == pytest.approx(3.0 / fresh)
 
 
+@prove
+@given(trained_sets(), st.integers(0, COLUMNS))
+def test_weights_narrower_than_the_rows_weigh_nothing_in_the_columns_that_they_lack(
+    case: Trained, width: int
+) -> None:
+    evidence = case.evidence(1.0)
+    assume(evidence.fresh.any())
+    narrow = np.array(case.w[:width]) + 0.5
+    off = evidence.fresh - np.append(narrow, np.zeros(COLUMNS - width))
+    wanted = math.sqrt(math.fsum(off**2) / math.fsum(evidence.fresh**2))
+    assert evidence.distance(narrow) == pytest.approx(wanted, rel=1e-12)
+
+
 # --- min over s of P(s) ---
 
 

@@ -278,6 +278,35 @@ def test_a_task_whose_worker_is_killed_runs_again_and_the_result_is_the_same(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["died-0", "died-1"]
 
 
+def test_of_several_errors_that_of_the_first_item_is_told_whichever_came_first(
+    guest: Workers, tmp_path: Path
+) -> None:
+    def let_the_first_go_on() -> None:
+        _until(lambda: guest.client.run_on_scheduler(_states).get("second") == "erred")
+        (tmp_path / "go").touch()
+
+    watching = threading.Thread(target=let_the_first_go_on)
+    watching.start()
+    names = ["first", "second", "third"]
+    with pytest.raises(DataError, match=r"^first failed$"):
+        guest.submit_all(_fails_in_turn, names, names, str(tmp_path))
+    watching.join()
+
+
+def _states(dask_scheduler: Any) -> dict[str, str]:
+    """The state of every task, by the name that it was given."""
+    return {str(key).split("-")[0]: task.state for key, task in dask_scheduler.tasks.items()}
+
+
+def _fails_in_turn(item: str, directory: str) -> None:
+    """The first item's task goes on only when it is allowed to; the third does not fail."""
+    pause = threading.Event()
+    while item == "first" and not Path(directory, "go").exists():
+        pause.wait(0.01)
+    if item != "third":
+        raise DataError(f"{item} failed")
+
+
 def _dies_once(item: int, directory: str) -> Iterator[int]:
     mark = Path(directory, f"died-{item}")
     if item < 2 and not mark.exists():
@@ -480,6 +509,8 @@ def test_a_worker_killed_in_mid_task_and_a_client_killed_and_back_change_nothing
         with _process(*command) as client:
             _until(lambda: len(workers.client.run_on_scheduler(_clients)) > 1)
             client.kill()
+            assert client.wait() == -signal.SIGKILL
+        assert not (tmp_path / "many.tsv").exists()
         subprocess.run(command, check=True, capture_output=True)
     assert (tmp_path / "many.tsv").read_bytes() == (tmp_path / "one.tsv").read_bytes()
 

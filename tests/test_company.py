@@ -45,6 +45,12 @@ def source_of(labels: Sequence[Label] | None = None) -> ListSource:
     return ListSource(csr(rows), two if labels is None else labels, block_rows=16)
 
 
+def source_of_many_rows() -> ListSource:
+    """More rows than a kernel call visits, and so many columns that visits come first."""
+    rows, two = random_rows(4, company.VISITS + 900, 400, density=0.02)
+    return ListSource(csr(rows), two, block_rows=1000)
+
+
 class GrowingSource(ListSource):
     """As a reader of shards: a label is known when its first row has been delivered."""
 
@@ -64,12 +70,12 @@ def classes_that_come_late() -> list[Label]:
     return [str(names[rng.integers(sum(k >= first for first in since))]) for k in range(ROWS)]
 
 
-def bits(learner: Learner) -> tuple[object, ...]:
+def bits(learner: Learner, rows: int = ROWS) -> tuple[object, ...]:
     """All that training left in it."""
     dual = learner.dual
     return (
         dual.w.tobytes(), dual.scalars.tobytes(), dual.tallies.tobytes(),
-        learner.counts.dense(ROWS).tobytes(), learner.weights.tobytes(), learner.bias,
+        learner.counts.dense(rows).tobytes(), learner.weights.tobytes(), learner.bias,
         learner.certificate, learner.full_epochs, learner.mini_epochs, learner.finished,
     )  # fmt: skip
 
@@ -111,21 +117,27 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return found
 
 
-def alone(candidates: Sequence[Settings]) -> list[tuple[object, ...]]:
+def alone(
+    candidates: Sequence[Settings], make: Callable[[], ListSource] = source_of
+) -> list[tuple[object, ...]]:
     found = []
     for settings in candidates:
-        source = source_of()
+        source = make()
         learner = Learner(settings, source.labels)
         train(source, [learner], settings)
-        found.append(bits(learner))
+        found.append(bits(learner, len(source.codes)))
     return found
 
 
-def together(candidates: Sequence[Settings], **options: Any) -> list[tuple[object, ...]]:
-    source, pool = source_of(), Pool()
+def together(
+    candidates: Sequence[Settings],
+    make: Callable[[], ListSource] = source_of,
+    **options: Any,
+) -> list[tuple[object, ...]]:
+    source, pool = make(), Pool()
     learners = [Learner(settings, source.labels, pool=pool) for settings in candidates]
     train(source, learners, candidates[0], **options)
-    return [bits(learner) for learner in learners]
+    return [bits(learner, len(source.codes)) for learner in learners]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -142,6 +154,17 @@ def test_learners_that_look_at_a_row_together_learn_what_they_learn_alone(
     assert (calls["visit_unlearn_lanes"] > 0) == in_company
     assert (calls["dot_lanes"] > 0) == (-(-count // threads) >= company.LEAST)
     assert (calls["visit_unlearn"] - visits < visits) == in_company
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_together_they_learn_what_they_learn_alone_of_more_rows_than_a_call_visits(
+    threads: int, calls: Counter[str]
+) -> None:
+    candidates = [Settings(C=C, tol=1e-3) for C in (0.02, 0.05, 0.1, 0.3, 1, 3, 8, 30)]
+    apart = alone(candidates, source_of_many_rows)
+    assert together(candidates, source_of_many_rows, threads=threads) == apart
+    assert calls["visit_unlearn_lanes"] > 2
+    assert len(set(apart)) == len(candidates)
 
 
 def test_learners_in_company_may_pause_after_every_step(calls: Counter[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -27,7 +28,7 @@ from streamtron.sealed import read_sealed, write_sealed
 from streamtron.training.solve import Solver
 from streamtron.training.state import State
 from tests.processes import COMMAND, Process, command
-from tests.runs import at_checkpoint, kept, killed, reached, write_corpus
+from tests.runs import WAS_KILLED, at_checkpoint, kept, killed, reached, write_corpus
 from tests.test_full_disk import PAGE, fill, mounted
 
 SETTINGS = Settings(C=20.0, active_set=100_000)
@@ -366,12 +367,31 @@ def test_a_run_in_use_is_refused_with_process_and_host_until_that_process_is_gon
     assert other.returncode == 5
     assert f"in use by process {process.pid} on {socket.gethostname()}. Wait" in other.stderr
     process.kill()
-    process.end()
+    assert process.end().returncode == WAS_KILLED
     settings = SETTINGS.but(tol=1e-9)
     with open_run(
         place / "model.run", settings, stamps(place), place / "model", resume=True
     ) as one:
         assert one.load() is not None
+
+
+@pytest.mark.parametrize("there_now", [False, True], ids=["no file", "another file"])
+def test_a_lock_whose_file_is_removed_just_before_it_is_taken_locks_nothing_and_is_refused(
+    there_now: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever made the file that is there now may have it locked."""
+    real = fcntl.flock
+
+    def removed_before(descriptor: int, operation: int) -> None:
+        (tmp_path / runs.LOCK).unlink()
+        if there_now:
+            (tmp_path / runs.LOCK).touch()
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", removed_before)
+    with pytest.raises(MachineError, match="in use by another process"), runs.locked(tmp_path):
+        pytest.fail("two processes could have the run")
+    assert (tmp_path / runs.LOCK).exists() == there_now
 
 
 def stamps(place: Path) -> list[tuple[str, int, int]]:

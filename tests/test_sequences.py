@@ -3,7 +3,6 @@ are there, which another solver finds from the rows alone."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.svm import LinearSVC
 
 import streamtron
 from streamtron.commands import judge
 from streamtron.outcome import Outcome
 from streamtron.proof import Proof, certify
+from tests.optimum import least_primal
 
 SHARDS, ROWS = 7, 40
 CHANGES = 8
@@ -195,14 +193,7 @@ class Story:
         """LIBLINEAR's."""
         rows = np.vstack([self.rows[shard][self.there[shard]] for shard in shards])
         labels = np.concatenate([self.labels[shard][self.there[shard]] for shard in shards])
-        C, rho = self.settings.C, self.settings.rho
-        rival = LinearSVC(C=C, dual=False, tol=1e-10, max_iter=100_000, fit_intercept=rho > 0.0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # it is only ever too large
-            rival.fit(rows, labels)
-        w, bias = rival.coef_[0], float(rival.intercept_[0]) if rho > 0.0 else 0.0
-        slacks = np.maximum(0.0, 1.0 - labels * (rows @ w + bias))
-        return float(0.5 * (w @ w + bias * bias) + C * slacks @ slacks)
+        return least_primal(rows, labels, self.settings.C or 1.0, self.settings.rho)
 
 
 def _manifest(model: Path) -> Any:

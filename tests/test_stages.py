@@ -30,6 +30,7 @@ def test_auto_ends_with_unlearning_and_hands_over_what_comes_before_it_early() -
 def test_auto_visits_a_small_epsilon_only_where_its_promise_can_meet_the_tolerance() -> None:
     loose = math.nextafter(promised_gap(0.1), 1.0)
     assert names(tol=loose) == ["1", "0.1", "unlearn"]
+    assert names(tol=promised_gap(0.1)) == ["1", "0.1", "unlearn"]
     assert names(tol=promised_gap(0.1) - 1e-9) == ["1", "unlearn"]
 
 
@@ -45,6 +46,8 @@ def test_stages_asked_for_are_taken_as_they_are() -> None:
 def test_a_b_given_by_hand_goes_to_its_stage() -> None:
     stages = plan(Settings(stage="1,0.1,unlearn", b=(2.0, 0.01, 300.0)))
     assert [stage.b_relative for stage in stages] == [2.0, 0.01, 300.0]
+    auto = plan(Settings(b=(2.0, 0.01)))
+    assert [stage.b_relative for stage in auto] == [2.0, 0.01, None]
 
 
 @pytest.mark.parametrize("variant", ["length", "steps"])
@@ -71,6 +74,26 @@ def test_on_integer_rows_b_of_the_first_stage_is_5_times_R_squared_to_the_bit(va
     assert len(wrong) > 500  # what the square of R would have done
     for square in wrong:
         assert choose_b(Stage(1.0), chosen, float(square), None) == 5 * square
+
+
+def test_where_norms_differ_much_unlearning_takes_b_from_the_least_price() -> None:
+    stage, least = Stage(1.0, unlearn=True), 1e-3
+    assert choose_b(stage, Settings(), 1e4, None, least) == 2**27 * least < 500 * 1e8
+    assert choose_b(stage, Settings(), 1.0, None, least) == 500.0
+
+
+def test_b_of_auto_counts_on_a_tighter_upper_bound_than_the_papers() -> None:
+    radius, gamma_up = math.sqrt(15.0), 0.0113517
+    ours, theirs = (
+        choose_b(Stage(0.1), Settings(faithful=faithful), radius, gamma_up)
+        for faithful in (False, True)
+    )
+    assert ours / theirs == pytest.approx(0.05**-0.1)
+
+
+def test_b_of_steps_is_bt_without_its_guard() -> None:
+    b = choose_b(Stage(0.1), Settings(variant="steps"), 3.0, 0.3)
+    assert b / 9.0 == pytest.approx((0.95 * 0.01) ** 0.9 * 0.05**-0.1)
 
 
 def test_the_second_stage_of_the_paper_takes_b_from_bl_at_its_upper_bound() -> None:

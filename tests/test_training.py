@@ -19,6 +19,7 @@ from streamtron.shards.memory import MemorySource
 from streamtron.training import loop
 from streamtron.training.learner import Learner
 from streamtron.training.loop import train
+from tests.optimum import holds, least_primal
 from tests.oracle import Oracle, Row, gamma_d, primal_value
 from tests.sources import (
     ADULT_MARGIN,
@@ -221,19 +222,34 @@ def test_the_bounds_bracket_liblinears_optimum(seed: int, rho: float) -> None:
     assert found.primal_margin <= theirs * (1 + 1e-9) <= found.upper_bound * (1 + 2e-9)
 
 
-@pytest.mark.parametrize("active_set", [0, 200, 1_000, 5_000])
+@pytest.mark.parametrize(("active_set", "epochs"), [(0, 100), (200, 40), (1_000, 15), (5_000, 5)])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_small_active_set_ends_certified_or_says_that_it_stopped(
+def test_however_small_the_active_set_the_bounds_close_around_the_optimum(
+    seed: int, active_set: int, epochs: int
+) -> None:
+    rows, labels = random_rows(seed, 300, COLUMNS)
+    learner = trained(source_of(seed), Settings(active_set=active_set, max_epochs=epochs))
+    found = learner.certificate
+    assert learner.finished == "certified"
+    assert found is not None
+    assert found.relative_duality_gap <= 0.01
+    primal = least_primal(dense(rows, COLUMNS), np.array(labels))
+    assert holds({"certificate": found.to_dict()}, primal)
+
+
+@pytest.mark.parametrize("active_set", [0, 200])
+@pytest.mark.parametrize("seed", range(3))
+def test_an_active_set_too_small_for_so_few_epochs_says_that_it_stopped_and_how_near_it_is(
     seed: int, active_set: int
 ) -> None:
-    learner = trained(source_of(seed), Settings(active_set=active_set, max_epochs=40))
+    rows, labels = random_rows(seed, 300, COLUMNS)
+    learner = trained(source_of(seed), Settings(active_set=active_set, max_epochs=4))
     found = learner.certificate
     assert found is not None
-    if found.relative_duality_gap <= 0.01:
-        assert learner.finished == "certified"
-    else:
-        assert learner.finished == "epoch limit"
-        assert learner.full_epochs >= 40
+    assert (learner.finished, learner.full_epochs) == ("epoch limit", 4)
+    assert 0.01 < found.relative_duality_gap < 1.0
+    primal = least_primal(dense(rows, COLUMNS), np.array(labels))
+    assert holds({"certificate": found.to_dict()}, primal)
 
 
 def test_an_epoch_limit_is_kept_and_the_run_still_ends_with_a_certificate() -> None:
@@ -491,6 +507,14 @@ def test_counts_sum_to_t_and_the_carried_weights_follow_from_them() -> None:
     w, bias = twin.rebuilt()
     assert learner.dual.w == pytest.approx(w, rel=1e-12)
     assert learner.dual.bias == pytest.approx(bias, rel=1e-12)
+
+
+def test_a_learner_is_sound_only_while_its_counts_sum_to_t() -> None:
+    learner = trained(source_of(1), Settings())
+    assert learner.sound
+    numbers, counts = learner.counts.entries()
+    learner.counts.put(numbers[:1], counts[:1] + np.int32(1))
+    assert not learner.sound
 
 
 def test_two_opposite_rows_are_solved_in_one_column() -> None:

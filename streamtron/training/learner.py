@@ -250,7 +250,8 @@ class Learner:
         self.mode = "scan"
         self._gap_before, self._parts = math.inf, Average()
         self.active.clear()
-        self._unmeet()
+        if self.frozen is None:
+            self._unmeet()
         if not self.sound:
             self._give_up_weights()
 
