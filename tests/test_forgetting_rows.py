@@ -633,7 +633,7 @@ def test_a_shard_that_was_written_without_rows_takes_the_place_of_the_old_one(
     assert holds_optimum_without(np.array([400, 433, 434, 599]), corpus, found.report)
     names = [shard.path for shard in found.manifest.shards]
     assert names == [str(path) for path in (*shards[:2], new, shards[3])]
-    assert read_record(tmp_path / "m.run").borders == ["new.svm"]
+    assert read_record(tmp_path / "m.run").borders == [new.name]
     assert code("certify", str(tmp_path / "m")) == 0
 
 

@@ -23,7 +23,7 @@ from streamtron.errors import DataError, FileDamaged, MachineError, SettingsErro
 from streamtron.events import ChunkDone, Event
 from streamtron.fitting import Outcome
 from streamtron.fitting import run as fit
-from streamtron.runs import BEFORE, CHECKPOINT, Checkpoint, Run, open_run
+from streamtron.runs import BEFORE, CHECKPOINT, CHECKPOINT_VERSION, Checkpoint, Run, open_run
 from streamtron.sealed import read_sealed, write_sealed
 from streamtron.training.solve import Solver
 from streamtron.training.state import State
@@ -305,7 +305,7 @@ def test_a_checkpoint_of_another_version_is_refused(stopped: Path) -> None:
     path = stopped / "model.run" / CHECKPOINT
     content, arrays = read_sealed(path, "checkpoint")
     write_sealed(path, {**content, "checkpoint_version": 99}, arrays)
-    with pytest.raises(DataError, match=r"checkpoint version 99, this streamtron reads 2"):
+    with pytest.raises(DataError, match=f"version 99, this streamtron reads {CHECKPOINT_VERSION}"):
         fitted(stopped, "model", resume=True)
     assert path.exists()
 
