@@ -36,6 +36,7 @@ from streamtron.shards.convert import (
     write_shards,
 )
 from streamtron.shards.convert import convert as convert_pieces
+from streamtron.shards.first_reading import check_unchanged
 from streamtron.shards.new_shards import new_shards
 from streamtron.shards.piece import Piece, cut_piece
 from streamtron.shards.prefetch import ahead
@@ -115,6 +116,7 @@ def convert(
 def _pieces(shards: Iterable[ShardFile], reading: Reading) -> Iterator[Piece]:
     for shard in shards:
         yield from ahead(open_reader(shard, reading).pieces)
+        check_unchanged(shard)
 
 
 def _base(paths: list[str], reading: Reading, to: Format) -> Literal[0, 1]:
@@ -204,6 +206,7 @@ def survey(shard: ShardFile, reading: Reading) -> Iterator[Survey]:
             labels = labels_of([piece])
         rows += piece.rows
         has_column_0 |= bool((piece.indices == 0).any())
+    check_unchanged(shard)
     yield Survey(rows, has_column_0, labels)
 
 
@@ -212,7 +215,9 @@ def write_stretch(
 ) -> Iterator[Written]:
     """Write the shards of a stretch."""
     pieces = _some_rows(_pieces(stretch.shards, reading), stretch.skip, stretch.rows)
-    yield write_shards(pieces, stretch.paths.__getitem__, to, style, stretch.rows_per_shard)
+    written = write_shards(pieces, stretch.paths.__getitem__, to, style, stretch.rows_per_shard)
+    check_unchanged(stretch.shards[-1])  # of which only the first rows may have been wanted
+    yield written
 
 
 def _some_rows(pieces: Iterator[Piece], skip: int, rows: int) -> Iterator[Piece]:

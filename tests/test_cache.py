@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections import namedtuple
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,9 @@ import pytest
 from streamtron import fit
 from streamtron.config import Settings
 from streamtron.errors import DataError, FileDamaged, MachineError
-from streamtron.shards import Piece, cache_files, clear_cache, flat, open_shards
+from streamtron.shards import Piece, Reading, cache_files, clear_cache, flat, open_shards
 from streamtron.shards.buffers import Buffers
-from streamtron.shards.cache import _load_sources, shown_bytes
+from streamtron.shards.cache import Cache, _load_sources, shown_bytes
 from streamtron.shards.flat import CachedShard, GroupReader, read_contents
 from streamtron.training.learner import Learner
 from streamtron.training.loop import train
@@ -108,6 +109,39 @@ def test_shards_whose_phase_moved_are_read_again(
     found = read(shards, cache)
     assert opened == ["b.svm", "c.svm"]
     assert found == read(shards, cache.with_name("fresh"))
+
+
+def test_two_runs_that_write_one_cache_at_the_same_time_keep_what_the_other_has_cached(
+    shards: Path, cache: Path, opened: list[str]
+) -> None:
+    others = shards.with_name("others")
+    others.mkdir()
+    for name in "xyz":
+        write_shard(others / f"{name}.svm", [(1.0, 1.0, {k: ord(name)}) for k in range(9)])
+    with source_of(shards, cache) as one, source_of(others, cache) as two:
+        first, second = one.chunks(), two.chunks()
+        next(first)
+        next(second)
+        for chunks in (first, second):  # neither has got to its last shard
+            list(chunks)
+    opened.clear()
+    read(shards, cache)
+    read(others, cache)
+    assert opened == []
+
+
+def test_of_many_who_write_the_list_of_sources_at_once_none_loses_what_another_wrote(
+    cache: Path,
+) -> None:
+    names = [[f"{run}-{k}" for k in range(30)] for run in range(8)]
+
+    def run(mine: list[str]) -> None:
+        for name in mine:
+            Cache(str(cache), Reading()).hold(name)
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(run, names))
+    assert sorted(_load_sources(str(cache))) == sorted(name for mine in names for name in mine)
 
 
 def test_another_way_of_reading_does_not_use_the_file(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,9 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamtron import conversion
 from streamtron.chunk import Chunk
+from streamtron.config import Settings
 from streamtron.errors import DataError, MachineError
 from streamtron.shards import (
     Manifest,
@@ -33,6 +35,7 @@ from streamtron.shards import (
     storage,
 )
 from streamtron.shards.blocks import squares_of
+from streamtron.shards.convert import ShardStyle
 from streamtron.shards.prefetch import THREAD_NAME, ahead, in_order
 from streamtron.shards.source import open_reader, settled
 
@@ -420,6 +423,40 @@ def test_a_shard_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> Non
     ):
         list(source.chunks())
     assert list((tmp_path / "_c").iterdir()) == []
+
+
+@pytest.mark.parametrize("part", ["alone", "survey", "stretch"])
+def test_a_shard_replaced_while_it_is_converted_is_refused(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, other = tmp_path / "a.svm", tmp_path / "other"
+    path.write_text("1 1:1\n-1 2:1\n")
+    other.write_text("1 1:7\n-1 2:7\n")
+    [shard] = find_shards([str(path)])
+    real = conversion.open_reader
+
+    class Replaced:
+        def __init__(self, *given: Any) -> None:
+            self.real = real(*given)
+
+        def pieces(self) -> Iterator[Piece]:
+            found = list(self.real.pieces())
+            other.replace(path)
+            yield from found
+
+    monkeypatch.setattr(conversion, "open_reader", Replaced)
+    reading, known = Reading(index_base=1), Settings(index_base=1)
+    stretch = conversion.Stretch("a.svm", [shard], 0, 1, [str(tmp_path / "part")], 1)
+    parts: dict[str, Callable[[], object]] = {
+        "alone": lambda: conversion.convert(path, tmp_path / "out", to="parquet", settings=known),
+        "survey": lambda: list(conversion.survey(shard, reading)),
+        "stretch": lambda: list(
+            conversion.write_stretch(stretch, reading, "parquet", ShardStyle(1))
+        ),
+    }
+    with pytest.raises(DataError, match=r"a\.svm: changed .* \(written anew\)"):
+        parts[part]()
+    assert list((tmp_path / "out").glob("*")) == []
 
 
 def test_an_order_needs_a_cache_and_a_first_reading(tmp_path: Path) -> None:

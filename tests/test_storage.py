@@ -28,6 +28,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import feather
 
+from streamtron.config import Settings
+from streamtron.conversion import convert
 from streamtron.errors import DataError, MachineError
 from streamtron.shards import ShardSource, find_shards, open_shards, storage
 from streamtron.shards.corpus import generate
@@ -40,9 +42,11 @@ TEXT = b"1 1:0.5 3:1\n-1 2:2\n"
 class Server:
     """moto's S3 server in a process of its own, on a port of its own choosing."""
 
+    how: tuple[str, ...] = ("-m", "moto.server")
+
     def __init__(self, **environment: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
+            [sys.executable, *self.how, "-H", "127.0.0.1", "-p", "0"],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -258,7 +262,7 @@ def test_a_store_that_does_not_tell_times_is_refused(monkeypatch: pytest.MonkeyP
         raise NotImplementedError
 
     monkeypatch.setattr(type(memory), "modified", lambda _, path: modified(path))
-    with pytest.raises(MachineError, match="memory://timeless: this store does not tell when"):
+    with pytest.raises(MachineError, match=r"memory://timeless/a\.svm: this store does not tell"):
         find_shards(["memory://timeless"])
 
 
@@ -415,6 +419,98 @@ def test_an_object_that_changed_is_read_again_by_the_next_run_and_refused_within
     with open_shards([uri], cache_dir=cache) as source:
         assert chunks_of(source) != first
         assert source.rows == 3
+
+
+class Timeless(Server):
+    """A server whose clock stands still: all that is written is written within a second."""
+
+    how = (
+        "-c",
+        "import datetime, moto.s3.models as models\n"
+        "models.utcnow = lambda: datetime.datetime(2026, 1, 1)\n"
+        "from moto.server import main\n"
+        "main()",
+    )
+
+
+@pytest.fixture
+def timeless(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    there = Timeless()
+    use(there, monkeypatch)
+    there.put("data")
+    yield there
+    there.stop()
+
+
+def text_of(number: int, rows: int = 9000) -> bytes:
+    """Two blocks and more, with as many bytes for every one-digit number."""
+    return "".join(f"{1 - 2 * (k % 2)} {k + 1}:{number}\n" for k in range(rows)).encode()
+
+
+@pytest.mark.parametrize("on_bad_shard", ["error", "skip"])
+@pytest.mark.parametrize("cached", [False, True])
+def test_an_object_rewritten_within_the_second_and_of_the_same_size_is_not_mixed_with_the_old_one(
+    cached: bool, on_bad_shard: Literal["error", "skip"], timeless: Server, tmp_path: Path
+) -> None:
+    cache = str(tmp_path) if cached else None
+    timeless.put("data/a.svm", text_of(1))
+    timeless.put("data/b.svm", text_of(2))
+    [_, before] = find_shards(["s3://data"])
+    with open_shards(["s3://data"], cache_dir=cache, on_bad_shard=on_bad_shard) as source:
+        chunks = source.chunks()
+        next(chunks)
+        timeless.put("data/b.svm", text_of(3))
+        with pytest.raises(DataError, match=r"b\.svm: changed while .* \(written anew\)"):
+            list(chunks)
+    [_, after] = find_shards(["s3://data"])
+    assert before[:5] == after[:5]
+    assert before.tag != after.tag
+    with open_shards(["s3://data"], cache_dir=cache) as source:
+        read = list(source.chunks())
+        assert {value for chunk in read for value in chunk.rows.values.tolist()} == {1.0, 3.0}
+        timeless.put("data/b.svm", text_of(4))
+        with pytest.raises(DataError, match="changed while the run was going"):
+            list(source.chunks())
+
+
+def test_an_object_rewritten_amid_its_ranges_is_noticed_by_every_reader(
+    timeless: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "RANGE_BYTES", 1000)
+    timeless.put("data/a.svm", text_of(1))
+    real = storage.blocks
+
+    def rewritten(path: str, *rest: object) -> Iterator[bytes]:
+        blocks = real(path, *rest)  # type: ignore[arg-type]
+        yield next(blocks)
+        timeless.put("data/a.svm", text_of(2))
+        yield from blocks
+
+    monkeypatch.setattr(storage, "blocks", rewritten)
+    with pytest.raises(DataError, match=r"a\.svm: changed while the run was going"):
+        convert("s3://data", tmp_path / "out", to="parquet", settings=Settings(index_base=1))
+    assert list((tmp_path / "out").iterdir()) == []
+    timeless.put("data/a.svm", text_of(1))
+    with (
+        open_shards(["s3://data"], cache_dir=None) as source,
+        pytest.raises(DataError, match=r"a\.svm: changed while the run was going"),
+    ):
+        list(source.chunks())
+
+
+def test_a_cache_of_an_object_is_not_used_for_one_written_within_the_same_second(
+    timeless: Server, tmp_path: Path
+) -> None:
+    found = []
+    for number in (1, 2, 2):
+        timeless.put("data/a.svm", text_of(number))
+        timeless.requests()
+        with open_shards(["s3://data/a.svm"], cache_dir=str(tmp_path)) as source:
+            [chunk, *_] = source.chunks()
+            found.append(chunk.rows.values[0])
+        fetched = [line for line in timeless.requests() if line.startswith("GET /data/a.svm")]
+    assert found == [1.0, 2.0, 2.0]
+    assert fetched == [], "the same bytes once more are known by their tag"
 
 
 def test_an_object_is_told_apart_by_its_time_alone(s3: Server, bucket: str) -> None:

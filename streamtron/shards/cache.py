@@ -9,12 +9,13 @@ shards at all.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
 import shutil
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
 import xxhash
@@ -33,6 +34,7 @@ from streamtron.shards.flat import (
     remove_abandoned,
 )
 from streamtron.shards.piece import Reading
+from streamtron.shards.storage import Stamp
 from streamtron.shards.tombstones import Tombstones
 
 ENDING = ".cache"
@@ -41,8 +43,17 @@ _MANIFEST = "manifest.json"
 _log = logging.getLogger("streamtron")
 
 
-Sources = dict[str, tuple[int, int, str]]
-"""path → size, mtime_ns, fingerprint of a shard as it was when it was cached."""
+class Source(NamedTuple):
+    """A shard as it was when it was cached; see ``Stamp``."""
+
+    size: int
+    mtime_ns: int
+    fingerprint: str
+    tag: str = ""
+
+
+Sources = dict[str, Source]
+"""path → what is remembered of a shard."""
 
 
 class Slot(NamedTuple):
@@ -80,7 +91,8 @@ class Cache:
 
     def knows(self, shard: ShardFile) -> bool:
         """Whether the source was cached as it is now, in whatever phase."""
-        return self._sources.get(shard.path, ())[:2] == (shard.size, shard.mtime_ns)
+        known = self._sources.get(shard.path)
+        return known is not None and shard.stamp.may_be(Stamp(*known[:2], known.tag))
 
     def find(self, slot: Slot) -> CachedShard | None:
         """The shard's flat file, if there is a whole one for the source as it is and this phase.
@@ -92,7 +104,7 @@ class Cache:
         shard = slot.shard
         if not self.knows(shard):
             return None
-        key = self._key(slot, self._sources[shard.path][2])
+        key = self._key(slot, self._sources[shard.path].fingerprint)
         path = self._path(key)
         if not os.path.exists(path):
             return None
@@ -132,7 +144,7 @@ class Cache:
     def hold(self, fingerprint: str) -> None:
         """Keep the flat files of a shard although its path is going to hold other bytes, until
         ``drop_cached`` is told of it."""
-        self._sources[fingerprint] = self._new[fingerprint] = (0, 0, fingerprint)
+        self._sources[fingerprint] = self._new[fingerprint] = Source(0, 0, fingerprint)
         self.save()
 
     def writer(self) -> FlatWriter:
@@ -153,8 +165,8 @@ class Cache:
         """Write down what has been remembered since the last time."""
         if not self._new:
             return
-        sources = _load_sources(self._directory) | self._new  # others may have written meanwhile
-        _save_sources(self._directory, sources)
+        with _locked(self._directory):  # others may have written meanwhile
+            _save_sources(self._directory, _load_sources(self._directory) | self._new)
         self._new = {}
 
     def check_room(self, needed: float, what: str = "the next rows of the cache need") -> None:
@@ -188,18 +200,18 @@ class Cache:
         return os.path.join(self._directory, name)
 
     def _remember(self, shard: ShardFile, fingerprint: str) -> None:
-        *_, old = self._sources.get(shard.path, ("",))
-        self._sources[shard.path] = (shard.size, shard.mtime_ns, fingerprint)
-        self._new[shard.path] = self._sources[shard.path]
-        if old not in {known for *_, known in self._sources.values()}:
-            self._forget(old)
+        before = self._sources.get(shard.path)
+        known = Source(shard.size, shard.mtime_ns, fingerprint, shard.tag)
+        self._sources[shard.path] = self._new[shard.path] = known
+        if before and before.fingerprint not in {s.fingerprint for s in self._sources.values()}:
+            self._forget(before.fingerprint)
         if len(self._new) > len(self._sources) // 8:  # seldom enough for ten thousand shards
             self.save()
 
     def _forget(self, fingerprint: str) -> None:
         """Remove the flat files of a source that is no more."""
         for name in os.listdir(self._directory):
-            if fingerprint and name.startswith(f"{fingerprint}-") and name.endswith(ENDING):
+            if name.startswith(f"{fingerprint}-") and name.endswith(ENDING):
                 with suppress(FileNotFoundError):
                     os.unlink(os.path.join(self._directory, name))
 
@@ -253,15 +265,30 @@ def drop_cached(directory: str, fingerprints: Iterable[str], used: Iterable[str]
         for path in cache_files(directory):
             if path.endswith(ENDING) and _fingerprint(path) in gone and path not in kept:
                 os.unlink(path)
-        sources = _load_sources(directory)
-        rest = {path: known for path, known in sources.items() if known[2] not in gone - in_use}
-        if rest != sources:
-            _save_sources(directory, rest)
+        unused = gone - in_use
+        with _locked(directory):
+            sources = _load_sources(directory)
+            rest = {path: s for path, s in sources.items() if s.fingerprint not in unused}
+            if rest != sources:
+                _save_sources(directory, rest)
 
 
 def _fingerprint(path: str) -> str:
     """That of the shard whose flat file this is."""
     return os.path.basename(path).split("-")[0]
+
+
+@contextmanager
+def _locked(directory: str) -> Iterator[None]:
+    """While the list of sources is read and written anew, which no two may do at a time. Without a
+    lock, as some network file systems have none, what one of them remembers may be lost, and is
+    then read once more."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            descriptor = os.open(directory, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
 
 
 def _save_sources(directory: str, sources: Sources) -> None:
@@ -278,7 +305,7 @@ def _load_sources(directory: str) -> Sources:
         if checked["checksum"] != _digest(checked["sources"]):
             raise ValueError("checksum")
         sources = json.loads(checked["sources"])
-        return {source: (size, mtime, known) for source, (size, mtime, known) in sources.items()}
+        return {path: Source(*known) for path, known in sources.items()}
     except FileNotFoundError:
         return {}
     except OSError as error:

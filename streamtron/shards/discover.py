@@ -19,7 +19,7 @@ from streamtron.shards.logged import (
     sign_on_disk,
     signs_among,
 )
-from streamtron.shards.prefetch import apart
+from streamtron.shards.prefetch import apart, in_order
 from streamtron.shards.storage import Stamp
 from streamtron.shards.tombstones import Tombstones
 
@@ -44,6 +44,13 @@ class ShardFile(NamedTuple):
     mtime_ns: int
     without: Tombstones | None = None
     """rows that are left out of it"""
+    tag: str = ""
+    """see ``Stamp``"""
+
+    @property
+    def stamp(self) -> Stamp:
+        """What it was when it was found."""
+        return Stamp(self.size, self.mtime_ns, self.tag)
 
 
 class _Found(NamedTuple):
@@ -173,14 +180,14 @@ def _in_store(uri: str) -> list[_Found]:
     directory = place._replace(key=base)
     below = dict(storage.files_below(directory))
     wanted = pattern.split("/") if pattern else []
-    found = [
-        _Found(directory.below(name).uri, name, storage.stamp_of(place, info))
-        for name, info in below.items()
-        if not _hidden(name) and _matches(name.split("/"), wanted)
-    ]
-    _refuse_logged_keys(directory, [file.name for file in found], below)
-    _refuse_none(uri, found)
-    return sorted(found, key=lambda file: os.fsencode(file.name))
+    names = [n for n in below if not _hidden(n) and _matches(n.split("/"), wanted)]
+    _refuse_logged_keys(directory, names, below)
+    _refuse_none(uri, names)
+    names.sort(key=os.fsencode)
+    keys = [directory.below(name) for name in names]
+    told = [(key, below[name]) for key, name in zip(keys, names, strict=True)]
+    stamps = in_order(lambda one: storage.stamp_of(*one), told, storage.REQUESTS)
+    return list(map(_Found, (key.uri for key in keys), names, stamps))
 
 
 def _refuse_logged_keys(
@@ -231,7 +238,8 @@ def _refuse_none(where: str, found: Sequence[object]) -> None:
 
 def _shard(file: _Found, name: str) -> ShardFile:
     path = file.path if storage.is_uri(file.path) else os.path.abspath(file.path)
-    return ShardFile(path, name, _format(path), *file.stamp)
+    size, mtime_ns, tag = file.stamp
+    return ShardFile(path, name, _format(path), size, mtime_ns, tag=tag)
 
 
 def _format(path: str) -> Format:

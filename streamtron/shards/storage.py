@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import datetime
 from functools import lru_cache
 from io import FileIO
 from typing import NamedTuple
@@ -47,11 +48,26 @@ _ARROW = (*_BUCKETS, "hdfs", "viewfs", "abfs", "abfss")
 class Stamp(NamedTuple):
     """What tells a file from one that has taken its place: bytes, and the time of its last change.
 
-    Stores tell times in whole seconds, or sometimes finer and sometimes not: theirs are cut.
+    Stores tell times in whole seconds, or sometimes finer and sometimes not: theirs are cut. What
+    is written within a second is told apart by the tag.
     """
 
     size: int
     mtime_ns: int
+    tag: str = ""
+    """what S3 calls these very bytes (ETag, and the version where it keeps several); "" elsewhere,
+    and where it is not known"""
+
+    def may_be(self, other: Stamp) -> bool:
+        """Whether both can be of the same bytes: all that is known of both is equal.
+
+        Examples
+        --------
+        >>> [Stamp(5, 1, "a").may_be(other) for other in (Stamp(5, 1), Stamp(5, 1, "b"))]
+        [True, False]
+        """
+        tags = {self.tag, other.tag} - {""}
+        return self[:2] == other[:2] and len(tags) <= 1
 
 
 class StoreError(MachineError):
@@ -202,6 +218,8 @@ def stamp(path: str, name: str | None = None) -> Stamp:
     """
     if is_uri(path):
         there = place(path)
+        if there.filesystem.type_name == "s3":
+            return _tagged_stamp(there)
         with sentences(path):
             info = there.filesystem.get_file_info(there.path)
         if info.type != fs.FileType.File:
@@ -217,14 +235,25 @@ def stamp(path: str, name: str | None = None) -> Stamp:
 
 
 def stamp_of(there: Place, info: fs.FileInfo) -> Stamp:
-    """The stamp that a file's information in a store holds.
+    """The stamp of a file that a store has told of; S3 is asked again, for a listing has no tags.
 
     Raises
     ------
-    MachineError : the store does not tell when a file was changed.
+    MachineError : the store cannot be asked, or does not tell when a file was changed.
     """
+    if there.filesystem.type_name == "s3":
+        return _tagged_stamp(there)
     seconds = info.mtime_ns // 10**9 if info.mtime_ns else _changed_at(there, info.path)
     return Stamp(int(info.size), seconds * 10**9)
+
+
+def _tagged_stamp(there: Place) -> Stamp:
+    """Size, time and tag of an object, by the one request with which it is opened."""
+    with sentences(there.uri), there.filesystem.open_input_file(there.path) as file:
+        told = {name: value.decode() for name, value in file.metadata().items()}
+        seconds = int(datetime.fromisoformat(told["Last-Modified"]).timestamp())
+        tag = " ".join(told[name] for name in ("ETag", "VersionId") if name in told)
+        return Stamp(int(file.size()), seconds * 10**9, tag)
 
 
 def _changed_at(there: Place, path: str) -> int:
