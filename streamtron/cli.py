@@ -57,13 +57,16 @@ for _command in (
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and leave the process with its exit code."""
     _open_all()
-    out, sys.stderr = _Said(1, sys.stdout), _Said(2, sys.stderr)
-    sys.stdout = out
+    if sys.stdout is sys.__stdout__:  # else somebody listens in this process
+        sys.stdout = _Said(1, sys.stdout)
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = _Said(2, sys.stderr)
     code = _run(list(sys.argv[1:] if arguments is None else arguments))
     sys.stdout.flush()
-    if out.error is not None and code == 0:
-        unread = out.error.errno == errno.EPIPE
-        code = BROKEN_PIPE if unread else _complain(*_sentence(out.error))
+    error = getattr(sys.stdout, "error", None)
+    if error is not None and code == 0:
+        unread = error.errno == errno.EPIPE
+        code = BROKEN_PIPE if unread else _complain(*_sentence(error))
     if any(thread.name.startswith("streamtron-") for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()
