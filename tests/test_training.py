@@ -252,6 +252,15 @@ def test_an_active_set_too_small_for_so_few_epochs_says_that_it_stopped_and_how_
     assert holds({"certificate": found.to_dict()}, primal)
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_gap_that_closes_slowly_is_not_taken_for_one_that_rounding_leaves(seed: int) -> None:
+    learner = trained(source_of(seed), Settings(active_set=0, max_epochs=120, tol=1e-3))
+    assert learner.certificate is not None
+    assert learner.certificate.relative_duality_gap < 5e-3
+    assert learner.finished in ("certified", "epoch limit")
+    assert learner.full_epochs == 120 or learner.finished == "certified"
+
+
 def test_an_epoch_limit_is_kept_and_the_run_still_ends_with_a_certificate() -> None:
     learner = trained(source_of(0), Settings(tol=1e-12, max_epochs=2, stage="1,0.1"))
     assert learner.finished == "epoch limit"
@@ -464,6 +473,17 @@ def test_a_first_block_of_rows_of_weight_0_is_no_obstacle() -> None:
     learner = trained(ListSource(csr(rows), labels, weights, block_rows=32), Settings())
     assert learner.finished == "certified"
     assert learner.counts.dense(32).tolist() == [0] * 32
+
+
+@pytest.mark.parametrize("heavy", [0, 299])
+def test_b_is_chosen_for_the_heaviest_row_wherever_it_is(heavy: int) -> None:
+    rows, labels = random_rows(8, 300, COLUMNS)
+    weights = [1.0] * 300
+    weights[heavy] = 1e7
+    learner = trained(ListSource(csr(rows), labels, weights, block_rows=300), Settings())
+    assert learner.least_delta2 == 0.5 / 1e7
+    assert learner.finished == "certified"
+    assert learner.dual.clipped == 0
 
 
 def test_class_weights_multiply_C_like_row_weights() -> None:
