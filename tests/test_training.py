@@ -537,6 +537,34 @@ def test_a_learner_is_sound_only_while_its_counts_sum_to_t() -> None:
     assert not learner.sound
 
 
+@pytest.mark.parametrize("stage", ["auto", "unlearn"])
+@pytest.mark.parametrize("held", [0.0, 0.1, 0.3, 0.6, 0.8, 0.95, 1.0])
+def test_after_every_reading_the_weights_carried_are_those_that_the_counts_make(
+    held: float, stage: str
+) -> None:
+    """Whatever part of the rows has room in memory: a certificate would tell of later repairs."""
+    rows, labels = random_rows(3, 300, COLUMNS)
+    X = dense(rows, COLUMNS) * np.array(labels)[:, None]
+    bytes_of_all = 8 * int(np.count_nonzero(X)) + 24 * len(X)
+    settings = Settings(
+        C=20.0, tol=1e-5, stage=stage, max_epochs=8, active_set=int(held * bytes_of_all)
+    )
+    source = ListSource(csr(rows), labels, block_rows=32)
+    learner = Learner(settings, source.labels, positive=1)
+    off = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, ReadingDone):
+            counts = learner.counts.dense(len(X)).astype(np.float64)
+            w = learner.dual.w[:COLUMNS] - counts @ X
+            off.append(np.abs(w).max() / (counts @ np.abs(X)).max())
+            assert learner.dual.steps == counts.sum()
+
+    train(source, [learner], settings, listen)
+    assert len(off) == learner.readings > 1
+    assert max(off) < 1e-12
+
+
 def test_two_opposite_rows_are_solved_in_one_column() -> None:
     """min ½ w² + 2 max(0, 1 − w)²: w = 4/5."""
     learner = trained(
