@@ -252,6 +252,15 @@ def test_an_active_set_too_small_for_so_few_epochs_says_that_it_stopped_and_how_
     assert holds({"certificate": found.to_dict()}, primal)
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_gap_that_closes_slowly_is_not_taken_for_one_that_rounding_leaves(seed: int) -> None:
+    learner = trained(source_of(seed), Settings(active_set=0, max_epochs=120, tol=1e-3))
+    assert learner.certificate is not None
+    assert learner.certificate.relative_duality_gap < 5e-3
+    assert learner.finished in ("certified", "epoch limit")
+    assert learner.full_epochs == 120 or learner.finished == "certified"
+
+
 def test_an_epoch_limit_is_kept_and_the_run_still_ends_with_a_certificate() -> None:
     learner = trained(source_of(0), Settings(tol=1e-12, max_epochs=2, stage="1,0.1"))
     assert learner.finished == "epoch limit"
@@ -466,6 +475,17 @@ def test_a_first_block_of_rows_of_weight_0_is_no_obstacle() -> None:
     assert learner.counts.dense(32).tolist() == [0] * 32
 
 
+@pytest.mark.parametrize("heavy", [0, 299])
+def test_b_is_chosen_for_the_heaviest_row_wherever_it_is(heavy: int) -> None:
+    rows, labels = random_rows(8, 300, COLUMNS)
+    weights = [1.0] * 300
+    weights[heavy] = 1e7
+    learner = trained(ListSource(csr(rows), labels, weights, block_rows=300), Settings())
+    assert learner.least_delta2 == 0.5 / 1e7
+    assert learner.finished == "certified"
+    assert learner.dual.clipped == 0
+
+
 def test_class_weights_multiply_C_like_row_weights() -> None:
     rows, labels = random_rows(9, 100, COLUMNS)
     by_class = trained(
@@ -515,6 +535,34 @@ def test_a_learner_is_sound_only_while_its_counts_sum_to_t() -> None:
     numbers, counts = learner.counts.entries()
     learner.counts.put(numbers[:1], counts[:1] + np.int32(1))
     assert not learner.sound
+
+
+@pytest.mark.parametrize("stage", ["auto", "unlearn"])
+@pytest.mark.parametrize("held", [0.0, 0.1, 0.3, 0.6, 0.8, 0.95, 1.0])
+def test_after_every_reading_the_weights_carried_are_those_that_the_counts_make(
+    held: float, stage: str
+) -> None:
+    """Whatever part of the rows has room in memory: a certificate would tell of later repairs."""
+    rows, labels = random_rows(3, 300, COLUMNS)
+    X = dense(rows, COLUMNS) * np.array(labels)[:, None]
+    bytes_of_all = 8 * int(np.count_nonzero(X)) + 24 * len(X)
+    settings = Settings(
+        C=20.0, tol=1e-5, stage=stage, max_epochs=8, active_set=int(held * bytes_of_all)
+    )
+    source = ListSource(csr(rows), labels, block_rows=32)
+    learner = Learner(settings, source.labels, positive=1)
+    off = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, ReadingDone):
+            counts = learner.counts.dense(len(X)).astype(np.float64)
+            w = learner.dual.w[:COLUMNS] - counts @ X
+            off.append(np.abs(w).max() / (counts @ np.abs(X)).max())
+            assert learner.dual.steps == counts.sum()
+
+    train(source, [learner], settings, listen)
+    assert len(off) == learner.readings > 1
+    assert max(off) < 1e-12
 
 
 def test_two_opposite_rows_are_solved_in_one_column() -> None:
