@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from decimal import Decimal, localcontext
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -326,3 +327,33 @@ def test_the_total_of_counts_never_wraps_however_often_rows_of_other_lengths_are
     assert min(upper) > 0.0
     seed, claims, _ = checked(3)
     assert (seed, claims) == (3, EVERYTHING_HOLDS)
+
+
+# --- each step of a bound by itself, in fractions ---
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_the_bound_of_P_holds_where_a_row_lies_at_the_edge_of_what_has_a_slack(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x, C = float(np.float32(10.0 ** rng.uniform(-3, 3))), 1e30
+    frozen = Frozen(np.array([1.0]), 0.0, (1.0 + int(rng.integers(-6, 7)) * 2.0**-53) / x, 0.0)
+    frozen.length = 0.0  # the margin is x exactly: what other rounding there is must show
+    one = np.array([1.0])
+    targets = Targets(np.arange(1), one.astype(np.int8), 0.5 / C * one, x * x * one)
+    counts = np.zeros(1, np.int32)
+    freeze(targets.signs, targets.delta2, targets.squares, counts)
+    frozen.scan(make_rows(np.array([0, 1]), np.array([0]), np.array([x])), targets, counts, 0.0)
+    found, bound = frozen.certificate(hard=False)
+    s = Fraction(found.scale)
+    exact = s * s / 2 + Fraction(C) * max(Fraction(0), 1 - s * Fraction(x)) ** 2
+    assert exact <= Fraction(bound) <= exact * Fraction(102, 100)
+    assert 2 * Fraction(bound) * Fraction(found.primal_margin) ** 2 <= 1
+
+
+@pytest.mark.parametrize("ulps", [0, 1, 2, 5, 100, 10**6, 10**12])
+def test_the_radius_is_no_smaller_than_that_of_the_very_margins_that_it_is_given(ulps: int) -> None:
+    rng = np.random.default_rng(ulps)
+    for upper in 10.0 ** rng.uniform(-12, 12, 50):
+        margin = float(upper * (1.0 - ulps * 2.0**-53))
+        exact = 1 / Fraction(margin) ** 2 - 1 / Fraction(float(upper)) ** 2
+        assert Fraction(theory.decision_radius(margin, float(upper))) ** 2 >= exact
