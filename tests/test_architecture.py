@@ -83,7 +83,7 @@ ALLOWED: dict[str, set[str]] = {
     "rungs": {"config", "errors", "training", "trials"},
     "sweeping": {
         *GROUND, "candidates", "evaluation", "evaluation_many", "fitting", "learning", "model",
-        "outcome", "rungs", "runs", "scoring", "shards", "splits", "summary", "trials",
+        "outcome", "rungs", "runs", "scoring", "scratch", "shards", "splits", "summary", "trials",
     },
     "plot": {"errors", "sealed", "summary"},
     "conversion": {"config", "errors", "fitting", "scoring", "shards", "spread"},
