@@ -31,6 +31,9 @@ Result = TypeVar("Result")
 
 PATIENCE = 30.0
 """Seconds to wait for a scheduler to answer, and for its first worker."""
+WORKER_TIMEOUT = 300.0
+"""Seconds after which a worker that is silent is started again; a busy one says several times a
+second that it lives."""
 AHEAD = 2
 """Items under way or finished and not yet asked for, to every thread of the workers."""
 NOTICE = 1.0
@@ -52,6 +55,7 @@ def connect(
     machine: Machine | None = None,
     dashboard: str | None = None,
     patience: float = PATIENCE,
+    worker_timeout: float = WORKER_TIMEOUT,
     loud: bool = False,
 ) -> Iterator[Workers]:
     """Workers for the ``with`` block: N processes of this machine, or those of a scheduler.
@@ -64,13 +68,17 @@ def connect(
         Dask ends it. A running scheduler's workers have limits of their own.
     dashboard : ``host:port`` of Dask's dashboard, which needs bokeh; None = none.
     patience : seconds to wait for the scheduler, and for the first worker.
+    worker_timeout : seconds > 0 after which one of N processes that is silent, but not dead, is
+        started again and another one does its work. A running scheduler has its own limit, Dask's
+        ``distributed.scheduler.worker-ttl``.
     loud : let Dask write its warnings to stderr.
 
     Raises
     ------
-    SettingsError : neither or both of workers and scheduler, a scheduler file that is none.
-    MachineError : dask is not installed, no scheduler answers, it has no worker, or one of another
-        version of streamtron.
+    SettingsError : neither or both of workers and scheduler, a scheduler file that is none, a
+        worker_timeout of 0.
+    MachineError : dask is not installed, no scheduler answers, it has no worker, one that does not
+        answer, or one of another version of streamtron.
 
     Examples
     --------
@@ -84,9 +92,12 @@ def connect(
         raise SettingsError("workers and a scheduler: give one of them, --workers or --scheduler.")
     if workers is not None and workers < 1:
         raise SettingsError(f"workers is {workers}: wanted at least 1.")
+    if not worker_timeout > 0:
+        raise SettingsError(f"worker-timeout is {worker_timeout:g} s: wanted more than 0.")
     dask = _dask()
+    ours = {_LARGE_KEY: LARGE, _LOST_KEY: NEVER, _TRIM_KEY: None, _SILENT_KEY: worker_timeout}
     with ExitStack() as stack:
-        stack.enter_context(dask.config.set({_LARGE_KEY: LARGE, _LOST_KEY: NEVER, _TRIM_KEY: None}))
+        stack.enter_context(dask.config.set(ours))
         if not loud:
             stack.enter_context(_quiet())
         cluster = limit = None
@@ -96,12 +107,13 @@ def connect(
             cluster = stack.enter_context(_local(workers, limit, dashboard, loud))
         client = stack.enter_context(_client(cluster or scheduler, patience))
         _await_workers(client, patience)
-        _check_versions(client)
+        _check_versions(client, patience)
         yield Workers(client, cluster, limit)
 
 
 _LARGE_KEY = "distributed.admin.large-graph-warning-threshold"
 _LOST_KEY = "distributed.deploy.lost-worker-timeout"
+_SILENT_KEY = "distributed.scheduler.worker-ttl"
 _TRIM_KEY = "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_"
 """Dask has workers give memory back as soon as an array is freed, and a fit asks for it again with
 every mini-epoch: half again its time."""
@@ -443,10 +455,13 @@ def _local(workers: int, limit: int, dashboard: str | None, loud: bool) -> Local
 
 def _client(to: LocalCluster | str | None, patience: float) -> Client:
     from distributed import Client
+    from distributed.comm.registry import get_backend
 
     if isinstance(to, str) and "://" not in to:
         to = _address_in(to)
     try:
+        if isinstance(to, str):  # for some that it does not know, Dask would wait for an answer
+            get_backend(to.partition("://")[0])
         return Client(to, timeout=patience, set_as_default=False)
     except (OSError, TimeoutError) as error:
         raise MachineError(
@@ -493,10 +508,18 @@ def _await_workers(client: Client, patience: float) -> None:
         ) from error
 
 
-def _check_versions(client: Client) -> None:
+def _check_versions(client: Client, patience: float) -> None:
     ours = version("streamtron")
     # a function of the standard library: a worker without streamtron could not run one of ours
-    found = client.run(version, "streamtron", on_error="return")
+    try:
+        found = client.sync(
+            client.run, version, "streamtron", on_error="return", callback_timeout=patience
+        )
+    except TimeoutError as error:
+        raise MachineError(
+            f"{_address(client)}: a worker there has not answered for {patience:g} s. Look for one "
+            "that is stopped or hangs, end it, and run the command again."
+        ) from error
     for worker, theirs in sorted(found.items()):
         if theirs != ours:
             raise _other_version(worker, theirs, ours)

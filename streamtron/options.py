@@ -249,9 +249,12 @@ def run_options(command: Command) -> Command:
 
 
 def cluster_options(command: Command) -> Command:
-    """``--workers``, ``--scheduler``, ``--dashboard``: where the work is done, which never changes
-    what is computed. The command gets them as ``workers``, ``scheduler`` and ``dashboard``."""
+    """``--workers``, ``--scheduler``, ``--dashboard``, ``--worker-timeout``: where the work is
+    done, which never changes what is computed. The command gets them by these names."""
     for option in (
+        _option(Kind(str, "TIME", parse_duration), "--worker-timeout",
+                help="Start one of --workers again that has been silent for so long, as in 30s; "
+                "another one does its work [5m]. A running scheduler has its own limit."),
         click.option("--dashboard", metavar="HOST:PORT",
                      help="Show there, in a browser, what --workers are at [nowhere]."),
         click.option("--scheduler", metavar="ADDRESS_OR_FILE",

@@ -1,10 +1,13 @@
-"""Directories for a while, which go at the end whoever still writes there."""
+"""Directories for a while, which go at the end whoever still writes there; what a killed process
+has left goes when the next one begins."""
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +22,9 @@ def scratch_directory(prefix: str, where: str | None = None) -> Iterator[str]:
     Another process may still be writing then: a task that a lost worker goes on with, or one that
     was cancelled and ends with its next chunk. It finds no directory of that name any more.
 
+    Directories that killed processes of this machine have left in the same place are removed first:
+    who uses one holds a lock on it, which dies with the process.
+
     Parameters
     ----------
     prefix : how its name begins.
@@ -31,11 +37,43 @@ def scratch_directory(prefix: str, where: str | None = None) -> Iterator[str]:
     >>> os.path.exists(directory)
     False
     """
-    directory = tempfile.mkdtemp(prefix=prefix, dir=where)
+    where = tempfile.gettempdir() if where is None else where
+    prefix = f"{prefix}{socket.gethostname()}-"  # a lock may hold for this machine alone
+    _remove_left(prefix, where)
+    new = tempfile.mkdtemp(prefix="new-", dir=where)
+    with _locked(new):
+        directory = os.path.join(where, prefix + os.path.basename(new).removeprefix("new-"))
+        os.rename(new, directory)  # under this name it is never seen without its lock
+        try:
+            yield directory
+        finally:
+            _remove(directory)
+
+
+def _remove_left(prefix: str, where: str) -> None:
+    """Remove the directories whose users are dead."""
+    with suppress(OSError):  # it is no part of the work, and may be somebody else's
+        for name in os.listdir(where):
+            if name.startswith(prefix):
+                left = os.path.join(where, name)
+                with suppress(OSError), _locked(left) as is_ours:
+                    if is_ours:
+                        shutil.rmtree(left, ignore_errors=True)
+
+
+@contextmanager
+def _locked(directory: str) -> Iterator[bool]:
+    """Lock a directory, if nobody has; whether it is locked now, and this user's."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        yield directory
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked = True
+        except OSError:  # in use, or of a file system that has no such locks
+            locked = False
+        yield locked and os.fstat(descriptor).st_uid == os.getuid()
     finally:
-        _remove(directory)
+        os.close(descriptor)
 
 
 def _remove(directory: str) -> None:

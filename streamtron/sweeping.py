@@ -8,7 +8,6 @@ by which of them was faster.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -37,6 +36,7 @@ from streamtron.outputs import check_outputs
 from streamtron.rungs import Rungs, rungs_of, without_idle_outcomes
 from streamtron.runs import refuse_existing
 from streamtron.scoring import Paths, evaluate_many
+from streamtron.scratch import scratch_directory
 from streamtron.splits import Split, splits_of
 from streamtron.summary import label_text
 from streamtron.trials import (
@@ -144,7 +144,7 @@ def sweep(
 
     Examples
     --------
-    >>> import pathlib
+    >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     shard = pathlib.Path(directory, "part-0.svm")
     ...     _ = shard.write_text("1 1:1\\n-1 1:-1\\n1 1:2\\n-1 2:1\\n")
@@ -306,7 +306,7 @@ def _fold_cache(cache: str) -> Iterator[str]:
     """A directory for the flat copy of a fold: blocks end elsewhere than in the whole, so nobody
     else can use it."""
     os.makedirs(cache, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="fold-", dir=cache) as directory:
+    with scratch_directory("fold-", cache) as directory:
         yield directory
 
 

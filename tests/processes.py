@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
@@ -103,6 +103,13 @@ class Process:
             except (BlockingIOError, TimeoutError):
                 return None
         return self.returncode
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for what another process does."""
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.01)
 
 
 def command(place: Path, *words: object) -> Ended:

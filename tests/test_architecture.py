@@ -87,7 +87,8 @@ ALLOWED: dict[str, set[str]] = {
     "rungs": {"config", "errors", "training", "trials"},
     "sweeping": {
         *GROUND, "candidates", "evaluation", "evaluation_many", "fitting", "learning", "model",
-        "outcome", "outputs", "rungs", "runs", "scoring", "shards", "splits", "summary", "trials",
+        "outcome", "outputs", "rungs", "runs", "scoring", "scratch", "shards", "splits", "summary",
+        "trials",
     },
     "plot": {"errors", "sealed", "summary"},
     "conversion": {"config", "errors", "fitting", "outputs", "scoring", "shards", "spread"},

@@ -360,6 +360,20 @@ def test_a_worker_that_takes_long_to_come_back_is_not_given_up(tmp_path: Path) -
         assert list(workers(_dies_once, [0, 2], str(tmp_path))) == [0, 20]
 
 
+def test_a_worker_of_ours_that_is_stopped_in_mid_task_is_started_again(tmp_path: Path) -> None:
+    with connect(1, worker_timeout=3.0) as workers:
+        assert list(workers(_stops_once, [0, 1, 2], str(tmp_path))) == [0, 10, 20]
+    assert [path.name for path in tmp_path.iterdir()] == ["stopped"]
+
+
+def _stops_once(item: int, directory: str) -> Iterator[int]:
+    mark = Path(directory, "stopped")
+    if item == 0 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    yield 10 * item
+
+
 @pytest.mark.slow
 def test_a_task_that_kills_every_worker_is_a_sentence(guest: Workers) -> None:
     with pytest.raises(MachineError, match=r"_dies-.*workers died one after the other"):
@@ -467,7 +481,9 @@ def _hungry(size: int) -> Iterator[int]:
         ({"workers": 0}, "wanted at least 1"),
         ({"scheduler": "no-such-file.json"}, "neither an address"),
         ({"scheduler": "gopher://127.0.0.1:1"}, "not an address that dask knows"),
+        ({"scheduler": "http://127.0.0.1:1"}, "not an address that dask knows"),
         ({"scheduler": __file__}, "not a scheduler file"),
+        ({"workers": 1, "worker_timeout": 0.0}, "worker-timeout is 0 s"),
     ],
 )
 def test_what_cannot_be_a_cluster_is_refused(asked: dict[str, Any], sentence: str) -> None:
@@ -537,6 +553,27 @@ def _until(condition: Callable[[], bool]) -> None:
     pause = threading.Event()
     while not condition():
         pause.wait(0.02)
+
+
+def test_the_work_of_a_worker_that_is_stopped_in_mid_task_goes_to_another_one(
+    tmp_path: Path,
+) -> None:
+    words = [BIN / "dask", "scheduler", *LOCAL]
+    with _process(*words, DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL="3s") as found:
+        address = _said(found, "Scheduler at:").split()[-1]
+        with _worker(address), _worker(address), connect(scheduler=address) as workers:
+            assert list(workers(_stops_once, [0, 1, 2], str(tmp_path))) == [0, 10, 20]
+    assert [path.name for path in tmp_path.iterdir()] == ["stopped"]
+
+
+def test_a_worker_that_is_stopped_before_the_client_comes_is_a_sentence(scheduler: str) -> None:
+    with _worker(scheduler) as stopped, _worker(scheduler):
+        os.kill(stopped.pid, signal.SIGSTOP)
+        with (
+            pytest.raises(MachineError, match=r"a worker there has not answered for 2 s"),
+            connect(scheduler=scheduler, patience=2.0),
+        ):
+            pass
 
 
 def test_a_scheduler_without_workers_is_a_sentence(scheduler: str) -> None:

@@ -24,18 +24,19 @@ STOPPED = 4
 @contextmanager
 def workers_of(
     *, workers: int | None, scheduler: str | None, dashboard: str | None, memory: int | None,
-    **_: Any,
+    worker_timeout: float | None, **_: Any,
 ) -> Iterator[Workers | None]:  # fmt: skip
     """The workers that ``cluster_options`` ask for; None if they ask for none."""
     if workers is None and scheduler is None:
         yield None
         return
-    from streamtron.cluster import connect
+    from streamtron.cluster import WORKER_TIMEOUT, connect
     from streamtron.config import Machine
 
     with connect(
-        workers, scheduler, machine=Machine(memory), dashboard=dashboard, loud=is_verbose()
-    ) as found:
+        workers, scheduler, machine=Machine(memory), dashboard=dashboard, loud=is_verbose(),
+        worker_timeout=WORKER_TIMEOUT if worker_timeout is None else worker_timeout,
+    ) as found:  # fmt: skip
         yield found
 
 
