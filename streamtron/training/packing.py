@@ -13,20 +13,13 @@ from numpy.typing import NDArray
 
 from streamtron.certificate import Certificate, Evidence
 from streamtron.training.counts import Counts
-from streamtron.training.dual import Dual, Rule
+from streamtron.training.dual import Dual
 from streamtron.training.frozen import Frozen
-from streamtron.training.newton import Direction, Newton
-from streamtron.training.order import Turn
 from streamtron.training.report import StageReport
-from streamtron.training.solution import Average, Others, Solution
-from streamtron.training.solve import Solver
+from streamtron.training.solution import Average
 from streamtron.training.stages import Stage
-from streamtron.training.tasks import HardSolver, MiniEpochs
 
-_KNOWN = (
-    *(Average, Certificate, Counts, Direction, Dual, Evidence, Frozen, HardSolver, MiniEpochs),
-    *(Newton, Others, Rule, Solution, Solver, Stage, StageReport, Turn),
-)
+_KNOWN = (Average, Certificate, Counts, Dual, Evidence, Frozen, Stage, StageReport)
 _CLASSES: dict[str, type] = {known.__name__: known for known in _KNOWN}
 
 Arrays = dict[str, NDArray[Any]]
@@ -114,8 +107,5 @@ class Unpacker:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """All but what a class names in ``GIVEN``: rows, and what belongs to others, which give it to
-    the object again by its ``attach``."""
     names = getattr(type(value), "__slots__", None) or vars(value)
-    given = getattr(type(value), "GIVEN", ())
-    return {name: getattr(value, name) for name in names if name not in given}
+    return {name: getattr(value, name) for name in names}
