@@ -96,7 +96,7 @@ class KeepsSome(KeepsAll):
         self.first, self.step, self.met = first, step, 0
         self.parted = 0
 
-    def border(self, state: Callable[..., State]) -> None:
+    def border(self, state: Callable[[], State]) -> None:
         parted = is_parted(state())
         if (parted and not self.parted) or self.met % self.step == self.first:
             super().border(state)

@@ -279,10 +279,10 @@ class _Loop:
     def _unfinished(self) -> list[Learner]:
         return [learner for learner in self.learners if learner.finished is None]
 
-    def _state(self, reading: int, chunks: int, *, copy: bool = False) -> State:
+    def _state(self, reading: int, chunks: int) -> State:
         waiting = self.births.waiting if self.births and reading == 0 else ()
         everyone, at_once = self.group or (self.learners, 0)
-        return State.of(reading, chunks, everyone, waiting, at_once=at_once, copy=copy)
+        return State.of(reading, chunks, everyone, waiting, at_once=at_once)
 
     def _border(self, reading: int, chunks: int) -> None:
         if self.keeper:

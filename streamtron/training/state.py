@@ -15,7 +15,7 @@ from streamtron.certificate import Evidence
 from streamtron.chunk import Chunk, Label
 from streamtron.errors import DataError, FileDamaged
 from streamtron.training.learner import Learner
-from streamtron.training.packing import Arrays, Packer, Unpacker
+from streamtron.training.packing import Arrays, Packer, unpack
 
 _NOT_STATE = ("settings", "targets", "pool", "active")
 """What a learner is made from, and rows: those are read again."""
@@ -50,13 +50,12 @@ class State:
         waiting: Sequence[Learner] = (),
         *,
         at_once: int = 0,
-        copy: bool = False,
     ) -> State:
-        """The state of learners, those of one class in the order of the candidates; with ``copy``,
-        as they are now, whatever they do next.
+        """The state of learners, those of one class in the order of the candidates, until they go
+        on: their arrays are not copied.
 
         ``at_once``: of how many a group is, where they learn in groups; 0 = all together."""
-        packer = Packer(copy=copy)
+        packer = Packer()
         content = {
             "learners": [_packed(learner, packer) for learner in learners],
             "waiting": [_packed(learner, packer) for learner in waiting],
@@ -77,27 +76,17 @@ class State:
         ------
         FileDamaged : the content is no state.
         """
-        unpacker = Unpacker(self.arrays)
         try:
-            return [self._held(packed, make, unpacker) for packed in self.content[group]]
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            IndexError,
-            StopIteration,
-        ) as error:
+            return [self._held(packed, make) for packed in self.content[group]]
+        except (LookupError, TypeError, ValueError, AttributeError, StopIteration) as error:
             raise FileDamaged(
                 f"a checkpoint that is whole, but no state of a run ({error!r}). "
                 "Begin anew with --overwrite."
             ) from error
 
-    def _held(
-        self, packed: Any, make: Callable[[Label | None], Learner], unpacker: Unpacker
-    ) -> Held:
+    def _held(self, packed: Any, make: Callable[[Label | None], Learner]) -> Held:
         learner = make(packed["positive"])
-        fields = unpacker.unpack(packed["fields"])
+        fields = unpack(packed["fields"], self.arrays)
         held = _numbers(packed["held"], self.arrays)
         _check(learner, fields)
         vars(learner).update(fields)
