@@ -34,19 +34,19 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
     """The task of a fresh process: train, and what every epoch but the first took and did. (The
     first reading alone holds rows as they come, in their order.)"""
     from streamtron.events import Event, ReadingDone, ReadingStarted
+    from streamtron.training import company
+    from streamtron.training import learner as learners
     from streamtron.training.learner import Learner
     from streamtron.training.loop import train
-    from streamtron.training.solve import Solver
-    from streamtron.training.tasks import MiniEpochs
 
     chosen = Settings.from_dict(settings)
     found: list[dict[str, float]] = []
 
     with open_shards([path], cache_dir=cache) as source:
         learner = Learner(chosen, source.labels)
+        solved = _timed(Learner, "_end_training")
         parts = [
-            _timed(Learner, "_end_training"), _timed(Learner, "_train_in_memory"),
-            _timed(Learner, "_keep_some"), _timed(MiniEpochs, "step"), _timed(Solver, "step"),
+            _timed(learners, "run_alone"), _timed(Learner, "_keep_some"), _timed(company, "step"),
         ]  # fmt: skip
         start = 0.0
 
@@ -55,14 +55,14 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
             if isinstance(event, ReadingStarted):
                 ours.warm(cache)  # a system may drop pages that nobody has read for a while
                 start = time.perf_counter()
-                for calls in parts:
+                for calls in (solved, *parts):
                     calls.clear()
             elif isinstance(event, ReadingDone):
                 seconds = time.perf_counter() - start
                 of_parts = sum(map(sum, parts))
                 found.append({
                     "seconds": seconds - of_parts, "parts_seconds": of_parts,
-                    "parts": len(parts[0]), "mini_epochs": event.mini_epochs,
+                    "parts": len(solved), "mini_epochs": event.mini_epochs,
                     "updates": event.updates,
                 })  # fmt: skip
 

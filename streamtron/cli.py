@@ -157,8 +157,9 @@ def _sentence(error: BaseException) -> tuple[str, int]:
         return str(error), error.exit_code
     if isinstance(error, Signalled):
         name = signal.Signals(error.number).name
+        kept = ", and the last checkpoint is kept" if error.run and not error.at_border else ""
         more = f" Go on from {error.run} with --resume." if error.run else ""
-        return f"stopped by {name}; nothing half-written is left.{more}", 128 + error.number
+        return f"stopped by {name}; nothing half-written is left{kept}.{more}", 128 + error.number
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}.", MachineError.exit_code

@@ -16,16 +16,26 @@ it twice."""
 CLEARING = 2.0
 """Seconds in which a process that is on its way out clears up and is not stopped once more."""
 
-GRACE = 1.5
-"""Seconds that a run may take to its next border; after that it ends where it is."""
+GRACE = 1.0
+"""Seconds that a run may take to its next border; after that it ends where it is, as soon as the
+kernel call that it is in returns, which takes less than another second."""
 
 
 class Signalled(BaseException):
-    """SIGINT or SIGTERM has arrived; ``number`` says which, ``run`` the directory of the run that
-    it ended, if that can be taken up."""
+    """SIGINT or SIGTERM has arrived.
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    Parameters
+    ----------
+    number : which.
+    at_border : whether it waited for a border, so that nothing is lost.
+
+    Attributes
+    ----------
+    run : the directory of the run that it ended, if that can be taken up.
+    """
+
+    def __init__(self, number: int, *, at_border: bool = False) -> None:
+        self.number, self.at_border = number, at_border
         self.run: str | None = None
 
 
@@ -38,11 +48,11 @@ class _Signals:
         self.may_wait = False
         self.raised = -math.inf
 
-    def stop(self, number: int) -> Signalled:
+    def stop(self, number: int, *, at_border: bool = False) -> Signalled:
         """What to raise now."""
         self.raised = time.monotonic()
         signal.setitimer(signal.ITIMER_REAL, 0.0)
-        return Signalled(number)
+        return Signalled(number, at_border=at_border)
 
 
 _now = _Signals()
@@ -82,7 +92,7 @@ def waits() -> bool:
 
 def at_border() -> Signalled | None:
     """What to raise, once all is in safety, if a signal waits; there is no hurry any more."""
-    return None if _now.pending is None else _now.stop(_now.pending)
+    return None if _now.pending is None else _now.stop(_now.pending, at_border=True)
 
 
 def _arrived(number: int, _: FrameType | None) -> None:

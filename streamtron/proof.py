@@ -30,6 +30,7 @@ from streamtron.spread import Spread
 from streamtron.training import order
 from streamtron.training.counts import Counts
 from streamtron.training.learner import LARGE_DRIFT, Learner
+from streamtron.training.subproblem import run_alone
 from streamtron.training.targets import Targets
 
 _log = logging.getLogger(__name__)
@@ -395,8 +396,7 @@ def _search_upper_bounds(
             _read(scans, searching)
             for learner, own in zip(learners, bounds, strict=True):
                 if learner in searching:
-                    learner.finish_reading()
-                    learner.work_off()
+                    run_alone(learner.finish_reading())
                     now = learner.certificate
                     if now is not None and now.upper_bound is not None:
                         own.append((now.upper_bound, now.rounding_bound))
@@ -427,7 +427,6 @@ def _read(scans: Scans, learners: Sequence[Learner]) -> None:
     def train(chunk: Chunk) -> None:
         for learner in training:
             learner.take(chunk, order.file_order(len(chunk)))
-            learner.work_off()
 
     views, counts = map(_view, scanning), [learner.counts for learner in scanning]
     groups = scans.read(list(views), counts, _rooms(scanning), train if training else None)

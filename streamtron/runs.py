@@ -29,12 +29,15 @@ from streamtron.training.state import State
 _log = logging.getLogger(__name__)
 
 RECORD_VERSION = 2
-CHECKPOINT_VERSION = 3
+CHECKPOINT_VERSION = 4
 """Of what a checkpoint means, too: a reading goes on in the order in which it began, and in version
-1 later readings had other groups of blocks."""
+1 later readings had other groups of blocks. Up to version 3 a solve could be half done."""
 
 MAY_CHANGE = ("tol", "max_epochs")
 """Settings that a run which is taken up may have otherwise than before."""
+
+WORTH_KEEPING = 10.0
+"""Seconds of reading that are saved before a solve begins, however rare checkpoints are to be."""
 
 CHECKPOINT, BEFORE = "checkpoint", "checkpoint.before"
 
@@ -234,15 +237,24 @@ class Saver:
         if stopped:
             raise stopped
 
-    def due(self, moved: bool) -> bool:
-        """See ``training.loop.Keeper``: a signal lets nobody go a step further. A step can be far
-        shorter than it takes to save, which gets half of the time amid training at most."""
-        return interruption.waits() or (moved and self._since() >= max(self.every, self._took))
+    def before_solves(self, state: Callable[[], State]) -> None:
+        """See ``training.loop.Keeper``: a solve is lost where the process is killed amid it, but
+        not what was read before."""
+        if self._since() >= WORTH_KEEPING:
+            self._save(state)
+
+    def due(self) -> bool:
+        """See ``training.loop.Keeper``: after a signal no solve begins. A solve can be far shorter
+        than it takes to save, which gets half of the time between solves at most."""
+        return interruption.waits() or self._since() >= max(self.every, self._took)
 
     def end(self, state: Callable[[], State]) -> None:
         """See ``training.loop.Keeper``: what the run came to can be taken further, or added to."""
+        stopped = interruption.at_border()
         if self.at_end:
             self._save(state)
+        if stopped:
+            raise stopped
 
     def _since(self) -> float:
         """Seconds since the last checkpoint."""

@@ -466,7 +466,10 @@ class Last:
         """The end is."""
         self.state = state()
 
-    def due(self, moved: bool) -> bool:
+    def before_solves(self, state: Callable[[], State]) -> None:
+        """Nothing is kept on the way."""
+
+    def due(self) -> bool:
         """Nothing is kept on the way."""
         return False
 

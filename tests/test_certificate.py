@@ -16,7 +16,7 @@ from streamtron.certificate import Certificate, Evidence, length_of
 from streamtron.chunk import freeze
 from streamtron.config import Settings
 from streamtron.errors import InternalError
-from streamtron.training.learner import Learner
+from streamtron.training.learner import Learner, Solve
 from streamtron.training.loop import train
 from tests.oracle import Oracle, Row, best_scale, gamma_d, primal_value
 from tests.sources import ListSource, csr, dense, random_rows
@@ -369,14 +369,14 @@ class Watched(Learner):
         self.counts_before = self.counts.dense(len(self.X)).astype(np.float64)
         self.w_before = self.frozen.w.tobytes() if self.frozen is not None else b""
 
-    def finish_reading(self) -> None:
+    def finish_reading(self) -> Solve:
         before, frozen = self.certificate, self.frozen
         at_rest = frozen is not None and frozen.w.tobytes() == self.w_before
         seen = None if frozen is None else frozen.evidence.fresh.copy()  # training takes it over
-        super().finish_reading()
+        solve = super().finish_reading()
         if self.certificate is before or frozen is None or self.certificate is None:
             self.refused += 1
-            return
+            return solve
         assert at_rest, "the weights moved while they were scanned"
         assert self.certificate.rows_scanned == len(self.X)
         assert frozen.evidence.steps == self.counts_before.sum()
@@ -385,6 +385,7 @@ class Watched(Learner):
         assert seen is not None
         assert np.abs(seen[: len(fresh)] - fresh).max() <= 1e-12 * size.max()
         self.proven += 1
+        return solve
 
 
 def watched(seed: int, n: int, chosen: Settings, block_rows: int) -> Watched:

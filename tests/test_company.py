@@ -14,16 +14,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from streamtron import kernels
 from streamtron.chunk import Label
 from streamtron.config import Settings
-from streamtron.training import company, solve
+from streamtron.training import company, passes
 from streamtron.training.active_set import Pool
 from streamtron.training.classes import Classes, Families
+from streamtron.training.company import Running
 from streamtron.training.frozen import Frozen
-from streamtron.training.learner import Learner
+from streamtron.training.learner import Learner, Solve
 from streamtron.training.loop import train
 from streamtron.training.state import State
 from streamtron.training.threads import Threads, open_threads
@@ -167,18 +169,23 @@ def test_together_they_learn_what_they_learn_alone_of_more_rows_than_a_call_visi
     assert len(set(apart)) == len(candidates)
 
 
-def test_learners_in_company_may_pause_after_every_step(calls: Counter[str]) -> None:
+def test_learners_in_company_may_pause_between_any_two_teams(calls: Counter[str]) -> None:
     class Hasty:
+        def __init__(self) -> None:
+            self.met: Counter[tuple[int, int]] = Counter()
+
         def border(self, state: Callable[[], State]) -> None:
-            pass
+            now = state()
+            self.met[now.reading, now.chunks] += 1
 
-        def due(self, moved: bool) -> bool:
-            return moved
+        def due(self) -> bool:
+            return True
 
-        end = border
+        before_solves = end = border
 
-    candidates = MANY[:9]
-    assert together(candidates, keeper=Hasty()) == alone(candidates)
+    keeper = Hasty()
+    assert together(MANY, keeper=keeper) == alone(MANY)
+    assert max(keeper.met.values()) > 1, "behind the last chunk, and between two teams"
     assert calls["visit_unlearn_lanes"]
 
 
@@ -202,7 +209,7 @@ def test_learners_that_hold_other_rows_are_solved_one_at_a_time(
 ) -> None:
     step = company.step
 
-    def alone_only(team: Sequence[Learner]) -> None:
+    def alone_only(team: Sequence[Running]) -> None:
         assert len(team) == 1
         step(team)
 
@@ -212,8 +219,8 @@ def test_learners_that_hold_other_rows_are_solved_one_at_a_time(
     assert not calls["visit_unlearn_lanes"]
 
 
-def about_to_visit(candidates: Sequence[Settings], pool: Pool | None = None) -> list[Learner]:
-    """Learners that have taken all rows and begin their first mini-epoch."""
+def about_to_visit(candidates: Sequence[Settings], pool: Pool | None = None) -> list[Running]:
+    """Solves of learners that have taken all rows, before the first mini-epoch."""
     source = source_of()
     learners = [Learner(settings, source.labels, pool=pool) for settings in candidates]
     chunks = list(source.chunks())
@@ -221,67 +228,84 @@ def about_to_visit(candidates: Sequence[Settings], pool: Pool | None = None) -> 
         learner.begin_reading(0)
         for chunk in chunks:
             learner.take(chunk, np.arange(len(chunk)))
-        learner.finish_reading()
-        while learner.about_to_visit is None:
-            learner.step()
-    return learners
+    solves = [Running(learner, lambda learner: learner.finish_reading()) for learner in learners]
+    for one in solves:
+        one.go_on()
+    assert all(one.epoch for one in solves)
+    return solves
+
+
+def test_a_solve_begins_before_those_that_have_begun_go_on() -> None:
+    first, second = about_to_visit(MANY[8:10])
+    late = Running(second.learner, lambda learner: learner.finish_reading())
+    before = first.epoch
+    company.step([first, late])
+    assert late.begun
+    assert first.epoch is before
 
 
 def test_who_is_behind_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    learners, crowds, visit = about_to_visit(MANY[8:14], Pool()), [], company._visit
+    solves, crowds, kernel = about_to_visit(MANY[8:14], Pool()), [], kernels.visit_unlearn_lanes
 
-    def noted(crowd: Sequence[solve.Solver]) -> None:
-        crowds.append((len(crowd), crowd[0].visits))
-        visit(crowd)
+    def noted(rows: Any, order: Any, signs: Any, *others: Any) -> None:
+        crowds.append(int(signs.any(axis=0).sum()))
+        kernel(rows, order, signs, *others)
 
-    monkeypatch.setattr(company, "_visit", noted)
-    ahead = learners[1]
-    while ahead.about_to_visit is None or ahead.about_to_visit.visits < 2:
-        ahead.step()
+    monkeypatch.setattr(kernels, "visit_unlearn_lanes", noted)
+    ahead = solves[1]
+    for _ in range(2):
+        assert ahead.epoch is not None
+        ahead.epoch.make()
+        ahead.go_on()
     for _ in range(6):
-        company.step(learners)
-    assert crowds[:3] == [(5, 0), (5, 1), (6, 2)]
+        company.step(solves)
+    assert crowds[:3] == [5, 5, 6]
 
 
 def test_rows_that_are_not_held_once_are_not_visited_together(calls: Counter[str]) -> None:
-    learners = about_to_visit(MANY[8:14])
-    before = [learner.dual.updates for learner in learners]
-    company.step(learners)
+    solves = about_to_visit(MANY[8:14])
+    before = [one.learner.dual.updates for one in solves]
+    company.step(solves)
     assert not calls["visit_unlearn_lanes"]
-    assert all(now.dual.updates > then for now, then in zip(learners, before, strict=True))
+    now = [one.learner.dual.updates for one in solves]
+    assert all(after > then for after, then in zip(now, before, strict=True))
 
 
 def test_rows_that_few_of_them_visit_are_not_visited_together(calls: Counter[str]) -> None:
-    learners = about_to_visit(MANY[8:14], Pool())
-    for _ in range(2):
-        company.step(learners)
-    solvers = [learner.about_to_visit for learner in learners]
-    crowd = [solver for solver in solvers if solver is not None]
-    assert len(crowd) == len(learners)
-    before = calls["visit_unlearn_lanes"]
-    for k, solver in enumerate(crowd):
-        solver.live = np.arange(k, ROWS, len(crowd))
-    company._visit(crowd)
-    assert calls["visit_unlearn_lanes"] == before
-    assert all(solver.about_to_visit for solver in crowd)
-    for solver in crowd:
-        solver.live = np.arange(0, ROWS, 3)
-    company._visit(crowd)
-    assert calls["visit_unlearn_lanes"] > before
-    assert not any(solver.about_to_visit for solver in crowd)
+    solves = about_to_visit(MANY[8:14], Pool())
+
+    def step(live: Sequence[NDArray[np.int64]]) -> int:
+        """Kernel calls of a step in which they visit these rows."""
+        before = calls["visit_unlearn_lanes"]
+        for one, its in zip(solves, live, strict=True):
+            assert one.epoch is not None
+            one.epoch = replace(one.epoch, live=its)
+        company.step(solves)
+        return calls["visit_unlearn_lanes"] - before
+
+    assert step([np.arange(k, ROWS, len(solves)) for k in range(len(solves))]) == 0
+    assert step([np.arange(0, ROWS, 3)] * len(solves)) == 1
 
 
 def test_the_last_of_a_team_are_dealt_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     met, step = [], company.step
 
-    def noted(team: Sequence[Learner]) -> None:
-        met.append(sum(learner.busy for learner in team))
+    def noted(team: Sequence[Running]) -> None:
+        met.append(len(team))
         step(team)
 
     monkeypatch.setattr(company, "step", noted)
     assert together(MANY[:9]) == alone(MANY[:9])
     assert {1, kernels.LANES} <= set(met)
     assert all(busy == 1 or busy >= company.LEAST for busy in met)
+
+
+def test_mini_epochs_cut_into_kernel_calls_find_what_they_find_together(
+    calls: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passes, "NONZEROS_A_CALL", 300)
+    assert together(MANY[:9]) == alone(MANY[:9])
+    assert calls["visit_unlearn_lanes"]
 
 
 @pytest.mark.parametrize("width", [COLUMNS, COLUMNS - 1])
@@ -388,7 +412,7 @@ def test_a_team_may_give_its_first_away_after_any_step(
 
 def test_an_error_of_a_learner_on_a_thread_comes_out_at_the_caller() -> None:
     class Failing(Learner):
-        def finish_reading(self) -> None:
+        def finish_reading(self) -> Solve:
             raise RuntimeError("as it should")
 
     source, settings = source_of(), Settings()
@@ -420,12 +444,12 @@ def test_of_several_errors_that_of_the_first_learner_comes_out_whichever_failed_
     later_failed = threading.Event()
 
     class First(Learner):
-        def finish_reading(self) -> None:
+        def finish_reading(self) -> Solve:
             assert later_failed.wait(60.0)
             raise RuntimeError("of the first")
 
     class Later(Learner):
-        def finish_reading(self) -> None:
+        def finish_reading(self) -> Solve:
             later_failed.set()
             raise RuntimeError("of a later one")
 

@@ -16,7 +16,7 @@ from streamtron.fitting import run
 from streamtron.outcome import EXIT_CODES
 from streamtron.training.learner import NO_MARGIN, Learner
 from streamtron.training.loop import train
-from streamtron.training.tasks import Task
+from streamtron.training.solution import Solution
 from tests.oracle import Oracle, Row, gamma_d
 from tests.sources import ListSource, csr, random_rows, trained
 
@@ -139,8 +139,8 @@ class Watched(Learner):
 
     extensions: tuple[float, ...] = ()
 
-    def _end_training(self, task: Task) -> None:
-        super()._end_training(task)
+    def _take_solution(self, found: Solution) -> None:
+        super()._take_solution(found)
         self.extensions = (*self.extensions, float(self.dual.scalars[kernels.EXTENSION]))
 
 

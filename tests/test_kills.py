@@ -62,7 +62,7 @@ def killed_at(place: Path, plan: str, model: str, moments: Iterator[Moment]) -> 
 def test_runs_killed_at_a_checkpoint_and_while_one_is_written_end_with_the_same_bytes(
     place: Path, plan: str
 ) -> None:
-    moments = [at_checkpoint(2), while_writing(4)]
+    moments = [at_checkpoint(2), while_writing(2)]
     assert killed_at(place, plan, f"places {plan}", iter(moments)) == 2
 
 

@@ -30,10 +30,11 @@ def all_passes() -> list[bytes]:
     rows, signs = some_rows()
     v = np.random.default_rng(0).normal(size=31)
     factors = np.random.default_rng(1).normal(size=len(signs))
-    sums, diagonal = np.zeros(31), np.zeros(31)
+    sums, diagonal, product = np.zeros(31), np.zeros(31), np.zeros(31)
     passes.combine(rows, factors, 0.7, sums)
     passes.gram_diagonal(rows, factors, 0.7, diagonal)
-    found = passes.margins(rows, signs, 0.7, v), sums, diagonal
+    passes.gram_product(rows, factors, 0.7, v, product)
+    found = passes.margins(rows, signs, 0.7, v), sums, diagonal, product
     return [array.tobytes() for array in found]
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,10 @@ import pytest
 
 from streamtron import kernels
 from streamtron.config import Settings
-from streamtron.errors import FileDamaged
 from streamtron.sealed import read_sealed, write_sealed
-from streamtron.training import passes, solve
 from streamtron.training.active_set import Pool
 from streamtron.training.learner import Learner
 from streamtron.training.loop import train
-from streamtron.training.solve import PHASES
 from streamtron.training.state import NOT_BEGUN, Resumed, State
 from tests.sources import ListSource, csr, random_rows, trained
 from tests.test_company import (
@@ -39,12 +35,12 @@ class KeepsAll:
     def __init__(self) -> None:
         self.states: list[State] = []
 
-    def border(self, state: Callable[..., State]) -> None:
-        self.states.append(state(copy=True))
+    def border(self, state: Callable[[], State]) -> None:
+        self.states.append(deepcopy(state()))
 
-    end = border
+    before_solves = end = border
 
-    def due(self, moved: bool) -> bool:
+    def due(self) -> bool:
         return False
 
 
@@ -82,7 +78,7 @@ def test_from_every_border_the_run_ends_with_the_same_bits(
         assert bits(again) == bits(learner), (state.reading, state.chunks)
 
 
-# --- amid training in memory ---
+# --- behind every kind of training in memory ---
 
 
 def separable() -> ListSource:
@@ -112,83 +108,35 @@ IN_MEMORY: dict[str, tuple[Callable[[], ListSource], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def fields_of(packed: Any) -> dict[str, Any]:
-    """The fields of an object as a state has them."""
-    return dict(packed["fields"]["dict"])
+class KeepsAlways(KeepsAll):
+    """Wants a border at every moment, and keeps the state at all there are."""
 
-
-def doing(state: State) -> tuple[object, ...] | None:
-    """What the first learner does: its task and phase, whether amid a chunk, a mini-epoch, a
-    conjugate gradient step; None between two readings or chunks."""
-    fields = fields_of(state.content["learners"][0])
-    if fields["_task"] is None:
-        return None
-    task, kind = fields_of(fields["_task"]), fields["_task"]["class"]
-    if kind == "HardSolver" and task["solver"]:
-        task = fields_of(task["solver"])
-    newton = fields_of(task["newton"]) if task.get("newton") else {}
-    direction = fields_of(newton["direction"]) if newton.get("direction") else {"calls": None}
-    amid = fields["_to_hold"] is not None
-    return kind, task.get("phase"), amid, bool(task.get("waiting")), direction["calls"]
+    def due(self) -> bool:
+        return True
 
 
 @pytest.mark.parametrize("name", IN_MEMORY)
-def test_from_within_every_kind_of_training_in_memory_the_run_ends_with_the_same_bits(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_behind_every_kind_of_training_in_memory_the_run_is_taken_up_to_the_same_bits(
+    name: str, tmp_path: Path
 ) -> None:
     make, chosen = IN_MEMORY[name]
     settings = Settings.from_dict(chosen)
-    monkeypatch.setattr(passes, "NONZEROS_A_CALL", 700)
-    monkeypatch.setattr(solve, "SMALL", 0)  # what is finished to rounding is so in steps
     whole = trained(make(), settings)
-    source, keeper = make(), KeepsFirstOfAKind()
+    source, keeper = make(), KeepsAlways()
     learner = Learner(settings, source.labels)
     train(source, [learner], settings, keeper=keeper)
     assert bits(learner) == bits(whole)
-    assert len(keeper.kinds) >= 2
-    for kind, states in keeper.kinds.items():
-        for state in states:
-            [again] = taken_up(through_a_file(state, tmp_path / "c"), settings, make())
-            assert bits(again) == bits(learner), kind
+    places = Counter((state.reading, state.chunks) for state in keeper.states)
+    assert max(places.values()) == 2, "behind the last chunk and before the solve, never amid it"
+    for state in [*keeper.states[:3], *keeper.states[3:-2:7], *keeper.states[-2:]]:
+        [again] = taken_up(through_a_file(state, tmp_path / "c"), settings, make())
+        assert bits(again) == bits(learner), (state.reading, state.chunks)
 
 
-class KeepsFirstOfAKind(KeepsAll):
-    """Keeps the first and the fifth state of every kind of training in memory, which pauses after
-    every step."""
-
-    def __init__(self) -> None:
-        self.kinds: dict[object, list[State]] = {}
-        self.met: Counter[object] = Counter()
-
-    def border(self, state: Callable[..., State]) -> None:
-        kind = doing(state())
-        self.met[kind] += 1
-        if kind is not None and self.met[kind] in (1, 5):
-            self.kinds.setdefault(kind, []).append(state(copy=True))
-
-    end = border
-
-    def due(self, moved: bool) -> bool:
-        return moved
-
-
-def test_together_those_kinds_are_every_phase_of_a_solver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(solve, "SMALL", 0)
-    met: set[object] = set()
-    for make, chosen in IN_MEMORY.values():
-        settings, source, keeper = Settings.from_dict(chosen), make(), KeepsFirstOfAKind()
-        train(source, [Learner(settings, source.labels)], settings, keeper=keeper)
-        met |= {kind[1] for kind in keeper.kinds if isinstance(kind, tuple)}
-    assert met - {None} == set(PHASES)
-
-
-def test_learners_that_pause_at_every_border_find_what_they_find_without_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(passes, "NONZEROS_A_CALL", 300)
+def test_learners_that_pause_at_every_border_find_what_they_find_without_one() -> None:
     candidates = [Settings(C=C, active_set=2500, max_epochs=3) for C in (0.1, 5.0, 50.0)]
     found = []
-    for keeper in (None, KeepsFirstOfAKind()):
+    for keeper in (None, KeepsAlways()):
         source, pool = source_of(), Pool()
         learners = [Learner(one, source.labels, pool=pool) for one in candidates]
         train(source, learners, candidates[0], threads=2, keeper=keeper)
@@ -213,61 +161,6 @@ def test_who_is_taken_further_amid_a_reading_of_others_waits_for_the_next_one(
         assert again.certificate is not None
         assert again.certificate.rows_scanned == ROWS, "rows seen twice prove nothing"
         assert again.certificate.relative_duality_gap <= 0.02
-
-
-def _shorten(name: str, task: dict[str, Any], arrays: Any) -> None:
-    arrays[task[name]["array"]] = arrays[task[name]["array"]][:-1]
-
-
-def _stray(name: str, task: dict[str, Any], arrays: Any) -> None:
-    for one in task[name] if name == "waiting" else [task[name]]:
-        arrays[one["array"]] = arrays[one["array"]] + 10**6
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        *(partial(_shorten, name) for name in ("counts", "total", "erred")),
-        partial(_stray, "live"),
-        lambda task, arrays: task.update(phase="solve"),
-        lambda task, arrays: task.update(turn=None),
-        lambda task, arrays: task["turn"]["fields"]["dict"][2].__setitem__(1, "5"),
-        lambda task, arrays: task.update(total=task["counts"]),
-        lambda task, arrays: task.update(cost=task["total"]),
-    ],
-    ids=[
-        "counts", "total", "erred", "a stray row", "no phase", "no turn", "another turn",
-        "another kind", "one too many",
-    ],
-)  # fmt: skip
-def test_arrays_that_kernels_cannot_take_are_refused(spoil: Any, tmp_path: Path) -> None:
-    _refused(spoil, tmp_path, amid_mini_epoch=False)
-
-
-def test_rows_still_to_be_visited_that_are_not_held_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(passes, "NONZEROS_A_CALL", 100)
-    _refused(partial(_stray, "waiting"), tmp_path, amid_mini_epoch=True)
-
-
-def _refused(spoil: Any, tmp_path: Path, *, amid_mini_epoch: bool) -> None:
-    make, chosen = IN_MEMORY["wide"]
-    settings, source, keeper = Settings.from_dict(chosen), make(), KeepsFirstOfAKind()
-    train(source, [Learner(settings, source.labels)], settings, keeper=keeper)
-    [(_, fifth)] = [
-        states for kind, states in keeper.kinds.items()
-        if isinstance(kind, tuple) and kind[1] == "_visit" and kind[3] == amid_mini_epoch
-    ]  # fmt: skip
-    state = through_a_file(fifth, tmp_path / "c")
-    [task] = [
-        value for name, value in state.content["learners"][0]["fields"]["dict"] if name == "_task"
-    ]
-    fields = fields_of(task)
-    spoil(fields, state.arrays)
-    task["fields"]["dict"] = list(fields.items())
-    with pytest.raises(FileDamaged, match="no state of a run"):
-        taken_up(state, settings, make())
 
 
 # --- where else ---
@@ -322,24 +215,6 @@ def test_more_epochs_take_a_run_further_that_its_limit_had_ended(tmp_path: Path)
     assert again.full_epochs == 9
 
 
-def test_a_state_that_is_copied_stays_as_it_was(tmp_path: Path) -> None:
-    class KeepsFirst(KeepsAll):
-        text = ""
-
-        def border(self, state: Callable[..., State]) -> None:
-            super().border(state)
-            self.text = self.text or _text(self.states[0])
-
-    keeper, source, settings = KeepsFirst(), source_of(), Settings(C=20.0)
-    train(source, [Learner(settings, source.labels)], settings, keeper=keeper)
-    assert _text(keeper.states[0]) == keeper.text
-
-
-def _text(state: State) -> str:
-    arrays = {name: array.tolist() for name, array in state.arrays.items()}
-    return json.dumps([state.content, arrays])
-
-
 def test_what_is_no_part_of_a_checkpoint_is_not_packed() -> None:
     from streamtron.training.packing import Packer
 
@@ -370,9 +245,9 @@ def test_weights_that_have_drifted_from_the_counts_are_made_afresh_and_it_is_sai
                 learner.dual.w[1] += np.abs(learner.dual.w).max()
                 self.spoilt = True
 
-        end = border
+        before_solves = end = border
 
-        def due(self, moved: bool) -> bool:
+        def due(self) -> bool:
             return False
 
     source = source_of()

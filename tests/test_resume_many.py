@@ -12,7 +12,6 @@ import pytest
 from streamtron.config import Machine, Settings
 from streamtron.errors import FileDamaged
 from streamtron.learning import _Groups
-from streamtron.training import passes
 from streamtron.training.active_set import Pool
 from streamtron.training.classes import Classes, Families
 from streamtron.training.learner import Learner
@@ -89,35 +88,31 @@ def test_classes_that_come_late_are_taken_up_at_every_border(
 
 
 class KeepsSome(KeepsAll):
-    """Pauses after every step of training in memory, and keeps every so-maniest state; and the
-    first in which one that waits for its class is amid training."""
+    """Wants a border between any two solves, and keeps every so-maniest state; and the first where
+    some have finished a reading and others have not."""
 
     def __init__(self, first: int, step: int) -> None:
         super().__init__()
         self.first, self.step, self.met = first, step, 0
-        self.waiting_met = False
+        self.parted = 0
 
-    def border(self, state: Callable[..., State]) -> None:
-        waiting = not self.waiting_met and "waiting" in busy(state())
-        if waiting or self.met % self.step == self.first:
+    def border(self, state: Callable[[], State]) -> None:
+        parted = is_parted(state())
+        if (parted and not self.parted) or self.met % self.step == self.first:
             super().border(state)
-        self.waiting_met |= waiting
+        self.parted += parted
         self.met += 1
 
-    end = border
+    before_solves = end = border
 
-    def due(self, moved: bool) -> bool:
-        return moved
+    def due(self) -> bool:
+        return True
 
 
-def busy(state: State) -> set[str]:
-    """Which groups of learners are amid training in memory."""
-    return {
-        group
-        for group in ("learners", "waiting")
-        for learner in state.content[group]
-        if dict(learner["fields"]["dict"])["_task"] is not None
-    }
+def is_parted(state: State) -> bool:
+    """Whether some learners have finished the reading and others have not."""
+    fields = [dict(learner["fields"]["dict"]) for learner in state.content["learners"]]
+    return len({one["concluded"] for one in fields if one["finished"] is None}) > 1
 
 
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))]
@@ -125,18 +120,16 @@ SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("plan", ["all held", "few held"])
-def test_candidates_of_many_classes_are_taken_up_amid_training_in_memory(
-    plan: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_candidates_of_many_classes_are_taken_up_between_two_solves(
+    plan: str, seed: int, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(passes, "NONZEROS_A_CALL", 2000)
-    candidates = candidates_of(OWN_PLANS[plan])
+    candidates = candidates_of(OWN_PLANS[plan], (0.1, 1.0, 5.0))  # more than lie side by side
     counted = KeepsSome(0, 10**9)
     whole = trained(candidates, counted)
+    assert counted.parted
     step = counted.met // 6
     keeper = KeepsSome(random.Random(seed).randrange(step), step)
     assert trained(candidates, keeper) == whole
-    assert any(busy(state) for state in keeper.states)
-    assert plan == "all held" or any("waiting" in busy(state) for state in keeper.states)
     for state in keeper.states:
         again = taken_up(through_a_file(state, tmp_path / "c"), candidates)
         assert again == whole, (state.reading, state.chunks)

@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ from streamtron.fitting import Outcome
 from streamtron.fitting import run as fit
 from streamtron.runs import BEFORE, CHECKPOINT, CHECKPOINT_VERSION, Checkpoint, Run, open_run
 from streamtron.sealed import read_sealed, write_sealed
-from streamtron.training.solve import Solver
+from streamtron.training.learner import Learner, Solve
 from streamtron.training.state import State
 from tests.processes import COMMAND, Process, command
 from tests.runs import WAS_KILLED, at_checkpoint, kept, killed, reached, write_corpus
@@ -444,38 +445,6 @@ def test_a_signal_waits_for_the_border_and_writes_a_checkpoint_there(
     assert as_wanted(place)
 
 
-@pytest.mark.parametrize(
-    ("settings", "amid"),
-    [(Settings(C=20.0, tol=1e-6), False), (SETTINGS, True)],
-    ids=["behind the last chunk", "amid a chunk"],
-)
-def test_a_signal_in_a_long_solve_writes_a_checkpoint_right_there_and_nothing_of_it_is_lost(
-    place: Path, settings: Settings, amid: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fitted(place, "solved", settings)
-    steps, stop_at = 0, 7
-    step = Solver.step
-
-    def counted(solver: Solver) -> bool:
-        nonlocal steps
-        steps += 1
-        if steps == stop_at:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return step(solver)
-
-    monkeypatch.setattr(Solver, "step", counted)
-    with interruption.signals(), pytest.raises(interruption.Signalled):
-        fitted(place, "model", settings, machine={"checkpoint_every": 1e9})
-    assert steps == stop_at, "not a step further"
-    found = Run(place / "model.run").load()
-    assert found is not None
-    fields = dict(found.state.content["learners"][0]["fields"]["dict"])
-    assert fields["_task"]["class"] == "Solver"
-    assert (fields["_to_hold"] is not None) == amid
-    fitted(place, "model", settings, resume=True)
-    assert kept(place, "model") == kept(place, "solved")
-
-
 class SlowDisk(Run):
     """Every checkpoint takes two seconds of a clock that only it and its test move."""
 
@@ -487,53 +456,131 @@ class SlowDisk(Run):
 
 
 @pytest.mark.parametrize(("every", "least", "most"), [(0.0, 20, 25), (10.0, 5, 5), (1e9, 0, 0)])
-def test_checkpoints_amid_training_take_no_more_time_than_training_and_come_no_oftener_than_asked(
+def test_checkpoints_between_solves_take_no_more_time_than_solves_and_come_no_oftener_than_asked(
     every: float, least: int, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = SlowDisk(tmp_path)
     monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: disk.now))
     saver = runs.Saver(disk, every, lambda state: Checkpoint(state, [], 0, 0, 0.0))
     state = State(0, 0, {}, {})
-    for _ in range(100):  # steps of half a second
+    for _ in range(100):  # solves of half a second
         disk.now += 0.5
-        if saver.due(moved=True):
+        if saver.due():
             saver.border(lambda: state)
-        assert not saver.due(moved=False), "it would stand still"
     assert least <= disk.saved <= most
 
 
-STOPPED_AMID_A_SOLVE = """
-import os, sys
-from streamtron import cli, runs
-number, save = int(sys.argv.pop(1)), runs.Run.save
-def and_stop(run, checkpoint):
-    save(run, checkpoint)
-    fields = dict(checkpoint.state.content["learners"][0]["fields"]["dict"])
-    if fields["_task"] is not None:
-        runs.Run.save = save
-        os.kill(os.getpid(), number)
-runs.Run.save = and_stop
-runs.Saver.due = lambda self, moved: moved or runs.interruption.waits()
+def test_what_took_long_to_read_is_saved_before_a_solve_however_rare_checkpoints_are_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(tmp_path)
+    monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: disk.now))
+    saver = runs.Saver(disk, 1e9, lambda state: Checkpoint(state, [], 0, 0, 0.0))
+    saved = []
+    for seconds in (9.0, 0.9, 0.2, 9.0, 99.0):  # of reading before each solve
+        disk.now += seconds
+        saver.border(lambda: State(0, 0, {}, {}))
+        saver.before_solves(lambda: State(0, 0, {}, {}))
+        saved.append(disk.saved)
+    assert saved == [0, 0, 1, 1, 2]
+
+
+def test_a_run_killed_in_its_first_solve_does_not_start_over_if_its_reading_took_long(
+    place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(runs, "WORTH_KEEPING", 0.0)
+
+    def interrupted(learner: Learner) -> Solve:
+        raise Stopped
+
+    with monkeypatch.context() as solving:
+        solving.setattr(Learner, "finish_reading", interrupted)
+        with pytest.raises(Stopped):
+            fitted(place, "model", machine={"checkpoint_every": 1e9})
+    found = Run(place / "model.run").load()
+    assert found is not None
+    assert found.state.reading == 0
+    assert found.state.chunks > 1
+    fitted(place, "model", resume=True)
+    assert "starts over" not in caplog.text
+    assert as_wanted(place)
+
+
+ENDLESS = """
+import sys
+from pathlib import Path
+from streamtron import cli, kernels
+from streamtron.training import company, subproblem
+owner, name = eval(sys.argv.pop(1)), sys.argv.pop(1)
+call = getattr(owner, name)
+def again_and_again(*arguments):
+    Path("begun").touch()
+    while True:
+        call(*arguments)
+setattr(owner, name, again_and_again)
 cli.main()
 """
-"""Checkpoints between any two steps; at the first one amid a solve it sends itself a signal."""
+"""A command in which a solve never ends: one of its calls is made again and again."""
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_process_stopped_amid_a_solve_goes_on_from_there_to_the_same_model(
-    place: Path, number: signal.Signals
+@pytest.mark.parametrize(
+    ("call", "settings", "number"),
+    [
+        ("subproblem.MiniEpoch make", ("--active-set", "100000B"), signal.SIGTERM),
+        ("kernels gram_product", (), signal.SIGINT),
+        ("kernels gram_product", ("--multiclass",), signal.SIGTERM),
+        ("kernels visit_unlearn_lanes", ("--multiclass", "--C", "0.1"), signal.SIGINT),
+        ("subproblem.MiniEpoch make", ("--active-set", "100000B"), signal.SIGKILL),
+    ],
+    ids=["visits", "conjugate gradients", "two threads", "visits in company", "killed"],
+)
+def test_a_signal_amid_a_solve_leaves_it_and_the_last_checkpoint_is_taken_up_to_the_same_model(
+    tmp_path: Path, call: str, settings: tuple[str, ...], number: signal.Signals
 ) -> None:
-    words = ["fit", "two", "--C", "50", "--tol", "1e-7", "--model"]
-    assert command(place, *words, "solved", "--overwrite").returncode == 0
-    words += ["model", "--checkpoint-every", "0s", "--resume"]
-    for _ in range(3):
-        ended = Process(STOPPED_AMID_A_SOLVE, int(number), *words, cwd=place).end()
-        assert ended.returncode == (143 if number == signal.SIGTERM else -9), ended.stderr
-        found = Run(place / "model.run").load()
-        assert found is not None
-        assert dict(found.state.content["learners"][0]["fields"]["dict"])["_task"] is not None
-    assert command(place, *words).returncode == 0
-    assert kept(place, "model") == kept(place, "solved")
+    columns = 100 if "gram" in call else 1500  # Newton's method comes first where they are few
+    classes = 9 if "--multiclass" in settings else 2
+    write_corpus(tmp_path / "set", rows=3000, columns=columns, classes=classes)
+    words = ["fit", "set", *settings, "--threads", "2", "--checkpoint-every", "0s", "--model"]
+    process = Process(ENDLESS, *call.split(), *words, "model", cwd=tmp_path)
+    assert reached(tmp_path, "model", process, lambda *_: (tmp_path / "begun").exists())
+    checkpoint = tmp_path / "model.run" / CHECKPOINT
+    before = checkpoint.read_bytes()
+    process.send_signal(number)
+    ended = process.end()
+    assert checkpoint.read_bytes() == before
+    if number != signal.SIGKILL:
+        assert ended.returncode == 128 + number, ended.stderr
+        assert ended.stderr.splitlines()[-1] == (
+            f"stopped by {number.name}; nothing half-written is left, and the last checkpoint is "
+            "kept. Go on from model.run with --resume."
+        )
+    assert command(tmp_path, *words, "model", "--resume").returncode == 0
+    assert command(tmp_path, *words, "whole").returncode == 0
+    assert kept(tmp_path, "model") == kept(tmp_path, "whole")
+
+
+def test_a_signal_amid_a_solve_that_takes_long_by_itself_leaves_it(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "set", rows=9000, noise=0.1)
+    words = ["fit", "set/part-0.svm", "--model", "model", "--stage", "1", "--C", "1e8"]
+    words += ["--tol", "0", "--mini-epochs", "2000000000", "--checkpoint-every", "0s"]
+
+    def solving(directory: Path, process: int) -> bool:
+        with suppress(MachineError):  # between two names
+            content, _ = read_sealed(directory / CHECKPOINT, "checkpoint")
+            return bool(content["chunks"] == 1)  # there are no more
+        return False
+
+    ended = killed(tmp_path, words, "model", solving, signal.SIGTERM)
+    assert ended.returncode == 143, ended.stderr
+    assert "the last checkpoint is kept. Go on from model.run with --resume." in ended.stderr
+    found = Run(tmp_path / "model.run").load()
+    assert found is not None
+    assert (found.state.reading, found.state.chunks) == (0, 1)
+
+
+def test_a_border_and_a_kernel_call_are_waited_for_two_seconds_at_most() -> None:
+    a_kernel_call = 1.0
+    assert interruption.GRACE + a_kernel_call <= 2.0
 
 
 # --- full disks ----------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,8 @@ from streamtron.training.learner import Learner
 from streamtron.training.loop import train
 from streamtron.training.newton import minimise
 from streamtron.training.order import Turn
-from streamtron.training.solve import Solution, Solver
+from streamtron.training.solution import Solution
+from streamtron.training.subproblem import Subproblem, run_alone
 from streamtron.training.targets import Targets
 from tests.oracle import Row
 from tests.sources import ListSource, csr, dense, random_rows, read_libsvm, trained
@@ -46,15 +46,15 @@ class Scene:
     held: int
     b: float
     dual: Dual
-    solver: Solver
+    problem: Subproblem
 
     @property
     def cost(self) -> Vector:
         return 0.5 / self.delta2
 
     def solve(self, target: float, mini_epochs: int = 50) -> Solution:
-        found = self.solver.solve(target, mini_epochs)
-        self.counts[: self.held] = self.solver.counts
+        found = run_alone(solve.solve(self.problem, target, mini_epochs))
+        self.counts[: self.held] = self.problem.counts
         return found
 
     def a(self) -> Vector:
@@ -127,7 +127,7 @@ def scene(
     targets = Targets(np.arange(ROWS), signs, delta2, squares_of(*held_rows))
     active.add(held_rows, np.arange(held), targets)
     calls = iter(range(10**6))
-    solver = Solver(
+    problem = Subproblem(
         active,
         start[:held].copy(),
         dual,
@@ -135,7 +135,7 @@ def scene(
         lambda: Turn(0, 0, next(calls)),
         alone=held == ROWS,
     )
-    return Scene(patterns, delta2, start, held, chosen_b, dual, solver)
+    return Scene(patterns, delta2, start, held, chosen_b, dual, problem)
 
 
 @pytest.fixture
@@ -355,13 +355,13 @@ def test_rows_solved_in_part_are_moved_by_the_relaxation_beyond_their_solution(
 def test_a_refinement_multiplies_counts_a_and_b_and_leaves_the_bounds_alone() -> None:
     place = scene(0, b=20.0)
     place.solve(1e-9, 5)
-    dual, solver = place.dual, place.solver
-    before = (solver.counts.copy(), dual.w.copy(), dual.steps, dual.upper_bound, dual.objective)
-    b = solver.rule.b
-    assert solver._refine(10)
-    assert solver.counts.tolist() == (10 * before[0]).tolist()
+    dual, problem = place.dual, place.problem
+    before = (problem.counts.copy(), dual.w.copy(), dual.steps, dual.upper_bound, dual.objective)
+    b = problem.rule.b
+    assert problem.refine(10)
+    assert problem.counts.tolist() == (10 * before[0]).tolist()
     assert dual.w.tolist() == pytest.approx((10 * before[1]).tolist())
-    assert (solver.rule.b, solver.found.b, dual.steps) == (10 * b, 10 * b, 10 * before[2])
+    assert (problem.rule.b, dual.steps) == (10 * b, 10 * before[2])
     assert dual.upper_bound == pytest.approx(before[3], rel=1e-14)
     assert dual.objective == pytest.approx(before[4], rel=1e-14)
 
@@ -369,10 +369,10 @@ def test_a_refinement_multiplies_counts_a_and_b_and_leaves_the_bounds_alone() ->
 def test_rows_solved_in_part_keep_their_resolution_for_others_counts_are_not_at_hand() -> None:
     place = scene(0, 60, b=20.0)
     found = place.solve(1e-9)
-    before = place.solver.counts.tolist()
-    assert not place.solver._refine(10)
-    assert place.solver.counts.tolist() == before
-    assert found.b == place.solver.rule.b == 20.0
+    before = place.problem.counts.tolist()
+    assert not place.problem.refine(10)
+    assert place.problem.counts.tolist() == before
+    assert found.b == place.problem.rule.b == 20.0
 
 
 @visits
@@ -387,19 +387,19 @@ def test_counts_are_never_refined_beyond_what_they_can_hold() -> None:
     place = scene(0, b=1e7)
     place.solve(1e-3)
     for _ in range(12):
-        place.solver._refine(10)
-    assert 0 < place.solver.counts.max() <= 1 << 28
-    assert place.dual.steps == place.solver.counts.sum(dtype=np.int64)
+        place.problem.refine(10)
+    assert 0 < place.problem.counts.max() <= 1 << 28
+    assert place.dual.steps == place.problem.counts.sum(dtype=np.int64)
 
 
 def test_rows_taken_at_another_extension_have_their_norm_summed_anew() -> None:
     here = scene(0, counts=[3] * ROWS)
-    solver = Solver(
-        here.solver.active, here.counts, here.dual, here.solver.rule, lambda: Turn(0, 0, 0),
+    Subproblem(
+        here.problem.active, here.counts, here.dual, here.problem.rule, lambda: Turn(0, 0, 0),
         alone=True, softness=7.0,
     )  # fmt: skip
     a = here.a()
-    assert solver.dual.sq_norm == pytest.approx(a @ a + ROWS * 7.0 * 9.0, rel=1e-12)
+    assert here.dual.sq_norm == pytest.approx(a @ a + ROWS * 7.0 * 9.0, rel=1e-12)
 
 
 @visits
@@ -411,22 +411,6 @@ def test_the_last_weights_are_no_better_than_those_returned(seed: int) -> None:
     assert found.primal <= here.primal(found.a) * (1 + 1e-12)
 
 
-class Told(Solver):
-    """A solver that tells of its rounds and of every look at all rows for a true P."""
-
-    def __init__(self, *arguments: Any, **names: Any) -> None:
-        self.told: list[str] = []
-        super().__init__(*arguments, **names)
-
-    def _end_round(self) -> solve.Phase:
-        self.told.append("solved?" if self._looks_solved(self.target) else "far")
-        return super()._end_round()
-
-    def _try(self, v: Vector, rounding: float = 0.0) -> None:
-        self.told.append("look")
-        super()._try(v, rounding)
-
-
 @pytest.mark.parametrize("options", [{}, {"C": 100.0}, {"C": 1e-3}, {"weighted": True}], ids=str)
 def test_few_nonzeros_are_finished_to_rounding_whatever_the_target(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -436,7 +420,7 @@ def test_few_nonzeros_are_finished_to_rounding_whatever_the_target(
     assert found is not None
     assert optimum is not None
     assert np.abs(found - optimum).max() <= 1e-11 * np.abs(optimum).max()
-    monkeypatch.setattr(solve, "SMALL", small.solver.active.nonzeros - 1)
+    monkeypatch.setattr(solve, "SMALL", small.problem.active.nonzeros - 1)
     large = scene(1, **options).solve(0.5).v
     assert large is not None
     assert np.abs(large - optimum).max() > 1e-4 * np.abs(optimum).max()
@@ -444,9 +428,7 @@ def test_few_nonzeros_are_finished_to_rounding_whatever_the_target(
 
 def test_columns_that_do_not_occur_change_no_bit_of_the_finish() -> None:
     narrow, wide = scene(3), scene(3)
-    dual = wide.solver.dual
-    dual.widen(1000)
-    wide.solver.total = np.zeros(len(dual.w) + 1)
+    wide.dual.widen(1000)
     found, same = narrow.solve(0.5).v, wide.solve(0.5).v
     assert found is not None
     assert same is not None
@@ -455,81 +437,112 @@ def test_columns_that_do_not_occur_change_no_bit_of_the_finish() -> None:
     assert not same[COLUMNS:-1].any()
 
 
+@dataclass
+class Round:
+    """A mini-epoch over all rows and those over the live ones: after each of these, how many
+    targets the gap is that the loss seen in passing promises; and the looks at all rows for a true
+    P that came behind them."""
+
+    promised: list[float]
+    looks: int = 0
+
+
+def rounds_of(place: Scene, target: float, monkeypatch: pytest.MonkeyPatch) -> list[Round]:
+    """The rounds of a solve, to its end."""
+    rounds: list[Round] = []
+    primal, dual = place.problem.primal, place.dual
+
+    def noted(v: Vector) -> tuple[float, float]:
+        rounds[-1].looks += 1
+        return primal(v)
+
+    monkeypatch.setattr(place.problem, "primal", noted)
+    for epoch in solve.solve(place.problem, target, 50):
+        epoch.make()
+        if epoch.live is None:
+            rounds.append(Round([]))
+        else:
+            promised = 1.0 - dual.objective / dual.estimated_primal()
+            rounds[-1].promised.append(promised / target)
+    return rounds
+
+
 @visits
-@pytest.mark.parametrize(("target", "first"), [(1e-5, ["far", "far"]), (0.5, ["solved?", "look"])])
 def test_after_the_first_round_rows_are_asked_for_p_only_if_the_loss_seen_in_passing_is_small(
-    target: float, first: list[str], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tests.test_solve.Solver", Told)
-    here = scene(0)
-    assert here.solve(target).gap <= target
-    assert isinstance(here.solver, Told)
-    assert here.solver.told[:2] == first
-    assert "look" in here.solver.told
+    first, second, *_ = rounds_of(scene(0), 1e-5, monkeypatch)
+    assert (first.looks, second.looks > 0) == (0, True)
+    assert min(first.promised[-1], second.promised[-1]) > 1.0
+    first, *_ = rounds_of(scene(0), 0.5, monkeypatch)
+    assert first.promised[-1] <= 1.0
+    assert first.looks
 
 
 @visits
 def test_the_average_is_looked_at_only_where_the_last_weights_do_not_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tests.test_solve.Solver", Told)
     monkeypatch.setattr(solve, "SMALL", 0)  # no finish after the last look
-    here = scene(0, C=0.2)
-    assert here.solve(1e-4).gap <= 1e-4
-    assert isinstance(here.solver, Told)
-    by_round = "".join(word[0] for word in here.solver.told)
-    assert re.fullmatch(r"f([fs]ll)+[fs]l", by_round)  # the last round's last weights did
+    first, *later, last = rounds_of(scene(0, C=0.2), 1e-4, monkeypatch)
+    assert first.looks == 0
+    assert {one.looks for one in later} == {2}
+    assert last.looks == 1, "the last round's last weights did"
 
 
 def test_newtons_method_comes_when_visits_would_want_too_many_of_the_mini_epochs_left() -> None:
-    assert solve._rounds_missing(0.4, 0.2, 0.05) == pytest.approx(2.0)
-    assert solve._rounds_missing(0.2, 0.2, 0.05) == math.inf
-    solver = scene(0).solver
-    solver.begin(0.05, 20)
-    solver.found.gap, solver.visited = 0.2, 10.0
-    enough = 10.0 + math.ceil(2.0 * 5.0 / solve.PATIENCE)
-
-    def hopeless(gaps: list[float], mini_epochs: int) -> bool:
-        solver.mini_epochs = mini_epochs
-        return solver._hopeless(gaps, 5.0)
-
-    assert not hopeless([1.0, 0.4], int(enough))
-    assert hopeless([1.0, 0.4], int(enough) - 1)
-    assert not hopeless([1.0], 20), "one round tells of no rate"
-    assert hopeless([1.0], 11), "one mini-epoch is left"
-    solver.promised = True
-    assert not hopeless([1.0, 0.4], int(enough) - 1), "a round cut short tells of none either"
-    assert hopeless([1.0, 0.4], 11)
-
-
-class Promised(Solver):
-    """A solver that tells how each round ended: how many targets the estimated gap was."""
-
-    def __init__(self, *arguments: Any, **names: Any) -> None:
-        self.ends: list[tuple[bool, float]] = []
-        super().__init__(*arguments, **names)
-
-    def _end_round(self) -> solve.Phase:
-        seen = 1.0 - self.dual.objective / self.dual.estimated_primal()
-        self.ends.append((self.promised, seen / self.target))
-        return super()._end_round()
+    two_rounds_of_5 = 0.4, 0.2, 0.05, 5.0
+    enough = 2.0 * 5.0 / solve.PATIENCE
+    assert not solve.too_slow(*two_rounds_of_5, left=enough * 1.001)
+    assert solve.too_slow(*two_rounds_of_5, left=enough * 0.999)
+    assert solve.too_slow(0.2, 0.2, 0.05, 5.0, left=1e9), "the gap does not fall at all"
 
 
 @visits
-def test_later_rounds_end_where_the_loss_seen_in_passing_is_near_enough(
+def test_newtons_method_comes_when_one_mini_epoch_is_left_and_the_gap_is_not_met() -> None:
+    assert scene(0).solve(1e-9, 2).newton == 1
+    assert scene(0).solve(0.5, 2).newton == 0
+
+
+@visits
+def test_a_round_cut_short_tells_of_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solve, "too_slow", lambda *rate: True)
+    for seed in (0, 2, 3):
+        monkeypatch.setattr(solve, "PASSING", 1e9)  # all rounds but the first are cut short
+        assert scene(seed).solve(1e-3).newton == 0
+        monkeypatch.setattr(solve, "PASSING", 0.0)  # none is
+        assert scene(seed).solve(1e-3).newton == 1
+
+
+@visits
+def test_one_round_tells_of_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = []
+
+    def too_slow(gap_before: float, *_: float) -> bool:
+        before.append(gap_before)
+        return False
+
+    monkeypatch.setattr(solve, "too_slow", too_slow)
+    scene(0, 60).solve(1e-9)
+    assert before
+    assert max(before) < 1.0, "what a solve begins with was measured by no round"
+
+
+@visits
+def test_a_round_ends_where_the_loss_seen_in_passing_is_near_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tests.test_solve.Solver", Promised)
-    later = []
+    cut_short = []
     for seed in range(8):
         here = scene(seed, C=1.0)
-        assert here.solve(1e-3).gap <= 1e-3
-        assert isinstance(here.solver, Promised)
-        (first_promised, first), *others = here.solver.ends
-        assert first_promised == (first <= 1.0)
-        assert all(seen <= solve.PASSING for promised, seen in others if promised)
-        later += [seen for promised, seen in others if promised]
-    assert max(later) > 1.0, "no round has ended before its estimate was at the target"
+        for number, one in enumerate(rounds_of(here, 1e-3, monkeypatch)):
+            enough = 1.0 if number == 0 else solve.PASSING
+            assert min(one.promised[:-1], default=math.inf) > enough
+            visits = solve.LIVE_VISITS[min(number, len(solve.LIVE_VISITS) - 1)]
+            assert one.promised[-1] <= enough or len(one.promised) == visits
+            if number and len(one.promised) < visits:
+                cut_short.append(one.promised[-1])
+    assert max(cut_short) > 1.0, "no round has ended before its estimate was at the target"
 
 
 def test_the_same_rows_and_orders_give_the_same_bits() -> None:

@@ -17,7 +17,7 @@ from streamtron.errors import DataError, SettingsError
 from streamtron.events import Event, ReadingDone
 from streamtron.shards.memory import MemorySource
 from streamtron.training import loop
-from streamtron.training.learner import Learner
+from streamtron.training.learner import Learner, Solve
 from streamtron.training.loop import train
 from tests.optimum import holds, least_primal
 from tests.oracle import Oracle, Row, gamma_d, primal_value
@@ -115,9 +115,9 @@ class Carried(Learner):
 
     last: bytes = b""
 
-    def finish_reading(self) -> None:
+    def finish_reading(self) -> Solve:
         self.last = self.dual.w.tobytes()
-        super().finish_reading()
+        return super().finish_reading()
 
 
 @pytest.mark.parametrize(("epsilon", "b"), [(0.1, 0.02), (0.5, 0.1), (1.0, 0.8), (1.5, 0.8)])

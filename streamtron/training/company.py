@@ -7,17 +7,17 @@ the bit, what it finds alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron import kernels
 from streamtron.chunk import Chunk
-from streamtron.training.learner import Learner
-from streamtron.training.solve import Solver
+from streamtron.training.learner import Learner, Solve
+from streamtron.training.subproblem import MiniEpoch
 from streamtron.training.threads import Threads
 
 LEAST = 4
@@ -37,9 +37,42 @@ LINE = 64
 """Bytes of a cache line, which the weights of one column fill."""
 
 Vector = NDArray[np.float64]
+T = TypeVar("T")
 
 
-def teams(learners: Sequence[Learner], threads: int) -> list[list[Learner]]:
+class Running:
+    """A learner's solve and the mini-epoch that it wants next: ``epoch``; None before it has begun,
+    and when it has ended.
+
+    Parameters
+    ----------
+    begin : gives the solve.
+    """
+
+    def __init__(self, learner: Learner, begin: Callable[[Learner], Solve]) -> None:
+        self.learner = learner
+        self.epoch: MiniEpoch | None = None
+        self._begin = begin
+        self._solve: Solve | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has begun."""
+        return self._solve is not None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self.begun and self.epoch is None
+
+    def go_on(self) -> None:
+        """Begin, or go on when ``epoch`` has been made, to the next mini-epoch or the end."""
+        if self._solve is None:
+            self._solve = self._begin(self.learner)
+        self.epoch = next(self._solve, None)
+
+
+def teams(learners: Sequence[T], threads: int) -> list[list[T]]:
     """Neighbours in teams of at most LANES, a team a thread as long as that is enough.
 
     Examples
@@ -47,7 +80,7 @@ def teams(learners: Sequence[Learner], threads: int) -> list[list[Learner]]:
     >>> teams(range(7), threads=2)
     [[0, 1, 2], [3, 4, 5, 6]]
     """
-    found: list[list[Learner]] = []
+    found: list[list[T]] = []
     for first in range(0, len(learners), threads * kernels.LANES):
         dealt = learners[first : first + threads * kernels.LANES]
         number = min(threads, len(dealt))
@@ -56,7 +89,7 @@ def teams(learners: Sequence[Learner], threads: int) -> list[list[Learner]]:
     return found
 
 
-def while_it_pays(team: Sequence[Learner]) -> list[list[Learner]]:
+def while_it_pays(team: Sequence[T]) -> list[list[T]]:
     """What is left of a team: a team, or everybody alone.
 
     Examples
@@ -64,7 +97,7 @@ def while_it_pays(team: Sequence[Learner]) -> list[list[Learner]]:
     >>> while_it_pays("abcd"), while_it_pays("abc")
     ([['a', 'b', 'c', 'd']], [['a'], ['b'], ['c']])
     """
-    return [list(team)] if len(team) >= LEAST else [[learner] for learner in team]
+    return [list(team)] if len(team) >= LEAST else [[one] for one in team]
 
 
 # --- scans ---
@@ -95,72 +128,69 @@ def _fits(chunk: Chunk, team: Sequence[Learner]) -> bool:
 # --- visits of rows in memory ---
 
 
-def step(learners: Sequence[Learner]) -> None:
-    """Go on with training on rows in memory, all being busy: a step of those furthest behind, and
-    where these are about to visit the same rows, that at once."""
-    behind = [learner for learner in learners if learner.about_to_visit is None]
-    if not behind:
-        behind = _first_in_turn(learners)
-        _visit_in_crowds(behind)
-    for learner in behind:
-        learner.step()
-
-
-def _first_in_turn(learners: Sequence[Learner]) -> list[Learner]:
-    when = [solver.turn.when for solver in _solvers(learners) if solver.turn is not None]
-    first = min(when)
-    return [one for one, its in zip(learners, when, strict=True) if its == first]
-
-
-def _solvers(learners: Iterable[Learner]) -> list[Solver]:
-    found = (learner.about_to_visit for learner in learners)
-    return [solver for solver in found if solver is not None]
-
-
-def _visit_in_crowds(learners: Sequence[Learner]) -> None:
-    """Learners in the same turn: those together who visit all of the same rows, and those who visit
-    some of them."""
-    crowds: dict[object, list[Solver]] = {}
-    for solver in _solvers(learners):
-        crowds.setdefault((solver.active.place, solver.live is None), []).append(solver)
-    for crowd in crowds.values():
-        if len(crowd) >= LEAST and _dense(crowd):
-            _visit(crowd)
-
-
-def _dense(crowd: Sequence[Solver]) -> bool:
-    """Whether columns are few beside the nonzeros that are going to be visited."""
-    columns = max(len(solver.dual.w) for solver in crowd)
-    active = crowd[0].active
-    return DENSE * columns * len(active) <= active.nonzeros * max(map(_rows, crowd))
-
-
-def _rows(solver: Solver) -> int:
-    """How many rows it visits."""
-    return len(solver.active if solver.live is None else solver.live)
-
-
-def _visit(crowd: Sequence[Solver]) -> None:
-    """A mini-epoch of at most LANES solvers, of rows that they share; nothing where most rows are
-    visited by few of them."""
-    first = crowd[0]
-    active, turn = first.active, first.turn
-    assert turn is not None
-    signs = [_signs(solver) for solver in crowd]
-    if first.live is None:
-        order = turn.all(len(active))
-    else:
-        union = np.flatnonzero(np.logical_or.reduce(signs))
-        if sum(_rows(solver) for solver in crowd) < LEAST * len(union):
+def step(solves: Sequence[Running]) -> None:
+    """Go on with solves, none of which has ended: begin one that has not begun, or make the
+    mini-epochs of those furthest behind, several at once where they are over the same rows."""
+    for one in solves:
+        if not one.begun:
+            one.go_on()
             return
-        order = turn.some(union)
-    w = _side_by_side([solver.dual.w for solver in crowd])
+    wanted = [(one, one.epoch) for one in solves if one.epoch is not None]
+    first = min(epoch.turn.when for _, epoch in wanted)
+    behind = [(one, epoch) for one, epoch in wanted if epoch.turn.when == first]
+    _make([epoch for _, epoch in behind])
+    for one, _ in behind:
+        one.go_on()
+
+
+def _make(epochs: Sequence[MiniEpoch]) -> None:
+    """Make mini-epochs of the same turn: those together that are over all of the same rows, and
+    those that are over some of them."""
+    crowds: dict[object, list[MiniEpoch]] = {}
+    for epoch in epochs:
+        crowds.setdefault((epoch.problem.active.place, epoch.live is None), []).append(epoch)
+    for crowd in crowds.values():
+        order = _common_order(crowd)
+        if order is not None:
+            _make_together(crowd, order)
+            continue
+        for epoch in crowd:
+            epoch.make()
+
+
+def _common_order(crowd: Sequence[MiniEpoch]) -> NDArray[np.int64] | None:
+    """The positions of all rows that are to be visited, in the order of visits. None where one
+    mini-epoch after another is faster: they are few, or there is no kernel for their rule, or
+    columns are many beside the nonzeros visited, or most rows are visited by few of them."""
+    if len(crowd) < LEAST or not all(epoch.problem.rule.unlearn for epoch in crowd):
+        return None
+    columns = max(len(epoch.problem.dual.w) for epoch in crowd)
+    active, turn = crowd[0].problem.active, crowd[0].turn
+    if DENSE * columns * len(active) > active.nonzeros * max(epoch.rows for epoch in crowd):
+        return None
+    if crowd[0].live is None:
+        return turn.all(len(active))
+    visited = np.zeros(len(active), dtype=bool)
+    for epoch in crowd:
+        visited[epoch.live] = True
+    union = np.flatnonzero(visited)
+    if sum(epoch.rows for epoch in crowd) < LEAST * len(union):
+        return None
+    return turn.some(union)
+
+
+def _make_together(crowd: Sequence[MiniEpoch], order: NDArray[np.int64]) -> None:
+    """Make at most LANES mini-epochs at once."""
+    problems = [epoch.problem for epoch in crowd]
+    duals = [problem.dual for problem in problems]
+    active, signs = problems[0].active, [_signs(epoch) for epoch in crowd]
+    w = _side_by_side([dual.w for dual in duals])
     of_lanes = np.zeros((3, kernels.LANES))
     of_lanes[:, : len(crowd)] = np.transpose(
-        [(solver.rule.rho, solver.rule.b, solver.dual.scale) for solver in crowd]
+        [(one.rule.rho, one.rule.b, one.dual.scale) for one in problems]
     )
-    scalars = _padded([solver.dual.scalars for solver in crowd])
-    tallies = _padded([solver.dual.tallies for solver in crowd])
+    scalars = _padded([dual.scalars for dual in duals])
+    tallies = _padded([dual.tallies for dual in duals])
     room = _empty(2, kernels.LANES, np.float64)
     shape = (min(VISITS, len(order)), kernels.LANES)
     own_signs, delta2 = np.zeros(shape, np.int8), np.zeros(shape)
@@ -169,30 +199,26 @@ def _visit(crowd: Sequence[Solver]) -> None:
         some = order[start : start + VISITS]
         n = len(some)
         erred[:] = 0
-        for k, solver in enumerate(crowd):
-            kernels.deal_lane(
-                some, k, signs[k], solver.delta2, solver.counts, own_signs, delta2, counts
-            )
+        for k, one in enumerate(problems):
+            kernels.deal_lane(some, k, signs[k], one.delta2, one.counts, own_signs, delta2, counts)
         kernels.visit_unlearn_lanes(
             active.rows, some, own_signs[:n], delta2[:n], *of_lanes, active.squares,
             counts[:n], w, scalars, tallies, erred[:n], room,
         )  # fmt: skip
-        for k, solver in enumerate(crowd):
-            kernels.collect_lane(some, k, counts, erred, solver.counts, solver.erred)
-    for k, solver in enumerate(crowd):
-        dual = solver.dual
+        for k, one in enumerate(problems):
+            kernels.collect_lane(some, k, counts, erred, one.counts, one.erred)
+    for k, dual in enumerate(duals):
         kernels.take_lane(w, k, dual.w)
         dual.scalars[:], dual.tallies[:] = scalars[k], tallies[k]
-        solver.has_visited()
 
 
-def _signs(solver: Solver) -> NDArray[np.int8]:
+def _signs(epoch: MiniEpoch) -> NDArray[np.int8]:
     """l_k of the rows that it visits, 0 of the others."""
-    signs = solver.active.signs
-    if solver.live is None:
+    signs = epoch.problem.active.signs
+    if epoch.live is None:
         return signs
     own = np.zeros(len(signs), np.int8)
-    own[solver.live] = signs[solver.live]
+    own[epoch.live] = signs[epoch.live]
     return own
 
 

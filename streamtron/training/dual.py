@@ -149,28 +149,13 @@ class Dual:
     ) -> None:
         """Visit rows in the order of ``positions`` by the rule; a and ``counts`` (of ``rows``)
         change in place, ``erred`` becomes 1 where a row moved a. ``squares`` are ‖x_k‖²."""
-        for some in passes.visits(rows, positions):
-            self.visit_some(rule, rows, some, signs, delta2, squares, counts, erred)
-
-    def visit_some(
-        self,
-        rule: Rule,
-        rows: Rows,
-        positions: NDArray[np.int64],
-        signs: NDArray[np.int8],
-        delta2: NDArray[np.float64],
-        squares: NDArray[np.float64],
-        counts: NDArray[np.int32],
-        erred: NDArray[np.uint8],
-    ) -> None:
-        """``visit`` in one kernel call: ``positions`` are one of ``passes.visits``."""
+        scale = self.scale  # one for all visits, so that cutting them changes no bit
         state = (squares, counts, self.w, self.scalars, self.tallies, erred)
-        if rule.unlearn:
-            kernels.visit_unlearn(
-                rows, positions, signs, delta2, rule.rho, rule.b, self.scale, *state
-            )
-        else:
-            kernels.visit(
-                rows, positions, signs, delta2, rule.rho, rule.b, rule.epsilon, rule.by_length,
-                self.scale, *state,
-            )  # fmt: skip
+        for some in passes.visits(rows, positions):
+            if rule.unlearn:
+                kernels.visit_unlearn(rows, some, signs, delta2, rule.rho, rule.b, scale, *state)
+            else:
+                kernels.visit(
+                    rows, some, signs, delta2, rule.rho, rule.b, rule.epsilon, rule.by_length,
+                    scale, *state,
+                )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -16,17 +16,17 @@ from streamtron import kernels
 from streamtron.certificate import Certificate, Evidence
 from streamtron.chunk import Chunk, Label, Rows
 from streamtron.config import Settings, format_size
-from streamtron.errors import DataError, SettingsError
+from streamtron.errors import SettingsError
 from streamtron.training import order, passes, stages
 from streamtron.training.active_set import ActiveSet, Pool
 from streamtron.training.counts import Counts
 from streamtron.training.dual import Dual, Rule
 from streamtron.training.frozen import Frozen
 from streamtron.training.report import StageReport
-from streamtron.training.solution import Average
-from streamtron.training.solve import Solver
+from streamtron.training.solution import Average, Solution
+from streamtron.training.solve import solve, solve_hard, visit_until_still
+from streamtron.training.subproblem import MiniEpoch, Subproblem, run_alone
 from streamtron.training.targets import TargetRule, Targets
-from streamtron.training.tasks import HardSolver, MiniEpochs, Task
 
 NEAR = 1.25
 """Rows below this many thresholds are worth holding."""
@@ -55,6 +55,9 @@ NOTHING = 1e-9
 """Of a weight from which rows are subtracted, what is this small a part of theirs is rounding."""
 
 Mode = Literal["train", "scan"]
+
+Solve = Generator[MiniEpoch, None, None]
+"""Training on the rows held: whoever runs it makes the mini-epochs that it wants."""
 
 
 class Learner:
@@ -101,7 +104,6 @@ class Learner:
 
         self.reading = 0
         self.readings = 0
-        self.taken = 0
         self.concluded = False
         self.mode: Mode = "train"
         self.full_epochs = 0
@@ -121,9 +123,6 @@ class Learner:
         self._gap_before = math.inf
         self._watching = False
         self._adopted = False
-        self._task: Task | None = None
-        self._to_hold: NDArray[np.int64] | None = None  # places in the chunk that is passing
-        self._passing: tuple[Rows, Targets] | None = None
 
     # --- what it is ---
 
@@ -146,7 +145,7 @@ class Learner:
     @property
     def begun(self) -> bool:
         """Whether it has seen a row."""
-        return self.readings > 0 or self.taken > 0
+        return self.readings > 0 or self.rows_met > 0
 
     @property
     def sound(self) -> bool:
@@ -158,22 +157,6 @@ class Learner:
     def carries(self) -> bool:
         """Whether a is Σ c_k y_k over all rows, but for drift."""
         return not self._adopted
-
-    @property
-    def busy(self) -> bool:
-        """Whether it is training on the rows held: ``step`` goes on with that."""
-        return self._task is not None
-
-    @property
-    def about_to_visit(self) -> Solver | None:
-        """Who begins a mini-epoch over the rows held with the next ``step``, if somebody does."""
-        task = self._task
-        return task if isinstance(task, Solver) and task.about_to_visit else None
-
-    @property
-    def amid_chunk(self) -> bool:
-        """Whether rows of the chunk that is passing are still to be held."""
-        return self._to_hold is not None
 
     def twin(self, positive: Label) -> Learner:
         """A learner of another class that has met the same rows, all of them the rest so far."""
@@ -229,8 +212,7 @@ class Learner:
         dual.settle(seen.fresh, seen.fresh_bias, seen.sq_extension, seen.steps)
         if dual.steps:
             self.b = 1.0 / dual.scale  # where D of these counts is largest
-        self._train_in_memory()
-        self.work_off()
+        run_alone(self._solve())
 
     # --- more rows, or fewer ---
 
@@ -305,13 +287,11 @@ class Learner:
         if self.stage_number < 0:
             self._begin_stage()
         self._train(chunk, positions, targets)
-        self.work_off()
 
     def end_adding(self) -> None:
         """Solve the new rows held. The next reading scans the weights that were best before, for a
         has run ahead of what the other rows' counts allow, and holds all rows if they fit."""
-        self._train_in_memory()
-        self.work_off()
+        run_alone(self._solve())
         self.active.clear()
         self.mode, self.overflowed, self.holding_all = "scan", False, self.stage.unlearn
         self._candidate, self._parts = np.append(self.weights, self.bias), Average()
@@ -373,7 +353,7 @@ class Learner:
         ``scale``: around which a scan looks for the least primal; None = as training left it.
         """
         self.reading = reading
-        self.taken, self.concluded = 0, False
+        self.concluded = False
         if not self.complete:
             self.active.clear()
         watching = self.overflowed and self.mode == "train" and self.stage.unlearn
@@ -392,10 +372,8 @@ class Learner:
         dots: NDArray[np.float64] = kernels.NOT_SUMMED,
     ) -> None:
         """Digest one chunk of the reading, its rows visited in the order of ``positions`` (None
-        where all only scan). Where the active set is full meanwhile, ``step`` goes on with the
-        chunk. ``dots``: see ``Frozen.scan``."""
+        where all only scan). ``dots``: see ``Frozen.scan``."""
         targets = self.targets(chunk)
-        self.taken += 1
         if self.reading == 0:
             self._meet(chunk, targets)
             if self.stage_number < 0 and self.sq_radius > 0.0:
@@ -415,24 +393,9 @@ class Learner:
         assert positions is not None
         self._train(chunk, positions, targets)
 
-    def pass_again(self, chunk: Chunk) -> None:
-        """Go on within a chunk that has been taken, but not to its end.
-
-        Raises
-        ------
-        DataError : it is another chunk.
-        """
-        assert self._to_hold is not None
-        if self._to_hold.max(initial=-1) >= len(chunk):
-            raise DataError(
-                f"the checkpoint is of a chunk with more rows than the {len(chunk)} that there are "
-                "now. Begin anew with --overwrite."
-            )
-        self._passing = chunk.rows, self.targets(chunk)
-
-    def finish_reading(self) -> None:
-        """Conclude from the reading what it proved, decide what the next reading is for, and begin
-        to train on the rows in memory, with which ``step`` goes on."""
+    def finish_reading(self) -> Solve:
+        """Conclude from the reading what it proved, and decide what the next reading is for.
+        Returns the training on the rows held that comes before it, which is still to be run."""
         frozen = self.frozen
         self.readings += 1
         self.concluded = True
@@ -442,8 +405,8 @@ class Learner:
             self._certify(frozen)
             self._conclude(frozen)
             if self.finished:
-                return
-        self._train_on(frozen)
+                return _nothing()
+        return self._train_on(frozen)
 
     def reopen(self) -> bool:
         """Whether it had ended, but would not have by the settings that it has now, or not like
@@ -459,27 +422,27 @@ class Learner:
             return self.full_epochs < self.settings.epoch_limit
         return self.finished == "certified" and not reached
 
-    def go_on(self) -> None:
+    def go_on(self) -> Solve:
         """Take up training after an end that other settings (a smaller tolerance, more epochs)
-        would not have made; ``step`` goes on with the rows in memory. Where the weights are spoilt,
-        readings of all rows follow."""
+        would not have made. Returns the training on the rows held, which is still to be run. Where
+        the weights are spoilt, readings of all rows follow."""
         self.finished = None
         if not self.sound:
             self._give_up_weights()
-            return
-        self._train_on(self.frozen)
+            return _nothing()
+        return self._train_on(self.frozen)
 
-    def _train_on(self, frozen: Frozen | None) -> None:
+    def _train_on(self, frozen: Frozen | None) -> Solve:
         """What follows a reading that did not end the run."""
         if self.full_epochs >= self.settings.epoch_limit:
             self._stop_at_limit(frozen)
-            return
+            return _nothing()
         if self.mode == "scan":
             self._count_epoch()
         if self.stage.brief:
             self._next_stage(stages.why_next(self.plan, self.stage_number, self.settings))
         self.mode = "train" if self.settings.faithful or self.overflowed else "scan"
-        self._train_in_memory()
+        return self._solve()
 
     def _count_epoch(self) -> None:
         self.full_epochs += 1
@@ -622,23 +585,13 @@ class Learner:
     def _hold(self, rows: Rows, chosen: NDArray[np.int64], targets: Targets) -> None:
         """Copy rows to the active set. Where it is full, while training: it is solved at once
         and most of it leaves; while scanning: the next reading will have to train."""
-        if len(chosen) and not self.complete:
-            self._to_hold, self._passing = chosen, (rows, targets)
-            self._hold_on()
-
-    def _hold_on(self) -> None:
-        """Hold rows of the chunk that is passing until all are held, or the active set is full."""
-        assert self._to_hold is not None
-        assert self._passing is not None
-        rows, targets = self._passing
-        held = self.active.add(rows, self._to_hold, targets)
-        self._to_hold = self._to_hold[held:]
-        if len(self._to_hold) and self._make_room():
-            return
-        self._to_hold = self._passing = None
+        while len(chosen) and not self.complete:
+            chosen = chosen[self.active.add(rows, chosen, targets) :]
+            if len(chosen) and not self._make_room():
+                return
 
     def _make_room(self) -> bool:
-        """Begin to solve the rows held, so that most of them can leave; whether that is of use."""
+        """Solve the rows held, so that most of them can leave; whether that is of use."""
         if self.settings.faithful:
             raise SettingsError(
                 f"the active set is over its budget of {format_size(self.active.budget)}, and "
@@ -649,7 +602,8 @@ class Learner:
             return False
         if self.stage.brief:
             self._next_stage(stages.why_next(self.plan, self.stage_number, self.settings))
-        self._train_in_memory()
+        run_alone(self._solve())
+        self._keep_some()
         return True
 
     def _keep_some(self) -> None:
@@ -677,62 +631,44 @@ class Learner:
 
     # --- rows in memory ---
 
-    def step(self) -> bool:
-        """Go on training on the rows held, and with the chunk that they are of, for a kernel call
-        or little more; whether there is more to do."""
-        if self._task is None:
-            return False
-        if not self._task.step():
-            self._end_training(self._task)
-            if self.amid_chunk:
-                self._keep_some()
-                self._hold_on()
-        return self.busy
-
     def give_rows_back(self) -> None:
         """Hold no rows any more, once it has finished. Should it be taken further all the same, its
         next reading holds those that matter."""
         self.active.clear()
         self.holding_all = False
 
-    def work_off(self) -> None:
-        """Take all the steps that there are."""
-        while self.step():
-            pass
-
-    def attach(self) -> None:
-        """The rows held have been read again: go on with them."""
-        if self._task is not None:
-            self._task.attach(self.active, self.dual, self._next_turn)
-
-    def _train_in_memory(self) -> None:
-        """Begin to solve the rows held, or to give them up to N_ep mini-epochs, as the stage has
-        it."""
+    def _solve(self) -> Solve:
+        """Solve the rows held, or give them up to N_ep mini-epochs, as the stage has it."""
         if not len(self.active):
             return
         counts = self.counts.take(self.active.numbers)
         of_rows = self.active, counts, self.dual, self.rule, self._next_turn
         mini_epochs, hard = self.settings.mini_epochs, self.settings.hard
         if not self.stage.unlearn or (hard and self.overflowed):
-            self._task = MiniEpochs(*of_rows, mini_epochs)
-        elif hard:
-            gap, gamma = self._worthwhile_gap(), self.dual.upper_bound or math.sqrt(self.sq_radius)
-            self._task = HardSolver(*of_rows, gap, mini_epochs, 0.1 * gap * gamma * gamma)
+            problem = Subproblem(*of_rows, alone=True)
+            spent = yield from visit_until_still(problem, mini_epochs)
+            self._end_training(counts, spent)
+            return
+        gap = self._worthwhile_gap()
+        if hard:
+            gamma = self.dual.upper_bound or math.sqrt(self.sq_radius)
+            found = yield from solve_hard(*of_rows, gap, mini_epochs, 0.1 * gap * gamma * gamma)
         else:
             alone = not self.overflowed
             best = np.append(self.weights, self.bias) if alone and self.certificate else None
-            self._task = Solver(*of_rows, alone=alone, best=best)
-            self._task.begin(self._worthwhile_gap(), mini_epochs)
+            problem = Subproblem(*of_rows, alone=alone)
+            found = yield from solve(problem, gap, mini_epochs, best=best)
+        self._end_training(counts, found.mini_epochs)
+        self._take_solution(found)
 
-    def _end_training(self, task: Task) -> None:
-        """Take what training on the rows held has found."""
-        self._task = None
-        self.counts.put(self.active.numbers, task.counts)
-        if isinstance(task, MiniEpochs):
-            self._count_mini_epochs(task.spent)
-            return
-        found = task.found
-        self._count_mini_epochs(found.mini_epochs)
+    def _end_training(self, counts: NDArray[np.int32], mini_epochs: int) -> None:
+        """Take the counts of the rows held, which so many mini-epochs have changed."""
+        self.counts.put(self.active.numbers, counts)
+        self.mini_epochs += mini_epochs
+        self.reports[-1].mini_epochs += mini_epochs
+
+    def _take_solution(self, found: Solution) -> None:
+        """Take what is known of the rows held since they have been solved."""
         self.b = self.reports[-1].b = found.b
         if not self.overflowed:
             self._candidate = found.v
@@ -750,10 +686,6 @@ class Learner:
             return 0.1 * wanted
         left = 1.0 if self.certificate is None else self.certificate.relative_duality_gap
         return max(wanted, 0.1 * left)
-
-    def _count_mini_epochs(self, number: int) -> None:
-        self.mini_epochs += number
-        self.reports[-1].mini_epochs += number
 
     def _next_turn(self) -> order.Turn:
         self._shuffles += 1
@@ -835,6 +767,11 @@ def drift_by_rounding(updates: int, seen: Evidence) -> float:
 
 def _narrow_augmented(v: NDArray[np.float64], columns: int) -> NDArray[np.float64]:
     return np.append(v[:-1][:columns], v[-1:])
+
+
+def _nothing() -> Solve:
+    """A solve of no rows."""
+    yield from ()
 
 
 def _room(needed: int, there: int) -> int:

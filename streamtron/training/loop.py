@@ -15,7 +15,8 @@ from streamtron.chunk import Chunk, ChunkSource
 from streamtron.config import Settings
 from streamtron.events import ChunkDone, Listener, ReadingDone, ReadingStarted, StageDone, ignore
 from streamtron.training import company, order
-from streamtron.training.learner import Learner
+from streamtron.training.company import Running
+from streamtron.training.learner import Learner, Solve
 from streamtron.training.state import NOT_BEGUN, Resumed, State
 from streamtron.training.threads import Threads, open_threads
 
@@ -37,14 +38,16 @@ class Keeper(Protocol):
     """Who keeps what a run has come to, so that it can be taken up again."""
 
     def border(self, state: Callable[[], State]) -> None:
-        """Between two chunks, two readings, or two steps of training on rows in memory: the run can
-        be taken up from here."""
+        """Between two chunks, two readings, or two solves of rows in memory: the run can be taken
+        up from here."""
         ...
 
-    def due(self, moved: bool) -> bool:
-        """Whether training in memory is to pause at a border: asked on any thread, between steps of
-        a learner. ``moved``: whether it has gone on since the last one, without which a run that
-        always pauses would stand still."""
+    def before_solves(self, state: Callable[[], State]) -> None:
+        """A border behind the last chunk of a reading: the next one may be a long solve away."""
+        ...
+
+    def due(self) -> bool:
+        """Whether no further solve is to begin before the next border: asked on any thread."""
         ...
 
     def end(self, state: Callable[[], State]) -> None:
@@ -127,10 +130,7 @@ class _Loop:
         left = resumed is None or bool(self._unfinished() or resumed.reopened)
         if resumed and not resumed.first and left:
             self._hold_again(resumed)
-            for learner in resumed.reopened:
-                learner.go_on()
-            between = [learner for learner in self.learners if not learner.amid_chunk]
-            self._work(_nothing, self._teams(between), reading, resumed.chunks)
+            self._solve(resumed.reopened, _go_on, reading, resumed.chunks)
         elif resumed and not resumed.first:
             for learner in self.learners:
                 learner.give_rows_back()  # they are not read again, and the end says so
@@ -167,50 +167,72 @@ class _Loop:
             shown = *learners, *waiting
             visited = any(learner.mode == "train" for learner in shown)
             positions = positions_in(chunk, self.settings, reading) if visited else None
-            show = partial(_show, chunk, number, positions, self._dots(chunk, shown))
-            self._work(show, [[learner] for learner in shown], reading, number - 1)
+            show = partial(_show, chunk, positions, self._dots(chunk, shown))
+            self.threads.work(show, shown)
             rows += len(chunk)
             nonzeros += chunk.nonzeros
             self.listen(ChunkDone(reading, rows, nonzeros))
             self._border(reading, number)
             del chunk, show  # held while the next is waited for, it would be one more in memory
         told += [_State.newborn()] * (len(learners) - len(told))
-        teams = self._teams(sorted(learners, key=_lightness))
-        self._work(_finish, teams, reading, number)
+        if self.keeper:
+            self.keeper.before_solves(partial(self._state, reading, number))
+        unfinished = [learner for learner in learners if not learner.concluded]
+        unfinished.sort(key=_lightness)
+        self._solve(unfinished, _finish, reading, number)
         for learner, before in zip(learners, told, strict=True):
             _tell_end(reading, learner, before, self.listen)
 
-    def _work(
+    def _solve(
         self,
-        task: Callable[[Learner], None],
-        teams: Sequence[Sequence[Learner]],
+        learners: Sequence[Learner],
+        begin: Callable[[Learner], Solve],
         reading: int,
         chunks: int,
     ) -> None:
-        """A task for every learner, and all the training on rows in memory that follows from it, a
-        team in company, with a border wherever the keeper wants one."""
-
-        def begin(team: Sequence[Learner]) -> list[list[Learner]] | None:
-            for learner in team:
-                if not self._due(moved=False):
-                    task(learner)
-            left = self._train(team)
-            at_once = len(teams) <= self.threads.number or self.threads.idle
-            return left if at_once else None  # else they may be a team again
-
-        self.threads.work(begin, teams)
-        everyone = [learner for team in teams for learner in team]
-        while any(learner.busy for learner in everyone) or self._due(moved=False):
+        """Begin and run a solve of every learner, with a border wherever one is due between two."""
+        while learners := self._solve_some(learners, begin):
             self._border(reading, chunks)
-            self.threads.work(self._train, self._teams([one for one in everyone if one.busy]))
 
-    def _teams(self, learners: Sequence[Learner]) -> list[list[Learner]]:
-        """Who trains in company: as many as lie side by side, or everybody alone."""
-        many = len(learners) >= company.LEAST * self.threads.number
-        shared = len({learner.active.place for learner in learners}) == 1
+    def _solve_some(
+        self, learners: Sequence[Learner], begin: Callable[[Learner], Solve]
+    ) -> list[Learner]:
+        """Begin and run solves, those of a team in company, until all are done or a border is due;
+        the learners whose solves have not begun."""
+        solves = [Running(learner, begin) for learner in learners]
+        teams = self._teams(solves)
+        at_once = len(teams) <= self.threads.number
+
+        def run(team: Sequence[Running]) -> list[list[Running]]:
+            if not team[0].begun and self._due() and any(one.begun for one in solves):
+                return []
+            left = self._run(team)
+            return left if at_once or self.threads.idle else []  # they may be a team again
+
+        self.threads.work(run, teams)
+        self.threads.work(self._run, self._teams([one for one in solves if one.epoch is not None]))
+        return [one.learner for one in solves if not one.begun]
+
+    def _run(self, team: Sequence[Running]) -> list[list[Running]]:
+        """Run solves in company, to their end; returns those that are to go on elsewhere: what is
+        left of a team when it is no company any more, and the first of one where a thread has
+        nothing to do."""
+        least = min(len(team), company.LEAST)
+        while busy := [one for one in team if not one.ended]:
+            if len(busy) < least:
+                return [[one] for one in busy]
+            if len(busy) > 1 and self.threads.idle:
+                return [busy[:1], *company.while_it_pays(busy[1:])]
+            company.step(busy)
+        return []
+
+    def _teams(self, solves: Sequence[Running]) -> list[list[Running]]:
+        """Which solves run in company: as many as lie side by side, or each alone."""
+        many = len(solves) >= company.LEAST * self.threads.number
+        shared = len({one.learner.active.place for one in solves}) == 1
         if many and shared and self._may_be_abreast():
-            return company.teams(learners, self.threads.number)
-        return [[learner] for learner in learners]
+            return company.teams(solves, self.threads.number)
+        return [[one] for one in solves]
 
     def _dots(
         self, chunk: Chunk, learners: Iterable[Learner]
@@ -224,23 +246,8 @@ class _Loop:
     def _may_be_abreast(self) -> bool:
         return self.abreast is None or self.abreast(self.learners)
 
-    def _train(self, team: Sequence[Learner]) -> list[list[Learner]]:
-        """Training on rows in memory, to its end or the next border; returns who is to go on with
-        it elsewhere: those left of a team when they are no company any more, and the first of one
-        where a thread has nothing to do."""
-        moved, least = False, min(len(team), company.LEAST)
-        while not self._due(moved):
-            busy = [learner for learner in team if learner.busy]
-            if len(busy) < least:
-                return [[learner] for learner in busy]
-            if len(busy) > 1 and self.threads.idle:
-                return [busy[:1], *company.while_it_pays(busy[1:])]
-            company.step(busy)
-            moved = True
-        return []
-
-    def _due(self, moved: bool) -> bool:
-        return self.keeper is not None and self.keeper.due(moved)
+    def _due(self) -> bool:
+        return self.keeper is not None and self.keeper.due()
 
     def _passing(self, reading: int, resumed: Resumed | None) -> Iterator[tuple[int, Chunk]]:
         """The chunks of a reading that are still to be digested, numbered from 1."""
@@ -249,10 +256,10 @@ class _Loop:
         number = 0 if groups is None else max(done, 0)
         for chunk in self.source.chunks(None if groups is None else groups[number:]):
             number += 1
-            if resumed and resumed.first:
-                resumed.take_again(number, chunk)
             if number > done:
                 yield number, chunk
+            elif resumed:  # of the first reading, which begins anew
+                resumed.take_again(chunk)
             del chunk  # so that it is gone when the next is asked for
 
     def _hold_again(self, resumed: Resumed) -> None:
@@ -262,19 +269,20 @@ class _Loop:
                 held.take(chunk)
         for reading in {held.learner.reading for held in resumed.incomplete}:
             missing = [held for held in resumed.incomplete if held.learner.reading == reading]
-            begun = max(held.learner.taken for held in missing)
             groups = _groups(self.source, self.settings, reading) or []
-            for chunk in self.source.chunks(groups[:begun]):
+            if reading == resumed.reading:
+                groups = groups[: resumed.chunks]
+            for chunk in self.source.chunks(groups):
                 for held in missing:
                     held.take(chunk)
 
     def _unfinished(self) -> list[Learner]:
         return [learner for learner in self.learners if learner.finished is None]
 
-    def _state(self, reading: int, chunks: int, *, copy: bool = False) -> State:
+    def _state(self, reading: int, chunks: int) -> State:
         waiting = self.births.waiting if self.births and reading == 0 else ()
         everyone, at_once = self.group or (self.learners, 0)
-        return State.of(reading, chunks, everyone, waiting, at_once=at_once, copy=copy)
+        return State.of(reading, chunks, everyone, waiting, at_once=at_once)
 
     def _border(self, reading: int, chunks: int) -> None:
         if self.keeper:
@@ -283,25 +291,20 @@ class _Loop:
 
 def _show(
     chunk: Chunk,
-    number: int,
     positions: NDArray[np.int64] | None,
     dots: Mapping[Learner, NDArray[np.float64]],
     learner: Learner,
 ) -> None:
-    """Have a learner take a chunk, or go on with it."""
-    if learner.taken < number:
-        learner.take(chunk, positions, dots.get(learner, kernels.NOT_SUMMED))
-    elif learner.amid_chunk:  # where the run was taken up
-        learner.pass_again(chunk)
+    """Have a learner take a chunk."""
+    learner.take(chunk, positions, dots.get(learner, kernels.NOT_SUMMED))
 
 
-def _finish(learner: Learner) -> None:
-    if not learner.concluded:
-        learner.finish_reading()
+def _finish(learner: Learner) -> Solve:
+    return learner.finish_reading()
 
 
-def _nothing(learner: Learner) -> None:
-    """What is begun is only to be gone on with."""
+def _go_on(learner: Learner) -> Solve:
+    return learner.go_on()
 
 
 def _lightness(learner: Learner) -> tuple[float, int]:

@@ -47,26 +47,11 @@ def minimise(
     *,
     proven: bool,
 ) -> tuple[Vector, Vector]:
-    """The v that minimises P over these rows, and their margins l_i (x_i, ρ)·v: all steps of
-    ``Newton``, whose parameters these are.
-
-    Returns
-    -------
-    float64, shape of ``start``; float64, shape (rows,).
-    """
-    newton = Newton(rows, signs, cost, rho, start, center, precision, proven=proven)
-    while newton.step():
-        pass
-    return newton.v, newton.margins
-
-
-class Newton:
-    """Newton's method, which can be left and taken up between any two of its steps.
+    """The v that minimises P over these rows, and their margins l_i (x_i, ρ)·v.
 
     With α_i = 2 C_i max(0, 1 − m_i) as the dual point, P − D = ½‖∇P‖² exactly. It stops when that
     is at most precision · P, or nothing falls any more, P or ∇P; unless ``proven``, already when a
-    step lowers P by no more than that. ``v`` is where it is, ``margins`` what the rows' margins
-    are there.
+    step lowers P by no more than that.
 
     Parameters
     ----------
@@ -76,133 +61,69 @@ class Newton:
     start : float64, shape (columns + 1,): where to begin; the last is the bias weight.
     center : v₀, shape of ``start``: what rows that are not held add to v; 0 if there are none.
     precision : > 0, relative to P.
+
+    Returns
+    -------
+    float64, shape of ``start``; float64, shape (rows,).
     """
-
-    GIVEN = ("rows", "signs", "cost")
-
-    def __init__(
-        self,
-        rows: Rows,
-        signs: NDArray[np.int8],
-        cost: Vector,
-        rho: float,
-        start: Vector,
-        center: Vector,
-        precision: float,
-        *,
-        proven: bool,
-    ) -> None:
-        self.rows, self.signs, self.cost = rows, signs, cost
-        self.rho, self.center, self.precision, self.proven = rho, center, precision, proven
-        self.v = start.copy()
-        self.margins = passes.margins(rows, signs, rho, self.v)
-        self.primal_before = self.least_excess = np.inf
-        self.steps = 0
-        self.direction: Direction | None = None
-
-    def attach(self, rows: Rows, signs: NDArray[np.int8], cost: Vector) -> None:
-        """Go on with the same rows, read again."""
-        self.rows, self.signs, self.cost = rows, signs, cost
-        if self.direction is not None:
-            self.direction.attach(rows, self._curvature())
-
-    def step(self) -> bool:
-        """Look where downhill is, or take a conjugate gradient step, the last of which is followed
-        by a step of v; whether there is more to do."""
-        if self.direction is None:
-            return self._look()
-        return self.direction.step() or self._walk(self.direction.found)
-
-    def _look(self) -> bool:
-        """Begin to look for a direction, unless v is good enough."""
-        if self.steps == STEPS:
-            return False
-        self.steps += 1
-        slacks = np.maximum(0.0, 1.0 - self.margins)
-        gradient = np.zeros(len(self.v))
-        passes.combine(self.rows, -2.0 * self.cost * slacks * self.signs, self.rho, gradient)
-        away = self.v - self.center
-        gradient += away
-        primal = 0.5 * kernels.square_sum(away) + kernels.dot(self.cost * slacks, slacks)
+    v = start.copy()
+    margins = passes.margins(rows, signs, rho, v)
+    accuracy, worthwhile = (EXACT, FLAT) if proven else (ROUGH, precision)
+    primal_before = least_excess = np.inf
+    for _ in range(STEPS):
+        primal, gradient = _primal_and_gradient(rows, signs, cost, rho, v - center, margins)
         excess = 0.5 * kernels.square_sum(gradient)
-        if excess <= self.precision * primal:
-            return False
-        worthwhile = FLAT if self.proven else self.precision
-        flat = self.primal_before - primal <= worthwhile * primal
-        if flat and not (self.proven and excess <= FALLS * self.least_excess):
-            return (
-                False  # where P is flat to rounding v is known to half its digits: ∇P still falls
-            )
-        self.primal_before, self.least_excess = primal, min(excess, self.least_excess)
-        accuracy = EXACT if self.proven else ROUGH
-        self.direction = Direction(self.rows, self._curvature(), self.rho, gradient, accuracy)
-        return True
-
-    def _walk(self, direction: Vector) -> bool:
-        """Go in the direction found as far as P falls; whether it falls at all."""
-        self.direction = None
-        slopes = passes.margins(self.rows, self.signs, self.rho, direction)
-        theta = _line_search(self.v - self.center, direction, self.margins, slopes, self.cost)
+        if excess <= precision * primal:
+            break
+        flat = primal_before - primal <= worthwhile * primal
+        if flat and not (proven and excess <= FALLS * least_excess):
+            break  # where P is flat to rounding v is known to half its digits: ∇P still falls
+        primal_before, least_excess = primal, min(excess, least_excess)
+        curvature = np.where(margins < 1.0, 2.0 * cost, 0.0)
+        direction = _direction(rows, curvature, rho, gradient, accuracy)
+        slopes = passes.margins(rows, signs, rho, direction)
+        theta = _line_search(v - center, direction, margins, slopes, cost)
         if theta <= 0.0:
-            return False
-        self.v += theta * direction
-        self.margins += theta * slopes
-        return True
-
-    def _curvature(self) -> Vector:
-        return np.where(self.margins < 1.0, 2.0 * self.cost, 0.0)
+            break
+        v += theta * direction
+        margins += theta * slopes
+    return v, margins
 
 
-class Direction:
-    """Solves (I + Σ 2C x xᵀ) d = −∇P to ``accuracy`` ‖∇P‖ by preconditioned conjugate gradients:
-    ``found`` is d so far."""
+def _primal_and_gradient(
+    rows: Rows, signs: NDArray[np.int8], cost: Vector, rho: float, away: Vector, margins: Vector
+) -> tuple[float, Vector]:
+    """P and ∇P at the v that is ``away`` from v₀ and has these margins."""
+    slacks = np.maximum(0.0, 1.0 - margins)
+    gradient = np.zeros(len(away))
+    passes.combine(rows, -2.0 * cost * slacks * signs, rho, gradient)
+    gradient += away
+    return 0.5 * kernels.square_sum(away) + kernels.dot(cost * slacks, slacks), gradient
 
-    GIVEN = ("rows", "curvature")
 
-    def __init__(
-        self, rows: Rows, curvature: Vector, rho: float, gradient: Vector, accuracy: float
-    ) -> None:
-        self.rows, self.curvature, self.rho = rows, curvature, rho
-        self.diagonal = np.ones(len(gradient))
-        passes.gram_diagonal(rows, curvature, rho, self.diagonal)
-        self.found = np.zeros(len(gradient))
-        self.residual = -gradient
-        self.search = self.residual / self.diagonal
-        self.image = self.search.copy()
-        self.product = float(kernels.dot(self.residual, self.search))
-        self.enough = float(accuracy**2 * kernels.square_sum(gradient))
-        self.steps = 0
-        self.calls = 0  # of the kernel, in this step
-
-    def attach(self, rows: Rows, curvature: Vector) -> None:
-        """Go on with the same rows, read again."""
-        self.rows, self.curvature = rows, curvature
-
-    def step(self) -> bool:
-        """One kernel call, the last of which ends a conjugate gradient step; whether there is more
-        to do."""
-        spans = passes.spans(self.rows)
-        span = spans[self.calls]
-        kernels.gram_product(
-            passes.part(self.rows, span), self.curvature[span], self.rho, self.search, self.image
-        )
-        self.calls += 1
-        return self.calls < len(spans) or self._conclude()
-
-    def _conclude(self) -> bool:
-        self.calls = 0
-        self.steps += 1
-        length = self.product / kernels.dot(self.search, self.image)
-        self.found += length * self.search
-        self.residual -= length * self.image
-        small = kernels.square_sum(self.residual) <= self.enough
-        if small or self.steps == CONJUGATE_STEPS:
-            return False
-        scaled = self.residual / self.diagonal
-        before, self.product = self.product, float(kernels.dot(self.residual, scaled))
-        self.search = scaled + (self.product / before) * self.search
-        self.image = self.search.copy()
-        return True
+def _direction(
+    rows: Rows, curvature: Vector, rho: float, gradient: Vector, accuracy: float
+) -> Vector:
+    """The d that solves (I + Σ 2C x xᵀ) d = −∇P to ``accuracy`` ‖∇P‖, by conjugate gradients
+    preconditioned by the diagonal."""
+    diagonal = np.ones(len(gradient))
+    passes.gram_diagonal(rows, curvature, rho, diagonal)
+    found, residual = np.zeros(len(gradient)), -gradient
+    search = residual / diagonal
+    product = float(kernels.dot(residual, search))
+    enough = float(accuracy**2 * kernels.square_sum(gradient))
+    for _ in range(CONJUGATE_STEPS):
+        image = search.copy()
+        passes.gram_product(rows, curvature, rho, search, image)
+        length = product / kernels.dot(search, image)
+        found += length * search
+        residual -= length * image
+        if kernels.square_sum(residual) <= enough:
+            break
+        scaled = residual / diagonal
+        before, product = product, float(kernels.dot(residual, scaled))
+        search = scaled + (product / before) * search
+    return found
 
 
 def narrowed(rows: Rows) -> tuple[Rows, NDArray[np.uint32]]:

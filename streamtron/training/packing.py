@@ -13,20 +13,13 @@ from numpy.typing import NDArray
 
 from streamtron.certificate import Certificate, Evidence
 from streamtron.training.counts import Counts
-from streamtron.training.dual import Dual, Rule
+from streamtron.training.dual import Dual
 from streamtron.training.frozen import Frozen
-from streamtron.training.newton import Direction, Newton
-from streamtron.training.order import Turn
 from streamtron.training.report import StageReport
-from streamtron.training.solution import Average, Others, Solution
-from streamtron.training.solve import Solver
+from streamtron.training.solution import Average
 from streamtron.training.stages import Stage
-from streamtron.training.tasks import HardSolver, MiniEpochs
 
-_KNOWN = (
-    *(Average, Certificate, Counts, Direction, Dual, Evidence, Frozen, HardSolver, MiniEpochs),
-    *(Newton, Others, Rule, Solution, Solver, Stage, StageReport, Turn),
-)
+_KNOWN = (Average, Certificate, Counts, Dual, Evidence, Frozen, Stage, StageReport)
 _CLASSES: dict[str, type] = {known.__name__: known for known in _KNOWN}
 
 Arrays = dict[str, NDArray[Any]]
@@ -40,20 +33,18 @@ class Packer:
     >>> packer = Packer()
     >>> vector = np.array([1.0, 2.0])
     >>> packed = packer.pack({"w": vector, "best": [vector, math.inf]})
-    >>> found = Unpacker(packer.arrays).unpack(packed)
+    >>> found = unpack(packed, packer.arrays)
     >>> found["w"] is found["best"][0], found["best"][1]
     (True, inf)
     """
 
-    def __init__(self, *, copy: bool = False) -> None:
+    def __init__(self) -> None:
         self.arrays: Arrays = {}
-        self._copy = copy
         self._names: dict[int, str] = {}
-        self._met: list[Any] = []  # keeps what is named alive, so that no id is used twice
 
     def pack(self, value: Any) -> Any:
-        """The value as JSON holds it: None, numbers, text, lists, arrays, dictionaries with text
-        as keys, and objects of the trainer's classes."""
+        """The value as JSON holds it: None, numbers, text, lists, arrays, dictionaries, and objects
+        of the trainer's classes."""
         if value is None or isinstance(value, bool | str | int):
             return value
         if isinstance(value, float):
@@ -65,57 +56,43 @@ class Packer:
         if isinstance(value, dict):
             return {"dict": [[self.pack(key), self.pack(item)] for key, item in value.items()]}
         if isinstance(value, Counts):
-            gaps, counts = value.gaps()
-            return {"counts": [self._name(gaps), self._name(counts)]}
+            return {"counts": [self._name(array) for array in value.gaps()]}
         name = type(value).__name__
         if _CLASSES.get(name) is not type(value):
             raise TypeError(f"{name}: no part of a checkpoint")
         return {"class": name, "fields": self.pack(_fields(value))}
 
     def _name(self, array: NDArray[Any]) -> str:
-        name = self._names.get(id(array))
-        if name is None:
-            name = self._names[id(array)] = f"{len(self._names):06d}"
-            self._met.append(array)
-            self.arrays[name] = array.copy() if self._copy else array
+        name = self._names.setdefault(id(array), f"{len(self._names):06d}")
+        self.arrays[name] = array  # and keeps it alive, so that no other gets its id
         return name
 
 
-class Unpacker:
-    """Makes the values again that ``Packer`` packed.
+def unpack(packed: Any, arrays: Arrays) -> Any:
+    """The value that ``Packer`` packed.
 
     Raises
     ------
     KeyError, TypeError, ValueError : what was packed is not so.
     """
-
-    def __init__(self, arrays: Arrays) -> None:
-        self._arrays = arrays
-
-    def unpack(self, packed: Any) -> Any:
-        """The value."""
-        if isinstance(packed, list):
-            return [self.unpack(item) for item in packed]
-        if not isinstance(packed, dict):
-            return packed
-        if "float" in packed:
-            return float(packed["float"])
-        if "array" in packed:
-            return self._arrays[packed["array"]]
-        if "counts" in packed:
-            return Counts.of_gaps(*(self._arrays[name] for name in packed["counts"]))
-        if "dict" in packed:
-            return {self.unpack(key): self.unpack(item) for key, item in packed["dict"]}
-        known = _CLASSES[packed["class"]]
-        made: Any = object.__new__(known)
-        for name, value in self.unpack(packed["fields"]).items():
-            object.__setattr__(made, name, value)
-        return made
+    if isinstance(packed, list):
+        return [unpack(item, arrays) for item in packed]
+    if not isinstance(packed, dict):
+        return packed
+    if "float" in packed:
+        return float(packed["float"])
+    if "array" in packed:
+        return arrays[packed["array"]]
+    if "counts" in packed:
+        return Counts.of_gaps(*(arrays[name] for name in packed["counts"]))
+    if "dict" in packed:
+        return {unpack(key, arrays): unpack(item, arrays) for key, item in packed["dict"]}
+    made: Any = object.__new__(_CLASSES[packed["class"]])
+    for name, value in unpack(packed["fields"], arrays).items():
+        object.__setattr__(made, name, value)
+    return made
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """All but what a class names in ``GIVEN``: rows, and what belongs to others, which give it to
-    the object again by its ``attach``."""
     names = getattr(type(value), "__slots__", None) or vars(value)
-    given = getattr(type(value), "GIVEN", ())
-    return {name: getattr(value, name) for name in names if name not in given}
+    return {name: getattr(value, name) for name in names}

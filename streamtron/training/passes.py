@@ -66,3 +66,9 @@ def gram_diagonal(rows: Rows, factors: Vector, rho: float, total: Vector) -> Non
     """Σ f_i (x_i², ρ²), element by element, is added to ``total`` in place."""
     for span in spans(rows):
         kernels.gram_diagonal(part(rows, span), factors[span], rho, total)
+
+
+def gram_product(rows: Rows, factors: Vector, rho: float, v: Vector, total: Vector) -> None:
+    """Σ f_i (x_i, ρ) ((x_i, ρ)·v) is added to ``total`` in place."""
+    for span in spans(rows):
+        kernels.gram_product(part(rows, span), factors[span], rho, v, total)

@@ -19,8 +19,9 @@ from streamtron.training.dual import Dual, Rule
 from streamtron.training.frozen import Frozen
 from streamtron.training.learner import SOLVED, Learner
 from streamtron.training.order import Turn
-from streamtron.training.solve import Solver, Turns
+from streamtron.training.solve import solve
 from streamtron.training.stages import Stage, choose_b
+from streamtron.training.subproblem import Subproblem, Turns, run_alone
 from streamtron.training.targets import Targets
 
 FINISH = Stage(1.0, unlearn=True)
@@ -103,7 +104,7 @@ class Past:
         b = choose_b(FINISH, settings, learner.sq_radius, None, learner.least_delta2)
         self._refine(b)
         counts = np.zeros(len(active), dtype=np.int32)
-        solver = Solver(
+        problem = Subproblem(
             active,
             counts,
             self._dual(),
@@ -111,7 +112,8 @@ class Past:
             self._turns(settings.seed),
             alone=False,
         )
-        best = solver.solve(max(0.1 * settings.tol, SOLVED), settings.mini_epochs).v
+        target = max(0.1 * settings.tol, SOLVED)
+        best = run_alone(solve(problem, target, settings.mini_epochs)).v
         assert best is not None
         self._add(active, counts, settings.rho)
         self.average += len(active) / self.rows * (best - self.average)

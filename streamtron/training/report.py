@@ -50,10 +50,6 @@ class StageReport:
         """Count seconds from now on: the report comes from another process."""
         self._began = time.perf_counter() - self.seconds
 
-    def refined(self, b: float) -> None:
-        """The stage goes on at a finer resolution."""
-        self.b = b
-
     def end(
         self,
         why: str,

@@ -15,10 +15,9 @@ from streamtron.certificate import Evidence
 from streamtron.chunk import Chunk, Label
 from streamtron.errors import DataError, FileDamaged
 from streamtron.training.learner import Learner
-from streamtron.training.packing import Arrays, Packer, Unpacker
-from streamtron.training.soundness import check_task
+from streamtron.training.packing import Arrays, Packer, unpack
 
-_NOT_STATE = ("settings", "targets", "pool", "active", "_passing")
+_NOT_STATE = ("settings", "targets", "pool", "active")
 """What a learner is made from, and rows: those are read again."""
 
 
@@ -29,7 +28,7 @@ NOT_BEGUN = -1
 @dataclass(frozen=True, slots=True)
 class State:
     """A run at a border: ``chunks`` of reading ``reading`` have been digested by all learners, and
-    the next one, or what follows the last, may have been begun: each learner knows how far it is.
+    each knows whether it has finished the reading.
 
     Parameters
     ----------
@@ -51,13 +50,12 @@ class State:
         waiting: Sequence[Learner] = (),
         *,
         at_once: int = 0,
-        copy: bool = False,
     ) -> State:
-        """The state of learners, those of one class in the order of the candidates; with ``copy``,
-        as they are now, whatever they do next.
+        """The state of learners, those of one class in the order of the candidates, until they go
+        on: their arrays are not copied.
 
         ``at_once``: of how many a group is, where they learn in groups; 0 = all together."""
-        packer = Packer(copy=copy)
+        packer = Packer()
         content = {
             "learners": [_packed(learner, packer) for learner in learners],
             "waiting": [_packed(learner, packer) for learner in waiting],
@@ -78,29 +76,19 @@ class State:
         ------
         FileDamaged : the content is no state.
         """
-        unpacker = Unpacker(self.arrays)
         try:
-            return [self._held(packed, make, unpacker) for packed in self.content[group]]
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            IndexError,
-            StopIteration,
-        ) as error:
+            return [self._held(packed, make) for packed in self.content[group]]
+        except (LookupError, TypeError, ValueError, AttributeError, StopIteration) as error:
             raise FileDamaged(
                 f"a checkpoint that is whole, but no state of a run ({error!r}). "
                 "Begin anew with --overwrite."
             ) from error
 
-    def _held(
-        self, packed: Any, make: Callable[[Label | None], Learner], unpacker: Unpacker
-    ) -> Held:
+    def _held(self, packed: Any, make: Callable[[Label | None], Learner]) -> Held:
         learner = make(packed["positive"])
-        fields = unpacker.unpack(packed["fields"])
+        fields = unpack(packed["fields"], self.arrays)
         held = _numbers(packed["held"], self.arrays)
-        _check(learner, fields, len(held))
+        _check(learner, fields)
         vars(learner).update(fields)
         for report in learner.reports:
             report.restart_clock()
@@ -118,7 +106,7 @@ def _packed(learner: Learner, packer: Packer) -> dict[str, Any]:
     }
 
 
-def _check(learner: Learner, fields: dict[str, Any], rows: int) -> None:
+def _check(learner: Learner, fields: dict[str, Any]) -> None:
     """Raise ValueError where fields are missing, or arrays are not what kernels take unchecked."""
     if fields.keys() != vars(learner).keys() - set(_NOT_STATE):
         raise ValueError("other fields than a learner has")
@@ -135,13 +123,8 @@ def _check(learner: Learner, fields: dict[str, Any], rows: int) -> None:
     alike += [(one, np.zeros(len(dual.w))) for one in wide]
     if any(one.dtype != other.dtype or one.shape != other.shape for one, other in alike):
         raise ValueError("arrays of another kind or length")
-    places = fields["_to_hold"]
-    if places is not None and (places.dtype != np.int64 or places.min(initial=0) < 0):
-        raise ValueError("places of rows that are none")
     if fields["finished"] is None and not math.isfinite(kernels.square_sum(dual.w)):
         raise ValueError("weights that are no numbers")
-    if fields["_task"] is not None:
-        check_task(fields["_task"], rows, len(dual.w))
 
 
 def _numbers(held: Any, arrays: Arrays) -> NDArray[np.int64]:
@@ -182,8 +165,6 @@ class Held:
         else:
             learner.active.add(chunk.rows, chosen, targets)
         self._missing = self._missing[len(chosen) :]
-        if self.complete:
-            learner.attach()
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +199,10 @@ class Resumed:
             and (held.learner.finished is None or held.learner in self.reopened)
         ]
 
-    def take_again(self, number: int, chunk: Chunk) -> None:
-        """The same of the first reading's chunk of that number, for those who had taken it."""
+    def take_again(self, chunk: Chunk) -> None:
+        """A chunk of the first reading that had been digested."""
         for held in self.held:
-            if held.learner.taken >= number:
-                held.take(chunk)
+            held.take(chunk)
 
 
 def _places(chunk: Chunk, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
