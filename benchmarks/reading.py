@@ -25,9 +25,9 @@ from data import add_data_arguments, data_sets, load, need_data, plain_text
 
 from streamtron.chunk import Chunk
 from streamtron.errors import StreamtronError
+from streamtron.limits import available_processors
 from streamtron.shards import Reading, ShardSource, open_shards
 from streamtron.shards.libsvm import LibsvmReader
-from streamtron.shards.prefetch import cores
 from streamtron.training import order
 from streamtron.training.dual import Dual, Rule
 from streamtron.training.frozen import Frozen
@@ -102,7 +102,7 @@ def parsers(path: str, vowpal_text: str | None) -> dict[str, Contender]:
     """All whose library is installed."""
     found: dict[str, Contender] = {
         "streamtron": lambda: parse_ours(path, 1),
-        "streamtron, all threads": lambda: parse_ours(path, cores()),
+        "streamtron, all threads": lambda: parse_ours(path, available_processors()),
     }
     if peers.available("xgboost"):
         found["XGBoost, 1 thread"] = lambda: parse_xgboost(path, 1)

@@ -26,6 +26,8 @@ TRAINING = (
     kernels.margins,
     kernels.loss_along,
     kernels.scan,
+    kernels.sum_squares,
+    kernels.sum_bins,
 )
 """What a fit with the default settings calls once it has rows, in the order of the first calls."""
 

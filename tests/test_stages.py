@@ -92,7 +92,7 @@ def test_b_of_auto_counts_on_a_tighter_upper_bound_than_the_papers() -> None:
 
 
 def test_b_of_steps_is_bt_without_its_guard() -> None:
-    b = choose_b(Stage(0.1), Settings(variant="steps"), 3.0, 0.3)
+    b = choose_b(Stage(0.1), Settings(variant="steps"), 9.0, 0.3)
     assert b / 9.0 == pytest.approx((0.95 * 0.01) ** 0.9 * 0.05**-0.1)
 
 
