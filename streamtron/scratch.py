@@ -12,6 +12,9 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+_IN_USE = ".in-use"
+"""The file that is locked: not the directory, which a cache in it locks for itself."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -23,7 +26,7 @@ def scratch_directory(prefix: str, where: str | None = None) -> Iterator[str]:
     was cancelled and ends with its next chunk. It finds no directory of that name any more.
 
     Directories that killed processes of this machine have left in the same place are removed first:
-    who uses one holds a lock on it, which dies with the process.
+    who uses one holds the lock of a file in it, which dies with the process.
 
     Parameters
     ----------
@@ -64,7 +67,8 @@ def _remove_left(prefix: str, where: str) -> None:
 @contextmanager
 def _locked(directory: str) -> Iterator[bool]:
     """Lock a directory, if nobody has; whether it is locked now, and this user's."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    how = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(os.path.join(directory, _IN_USE), how, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

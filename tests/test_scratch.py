@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ def test_a_directory_goes_although_somebody_writes_there_when_it_has_just_been_e
 
 def test_a_directory_that_somebody_else_has_removed_is_no_error(tmp_path: Path) -> None:
     with scratch_directory("some-", str(tmp_path)) as directory:
-        os.rmdir(directory)
+        shutil.rmtree(directory)
     assert list(tmp_path.iterdir()) == []
 
 
