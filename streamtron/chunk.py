@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 BLOCK_ROWS = 4096
 BLOCK_NONZEROS = 1 << 20
 
+LARGEST_WEIGHT = 1e30
+"""Of a row; sums of larger ones, times C, could overflow."""
+
 Label = float | str | bool
 """A class as the user wrote it. Numbers are floats, whatever their type in the file."""
 
@@ -44,7 +47,7 @@ class Chunk:
     ranges : the row numbers held, as half-open ranges of the whole data, in the chunk's order.
     squares : float64, shape (rows,): ‖x_k‖², summed in row order.
     code_offsets : int64, shape (rows + 1,), where a row may have several labels; else None.
-    weights : float64, shape (rows,), ≥ 0 and finite: row weights; None if all are 1.
+    weights : float64, shape (rows,), 0 to LARGEST_WEIGHT: row weights; None if all are 1.
     """
 
     rows: Rows

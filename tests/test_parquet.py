@@ -408,7 +408,7 @@ def test_a_repeated_column_is_found_behind_other_rows_that_merely_need_sorting(
 @pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
 def test_weights_below_0_or_not_finite_are_refused(write: Write, weight: float) -> None:
     path = write(sample(w=[1.0, weight]))
-    wanted = f"{ROW_1}weight {weight}. Weights are finite and at least 0."
+    wanted = f"{ROW_1}weight {weight}. Weights are at least 0 and at most 1e30."
     assert refusal(path, weight_column="w") == wanted
 
 

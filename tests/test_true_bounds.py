@@ -19,6 +19,7 @@ from streamtron.errors import DataError, SettingsError
 from streamtron.fitting import run
 from streamtron.model import LinearModel
 from streamtron.proof import Proof, certify
+from streamtron.scoring import evaluate
 from streamtron.training.counts import MOST_ROWS, Counts
 from streamtron.training.frozen import Frozen
 from streamtron.training.targets import Targets
@@ -278,7 +279,25 @@ def test_a_setting_with_which_sums_would_overflow_is_refused(setting: dict[str, 
         Settings(**setting)
 
 
-@pytest.mark.parametrize("weight", [1e-320, 1e-300, 1e300, 1e308])
+@pytest.mark.parametrize("weight", [1e31, 1e300, 1e308])
+def test_a_weight_beyond_what_sums_can_hold_is_refused_by_file_and_line(
+    weight: float, tmp_path: Path
+) -> None:
+    good, bad = tmp_path / "good.svm", tmp_path / "bad.svm"
+    good.write_text("1:1 0:1\n-1:2 0:-1\n")
+    bad.write_text(f"1:1 0:1\n-1:{weight!r} 0:-1\n")
+    settings = Settings(weights_in_label=True, index_base=0)
+    model = run(good, settings, machine=Machine()).model
+    wanted = r"bad.svm, line 2: weight 1e\+3.*at most 1e30"
+    for use in (lambda: run(bad, settings, machine=Machine()), lambda: evaluate(model, bad)):
+        with pytest.raises(DataError, match=wanted):
+            use()
+    X, y = np.array([[1.0], [-1.0]]), [1, -1]
+    with pytest.raises(DataError, match="at most 1e30"):
+        StreamtronClassifier().fit(X, y, sample_weight=[1.0, weight])
+
+
+@pytest.mark.parametrize("weight", [1e-320, 1e-300, 1e-41])
 def test_a_row_whose_weight_is_out_of_range_is_refused_by_its_number(
     weight: float, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from streamtron.chunk import Label
+from streamtron.chunk import LARGEST_WEIGHT, Label
 from streamtron.shards.column_types import is_list, is_number
 from streamtron.shards.columns import Columns
 from streamtron.shards.labels import Offsets, offsets_of, repeated, row_of_code
@@ -243,8 +243,8 @@ def _weights(batch: pa.RecordBatch, column: str, spot: Spot) -> NDArray[np.float
     array = batch.column(column)
     no_nulls(array, column, spot)
     weights: NDArray[np.float64] = array.to_numpy(zero_copy_only=False).astype(np.float64)
-    bad = ~(np.isfinite(weights) & (weights >= 0))
+    bad = ~((weights >= 0) & (weights <= LARGEST_WEIGHT))
     if bad.any():
         row = first(bad)
-        spot.refuse(row, f"weight {weights[row]}. Weights are finite and at least 0.")
+        spot.refuse(row, f"weight {weights[row]}. Weights are at least 0 and at most 1e30.")
     return weights

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from streamtron import kernels
-from streamtron.chunk import Label
+from streamtron.chunk import LARGEST_WEIGHT, Label
 from streamtron.errors import DataError
 from streamtron.shards import storage
 from streamtron.shards.blocks import all_ones
@@ -436,7 +436,8 @@ def _not_a_number(token: bytes) -> str:
 
 
 def _bad_weight(token: bytes) -> str:
-    return f"weight {shown(token) or 'missing'}. Weights are finite decimal numbers of at least 0."
+    word = shown(token) or "missing"
+    return f"weight {word}. Weights are decimal numbers of at least 0 and at most 1e30."
 
 
 def _bad_pair(token: bytes, first_column: int) -> str:
@@ -468,7 +469,7 @@ def _unfit(what: int, token: bytes, number: float) -> str:
     if what == kernels.LABEL:
         return _not_a_number(token) if infinite else merging(token, number)
     elif what == kernels.WEIGHT:
-        return _bad_weight(token) if infinite or number < 0 else ""
+        return _bad_weight(token) if not 0.0 <= number <= LARGEST_WEIGHT else ""
     elif abs(number) >= FLOAT32_OVERFLOW:
         return f"value {shown(token)} is beyond float32 (3.4e38). Rescale its column."
     elif is_rounded(token, float(np.float32(number))):

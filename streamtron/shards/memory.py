@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from streamtron.chunk import Block, Chunk, Label, freeze, make_rows
+from streamtron.chunk import LARGEST_WEIGHT, Block, Chunk, Label, freeze, make_rows
 from streamtron.errors import DataError
 from streamtron.shards.blocks import BlockCutter, LabelTable, squares_of
 from streamtron.shards.labels import Offsets, cut_codes, offsets_of, repeated, row_of_code
@@ -341,10 +341,10 @@ def _weights(weights: Any, rows: int) -> NDArray[np.float64] | None:
     if array.dtype.kind not in "biuf":
         raise DataError(f"weights: values of type {array.dtype}. Wanted are real numbers.")
     array = array.astype(np.float64)
-    at = _first(~(np.isfinite(array) & (array >= 0)))
+    at = _first(~((array >= 0) & (array <= LARGEST_WEIGHT)))
     if at is not None:
         raise DataError(
-            f"weights, row {at}: weight {array[at]}. Weights are finite and at least 0."
+            f"weights, row {at}: weight {array[at]}. Weights are at least 0 and at most 1e30."
         )
     freeze(array)
     return array
