@@ -154,7 +154,8 @@ class _Look:
 
     def __init__(self, view: View, counts: Counts, room: int | None) -> None:
         self._view, self._w, self._counts, self._room = view, view.w, counts, room
-        self._fresh, self._low = np.zeros(len(view.w)), np.zeros(len(view.w))  # 0 between blocks
+        # all 0 between blocks
+        self._bins, self._fresh, self._low = no_bins(), np.zeros(len(view.w)), np.zeros(len(view.w))
         self._length = length_of(view.w, view.bias)
 
     def at(self, chunk: Chunk) -> tuple[Seen, NDArray[np.int64]]:
@@ -163,14 +164,14 @@ class _Look:
         self._widen(chunk.width)
         extent = _extent(targets, view.rho) if view.first else (0.0, math.inf)
         counts = self._counts_of(rows, targets)
-        bins, sums, totals = no_bins(), no_sums(), np.zeros(4, dtype=np.int64)
+        sums, totals = no_sums(), np.zeros(4, dtype=np.int64)
         marks = np.empty(len(chunk), dtype=np.uint8)
         kernels.scan(
             rows, targets.signs, targets.delta2, targets.squares, counts, view.rho, view.bias,
-            view.threshold, self._w, self._length, view.scale, bins, self._fresh, self._low,
+            view.threshold, self._w, self._length, view.scale, self._bins, self._fresh, self._low,
             sums, totals, marks, kernels.NOT_SUMMED,
         )  # fmt: skip
-        part = Part(bins, sums, totals, *self._drained(rows, counts))
+        part = Part(*self._filled(), sums, totals, *self._drained(rows, counts))
         counted = counts > 0
         made = Numbered(targets.numbers[counted], counts[counted])
         called, places = self._call(rows, targets, np.flatnonzero(marks))
@@ -189,6 +190,14 @@ class _Look:
         v = np.append(self._w, view.bias)
         margins = passes.margins(rows, targets.signs, view.rho, v)
         return counts_of_slacks(margins, view.scale, targets, view.b)
+
+    def _filled(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The bins that the block fills, which it leaves empty: few where it has few rows."""
+        bins = self._bins.reshape(-1, kernels.BIN_SUMS)
+        places = np.flatnonzero(bins.any(axis=1))
+        filled = bins[places]
+        bins[places] = 0.0
+        return places, filled
 
     def _drained(
         self, rows: Rows, counts: NDArray[np.int32]

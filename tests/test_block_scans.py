@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from streamtron import kernels
 from streamtron.block_scans import BlockScan, Called, View, counts_of_slacks, scan_blocks
 from streamtron.certificate import Evidence
 from streamtron.chunk import BLOCK_ROWS, Chunk, Rows
@@ -85,6 +86,29 @@ def test_a_block_says_the_same_to_the_bit_whatever_was_scanned_before_it(
     apart = [scanned(data, views, list(ends), rooms) for ends in pairwise(borders)]
     assert [block.rows for block in together] == np.diff(borders).tolist()
     assert plain(tuple(together)) == plain(tuple(block for [block] in apart))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 300])
+def test_what_a_block_brings_grows_with_its_rows_and_not_with_the_bins(
+    data: Data, rows: int
+) -> None:
+    for block in scanned(data, [view(0, b=9.0)], [0, ROWS - rows, ROWS])[1:]:
+        part = block.seen[0].part
+        assert 0 < len(part.places) <= rows
+        assert part.bins.shape == (len(part.places), kernels.BIN_SUMS)
+
+
+def test_blocks_add_up_to_the_bins_of_all_rows_at_once(data: Data) -> None:
+    one = view(0, b=9.0)
+    found = []
+    for borders in ([0, ROWS], CUTS[1]):
+        evidence = Evidence(one.scale, COLUMNS)
+        for block in scanned(data, [one], borders):
+            evidence.add(block.seen[0].part)
+        sums = evidence.bins.reshape(-1, kernels.BIN_SUMS)
+        found.append(sums[:, ::2] + sums[:, 1::2])
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-14)
+    assert (found[0] != 0.0).any(axis=1).sum() > 100
 
 
 def test_counts_from_slacks_are_those_of_the_formula_and_the_sums_are_theirs(data: Data) -> None:
