@@ -115,11 +115,14 @@ class Part(NamedTuple):
 
     Parameters
     ----------
-    bins, sums, totals : as ``Evidence`` has them, of these rows alone.
+    places, bins : int64 and float64, shape (len(places), BIN_SUMS): the bins that these rows fill,
+        and what they add there.
+    sums, totals : as ``Evidence`` has them, of these rows alone.
     columns, values : uint32 and float64: the columns where Σ c_k l_k x_k of these rows is not 0,
         each once, and the sum there.
     """
 
+    places: NDArray[np.int64]
     bins: Vector
     sums: Vector
     totals: NDArray[np.int64]
@@ -171,7 +174,10 @@ class Evidence:
         """Add what some rows have summed by themselves; there must be room for their columns."""
         least = min(self.sums[kernels.LEAST], part.sums[kernels.LEAST])
         lengths = self.sums[kernels.LENGTHS] + part.sums[kernels.LENGTHS]
-        _add_compensated(self.bins, part.bins)
+        bins = self.bins.reshape(-1, kernels.BIN_SUMS)
+        own = bins[part.places]
+        _add_compensated(own.reshape(-1), part.bins.reshape(-1))
+        bins[part.places] = own
         first = kernels.SQ_EXTENSION
         _add_compensated(self.sums[first:], part.sums[first:])
         self.sums[kernels.LEAST], self.sums[kernels.LENGTHS] = least, lengths

@@ -20,7 +20,7 @@ from streamtron.memory import check_memory, columns_allowed, memory_needed
 from streamtron.model import LinearModel
 from streamtron.outcome import Outcome, conclude, write_outcome
 from streamtron.outputs import check_outputs
-from streamtron.runs import Checkpoint, Run, Saver, borders_of, open_run
+from streamtron.runs import Checkpoint, Run, Saver, open_run
 from streamtron.scratch import scratch_directory
 from streamtron.shards import Reading, ShardSource, open_shards, tombstones
 from streamtron.shards.names import load_vocabulary
@@ -108,12 +108,9 @@ def run(
         directories={"run directory": kept},
         cache=machine.cache_dir,
     )
-    borders = []
-    if kept is not None and model is not None and resume:
-        borders = borders_of(kept, model, machine.cache_dir)
     with (
         cache_directory(kept, machine) as cache,
-        opened(as_paths(shards), settings, machine, cache, borders=borders) as source,
+        opened(as_paths(shards), settings, machine, cache) as source,
         ExitStack() as stack,
     ):
         if model is None or kept is None:
@@ -232,7 +229,6 @@ def opened(
     machine: Machine,
     cache: str,
     *,
-    borders: Sequence[str] = (),
     classes: Sequence[Label] | None = None,
 ) -> ShardSource:
     """The shards as a fit with these settings reads them.
@@ -240,7 +236,7 @@ def opened(
     Parameters
     ----------
     cache : where the flat copy goes, if one is wanted.
-    borders, classes : see ``open_shards``.
+    classes : see ``open_shards``.
 
     Raises
     ------
@@ -259,7 +255,6 @@ def opened(
         allow_duplicate=settings.allow_duplicate,
         threads=machine.threads,
         on_bad_shard=settings.on_bad_shard,
-        borders=borders,
     )
 
 

@@ -187,8 +187,8 @@ def _forget(
             f"{kept.ended.path}: these are all rows of the run, and nothing would be left. Remove "
             "the model and its run directory."
         )
-    settings, borders = kept.settings, _borders(kept, leaving)
-    with kept.source([each.file for each in leaving if each.file], machine, borders) as source:
+    settings = kept.settings
+    with kept.source([each.file for each in leaving if each.file], machine) as source:
         weights = class_weights(source, settings)
         state = kept.ended.checkpoint.state
         learners = finished_learners(state, settings, source.labels, weights)
@@ -211,18 +211,8 @@ def _forget(
         readings = (read + source.nonzeros_read) / source.nonzeros
         seconds = time.perf_counter() - began
         outcome = conclude(source, learners, settings, seconds, readings=readings)
-        stage(kept, source, outcome, last.state, borders)
+        stage(kept, source, outcome, last.state)
         return outcome, sorted(source.cached_at)
-
-
-def _borders(kept: Kept, leaving: Sequence[Leaving]) -> list[str]:
-    """Where blocks begin now: a border whose shard is gone is that of the first one behind it."""
-    names = [each.shard.name for each in leaving]
-    moved = []
-    for border in kept.ended.record.borders:
-        behind = [each.file for each in leaving[names.index(border) :] if each.file]
-        moved += [file.name for file in behind[:1]]
-    return list(dict.fromkeys(moved))
 
 
 def _parted(counts: Counts, leaving: Sequence[Leaving]) -> tuple[Counts, Counts]:

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from streamtron import theory
 from streamtron import witness as witness_file
+from streamtron.block_scans import BlockScan, Called, Seen, View
 from streamtron.carried import carried_by
 from streamtron.certificate import Certificate
 from streamtron.chunk import Chunk, Label
 from streamtron.config import Machine, Settings
 from streamtron.errors import DataError, SettingsError
 from streamtron.fitting import as_paths, cache_directory, reading_of_model
-from streamtron.groups import Called, Group, Seen, View
 from streamtron.learning import class_weights
 from streamtron.model import Direction, LinearModel, joint_certificate
 from streamtron.scanning import Scans
@@ -293,34 +293,34 @@ def _view(learner: Learner) -> View:
     return View(learner.targets, frozen.w, frozen.bias, rho, scale, frozen.threshold)
 
 
-def _add(groups: Generator[Group, None, None], learners: Sequence[Learner]) -> None:
-    """Give the learners what was seen of the groups, in their order."""
-    with closing(groups):
-        for group in groups:
-            for learner, seen in zip(learners, group.seen, strict=True):
-                _add_seen(learner, group, seen)
+def _add(blocks: Generator[BlockScan, None, None], learners: Sequence[Learner]) -> None:
+    """Give the learners what was seen of the blocks, in their order."""
+    with closing(blocks):
+        for block in blocks:
+            for learner, seen in zip(learners, block.seen, strict=True):
+                _add_seen(learner, block, seen)
 
 
-def _add_seen(learner: Learner, group: Group, seen: Seen) -> None:
+def _add_seen(learner: Learner, block: BlockScan, seen: Seen) -> None:
     frozen = learner.frozen
     assert frozen is not None
-    if group.width > len(frozen.w):
-        frozen.widen(group.width)
+    if block.width > len(frozen.w):
+        frozen.widen(block.width)
     frozen.evidence.add(seen.part)
     learner.meet(seen.sq_radius, seen.least_delta2)
     if seen.made is not None:
         learner.counts.put(*seen.made)
     if seen.called is not None:
-        _hold(learner, group, seen.called)
+        _hold(learner, block, seen.called)
 
 
-def _hold(learner: Learner, group: Group, called: Called) -> None:
+def _hold(learner: Learner, block: BlockScan, called: Called) -> None:
     """Have the learner hold the rows that it called, as long as there is room."""
-    at = np.searchsorted(group.numbers, called.numbers)
-    signs, delta2 = np.zeros(len(group.numbers), np.int8), np.zeros(len(group.numbers))
+    at = np.searchsorted(block.numbers, called.numbers)
+    signs, delta2 = np.zeros(len(block.numbers), np.int8), np.zeros(len(block.numbers))
     signs[at], delta2[at] = called.signs, called.delta2
-    targets = Targets(group.numbers, signs, delta2, group.squares)
-    learner.hold(group.held, at, targets, called.rows)
+    targets = Targets(block.numbers, signs, delta2, block.squares)
+    learner.hold(block.held, at, targets, called.rows)
 
 
 def _with_drift(
@@ -429,8 +429,8 @@ def _read(scans: Scans, learners: Sequence[Learner]) -> None:
             learner.take(chunk, order.file_order(len(chunk)))
 
     views, counts = map(_view, scanning), [learner.counts for learner in scanning]
-    groups = scans.read(list(views), counts, _rooms(scanning), train if training else None)
-    _add(groups, scanning)
+    blocks = scans.read(list(views), counts, _rooms(scanning), train if training else None)
+    _add(blocks, scanning)
 
 
 def _rooms(learners: Sequence[Learner]) -> Callable[[], list[int]]:

@@ -28,10 +28,10 @@ from streamtron.training.state import State
 
 _log = logging.getLogger(__name__)
 
-RECORD_VERSION = 2
+RECORD_VERSION = 3
 CHECKPOINT_VERSION = 4
-"""Of what a checkpoint means, too: a reading goes on in the order in which it began, and in version
-1 later readings had other groups of blocks. Up to version 3 a solve could be half done."""
+"""Of what a checkpoint means, too: a reading goes on in the order in which it began, and before
+version 4 later readings had other blocks, or other groups of them, and a solve could be half done."""
 
 MAY_CHANGE = ("tol", "max_epochs")
 """Settings that a run which is taken up may have otherwise than before."""
@@ -62,12 +62,10 @@ class Record(NamedTuple):
     ----------
     settings : plain values.
     stamps : of its shards, in order.
-    borders : names of the shards that begin a new block: of each update the first one.
     """
 
     settings: dict[str, Any]
     stamps: list[tuple[str, int, int]]
-    borders: list[str]
 
 
 class Run:
@@ -163,11 +161,10 @@ def open_run(
         if not (resume or overwrite):
             refuse_existing(path)
         if there and resume:
-            borders = _check_same(run.path, settings, stamps)
+            _check_same(run.path, settings, stamps)
         else:
-            borders = []
             run.forget()
-        write_record(run.path, settings, stamps, borders)
+        write_record(run.path, settings, stamps)
         try:
             yield run
         except (StreamtronError, interruption.Signalled) as error:
@@ -177,25 +174,6 @@ def open_run(
             elif isinstance(error, interruption.Signalled):
                 error.run = os.fspath(path)
             raise
-
-
-def borders_of(
-    path: str | os.PathLike[str],
-    model: str | os.PathLike[str],
-    cache: str | os.PathLike[str] | None = None,
-) -> list[str]:
-    """Where blocks begin in the run that is there, see ``Record``; none if none is there. A change
-    that was whole when its process died is put in place, see ``changes.recover``.
-
-    Raises
-    ------
-    DataError, MachineError : as ``read_record`` and ``changes.recover``.
-    """
-    directory = Path(path)
-    if changes.pending(directory):
-        with locked(directory):
-            changes.recover(directory, model, cache)
-    return read_record(directory).borders if (directory / "run.json").exists() else []
 
 
 def refuse_existing(path: str | os.PathLike[str]) -> None:
@@ -267,18 +245,12 @@ class Saver:
         self._took = self._saved - began
 
 
-def write_record(
-    path: Path,
-    settings: Settings,
-    stamps: Stamps,
-    borders: Sequence[str] = (),
-) -> None:
+def write_record(path: Path, settings: Settings, stamps: Stamps) -> None:
     """Write what the run is of, ``run.json``; see ``Record``."""
     record = {
         "run_version": RECORD_VERSION,
         "settings": settings.to_dict(),
         "shards": [list(stamp) for stamp in stamps],
-        "borders": list(borders),
     }
     text = json.dumps(record, indent=2, allow_nan=False) + "\n"
     write_atomically(path / "run.json", [text.encode()])
@@ -298,17 +270,16 @@ def read_record(path: Path) -> Record:
         if record["run_version"] != RECORD_VERSION:
             raise ValueError(f"version {record['run_version']}, wanted {RECORD_VERSION}")
         stamps = [(str(name), int(size), int(time)) for name, size, time in record["shards"]]
-        borders = [str(name) for name in record["borders"]]
-        return Record(dict(record["settings"]), stamps, borders)
+        return Record(dict(record["settings"]), stamps)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DataError(
             f"{where}: not the record of a run ({error}). Begin anew with --overwrite."
         ) from error
 
 
-def _check_same(path: Path, settings: Settings, stamps: Stamps) -> list[str]:
-    """Refuse other settings and shards than the run's; its borders."""
-    before, known, borders = read_record(path)
+def _check_same(path: Path, settings: Settings, stamps: Stamps) -> None:
+    """Refuse other settings and shards than the run's."""
+    before, known = read_record(path)
     now = json.loads(json.dumps(settings.to_dict()))
     _check_settings(path, before, now)
     if [name for name, *_ in known] != [name for name, *_ in stamps]:
@@ -325,7 +296,6 @@ def _check_same(path: Path, settings: Settings, stamps: Stamps) -> list[str]:
                 f"{old[0]}: changed since the run began ({old[1]} bytes then, {found[1]} now, or "
                 "touched). Put it back as it was, or begin anew with --overwrite."
             )
-    return borders
 
 
 def _check_settings(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

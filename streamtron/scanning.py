@@ -1,7 +1,6 @@
 """Readings at frozen weights, here or by many workers: the same sums to the last bit.
 
-Workers have a task a shard: the groups of rows that begin in it. Who has it reads on into the next
-shards for its last group.
+Workers have a task a shard, and blocks end with their shard.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
+from streamtron.block_scans import BlockScan, Numbered, View, scan_blocks
 from streamtron.chunk import Chunk, Label, freeze
 from streamtron.errors import DataError
-from streamtron.groups import GROUP_ROWS, Group, Numbered, View, scan_groups
 from streamtron.shards import (
     Reading,
     ShardFile,
@@ -69,36 +68,37 @@ class Scans:
         counts: Sequence[Counts],
         rooms: Callable[[], Sequence[int]] | None = None,
         pass_by: Callable[[Chunk], None] | None = None,
-    ) -> Generator[Group, None, None]:
-        """One reading, group by group.
+    ) -> Generator[BlockScan, None, None]:
+        """One reading, block by block.
 
         Parameters
         ----------
-        views, counts : as ``scan_groups`` takes them.
+        views, counts : as ``scan_blocks`` takes them.
         rooms : the bytes of called rows that each view still has room for; None = it wants none.
-        pass_by : is shown every chunk before the groups are made: then this process reads.
+        pass_by : is shown every chunk before it is scanned: then this process reads.
 
         Raises
         ------
         DataError : no rows; a shard that is another's twin, or has other rows than before; and
-            what reading and ``scan_groups`` refuse.
+            what reading and ``scan_blocks`` refuse.
         MachineError
         """
         if self._spread is None or pass_by is not None:
             chunks = self._source.chunks()
             if pass_by is not None:
                 chunks = _shown(chunks, pass_by)
-            yield from scan_groups(chunks, views, counts, rooms and rooms())
+            yield from scan_blocks(chunks, views, counts, rooms and rooms())
             return
         shards, reading, nonzeros = self._source.shards, self._source.reading, 0
-        tasks = stretches(shards, self._rows_of_shards(self._spread), counts)
-        if not tasks:
+        rows = self._rows_of_shards(self._spread)
+        if not any(rows):
             raise no_rows(shards)
+        tasks = scan_tasks(shards, rows, counts)
         shared = views, settled(shards[0], reading), self._source.labels, self._cache_dir
-        for group in self._spread(scan_stretch, _with_room(tasks, rooms), *shared):
-            nonzeros += group.nonzeros
-            freeze(*group.held)  # as they were before they travelled
-            yield group
+        for block in self._spread(scan_shard, _with_room(tasks, rooms), *shared):
+            nonzeros += block.nonzeros
+            freeze(*block.held)  # as they were before they travelled
+            yield block
         self._elsewhere += nonzeros > 0
 
     def fingerprints(self) -> list[tuple[str, str]]:
@@ -140,36 +140,32 @@ def _shown(
 # --- on workers ----------------------------------------------------------------------------------
 
 
-class Stretch(NamedTuple):
-    """What one task scans: the groups that begin in one shard.
+class ScanTask(NamedTuple):
+    """One shard to scan.
 
     Parameters
     ----------
-    shards : that shard, and those into which its last group goes on.
-    rows : of each of them.
-    first_row : the number of their first row in the whole data.
-    start, stop : the rows to scan.
-    counts : of each view, the counts of these rows.
-    rooms : as ``scan_groups`` takes them.
+    shard, rows : it has so many.
+    first_row : the number of its first row in the whole data.
+    counts : of each view, the counts of its rows.
+    rooms : as ``scan_blocks`` takes them.
     """
 
-    shards: tuple[ShardFile, ...]
-    rows: tuple[int, ...]
+    shard: ShardFile
+    rows: int
     first_row: int
-    start: int
-    stop: int
     counts: tuple[Numbered, ...]
     rooms: tuple[int, ...] | None = None
 
     @property
     def name(self) -> str:
         """What the dashboard calls it."""
-        return self.shards[0].name
+        return self.shard.name
 
 
-def stretches(
+def scan_tasks(
     shards: Sequence[ShardFile], rows: Sequence[int], counts: Sequence[Counts]
-) -> list[Stretch]:
+) -> list[ScanTask]:
     """The tasks that scan all rows once, in the order of the rows.
 
     Parameters
@@ -177,26 +173,11 @@ def stretches(
     rows : of every shard.
     counts : c_k of every row, for each of the views.
     """
-    borders = list(accumulate(rows, initial=0))
     entries = [Numbered(*own.entries()) for own in counts]
-    found = []
-    for number, (first, last) in enumerate(pairwise(borders)):
-        start, stop = _border_from(first), min(_border_from(last), borders[-1])
-        if start >= stop:
-            continue  # no group begins here: another task reads on to its end
-        behind = next(k for k, border in enumerate(borders) if border >= stop)
-        own = tuple(_between(each, start, stop) for each in entries)
-        found.append(
-            Stretch(
-                tuple(shards[number:behind]), tuple(rows[number:behind]), first, start, stop, own
-            )
-        )
-    return found
-
-
-def _border_from(row: int) -> int:
-    """The first border of groups at a row or behind it."""
-    return -(-row // GROUP_ROWS) * GROUP_ROWS
+    return [
+        ScanTask(shard, own, first, tuple(_between(each, first, first + own) for each in entries))
+        for shard, own, first in zip(shards, rows, accumulate(rows, initial=0), strict=False)
+    ]
 
 
 def _between(counts: Numbered, start: int, stop: int) -> Numbered:
@@ -205,56 +186,52 @@ def _between(counts: Numbered, start: int, stop: int) -> Numbered:
 
 
 def _with_room(
-    tasks: Sequence[Stretch], rooms: Callable[[], Sequence[int]] | None
-) -> Iterator[Stretch]:
+    tasks: Sequence[ScanTask], rooms: Callable[[], Sequence[int]] | None
+) -> Iterator[ScanTask]:
     """The tasks, each with the room that there is when it is asked for: rows for which there is
     none any more need not travel."""
     for task in tasks:
         yield task if rooms is None else task._replace(rooms=tuple(rooms()))
 
 
-def scan_stretch(
-    stretch: Stretch,
+def scan_shard(
+    task: ScanTask,
     views: Sequence[View],
     reading: Reading,
     classes: Sequence[Label],
     cache_dir: str | None = None,
-) -> Iterator[Group]:
-    """The groups of a task.
+) -> Iterator[BlockScan]:
+    """The blocks of a shard.
 
     Raises
     ------
-    DataError : a shard has more rows or fewer than it is said to have; what its reader and
-        ``scan_groups`` refuse.
+    DataError : the shard has more rows or fewer than it is said to have; what its reader and
+        ``scan_blocks`` refuse.
     MachineError : it cannot be read.
     """
-    counts = [Counts() for _ in stretch.counts]
-    for own, given in zip(counts, stretch.counts, strict=True):
+    counts = [Counts() for _ in task.counts]
+    for own, given in zip(counts, task.counts, strict=True):
         own.put(*given)
-    chunks = _chunks(stretch, reading, classes, cache_dir)
-    yield from scan_groups(chunks, views, counts, stretch.rooms, stretch.start, stretch.stop)
+    yield from scan_blocks(_chunks(task, reading, classes, cache_dir), views, counts, task.rooms)
 
 
 def _chunks(
-    stretch: Stretch, reading: Reading, classes: Sequence[Label], cache_dir: str | None
+    task: ScanTask, reading: Reading, classes: Sequence[Label], cache_dir: str | None
 ) -> Generator[Chunk, None, None]:
-    """The rows of the shards, numbered as in the whole data."""
-    begin = stretch.first_row
-    for shard, rows in zip(stretch.shards, stretch.rows, strict=True):
-        last = 0
-        with alone(shard, reading, classes, cache_dir) as source:
-            for chunk in source.chunks():
-                [(first, last)] = chunk.ranges
-                if last > rows:
-                    break
-                yield replace(chunk, ranges=((begin + first, begin + last),))
-        if last != rows:
-            raise DataError(
-                f"{shard.name}: it holds {'more' if last > rows else 'fewer'} rows than the {rows} "
-                "that are known of it. Give the shards as the witness has them, or as they were "
-                "when the command began."
-            )
-        begin += rows
+    """The rows of the shard, numbered as in the whole data."""
+    last, begin = 0, task.first_row
+    with alone(task.shard, reading, classes, cache_dir) as source:
+        for chunk in source.chunks():
+            [(first, last)] = chunk.ranges
+            if last > task.rows:
+                break
+            yield replace(chunk, ranges=((begin + first, begin + last),))
+    if last != task.rows:
+        raise DataError(
+            f"{task.shard.name}: it holds {'more' if last > task.rows else 'fewer'} rows than the "
+            f"{task.rows} that are known of it. Give the shards as the witness has them, or as "
+            "they were when the command began."
+        )
 
 
 def alone(

@@ -28,11 +28,8 @@ from streamtron.reach import Reach
 from streamtron.sealed import write_atomically
 from streamtron.shards import Reading, ShardFile, ShardSource, find_shards, no_rows, settled
 from streamtron.shards.predictions import parquet_parts
-from streamtron.spread import Arrays, Spread, in_turn, regrouped
+from streamtron.spread import Spread, in_turn
 from streamtron.summary import label_text
-
-GROUP_ROWS = 4096
-"""Sums of row weights are made by so many rows, wherever shards and blocks end."""
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -239,7 +236,7 @@ def judge_shard(
 class Judged(NamedTuple):
     """The truth of some consecutive rows, and every model's decisions on them."""
 
-    rows: Arrays
+    rows: tuple[NDArray[Any], ...]
     """weights; of two classes the signs, and the lengths ‖x‖ if they are wanted; of many the truth,
     bool of shape (rows, K), and which rows have a label beside them, bool; then the decisions of
     each model"""
@@ -250,12 +247,13 @@ class Judged(NamedTuple):
 def _judged(
     models: Sequence[LinearModel], source: ChunkSource, *, lengths: bool = False
 ) -> Iterator[Judged]:
-    """Chunk by chunk; the models have the same classes."""
+    """Block by block; the models have the same classes."""
     first = models[0]
     for chunk in source.chunks():
         places = _codes_of_classes(first, source)
         if first.kind == "two classes":
-            truth: Arrays = (2 * places[chunk.codes] - 1,)  # code 1 is the larger class
+            # code 1 is the larger class
+            truth: tuple[NDArray[Any], ...] = (2 * places[chunk.codes] - 1,)
             truth += (np.sqrt(chunk.squares),) if lengths else ()
         else:
             truth = _truth(chunk, places, len(first.classes))
@@ -268,16 +266,11 @@ def _evaluations(
     models: Sequence[LinearModel], judged: Iterator[Judged], limit_rows: int, ranking: bool
 ) -> list[Evaluation | ManyEvaluation]:
     labels: dict[Label, None] = {}
-
-    def rows() -> Iterator[Arrays]:
-        for part in judged:
-            labels.update(dict.fromkeys(part.labels))
-            yield part.rows
-
     with ExitStack() as stack:
         judge = _TwoClasses if models[0].kind == "two classes" else _ManyClasses
         judges = [judge(model, stack, limit_rows, ranking) for model in models]
-        for weights, *truth in regrouped(rows(), GROUP_ROWS):
+        for (weights, *truth), met in judged:
+            labels.update(dict.fromkeys(met))
             truth, decisions = truth[: -len(models)], truth[-len(models) :]
             for one, values in zip(judges, decisions, strict=True):
                 one.take(weights, truth, values)
@@ -285,7 +278,7 @@ def _evaluations(
 
 
 class _TwoClasses:
-    """What a model of two classes is worth, group by group of rows."""
+    """What a model of two classes is worth, block by block."""
 
     def __init__(
         self, model: LinearModel, stack: ExitStack, limit_rows: int, ranking: bool
@@ -309,7 +302,7 @@ class _TwoClasses:
 
 
 class _ManyClasses:
-    """What a model of many classes is worth, group by group of rows."""
+    """What a model of many classes is worth, block by block."""
 
     def __init__(
         self, model: LinearModel, stack: ExitStack, limit_rows: int, ranking: bool

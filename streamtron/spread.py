@@ -6,15 +6,11 @@ order of the items either way, so nothing that is computed can depend on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 Result = TypeVar("Result")
-Arrays = tuple[NDArray[Any], ...]
 
 
 class Spread(Protocol):
@@ -42,34 +38,3 @@ def in_turn(
     [1, 10, 2, 20]
     """
     return chain.from_iterable(function(item, *shared) for item in items)
-
-
-def regrouped(parts: Iterable[Arrays], rows: int) -> Iterator[Arrays]:
-    """Parallel arrays cut anew every ``rows`` rows, so that how they came cannot be seen.
-
-    Parameters
-    ----------
-    parts : tuples of arrays of equal length, the same number of arrays in each tuple.
-
-    Examples
-    --------
-    >>> [part[0].tolist() for part in regrouped([(np.arange(2),), (np.arange(2, 5),)], 3)]
-    [[0, 1, 2], [3, 4]]
-    """
-    held: list[Arrays] = []
-    count = 0
-    for part in parts:
-        held.append(part)
-        count += len(part[0])
-        if count >= rows:
-            whole = _joined(held)
-            full = count - count % rows
-            for start in range(0, full, rows):
-                yield tuple(array[start : start + rows] for array in whole)
-            held, count = [tuple(array[full:] for array in whole)], count - full
-    if count:
-        yield _joined(held)
-
-
-def _joined(parts: Sequence[Arrays]) -> Arrays:
-    return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))

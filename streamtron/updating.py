@@ -245,9 +245,7 @@ class Kept(NamedTuple):
             [shard], self.reading, cache_dir=None, classes=labels, open_reader=open_reader
         )
 
-    def source(
-        self, shards: Sequence[ShardFile], machine: Machine, borders: Sequence[str] = ()
-    ) -> ShardSource:
+    def source(self, shards: Sequence[ShardFile], machine: Machine) -> ShardSource:
         """Shards read as the run's own were, with the labels that it has.
 
         Raises
@@ -266,7 +264,6 @@ class Kept(NamedTuple):
             allow_duplicate=self.settings.allow_duplicate,
             threads=machine.threads,
             on_bad_shard=self.settings.on_bad_shard,
-            borders=borders,
             skipped=self.skipped,
         )
 
@@ -370,8 +367,7 @@ def _update(
     kept: Kept, new: ShardSource, machine: Machine, listen: Listener, began: float
 ) -> Outcome:
     settings, manifest = kept.settings, kept.manifest
-    borders = [*kept.ended.record.borders, new.shards[0].name]
-    with kept.source([*kept.shards, *new.shards], machine, borders) as source:
+    with kept.source([*kept.shards, *new.shards], machine) as source:
         weights = class_weights(source, settings)
         state = kept.ended.checkpoint.state
         learners = finished_learners(state, settings, source.labels, weights)
@@ -391,7 +387,7 @@ def _update(
         if not few:
             _check_new(source, kept)
         outcome = _concluded(kept, new, source, learners, began)
-        stage(kept, source, outcome, last.state, borders)
+        stage(kept, source, outcome, last.state)
     return outcome
 
 
@@ -474,17 +470,11 @@ class Last:
         return False
 
 
-def stage(
-    kept: Kept,
-    source: ShardSource,
-    outcome: Outcome,
-    state: State,
-    borders: Sequence[str],
-) -> None:
+def stage(kept: Kept, source: ShardSource, outcome: Outcome, state: State) -> None:
     """Write what the run is after the change, to count from ``changes.finish`` on."""
     staged = changes.begin(kept.ended.path)
     write_outcome(outcome, model=staged / changes.MODEL, run=staged, home=kept.ended.path)
     read = source.nonzeros_read, source.bytes_read
     Run(staged).save(Checkpoint(state, list(source.labels), *read, outcome.report["seconds"]))
     stamps = [(shard.name, shard.size, shard.mtime_ns) for shard in source.shards]
-    write_record(staged, kept.settings, stamps, borders)
+    write_record(staged, kept.settings, stamps)

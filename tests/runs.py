@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 import streamtron
+from streamtron.block_scans import BlockScan
 from streamtron.ended import locate, open_ended
-from streamtron.groups import Group
-from streamtron.scanning import Stretch, scan_stretch
+from streamtron.scanning import ScanTask, scan_shard
 from tests.processes import COMMAND, Ended, Process, command
 
 PLANS = {
@@ -208,12 +208,12 @@ def end_of_kill(
 # --- on workers ----------------------------------------------------------------------------------
 
 
-def dies_amid_a_scan(stretch: Stretch, *shared: Any) -> Iterator[Group]:
-    """``scan_stretch``, and the worker is killed between two of its groups, or behind its only one:
+def dies_amid_a_scan(task: ScanTask, *shared: Any) -> Iterator[BlockScan]:
+    """``scan_shard``, and the worker is killed between two of its blocks, or behind its only one:
     once, and not that of the first shard. ``shared`` has a path at its end that then exists."""
     *shared_then, mark = shared
-    for group in scan_stretch(stretch, *shared_then):
-        if stretch.start > 0 and not os.path.exists(mark):
+    for block in scan_shard(task, *shared_then):
+        if task.first_row > 0 and not os.path.exists(mark):
             Path(mark).touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        yield group
+        yield block

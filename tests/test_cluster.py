@@ -27,7 +27,7 @@ from streamtron.scoring import evaluate, write_predictions
 from streamtron.shards.corpus import generate
 
 COLUMNS = 200
-ROWS = 9000  # three blocks, whose borders are no shards' borders
+ROWS = 9000
 ROOT = Path(__file__).resolve().parents[1]
 """Where a worker finds the functions of these tests."""
 

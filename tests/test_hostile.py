@@ -334,7 +334,7 @@ def test_a_flat_file_forged_down_to_its_checksums_leads_nowhere(
     forged(cached, place, value)
     contents = read_contents(str(cached))
     assert contents is not None
-    shard = CachedShard(str(cached), "a.svm", 0, contents)
+    shard = CachedShard(str(cached), "a.svm", contents)
     assert str(cached) in refusal(lambda: list(shard.pieces()), FileDamaged)
 
 
@@ -343,7 +343,7 @@ def test_a_footer_that_trades_nonzeros_for_rows_leads_nowhere(cached: Path) -> N
     write_flat(cached, segments, entry_of(footer, rows=18, nonzeros=0))
     contents = read_contents(str(cached))
     assert contents is not None, "as many bytes, and the same"
-    shard = CachedShard(str(cached), "a.svm", 0, contents)
+    shard = CachedShard(str(cached), "a.svm", contents)
     assert str(cached) in refusal(lambda: list(shard.pieces()), FileDamaged)
 
 

@@ -1,4 +1,4 @@
-"""One reading at frozen weights: the same sums however the rows are cut, here and on workers."""
+"""One reading at frozen weights: the same sums here and on workers, a shard each."""
 
 from __future__ import annotations
 
@@ -20,24 +20,27 @@ from sklearn.datasets import load_svmlight_file
 
 from streamtron import cli, kernels
 from streamtron import witness as witness_file
+from streamtron.block_scans import BlockScan
+from streamtron.chunk import BLOCK_ROWS
 from streamtron.cluster import Workers, connect
 from streamtron.config import Machine, Settings
 from streamtron.conversion import convert
 from streamtron.errors import DataError
 from streamtron.fitting import Outcome, run
 from streamtron.foreign import load_any
-from streamtron.groups import GROUP_ROWS, Group
 from streamtron.model import LinearModel
 from streamtron.proof import ManyProof, Proof, certify
-from streamtron.scanning import cache_here, scan_stretch, stretches
+from streamtron.scanning import cache_here, scan_shard, scan_tasks
 from streamtron.sealed import read_sealed, write_sealed
 from streamtron.shards import Reading, ShardFile, open_shards
 from streamtron.spread import in_turn
+from streamtron.training.counts import Counts
+from tests.optimum import holds_optimum
 from tests.oracle import Row
 from tests.runs import dies_amid_a_scan, write_corpus
 from tests.sources import csr
 
-ROWS = 3 * GROUP_ROWS + 700
+ROWS = 3 * BLOCK_ROWS + 700
 COLUMNS = 90
 
 
@@ -83,38 +86,60 @@ def witnessed(outcome: Outcome, shards: Path) -> Path:
 
 
 SIZES = {
-    "shards that end where groups do": [GROUP_ROWS, 2 * GROUP_ROWS, 700],
-    "one row before and behind": [GROUP_ROWS - 1, 2, 2 * GROUP_ROWS - 1, 700],
-    "many small ones in a group": [*[100] * 50, 0, *[3] * 30, 0, ROWS - 5090],
+    "shards that end where blocks do": [BLOCK_ROWS, 2 * BLOCK_ROWS, 700],
+    "one row before and behind": [BLOCK_ROWS - 1, 2, 2 * BLOCK_ROWS - 1, 700],
+    "many small ones": [*[100] * 50, 0, *[3] * 30, 0, ROWS - 5090],
     "nothing in front and at the end": [0, 0, 5000, 0, ROWS - 5000, 0],
     "one row each side": [1, ROWS - 2, 1],
 }
 
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=list(SIZES))
-@pytest.mark.parametrize("spread", [None, in_turn], ids=["one source", "a task a shard"])
-def test_what_is_proven_is_the_same_to_the_bit_however_the_rows_are_cut_into_shards(
-    lines: list[str], whole: tuple[Outcome, Proof], tmp_path: Path, sizes: list[int], spread: Any
+def test_a_task_a_shard_proves_what_one_process_proves_and_bounds_hold_however_the_rows_are_cut(
+    lines: list[str], whole: tuple[Outcome, Proof], tmp_path: Path, sizes: list[int]
 ) -> None:
     outcome, proof = whole
     shards = cut(lines, tmp_path / "cut", sizes)
-    assert certify(outcome.model, shards, witness=witnessed(outcome, shards), spread=spread) == (
-        proof
+    witness = witnessed(outcome, shards)
+    here, spread = (
+        certify(outcome.model, shards, witness=witness, spread=spread) for spread in (None, in_turn)
     )
+    assert here == spread
+    assert isinstance(here, Proof)
+    one, other = proof.certificate, here.certificate
+    assert one.upper_bound is not None
+    assert other.upper_bound is not None
+    assert other.rows_scanned == one.rows_scanned
+    assert other.primal_margin <= one.upper_bound  # both hold the same optimum
+    assert one.primal_margin <= other.upper_bound
+    assert other.upper_bound == pytest.approx(one.upper_bound, rel=1e-12)
+    assert other.primal_margin == pytest.approx(one.primal_margin, rel=1e-12)
+    assert other.directional_margin == pytest.approx(one.directional_margin, rel=1e-12)
 
 
-def test_groups_are_summed_by_themselves_and_then_added(
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=list(SIZES))
+def test_the_bounds_of_a_fit_of_rows_cut_into_other_shards_hold_the_same_optimum(
+    lines: list[str], tmp_path: Path, sizes: list[int]
+) -> None:
+    whole = cut(lines, tmp_path / "whole", [ROWS])
+    shards = cut(lines, tmp_path / "cut", sizes)
+    found = run(shards, Settings(tol=1e-3), machine=Machine()).report
+    assert found["certificate"]["relative_duality_gap"] <= 1e-3
+    assert holds_optimum(found, list(whole.iterdir()))
+
+
+def test_blocks_are_summed_by_themselves_and_then_added(
     lines: list[str], whole: tuple[Outcome, Proof], tmp_path: Path
 ) -> None:
-    """Σ c_k l_k x_k in plain loops, one group after the other."""
+    """Σ c_k l_k x_k in plain loops, one block after the other."""
     outcome, proof = whole
     counts = outcome.counts[0].dense(ROWS)
     rows = [line.split() for line in lines]
     total, bias, extension = [0.0] * (COLUMNS + 1), 0.0, 0.0
-    for first in range(0, ROWS, GROUP_ROWS):
+    for first in range(0, ROWS, BLOCK_ROWS):
         part, own_bias, own_extension = [0.0] * (COLUMNS + 1), 0.0, 0.0
         for count, (label, *entries) in zip(
-            counts[first : first + GROUP_ROWS].tolist(), rows[first : first + GROUP_ROWS],
+            counts[first : first + BLOCK_ROWS].tolist(), rows[first : first + BLOCK_ROWS],
             strict=True,
         ):  # fmt: skip
             step = count * float(label)
@@ -132,7 +157,7 @@ def test_groups_are_summed_by_themselves_and_then_added(
     assert found.upper_bound - found.rounding_bound == pytest.approx(upper, rel=1e-14)
 
 
-def test_the_directional_margin_is_the_least_of_all_groups(
+def test_the_directional_margin_is_the_least_of_all_blocks(
     lines: list[str], whole: tuple[Outcome, Proof]
 ) -> None:
     """min y_k·a / ‖a‖ of the weights as they were trained, in plain loops."""
@@ -149,24 +174,28 @@ def test_the_directional_margin_is_the_least_of_all_groups(
         margins.append(float(label) * (dot + bias) + 0.5 * count)
     extension = sum(0.5 * count * count for count in counts)
     length = (float(w @ w) + bias * bias + extension) ** 0.5
-    assert np.argmin(margins) < ROWS - 700  # not in the last group
+    assert np.argmin(margins) < ROWS - 700  # not in the last block
     assert proof.certificate.directional_margin == pytest.approx(min(margins) / length, rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_every_row_is_in_one_task_and_no_task_opens_a_shard_in_vain(seed: int) -> None:
-    pick = random.Random(seed)
-    sizes = [pick.choice([0, 1, 50, GROUP_ROWS, 5000, 9000]) for _ in range(12)]
+def test_a_task_has_the_counts_of_its_shards_rows(seed: int) -> None:
+    pick = np.random.default_rng(seed)
+    sizes = pick.choice([0, 1, 50, BLOCK_ROWS, 5000], size=12).tolist()
     shards = [ShardFile(f"/{k}", str(k), "libsvm", 0, 0) for k in range(12)]
-    tasks = stretches(shards, sizes, [])
-    borders = [task.start for task in tasks]
-    assert [task.stop for task in tasks] == [*borders[1:], sum(sizes)]
-    assert borders[0] == 0
+    wanted = [pick.integers(0, 3, size=sum(sizes)).astype(np.int32) for _ in range(2)]
+    counts = [Counts(), Counts()]
+    for own, given in zip(counts, wanted, strict=True):
+        own.put_ranges([(0, sum(sizes))], given)
+    tasks = scan_tasks(shards, sizes, counts)
+    assert [task.shard for task in tasks] == shards
+    assert [task.rows for task in tasks] == sizes
+    assert [task.first_row for task in tasks] == [sum(sizes[:k]) for k in range(12)]
     for task in tasks:
-        assert task.start % GROUP_ROWS == 0
-        assert task.rows == tuple(sizes[int(shard.name)] for shard in task.shards)
-        assert task.start < task.first_row + task.rows[0]
-        assert sum(task.rows[:-1]) < task.stop - task.first_row <= sum(task.rows)
+        for own, given in zip(task.counts, wanted, strict=True):
+            mine = given[task.first_row : task.first_row + task.rows]
+            assert own.numbers.tolist() == (task.first_row + np.flatnonzero(mine)).tolist()
+            assert own.counts.tolist() == mine[mine > 0].tolist()
 
 
 # --- the kernel ----------------------------------------------------------------------------------
@@ -226,12 +255,13 @@ def test_workers_prove_of_many_classes_what_one_process_proves(
 def test_a_worker_that_is_killed_in_mid_scan_changes_nothing(
     workers: Workers, lines: list[str], whole: tuple[Outcome, Proof], tmp_path: Path
 ) -> None:
-    outcome, proof = whole
+    outcome, _ = whole
     shards = cut(lines, tmp_path / "cut", [2000] * 6 + [ROWS - 12000])
     witness = witnessed(outcome, shards)
+    proof = certify(outcome.model, shards, witness=witness)
 
     def spread(function: Any, items: Any, *shared: Any) -> Any:
-        if function is scan_stretch:
+        if function is scan_shard:
             return workers(dies_amid_a_scan, items, *shared, str(tmp_path / "died"))
         return workers(function, items, *shared)
 
@@ -239,7 +269,7 @@ def test_a_worker_that_is_killed_in_mid_scan_changes_nothing(
     assert (tmp_path / "died").exists()
 
 
-@pytest.mark.parametrize("off", [-1, 1, -GROUP_ROWS, GROUP_ROWS])
+@pytest.mark.parametrize("off", [-1, 1, -BLOCK_ROWS, BLOCK_ROWS])
 @pytest.mark.parametrize("at", [0, 1])
 def test_a_shard_of_more_rows_or_fewer_than_its_witness_has_is_named(
     lines: list[str], whole: tuple[Outcome, Proof], tmp_path: Path, off: int, at: int
@@ -277,7 +307,7 @@ def test_what_a_shard_is_refused_for_on_workers_is_the_sentence_of_one_process(
 
 # --- without a witness ----------------------------------------------------------------------------
 
-FEW = GROUP_ROWS + 900
+FEW = BLOCK_ROWS + 900
 
 
 class Case(NamedTuple):
@@ -420,22 +450,28 @@ def test_without_a_witness_workers_prove_what_one_process_proves_and_make_its_fr
     one, spread = case(name, corpora), Noted(workers)
     assert proven(one, spread) == proven(one)
     surveys = [] if name == "classes balanced" else ["survey"]
-    assert spread.asked == [*surveys, *["scan_stretch"] * one.scans]
+    assert spread.asked == [*surveys, *["scan_shard"] * one.scans]
 
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=list(SIZES))
-def test_what_is_proven_without_a_witness_is_the_same_however_the_rows_are_cut_into_shards(
+def test_without_a_witness_a_task_a_shard_proves_what_one_process_proves(
     lines: list[str], whole: tuple[Outcome, Proof], tmp_path: Path, sizes: list[int]
 ) -> None:
     model, problem = whole[0].model, Settings(active_set=100_000)
     rough = np.random.default_rng(1).normal(scale=0.1, size=model.weights.shape)
     model = replace(model, weights=model.weights + rough)
-    proofs = [
-        certify(model, cut(lines, tmp_path / name, cuts), settings=problem, spread=spread)
-        for name, cuts, spread in [("one", [ROWS], None), ("cut", sizes, in_turn)]
-    ]
-    assert proofs[0] == proofs[1]
-    assert proofs[0].readings == 5.0
+    shards = cut(lines, tmp_path / "cut", sizes)
+    here, spread = (
+        certify(model, shards, settings=problem, spread=spread) for spread in (None, in_turn)
+    )
+    assert here == spread
+    assert here.readings == 5.0
+    assert isinstance(here, Proof)
+    known, found = whole[1].certificate, here.certificate
+    assert known.upper_bound is not None
+    assert found.upper_bound is not None
+    assert found.primal_margin <= known.upper_bound  # both hold the same optimum
+    assert known.primal_margin <= found.upper_bound
 
 
 def test_rows_for_which_there_is_no_room_do_not_travel(corpora: Corpora) -> None:
@@ -443,13 +479,13 @@ def test_rows_for_which_there_is_no_room_do_not_travel(corpora: Corpora) -> None
     assert one.settings is not None
 
     def passed(result: Any) -> None:
-        if isinstance(result, Group):
+        if isinstance(result, BlockScan):
             sent.append(8 * len(result.held.values) + 24 * len(result.numbers))
 
     spread = Noted(in_turn, passed)
     proven(one._replace(readings=2), spread)
     room = one.settings.active_set
-    assert spread.asked.count("scan_stretch") == 3  # two of which want rows
+    assert spread.asked.count("scan_shard") == 3  # two of which want rows
     assert 2 * room - 2 * 100 <= sum(sent) <= 2 * room
 
 
@@ -477,8 +513,8 @@ def test_a_worker_that_is_killed_amid_a_reading_without_a_witness_changes_nothin
 
     def spread(function: Any, items: Any, *shared: Any) -> Any:
         nonlocal scans
-        scans += function is scan_stretch
-        if function is scan_stretch and scans == reading + 1:
+        scans += function is scan_shard
+        if function is scan_shard and scans == reading + 1:
             return workers(dies_amid_a_scan, items, *shared, str(mark))
         return workers(function, items, *shared)
 

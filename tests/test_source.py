@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
@@ -156,14 +157,18 @@ def write_cut(directory: Path, rows: Sequence[Row], cut: list[tuple[int, list[in
         first += count
 
 
-def blocks_by_definition(rows: Sequence[Row], most_rows: int, most_nonzeros: int) -> list[Any]:
+def blocks_by_definition(
+    rows: Sequence[Row], shards: Sequence[int], most_rows: int, most_nonzeros: int
+) -> list[Any]:
+    """``shards`` are the rows of each."""
     blocks, first, nonzeros = [], 0, 0
-    for number, (_, _, row) in enumerate(rows):
+    ends = set(itertools.accumulate(shards))
+    for stop, (_, _, row) in enumerate(rows, 1):
         nonzeros += len(row)
-        if number + 1 - first == most_rows or nonzeros >= most_nonzeros:
-            blocks.append((first, number + 1 - first, nonzeros))
-            first, nonzeros = number + 1, 0
-    return [*blocks, (first, len(rows) - first, nonzeros)] if first < len(rows) else blocks
+        if stop - first == most_rows or nonzeros >= most_nonzeros or stop in ends:
+            blocks.append((first, stop - first, nonzeros))
+            first, nonzeros = stop, 0
+    return blocks
 
 
 # Cutting -----------------------------------------------------------------------------------------
@@ -171,7 +176,7 @@ def blocks_by_definition(rows: Sequence[Row], most_rows: int, most_nonzeros: int
 
 @settings(max_examples=40, deadline=None)
 @given(cut_rows())
-def test_blocks_are_those_of_the_definition_however_the_rows_are_cut(
+def test_blocks_are_those_of_the_definition_and_end_with_their_shard(
     tmp_path_factory: pytest.TempPathFactory, case: Any
 ) -> None:
     rows, cut = case
@@ -183,17 +188,24 @@ def test_blocks_are_those_of_the_definition_however_the_rows_are_cut(
     ):
         for _ in source.chunks():
             assert source.blocks == ()
-        assert list(source.blocks) == blocks_by_definition(rows, 5, 12)
+        assert list(source.blocks) == blocks_by_definition(rows, [n for n, _ in cut], 5, 12)
+
+
+@st.composite
+def rows_in_pieces(draw: st.DrawFn) -> tuple[list[Row], list[int]]:
+    """The rows of a shard, and the sizes of its pieces."""
+    rows = draw(rows_strategy)
+    return rows, cut_at_random(draw, len(rows))
 
 
 @settings(max_examples=40, deadline=None)
-@given(cut_rows(), st.randoms(use_true_random=False))
-def test_chunks_are_bit_for_bit_the_same_however_cut_and_wherever_stored(
+@given(rows_in_pieces(), st.randoms(use_true_random=False))
+def test_chunks_are_bit_for_bit_the_same_however_a_reader_cuts_and_wherever_they_are_stored(
     tmp_path_factory: pytest.TempPathFactory, case: Any, random: Any
 ) -> None:
-    rows, cut = case
-    directory = tmp_path_factory.mktemp("cut")
-    write_cut(directory, rows, cut)
+    rows, sizes = case
+    directory = tmp_path_factory.mktemp("pieces")
+    write_shard(directory / "a.svm", rows, sizes)
     with small_blocks():
         dense = np.full((len(rows), 31), np.nan)
         for k, (_, _, row) in enumerate(rows):
@@ -209,8 +221,7 @@ def test_chunks_are_bit_for_bit_the_same_however_cut_and_wherever_stored(
         groups = [order[k : k + 2] for k in range(0, len(order), 2)]
         wanted_groups = [bits(chunk) for chunk in memory.chunks(groups)]
         for cache in (None, directory / "_cache"):
-            source = source_of(directory, cache, most_labels=None, allow_duplicate=True)
-            with source:
+            with source_of(directory, cache, most_labels=None) as source:
                 assert [bits(chunk) for chunk in source.chunks()] == wanted
                 assert [bits(chunk) for chunk in source.chunks()] == wanted
                 if cache:
@@ -223,13 +234,38 @@ def test_chunks_are_bit_for_bit_the_same_however_cut_and_wherever_stored(
     assert reading_threads() == []
 
 
+@settings(max_examples=40, deadline=None)
+@given(cut_rows())
+def test_a_shard_gives_the_same_blocks_whatever_shards_are_before_it(
+    tmp_path_factory: pytest.TempPathFactory, case: Any
+) -> None:
+    rows, cut = case
+    directory = tmp_path_factory.mktemp("cut")
+    write_cut(directory, rows, cut)
+    options = {"most_labels": None, "allow_duplicate": True, "allow_empty": True}
+    with small_blocks(), source_of(directory, directory / "_cache", **options) as source:
+        together = [_without_place(chunk, source.labels) for chunk in source.chunks()]
+        assert together == [_without_place(chunk, source.labels) for chunk in source.chunks()]
+        apart = []
+        for shard in sorted(directory.glob("*.svm")):
+            with source_of(shard, **options) as one:
+                apart += [_without_place(chunk, one.labels) for chunk in one.chunks()]
+    assert together == apart
+
+
+def _without_place(chunk: Chunk, labels: Sequence[Any]) -> tuple[Any, ...]:
+    """A chunk to the bit, but for its place in the data and the numbers of its labels."""
+    arrays, weights = bits(chunk)[:3], bits(chunk)[-2]
+    return arrays, weights, [labels[code] for code in chunk.codes]
+
+
 def test_a_chunk_holds_the_very_rows_of_its_range(tmp_path: Path) -> None:
     rows: list[Row] = [(k % 2 - 0.5, 1.0, {k: k + 0.5, 40 + k: 1.0}) for k in range(12)]
     write_shard(tmp_path / "a.svm", rows[:7])
     write_shard(tmp_path / "b.svm", rows[7:])
     with small_blocks(), source_of(tmp_path) as source:
         chunks = list(source.chunks())
-    assert [chunk.ranges for chunk in chunks] == [((0, 5),), ((5, 10),), ((10, 12),)]
+    assert [chunk.ranges for chunk in chunks] == [((0, 5),), ((5, 7),), ((7, 12),)]
     for chunk in chunks:
         for i, k in enumerate(range(*chunk.ranges[0])):
             here = slice(chunk.rows.indptr[i], chunk.rows.indptr[i + 1])
@@ -268,7 +304,7 @@ def test_a_third_label_is_refused_with_its_row_and_the_labels_before(tmp_path: P
     write_shard(tmp_path / "part-2.svm", [(1.0, 1.0, {})] * 6 + [(3.0, 1.0, {})] * 2)
     with small_blocks(), source_of(tmp_path) as source:
         chunks = source.chunks()
-        assert len(next(chunks)) == 5
+        assert [len(next(chunks)), len(next(chunks))] == [2, 5]
         with pytest.raises(DataError) as caught:
             list(chunks)
     assert str(caught.value) == (
@@ -372,7 +408,7 @@ def test_the_same_bytes_twice_are_refused_naming_both_unless_allowed(tmp_path: P
     ):
         list(source.chunks())
     with source_of(tmp_path, allow_duplicate=True) as source:
-        assert [len(chunk) for chunk in source.chunks()] == [2]
+        assert [len(chunk) for chunk in source.chunks()] == [1, 1]
 
 
 def test_two_empty_shards_are_no_duplicates(tmp_path: Path) -> None:
@@ -800,22 +836,25 @@ def test_the_same_file_by_two_ways_is_refused(tmp_path: Path) -> None:
 # Real files --------------------------------------------------------------------------------------
 
 
-def test_text_cut_into_several_files_gives_the_chunks_of_the_whole(tmp_path: Path) -> None:
+def test_text_cut_into_several_files_gives_the_rows_of_the_whole(tmp_path: Path) -> None:
     lines = [f"{k % 2 * 2 - 1} {k % 50 + 1}:{k / 7:.4f} {k % 60 + 60}:1\n" for k in range(9000)]
     (tmp_path / "whole.svm").write_text("".join(lines))
     for number, (a, b) in enumerate(((0, 1), (1, 5000), (5000, 5000), (5000, 9000))):
         plant(tmp_path, f"cut/{number}.svm")
         (tmp_path / "cut" / f"{number}.svm").write_text("".join(lines[a:b]))
-    found = []
+    found, sizes = [], []
     for path in ("whole.svm", "cut"):
         with open_shards(
             [str(tmp_path / path)], Reading(), cache_dir=str(tmp_path / "_c")
         ) as source:
-            found.append([bits(chunk) for chunk in source.chunks()])
-            found.append([bits(chunk) for chunk in source.chunks()])
+            chunks = list(source.chunks())
+            assert [bits(chunk) for chunk in source.chunks()] == [bits(chunk) for chunk in chunks]
             assert source.index_base == 1
-    assert len(found[0]) == 3
-    assert found[0] == found[1] == found[2] == found[3]
+        sizes.append([len(chunk) for chunk in chunks])
+        own = [(*chunk.rows[1:], chunk.squares, chunk.codes) for chunk in chunks]
+        found.append([np.concatenate(arrays).tolist() for arrays in zip(*own, strict=True)])
+    assert sizes == [[4096, 4096, 808], [1, 4096, 903, 4000]]
+    assert found[0] == found[1]
 
 
 def test_adult_has_its_known_size_and_the_cache_gives_the_same_chunks(

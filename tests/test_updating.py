@@ -16,11 +16,9 @@ import numpy as np
 import pytest
 
 import streamtron
-from streamtron import runs
 from streamtron.cli import main
 from streamtron.errors import DataError, SettingsError
 from streamtron.proof import Proof
-from streamtron.shards import open_shards
 from streamtron.shards.corpus import generate
 from streamtron.training.addition import add_rows
 from streamtron.training.learner import Learner
@@ -200,19 +198,6 @@ def test_new_rows_are_counted_and_no_other_count_changes() -> None:
     assert learner.dual.objective > upper
 
 
-def test_the_rows_added_begin_a_block_of_their_own(corpus: list[Path], tmp_path: Path) -> None:
-    model = tmp_path / "m"
-    fit(corpus[:8], model)
-    for shard in corpus[8:]:
-        streamtron.update(tmp_path / "m.run", shard)
-    record = runs.read_record(tmp_path / "m.run")
-    assert record.borders == [shard.name for shard in corpus[8:]]
-    source = open_shards([str(shard) for shard in corpus], cache_dir=None, borders=record.borders)
-    with source:
-        assert [len(chunk) for chunk in source.chunks()] == [2400, 300, 300]
-        assert [block.first_row for block in source.blocks] == [0, 2400, 2700]
-
-
 def test_a_run_that_was_updated_can_be_resumed_with_a_smaller_tolerance(
     corpus: list[Path], tmp_path: Path
 ) -> None:
@@ -222,7 +207,6 @@ def test_a_run_that_was_updated_can_be_resumed_with_a_smaller_tolerance(
     settings = streamtron.Settings(C=5.0, index_base=0, tol=1e-4)
     again = streamtron.run(corpus, settings, model=model, machine=streamtron.Machine(), resume=True)
     assert gap(again.report) <= 1e-4
-    assert runs.read_record(tmp_path / "m.run").borders == [corpus[-1].name]
 
 
 def test_new_columns_are_learned(tmp_path: Path) -> None:

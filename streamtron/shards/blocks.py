@@ -1,25 +1,19 @@
-"""Rows into blocks: where blocks end, how labels become codes, how parts become a chunk.
+"""A shard's rows into blocks: where blocks end, how labels become codes, how parts become a chunk.
 
-Nothing here depends on how the rows were cut before: the same rows give the same blocks and, bit
-for bit, the same chunks.
+Nothing here depends on the pieces that a reader delivers: the same rows of a shard give the same
+blocks and, bit for bit, the same chunks, whatever shards lie before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron import chunk, kernels
-from streamtron.chunk import (
-    Block,
-    Chunk,
-    Label,
-    freeze,
-    make_rows,
-)
+from streamtron.chunk import Chunk, Label, freeze, make_rows
 from streamtron.errors import DataError
 from streamtron.shards.buffers import spare
 from streamtron.shards.labels import cut_codes, offsets_of, row_of_code
@@ -30,7 +24,7 @@ _UNMET = -2
 
 
 class Segment(NamedTuple):
-    """The rows that one shard gives to one block.
+    """A block of a shard, or a part of one.
 
     ``indptr`` int64 from 0, ``indices`` uint32, ``values`` float32 or None where all are 1,
     ``codes`` int32 into the shard's own labels (-1 = none), ``weights`` float64 or None where all
@@ -185,62 +179,34 @@ def ones(count: int) -> NDArray[np.float32]:
 
 
 class BlockCutter:
-    """Where blocks end: after the 4,096th row, or the row that fills 2²⁰ nonzeros.
-
-    Attributes
-    ----------
-    rows, nonzeros : what the open block holds so far; at first what is given.
-    blocks : the blocks closed so far.
+    """Where the blocks of one shard end: after the 4,096th row, or the row that fills 2²⁰ nonzeros;
+    and the last one with the shard.
 
     Examples
     --------
     >>> cutter = BlockCutter()
-    >>> [cutter.cuts(np.zeros(3001, np.int64)) for _ in range(2)]
+    >>> [list(cutter.cuts(np.zeros(3001, np.int64))) for _ in range(2)]
     [[(0, 3000, False)], [(0, 1096, True), (1096, 3000, False)]]
-    >>> cutter.finish()
-    >>> cutter.blocks
-    [Block(first_row=0, rows=4096, nonzeros=0), Block(first_row=4096, rows=1904, nonzeros=0)]
     """
 
-    def __init__(self, rows: int = 0, nonzeros: int = 0) -> None:
-        self.blocks: list[Block] = []
-        self.rows = rows
-        self.nonzeros = nonzeros
-        self._first_row = 0
+    def __init__(self) -> None:
+        self._rows = self._nonzeros = 0  # of the open block
 
-    @property
-    def phase(self) -> tuple[int, int]:
-        """Rows and nonzeros of the open block."""
-        return self.rows, self.nonzeros
-
-    def cuts(self, indptr: NDArray[np.int64]) -> list[tuple[int, int, bool]]:
-        """Cut rows at the ends of blocks: (start, stop, whether the block is closed by it)."""
-        return list(self._cuts(indptr))
-
-    def _cuts(self, indptr: NDArray[np.int64]) -> Iterator[tuple[int, int, bool]]:
+    def cuts(self, indptr: NDArray[np.int64]) -> Iterator[tuple[int, int, bool]]:
+        """Cut the shard's next rows at the ends of blocks: (start, stop, whether a block ends)."""
         start, rows = 0, len(indptr) - 1
         while start < rows:
-            full = int(indptr[start]) + chunk.BLOCK_NONZEROS - self.nonzeros
+            full = int(indptr[start]) + chunk.BLOCK_NONZEROS - self._nonzeros
             by_nonzeros = int(np.searchsorted(indptr, full))
-            by_rows = start + chunk.BLOCK_ROWS - self.rows
+            by_rows = start + chunk.BLOCK_ROWS - self._rows
             stop = min(by_nonzeros, by_rows, rows)
-            self.rows += stop - start
-            self.nonzeros += int(indptr[stop] - indptr[start])
-            closes = self.rows >= chunk.BLOCK_ROWS or self.nonzeros >= chunk.BLOCK_NONZEROS
-            if closes:
-                self._close()
-            yield start, stop, closes
+            self._rows += stop - start
+            self._nonzeros += int(indptr[stop] - indptr[start])
+            ends = self._rows >= chunk.BLOCK_ROWS or self._nonzeros >= chunk.BLOCK_NONZEROS
+            if ends:
+                self._rows = self._nonzeros = 0
+            yield start, stop, ends
             start = stop
-
-    def finish(self) -> None:
-        """Close the last block at the end of the data, if it has rows."""
-        if self.rows:
-            self._close()
-
-    def _close(self) -> None:
-        self.blocks.append(Block(self._first_row, self.rows, self.nonzeros))
-        self._first_row += self.rows
-        self.rows = self.nonzeros = 0
 
 
 class LabelTable:
@@ -364,17 +330,13 @@ class ShardLabels:
         return lookup[mine]
 
 
-def make_chunk(
-    parts: Iterable[tuple[Segment, NDArray[np.int32]]], ranges: tuple[tuple[int, int], ...]
-) -> Chunk:
-    """A chunk of segments, each with its ``to_source`` table, one behind the other."""
-    parts = list(parts)
-    segments = [segment for segment, _ in parts]
-    whole = segments[0] if len(segments) == 1 else join(segments)
-    codes = np.concatenate([to_source[segment.codes] for segment, to_source in parts])
-    values = ones(whole.nonzeros) if whole.values is None else whole.values
-    freeze(codes, *(a for a in (whole.code_offsets, whole.weights) if a is not None))
-    csr = make_rows(whole.indptr, whole.indices, values)
-    assert whole.squares is not None
-    freeze(whole.squares)
-    return Chunk(csr, codes, ranges, whole.squares, whole.code_offsets, whole.weights)
+def make_chunk(segment: Segment, to_source: NDArray[np.int32], first_row: int) -> Chunk:
+    """A block as a chunk, whose first row has this number in the whole data."""
+    codes = to_source[segment.codes]
+    values = ones(segment.nonzeros) if segment.values is None else segment.values
+    freeze(codes, *(a for a in (segment.code_offsets, segment.weights) if a is not None))
+    rows = make_rows(segment.indptr, segment.indices, values)
+    assert segment.squares is not None
+    freeze(segment.squares)
+    ranges = ((first_row, first_row + segment.rows),)
+    return Chunk(rows, codes, ranges, segment.squares, segment.code_offsets, segment.weights)

@@ -1,10 +1,9 @@
 """The cache: which flat file belongs to which shard, and whether the disk has room for them.
 
 A flat file is named by the shard's fingerprint and a digest of what else shaped it: the contract
-(how shards are read), the rows that are left out, and the phase (how far the open block was filled
-when the shard began, for segments end where blocks do). ``manifest.json`` beside the files
-remembers which fingerprint a path had at which size and time, so that a later run need not open the
-shards at all.
+(how shards are read), the rows that are left out, and where blocks end. ``manifest.json`` beside
+the files remembers which fingerprint a path had at which size and time, so that a later run need
+not open the shards at all.
 """
 
 from __future__ import annotations
@@ -56,17 +55,6 @@ Sources = dict[str, Source]
 """path → what is remembered of a shard."""
 
 
-class Slot(NamedTuple):
-    """A shard and where in the blocks of the whole data it begins.
-
-    ``phase`` is the rows and nonzeros of the open block, ``first_block`` that block's number.
-    """
-
-    shard: ShardFile
-    phase: tuple[int, int]
-    first_block: int
-
-
 class Cache:
     """The flat files of a directory, which is made if it is not there.
 
@@ -90,21 +78,20 @@ class Cache:
         self._new: Sources = {}
 
     def knows(self, shard: ShardFile) -> bool:
-        """Whether the source was cached as it is now, in whatever phase."""
+        """Whether the source was cached as it is now."""
         known = self._sources.get(shard.path)
         return known is not None and shard.stamp.may_be(Stamp(*known[:2], known.tag))
 
-    def find(self, slot: Slot) -> CachedShard | None:
-        """The shard's flat file, if there is a whole one for the source as it is and this phase.
+    def find(self, shard: ShardFile) -> CachedShard | None:
+        """The shard's flat file, if there is a whole one for the source as it is.
 
         Raises
         ------
         MachineError : there is one, and it cannot be read.
         """
-        shard = slot.shard
         if not self.knows(shard):
             return None
-        key = self._key(slot, self._sources[shard.path].fingerprint)
+        key = self._key(shard, self._sources[shard.path].fingerprint)
         path = self._path(key)
         if not os.path.exists(path):
             return None
@@ -117,7 +104,7 @@ class Cache:
             what = "written in another version of the format" if contents is None else "not ours"
             _log.warning("%s: %s; it is made afresh.", path, what)
             return None
-        return CachedShard(path, shard.name, slot.first_block, contents)
+        return CachedShard(path, shard.name, contents)
 
     def copy_of(
         self, fingerprint: str, name: str, without: Tombstones | None = None
@@ -138,7 +125,7 @@ class Cache:
                     and contents.key["reading"] == self._reading
                     and contents.key.get("without") == left_out
                 ):
-                    return CachedShard(path, name, 0, contents)
+                    return CachedShard(path, name, contents)
         return None
 
     def hold(self, fingerprint: str) -> None:
@@ -152,14 +139,14 @@ class Cache:
         return FlatWriter(self._directory, self.check_room)
 
     def finish(
-        self, writer: FlatWriter, slot: Slot, fingerprint: str, labels: list[Label]
+        self, writer: FlatWriter, shard: ShardFile, fingerprint: str, labels: list[Label]
     ) -> CachedShard:
         """Complete a shard's flat file and remember the source it stands for."""
-        key = self._key(slot, fingerprint)
+        key = self._key(shard, fingerprint)
         path = self._path(key)
         contents = writer.finish(path, key, labels)
-        self._remember(slot.shard, fingerprint)
-        return CachedShard(path, slot.shard.name, slot.first_block, contents)
+        self._remember(shard, fingerprint)
+        return CachedShard(path, shard.name, contents)
 
     def save(self) -> None:
         """Write down what has been remembered since the last time."""
@@ -184,16 +171,14 @@ class Cache:
                 "--order sequential and no --cache-dir."
             )
 
-    def _key(self, slot: Slot, fingerprint: str) -> dict[str, Any]:
+    def _key(self, shard: ShardFile, fingerprint: str) -> dict[str, Any]:
         key = {
             "fingerprint": fingerprint,
-            "format": slot.shard.format,
+            "format": shard.format,
             "reading": self._reading,
-            "phase": list(slot.phase),
             "block": [chunk.BLOCK_ROWS, chunk.BLOCK_NONZEROS],
         }
-        without = slot.shard.without
-        return key if without is None else key | {"without": without.digest}
+        return key if shard.without is None else key | {"without": shard.without.digest}
 
     def _path(self, key: dict[str, Any]) -> str:
         name = f"{key['fingerprint']}-{_digest(json.dumps(key, sort_keys=True))}{ENDING}"

@@ -1,7 +1,7 @@
 """The first reading: shards, or their cache files, to blocks in data order.
 
-The reader's pieces are cut where blocks end, labels get their codes, and the cache is written on
-the way. Without a cache every reading is one of these.
+The reader's pieces are cut where blocks end, which is at the shard's end at the latest; labels get
+their codes, and the cache is written on the way. Without a cache every reading is one of these.
 
 Where bad shards are left out, a shard is proven whole before its first row is delivered: it goes
 into its cache file first and is delivered from there, or, without a cache, it is read twice.
@@ -16,7 +16,6 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamtron.chunk import Block, Chunk, Label
 from streamtron.errors import DataError, MachineError
@@ -29,7 +28,7 @@ from streamtron.shards.blocks import (
     join,
     make_chunk,
 )
-from streamtron.shards.cache import Cache, Slot, shown_bytes
+from streamtron.shards.cache import Cache, shown_bytes
 from streamtron.shards.discover import ShardFile
 from streamtron.shards.flat import CachedShard, Contents, Pick
 from streamtron.shards.manifest import Manifest, ShardRecord
@@ -52,8 +51,6 @@ class Plan(NamedTuple):
     allow_empty: bool
     skip_bad: bool
     open_reader: Callable[[ShardFile, Reading], ShardReader]
-    borders: frozenset[str] = frozenset()
-    """paths of the shards that begin a new block, whatever is open"""
     met: tuple[Label, ...] = ()
     """labels that were met before, by their codes"""
     least_labels: int = 0
@@ -70,15 +67,15 @@ class Skipped(NamedTuple):
 class Whole(NamedTuple):
     """What a complete reading knows.
 
-    ``lowest`` is the smallest column number; ``picks[b]`` are the segments of block b in the
-    cache, empty without one; ``skipped`` are the shards that could not be read; ``labels`` are
+    ``lowest`` is the smallest column number; ``picks[b]`` is block b in the cache, if there
+    is one; ``skipped`` are the shards that could not be read; ``labels`` are
     those that rows of a weight above 0 have.
     """
 
     manifest: Manifest
     blocks: tuple[Block, ...]
     lowest: int | None
-    picks: list[list[Pick]]
+    picks: list[Pick]
     skipped: tuple[Skipped, ...]
     labels: frozenset[Label]
 
@@ -114,16 +111,14 @@ class FirstReading:
         self._cache_dir = cache_dir
         self._known = known
         self._table = LabelTable(plan.most_labels, plan.classes, plan.met)
-        self._cutter = BlockCutter()
+        self._blocks: list[Block] = []
+        self._picks: list[Pick] = []
         self._width = 0
         self._lowest: int | None = None
         self._records: list[ShardRecord] = []
         self._first: dict[str, ShardFile] = {}  # fingerprint → the first shard that has it
         self._met: set[int] = set()  # codes of labels that rows of a weight above 0 have
-        self._cached: list[tuple[CachedShard, NDArray[np.int32]]] = []
-        self._open: list[tuple[Segment, NDArray[np.int32]]] = []
-        self._where: list[list[tuple[int, int]]] = [[]]  # block → (shard, segment)
-        self._first_row = 0
+        self._rows = 0
         self._bytes = 0  # fetched since the last delivery
         self._counted = 0  # fetched of the shard under way
         self._cache: Cache | None = None
@@ -143,52 +138,42 @@ class FirstReading:
         finally:
             if self._cache:
                 self._cache.save()  # what is complete serves the next run, whatever happened
-        self._cutter.finish()
-        if self._open:
-            yield self._close_block()
         yield self._deliver(None, self._all_known())
 
     def _read_shard(self, shard: ShardFile) -> Iterator[Delivery]:
         check_unchanged(shard)
-        if shard.name in self._plan.borders and self._open:
-            self._cutter.finish()
-            yield self._close_block()
         cache = self._cache
-        slot = Slot(shard, self._cutter.phase, len(self._cutter.blocks))
-        cached = cache.find(slot) if cache else None
+        cached = cache.find(shard) if cache else None
         # what was whole once is refused, and not left out, if it is not whole any more
         if not cached and self._plan.skip_bad and not self._known:
             try:
-                cached = self._prove(slot)
+                cached = self._prove(shard)
             except _Unreadable as error:
                 return self._leave_out(shard, str(error))
         if cached:
-            cached = self._mendable(cached, slot)
+            cached = self._mendable(cached, shard)
         reader = cached or self._plan.open_reader(shard, self._plan.reading)
         labels = ShardLabels(self._table)
-        segments: list[tuple[int, int]] = []
+        before = len(self._blocks)
         with ExitStack() as stack:
             writer = stack.enter_context(cache.writer()) if cache and not cached else None
-            for segment, closes in self._segments(reader, labels, self._cutter):
+            for segment in self._segments(reader, labels):
                 self._meet_columns(segment)
                 if writer:
                     writer.write(segment)
-                self._open.append((segment, labels.to_source))
-                self._where[-1].append((len(self._records), len(segments)))
-                segments.append((segment.rows, segment.nonzeros))
-                if closes:
-                    yield self._close_block()
+                yield self._block(segment, labels)
             check_unchanged(shard)
-            self._admit(shard, reader.fingerprint(), segments)
+            self._admit(shard, reader.fingerprint(), self._blocks[before:])
             self._count(cached.contents.bytes if cached else _fetched(shard))
             if cache and writer:
-                cached = cache.finish(writer, slot, reader.fingerprint(), labels.labels)
+                cached = cache.finish(writer, shard, reader.fingerprint(), labels.labels)
                 self._cached_now(shard, cached)
         self._counted = 0
         if cached:
-            self._cached.append((self._mendable(cached, slot), labels.to_source))
+            mendable, blocks = self._mendable(cached, shard), len(self._blocks) - before
+            self._picks += [Pick(mendable, number, labels.to_source) for number in range(blocks)]
 
-    def _prove(self, slot: Slot) -> CachedShard | None:
+    def _prove(self, shard: ShardFile) -> CachedShard | None:
         """Read a whole shard before any of its rows is delivered, into its cache file if there is
         a cache; nothing that is known of the data changes.
 
@@ -197,13 +182,13 @@ class FirstReading:
         _Unreadable : its reader refuses it.
         DataError : it changed meanwhile.
         """
-        shard, cache = slot.shard, self._cache
+        cache = self._cache
         reader = self._plan.open_reader(shard, self._plan.reading)
-        labels, cutter = ShardLabels(LabelTable()), BlockCutter(*slot.phase)
+        labels = ShardLabels(LabelTable())
         with ExitStack() as stack:
             writer = stack.enter_context(cache.writer()) if cache else None
             try:
-                for segment, _ in self._segments(reader, labels, cutter):
+                for segment in self._segments(reader, labels):
                     if writer:
                         writer.write(segment)
                     else:
@@ -216,15 +201,15 @@ class FirstReading:
             self._counted = 0
             if not cache or not writer:
                 return None
-            cached = cache.finish(writer, slot, reader.fingerprint(), labels.labels)
+            cached = cache.finish(writer, shard, reader.fingerprint(), labels.labels)
         self._cached_now(shard, cached)
         return cached
 
-    def _mendable(self, cached: CachedShard, slot: Slot) -> CachedShard:
+    def _mendable(self, cached: CachedShard, shard: ShardFile) -> CachedShard:
         """The same, made afresh from its source if it turns out to be damaged."""
         assert self._cache_dir is not None
         known = cached.fingerprint()
-        cached.remake = partial(_remade, self._plan, self._cache_dir, slot, known)
+        cached.remake = partial(_remade, self._plan, self._cache_dir, shard, known)
         return cached
 
     def _cached_now(self, shard: ShardFile, cached: CachedShard) -> None:
@@ -238,25 +223,24 @@ class FirstReading:
         self._uncached.pop(shard.path, None)
         self._counted = 0
 
-    def _segments(
-        self, reader: ShardReader, labels: ShardLabels, cutter: BlockCutter
-    ) -> Iterator[tuple[Segment, bool]]:
-        """A shard's rows cut at the ends of blocks, and whether the block is closed by them."""
+    def _segments(self, reader: ShardReader, labels: ShardLabels) -> Iterator[Segment]:
+        """A shard's blocks."""
         parts: list[Segment] = []
+        cutter = BlockCutter()
         for number, piece in enumerate(reader.pieces()):
             fetched = getattr(reader, "bytes_read", 0)  # not every reader tells
             self._count(fetched)
             if number == 0 and not isinstance(reader, CachedShard):
                 self._check_first_piece(piece, fetched)
             lookup = labels.lookup(piece)
-            for start, stop, closes in cutter.cuts(piece.indptr):
+            for start, stop, ends in cutter.cuts(piece.indptr):
                 parts.append(cut(piece, start, stop, labels.codes(piece, start, stop, lookup)))
                 self._refuse_wide(parts[-1], piece, start)
-                if closes:
-                    yield join(parts), True
+                if ends:
+                    yield join(parts)
                     parts = []
         if parts:
-            yield join(parts), False
+            yield join(parts)
 
     def _refuse_wide(self, segment: Segment, piece: Piece, first: int) -> None:
         """Refuse columns there is no room for; ``first`` is the part's first row in the piece."""
@@ -281,12 +265,10 @@ class FirstReading:
         self._bytes += max(fetched - self._counted, 0)
         self._counted = max(fetched, self._counted)
 
-    def _close_block(self) -> Delivery:
-        parts, self._open = self._open, []
-        first = self._first_row
-        self._first_row += sum(segment.rows for segment, _ in parts)
-        self._where.append([])
-        chunk = make_chunk(parts, ((first, self._first_row),))
+    def _block(self, segment: Segment, labels: ShardLabels) -> Delivery:
+        chunk = make_chunk(segment, labels.to_source, self._rows)
+        self._blocks.append(Block(self._rows, segment.rows, segment.nonzeros))
+        self._rows += segment.rows
         self._met.update(_codes_that_count(chunk))
         return self._deliver(chunk)
 
@@ -301,29 +283,21 @@ class FirstReading:
                 f"{self._skipped[0].reason} It is the first of {len(self._skipped)} shard(s), none "
                 "of which can be read."
             )
-        if not self._cutter.blocks and not self._plan.allow_empty:
+        if not self._blocks and not self._plan.allow_empty:
             raise no_rows(self._plan.shards)
         labels = frozenset(self._table.labels[code] for code in self._met)
         if len(labels) < self._plan.least_labels:
-            raise _too_few(labels, self._table.labels, sum(one.rows for one in self._cutter.blocks))
-        picks = [
-            [
-                Pick(self._cached[shard][0], number, self._cached[shard][1])
-                for shard, number in block
-            ]
-            for block in (self._where[: len(self._cutter.blocks)] if self._cache else [])
-        ]
-        blocks = tuple(self._cutter.blocks)
+            raise _too_few(labels, self._table.labels, self._rows)
         manifest = Manifest(tuple(self._records))
-        return Whole(manifest, blocks, self._lowest, picks, tuple(self._skipped), labels)
+        skipped = tuple(self._skipped)
+        return Whole(manifest, tuple(self._blocks), self._lowest, self._picks, skipped, labels)
 
-    def _admit(self, shard: ShardFile, fingerprint: str, segments: list[tuple[int, int]]) -> None:
+    def _admit(self, shard: ShardFile, fingerprint: str, blocks: Sequence[Block]) -> None:
         """Record a shard that has been read; refuse one read before, or changed since."""
-        rows, nonzeros = (sum(counts) for counts in zip((0, 0), *segments, strict=True))
-        first_row = self._records[-1].first_row + self._records[-1].rows if self._records else 0
+        rows, nonzeros = sum(one.rows for one in blocks), sum(one.nonzeros for one in blocks)
         record = ShardRecord(
             shard.name, shard.path, shard.format, shard.size, shard.mtime_ns,
-            fingerprint, rows, nonzeros, first_row,
+            fingerprint, rows, nonzeros, self._rows - rows,
         )  # fmt: skip
         twin = self._first.setdefault(fingerprint, shard) if rows else shard
         check_twin(twin, shard, self._plan.allow_duplicate)
@@ -415,15 +389,15 @@ class _Unreadable(DataError):
     """A shard's own reader refuses it."""
 
 
-def _remade(plan: Plan, cache_dir: str, slot: Slot, fingerprint: str) -> Contents:
+def _remade(plan: Plan, cache_dir: str, shard: ShardFile, fingerprint: str) -> Contents:
     """Write a shard's cache file afresh, from the very bytes it was made of."""
     reading = FirstReading(plan, cache_dir, None)
     reading._cache = Cache(cache_dir, plan.reading)
-    check_unchanged(slot.shard)
-    now = plan.open_reader(slot.shard, plan.reading).fingerprint()
+    check_unchanged(shard)
+    now = plan.open_reader(shard, plan.reading).fingerprint()
     if now != fingerprint:
-        raise _changed(slot.shard, "its contents differ from what the cache was made of")
-    made = reading._prove(slot)
+        raise _changed(shard, "its contents differ from what the cache was made of")
+    made = reading._prove(shard)
     assert made is not None
     return made.contents
 

@@ -4,8 +4,8 @@
 
     "streamtron cache"                                   16 bytes
     segment 0: lengths  uint32 a row                     one segment for each block
-               counts   uint32 a row                     the shard has rows in; left out
-               codes    int32 a label                    where a row has one label
+               counts   uint32 a row                     left out where a row has one label
+               codes    int32 a label
                weights  float64 a row                    left out where all are 1
                squares  float64 a row                    left out where all values are 1
                indices  uint32 a nonzero
@@ -363,11 +363,10 @@ class CachedShard:
     ----------
     path : the cache file.
     name : what messages call the shard.
-    first_block : the block of the whole data in which the shard begins.
     contents : the file's footer.
     """
 
-    def __init__(self, path: str, name: str, first_block: int, contents: Contents) -> None:
+    def __init__(self, path: str, name: str, contents: Contents) -> None:
         self.path = path
         self.name = name
         self.contents = contents
@@ -375,7 +374,6 @@ class CachedShard:
         """Bytes of the cache file that ``pieces()`` has taken so far."""
         self.remake: Callable[[], Contents] | None = None
         """Writes the file afresh from the shard; None = a damaged file is refused."""
-        self._first_block = first_block
 
     def fingerprint(self) -> str:
         """The fingerprint of the shard that was cached."""
@@ -419,7 +417,7 @@ class CachedShard:
         lengths_fit = target.indptr[-1] == self.contents.entries[number].nonzeros
         codes, labels = target.codes, len(self.contents.labels)
         if not lengths_fit or codes.min(initial=0) < -1 or codes.max(initial=-1) >= labels:
-            raise damaged(self.path, f"block {self._first_block + number}: not as we write them")
+            raise damaged(self.path, f"block {number}: not as we write them")
 
     def read(self, number: int, target: _Target, files: OpenFiles) -> None:
         """Read one segment and compare its checksum; a damaged file is first made afresh."""
@@ -444,7 +442,7 @@ class CachedShard:
             fill(descriptor, self.path, offset, _bytes(array), digest)
             offset += array.nbytes
         if digest.intdigest() != entry.checksum:
-            raise damaged(self.path, f"block {self._first_block + number}: the checksum differs")
+            raise damaged(self.path, f"block {number}: the checksum differs")
 
 
 class Pick(NamedTuple):

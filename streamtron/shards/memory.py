@@ -1,4 +1,4 @@
-"""Rows in memory as a ChunkSource: the same blocks and the same chunks as shards would give."""
+"""Rows in memory as a ChunkSource: the same blocks and chunks as one shard of these rows."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ class MemorySource:
         self._weights = _weights(weights, rows)
         self.width = int(self._indices.max()) + 1 if len(self._indices) else 0
         freeze(self._indices, self._values, self._codes)
-        cutter = BlockCutter()
-        cutter.cuts(self._indptr)
-        cutter.finish()
-        self.blocks = tuple(cutter.blocks)
+        self.blocks = tuple(
+            Block(start, stop - start, int(self._indptr[stop] - self._indptr[start]))
+            for start, stop, _ in BlockCutter().cuts(self._indptr)
+        )
         self._squares = np.concatenate([self._squares_of(block) for block in self.blocks])
         self.nonzeros_read = 0
 

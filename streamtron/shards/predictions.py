@@ -12,10 +12,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from streamtron.chunk import Label
-from streamtron.spread import regrouped
 
 GROUP_ROWS = 1 << 16
-"""Rows of a row group, however the predictions came."""
+"""Rows of a row group at least, but for the last one."""
 
 
 def parquet_parts(
@@ -44,7 +43,7 @@ def parquet_parts(
     pipe = _Pipe()
     writer: pq.ParquetWriter | None = None
     kind = pa.array(classes).type
-    for labels, decisions in regrouped(predictions, GROUP_ROWS):
+    for labels, decisions in _row_groups(predictions):
         columns = _decisions(decisions)
         if multilabel:
             columns = {"labels": pa.array(labels.tolist(), pa.list_(kind)), **columns}
@@ -60,6 +59,29 @@ def parquet_parts(
     if writer is not None:
         writer.close()
         yield pipe.take()
+
+
+def _row_groups(
+    predictions: Iterable[tuple[NDArray[Any], NDArray[np.float64]]],
+) -> Iterator[tuple[NDArray[Any], NDArray[np.float64]]]:
+    """Predictions joined until they fill a row group."""
+    held: list[tuple[NDArray[Any], NDArray[np.float64]]] = []
+    rows = 0
+    for labels, decisions in predictions:
+        held.append((labels, decisions))
+        rows += len(labels)
+        if rows >= GROUP_ROWS:
+            yield _joined(held)
+            held, rows = [], 0
+    if held:
+        yield _joined(held)
+
+
+def _joined(
+    parts: Sequence[tuple[NDArray[Any], NDArray[np.float64]]],
+) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    labels, decisions = zip(*parts, strict=True)
+    return np.concatenate(labels), np.concatenate(decisions)
 
 
 def _decisions(decisions: NDArray[np.float64]) -> dict[str, Any]:

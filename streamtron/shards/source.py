@@ -47,7 +47,6 @@ def open_shards(
     allow_duplicate: bool = False,
     threads: int | None = None,
     on_bad_shard: Literal["error", "skip"] = "error",
-    borders: Iterable[str] = (),
 ) -> ShardSource:
     """A source of the rows in files, directories and patterns; nothing is read yet.
 
@@ -68,8 +67,6 @@ def open_shards(
     on_bad_shard : ``"skip"`` leaves a shard that its reader refuses out as a whole, from its first
         row on, and lists it in ``skipped``; ``"error"`` ends the reading. Only the first complete
         reading leaves shards out.
-    borders : names of the shards that begin a new block: each was the first of those added to a
-        run that had ended.
 
     Raises
     ------
@@ -96,7 +93,6 @@ def open_shards(
         allow_duplicate=allow_duplicate,
         threads=threads,
         on_bad_shard=on_bad_shard,
-        borders=borders,
     )
 
 
@@ -187,7 +183,6 @@ class ShardSource:
         threads: int | None = None,
         on_bad_shard: Literal["error", "skip"] = "error",
         open_reader: Callable[[ShardFile, Reading], ShardReader] | None = None,
-        borders: Iterable[str] = (),
         skipped: Iterable[Skipped] = (),
     ) -> None:
         self._threads = threads or available_processors()
@@ -201,7 +196,6 @@ class ShardSource:
             allow_empty,
             on_bad_shard == "skip",
             open_reader or partial(_open_reader, threads=self._threads, scratch=cache_dir),
-            frozenset(borders),
             least_labels=least_labels,
         )
         names = {shard.name for shard in shards}
@@ -264,8 +258,7 @@ class ShardSource:
     @property
     def cached_at(self) -> set[str]:
         """The cache's files that later readings take rows from."""
-        picks = self._whole.picks if self._whole else []
-        return {pick.shard.path for block in picks for pick in block}
+        return {pick.shard.path for pick in self._whole.picks} if self._whole else set()
 
     @property
     def rows(self) -> int | None:
@@ -467,7 +460,7 @@ def _cached(
         stack.callback(idle.append, reader)
         stack.enter_context(reader.files)
         for group in groups:
-            picks = [pick for number in group for pick in whole.picks[number]]
+            picks = [whole.picks[number] for number in group]
             ranges = tuple(
                 (block.first_row, block.first_row + block.rows)
                 for block in (whole.blocks[number] for number in group)

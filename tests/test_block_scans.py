@@ -1,4 +1,4 @@
-"""What a group of rows says of weights at rest: its sums, counts from slacks, rows that matter."""
+"""What a block of rows says of weights at rest: its sums, counts from slacks, rows that matter."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from streamtron import kernels
+from streamtron.block_scans import BlockScan, Called, View, counts_of_slacks, scan_blocks
 from streamtron.certificate import Evidence
-from streamtron.chunk import Chunk, Rows
+from streamtron.chunk import BLOCK_ROWS, Chunk, Rows
 from streamtron.errors import DataError
-from streamtron.groups import GROUP_ROWS, Called, Group, View, counts_of_slacks, scan_groups
 from streamtron.shards.blocks import squares_of
 from streamtron.training.active_set import NONZERO_BYTES, ROW_BYTES
 from streamtron.training.counts import Counts
@@ -25,10 +26,10 @@ from tests.oracle import LARGEST_COUNT, Oracle, Row
 from tests.sources import csr, random_rows
 
 COLUMNS = 6
-ROWS = 2 * GROUP_ROWS + 300
+ROWS = 2 * BLOCK_ROWS + 300
 RHO = 0.5
 DELTA2 = 0.25
-CUTS = [[0, ROWS], [0, 1, 4095, 4097, 8192, ROWS], [0, 3000, 6000, ROWS]]
+CUTS = [[0, BLOCK_ROWS, 2 * BLOCK_ROWS, ROWS], [0, 1, 4095, 4097, 8192, ROWS], [0, 3000, ROWS]]
 
 
 @dataclass
@@ -59,8 +60,8 @@ def view(seed: int = 0, **more: object) -> View:
 
 def scanned(
     data: Data, views: Sequence[View], borders: Sequence[int], rooms: Sequence[int] | None = None
-) -> list[Group]:
-    return list(scan_groups(data.chunks(borders), views, [Counts() for _ in views], rooms))
+) -> list[BlockScan]:
+    return list(scan_blocks(data.chunks(borders), views, [Counts() for _ in views], rooms))
 
 
 def plain(value: object) -> object:
@@ -75,15 +76,39 @@ def margins(data: Data, one: View) -> list[float]:
     return twin.margins(one.w.tolist(), one.bias)
 
 
-@pytest.mark.parametrize("borders", CUTS[1:])
-def test_groups_are_the_same_to_the_bit_however_the_rows_come(
+@pytest.mark.parametrize("borders", CUTS)
+def test_a_block_says_the_same_to_the_bit_whatever_was_scanned_before_it(
     data: Data, borders: list[int]
 ) -> None:
     views = [view(0, b=9.0), view(1, threshold=0.2, first=True)]
-    rooms = [50_000, 10**9]
-    one, other = (scanned(data, views, cuts, rooms) for cuts in (CUTS[0], borders))
-    assert [group.rows for group in one] == [GROUP_ROWS, GROUP_ROWS, 300]
-    assert plain(tuple(one)) == plain(tuple(other))
+    rooms = [10**9, 10**9]
+    together = scanned(data, views, borders, rooms)
+    apart = [scanned(data, views, list(ends), rooms) for ends in pairwise(borders)]
+    assert [block.rows for block in together] == np.diff(borders).tolist()
+    assert plain(tuple(together)) == plain(tuple(block for [block] in apart))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 300])
+def test_what_a_block_brings_grows_with_its_rows_and_not_with_the_bins(
+    data: Data, rows: int
+) -> None:
+    for block in scanned(data, [view(0, b=9.0)], [0, ROWS - rows, ROWS])[1:]:
+        part = block.seen[0].part
+        assert 0 < len(part.places) <= rows
+        assert part.bins.shape == (len(part.places), kernels.BIN_SUMS)
+
+
+def test_blocks_add_up_to_the_bins_of_all_rows_at_once(data: Data) -> None:
+    one = view(0, b=9.0)
+    found = []
+    for borders in ([0, ROWS], CUTS[1]):
+        evidence = Evidence(one.scale, COLUMNS)
+        for block in scanned(data, [one], borders):
+            evidence.add(block.seen[0].part)
+        sums = evidence.bins.reshape(-1, kernels.BIN_SUMS)
+        found.append(sums[:, ::2] + sums[:, 1::2])
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-14)
+    assert (found[0] != 0.0).any(axis=1).sum() > 100
 
 
 def test_counts_from_slacks_are_those_of_the_formula_and_the_sums_are_theirs(data: Data) -> None:
@@ -98,8 +123,8 @@ def test_counts_from_slacks_are_those_of_the_formula_and_the_sums_are_theirs(dat
                 sums[column] += count * data.labels[k] * value
     made: dict[int, int] = {}
     evidence = Evidence(one.scale, COLUMNS)
-    for group in scanned(data, [one], CUTS[0]):
-        [seen] = group.seen
+    for block in scanned(data, [one], CUTS[0]):
+        [seen] = block.seen
         assert seen.made is not None
         made |= dict(zip(seen.made.numbers.tolist(), seen.made.counts.tolist(), strict=True))
         evidence.add(seen.part)
@@ -145,8 +170,8 @@ def size(row: Row) -> int:
     return NONZERO_BYTES * len(row) + ROW_BYTES
 
 
-def called(groups: Sequence[Group], place: int) -> list[Called]:
-    found = [group.seen[place].called for group in groups]
+def called(blocks: Sequence[BlockScan], place: int) -> list[Called]:
+    found = [block.seen[place].called for block in blocks]
     return [one for one in found if one is not None]
 
 
@@ -156,18 +181,18 @@ def numbers(parts: Sequence[Called]) -> list[int]:
 
 @pytest.mark.parametrize("room", [0, 23, 1000, 100_000, 10**9])
 @pytest.mark.parametrize("borders", CUTS)
-def test_the_first_rows_that_are_called_come_with_the_groups_as_long_as_there_is_room(
+def test_the_first_rows_that_are_called_come_with_the_blocks_as_long_as_there_is_room(
     data: Data, borders: list[int], room: int
 ) -> None:
     views = [view(0, threshold=0.3), view(1, threshold=-0.1)]
-    groups = scanned(data, views, borders, [room, 5000])
-    held: NDArray[np.int64] = np.concatenate([group.numbers for group in groups])
+    blocks = scanned(data, views, borders, [room, 5000])
+    held: NDArray[np.int64] = np.concatenate([block.numbers for block in blocks])
     asked: set[int] = set()
     for place, (one, limit) in enumerate(zip(views, (room, 5000), strict=True)):
         wanted = [k for k, margin in enumerate(margins(data, one)) if margin <= one.threshold]
         total = np.cumsum([size(data.rows[k]) for k in wanted])
         fitting = wanted[: int((total <= limit).sum())]
-        parts = called(groups, place)
+        parts = called(blocks, place)
         assert sum(part.rows for part in parts) == len(wanted)
         assert numbers(parts) == fitting
         assert np.concatenate([part.signs for part in parts]).tolist() == [
@@ -176,8 +201,8 @@ def test_the_first_rows_that_are_called_come_with_the_groups_as_long_as_there_is
         assert {float(value) for part in parts for value in part.delta2} <= {DELTA2}
         asked |= set(fitting)
     assert held.tolist() == sorted(asked)
-    for group in groups:
-        _same_rows(group.held, csr([data.rows[k] for k in group.numbers]))
+    for block in blocks:
+        _same_rows(block.held, csr([data.rows[k] for k in block.numbers]))
 
 
 def _same_rows(found: Rows, wanted: Rows) -> None:
@@ -191,15 +216,15 @@ def test_a_room_may_be_filled_to_the_byte_and_behind_a_row_that_finds_none_no_sm
     room: int, wanted: list[int]
 ) -> None:
     rows: list[Row] = [[(0, 1.0)], [(0, 1.0), (1, 1.0)], [(0, 1.0)]]  # 32, 40 and 32 bytes
-    groups = scanned(Data(rows, [1, 1, 1]), [view(threshold=math.inf)], [0, 3], [room])
-    [part] = called(groups, 0)
+    blocks = scanned(Data(rows, [1, 1, 1]), [view(threshold=math.inf)], [0, 3], [room])
+    [part] = called(blocks, 0)
     assert (numbers([part]), part.rows) == (wanted, 3)
 
 
 def test_without_a_room_no_row_comes(data: Data) -> None:
-    for group in scanned(data, [view(threshold=math.inf)], CUTS[0]):
-        assert group.seen[0].called is None
-        assert len(group.numbers) == len(group.held.values) == 0
+    for block in scanned(data, [view(threshold=math.inf)], CUTS[0]):
+        assert block.seen[0].called is None
+        assert len(block.numbers) == len(block.held.values) == 0
 
 
 # --- a first look --------------------------------------------------------------------------------
@@ -211,14 +236,14 @@ def test_the_first_look_finds_the_radius_and_the_least_price(data: Data) -> None
     squares = [
         length + DELTA2 / weight for length, weight in zip(lengths, weights, strict=True) if weight
     ]
-    [chunk] = data.chunks(CUTS[0])
+    [chunk] = data.chunks([0, ROWS])
     weighted = replace(chunk, weights=weights)
-    groups = list(scan_groups((c for c in [weighted]), [view(first=True)], [Counts()]))
-    assert max(group.seen[0].sq_radius for group in groups) == pytest.approx(max(squares))
-    assert min(group.seen[0].least_delta2 for group in groups) == DELTA2 / 4.0
+    blocks = list(scan_blocks((c for c in [weighted]), [view(first=True)], [Counts()]))
+    assert max(block.seen[0].sq_radius for block in blocks) == pytest.approx(max(squares))
+    assert min(block.seen[0].least_delta2 for block in blocks) == DELTA2 / 4.0
 
 
-@pytest.mark.parametrize("row", [0, GROUP_ROWS + 5])
+@pytest.mark.parametrize("row", [0, BLOCK_ROWS + 5])
 def test_the_first_look_refuses_a_row_that_can_have_no_margin_by_its_number(
     data: Data, row: int
 ) -> None:
