@@ -250,11 +250,11 @@ class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         weights: NDArray[np.float64] | None,
         settings: Settings,
     ) -> Self:
-        source = MemorySource(X, codes.astype(np.float64), weights)
+        source = MemorySource(X, codes, _numbers(classes), weights)
         warm = self.warm_start and self._fits(classes, X.shape)
 
         def learners() -> list[Learner]:
-            new = self._learners(source, codes, classes, weights, settings)
+            new = self._learners(codes, classes, weights, settings)
             for number, learner in enumerate(new if warm else ()):
                 self._adopt(learner, number)
             return new
@@ -271,8 +271,8 @@ class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         weights: NDArray[np.float64] | None,
         settings: Settings,
     ) -> Self:
-        source = MemorySource(X, codes.astype(np.float64), weights)
-        learners = self._learners(source, codes, self.classes_, weights, settings)
+        source = MemorySource(X, codes, _numbers(self.classes_), weights)
+        learners = self._learners(codes, self.classes_, weights, settings)
         for past, learner in zip(self._past, learners, strict=True):
             past.learn(source, learner)
         self.n_iter_ += 1
@@ -282,17 +282,15 @@ class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     def _learners(
         self,
-        source: MemorySource,
         codes: NDArray[np.intp],
         classes: NDArray[Any],
         weights: NDArray[np.float64] | None,
         settings: Settings,
     ) -> list[Learner]:
         """One for two classes, else one a class; to them a class is its number."""
-        numbers: list[Label] = [float(number) for number in range(len(classes))]
-        labels = list(dict.fromkeys([*source.labels, *numbers]))  # those first that have rows
+        numbers = _numbers(classes)
         return [
-            Learner(settings, labels, own, positive)
+            Learner(settings, numbers, own, positive)
             for positive, own in problems(numbers, self._class_weights(classes, codes, weights))
         ]
 
@@ -457,6 +455,11 @@ def _need_two_classes(
         raise DataError(
             f"y: {held}, among the rows of a weight above 0. Wanted are two classes at least."
         )
+
+
+def _numbers(classes: NDArray[Any]) -> list[Label]:
+    """What the classes are to learners."""
+    return [float(number) for number in range(len(classes))]
 
 
 def _seed(random_state: Any) -> int:

@@ -25,7 +25,6 @@ from streamtron.config import Settings
 from streamtron.errors import DataError, MachineError
 from streamtron.shards import (
     Manifest,
-    MemorySource,
     Piece,
     Reading,
     ShardFile,
@@ -38,6 +37,7 @@ from streamtron.shards.blocks import squares_of
 from streamtron.shards.convert import ShardStyle
 from streamtron.shards.prefetch import THREAD_NAME, ahead, in_order
 from streamtron.shards.source import open_reader, settled
+from tests.rows_in_memory import RowsInMemory
 
 Row = tuple[float | str | None, float, dict[int, float]]
 """label, weight, {column: value}"""
@@ -202,7 +202,7 @@ def test_chunks_are_bit_for_bit_the_same_however_cut_and_wherever_stored(
         from scipy import sparse
 
         matrix = sparse.csr_array((dense[held], held), shape=dense.shape)
-        memory = MemorySource(matrix, [row[0] for row in rows], [row[1] for row in rows])
+        memory = RowsInMemory(matrix, [row[0] for row in rows], [row[1] for row in rows])
         wanted = [bits(chunk) for chunk in memory.chunks()]
         order = list(range(len(wanted)))
         random.shuffle(order)
