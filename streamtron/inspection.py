@@ -24,7 +24,7 @@ from streamtron.model import Direction, LinearModel
 from streamtron.runs import Record, last_checkpoint, read_record
 from streamtron.sealed import read_sealed
 from streamtron.shards import Manifest, Reading, open_shards, tombstones
-from streamtron.summary import label_text
+from streamtron.summary.text import label_text
 
 Kind = Literal["model", "witness", "run", "shards"]
 

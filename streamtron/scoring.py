@@ -28,7 +28,7 @@ from streamtron.sealed import write_atomically
 from streamtron.shards import Reading, ShardFile, ShardSource, find_shards, no_rows, settled
 from streamtron.shards.predictions import parquet_parts
 from streamtron.spread import Arrays, Spread, in_turn, regrouped
-from streamtron.summary import label_text
+from streamtron.summary.text import label_text
 
 GROUP_ROWS = 4096
 """Sums of row weights are made by so many rows, wherever shards and blocks end."""

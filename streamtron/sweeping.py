@@ -37,7 +37,7 @@ from streamtron.runs import refuse_existing
 from streamtron.scoring import Paths, evaluate_many
 from streamtron.scratch import scratch_directory
 from streamtron.splits import Split, splits_of
-from streamtron.summary import label_text
+from streamtron.summary.text import label_text
 from streamtron.trials import (
     Trial,
     certificate_of,

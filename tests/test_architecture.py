@@ -76,7 +76,6 @@ ALLOWED: dict[str, set[str]] = {
         "spread", "training", "witness",
     },
     "summary": {"config"},
-    "inspection_text": {"config", "summary"},
     "scoring": {
         *GROUND, "evaluation", "kernels", "model", "fitting", "outputs", "reach",
         "sealed", "shards", "spread", "summary",
@@ -108,7 +107,7 @@ ALLOWED: dict[str, set[str]] = {
     "options": {"candidates", "config", "errors"},
     "commands": {
         "attempts", "batch", "candidates", "cluster", "compiling", "proof", "config", "conversion",
-        "ended", "errors", "foreign", "forgetting", "inspection", "inspection_text", "jobs",
+        "ended", "errors", "foreign", "forgetting", "inspection", "jobs",
         "model", "options", "outcome", "outputs", "plot", "progress", "fitting", "runs", "scoring",
         "sealed", "shards", "spread", "summary", "sweeping", "trials", "updating",
     },
