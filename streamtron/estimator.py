@@ -15,12 +15,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model._base import LinearClassifierMixin  # as all its linear classifiers
 from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from streamtron.certificate import Certificate
 from streamtron.chunk import Label
@@ -35,7 +35,7 @@ from streamtron.training.learner import Learner
 from streamtron.training.past import Past
 
 
-class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A linear classifier with a proven margin; stands in for ``LinearSVC`` in a line.
 
     Minimises ½(‖w‖² + w_bias²) + Σ C_k max(0, 1 − l_k(w·x_k + ρ w_bias))², a sum and not a mean,
@@ -388,28 +388,6 @@ class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         else:
             found = compute_class_weight(self.class_weight, classes=classes, y=classes)
         return {float(number): float(weight) for number, weight in enumerate(found)}
-
-    # --- decisions ---
-
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """w·x + intercept of every row; the positive class is predicted where it is above 0.
-
-        Returns
-        -------
-        float64, shape (rows,), or (rows, classes) where there are more than two.
-        """
-        check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", reset=False)
-        values: NDArray[np.float64] = safe_sparse_dot(X, self.coef_.T, dense_output=True)
-        values = values + self.intercept_
-        return values.ravel() if values.shape[1] == 1 else values
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """The class of every row: the sign of its decision value, or the largest of them."""
-        values = self.decision_function(X)
-        best = (values > 0).astype(np.intp) if values.ndim == 1 else values.argmax(axis=1)
-        labels: NDArray[Any] = self.classes_[best]
-        return labels
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

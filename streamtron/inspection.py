@@ -77,6 +77,7 @@ def inspect(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[
 def describe_model(model: LinearModel) -> dict[str, Any]:
     """Width, classes, settings, certificate, reader's contract and the largest weights; of many
     classes ``learners``, a list with the weights and the certificate of each."""
+    learners = [_learner(each, model) for each in model.directions()]
     facts = {
         "kind": "model",
         "classification": model.kind,
@@ -88,11 +89,8 @@ def describe_model(model: LinearModel) -> dict[str, Any]:
         "reading": dict(model.reading),
     }
     if model.kind == "two classes":
-        [learner] = model.directions()
-        return {
-            **facts, "bias": learner.bias, "largest_weights": _largest(learner.weights, model),
-        }  # fmt: skip
-    return {**facts, "learners": [_learner(each, model) for each in model.directions()]}
+        return facts | {name: learners[0][name] for name in ("bias", "largest_weights")}
+    return facts | {"learners": learners}
 
 
 def _learner(learner: Direction, model: LinearModel) -> dict[str, Any]:
