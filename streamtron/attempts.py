@@ -26,7 +26,7 @@ from streamtron.scratch import scratch_directory
 from streamtron.sealed import canonical, write_atomically
 from streamtron.shards import TEMPORARY
 from streamtron.splits import Split
-from streamtron.summary import candidate_words
+from streamtron.summary.sweep import candidate_words
 from streamtron.sweeping import Attempts, Lean, attempt
 from streamtron.trials import Trial
 

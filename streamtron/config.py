@@ -39,7 +39,7 @@ METRICS_OF_MANY = (
     "accuracy", "micro_precision", "micro_recall", "micro_f1", "macro_precision", "macro_recall",
     "macro_f1", "macro_roc_auc", "macro_average_precision",
 )  # fmt: skip
-"""And one of many classes; see ``evaluation_many.ManyEvaluation``."""
+"""And one of many classes; see ``evaluation.Evaluation``."""
 
 
 SMALLEST, LARGEST = 1e-30, 1e30

@@ -15,15 +15,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model._base import LinearClassifierMixin  # as all its linear classifiers
 from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from streamtron.certificate import Certificate
-from streamtron.chunk import Label
+from streamtron.chunk import LARGEST_WEIGHT, Label
 from streamtron.config import SKLEARN_NAMES, Machine, Settings
 from streamtron.errors import DataError, SettingsError
 from streamtron.fitting import as_paths, cache_directory, opened
@@ -35,7 +35,7 @@ from streamtron.training.learner import Learner
 from streamtron.training.past import Past
 
 
-class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A linear classifier with a proven margin; stands in for ``LinearSVC`` in a line.
 
     Minimises ½(‖w‖² + w_bias²) + Σ C_k max(0, 1 − l_k(w·x_k + ρ w_bias))², a sum and not a mean,
@@ -250,11 +250,11 @@ class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         weights: NDArray[np.float64] | None,
         settings: Settings,
     ) -> Self:
-        source = MemorySource(X, codes.astype(np.float64), weights)
+        source = MemorySource(X, codes, _numbers(classes), weights)
         warm = self.warm_start and self._fits(classes, X.shape)
 
         def learners() -> list[Learner]:
-            new = self._learners(source, codes, classes, weights, settings)
+            new = self._learners(codes, classes, weights, settings)
             for number, learner in enumerate(new if warm else ()):
                 self._adopt(learner, number)
             return new
@@ -271,8 +271,8 @@ class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         weights: NDArray[np.float64] | None,
         settings: Settings,
     ) -> Self:
-        source = MemorySource(X, codes.astype(np.float64), weights)
-        learners = self._learners(source, codes, self.classes_, weights, settings)
+        source = MemorySource(X, codes, _numbers(self.classes_), weights)
+        learners = self._learners(codes, self.classes_, weights, settings)
         for past, learner in zip(self._past, learners, strict=True):
             past.learn(source, learner)
         self.n_iter_ += 1
@@ -282,17 +282,15 @@ class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     def _learners(
         self,
-        source: MemorySource,
         codes: NDArray[np.intp],
         classes: NDArray[Any],
         weights: NDArray[np.float64] | None,
         settings: Settings,
     ) -> list[Learner]:
         """One for two classes, else one a class; to them a class is its number."""
-        numbers: list[Label] = [float(number) for number in range(len(classes))]
-        labels = list(dict.fromkeys([*source.labels, *numbers]))  # those first that have rows
+        numbers = _numbers(classes)
         return [
-            Learner(settings, labels, own, positive)
+            Learner(settings, numbers, own, positive)
             for positive, own in problems(numbers, self._class_weights(classes, codes, weights))
         ]
 
@@ -391,28 +389,6 @@ class StreamtronClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             found = compute_class_weight(self.class_weight, classes=classes, y=classes)
         return {float(number): float(weight) for number, weight in enumerate(found)}
 
-    # --- decisions ---
-
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """w·x + intercept of every row; the positive class is predicted where it is above 0.
-
-        Returns
-        -------
-        float64, shape (rows,), or (rows, classes) where there are more than two.
-        """
-        check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", reset=False)
-        values: NDArray[np.float64] = safe_sparse_dot(X, self.coef_.T, dense_output=True)
-        values = values + self.intercept_
-        return values.ravel() if values.shape[1] == 1 else values
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """The class of every row: the sign of its decision value, or the largest of them."""
-        values = self.decision_function(X)
-        best = (values > 0).astype(np.intp) if values.ndim == 1 else values.argmax(axis=1)
-        labels: NDArray[Any] = self.classes_[best]
-        return labels
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
@@ -445,6 +421,11 @@ def _row_weights(sample_weight: ArrayLike | None, X: Any) -> NDArray[np.float64]
             f"Negative values in data passed to `sample_weight`: row {int(weights.argmin())} has "
             f"{weights.min()}. Weights are at least 0."
         )
+    if not weights.max() <= LARGEST_WEIGHT:
+        raise DataError(
+            f"sample_weight: row {int(weights.argmax())} has {weights.max()}. Weights are at most "
+            "1e30."
+        )
     return weights
 
 
@@ -457,6 +438,11 @@ def _need_two_classes(
         raise DataError(
             f"y: {held}, among the rows of a weight above 0. Wanted are two classes at least."
         )
+
+
+def _numbers(classes: NDArray[Any]) -> list[Label]:
+    """What the classes are to learners."""
+    return [float(number) for number in range(len(classes))]
 
 
 def _seed(random_state: Any) -> int:

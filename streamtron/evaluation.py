@@ -1,8 +1,9 @@
 """How well decisions meet labels: metrics that stream, and the two that need every decision sorted.
 
-Accuracy, precision, recall and F1 come from four sums. ROC AUC and average precision need the rows
-in order of their decisions: scikit-learn computes them where these fit in memory; where they do
-not, sorted runs are spooled to disk and merged. Either way ties are handled as scikit-learn does.
+A model is a list of one-vs-rest problems, of two classes a list of one. Precision, recall and F1
+come from four sums each. ROC AUC and average precision need the rows in order of their decisions:
+scikit-learn computes them where these fit in memory; where they do not, sorted runs are spooled to
+disk and merged. Either way ties are handled as scikit-learn does.
 """
 
 from __future__ import annotations
@@ -10,95 +11,86 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from types import TracebackType
-from typing import IO, NamedTuple, Self
+from dataclasses import dataclass
+from typing import IO, Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
+from streamtron.chunk import Label
 from streamtron.errors import DataError, MachineError, SettingsError
 
 LIMIT_ROWS = 1 << 20
-"""Rows held in memory by default: 16 MB, and about 140 MB while scikit-learn sorts them."""
+"""Decisions held in memory by default: at most 17 MB, and about 140 MB while they are sorted."""
+
+FEWEST_HELD = 1 << 14
+"""Rows of which each of many classes holds the decisions in memory at least."""
 
 _RECORD_BYTES = 24  # one record of a run: −decision, weight of the positives, of the negatives
 
 Floats = NDArray[np.float64]
+Metrics = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The metrics of one set of rows; every count is a sum of row weights (1 where none is given).
+    """The metrics of one set of rows; each is an attribute: ``evaluation.accuracy``.
 
-    A row counts as predicted positive if its decision is > 0. With tp, fp, fn, tn the weights of
-    the four cases: accuracy (tp + tn)/all, precision tp/(tp + fp), recall tp/(tp + fn),
-    F1 2 tp/(2 tp + fp + fn). ROC AUC is the chance that a positive row's decision exceeds a
-    negative row's, ties counting half; average precision is Σ (recall_i − recall_{i−1})
-    precision_i over the distinct decisions from the highest down. All lie in [0, 1]; what is not
-    defined (0/0; AUC with one class only; average precision without positives) is None.
+    Counts are sums of row weights (1 where none is given). A row counts as predicted positive if
+    its decision is > 0. With tp, fp, fn, tn the weights of the four cases: precision tp/(tp + fp),
+    recall tp/(tp + fn), F1 2 tp/(2 tp + fp + fn). ROC AUC is the chance that a positive row's
+    decision exceeds a negative row's, ties counting half; average precision is Σ (recall_i −
+    recall_{i−1}) precision_i over the distinct decisions from the highest down. All lie in [0, 1];
+    what is not defined (0/0; AUC with one class only; average precision without positives) is None.
+
+    * **Always:** ``rows`` (those of weight 0 included), ``weight`` (the sum of the row weights),
+      ``accuracy``, the share of the weight on rows whose predicted classes are exactly theirs.
+    * **Two classes:** ``true_positives``, ``false_positives``, ``false_negatives``,
+      ``true_negatives``, ``precision``, ``recall``, ``f1``, ``roc_auc``, ``average_precision`` of
+      the larger class.
+    * **Many:** ``classes``, a list with ``label``, ``support`` (the weight of the rows that have
+      the class) and these metrics for each class against the rest; ``hamming_loss``, the share of
+      wrong (row, class) pairs; ``rows_of_other_classes``, rows with a label that is none of the
+      model's: negatives of every class, and never right; and means over the classes. Those called
+      ``micro_`` are of the sums of tp, fp and fn, those called ``macro_`` are plain means, in which
+      a precision, recall or F1 of 0/0 counts as 0 (as in scikit-learn) and an undefined
+      ``macro_roc_auc`` or ``macro_average_precision`` of a class is left out.
 
     Parameters
     ----------
-    rows : rows seen, those of weight 0 included.
-    weight : sum of the row weights.
+    metrics : name → value, of the names above.
     accuracy_at_optimum : the least and the most that the accuracy of the optimum can be, see
         ``reach.Reach``; None where that was not asked for.
     """
 
-    rows: int
-    weight: float
-    true_positives: float
-    false_positives: float
-    false_negatives: float
-    true_negatives: float
-    accuracy: float | None
-    precision: float | None
-    recall: float | None
-    f1: float | None
-    roc_auc: float | None
-    average_precision: float | None
+    metrics: Mapping[str, Any]
     accuracy_at_optimum: tuple[float, float] | None = None
 
-    def to_dict(self) -> dict[str, float | None]:
-        """Names and values, all but the last, ready for JSON."""
-        plain = asdict(self)
-        del plain["accuracy_at_optimum"]
-        return plain
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self.metrics:
+            raise AttributeError(f"no metric {name!r}: there are {', '.join(self.metrics)}.")
+        return self.metrics[name]
 
-
-def evaluate(
-    signs: ArrayLike, decisions: ArrayLike, weights: ArrayLike | None = None
-) -> Evaluation:
-    """The metrics of rows in memory; the arguments and errors are those of ``ScoreSpool.add``.
-
-    Examples
-    --------
-    >>> result = evaluate([1, 1, -1, -1], [0.9, -0.2, -0.2, -0.8])
-    >>> result.accuracy, result.precision, result.recall, result.roc_auc
-    (0.75, 1.0, 0.5, 0.875)
-    >>> evaluate([1, 1], [0.9, -0.2]).roc_auc is None
-    True
-    """
-    signs = np.asarray(signs)
-    with ScoreSpool(limit_rows=max(signs.size, 1)) as spool:
-        spool.add(signs, decisions, weights)
-        return spool.evaluation()
+    def to_dict(self) -> Metrics:
+        """The metrics by name, ready for JSON."""
+        return dict(self.metrics)
 
 
 class ScoreSpool:
-    """Collects (sign, decision, weight) of any number of rows; then ``evaluation()``.
+    """Collects truth, decisions and weights of any number of rows; then ``evaluation()``.
 
     Parameters
     ----------
-    limit_rows : rows held in memory, ≥ 1; beyond that, sorted runs go to disk (24 bytes a distinct
-        decision). It decides memory and speed, and of the results only the last digits.
+    classes : the K labels, in the order of the decisions; none where there are two classes, which
+        are one problem.
+    limit_rows : decisions held in memory, ≥ 1, of all classes together (but of each those of
+        FEWEST_HELD rows); beyond that, sorted runs go to disk (24 bytes a distinct decision). It
+        decides memory and speed, and of the results only the last digits.
     directory : where the runs go, in one nameless file that vanishes with this object or the
         process; the system's temporary directory if None.
     ranking : whether ROC AUC and average precision are wanted; without them nothing is kept.
-    file : a file of runs that several spools share, in place of one of its own.
 
     Raises
     ------
@@ -108,120 +100,178 @@ class ScoreSpool:
     Examples
     --------
     >>> with ScoreSpool(limit_rows=2) as spool:
-    ...     for sign, decision in [(1, 0.9), (1, -0.2), (-1, -0.2), (-1, -0.8)]:
-    ...         spool.add([sign], [decision])
+    ...     for positive, decision in [(True, 0.9), (True, -0.2), (False, -0.2), (False, -0.8)]:
+    ...         spool.add(np.array([positive]), np.array([decision]))
     ...     spool.evaluation().roc_auc
     0.875
+    >>> with ScoreSpool(["ant", "bee", "cow"]) as spool:
+    ...     chosen = np.eye(3, dtype=bool)
+    ...     spool.add(chosen[[0, 1, 1]], np.where(chosen, 0.5, -0.5), chosen=chosen)
+    ...     found = spool.evaluation()
+    >>> found.accuracy == 2 / 3, found.micro_f1 == 2 / 3, found.classes[0]["f1"]
+    (True, True, 1.0)
     """
 
     def __init__(
         self,
+        classes: Sequence[Label] = (),
+        *,
         limit_rows: int = LIMIT_ROWS,
         directory: str | os.PathLike[str] | None = None,
-        *,
         ranking: bool = True,
-        file: RunFile | None = None,
     ) -> None:
         if limit_rows < 1:
             raise SettingsError(f"limit_rows: {limit_rows}. Give at least 1.")
-        self._limit = limit_rows
-        self._rows = 0
-        self._cases = np.zeros((2, 2))  # [is positive, is predicted positive], summed weights
-        self._held: list[tuple[Floats, Floats]] = []  # (decisions, signed weights)
-        self._held_rows = 0
-        self._runs = _Runs(file or RunFile(directory))
+        self._classes = tuple(classes)
+        problems = max(len(self._classes), 1)
+        self._limit = max(limit_rows // problems, min(limit_rows, FEWEST_HELD))
         self._ranked = ranking
+        self._rows = self._others = 0
+        self._right = 0.0
+        self._cases = np.zeros((problems, 2, 2))  # [.., is positive, is predicted], summed weights
+        self._held: list[tuple[NDArray[np.bool_], Floats, Floats]] = []
+        self._held_rows = 0
+        self._runs = _RunFile(directory)
+        self._spans: list[list[tuple[int, int]]] = [[] for _ in range(problems)]
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Give the disk space back."""
-        self._runs.file.close()
+    def __exit__(self, *_: object) -> None:
+        self._runs.close()
 
     def add(
         self,
-        signs: ArrayLike,
-        decisions: ArrayLike,
-        weights: ArrayLike | None = None,
+        truth: NDArray[np.bool_],
+        decisions: Floats,
+        weights: Floats | None = None,
+        *,
         chosen: NDArray[np.bool_] | None = None,
+        others: NDArray[np.bool_] | None = None,
     ) -> None:
         """Take in the rows of a chunk.
 
         Parameters
         ----------
-        signs : shape (rows,), +1 for the larger class, −1 for the other.
-        decisions : shape (rows,), finite.
+        truth : shape (rows,) or (rows, K): which classes a row has; of two whether the larger.
+        decisions : of the same shape, finite.
         weights : shape (rows,), finite and ≥ 0; a row of weight 0 leaves every metric as it is.
-        chosen : shape (rows,), whether a row is predicted positive, where that is not decided by
-            the sign of its decision (of many classes, the highest decision wins).
+        chosen : like ``truth``: which classes are predicted, where that is not decided by the sign
+            of the decision (of many classes, the highest decision wins).
+        others : shape (rows,): which rows have a label that is none of the classes.
 
         Raises
         ------
-        SettingsError
-            Arrays of different lengths, or a sign other than ±1.
         DataError
             A decision that is not finite, a weight that is negative or not finite.
         MachineError
             The disk takes no more runs.
         """
-        sign, decision, weight = _checked_rows(self._rows, signs, decisions, weights)
-        self._rows += len(sign)
-        case = 2 * (sign > 0) + (decision > 0 if chosen is None else chosen)
-        self._cases += np.bincount(case, weight, minlength=4).reshape(2, 2)
-        if not self._ranked:
-            return
-        kept = weight > 0
-        self._held.append((decision[kept], (sign * weight)[kept]))
+        shape = (len(truth), len(self._cases))
+        weights = np.ones(len(truth)) if weights is None else weights
+        chosen = decisions > 0.0 if chosen is None else chosen
+        truth, chosen = truth.reshape(shape), chosen.reshape(shape)
+        decisions = decisions.reshape(shape)
+        self._check(decisions, weights)
+        right = (truth == chosen).all(axis=1)
+        if others is not None:
+            right &= ~others
+            self._others += int(np.count_nonzero(others))
+        self._rows += len(truth)
+        self._right += float(weights[right].sum())
+        for k, cases in enumerate(self._cases):
+            case = 2 * truth[:, k] + chosen[:, k]
+            cases += np.bincount(case, weights, minlength=4).reshape(2, 2)
+        if self._ranked:
+            self._hold(truth, decisions, weights)
+
+    def evaluation(self) -> Evaluation:
+        """The metrics of all rows so far; more may be added afterwards."""
+        found = [self._metrics(k) for k in range(len(self._cases))]
+        (tn, fp), (fn, tp) = self._cases[0].tolist()
+        weight = tn + fp + fn + tp
+        head = {"rows": self._rows, "weight": weight}
+        if not self._classes:
+            return Evaluation(head | found[0])
+        right = ratio(self._right, weight)
+        means = _means(found)
+        pairs = weight * len(found)
+        wrong = sum(each["false_positives"] + each["false_negatives"] for each in found)
+        classes = [
+            {"label": label, "support": each["true_positives"] + each["false_negatives"], **each}
+            for label, each in zip(self._classes, found, strict=True)
+        ]
+        return Evaluation(
+            head
+            | {"rows_of_other_classes": self._others, "accuracy": right}
+            | {"hamming_loss": ratio(wrong, pairs), **means, "classes": classes}
+        )
+
+    def _check(self, decisions: Floats, weights: Floats) -> None:
+        finite = np.isfinite(decisions).all(axis=1)
+        if not finite.all():
+            row = int(np.argmin(finite))
+            bad = decisions[row][~np.isfinite(decisions[row])][0]
+            self._refuse(row, f"decision {bad}. It must be finite")
+        possible = (weights >= 0) & (weights < np.inf)
+        if not possible.all():
+            row = int(np.argmin(possible))
+            self._refuse(row, f"weight {weights[row]}. It must be finite and ≥ 0")
+
+    def _refuse(self, row: int, what: str) -> None:
+        raise DataError(
+            f"row {self._rows + row}: {what}; check the model and the values of that row."
+        )
+
+    def _metrics(self, k: int) -> Metrics:
+        """Those of one problem."""
+        (tn, fp), (fn, tp) = self._cases[k].tolist()
+        auc, average_precision = self._ranking(k, positives=fn + tp, negatives=tn + fp)
+        return {
+            "true_positives": tp,
+            "false_positives": fp,
+            "false_negatives": fn,
+            "true_negatives": tn,
+            "accuracy": ratio(tp + tn, tn + fp + fn + tp),
+            **prf(tp, fp, fn),
+            "roc_auc": auc,
+            "average_precision": average_precision,
+        }
+
+    # --- rows in the order of their decisions ---
+
+    def _hold(self, truth: NDArray[np.bool_], decisions: Floats, weights: Floats) -> None:
+        kept = weights > 0
+        self._held.append((truth[kept], decisions[kept], weights[kept]))
         self._held_rows += int(np.count_nonzero(kept))
         if self._held_rows > self._limit:
             self._spool()
 
-    def evaluation(self) -> Evaluation:
-        """The metrics of all rows so far; more may be added afterwards."""
-        (tn, fp), (fn, tp) = self._cases.tolist()
-        total = tn + fp + fn + tp
-        auc, average_precision = self._ranking(positives=fn + tp, negatives=tn + fp)
-        return Evaluation(
-            rows=self._rows,
-            weight=total,
-            true_positives=tp,
-            false_positives=fp,
-            false_negatives=fn,
-            true_negatives=tn,
-            accuracy=ratio(tp + tn, total),
-            **prf(tp, fp, fn),
-            roc_auc=auc,
-            average_precision=average_precision,
-            accuracy_at_optimum=None,
+    def _spool(self) -> None:
+        for k, spans in enumerate(self._spans):
+            spans.append(self._runs.append(_tied(_records(*self._all_held(k)))))
+        self._held, self._held_rows = [], 0
+
+    def _all_held(self, k: int) -> tuple[NDArray[np.bool_], Floats, Floats]:
+        truth, decisions, weights = zip(*self._held, strict=True)
+        return (
+            np.concatenate([each[:, k] for each in truth]),
+            np.concatenate([each[:, k] for each in decisions]),
+            np.concatenate(weights),
         )
 
-    def _ranking(self, positives: float, negatives: float) -> tuple[float | None, float | None]:
+    def _ranking(
+        self, k: int, positives: float, negatives: float
+    ) -> tuple[float | None, float | None]:
         if not positives or not self._ranked:
             return None, None
         if not negatives:
             return None, 1.0
-        if not self._runs:
-            return _ranking_in_memory(*self._all_held())
+        if not self._spans[k]:
+            return _ranking_in_memory(*self._all_held(k))
         if self._held_rows:
             self._spool()
-        return _ranking_of_groups(self._runs.merged(self._limit))
-
-    def _spool(self) -> None:
-        self._runs.append(_tied(_records(*self._all_held())))
-        self._held, self._held_rows = [], 0
-
-    def _all_held(self) -> tuple[Floats, Floats]:
-        decisions, weights = zip(*self._held, strict=True)
-        return np.concatenate(decisions), np.concatenate(weights)
+        return _ranking_of_groups(_merged(self._runs, self._spans[k], self._limit))
 
 
 def ratio(part: float, whole: float) -> float | None:
@@ -247,61 +297,38 @@ def prf(
     }
 
 
-class _CheckedRows(NamedTuple):
-    sign: Floats
-    decision: Floats
-    weight: Floats
+def _means(classes: Sequence[Metrics]) -> Metrics:
+    """The micro and the macro figures."""
+    cases = ("true_positives", "false_positives", "false_negatives")
+    micro = prf(*(sum(each[name] for each in classes) for name in cases))
+    defined = {name: [each[name] or 0.0 for each in classes] for name in micro}
+    for name in ("roc_auc", "average_precision"):
+        defined[name] = [each[name] for each in classes if each[name] is not None]
+    macro = {name: ratio(sum(values), len(values)) for name, values in defined.items()}
+    return {
+        **{f"micro_{name}": value for name, value in micro.items()},
+        **{f"macro_{name}": value for name, value in macro.items()},
+    }
 
 
-def _checked_rows(
-    first: int, signs: ArrayLike, decisions: ArrayLike, weights: ArrayLike | None
-) -> _CheckedRows:
-    sign, decision = np.asarray(signs, np.float64), np.asarray(decisions, np.float64)
-    weight = np.ones(sign.shape) if weights is None else np.asarray(weights, np.float64)
-    if sign.ndim != 1 or not sign.shape == decision.shape == weight.shape:
-        raise SettingsError(
-            f"signs, decisions, weights: shapes {sign.shape}, {decision.shape}, {weight.shape}. "
-            "Give one of each a row."
-        )
-    if (np.abs(sign) != 1).any():
-        raise SettingsError("signs: a value other than 1 and -1. Map the labels to signs first.")
-    _refuse_where(~np.isfinite(decision), decision, first, "decision", "finite")
-    _refuse_where(~((weight >= 0) & (weight < np.inf)), weight, first, "weight", "finite and ≥ 0")
-    return _CheckedRows(sign, decision, weight)
-
-
-def _refuse_where(bad: NDArray[np.bool_], values: Floats, first: int, what: str, want: str) -> None:
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise DataError(
-            f"row {first + row}: {what} {values[row]}. It must be {want}; check the model and the "
-            "values of that row."
-        )
-
-
-# --- in memory -----------------------------------------------------------------------------------
-
-
-def _ranking_in_memory(decisions: Floats, signed_weights: Floats) -> tuple[float, float]:
+def _ranking_in_memory(
+    truth: NDArray[np.bool_], decisions: Floats, weights: Floats
+) -> tuple[float, float]:
     from sklearn.metrics import average_precision_score, roc_auc_score
 
-    rows = (signed_weights > 0, decisions)
-    weights = np.abs(signed_weights)
     return (
-        float(roc_auc_score(*rows, sample_weight=weights)),
-        float(average_precision_score(*rows, sample_weight=weights)),
+        float(roc_auc_score(truth, decisions, sample_weight=weights)),
+        float(average_precision_score(truth, decisions, sample_weight=weights)),
     )
 
 
 # --- from disk -----------------------------------------------------------------------------------
 
 
-def _records(decisions: Floats, signed_weights: Floats) -> Floats:
+def _records(truth: NDArray[np.bool_], decisions: Floats, weights: Floats) -> Floats:
     """Shape (rows, 3): −decision, so that ascending order has the highest decision first; the
     weight of the positives; the weight of the negatives."""
-    return np.column_stack(
-        [-decisions, np.maximum(signed_weights, 0.0), np.maximum(-signed_weights, 0.0)]
-    )
+    return np.column_stack([-decisions, weights * truth, weights * ~truth])
 
 
 def _tied(records: Floats) -> Floats:
@@ -331,8 +358,8 @@ def _ranking_of_groups(groups: Iterable[Floats]) -> tuple[float, float]:
     return min(area / (positives * negatives), 1.0), min(precisions / positives, 1.0)
 
 
-class RunFile:
-    """One nameless temporary file for the sorted runs of a spool, or of several.
+class _RunFile:
+    """One nameless temporary file for all sorted runs.
 
     It is read by explicit calls, not mapped: mapped pages count as this process's memory.
 
@@ -389,39 +416,26 @@ class RunFile:
             ) from error
 
 
-class _Runs:
-    """Sorted runs of tied records in a file."""
+def _merged(file: _RunFile, spans: Sequence[tuple[int, int]], limit_rows: int) -> Iterator[Floats]:
+    """All records of the runs in order, in blocks of about ``limit_rows``; a tie is never cut.
 
-    def __init__(self, file: RunFile) -> None:
-        self.file = file
-        self._spans: list[tuple[int, int]] = []
-
-    def __len__(self) -> int:
-        return len(self._spans)
-
-    def append(self, records: Floats) -> None:
-        self._spans.append(self.file.append(records))
-
-    def merged(self, limit_rows: int) -> Iterator[Floats]:
-        """All records in order, in blocks of about ``limit_rows``; a tie is never cut in two.
-
-        What lies up to the lowest end of what is in memory is complete: no run has a decision
-        twice, so nothing unread can tie with it.
-        """
-        block = max(limit_rows // len(self), 1)
-        cursors = [_Cursor(self.file, *span, block) for span in self._spans]
-        while True:
-            ceiling = min(cursor.known_up_to() for cursor in cursors)
-            records = _tied(np.concatenate([cursor.take(ceiling) for cursor in cursors]))
-            if not len(records):
-                return
-            yield records
+    What lies up to the lowest end of what is in memory is complete: no run has a decision twice, so
+    nothing unread can tie with it.
+    """
+    block = max(limit_rows // len(spans), 1)
+    cursors = [_Cursor(file, *span, block) for span in spans]
+    while True:
+        ceiling = min(cursor.known_up_to() for cursor in cursors)
+        records = _tied(np.concatenate([cursor.take(ceiling) for cursor in cursors]))
+        if not len(records):
+            return
+        yield records
 
 
 class _Cursor:
     """A place in one run, with up to ``block`` records after it in memory."""
 
-    def __init__(self, file: RunFile, start: int, stop: int, block: int) -> None:
+    def __init__(self, file: _RunFile, start: int, stop: int, block: int) -> None:
         self._file, self._next, self._stop, self._block = file, start, stop, block
         self._held: Floats = np.empty((0, 3))
 

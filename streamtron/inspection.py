@@ -24,7 +24,7 @@ from streamtron.model import Direction, LinearModel
 from streamtron.runs import Record, last_checkpoint, read_record
 from streamtron.sealed import read_sealed
 from streamtron.shards import Manifest, Reading, open_shards, tombstones
-from streamtron.summary import label_text
+from streamtron.summary.text import label_text
 
 Kind = Literal["model", "witness", "run", "shards"]
 
@@ -77,6 +77,7 @@ def inspect(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[
 def describe_model(model: LinearModel) -> dict[str, Any]:
     """Width, classes, settings, certificate, reader's contract and the largest weights; of many
     classes ``learners``, a list with the weights and the certificate of each."""
+    learners = [_learner(each, model) for each in model.directions()]
     facts = {
         "kind": "model",
         "classification": model.kind,
@@ -88,11 +89,8 @@ def describe_model(model: LinearModel) -> dict[str, Any]:
         "reading": dict(model.reading),
     }
     if model.kind == "two classes":
-        [learner] = model.directions()
-        return {
-            **facts, "bias": learner.bias, "largest_weights": _largest(learner.weights, model),
-        }  # fmt: skip
-    return {**facts, "learners": [_learner(each, model) for each in model.directions()]}
+        return facts | {name: learners[0][name] for name in ("bias", "largest_weights")}
+    return facts | {"learners": learners}
 
 
 def _learner(learner: Direction, model: LinearModel) -> dict[str, Any]:

@@ -95,9 +95,7 @@ def conclude(
         "seconds": seconds,
         "bytes_read": source.bytes_read,
     }
-    report = _report(data, model, learners, settings, source.skipped, graves)
-    counts = tuple(learner.counts for learner in learners)
-    return Outcome(model, report, str(report["ending"]), counts, source.manifest, graves)
+    return _outcome(data, model, learners, settings, source.manifest, source.skipped, graves)
 
 
 def as_it_stands(
@@ -121,42 +119,42 @@ def as_it_stands(
         "rows": manifest.rows, "nonzeros": manifest.nonzeros, "readings": 0.0, "seconds": 0.0,
         "bytes_read": 0,
     }  # fmt: skip
-    report = _report(data, model, learners, settings, skipped, graves)
-    counts = tuple(learner.counts for learner in learners)
-    return Outcome(model, report, str(report["ending"]), counts, manifest, graves)
+    return _outcome(data, model, learners, settings, manifest, skipped, graves)
 
 
-def _report(
+def _outcome(
     data: Mapping[str, Any],
     model: LinearModel,
     learners: Sequence[Learner],
     settings: Settings,
+    manifest: Manifest,
     skipped: Sequence[Skipped],
-    graves: Sequence[Tombstones],
-) -> dict[str, Any]:
-    """The report's content; ``data``: what was read."""
+    graves: tuple[Tombstones, ...],
+) -> Outcome:
+    """The outcome with its report; ``data``: what was read."""
+    own = [_own_report(learner, skipped) for learner in learners]
+    ending = max((each["ending"] for each in own), key=ENDINGS.index)
     report: dict[str, Any] = {
         **data,
         "columns": model.columns,
-        "full_epochs": max(learner.full_epochs for learner in learners),
+        "full_epochs": max(each["full_epochs"] for each in own),
         "peak_rss_bytes": peak_memory(),
         "settings": settings.to_dict(),
-        "ending": max((_ending(learner) for learner in learners), key=ENDINGS.index),
+        "ending": ending,
         "skipped": [shard._asdict() for shard in skipped],
     }
     if graves:
         report["forgotten_rows"] = tombstones.total(graves)
-    own = [_own_report(learner, skipped) for learner in learners]
     if model.kind == "two classes":
-        return _excluding(report | own[0], graves)
-    report["certificate"] = {
-        name: value for name, value in (model.certificate or {}).items() if name != "learners"
-    }
-    report["learners"] = [
-        {"label": label, "full_epochs": learner.full_epochs, "ending": _ending(learner), **each}
-        for label, learner, each in zip(model.classes, learners, own, strict=True)
-    ]
-    return _excluding(report, graves)
+        report |= own[0]
+    else:
+        report["certificate"] = dict(model.certificate or {})
+        del report["certificate"]["learners"]
+        report["learners"] = [
+            {"label": label, **each} for label, each in zip(model.classes, own, strict=True)
+        ]
+    counts = tuple(learner.counts for learner in learners)
+    return Outcome(model, _excluding(report, graves), ending, counts, manifest, graves)
 
 
 def _excluding(report: Mapping[str, Any], graves: Sequence[Tombstones]) -> dict[str, Any]:
@@ -294,6 +292,8 @@ def _weights(learner: Learner, base: int, columns: int) -> NDArray[np.float64]:
 
 def _own_report(learner: Learner, skipped: Sequence[Skipped]) -> dict[str, Any]:
     return {
+        "full_epochs": learner.full_epochs,
+        "ending": _ending(learner),
         "radius": math.sqrt(learner.sq_radius),
         "clipped": learner.dual.clipped,
         "drift_repaired": learner.drift_repaired,

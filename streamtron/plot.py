@@ -9,7 +9,7 @@ from typing import Any
 
 from streamtron.errors import SettingsError
 from streamtron.sealed import write_atomically
-from streamtron.summary import metric_words
+from streamtron.summary.evaluation import metric_words
 
 ENDINGS = (".png", ".svg")
 

@@ -47,7 +47,8 @@ RESCANS = 8
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was proven of a model's weights on these rows.
+    """What was proven of a model's weights on these rows; of many classes, of that with the widest
+    gap.
 
     Parameters
     ----------
@@ -61,6 +62,8 @@ class Proof:
         that the witness's counts make where the dual is largest: both are the optimum's where the
         gap is 0. No drift, for v are the weights of the least primal. None without a witness.
     rows_excluded : rows of the shards that the witness leaves out, of which nothing is proven.
+    classes : of many classes (label, proof) of each against the rest, in their order, all on the
+        same readings.
     """
 
     certificate: Certificate
@@ -69,9 +72,17 @@ class Proof:
     decision_radius: float
     distance: float | None = None
     rows_excluded: int = 0
+    classes: tuple[tuple[Label, Proof], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for ``--json``."""
+        """Plain values, for ``--json``; of many classes the joint certificate, and ``learners``, a
+        list of the proofs with their ``label``."""
+        if self.classes:
+            learners = [{"label": label, **proof.to_dict()} for label, proof in self.classes]
+            joint = joint_certificate([each["certificate"] for each in learners])
+            del joint["learners"]
+            joint["rows_excluded"] = self.rows_excluded
+            return {"certificate": joint, "readings": self.readings, "learners": learners}
         return {
             "certificate": {**self.certificate.to_dict(), "rows_excluded": self.rows_excluded},
             "weights_scale": self.weights_scale,
@@ -79,29 +90,6 @@ class Proof:
             "decision_radius": self.decision_radius,
             "distance": self.distance,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class ManyProof:
-    """What was proven of a model of many classes, on the same readings.
-
-    Parameters
-    ----------
-    classes : (label, proof) of every class against the rest, in the order of the classes.
-    readings : of the data, as a whole.
-    """
-
-    classes: tuple[tuple[Label, Proof], ...]
-    readings: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for ``--json``: the joint certificate, and ``learners``, a list of the
-        proofs with their ``label``."""
-        learners = [{"label": label, **proof.to_dict()} for label, proof in self.classes]
-        joint = joint_certificate([each["certificate"] for each in learners])
-        del joint["learners"]
-        joint["rows_excluded"] = learners[0]["certificate"]["rows_excluded"]
-        return {"certificate": joint, "readings": self.readings, "learners": learners}
 
 
 def certify(
@@ -115,7 +103,7 @@ def certify(
     readings: int = 4,
     machine: Machine | None = None,
     spread: Spread | None = None,
-) -> Proof | ManyProof:
+) -> Proof:
     """How far from the best possible a model is at most, on these rows.
 
     With a witness: one reading. Without: one reading for the primal margin and the best scale,
@@ -143,10 +131,6 @@ def certify(
         same to the last bit. Without a witness they read the shards once more, to count the rows,
         which is not told among the readings; the rows that matter come to this process, which also
         makes the readings that train, and the first one of ``class_weight="balanced"``.
-
-    Returns
-    -------
-    Proof; ManyProof for a model of many classes.
 
     Raises
     ------
@@ -204,7 +188,8 @@ def certify(
         ]
         if model.kind == "two classes":
             return proofs[0]
-        return ManyProof(tuple(zip(model.classes, proofs, strict=True)), scans.readings)
+        widest = max(proofs, key=lambda each: each.certificate.relative_duality_gap)
+        return replace(widest, classes=tuple(zip(model.classes, proofs, strict=True)))
 
 
 def _learners(

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 RECORD_VERSION = 3
 CHECKPOINT_VERSION = 4
 """Of what a checkpoint means, too: a reading goes on in the order in which it began, and before
-version 4 later readings had other blocks, or other groups of them, and a solve could be half done."""
+version 4 later readings had other blocks, or other groups, and a solve could be half done."""
 
 MAY_CHANGE = ("tol", "max_epochs")
 """Settings that a run which is taken up may have otherwise than before."""

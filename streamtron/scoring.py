@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from streamtron.chunk import Chunk, ChunkSource, Label
 from streamtron.errors import DataError, SettingsError
 from streamtron.evaluation import LIMIT_ROWS, Evaluation, ScoreSpool
-from streamtron.evaluation_many import ManyEvaluation, ManySpool
 from streamtron.fitting import as_paths, reading_of_model
 from streamtron.model import LinearModel
 from streamtron.outputs import check_outputs
@@ -29,7 +28,7 @@ from streamtron.sealed import write_atomically
 from streamtron.shards import Reading, ShardFile, ShardSource, find_shards, no_rows, settled
 from streamtron.shards.predictions import parquet_parts
 from streamtron.spread import Spread, in_turn
-from streamtron.summary import label_text
+from streamtron.summary.text import label_text
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -148,7 +147,7 @@ def evaluate(
     limit_rows: int = LIMIT_ROWS,
     ranking: bool = True,
     spread: Spread = in_turn,
-) -> Evaluation | ManyEvaluation:
+) -> Evaluation:
     """How well the model's decisions meet the labels of the shards.
 
     Parameters
@@ -158,10 +157,6 @@ def evaluate(
     limit_rows : decisions that are sorted in memory; beyond that, on disk.
     ranking : whether ROC AUC and average precision are wanted, which need every decision sorted.
     spread : where the shards are read and scored: here, or on workers.
-
-    Returns
-    -------
-    Evaluation; ManyEvaluation for a model of many classes.
 
     Raises
     ------
@@ -180,7 +175,7 @@ def evaluate_many(
     ranking: bool = True,
     at_optimum: bool = False,
     spread: Spread = in_turn,
-) -> list[Evaluation | ManyEvaluation]:
+) -> list[Evaluation]:
     """The same of several models on one reading of the shards.
 
     Parameters
@@ -217,7 +212,7 @@ def evaluate_source(
     *,
     limit_rows: int = LIMIT_ROWS,
     ranking: bool = True,
-) -> list[Evaluation | ManyEvaluation]:
+) -> list[Evaluation]:
     """``evaluate_many`` on any source of chunks whose columns are numbered as the models'
     shards."""
     return _evaluations(models, _judged(models, source), limit_rows, ranking)
@@ -237,9 +232,9 @@ class Judged(NamedTuple):
     """The truth of some consecutive rows, and every model's decisions on them."""
 
     rows: tuple[NDArray[Any], ...]
-    """weights; of two classes the signs, and the lengths ‖x‖ if they are wanted; of many the truth,
-    bool of shape (rows, K), and which rows have a label beside them, bool; then the decisions of
-    each model"""
+    """the decisions of each model; weights; the truth, bool of shape (rows, K), of two classes
+    whether a row has the larger; which rows have a label beside these, bool; the lengths ‖x‖ if
+    they are wanted"""
     labels: tuple[Label, ...]
     """all that the source has met"""
 
@@ -250,82 +245,67 @@ def _judged(
     """Block by block; the models have the same classes."""
     first = models[0]
     for chunk in source.chunks():
-        places = _codes_of_classes(first, source)
-        if first.kind == "two classes":
-            # code 1 is the larger class
-            truth: tuple[NDArray[Any], ...] = (2 * places[chunk.codes] - 1,)
-            truth += (np.sqrt(chunk.squares),) if lengths else ()
-        else:
-            truth = _truth(chunk, places, len(first.classes))
-        weights = np.ones(len(chunk)) if chunk.weights is None else chunk.weights
         decisions = (model.decision_rows(chunk.rows).values for model in models)
-        yield Judged((weights, *truth, *decisions), tuple(source.labels))
+        weights = np.ones(len(chunk)) if chunk.weights is None else chunk.weights
+        truth, others = _truth(chunk, _codes_of_classes(first, source), len(first.classes))
+        if first.kind == "two classes":
+            truth = truth[:, 1:]  # one problem: the larger class against the other
+        own = (np.sqrt(chunk.squares),) if lengths else ()
+        yield Judged((*decisions, weights, truth, others, *own), tuple(source.labels))
 
 
 def _evaluations(
     models: Sequence[LinearModel], judged: Iterator[Judged], limit_rows: int, ranking: bool
-) -> list[Evaluation | ManyEvaluation]:
+) -> list[Evaluation]:
     labels: dict[Label, None] = {}
     with ExitStack() as stack:
-        judge = _TwoClasses if models[0].kind == "two classes" else _ManyClasses
-        judges = [judge(model, stack, limit_rows, ranking) for model in models]
-        for (weights, *truth), met in judged:
+        judges = [_Judge(model, stack, limit_rows, ranking) for model in models]
+        for rows, met in judged:
             labels.update(dict.fromkeys(met))
-            truth, decisions = truth[: -len(models)], truth[-len(models) :]
-            for one, values in zip(judges, decisions, strict=True):
-                one.take(weights, truth, values)
-        return [one.evaluation(tuple(labels)) for one in judges]
+            decisions, rest = rows[: len(models)], rows[len(models) :]
+            for judge, values in zip(judges, decisions, strict=True):
+                judge.take(values, *rest)
+        return [judge.evaluation(tuple(labels)) for judge in judges]
 
 
-class _TwoClasses:
-    """What a model of two classes is worth, block by block."""
-
-    def __init__(
-        self, model: LinearModel, stack: ExitStack, limit_rows: int, ranking: bool
-    ) -> None:
-        self.spool = stack.enter_context(ScoreSpool(limit_rows, ranking=ranking))
-        self.model = model
-        self.reach: Reach | None = None
-
-    def take(
-        self, weights: NDArray[Any], truth: Sequence[NDArray[Any]], decisions: NDArray[Any]
-    ) -> None:
-        signs, *lengths = truth
-        self.spool.add(signs, decisions, weights)
-        if lengths and self.model.certificate:
-            self.reach = self.reach or Reach.of(self.model)
-            self.reach.add(signs, decisions, weights, *lengths)
-
-    def evaluation(self, _: Sequence[Label]) -> Evaluation:
-        reached = self.reach.accuracy if self.reach else None
-        return replace(self.spool.evaluation(), accuracy_at_optimum=reached)
-
-
-class _ManyClasses:
-    """What a model of many classes is worth, block by block."""
+class _Judge:
+    """What a model is worth, block by block."""
 
     def __init__(
         self, model: LinearModel, stack: ExitStack, limit_rows: int, ranking: bool
     ) -> None:
-        self.model, self.known = model, False
-        spool = ManySpool(model.classes, limit_rows=limit_rows, ranking=ranking)
+        self.model, self.two = model, model.kind == "two classes"
+        spool = ScoreSpool(
+            () if self.two else model.classes, limit_rows=limit_rows, ranking=ranking
+        )
         self.spool = stack.enter_context(spool)
+        self.reach: Reach | None = None
+        self.known = self.two  # labels that a model of two classes does not know are refused before
 
     def take(
-        self, weights: NDArray[Any], truth: Sequence[NDArray[Any]], decisions: NDArray[Any]
+        self,
+        decisions: NDArray[Any],
+        weights: NDArray[Any],
+        truth: NDArray[np.bool_],
+        others: NDArray[np.bool_],
+        lengths: NDArray[Any] | None = None,
     ) -> None:
-        classes, others = truth
-        self.spool.add(classes, decisions, self.model.chosen(decisions), weights, others)
-        self.known = self.known or bool(classes.any())
+        chosen = None if self.two else self.model.chosen(decisions)
+        self.spool.add(truth, decisions, weights, chosen=chosen, others=others)
+        self.known = self.known or bool(truth.any())
+        if self.two and lengths is not None and self.model.certificate:
+            self.reach = self.reach or Reach.of(self.model)
+            self.reach.add(np.where(truth[:, 0], 1, -1), decisions, weights, lengths)
 
-    def evaluation(self, labels: Sequence[Label]) -> ManyEvaluation:
+    def evaluation(self, labels: Sequence[Label]) -> Evaluation:
         if not self.known and labels:
             raise DataError(
                 f"not one row has a class of the model: the labels are {_some(labels)}, the "
                 f"classes {_some(self.model.classes)}. Give shards labelled as those it was "
                 "fitted on."
             )
-        return self.spool.evaluation()
+        reached = self.reach.accuracy if self.reach else None
+        return replace(self.spool.evaluation(), accuracy_at_optimum=reached)
 
 
 def _codes_of_classes(model: LinearModel, source: ChunkSource) -> NDArray[np.int64]:

@@ -19,7 +19,6 @@ from streamtron.candidates import Range, candidates_of, values_of
 from streamtron.config import Machine, Settings
 from streamtron.errors import DataError, SettingsError
 from streamtron.evaluation import Evaluation
-from streamtron.evaluation_many import ManyEvaluation
 from streamtron.events import Listener, ignore
 from streamtron.fitting import (
     Outcome,
@@ -38,7 +37,7 @@ from streamtron.runs import refuse_existing
 from streamtron.scoring import Paths, evaluate_many
 from streamtron.scratch import scratch_directory
 from streamtron.splits import Split, splits_of
-from streamtron.summary import label_text
+from streamtron.summary.text import label_text
 from streamtron.trials import (
     Trial,
     certificate_of,
@@ -132,7 +131,7 @@ def sweep(
     metric : ``accuracy``, ``precision``, ``recall``, ``f1``, ``roc_auc``, ``average_precision``; of
         many classes (``multiclass``, ``multilabel``) ``accuracy``, the share of rows all whose
         labels are right, or one of the others as ``micro_…`` or ``macro_…``, see
-        ``ManyEvaluation``; of ROC AUC and average precision there are macro means alone.
+        ``Evaluation``; of ROC AUC and average precision there are macro means alone.
     model : write the best there, as ``fit`` does; with folds it is fitted on all shards.
     settings : what all candidates share.
     machine, listen : as in ``fit``.
@@ -342,7 +341,7 @@ def _check_classes(model: LinearModel, settings: Settings) -> None:
 
 
 def _trial(
-    number: int, settings: Settings, outcome: Outcome, evaluation: Evaluation | ManyEvaluation,
+    number: int, settings: Settings, outcome: Outcome, evaluation: Evaluation,
     worker: str,
     started: str, finished: str,
 ) -> Trial:  # fmt: skip
@@ -353,7 +352,7 @@ def _trial(
         certificate=certificate_of(report), readings=report["readings"],
         full_epochs=report["full_epochs"], ending=outcome.ending, rung=0,
         radius=report.get("radius"),
-        at_optimum=getattr(evaluation, "accuracy_at_optimum", None) or (None, None),
+        at_optimum=evaluation.accuracy_at_optimum or (None, None),
         seconds=report["seconds"], worker=worker, started=started, finished=finished,
         outcome=outcome,
     )  # fmt: skip

@@ -617,23 +617,6 @@ def margin_from_primal(primal: float) -> float:
     return 1.0 / math.sqrt(2.0 * primal)
 
 
-def relative_duality_gap(primal_margin: float, upper_bound: float) -> float:
-    """1 − (primal margin / upper bound)² = (P − D)/P, in [0, 1].
-
-    ``primal_margin`` ≥ 0 (0: nothing proven yet); ``upper_bound`` > 0, infinite where unknown. A
-    primal margin above the upper bound, which only rounding can make, is a gap of 0.
-
-    >>> relative_duality_gap(1.0, 2.0), relative_duality_gap(0.0, float("inf"))
-    (0.75, 1.0)
-    """
-    if not 0.0 <= primal_margin < math.inf:
-        raise ValueError(f"primal_margin = {primal_margin!r}, but it must be finite and ≥ 0.")
-    if not upper_bound > 0.0:
-        raise ValueError(f"upper_bound = {upper_bound!r}, but it must be positive.")
-    ratio = min(1.0, primal_margin / upper_bound)
-    return (1.0 - ratio) * (1.0 + ratio)
-
-
 def weights_radius(primal: float, dual: float) -> float:
     """‖w − w*‖ ≤ √(2(P − D)), P being strongly convex; P and D LIBLINEAR's, of the same w.
 

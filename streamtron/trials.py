@@ -15,7 +15,7 @@ from streamtron.errors import DataError, SettingsError
 from streamtron.learning import several
 from streamtron.outcome import EXIT_CODES, Outcome
 from streamtron.sealed import write_atomically
-from streamtron.summary import label_text
+from streamtron.summary.text import label_text
 
 BOUNDS = ("directional_margin", "primal_margin", "upper_bound", "relative_duality_gap")
 """What the table has of a certificate."""

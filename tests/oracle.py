@@ -34,6 +34,12 @@ class Certificate(NamedTuple):
     """The s at which P(s) is smallest; w scaled by it is LIBLINEAR's w."""
     length: float
 
+    @property
+    def relative_duality_gap(self) -> float:
+        """1 − (primal margin / upper bound)²; 0 where rounding makes the first the larger one."""
+        ratio = min(1.0, self.primal_margin / self.upper_bound)
+        return (1.0 - ratio) * (1.0 + ratio)
+
 
 class Run(NamedTuple):
     """What a run took; ``converged`` = it ended at a full epoch without an update."""

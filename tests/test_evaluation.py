@@ -15,16 +15,17 @@ from sklearn import metrics
 
 from streamtron import evaluation
 from streamtron.errors import DataError, MachineError, SettingsError
-from streamtron.evaluation import Evaluation, ScoreSpool, evaluate
+from streamtron.evaluation import Evaluation, ScoreSpool
+from tests.rows_judged import evaluate
 
 EXACT = {"rel": 0, "abs": 1e-12}
 
 
 def spooled(signs, decisions, weights=None, *, limit, chunk, directory=None) -> Evaluation:
-    with ScoreSpool(limit, directory) as spool:
+    with ScoreSpool(limit_rows=limit, directory=directory) as spool:
         for at in range(0, len(signs), chunk):
             part = slice(at, at + chunk)
-            spool.add(signs[part], decisions[part], None if weights is None else weights[part])
+            spool.add(signs[part] > 0, decisions[part], None if weights is None else weights[part])
         return spool.evaluation()
 
 
@@ -105,7 +106,7 @@ def test_more_rows_may_follow_an_evaluation_of_spooled_ones():
     with ScoreSpool(limit_rows=30) as spool:
         for at in range(0, 400, 100):
             part = slice(0, at + 100)
-            spool.add(signs[at : at + 100], decisions[at : at + 100], weights[at : at + 100])
+            spool.add(signs[at : at + 100] > 0, decisions[at : at + 100], weights[at : at + 100])
             theirs = of_sklearn(signs[part], decisions[part], weights[part])
             assert_same(spool.evaluation(), theirs)
 
@@ -115,9 +116,9 @@ def test_runs_written_after_an_evaluation_do_not_overwrite_older_ones():
     signs = np.where(decisions % 3 == 0, 1, -1)
     with ScoreSpool(limit_rows=9) as spool:
         for at in range(0, 30, 10):
-            spool.add(signs[at : at + 10], decisions[at : at + 10])
+            spool.add(signs[at : at + 10] > 0, decisions[at : at + 10])
         assert_same(spool.evaluation(), of_sklearn(signs[:30], decisions[:30]))
-        spool.add(signs[30:], decisions[30:])
+        spool.add(signs[30:] > 0, decisions[30:])
         assert_same(spool.evaluation(), of_sklearn(signs, decisions))
 
 
@@ -174,7 +175,7 @@ def test_decisions_at_the_ends_of_the_floats_are_merged_without_overflow():
 def test_spooled_rows_are_in_no_named_file_and_the_directory_is_empty_afterwards(tmp_path):
     signs, decisions, weights = some_rows(500)
     with ScoreSpool(limit_rows=10, directory=tmp_path) as spool:
-        spool.add(signs, decisions, weights)
+        spool.add(signs > 0, decisions, weights)
         assert spool.evaluation().rows == 500
         assert list(tmp_path.iterdir()) == []
     assert list(tmp_path.iterdir()) == []
@@ -183,26 +184,26 @@ def test_spooled_rows_are_in_no_named_file_and_the_directory_is_empty_afterwards
 def test_a_directory_that_cannot_be_written_is_named(tmp_path):
     spool = ScoreSpool(limit_rows=1, directory=tmp_path / "absent")
     with pytest.raises(MachineError, match=r"absent: sorted decisions cannot be kept"):
-        spool.add([1, -1], [0.0, 1.0])
+        spool.add(np.array([True, False]), np.array([0.0, 1.0]))
 
 
 @pytest.mark.parametrize(
     ("rows", "kind", "sentence"),
     [
-        (([1, -1], [0.0, np.nan]), DataError, "row 4: decision nan. It must be finite"),
+        (([1, 0], [0.0, np.nan]), DataError, "row 4: decision nan. It must be finite"),
         (([1], [np.inf]), DataError, "row 3: decision inf"),
         (([1], [1.0], [-2.0]), DataError, "row 3: weight -2.0. It must be finite and ≥ 0"),
         (([1], [1.0], [np.nan]), DataError, "row 3: weight nan"),
-        (([0], [1.0]), SettingsError, "other than 1 and -1"),
-        (([1, 1], [1.0]), SettingsError, "one of each a row"),
-        (([[1]], [[1.0]]), SettingsError, "one of each a row"),
+        (([1], [1.0], [np.inf]), DataError, "row 3: weight inf"),
+        (([1, 1], [1.0]), ValueError, "cannot reshape"),
     ],
 )
 def test_rows_that_cannot_be_judged_are_refused_by_number(rows, kind, sentence):
     with ScoreSpool() as spool:
-        spool.add([1, -1, 1], [1.0, 2.0, 3.0])
+        spool.add(np.array([True, False, True]), np.array([1.0, 2.0, 3.0]))
+        truth, *numbers = map(np.array, rows)
         with pytest.raises(kind) as caught:
-            spool.add(*rows)
+            spool.add(truth == 1, *numbers)
     assert sentence in str(caught.value)
 
 

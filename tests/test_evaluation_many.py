@@ -11,7 +11,7 @@ from sklearn import metrics
 
 from streamtron.chunk import Chunk, make_rows
 from streamtron.errors import DataError, MachineError
-from streamtron.evaluation_many import ManyEvaluation, ManySpool
+from streamtron.evaluation import ScoreSpool
 from streamtron.model import LinearModel
 from streamtron.scoring import evaluate_source
 from tests.sources import ListSource
@@ -38,13 +38,12 @@ def some_rows(*, multilabel, seed=0):
 
 
 def spooled(truth, decisions, chosen, weights=None, others=None, *, chunk=37, **more):
-    with ManySpool(NAMES, **more) as spool:
+    with ScoreSpool(NAMES, **more) as spool:
         for at in range(0, len(truth), chunk):
             part = slice(at, at + chunk)
             spool.add(
-                truth[part], decisions[part], chosen[part],
-                None if weights is None else weights[part],
-                None if others is None else others[part],
+                truth[part], decisions[part], None if weights is None else weights[part],
+                chosen=chosen[part], others=None if others is None else others[part],
             )  # fmt: skip
         return spool.evaluation()
 
@@ -64,10 +63,10 @@ def test_precision_recall_and_f1_of_each_class_and_their_means_are_sklearns(mult
     weights = weights if weighted else None
     found = spooled(truth, decisions, chosen, weights)
     theirs = of_sklearn(truth, chosen, weights, None)
-    for k, (label, ours) in enumerate(found.classes):
+    for k, ours in enumerate(found.classes):
         expected = [each[k] for each in theirs[:3]]
-        assert label == NAMES[k]
-        assert [ours.precision or 0.0, ours.recall or 0.0, ours.f1 or 0.0] == pytest.approx(
+        assert ours["label"] == NAMES[k]
+        assert [ours[name] or 0.0 for name in ("precision", "recall", "f1")] == pytest.approx(
             expected, **EXACT
         )
     for mean in ("micro", "macro"):
@@ -101,8 +100,8 @@ def test_rankings_of_each_class_are_sklearns_from_memory_and_from_runs_in_one_fi
         rows = truth[:, k], decisions[:, k]
         aucs.append(metrics.roc_auc_score(*rows, sample_weight=weights))
         precisions.append(metrics.average_precision_score(*rows, sample_weight=weights))
-        ours = found.classes[k][1]
-        assert (ours.roc_auc, ours.average_precision) == pytest.approx(
+        ours = found.classes[k]
+        assert (ours["roc_auc"], ours["average_precision"]) == pytest.approx(
             (aucs[k], precisions[k]), **EXACT
         )
     assert found.macro_roc_auc == pytest.approx(np.mean(aucs), **EXACT)
@@ -112,17 +111,17 @@ def test_rankings_of_each_class_are_sklearns_from_memory_and_from_runs_in_one_fi
 def test_a_class_that_nobody_has_is_left_out_of_the_mean_auc_and_counts_0_in_macro_f1():
     truth, decisions, chosen, _ = some_rows(multilabel=True)
     found = spooled(truth, decisions, chosen)
-    elk = found.classes[4][1]
-    assert (elk.precision, elk.recall, elk.f1, elk.roc_auc) == (None,) * 4
-    known = [each for _, each in found.classes[:4]]
-    assert found.macro_f1 == pytest.approx(sum(each.f1 for each in known) / 5, **EXACT)
-    assert found.macro_roc_auc == pytest.approx(sum(each.roc_auc for each in known) / 4, **EXACT)
+    elk = found.classes[4]
+    assert [elk[name] for name in ("precision", "recall", "f1", "roc_auc")] == [None] * 4
+    known = found.classes[:4]
+    assert found.macro_f1 == pytest.approx(sum(each["f1"] for each in known) / 5, **EXACT)
+    assert found.macro_roc_auc == pytest.approx(sum(each["roc_auc"] for each in known) / 4, **EXACT)
 
 
 def test_without_ranking_nothing_is_sorted_and_the_counts_are_the_same():
     rows = some_rows(multilabel=True)
     found, ranked = spooled(*rows, ranking=False, directory="/absent", limit_rows=1), spooled(*rows)
-    assert (found.macro_roc_auc, found.classes[0][1].average_precision) == (None, None)
+    assert (found.macro_roc_auc, found.classes[0]["average_precision"]) == (None, None)
     assert ranked.macro_roc_auc is not None
     assert (found.micro_f1, found.macro_f1) == (ranked.micro_f1, ranked.macro_f1)
     with pytest.raises(MachineError, match="/absent: sorted decisions"):
@@ -151,7 +150,7 @@ def test_every_figure_is_in_the_json_with_one_entry_a_class():
     assert [each["label"] for each in plain["classes"]] == list(NAMES)
     for k, each in enumerate(plain["classes"]):
         assert each["support"] == pytest.approx(weights[truth[:, k]].sum())
-        assert each["f1"] == found.classes[k][1].f1
+        assert each["f1"] == found.classes[k]["f1"]
         assert "rows" not in each
 
 
@@ -193,7 +192,6 @@ def test_a_multilabel_source_is_judged_by_label_sets_whatever_their_order():
     sets = [tuple(np.array(["a", "b", "c"])[row][::-1].tolist()) for row in truth]
     sets[7] = (*sets[7], "zoo")
     [found] = evaluate_source([model], LabelSets(as_rows(X), sets, block_rows=64))
-    assert isinstance(found, ManyEvaluation)
     chosen = model.decision_function(X) > 0
     assert found.micro_f1 == pytest.approx(
         metrics.f1_score(truth, chosen, average="micro"), **EXACT
@@ -214,7 +212,6 @@ def test_a_multiclass_source_is_judged_by_the_highest_decision(block_rows):
     y = np.random.default_rng(3).choice([5.0, 9.0, 1.0, 2.0], 300)
     y[:150] = model.predict(X)[:150]
     [found] = evaluate_source([model], ListSource(as_rows(X), y.tolist(), block_rows=block_rows))
-    assert isinstance(found, ManyEvaluation)
     predicted = model.predict(X)
     known = {"labels": [1.0, 2.0, 5.0]}
     for mean in ("micro", "macro"):

@@ -29,7 +29,7 @@ from streamtron.config import Settings
 from streamtron.conversion import convert
 from streamtron.errors import DataError, MachineError, SettingsError
 from streamtron.fitting import reading_of
-from streamtron.shards import MemorySource, Piece, Reading, cache_files, open_shards
+from streamtron.shards import Piece, Reading, cache_files, open_shards
 from streamtron.shards.arrow import ArrowReader
 from streamtron.shards.labels import cut_codes
 from streamtron.shards.libsvm import LibsvmReader
@@ -38,6 +38,7 @@ from streamtron.shards.piece import cut_piece
 from streamtron.training.learner import Learner
 from streamtron.training.loop import train
 from streamtron.training.targets import TargetRule
+from tests.rows_in_memory import RowsInMemory
 from tests.test_source import bits, small_blocks
 
 SEVERAL = Reading(multilabel=True)
@@ -436,14 +437,14 @@ def as_table(rows: Sequence[Row]) -> pa.Table:
     )
 
 
-def in_memory(rows: Sequence[Row]) -> MemorySource:
+def in_memory(rows: Sequence[Row]) -> RowsInMemory:
     pairs = [sorted(row.items()) for _, row in rows]
     indptr = np.cumsum([0, *map(len, pairs)])
     flat = [pair for row in pairs for pair in row]
     data = np.array([value for _, value in flat], np.float32)
     indices = np.array([column for column, _ in flat], np.int64)
     matrix = sparse.csr_array((data, indices, indptr), shape=(len(rows), 31))
-    return MemorySource(matrix, [own for own, _ in rows], multilabel=True)
+    return RowsInMemory(matrix, [own for own, _ in rows], multilabel=True)
 
 
 @settings(max_examples=50, deadline=None)
@@ -509,33 +510,6 @@ def test_a_cut_piece_has_the_labels_of_its_rows(tmp_path: Path) -> None:
     [piece] = read_text(tmp_path, "a,b 1:1\n 2:1\nc 3:1\nb,c,a 4:1\n")
     for start, stop in itertools.combinations(range(5), 2):
         assert rows_of(cut_piece(piece, start, stop)) == rows_of(piece)[start:stop]
-
-
-# --- in memory ---
-
-
-@pytest.mark.parametrize(
-    ("y", "sentence"),
-    [
-        ([["a"], ["b", "b"]], "y, row 1: label 'b' occurs twice"),
-        ([[], ["a"], []], "y: labels of 3 rows. Wanted are those of 2."),
-        (["ab", "cd"], "y, row 0: 'ab'. Wanted is a list of labels, [] for none."),
-        ([1, 2], "y, row 0: 1. Wanted is a list of labels"),
-        ([[], [1.0, np.inf]], "y, row 1: label inf. Numbers as labels are finite"),
-    ],
-)
-def test_labels_in_memory_that_are_refused(y: Any, sentence: str) -> None:
-    with pytest.raises(DataError) as caught:
-        MemorySource(np.eye(2), y, multilabel=True)
-    assert str(caught.value).startswith(sentence)
-
-
-def test_the_labels_of_a_set_come_in_their_order() -> None:
-    source = MemorySource(np.eye(2), [{"pear", "fig", "apple"}, {"fig"}], multilabel=True)
-    assert source.labels == ["apple", "fig", "pear"]
-    [chunk] = source.chunks()
-    assert chunk.code_offsets is not None
-    assert (chunk.codes.tolist(), chunk.code_offsets.tolist()) == ([0, 1, 2, 1], [0, 3, 4])
 
 
 # --- the cache ---
@@ -624,7 +598,7 @@ def signs_by_definition(
     return signs, [2.0 / weight if sign == 1 else 2.0 for sign in signs]
 
 
-def chunk_of(source: MemorySource) -> Chunk:
+def chunk_of(source: RowsInMemory) -> Chunk:
     [chunk] = source.chunks()
     return chunk
 
@@ -638,7 +612,7 @@ def chunk_of(source: MemorySource) -> Chunk:
 def test_a_row_is_positive_where_the_label_is_among_its_own(
     rows: list[list[Label]], positive: str, weights: dict[Label, float] | None
 ) -> None:
-    source = MemorySource(np.eye(len(rows)), rows, multilabel=True)
+    source = RowsInMemory(np.eye(len(rows)), rows, multilabel=True)
     found = TargetRule(2.0, source.labels, weights, positive)(chunk_of(source))
     signs, delta2 = signs_by_definition(rows, positive, weights)
     assert found.signs.tolist() == signs
@@ -647,7 +621,7 @@ def test_a_row_is_positive_where_the_label_is_among_its_own(
 
 
 def test_rows_of_weight_zero_are_left_out_whatever_their_labels() -> None:
-    source = MemorySource(np.eye(3), [["a"], ["a", "b"], []], [0.0, 0.5, 1.0], multilabel=True)
+    source = RowsInMemory(np.eye(3), [["a"], ["a", "b"], []], [0.0, 0.5, 1.0], multilabel=True)
     found = TargetRule(2.0, source.labels, {"a": 4.0}, "a")(chunk_of(source))
     assert found.signs.tolist() == [0, 1, -1]
     assert found.delta2.tolist() == [2.0, 1.0, 2.0]
@@ -655,9 +629,9 @@ def test_rows_of_weight_zero_are_left_out_whatever_their_labels() -> None:
 
 def test_all_rows_are_negative_while_the_positive_label_has_not_been_met() -> None:
     for source in (
-        MemorySource(np.eye(3), [["a"], [], ["b"]], multilabel=True),
-        MemorySource(np.eye(3), [[], [], []], multilabel=True),
-        MemorySource(np.eye(3), ["a", "b", "a"]),
+        RowsInMemory(np.eye(3), [["a"], [], ["b"]], multilabel=True),
+        RowsInMemory(np.eye(3), [[], [], []], multilabel=True),
+        RowsInMemory(np.eye(3), ["a", "b", "a"]),
     ):
         found = TargetRule(2.0, source.labels, {"z": 3.0}, "z")(chunk_of(source))
         assert found.signs.tolist() == [-1, -1, -1]
@@ -665,7 +639,7 @@ def test_all_rows_are_negative_while_the_positive_label_has_not_been_met() -> No
 
 
 def test_the_first_label_met_is_positive_where_none_is_named() -> None:
-    source = MemorySource(np.eye(3), [[], ["b", "a"], ["a"]], multilabel=True)
+    source = RowsInMemory(np.eye(3), [[], ["b", "a"], ["a"]], multilabel=True)
     found = TargetRule(2.0, source.labels, {"b": 2.0, "a": 8.0}, None)(chunk_of(source))
     assert found.signs.tolist() == [-1, 1, -1]
     assert found.delta2.tolist() == [2.0, 1.0, 2.0]

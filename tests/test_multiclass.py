@@ -15,7 +15,7 @@ import pytest
 from liblinear import liblinearutil
 
 from streamtron.model import LinearModel
-from streamtron.summary import MANY
+from streamtron.summary.text import MANY
 from tests.processes import Ended, here
 
 NAMES = ("apple", "fig", "kiwi", "pear", "plum")

@@ -21,7 +21,7 @@ from streamtron.errors import DataError, SettingsError
 from streamtron.fitting import Outcome, run
 from streamtron.foreign import load_any
 from streamtron.model import LinearModel
-from streamtron.proof import ManyProof, Proof, certify
+from streamtron.proof import Proof, certify
 from streamtron.sealed import read_sealed, write_sealed
 from streamtron.shards.corpus import generate
 from streamtron.training.counts import Counts
@@ -358,7 +358,7 @@ def test_every_class_is_certified_as_it_would_be_alone_and_on_the_same_readings(
     model, path, y = many(data, tmp_path, "-w9 3" if class_weight else "")
     settings = Settings(C=0.5, rho=1.0, class_weight=class_weight)
     proof = certify(model, path, settings=settings, readings=readings)
-    assert isinstance(proof, ManyProof)
+    assert proof.classes
     assert proof.readings <= 1 + readings
     assert [label for label, _ in proof.classes] == [-2.0, 4.0, 9.0]
     for direction, (label, found) in zip(model.directions(), proof.classes, strict=True):
@@ -379,6 +379,7 @@ def test_every_class_is_certified_as_it_would_be_alone_and_on_the_same_readings(
         assert max(gaps) < 0.01
         plain = proof.to_dict()
         assert plain["certificate"]["relative_duality_gap"] == max(gaps)
+        assert proof.certificate.relative_duality_gap == max(gaps)
         assert plain["certificate"]["rows_scanned"] == ROWS
         assert [each["label"] for each in plain["learners"]] == [-2.0, 4.0, 9.0]
 
@@ -394,8 +395,8 @@ def test_a_model_of_many_classes_whose_weights_are_scaled_gets_the_scale_back(
     settings = Settings(C=0.5, rho=1.0)
     plain = certify(model, path, settings=settings)
     again = certify(scaled, path, settings=settings)
-    assert isinstance(plain, ManyProof)
-    assert isinstance(again, ManyProof)
+    assert plain.classes
+    assert again.classes
     for k, factor in enumerate(factors):
         first, second = plain.classes[k][1], again.classes[k][1]
         assert second.weights_scale * factor == pytest.approx(first.weights_scale, rel=1e-3)
@@ -423,7 +424,7 @@ def test_the_witness_of_many_classes_proves_the_certificates_of_the_fit_anew(
     settings = Settings(multiclass=True, C=0.5)
     outcome = run(path, settings, witness=tmp_path / "w", machine=Machine())
     proof = certify(outcome.model, path, witness=tmp_path / "w")
-    assert isinstance(proof, ManyProof)
+    assert proof.classes
     assert proof.readings == 1.0
     for (label, own), fitted_ones in zip(proof.classes, outcome.report["learners"], strict=True):
         assert label == fitted_ones["label"]

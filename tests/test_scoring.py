@@ -17,11 +17,10 @@ import streamtron
 from streamtron.chunk import Label
 from streamtron.conversion import convert
 from streamtron.errors import DataError, MachineError
-from streamtron.evaluation import evaluate as evaluate_rows
-from streamtron.evaluation_many import ManyEvaluation
 from streamtron.model import LinearModel
 from streamtron.scoring import evaluate, predict, write_predictions
 from streamtron.shards.corpus import generate
+from tests.rows_judged import evaluate as evaluate_rows
 
 COLUMNS = 200
 ROWS = 9000  # three blocks
@@ -205,11 +204,10 @@ def test_metrics_of_many_classes_are_read_from_shards_with_labels_unknown_to_the
     model = replace(_many((1.0, 2.0, 3.0)), weights=np.eye(3, COLUMNS), bias=np.zeros(3))
     (tmp_path / "rows").write_text("1 1:1\n2 2:1\n3 1:1\n7 3:1\n")
     found = evaluate(model, tmp_path / "rows")
-    assert isinstance(found, ManyEvaluation)
     assert (found.accuracy, found.rows_of_other_classes) == (0.5, 1)
     counts = [
-        (each.true_positives, each.false_positives, each.false_negatives)
-        for _, each in found.classes
+        tuple(each[name] for name in ("true_positives", "false_positives", "false_negatives"))
+        for each in found.classes
     ]
     assert counts == [(1, 1, 0), (1, 0, 0), (0, 1, 1)]
     assert found.micro_f1 == 4 / 7

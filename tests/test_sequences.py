@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import streamtron
 from streamtron.commands import judge
 from streamtron.outcome import Outcome
-from streamtron.proof import Proof, certify
+from streamtron.proof import certify
 from tests.optimum import least_primal
 
 SHARDS, ROWS = 7, 40
@@ -174,10 +174,8 @@ class Story:
     def prove(self) -> None:
         _, _, shards, witness = judge._of_run(str(self.model), None)
         run = Path(f"{self.model}.run")
-        proof = certify(
-            streamtron.load(self.model), shards, witness=witness, run=run, accept_exclusions=True
-        )
-        assert isinstance(proof, Proof)
+        model = streamtron.load(self.model)
+        proof = certify(model, shards, witness=witness, run=run, accept_exclusions=True)
         certificate, least = proof.certificate, self.least_primal(sorted(self.there))
         assert certificate.upper_bound is not None
         assert certificate.drift is not None

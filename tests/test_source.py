@@ -26,7 +26,6 @@ from streamtron.config import Settings
 from streamtron.errors import DataError, MachineError
 from streamtron.shards import (
     Manifest,
-    MemorySource,
     Piece,
     Reading,
     ShardFile,
@@ -39,6 +38,7 @@ from streamtron.shards.blocks import squares_of
 from streamtron.shards.convert import ShardStyle
 from streamtron.shards.prefetch import THREAD_NAME, ahead, in_order
 from streamtron.shards.source import open_reader, settled
+from tests.rows_in_memory import RowsInMemory
 
 Row = tuple[float | str | None, float, dict[int, float]]
 """label, weight, {column: value}"""
@@ -214,7 +214,7 @@ def test_chunks_are_bit_for_bit_the_same_however_a_reader_cuts_and_wherever_they
         from scipy import sparse
 
         matrix = sparse.csr_array((dense[held], held), shape=dense.shape)
-        memory = MemorySource(matrix, [row[0] for row in rows], [row[1] for row in rows])
+        memory = RowsInMemory(matrix, [row[0] for row in rows], [row[1] for row in rows])
         wanted = [bits(chunk) for chunk in memory.chunks()]
         order = list(range(len(wanted)))
         random.shuffle(order)

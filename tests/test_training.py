@@ -15,12 +15,12 @@ from streamtron.chunk import BLOCK_ROWS, Chunk, Label
 from streamtron.config import Settings
 from streamtron.errors import DataError, SettingsError
 from streamtron.events import Event, ReadingDone
-from streamtron.shards.memory import MemorySource
 from streamtron.training import loop
 from streamtron.training.learner import Learner, Solve
 from streamtron.training.loop import train
 from tests.optimum import holds, least_primal
 from tests.oracle import Oracle, Row, gamma_d, primal_value
+from tests.rows_in_memory import RowsInMemory
 from tests.sources import (
     ADULT_MARGIN,
     RCV1_MARGIN,
@@ -577,7 +577,7 @@ def test_rows_in_memory_train_to_the_bits_of_any_other_source() -> None:
     X = dense(random_rows(2, 5_000, COLUMNS)[0], COLUMNS)
     rows, labels = random_rows(2, 5_000, COLUMNS)
     plain = trained(ListSource(csr(rows), labels), Settings())
-    memory = MemorySource(X, labels)
+    memory = RowsInMemory(X, labels)
     learner = Learner(Settings(), memory.labels)
     train(memory, [learner], Settings())
     assert bits(learner, 5_000) == bits(plain, 5_000)

@@ -18,7 +18,6 @@ import pytest
 import streamtron
 from streamtron.cli import main
 from streamtron.errors import DataError, SettingsError
-from streamtron.proof import Proof
 from streamtron.shards.corpus import generate
 from streamtron.training.addition import add_rows
 from streamtron.training.learner import Learner
@@ -64,7 +63,6 @@ def test_an_updated_run_is_certified_over_old_and_new_rows(
     proof = streamtron.certify(
         streamtron.load(model), corpus, witness=tmp_path / "m.run" / "witness"
     )
-    assert isinstance(proof, Proof)
     assert proof.certificate.upper_bound == updated.report["certificate"]["upper_bound"]
     assert proof.certificate.primal_margin == pytest.approx(
         updated.report["certificate"]["primal_margin"], rel=1e-3
@@ -104,7 +102,6 @@ def test_where_the_last_scan_of_the_old_rows_and_one_of_the_new_prove_enough_no_
     proof = streamtron.certify(
         streamtron.load(tmp_path / "m"), [*old, few], witness=tmp_path / "m.run" / "witness"
     )
-    assert isinstance(proof, Proof)
     assert proof.certificate.rows_scanned == 2730
     for name in ("upper_bound", "primal_margin", "directional_margin"):
         assert getattr(proof.certificate, name) == pytest.approx(

@@ -29,7 +29,7 @@ def batch(file: str, again: bool, **where: Any) -> int:
     """
     from streamtron.batch import load_batch
     from streamtron.jobs import exit_code, on_workers, one_by_one, run_batch
-    from streamtron.summary import batch_verdict, fate_line
+    from streamtron.summary.batch import batch_verdict, fate_line
 
     commands = _commands()
     jobs = load_batch(file, partial(command_line, commands))

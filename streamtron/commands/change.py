@@ -88,7 +88,7 @@ def _change(
     from streamtron.ended import locate
     from streamtron.inspection import directory_bytes
     from streamtron.progress import progress
-    from streamtron.summary import fit_summary, not_certified, nothing_done
+    from streamtron.summary.fit import fit_summary, not_certified, nothing_done
 
     with progress(verbose=is_verbose()) as listen:
         outcome = change(run, shards, report=report, machine=machine, listen=listen, **wanted)

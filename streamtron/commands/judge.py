@@ -88,7 +88,7 @@ def evaluate(
     """
     from streamtron.foreign import load_any
     from streamtron.scoring import evaluate as evaluate_shards
-    from streamtron.summary import evaluation_lines
+    from streamtron.summary.evaluation import evaluation_lines
 
     loaded = load_any(model)
     with spread_of(**where) as spread:
@@ -127,7 +127,7 @@ def certify(
     --workers make the readings. Without a witness the rows that matter come here to be solved.
     """
     from streamtron.proof import certify as prove
-    from streamtron.summary import proof_lines
+    from streamtron.summary.proof import proof_lines
 
     wanted, machine = split(given)
     base, run = wanted.pop("index_base", None), None
@@ -154,7 +154,7 @@ def certify(
 def inspect(paths: tuple[str, ...], plan: bool, as_json: bool, **given: Any) -> None:
     """What is in a model, a witness, a MODEL.run directory, or in shards (read once, whole)."""
     from streamtron.inspection import inspect as look
-    from streamtron.inspection_text import inspection_lines
+    from streamtron.summary.inspection import inspection_lines
 
     wanted, machine = split(given)
     facts = look(paths, settings_of(wanted), machine)

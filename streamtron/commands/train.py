@@ -61,7 +61,7 @@ def fit(
         from streamtron.inspection import directory_bytes
         from streamtron.outputs import check_outputs
         from streamtron.progress import progress
-        from streamtron.summary import fit_summary, not_certified
+        from streamtron.summary.fit import fit_summary, not_certified
 
         written = {"model": model, "report": report, "witness": witness}
         check_outputs(written, filter(None, [config]))
@@ -139,7 +139,8 @@ def sweep(
     from streamtron.outputs import check_outputs
     from streamtron.plot import check_plot, plot_sweep
     from streamtron.progress import progress
-    from streamtron.summary import best_not_certified, not_certified, place_lines, sweep_summary
+    from streamtron.summary.fit import not_certified, place_lines
+    from streamtron.summary.sweep import best_not_certified, sweep_summary
     from streamtron.sweeping import run_sweep
     from streamtron.trials import check_table, write_table
 
@@ -179,7 +180,7 @@ def _attempts(machine: Machine, **where: Any) -> Iterator[Attempts | None]:
             yield None
             return
         from streamtron.attempts import on_workers
-        from streamtron.summary import trial_line
+        from streamtron.summary.sweep import trial_line
 
         def tell(trial: Trial, fold: str) -> None:
             if is_verbose() or sys.stderr.isatty():

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamtron.config import format_size
-from streamtron.summary import (
+from streamtron.summary.proof import bounds, certificate_lines
+from streamtron.summary.text import (
     MANY,
     Lines,
     aligned,
     and_more,
-    certificate_lines,
+    class_table,
     label_text,
-    learners_table,
     left_out,
 )
 
@@ -70,11 +70,12 @@ def _many_classes(facts: Mapping[str, Any]) -> Lines:
         gap, rows = float(certificate["relative_duality_gap"]), certificate["rows_scanned"]
         yield from aligned([("largest gap", gap), ("rows", rows)])
     yield ""
-    yield from learners_table(
-        [(each["label"], _or_none(each["certificate"]), _heaviest(each))
-         for each in facts["learners"]],
-        "heaviest columns",
-    )  # fmt: skip
+    learners = facts["learners"]
+    yield from class_table(
+        [each["label"] for each in learners],
+        bounds([_or_none(each["certificate"]) for each in learners]),
+        ("heaviest columns", [_heaviest(each) for each in learners]),
+    )
 
 
 def _complete(certificate: Any, *names: str) -> bool:

@@ -1,0 +1,1 @@
+"""What the commands say at the end, as aligned text: from plain values to lines."""
