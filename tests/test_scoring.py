@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -374,9 +374,9 @@ def test_how_rows_are_cut_into_shards_moves_metrics_by_rounding_alone_and_no_pre
         for number, (start, stop) in enumerate(pairwise(borders)):
             text = "\n".join(rows[start:stop]) + "\n"
             (tmp_path / name / f"{number}.svm").write_text(text)
-        evaluation = asdict(evaluate(model, tmp_path / name))
-        assert evaluation.pop("accuracy_at_optimum") is None
-        found.append(evaluation)
+        evaluation = evaluate(model, tmp_path / name)
+        assert evaluation.accuracy_at_optimum is None
+        found.append(evaluation.to_dict())
         write_predictions(model, tmp_path / name, tmp_path / f"{name}.parquet")
         written.append(pq.read_table(tmp_path / f"{name}.parquet"))
     assert found[0] == pytest.approx(found[1], rel=1e-12)
