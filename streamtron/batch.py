@@ -42,7 +42,7 @@ import xxhash
 from streamtron.errors import SettingsError, StreamtronError
 from streamtron.files import read_toml
 from streamtron.sealed import canonical
-from streamtron.shards import find_shards
+from streamtron.shards import Manifest, find_shards
 
 OUTPUTS: dict[str, tuple[str, ...]] = {
     "fit": ("model", "report", "witness"),
@@ -245,20 +245,30 @@ def _absolute(directory: str, path: str) -> str:
 
 def state_of(inputs: Iterable[str]) -> str:
     """A digest of the names, sizes and times of all files that paths, globs and URIs stand for; of
-    a run's directory those of its record and its witness."""
+    a run's directory those of its witness and of its shards, and the shards' fingerprints."""
     return xxhash.xxh3_128_hexdigest(canonical([_stamps(path) for path in inputs]).encode())
 
 
 def _stamps(path: str) -> list[Any]:
-    run = [os.path.join(path, name) for name in ("run.json", "witness")]
-    files = [path] if os.path.isfile(path) else list(filter(os.path.isfile, run))
+    manifest = os.path.join(path, "manifest.json")
     try:
-        if files:
-            found = [os.stat(file) for file in files]
-            return [[path, stat.st_size, stat.st_mtime_ns] for stat in found]
+        if os.path.isfile(path):
+            return [_stamp(path)]
+        if os.path.isfile(manifest):
+            shards = Manifest.load(manifest).shards
+            own = [[shard.fingerprint, *_stamp(shard.path)] for shard in shards]
+            return [_stamp(os.path.join(path, "witness")), *own]
         return [[shard.path, shard.size, shard.mtime_ns] for shard in find_shards([path])]
     except (StreamtronError, OSError) as error:
         return [str(error)]  # the job itself will say so
+
+
+def _stamp(path: str) -> list[Any]:
+    """Name, size and time of a file; only the name where it is none."""
+    if not os.path.isfile(path):
+        return [path]
+    status = os.stat(path)
+    return [path, status.st_size, status.st_mtime_ns]
 
 
 def _refuse_shared_outputs(path: str, jobs: Iterable[Job]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import streamtron
 from streamtron import cli
 from streamtron.batch import INPUTS, OUTPUTS, Batch, Job, load_batch
 from streamtron.cluster import connect
@@ -399,6 +400,28 @@ def test_a_job_and_those_behind_it_run_again_if_what_it_reads_has_changed(
     assert _started(night, NIGHT) == jobs
     assert set(_states(night).values()) == {"done"}
     assert _started(night, NIGHT) == []
+
+
+PROOF = """
+[[job]]
+name = "prove"
+command = "certify"
+model = "m.run"
+"""
+
+
+def test_a_proof_of_a_run_is_made_again_where_its_shards_or_its_witness_have_changed(
+    night: Path,
+) -> None:
+    shard = str(night / "data" / "a.svm")
+    streamtron.fit(shard, model=night / "m")
+    assert _started(night, PROOF) == ["prove"]
+    assert _started(night, PROOF) == []
+    _touch(night, "data/a.svm")
+    assert _started(night, PROOF) == ["prove"]
+    streamtron.update(night / "m", night / "data" / "b.svm")
+    assert _started(night, PROOF) == ["prove"]
+    assert _started(night, PROOF) == []
 
 
 def test_a_shard_that_comes_while_a_job_runs_makes_it_run_again(night: Path) -> None:
