@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamtron.errors import StreamtronError
+
 DIGITS = Context(prec=250, Emin=-99999, Emax=99999)
 
 SOLVED = Decimal(10) ** -100
@@ -263,9 +265,13 @@ def fitted(problem: Problem) -> tuple[dict[str, Any], list[float], float]:
 
 
 def checked(seed: int) -> tuple[int, list[str], float]:
-    """Draw, fit and hold to the optimum: the seed, the false claims, and the gap claimed."""
+    """Draw, fit and hold to the optimum: the seed, the false claims, and the gap claimed. A fit
+    that ends in an error is false, too."""
     problem = draw(seed)
-    certificate, v, radius = fitted(problem)
+    try:
+        certificate, v, radius = fitted(problem)
+    except (ArithmeticError, StreamtronError, ValueError) as error:
+        return seed, [f"{type(error).__name__}: {error}"], 1.0
     return seed, false_claims(problem, certificate, v, radius), certificate["relative_duality_gap"]
 
 

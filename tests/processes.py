@@ -91,6 +91,12 @@ class Process:
             with suppress(ProcessLookupError):  # it ends this very moment
                 os.kill(self.pid, number)
 
+    def stop(self) -> None:
+        """Stop it where it is, and wait until every thread of it is."""
+        os.kill(self.pid, signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.pid}/task")
+        until(lambda: all(_state(task) in "TtZX" for task in tasks.iterdir()))
+
     def kill(self) -> None:
         """Kill it, unless it has ended."""
         self.send_signal(signal.SIGKILL)
@@ -103,6 +109,14 @@ class Process:
             except (BlockingIOError, TimeoutError):
                 return None
         return self.returncode
+
+
+def _state(task: Path) -> str:
+    """What a thread does, as one letter; X = it is gone."""
+    try:
+        return (task / "stat").read_text().rpartition(") ")[2][0]
+    except FileNotFoundError:
+        return "X"
 
 
 def until(condition: Callable[[], object]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,7 @@ def test_of_a_run_that_is_going_on_it_tells_the_process_and_how_far_it_has_come(
 ) -> None:
     process = Process(COMMAND, *OFTEN, cwd=place)
     assert reached(place, "m", process, at_checkpoint(2))
-    os.kill(process.pid, signal.SIGSTOP)
+    process.stop()
     before = files(place)
     facts = inspected(place)
     told = here(place, "inspect", "m").stdout

@@ -363,7 +363,7 @@ def test_a_run_in_use_is_refused_with_process_and_host_until_that_process_is_gon
     words = (*WORDS, "--model", "model", "--tol", "1e-9", "--checkpoint-every", "0s")
     process = Process(COMMAND, *words, cwd=place)
     assert reached(place, "model", process, at_checkpoint(1))
-    os.kill(process.pid, signal.SIGSTOP)
+    process.stop()
     other = command(place, *words, "--resume")
     assert other.returncode == 5
     assert f"in use by process {process.pid} on {socket.gethostname()}. Wait" in other.stderr

@@ -67,6 +67,18 @@ def test_no_claim_of_a_certificate_is_false_on_hundreds_of_problems_with_ugly_sc
     assert within >= 0.8 * len(found)  # bounds that say nothing would hold as well
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        5985, 18253, 24185, 72353,  # counts of 0 that nothing but a far finer b would move
+        37717, 72532,  # a whose norm rounding has left nothing of, as a stage begins
+        43867,  # conjugate gradients with nothing left to go along
+    ],
+)  # fmt: skip
+def test_problems_that_leave_nothing_but_rounding_are_certified_too(seed: int) -> None:
+    assert wrong(range(seed, seed + 1)) == {}
+
+
 @pytest.mark.slow
 def test_no_claim_of_a_certificate_is_false_on_thousands_of_problems_with_ugly_scales() -> None:
     assert wrong(range(1_000, 21_000)) == {}

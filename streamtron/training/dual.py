@@ -68,8 +68,8 @@ class Dual:
 
     @property
     def upper_bound(self) -> float | None:
-        """‖a‖ / t: an estimate, since the carried a drifts by rounding."""
-        return math.sqrt(self.sq_norm) / self.steps if self.steps else None
+        """‖a‖ / t: an estimate, since a drifts by rounding; None if that has left nothing of it."""
+        return math.sqrt(self.sq_norm) / self.steps if self.steps and self.sq_norm > 0.0 else None
 
     @property
     def objective(self) -> float:

@@ -115,7 +115,10 @@ def _direction(
     for _ in range(CONJUGATE_STEPS):
         image = search.copy()
         passes.gram_product(rows, curvature, rho, search, image)
-        length = product / kernels.dot(search, image)
+        along = float(kernels.dot(search, image))
+        if not (product > 0.0 and 0.0 < along < np.inf):
+            break  # rounding is all that is left, or squares under- or overflow
+        length = product / along
         found += length * search
         residual -= length * image
         if kernels.square_sum(residual) <= enough:

@@ -169,6 +169,10 @@ class Subproblem:
         one. Only where the counts of all rows are at hand."""
         if self.others is not None:
             return False
+        if not self.counts.any():
+            self.sum_afresh()  # a finer b would only magnify what rounding has left of a
+            if self.rule.b >= float(np.max(self.active.squares + self.delta2)) + self.rule.rho**2:
+                return False
         factor = self.dual.rescale(int(self.counts.max(initial=0)), factor)
         self.counts *= np.int32(factor)
         self.rule = replace(self.rule, b=self.rule.b * factor)
