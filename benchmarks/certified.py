@@ -24,8 +24,8 @@ import peers
 from data import add_data_arguments, data_sets, load, need_data, write_libsvm
 from problem import Data, Problem
 
-from streamtron.config import Settings, parse_size
-from streamtron.errors import StreamtronError
+from streamtron.core.config import Settings, parse_size
+from streamtron.core.errors import StreamtronError
 
 ROUNDING = 1e-9
 """Relative: how far rounding may put an optimum outside of its bounds."""
@@ -306,7 +306,7 @@ def show(case: dict[str, Any]) -> None:
             f"{level['tol']:g}  streamtron", f"{own['median_seconds']:.3f}", "1",
             f"{own['peak_bytes'] / 1e6:.0f}", f"{own['readings']:g}", "",
             f"certified {own['gap']:.1e}, true {_number(own['true_gap'])}, "
-            f"visited {visited:.1f} × nonzeros, {own['ending']}",
+            f"visited {visited:.1f} × nonzeros, {own['stop_reason']}",
         ])  # fmt: skip
         lines += [_rival_line(rival, level) for rival in level["rivals"]]
     measure.print_table(title, head, lines)

@@ -14,8 +14,8 @@ import numpy as np
 from problem import Data
 from scipy import sparse
 
-from streamtron.shards import open_shards
-from streamtron.shards.corpus import generate
+from streamtron.data import open_shards
+from streamtron.data.writers.corpus import generate
 
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:

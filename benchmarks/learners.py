@@ -23,12 +23,12 @@ import measure
 import numpy as np
 from data import add_data_arguments, data_sets, need_data
 
-from streamtron.config import Machine, Settings
-from streamtron.errors import StreamtronError
-from streamtron.fitting import reading_of
-from streamtron.learning import learn
-from streamtron.shards import ShardSource, open_shards
-from streamtron.training.learner import Learner
+from streamtron.core.config import Machine, Settings
+from streamtron.core.errors import StreamtronError
+from streamtron.data import ShardSource, open_shards
+from streamtron.runs.fit import reading_of
+from streamtron.runs.learners import learn
+from streamtron.solver.learner import Learner
 
 
 @dataclass
@@ -102,7 +102,7 @@ def compare_candidates(
         "together": lambda: timed("together", scan(path, cache, candidates)),
         "one by one": lambda: timed("one by one", one_by_one(path, cache, candidates)),
     }
-    seconds = in_turn(contenders, repeats)
+    seconds = serial(contenders, repeats)
     together, alone = found["together"], found["one by one"]
     for ours, theirs in zip(together.learners, alone.learners, strict=True):
         assert ours.weights.tobytes() == theirs.weights.tobytes(), "company changed a model"
@@ -126,12 +126,12 @@ def compare_pair(path: str, cache: str, C: float, repeats: int, **settings: Any)
         "one": lambda: scan(path, cache, alike[:1]).seconds,
         "two": lambda: scan(path, cache, alike).seconds,
     }
-    seconds = in_turn(contenders, repeats)
+    seconds = serial(contenders, repeats)
     one, two = seconds["one"], seconds["two"]
     return {"C": C, "seconds of one": one, "seconds of two": two, "ratio": two / one}
 
 
-def in_turn(contenders: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, float]:
+def serial(contenders: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, float]:
     """The median of each, once everything is compiled and the cache warm."""
     for contender in contenders.values():
         contender()

@@ -13,12 +13,12 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron import kernels
-from streamtron.config import Settings
-from streamtron.events import ChunkDone, Event, ReadingDone
-from streamtron.shards import open_shards
-from streamtron.training.learner import Learner
-from streamtron.training.loop import train
+from streamtron.core import kernels
+from streamtron.core.config import Settings
+from streamtron.core.events import ChunkDone, Event, ReadingDone
+from streamtron.data import open_shards
+from streamtron.solver.learner import Learner
+from streamtron.solver.train import train
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Fit:
     readings: float
     full_epochs: int
     mini_epochs: int
-    ending: str
+    stop_reason: str
     rows: int
     columns: int
     nonzeros: int

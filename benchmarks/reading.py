@@ -23,15 +23,15 @@ import numpy as np
 import peers
 from data import add_data_arguments, data_sets, load, need_data, plain_text
 
-from streamtron.chunk import Chunk
-from streamtron.errors import StreamtronError
-from streamtron.limits import available_processors
-from streamtron.shards import Reading, ShardSource, open_shards
-from streamtron.shards.libsvm import LibsvmReader
-from streamtron.training import order
-from streamtron.training.dual import Dual, Rule
-from streamtron.training.frozen import Frozen
-from streamtron.training.targets import TargetRule
+from streamtron.core.errors import StreamtronError
+from streamtron.core.limits import available_processors
+from streamtron.core.rows import Chunk
+from streamtron.data import Reading, ShardSource, open_shards
+from streamtron.data.formats.libsvm import LibsvmReader
+from streamtron.solver import order
+from streamtron.solver.scan import Frozen
+from streamtron.solver.targets import TargetRule
+from streamtron.solver.weights import Rule, WeightState
 
 Contender = Callable[[], float]
 
@@ -123,12 +123,12 @@ def parsers(path: str, vowpal_text: str | None) -> dict[str, Contender]:
 class State:
     """A learner's a and counts: every epoch begins from the same."""
 
-    dual: Dual
+    dual: WeightState
     counts: np.ndarray[Any, np.dtype[np.int32]]
 
     def copy(self) -> State:
         """Its own arrays."""
-        dual = Dual()
+        dual = WeightState()
         dual.w, dual.scalars = self.dual.w.copy(), self.dual.scalars.copy()
         dual.tallies = self.dual.tallies.copy()
         return State(dual, self.counts.copy())
@@ -149,7 +149,7 @@ class Epochs:
         largest = max(float(chunk.squares.max()) for chunk in self.held)
         b = RESOLUTION * (largest + RHO**2 + DELTA2)
         self.rule = Rule(b, 1.0, False, True, RHO)
-        dual = Dual()
+        dual = WeightState()
         dual.widen(source.width)
         assert source.rows is not None
         self.state = State(dual, np.zeros(source.rows, dtype=np.int32))

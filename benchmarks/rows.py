@@ -23,21 +23,21 @@ from typing import Any
 import measure
 import ours
 
-from streamtron.config import Settings, format_size, parse_size
-from streamtron.errors import StreamtronError
-from streamtron.memory import ROW_BYTES
-from streamtron.shards import open_shards
-from streamtron.shards.corpus import generate
+from streamtron.core.config import Settings, format_size, parse_size
+from streamtron.core.errors import StreamtronError
+from streamtron.data import open_shards
+from streamtron.data.writers.corpus import generate
+from streamtron.runs.memory import ROW_BYTES
 
 
 def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
     """The task of a fresh process: train, and what every epoch but the first took and did. (The
     first reading alone holds rows as they come, in their order.)"""
-    from streamtron.events import Event, ReadingDone, ReadingStarted
-    from streamtron.training import company
-    from streamtron.training import learner as learners
-    from streamtron.training.learner import Learner
-    from streamtron.training.loop import train
+    from streamtron.core.events import Event, ReadingDone, ReadingStarted
+    from streamtron.solver import batched
+    from streamtron.solver import learner as learners
+    from streamtron.solver.learner import Learner
+    from streamtron.solver.train import train
 
     chosen = Settings.from_dict(settings)
     found: list[dict[str, float]] = []
@@ -46,7 +46,7 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
         learner = Learner(chosen, source.labels)
         solved = _timed(Learner, "_end_training")
         parts = [
-            _timed(learners, "run_alone"), _timed(Learner, "_keep_some"), _timed(company, "step"),
+            _timed(learners, "run_alone"), _timed(Learner, "_keep_some"), _timed(batched, "step"),
         ]  # fmt: skip
         start = 0.0
 
@@ -74,7 +74,7 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
             "readings": source.readings,
             "active_rows": len(learner.active),
             "active_bytes": learner.active.nbytes,
-            "ending": learner.finished,
+            "stop_reason": learner.finished,
             "epochs": found[1:],
             "median": medians(found[1:]),
         }

@@ -23,7 +23,7 @@ from data import generated
 WANTED = {"streamtron --help": 0.3, "fit": 1.5, "first fit": 6.0}
 """Seconds that each may take."""
 
-COMMAND = "import sys; from streamtron.cli import main; sys.exit(main())"
+COMMAND = "import sys; from streamtron.cli.main import main; sys.exit(main())"
 """What the installed command does; so it is the same package that the rest here measures."""
 
 

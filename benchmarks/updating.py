@@ -30,10 +30,10 @@ from data import add_data_arguments, data_sets, load, need_data, plain_text
 from problem import Problem
 
 import streamtron
-from streamtron.config import Machine, Settings
-from streamtron.errors import StreamtronError
-from streamtron.fitting import run_directory
-from streamtron.outcome import Outcome
+from streamtron.core.config import Machine, Settings
+from streamtron.core.errors import StreamtronError
+from streamtron.runs.fit import run_directory
+from streamtron.runs.results import Outcome
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def compare(case: Case, repeats: int) -> dict[str, Any]:
         "ratio_to_certificate": to_proof["update"] / to_proof["over"],
         "ratio_cached": middle["update"] / middle["fresh"],
         "readings": {name: outcome.report["readings"] for name, outcome in found.items()},
-        "endings": {name: outcome.ending for name, outcome in found.items()},
+        "endings": {name: outcome.stop_reason for name, outcome in found.items()},
         "proofs": {name: vars(proof_of(outcome)) for name, outcome in found.items()},
         "rows": found["fresh"].report["rows"],
         "nonzeros": found["fresh"].report["nonzeros"],

@@ -24,17 +24,17 @@ import measure
 from data import add_data_arguments, data_sets, need_data
 from learners import candidates_of, show
 
-from streamtron.attempts import on_workers
-from streamtron.cluster import Workers, connect
-from streamtron.config import Machine, Settings
-from streamtron.errors import StreamtronError
-from streamtron.fitting import run
-from streamtron.model import LinearModel
-from streamtron.proof import certify
-from streamtron.scoring import evaluate
-from streamtron.shards import find_shards
-from streamtron.spread import in_turn
-from streamtron.sweeping import run_sweep
+from streamtron.cluster.client import Workers, connect
+from streamtron.cluster.sweep import on_workers
+from streamtron.core.config import Machine, Settings
+from streamtron.core.errors import StreamtronError
+from streamtron.core.executor import serial
+from streamtron.data import find_shards
+from streamtron.model.linear_model import LinearModel
+from streamtron.runs.certify import certify
+from streamtron.runs.evaluate import evaluate
+from streamtron.runs.fit import run
+from streamtron.sweeps.sweep import run_sweep
 
 LASTING = ("seconds", "worker", "started", "finished")
 """Columns of a sweep's table that depend on machine and time."""
@@ -75,9 +75,9 @@ def works(path: str, directory: Path, candidates: int, threads: int) -> Mapping[
         f"sweep of {candidates}": sweep(None),
         f"sweep of {candidates}, cache there": sweep(kept),
         "certify": lambda workers: certify(
-            model, shards, witness=witness, machine=one, spread=workers
+            model, shards, witness=witness, machine=one, executor=workers
         ),
-        "evaluate": lambda workers: evaluate(model, shards, spread=workers or in_turn),
+        "evaluate": lambda workers: evaluate(model, shards, executor=workers or serial),
     }
 
 

@@ -234,7 +234,7 @@ def line(name: str, row: Mapping[str, str]) -> str:
         f"{1e3 * float(row['upper_bound']):9.5f} {float(row['relative_duality_gap']):8.2%} "
         f"{row['full_epochs']:>7} {float(row['accuracy']):9.4f} "
         f"{format(float(f1), '7.4f') if f1 else '-':>7}  {row['stage']}: "
-        f"{row['dropped'] or row['ending']}"
+        f"{row['dropped'] or row['stop_reason']}"
     )
 
 
@@ -314,7 +314,14 @@ def run(chosen: argparse.Namespace) -> int:
     where = {"workers": chosen.workers, "scheduler": chosen.scheduler}
     settings |= {name: value for name, value in where.items() if value is not None}
     (work / "topics.toml").write_text(jobs(names, settings))
-    command = [sys.executable, "-P", "-m", "streamtron.cli", "batch", str(work / "topics.toml")]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "streamtron.cli",
+        "batch",
+        str(work / "topics.toml"),
+    ]
     code = subprocess.run(command, check=False).returncode
     show(work, names)
     return code

@@ -98,7 +98,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         name = "workers" if chosen.workers else "scheduler"
         where = f"{name} = {json.dumps(chosen.workers or chosen.scheduler)}"
     (directory / "sweep.toml").write_text(jobs(parts, chosen.C, chosen.rho, where))
-    command = [sys.executable, "-P", "-m", "streamtron.cli", "batch", str(directory / "sweep.toml")]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "streamtron.cli",
+        "batch",
+        str(directory / "sweep.toml"),
+    ]
     code = subprocess.run(command, check=False).returncode
     if code:
         raise SystemExit(code)

@@ -15,40 +15,40 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from streamtron import errors
-    from streamtron.certificate import Certificate
-    from streamtron.config import Machine, Settings
-    from streamtron.conversion import convert
+    from streamtron.core import errors
+    from streamtron.core.certificate import Certificate
+    from streamtron.core.config import Machine, Settings
+    from streamtron.data.writers.corpus import generate
     from streamtron.estimator import StreamtronClassifier
-    from streamtron.fitting import fit, run
-    from streamtron.foreign import load_any as load
-    from streamtron.forgetting import forget
-    from streamtron.model import LinearModel
-    from streamtron.proof import certify
-    from streamtron.scoring import evaluate, predict
-    from streamtron.shards.corpus import generate
-    from streamtron.sweeping import sweep
-    from streamtron.updating import update
+    from streamtron.model.import_model import load_any as load
+    from streamtron.model.linear_model import LinearModel
+    from streamtron.runs.certify import certify
+    from streamtron.runs.convert import convert
+    from streamtron.runs.evaluate import evaluate, predict
+    from streamtron.runs.fit import fit, run
+    from streamtron.runs.forget import forget
+    from streamtron.runs.update import update
+    from streamtron.sweeps.sweep import sweep
 
     __version__: str
 
 _HOME = {
-    "Certificate": ("certificate", "Certificate"),
-    "LinearModel": ("model", "LinearModel"),
-    "Machine": ("config", "Machine"),
-    "Settings": ("config", "Settings"),
+    "Certificate": ("core.certificate", "Certificate"),
+    "LinearModel": ("model.linear_model", "LinearModel"),
+    "Machine": ("core.config", "Machine"),
+    "Settings": ("core.config", "Settings"),
     "StreamtronClassifier": ("estimator", "StreamtronClassifier"),
-    "certify": ("proof", "certify"),
-    "convert": ("conversion", "convert"),
-    "evaluate": ("scoring", "evaluate"),
-    "fit": ("fitting", "fit"),
-    "forget": ("forgetting", "forget"),
-    "generate": ("shards.corpus", "generate"),
-    "load": ("foreign", "load_any"),
-    "predict": ("scoring", "predict"),
-    "run": ("fitting", "run"),
-    "sweep": ("sweeping", "sweep"),
-    "update": ("updating", "update"),
+    "certify": ("runs.certify", "certify"),
+    "convert": ("runs.convert", "convert"),
+    "evaluate": ("runs.evaluate", "evaluate"),
+    "fit": ("runs.fit", "fit"),
+    "forget": ("runs.forget", "forget"),
+    "generate": ("data.writers.corpus", "generate"),
+    "load": ("model.import_model", "load_any"),
+    "predict": ("runs.evaluate", "predict"),
+    "run": ("runs.fit", "run"),
+    "sweep": ("sweeps.sweep", "sweep"),
+    "update": ("runs.update", "update"),
 }
 """Public name → (module, its name there)."""
 
@@ -80,7 +80,7 @@ def __getattr__(name: str) -> Any:
 
         return version("streamtron")
     if name == "errors":
-        return import_module("streamtron.errors")
+        return import_module("streamtron.core.errors")
     if name not in _HOME:
         raise AttributeError(f"module 'streamtron' has no attribute {name!r}")
     module, there = _HOME[name]

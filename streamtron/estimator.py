@@ -22,17 +22,17 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from streamtron.certificate import Certificate
-from streamtron.chunk import LARGEST_WEIGHT, Label
-from streamtron.config import SKLEARN_NAMES, Machine, Settings
-from streamtron.errors import DataError, SettingsError
-from streamtron.fitting import as_paths, cache_directory, opened
-from streamtron.learning import Found, learn, problems, train_together
-from streamtron.model_checks import feature_names
-from streamtron.shards import MemorySource
-from streamtron.training.counts import Counts
-from streamtron.training.learner import Learner
-from streamtron.training.past import Past
+from streamtron.core.certificate import Certificate
+from streamtron.core.config import SKLEARN_NAMES, Machine, Settings
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.rows import LARGEST_WEIGHT, Label
+from streamtron.data import MemorySource
+from streamtron.model.validation import feature_names
+from streamtron.runs.fit import as_paths, cache_directory, opened
+from streamtron.runs.learners import Found, learn, problems, train_together
+from streamtron.solver.duals import Counts
+from streamtron.solver.earlier_data import EarlierData
+from streamtron.solver.learner import Learner
 
 
 class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -81,7 +81,7 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
     True
     """
 
-    _past: list[Past]
+    _past: list[EarlierData]
     _counts: list[Counts]
     _rows: int
 
@@ -304,7 +304,7 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         self._take_weights()
         self._take_certificates([one.certificate.to_dict() for one in found])
         worst = max(one.certificate.relative_duality_gap for one in found)
-        if any(one.ending == "epoch limit" for one in found):
+        if any(one.stop_reason == "epoch limit" for one in found):
             warnings.warn(
                 f"max_iter={self.max_iter} full epochs proved a relative duality gap of "
                 f"{worst:.3g}, tol={self.tol} was wanted. Increase max_iter or tol.",
@@ -337,7 +337,7 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
 
     def _adopt(self, learner: Learner, number: int) -> None:
         bias = float(self.intercept_[number]) / self._rho if self._rho > 0.0 else 0.0
-        learner.adopt(self.coef_[number].copy(), bias, copy.deepcopy(self._counts[number]))
+        learner.set_weights(self.coef_[number].copy(), bias, copy.deepcopy(self._counts[number]))
 
     # --- what is given ---
 
@@ -398,9 +398,9 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
 # --- what is proven, and what is given ---
 
 
-def _of_past(past: Past) -> dict[str, Any]:
+def _of_past(past: EarlierData) -> dict[str, Any]:
     """A certificate of the upper bound alone."""
-    upper, rounding = past.evidence.upper_bound()
+    upper, rounding = past.scan_sums.upper_bound()
     unproven = dict.fromkeys(Certificate(0.0, 0.0, None, 0, 0.0).to_dict())
     return {
         **unproven,

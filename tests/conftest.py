@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamtron.cluster import Workers, connect
+from streamtron.cluster.client import Workers, connect
 
 
 @pytest.fixture(scope="session")

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from streamtron import kernels
-from streamtron.chunk import make_rows
-from streamtron.config import Settings
-from streamtron.training.dual import Dual, Rule
+from streamtron.core import kernels
+from streamtron.core.config import Settings
+from streamtron.core.rows import make_rows
+from streamtron.solver.weights import Rule, WeightState
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
@@ -68,7 +68,7 @@ def test_certified_compares_to_a_primal_that_every_rival_named_as_there_has_reac
     [case] = saved["cases"]
     [level] = case["tolerances"]
     own = level["ours"]
-    assert own["ending"] == "certified"
+    assert own["stop_reason"] == "certified"
     assert own["gap"] <= level["tol"]
     assert own["nonzeros_visited"] >= own["readings"] * case["nonzeros"]
     assert own["peak_bytes"] > 50e6
@@ -505,7 +505,7 @@ def test_nonzeros_are_counted_as_kernels_visit_them(load: Any) -> None:
     with ours.counting_nonzeros() as visited:
         kernels.margins(rows, signs, 1.0, np.ones(16), np.zeros(3))
         assert visited == [15]
-        dual, rule = Dual(), Rule(10.0, 1.0, False, True, 1.0)
+        dual, rule = WeightState(), Rule(10.0, 1.0, False, True, 1.0)
         dual.widen(15)
         counts, erred = np.zeros(3, dtype=np.int32), np.zeros(3, dtype=np.uint8)
         dual.visit(rule, rows, np.array([2, 0]), signs, prices, np.ones(3), counts, erred)

@@ -23,8 +23,8 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import streamtron
 from streamtron import StreamtronClassifier
-from streamtron.config import SKLEARN_NAMES, Settings
-from streamtron.errors import DataError, SettingsError
+from streamtron.core.config import SKLEARN_NAMES, Settings
+from streamtron.core.errors import DataError, SettingsError
 
 
 def _rows(
@@ -476,10 +476,10 @@ def test_rows_much_longer_than_all_before_are_learned_all_the_same() -> None:
 
 def test_counting_more_finely_moves_neither_the_bound_nor_its_rounding() -> None:
     [past] = StreamtronClassifier().fit(*_rows())._past
-    before, b = past.evidence.upper_bound(), past.b
+    before, b = past.scan_sums.upper_bound(), past.b
     past._refine(1000.0 * b)
     assert past.b == 512.0 * b
-    assert past.evidence.upper_bound() == before
+    assert past.scan_sums.upper_bound() == before
     past._refine(b)
     assert past.b == 512.0 * b
 

@@ -24,7 +24,7 @@ from sklearn.preprocessing import MaxAbsScaler
 from sklearn.svm import LinearSVC
 
 from streamtron import StreamtronClassifier
-from streamtron.training import solve
+from streamtron.solver import solve
 
 TOLERANCE = 1e-5
 

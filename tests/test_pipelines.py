@@ -14,8 +14,8 @@ from types import ModuleType
 import pytest
 
 import streamtron
-from tests.processes import Ended, Process
-from tests.sources import random_rows
+from tests.helpers.processes import Ended, Process
+from tests.helpers.sources import random_rows
 
 PIPELINES = Path(__file__).resolve().parents[1] / "pipelines"
 
@@ -84,7 +84,7 @@ def test_rcv1_in_two_stages_sweeps_every_topic_on_workers_and_goes_on_where_it_w
         assert {row["worker"] for row in rows} <= {"0", "1"}
         # all slacks are paid where delta is huge: the first stage's certificate says so
         assert [(row["stage"], row["rung"]) for row in rows] == [("0.1", "1"), ("1", "0")]
-        assert [row["ending"] for row in rows] == ["certified"] * 2
+        assert [row["stop_reason"] for row in rows] == ["certified"] * 2
         for row in rows:
             assert f"{1e3 * float(row['upper_bound']):.5f}" in shown
         report = json.loads((work / f"{topic}.json").read_text())

@@ -1,0 +1,181 @@
+"""The command line: all commands, and the process that runs one of them. Whatever goes wrong
+becomes one sentence on stderr and an exit code.
+
+0 done; 2 settings; 3 data; 4 stopped before the tolerance was certified; 5 machine; 130 SIGINT,
+143 SIGTERM; 141 where nobody reads the output any more. A command that cannot say what it did does
+it all the same, and ends with 5 or 141 if it would have ended with 0.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from streamtron.cli import batch, change, data, judge, train
+from streamtron.core.errors import MachineError, StreamtronError
+from streamtron.core.signals import Signalled, signals
+
+BROKEN_PIPE = 128 + signal.SIGPIPE
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="streamtron", message="%(prog)s %(version)s")
+def streamtron() -> None:
+    """Linear classifiers from shards that do not fit in memory, with a proof of how good they are.
+
+    Exit codes: 0 done, 2 settings, 3 data, 4 stopped before the tolerance was certified, 5 machine
+    (disk, memory), 130 and 143 interrupted.
+    """
+
+
+for _command in (
+    train.fit,
+    change.update,
+    change.forget,
+    train.sweep,
+    judge.predict,
+    judge.evaluate,
+    judge.certify,
+    judge.inspect,
+    data.convert,
+    data.generate,
+    data.cache,
+    batch.batch,
+):
+    streamtron.add_command(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run a command and leave the process with its exit code."""
+    _open_all()
+    if sys.stdout is sys.__stdout__:  # else somebody listens in this process
+        sys.stdout = _Said(1, sys.stdout)
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = _Said(2, sys.stderr)
+    code = _run(list(sys.argv[1:] if arguments is None else arguments))
+    sys.stdout.flush()
+    error = getattr(sys.stdout, "error", None)
+    if error is not None and code == 0:
+        unread = error.errno == errno.EPIPE
+        code = BROKEN_PIPE if unread else _complain(*_sentence(error))
+    if any(thread.name.startswith("streamtron-") for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # a store hangs, a learner is at work: leaving in order would wait for them
+    sys.exit(code)
+
+
+def _open_all() -> None:
+    """Have a closed stdin, stdout or stderr be /dev/null: a file that is opened later would get its
+    number, and what is said would be written into the file."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+
+
+class _Said(io.TextIOWrapper):
+    """Stdout or stderr as text, which never fails: from the first ``error`` on, nothing is heard.
+
+    A model must not be lost because what is said of it is. Bytes for ``buffer`` fail as ever.
+    """
+
+    def __init__(self, number: int, before: Any) -> None:
+        super().__init__(
+            open(number, "wb", closefd=False),  # noqa: SIM115, as open as the process
+            encoding=getattr(before, "encoding", None) or "utf-8",
+            errors="replace",  # a terminal without ρ shows ?
+            line_buffering=number == 2 or os.isatty(number),
+        )
+        self.error: OSError | None = None
+        self._name = {1: "stdout", 2: "stderr"}[number]
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except OSError as error:
+            self._give_up(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self.error = self.error or OSError(error.errno, error.strerror, self._name)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(
+            nowhere, self.fileno()
+        )  # what is still to be written, by Python's end at the latest
+        os.close(nowhere)
+
+
+def _run(arguments: list[str]) -> int:
+    verbose: dict[str, Any] = {}
+    try:
+        with signals():
+            context = streamtron.make_context("streamtron", arguments)
+            verbose = context.meta  # shared with the command's own context
+            with context:
+                code = streamtron.invoke(context)
+            sys.stdout.flush()
+            return code or 0
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.UsageError as error:
+        return _complain(_usage(error), error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
+        return BROKEN_PIPE
+    except BaseException as error:
+        if verbose.get("verbose") and not isinstance(error, Signalled):
+            traceback.print_exc()
+        return _complain(*_sentence(error))
+
+
+def _usage(error: click.UsageError) -> str:
+    command = error.ctx.command_path if error.ctx else "streamtron"
+    words = error.format_message()
+    return f"{words.rstrip('.')}. See {command} --help."
+
+
+def _sentence(error: BaseException) -> tuple[str, int]:
+    """What to say of an error, and the exit code."""
+    if isinstance(error, StreamtronError):
+        return str(error), error.exit_code
+    if isinstance(error, Signalled):
+        name = signal.Signals(error.number).name
+        kept = ", and the last checkpoint is kept" if error.run and not error.at_border else ""
+        more = f" Go on from {error.run} with --resume." if error.run else ""
+        return f"stopped by {name}; nothing half-written is left{kept}.{more}", 128 + error.number
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror or error}.", MachineError.exit_code
+    if isinstance(error, MemoryError):
+        return "out of memory. Give a smaller --active-set.", MachineError.exit_code
+    return (
+        f"an error that should not happen ({type(error).__name__}: {error}). "
+        "Run again with -v and report the traceback.",
+        1,
+    )
+
+
+def _complain(sentence: str, code: int) -> int:
+    click.echo(sentence, err=True)
+    return code
+
+
+if __name__ == "__main__":
+    main()

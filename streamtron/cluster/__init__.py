@@ -1,0 +1,1 @@
+"""Dask: workers, sweeps on them, and batches of commands."""

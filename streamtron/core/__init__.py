@@ -1,0 +1,1 @@
+"""What everything stands on: settings, rows, kernels, the certificate; files, locks, signals."""

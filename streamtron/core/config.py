@@ -1,0 +1,404 @@
+"""Settings: what changes the model. What does not (threads, paths, progress) is a `Machine` flag.
+
+`Settings` is one flat frozen dataclass, the same names on the command line, in TOML and in
+Python; `SKLEARN_NAMES` is the one table of scikit-learn's words for them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from streamtron.core.errors import SettingsError
+from streamtron.core.files import read_toml
+from streamtron.core.limits import available_memory, available_processors
+
+Variant = Literal["length", "steps"]
+Order = Literal["random", "sequential"]
+Unlearn = Literal["ascent"]
+OnBadShard = Literal["error", "skip"]
+
+SKLEARN_NAMES = {
+    "intercept_scaling": "rho",
+    "random_state": "seed",
+    "max_iter": "max_epochs",
+    "C": "C",
+    "tol": "tol",
+    "class_weight": "class_weight",
+}
+"""scikit-learn's name → ours."""
+
+METRICS = ("accuracy", "precision", "recall", "f1", "roc_auc", "average_precision")
+"""What a sweep of two classes can choose by; see ``model.metrics.Evaluation``."""
+
+METRICS_OF_MANY = (
+    "accuracy", "micro_precision", "micro_recall", "micro_f1", "macro_precision", "macro_recall",
+    "macro_f1", "macro_roc_auc", "macro_average_precision",
+)  # fmt: skip
+"""And one of many classes; see ``model.metrics.Evaluation``."""
+
+
+SMALLEST, LARGEST = 1e-30, 1e30
+"""What C, weights and ρ lie between, and what none of their products or squares can overflow."""
+
+PRICES = (1e-40, 1e40)
+"""What C_k = C · weight of the row · weight of its class lies between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that decides what model comes out of the same rows.
+
+    The problem is LIBLINEAR's L2-regularised L2-loss support vector machine:
+    minimise ½(‖w‖² + w_bias²) + Σ C_k max(0, 1 − l_k(w·x_k + ρ w_bias))² (a sum, not a mean).
+
+    Parameters
+    ----------
+    C : price of a slack, 10⁻³⁰ to 10³⁰; C = 1 / (2 Δ²). Default 1 unless ``delta`` is given.
+    delta : Δ, the extension, 10⁻¹⁵ to 10¹⁵; 0 is the hard margin. Give C or delta, not both.
+    rho : ρ, the augmentation (LIBLINEAR's -B), 10⁻³⁰ to 10³⁰; 0 = no bias.
+    stage : ``"auto"``, or stages in order: numbers ε with 0 < ε < 2, or ``ascent``: ``"1,0.1"``.
+    variant : ``"length"`` (ℓ-margitron) or ``"steps"`` (t-margitron).
+    b : b/R^(1+ε) (length) or b/R² (steps), one number a stage; None = chosen from the bounds.
+    tol : relative duality gap in [0, 1) at which a run ends; 0 = run to convergence.
+    max_epochs : full epochs at most, ≥ 1.
+    mini_epochs : N_ep ≥ 0, mini-epochs at most after a reading.
+    active_set : bytes for the rows that mini-epochs visit (8 a nonzero + 24 a row).
+    class_weight : None, ``"balanced"``, or {label: weight > 0}; multiplies C.
+    seed : of the order of rows, ≥ 0.
+    order : ``"random"``, or ``"sequential"``: always as in the files. Then the files themselves are
+        read each time, and no cache is written but in a ``cache_dir`` that is named.
+    faithful : the paper's procedure to the letter (file order, active set renewed each full
+        epoch, every stage run to convergence, tol 0, no epoch limit).
+    index_base : number of the first column in text: ``"auto"``, 0 or 1.
+    weights_in_label : text labels are written ``label:weight``.
+    multiclass : any number of labels, one a row: a classifier for each, against the rest. Labels in
+        text may be names.
+    multilabel : a row may have several labels or none: ``1,5,7`` in text, a list in Parquet and
+        Arrow. Labels in text may be names.
+    label, weight, values : column names in Parquet and Arrow; None = the usual names.
+    features : names of the columns that hold the features, or patterns for columns of numbers; a
+        string is taken apart at its commas.
+    hash_bits : features that have names are hashed into 2^hash_bits columns, 1 … 31.
+    hash_seed : seed of that hash, 0 … 2³²-1.
+    vocabulary : or else they have their columns from this file, one name a line.
+    allow_duplicate : let two shards have the same content.
+    on_bad_shard : ``"skip"`` leaves shards out that cannot be read as data, whole, and lists them;
+        ``"error"`` ends the run. What the disk or the network refuses always ends it.
+
+    Raises
+    ------
+    SettingsError : a value out of range, or two that contradict each other.
+
+    Examples
+    --------
+    >>> Settings(C=0.5).delta2
+    1.0
+    >>> Settings(stage="1,0.1").stages
+    (1.0, 0.1)
+    """
+
+    C: float | None = None
+    delta: float | None = None
+    rho: float = 1.0
+    stage: str = "auto"
+    variant: Variant = "length"
+    b: tuple[float, ...] | None = None
+    tol: float = 0.01
+    max_epochs: int = 100
+    mini_epochs: int = 50
+    active_set: int = 10**9
+    class_weight: Mapping[str, float] | Literal["balanced"] | None = None
+    seed: int = 0
+    order: Order = "random"
+    faithful: bool = False
+    index_base: Literal["auto", 0, 1] = "auto"
+    weights_in_label: bool = False
+    multiclass: bool = False
+    multilabel: bool = False
+    label: str | None = None
+    weight: str | None = None
+    features: tuple[str, ...] | None = None
+    values: str | None = None
+    hash_bits: int | None = None
+    hash_seed: int = 0
+    vocabulary: str | None = None
+    allow_duplicate: bool = False
+    on_bad_shard: OnBadShard = "error"
+
+    def __post_init__(self) -> None:
+        for name in ("C", "delta", "rho", "tol"):
+            if isinstance(getattr(self, name), int):
+                object.__setattr__(self, name, float(getattr(self, name)))
+        if self.features is not None:
+            object.__setattr__(self, "features", _names(self.features))
+        if self.C is not None and self.delta is not None:
+            raise SettingsError("C and delta are two names of one thing (C = 1/(2 Δ²)): give one.")
+        _need(self.C is None or SMALLEST <= self.C <= LARGEST, "C", self.C, "1e-30 to 1e30")
+        _need(
+            self.delta is None or self.delta == 0 or 1e-15 <= self.delta <= 1e15,
+            "delta",
+            self.delta,
+            "0 (the hard margin), or 1e-15 to 1e15",
+        )
+        _need(
+            self.rho == 0 or SMALLEST <= self.rho <= LARGEST,
+            "rho",
+            self.rho,
+            "0 (no bias), or 1e-30 to 1e30",
+        )
+        _need(self.variant in ("length", "steps"), "variant", self.variant, "length or steps")
+        _need(self.order in ("random", "sequential"), "order", self.order, "random or sequential")
+        _need(
+            self.on_bad_shard in ("error", "skip"),
+            "on-bad-shard",
+            self.on_bad_shard,
+            "error or skip",
+        )
+        _need(0 <= self.tol < 1, "tol", self.tol, "a relative duality gap, 0 ≤ tol < 1")
+        _need(self.max_epochs >= 1, "max-epochs", self.max_epochs, "at least 1")
+        _need(self.mini_epochs >= 0, "mini-epochs", self.mini_epochs, "0 or more")
+        _need(self.active_set >= 0, "active-set", self.active_set, "a size of 0 bytes or more")
+        _need(self.seed >= 0, "seed", self.seed, "0 or more")
+        _need(self.index_base in ("auto", 0, 1), "index-base", self.index_base, "auto, 0 or 1")
+        bits = self.hash_bits
+        _need(bits is None or 1 <= bits <= 31, "hash-bits", bits, "1 to 31")
+        _need(0 <= self.hash_seed < 2**32, "hash-seed", self.hash_seed, "0 to 2³²-1")
+        _need(self.features is None or all(self.features), "features", self.features, "names")
+        if bits is not None and self.vocabulary is not None:
+            raise SettingsError("hash-bits and vocabulary both give names their columns: give one.")
+        if self.multiclass and self.multilabel:
+            raise SettingsError(
+                "multiclass is one label a row, multilabel any number of them: give one."
+            )
+        if self.weights_in_label and self.multilabel:
+            raise SettingsError(
+                "weights-in-label reads label:weight, and with multilabel a row may have several "
+                "labels or none: leave it out, or give the weights in a Parquet column, --weight."
+            )
+        if isinstance(self.class_weight, Mapping):
+            for label, weight in self.class_weight.items():
+                wanted = "a number from 1e-30 to 1e30"
+                within = SMALLEST <= weight <= LARGEST
+                _need(within, f"class-weight of {label}", weight, wanted)
+        elif self.class_weight not in (None, "balanced"):
+            raise SettingsError(
+                f"class-weight {self.class_weight!r}: wanted balanced or label=weight pairs."
+            )
+        stages = self.stages
+        if self.b is not None:
+            if len(self.b) != (2 if stages is None else len(stages)):
+                raise SettingsError(
+                    f"b has {len(self.b)} numbers for the stages {self.stage}: give one a stage."
+                )
+            for value in self.b:
+                _need(SMALLEST <= value <= LARGEST, "b", value, "1e-30 to 1e30")
+        if self.faithful and "ascent" in (stages or ()):
+            raise SettingsError("faithful is the paper's procedure, which has no ascent stage.")
+
+    @property
+    def delta2(self) -> float:
+        """Δ² = 1 / (2 C) of a row of weight 1."""
+        if self.delta is not None:
+            return self.delta**2
+        return 1.0 / (2.0 * (1.0 if self.C is None else self.C))
+
+    @property
+    def hard(self) -> bool:
+        """Whether Δ = 0: the hard margin."""
+        return self.delta == 0
+
+    @property
+    def stages(self) -> tuple[float | Unlearn, ...] | None:
+        """The stages asked for; None for auto."""
+        if self.stage == "auto":
+            return None
+        return tuple(_stage(word.strip()) for word in self.stage.split(","))
+
+    @property
+    def random(self) -> bool:
+        """Whether later readings take the rows in an order of their own."""
+        return self.order == "random" and not self.faithful
+
+    @property
+    def tolerance(self) -> float:
+        """The gap at which the run ends: tol, or 0 where the procedure is the paper's."""
+        return 0.0 if self.faithful else self.tol
+
+    @property
+    def epoch_limit(self) -> float:
+        """Full epochs at most."""
+        return math.inf if self.faithful else self.max_epochs
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, every setting by its name."""
+        plain = asdict(self)
+        for name in ("b", "features"):
+            plain[name] = None if plain[name] is None else list(plain[name])
+        if isinstance(self.class_weight, Mapping):
+            plain["class_weight"] = dict(self.class_weight)
+        return plain
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Settings:
+        """Settings from plain values; an unknown name is a SettingsError that lists the known."""
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(values) - known):
+            raise SettingsError(
+                f"unknown setting {', '.join(unknown)}; known: {', '.join(sorted(known))}."
+            )
+        plain = dict(values)
+        try:
+            if isinstance(plain.get("b"), int | float):
+                plain["b"] = [plain["b"]]
+            if plain.get("b") is not None:
+                plain["b"] = tuple(float(value) for value in plain["b"])
+            if isinstance(plain.get("active_set"), str):
+                plain["active_set"] = parse_size(plain["active_set"])
+            if isinstance(plain.get("stage"), int | float):
+                plain["stage"] = str(plain["stage"])
+            for name, value in plain.items():
+                if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                    raise SettingsError(
+                        f"{name.replace('_', '-')} is a number beyond 2⁶³: wanted a smaller one."
+                    )
+            return cls(**plain)
+        except SettingsError:
+            raise
+        except (TypeError, ValueError, AttributeError) as error:
+            raise SettingsError(f"a setting has a value of the wrong kind: {error}.") from error
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Settings:
+        """Settings from a TOML file of ``name = value`` lines.
+
+        Raises
+        ------
+        SettingsError : the file is not TOML, or names something that is no setting.
+        """
+        return cls.from_dict(read_toml(path, "settings"))
+
+    def but(self, **changes: Any) -> Settings:
+        """The same settings with some changed."""
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What never changes a bit of the model.
+
+    Parameters
+    ----------
+    memory : bytes a run may take; None = half of what this process may use.
+    cache_dir : where the flat copy of the shards is kept; None = in the run directory.
+    threads : that read and train, ≥ 1; None = as many as there are processors
+        that this process may use.
+    run_dir : where a run that writes a model keeps its checkpoints, witness and cache; None =
+        beside the model, ``MODEL.run``.
+    checkpoint_every : seconds ≥ 0 between checkpoints.
+
+    Raises
+    ------
+    SettingsError : fewer than one thread.
+    """
+
+    memory: int | None = None
+    cache_dir: str | None = None
+    threads: int | None = None
+    run_dir: str | None = None
+    checkpoint_every: float = 300.0
+
+    def __post_init__(self) -> None:
+        _need(self.threads is None or self.threads >= 1, "threads", self.threads, "at least 1")
+
+    @property
+    def thread_count(self) -> int:
+        """Threads that read and train."""
+        return self.threads or available_processors()
+
+    @property
+    def memory_limit(self) -> int:
+        """Bytes a run may take."""
+        if self.memory is not None:
+            return self.memory
+        return available_memory() // 2
+
+
+def _need(condition: bool, name: str, found: object, wanted: str) -> None:
+    if not condition:
+        raise SettingsError(f"{name} is {found}: wanted {wanted}.")
+
+
+def _names(names: str | Iterable[str]) -> tuple[str, ...]:
+    words = names.split(",") if isinstance(names, str) else names
+    return tuple(name.strip() if isinstance(names, str) else name for name in words)
+
+
+def _stage(word: str) -> float | Unlearn:
+    if word == "ascent":
+        return "ascent"
+    try:
+        epsilon = float(word)
+    except ValueError:
+        epsilon = math.nan
+    if not 0 < epsilon < 2:
+        raise SettingsError(
+            f"stage {word!r}: wanted auto, or numbers with 0 < ε < 2 or `ascent`, as in 1,0.1."
+        )
+    return epsilon
+
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+def parse_size(text: str) -> int:
+    """Bytes from a size as people write it.
+
+    Examples
+    --------
+    >>> parse_size("1GB"), parse_size("1.5 MiB"), parse_size("300")
+    (1000000000, 1572864, 300)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
+    if match is None:
+        raise SettingsError(f"size {text[:99]!r}: wanted a number with B, kB, MB, GB, MiB or GiB.")
+    number, unit, binary = match.groups()
+    size = float(number) * (_BINARY if binary else _UNITS)[unit]
+    if size >= 2**63:
+        raise SettingsError(f"size {text[:20]!r}: more bytes than any machine has.")
+    return int(size)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from a duration as people write it.
+
+    Examples
+    --------
+    >>> parse_duration("5m"), parse_duration("0s"), parse_duration("1.5h"), parse_duration("90")
+    (300.0, 0.0, 5400.0, 90.0)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text.lower())
+    if match is None:
+        raise SettingsError(f"duration {text!r}: wanted a number with s, m or h, as in 5m.")
+    number, unit = match.groups()
+    return float(number) * {"": 1, "s": 1, "m": 60, "h": 3600}[unit]
+
+
+def format_size(size: float) -> str:
+    """Bytes as people read them.
+
+    Examples
+    --------
+    >>> format_size(1_530_000), format_size(12)
+    ('1.5 MB', '12 B')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

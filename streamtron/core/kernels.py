@@ -1,0 +1,1232 @@
+"""Every numba loop, and the only ``import numba``.
+
+Conventions: values float32, sums and weights float64, column numbers uint32, offsets int64,
+counts int32. The caller allocates; permutations come in as arrays; nothing is checked here (a
+Chunk is checked when it is born). Loops over nonzeros count in ``uintp``: without negative-wrap
+tests they are 1.8 times faster. Never ``fastmath``: a kernel equals its oracle bit for bit.
+
+Letters are the paper's: y_k = l_k (x_k, ρ, Δ_k e_k), a = Σ c_k y_k, t = Σ c_k, q_k = ‖y_k‖².
+The part of a that all rows share is ``w`` (columns) and ``scalars[BIAS]`` (its weight at ρ).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import logging
+import math
+import threading
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from streamtron.core.rows import Rows
+
+BIAS, SQ_NORM, LOSS, EXTENSION = 0, 1, 2, 3
+"""Places in ``scalars``: the bias weight, ‖a‖², the loss seen while training (an estimate), and
+Σ Δ_k² c_k², the extension's part of ‖a‖²."""
+
+STEPS, UPDATES, CLIPPED = 0, 1, 2
+"""Places in ``tallies``: t = Σ c_k, updates made by a call, updates cut at the largest count."""
+
+LEAST, LENGTHS, SQ_EXTENSION, FRESH_BIAS = 0, 1, 2, 4
+"""Places in a scan's ``sums``: a lower bound of min y_k·a, Σ c_k ‖y_k‖, Σ Δ_k² c_k², Σ c_k l_k ρ.
+The last two are compensated: what their additions rounded off is summed in the next place."""
+
+ROWS, STEPS_SEEN, SUPPORT, CALLED = 0, 1, 2, 3
+"""Places in a scan's ``totals``: rows, Σ c_k, rows with c_k > 0, rows with y_k·a ≤ threshold."""
+
+BINS = 4096
+BIN_WIDTH = 1.0 / 512.0
+"""Margins are sorted into bins of s₀ m of this width, from 0 up; the last bin is beyond them."""
+
+SQ_SLACKS, SLACK_MARGINS, SQ_MARGINS = 0, 2, 4
+BIN_SUMS = 6
+"""Places in a bin, and how many it has: Σ C z², Σ C z m, Σ C m²; compensated, as above."""
+
+UNIT_ROUNDOFF = 2.0**-53
+"""u: a sum, product, quotient or square root of float64 is off by at most this part of itself."""
+
+DOT_ROUNDINGS = 24.0
+"""A margin is off by at most (nonzeros + 2) u ‖(x, ρ)‖ ‖(w, w_bias)‖ (Higham, 2002, eq. 3.5); the
+rest allows for weights that are divided by a scale and multiplied by another, which rounds too."""
+
+COUNT_MAX = 2**31 - 1
+
+NOT_SUMMED = np.zeros(0)
+"""``dots`` of a scan where nobody has summed them."""
+
+BATCH_WIDTH = 8
+"""Learners whose weights lie side by side: of each column those of all in one cache line."""
+
+
+def _frozen(dtype: types.Type) -> types.Array:
+    return types.Array(dtype, 1, "C", readonly=True)
+
+
+_ROWS = types.NamedTuple(
+    [_frozen(types.int64), _frozen(types.uint32), _frozen(types.float32)], Rows
+)
+_F8, _I8 = types.float64[::1], types.int64[::1]
+_I4, _U1 = types.int32[::1], types.uint8[::1]
+_ORDER, _SIGNS, _REALS = _frozen(types.int64), _frozen(types.int8), _frozen(types.float64)
+_COUNTS = _frozen(types.int32)
+
+
+def _can_be_kept():
+    """Whether numba has a place for what it compiles; without one it would not compile at all."""
+    try:
+        njit(cache=True)(_can_be_kept)
+    except RuntimeError:
+        logging.getLogger("streamtron").warning(
+            "There is no place to keep compiled kernels: every process compiles them anew, for "
+            "some seconds. Name a directory that can be written to in NUMBA_CACHE_DIR."
+        )
+        return False
+    return True
+
+
+_KEPT = _can_be_kept()
+_OPTIONS = {"cache": _KEPT, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+"""Of all that is compiled. Nobody calls it from C: the wrappers were a fifth of the compilation."""
+
+_first_calls = threading.Lock()
+
+
+@contextlib.contextmanager
+def _no_collection():
+    """The collector finds next to nothing in what a compiler makes, and looks for a fifteenth of
+    the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+class Kernel:
+    """A function compiled for one signature, or loaded from disk, when it is first called: a run
+    pays only for what it uses. Another dtype is a TypeError, not a second compilation."""
+
+    def __init__(self, signature, function):
+        functools.update_wrapper(self, function)
+        self._signature = signature
+        self._compiled = njit(**_OPTIONS)(function)
+        self._call = self._first_call
+
+    def __call__(self, *arguments):
+        """What the function returns."""
+        return self._call(*arguments)
+
+    def compile(self):
+        """Compile it, or load it from disk, if nobody has done so; returns whether it was not to be
+        found there, and now is."""
+        with _first_calls, _no_collection():
+            if self._call is self._compiled:
+                return False
+            self._compiled.compile(self._signature)
+            self._compiled.disable_compile()
+            self._call = self._compiled
+        return _KEPT and bool(self._compiled.stats.cache_misses)
+
+    def _first_call(self, *arguments):
+        self.compile()
+        return self._compiled(*arguments)
+
+
+def kernel(signature):
+    """The one decorator of all kernels."""
+    return functools.partial(Kernel, signature)
+
+
+def helper(function):
+    """The one decorator of what kernels call: compiled with the first of them."""
+    return njit(**_OPTIONS, no_cpython_wrapper=True)(function)
+
+
+AHEAD = 4
+"""Rows between the one visited and the one fetched: an order is random, and the processor guesses
+only what lies behind what was read last. Kernels that visit are 1.6 to 2 times faster for it."""
+
+_LINE = 16
+"""Column numbers, or values, in a cache line of 64 bytes."""
+
+
+@intrinsic
+def _fetch(typing_context, array, place):
+    """Ask the processor for the cache line of ``array[place]``; nothing waits, no value changes."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        address = builder.gep(data, [arguments[1]])
+        number = ir.IntType(32)
+        shape = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [address.type], shape)
+        to_read, to_all_levels, of_data = number(0), number(3), number(1)
+        builder.call(prefetch, [address, to_read, to_all_levels, of_data])
+        return context.get_dummy_value()
+
+    return types.void(array, place), generate
+
+
+@helper
+def _fetch_ahead(rows, order, n, squares, delta2, counts):
+    """Have what is needed of the row visited ``AHEAD`` visits after the n-th one fetched, and later
+    ones' offsets; near the end that of the last one again. Without a branch, and so inlined: as a
+    call of its own it would count references to every array, with locked instructions, which
+    hinder the processor and most of all those who visit the same rows at the same time.
+    """
+    i = _fetch_row_ahead(rows, order, n)
+    _fetch(squares, i)
+    _fetch(delta2, i)
+    _fetch(counts, i)
+
+
+@helper
+def _fetch_row_ahead(rows, order, n):
+    """The same of the row's nonzeros alone; returns which row it is."""
+    last = len(order) - 1
+    _fetch(rows.indptr, np.uintp(order[np.uintp(min(n + 4 * AHEAD, last))]))
+    i = np.uintp(order[np.uintp(min(n + AHEAD, last))])
+    start, stop = np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])
+    for j in range(start, stop, np.uintp(_LINE)):
+        _fetch(rows.indices, j)
+        _fetch(rows.values, j)
+    return i
+
+
+@helper
+def _dot(rows, i, w):
+    """x_i · w, summed in row order."""
+    total = 0.0
+    for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
+        total += rows.values[j] * w[rows.indices[j]]
+    return total
+
+
+@helper
+def _plus(rows, i, factor, w):
+    """w ← w + factor x_i in place, where ‖x_i‖² is known."""
+    for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
+        w[rows.indices[j]] += factor * np.float64(rows.values[j])
+
+
+@helper
+def _square(rows, i):
+    """‖x_i‖², summed in row order."""
+    square = 0.0
+    for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
+        value = np.float64(rows.values[j])
+        square += value * value
+    return square
+
+
+@helper
+def _add_to(sums, place, value):
+    """sums[place] += value; what that rounds off is added to the place after it (Ogita, Rump and
+    Oishi, 2005, Algorithm 4.3): their sum is off by u of itself and n² u² of Σ |values|."""
+    before = sums[place]
+    after = before + value
+    grown = after - before
+    sums[place] = after
+    sums[place + np.uintp(1)] += (before - (after - grown)) + (value - grown)
+
+
+@helper
+def _add_compensated(rows, i, factor, w, low):
+    """w ← w + factor x_i in place, compensated: ``low`` sums what is rounded off."""
+    for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
+        column = rows.indices[j]
+        value = factor * np.float64(rows.values[j])
+        before = w[column]
+        after = before + value
+        grown = after - before
+        w[column] = after
+        low[column] += (before - (after - grown)) + (value - grown)
+
+
+@helper
+def _cost(delta2):
+    """C = 1 / (2 Δ²); 0 for the hard margin (Δ = 0), where no slack has a price."""
+    return 0.5 / delta2 if delta2 > 0.0 else 0.0
+
+
+@helper
+def _threshold(t, sq_norm, b, epsilon, by_length):
+    """The threshold: b t^(1−ε) (misclast) or b ‖a‖^(1−ε) (misclasl); 0 at t = 0."""
+    if t == 0:
+        return 0.0
+    if epsilon == 1.0:
+        return b
+    if not by_length:
+        return b * np.float64(t) ** (1.0 - epsilon)
+    if sq_norm <= 0.0:
+        return 0.0
+    return b * math.sqrt(sq_norm) ** (1.0 - epsilon)
+
+
+@kernel(types.void(_ROWS, _F8))
+def squared_norms(rows, squares):
+    """‖x_i‖² of every row into ``squares`` (float64, shape (rows,), changed in place)."""
+    for i in range(len(squares)):
+        squares[i] = _square(rows, i)
+
+
+@kernel(
+    types.void(_ROWS, _ORDER, _SIGNS, _REALS, types.float64, types.float64, types.float64,
+               types.boolean, types.float64, _REALS, _I4, _F8, _F8, _I8, _U1)
+)  # fmt: skip
+def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, scale,
+          squares, counts, w, scalars, tallies, erred):  # fmt: skip
+    """Visit rows one after another; where y_k·a ≤ threshold, a ← a + y_k (equation update).
+
+    Parameters
+    ----------
+    rows : the CSR rows.
+    order : int64, row positions in the order of visits.
+    signs : int8, shape (rows,): l_k; 0 leaves the row out.
+    delta2 : float64, shape (rows,): Δ_k² ≥ 0, so C_k = 1 / (2 Δ_k²).
+    rho, b, epsilon, by_length : ρ, b, ε, and the variant (True: ``length``, False: ``steps``).
+    scale : s of the estimate Σ C_k max(0, 1 − s m_k)², added to ``scalars[LOSS]``.
+    squares : float64, shape (rows,): ‖x_k‖².
+    counts : int32, shape (rows,): c_k, changed in place.
+    w, scalars, tallies : the learner's state, changed in place.
+    erred : uint8, shape (rows,): set to 1 where a row was updated.
+
+    Cost: one pass over the visited rows' nonzeros, two where a row is updated.
+    """
+    bias, sq_norm, loss = scalars[BIAS], scalars[SQ_NORM], scalars[LOSS]
+    extension = scalars[EXTENSION]
+    t, updates = tallies[STEPS], tallies[UPDATES]
+    threshold = _threshold(t, sq_norm, b, epsilon, by_length)
+    for n in range(len(order)):
+        _fetch_ahead(rows, order, n, squares, delta2, counts)
+        i = np.uintp(order[n])
+        if signs[i] == 0:
+            continue
+        l = np.float64(signs[i])
+        margin = l * (_dot(rows, i, w) + rho * bias)
+        slack = max(1.0 - scale * margin, 0.0)
+        loss += _cost(delta2[i]) * (slack * slack)
+        y_a = margin + delta2[i] * counts[i]
+        if y_a <= threshold:
+            if counts[i] == COUNT_MAX:
+                tallies[CLIPPED] += 1
+                continue
+            _plus(rows, i, l, w)
+            bias += l * rho
+            sq_norm = max(sq_norm + (2.0 * y_a + (squares[i] + rho * rho + delta2[i])), 0.0)
+            extension += delta2[i] * (2.0 * counts[i] + 1.0)
+            counts[i] += 1
+            t += 1
+            updates += 1
+            erred[i] = 1
+            threshold = _threshold(t, sq_norm, b, epsilon, by_length)
+    scalars[BIAS], scalars[SQ_NORM], scalars[LOSS] = bias, sq_norm, loss
+    scalars[EXTENSION] = extension
+    tallies[STEPS], tallies[UPDATES] = t, updates
+
+
+@kernel(
+    types.void(_ROWS, _ORDER, _SIGNS, _REALS, types.float64, types.float64, types.float64,
+               _REALS, _I4, _F8, _F8, _I8, _U1)
+)  # fmt: skip
+def visit_unlearn(rows, order, signs, delta2, rho, b, scale,
+                  squares, counts, w, scalars, tallies, erred):  # fmt: skip
+    """Visit rows at ε = 1 with unlearning: c_k moves by m = max(⌊(b − y_k·a)/q_k + ½⌋, −c_k).
+
+    Exact ascent of b Σ c_k − ½‖a‖² along c_k on the integers, so a ← a + m y_k at once.
+    Arguments as in ``visit``; ``erred`` is set to 1 where a row moved. Counts never pass
+    2³¹ − 1: a step cut there is counted in ``tallies[CLIPPED]``.
+    """
+    bias, sq_norm, loss = scalars[BIAS], scalars[SQ_NORM], scalars[LOSS]
+    extension = scalars[EXTENSION]
+    t, updates = tallies[STEPS], tallies[UPDATES]
+    for n in range(len(order)):
+        _fetch_ahead(rows, order, n, squares, delta2, counts)
+        i = np.uintp(order[n])
+        if signs[i] == 0:
+            continue
+        l = np.float64(signs[i])
+        margin = l * (_dot(rows, i, w) + rho * bias)
+        slack = max(1.0 - scale * margin, 0.0)
+        loss += _cost(delta2[i]) * (slack * slack)
+        y_a = margin + delta2[i] * counts[i]
+        if counts[i] == 0 and y_a >= b:
+            continue
+        q = squares[i] + rho * rho + delta2[i]
+        if q <= 0.0:
+            continue
+        step = np.floor((b - y_a) / q + 0.5)
+        if step < -counts[i]:
+            step = np.float64(-counts[i])
+        if step > COUNT_MAX - counts[i]:
+            step = np.float64(COUNT_MAX - counts[i])
+            tallies[CLIPPED] += 1
+        if step == 0.0:
+            continue
+        _plus(rows, i, step * l, w)
+        bias += (step * l) * rho
+        sq_norm = max(sq_norm + (2.0 * step * y_a + step * step * q), 0.0)
+        extension += delta2[i] * (step * (2.0 * counts[i] + step))
+        m = np.int64(step)
+        counts[i] += m
+        t += m
+        updates += 1
+        erred[i] = 1
+    scalars[BIAS], scalars[SQ_NORM], scalars[LOSS] = bias, sq_norm, loss
+    scalars[EXTENSION] = extension
+    tallies[STEPS], tallies[UPDATES] = t, updates
+
+
+# BATCH_WIDTH learners side by side. numba has no vectors, so what is done to all lanes of a column
+# at once is written down as LLVM has it.
+
+_VECTOR = ir.VectorType(ir.DoubleType(), BATCH_WIDTH)
+_NOTHING = ir.Constant(_VECTOR, [0.0] * BATCH_WIDTH)
+
+
+def _splat(builder, number):
+    """The number in every lane."""
+    undefined, first = ir.Constant(_VECTOR, ir.Undefined), ir.Constant(ir.IntType(32), 0)
+    everywhere = ir.Constant(ir.VectorType(ir.IntType(32), BATCH_WIDTH), [0] * BATCH_WIDTH)
+    one = builder.insert_element(undefined, number, first)
+    return builder.shuffle_vector(one, undefined, everywhere)
+
+
+def _lanes_at(builder, data, place):
+    """Where row ``place`` of an array with BATCH_WIDTH columns begins."""
+    first = builder.mul(place, ir.Constant(place.type, BATCH_WIDTH))
+    return builder.bitcast(builder.gep(data, [first]), _VECTOR.as_pointer())
+
+
+@contextlib.contextmanager
+def _each_nonzero(builder, indices, values, start, stop):
+    """A loop over a row's nonzeros, whose body is given the column and the value as a double."""
+    one = ir.Constant(start.type, 1)
+    with cgutils.for_range_slice(builder, start, stop, one, start.type) as (j, _):
+        column = builder.zext(builder.load(builder.gep(indices, [j])), start.type)
+        value = builder.load(builder.gep(values, [j]))
+        yield column, builder.fpext(value, ir.DoubleType())
+
+
+def _data_of(context, builder, signature, arguments, places):
+    """The data pointers of those arguments that are arrays."""
+    made = (context.make_array(signature.args[k])(context, builder, arguments[k]) for k in places)
+    return [array.data for array in made]
+
+
+@intrinsic
+def _dot_lanes(typing_context, indices, values, start, stop, w, found, place):
+    """``found[place] = _dot`` of a row's nonzeros ``start`` … ``stop - 1`` with every lane of w
+    (float64, shape (columns, BATCH_WIDTH)), each summed in row order."""
+
+    def generate(context, builder, signature, arguments):
+        columns, reals, weights, sums = _data_of(
+            context, builder, signature, arguments, (0, 1, 4, 5)
+        )
+        total = cgutils.alloca_once(builder, _VECTOR)
+        builder.store(_NOTHING, total)
+        row = _each_nonzero(builder, columns, reals, arguments[2], arguments[3])
+        with row as (column, value):
+            lanes = builder.load(_lanes_at(builder, weights, column), align=8)
+            product = builder.fmul(_splat(builder, value), lanes)
+            builder.store(builder.fadd(builder.load(total), product), total)
+        builder.store(builder.load(total), _lanes_at(builder, sums, arguments[6]), align=8)
+        return context.get_dummy_value()
+
+    return types.void(indices, values, start, stop, w, found, place), generate
+
+
+@intrinsic
+def _plus_lanes(typing_context, indices, values, start, stop, factors, w):
+    """``_plus`` of a row's nonzeros in every lane of w, times the lane's factor; where that is 0, a
+    lane stays as it is to the bit."""
+
+    def generate(context, builder, signature, arguments):
+        columns, reals, of_lanes, weights = _data_of(
+            context, builder, signature, arguments, (0, 1, 4, 5)
+        )
+        factor = builder.load(builder.bitcast(of_lanes, _VECTOR.as_pointer()), align=8)
+        moves = builder.fcmp_unordered("!=", factor, _NOTHING)
+        row = _each_nonzero(builder, columns, reals, arguments[2], arguments[3])
+        with row as (column, value):
+            place = _lanes_at(builder, weights, column)
+            before = builder.load(place, align=8)
+            after = builder.fadd(before, builder.fmul(factor, _splat(builder, value)))
+            builder.store(builder.select(moves, after, before), place, align=8)
+        return context.get_dummy_value()
+
+    return types.void(indices, values, start, stop, factors, w), generate
+
+
+_LANES_F8, _LANES_I8 = types.float64[:, ::1], types.int64[:, ::1]
+_LANES_I4, _LANES_I1 = types.int32[:, ::1], types.int8[:, ::1]
+_LANES_U1 = types.uint8[:, ::1]
+
+
+@kernel(types.void(_REALS, types.int64, _LANES_F8))
+def put_lane(vector, k, matrix):
+    """Column k of ``matrix`` (float64, shape (columns, BATCH_WIDTH)) becomes ``vector``, and 0
+    where that ends."""
+    for j in range(np.uintp(len(matrix))):
+        matrix[j, k] = vector[j] if j < np.uintp(len(vector)) else 0.0
+
+
+@kernel(types.void(_LANES_F8, types.int64, _F8))
+def take_lane(matrix, k, vector):
+    """``vector`` becomes column k of ``matrix``, as far as it goes."""
+    for j in range(np.uintp(len(vector))):
+        vector[j] = matrix[j, k]
+
+
+@kernel(
+    types.void(_ORDER, types.int64, _SIGNS, _REALS, _COUNTS, _LANES_I1, _LANES_F8, _LANES_I4)
+)  # fmt: skip
+def deal_lane(order, k, signs, delta2, counts, signs_of, delta2_of, counts_of):
+    """What learner k has of the rows in ``order`` becomes column k of what ``visit_unlearn_lanes``
+    takes, which has a row for each visit."""
+    for n in range(np.uintp(len(order))):
+        i = np.uintp(order[n])
+        signs_of[n, k] = signs[i]
+        delta2_of[n, k] = delta2[i]
+        counts_of[n, k] = counts[i]
+
+
+@kernel(types.void(_ORDER, types.int64, _LANES_I4, _LANES_U1, _I4, _U1))
+def collect_lane(order, k, counts_of, erred_of, counts, erred):
+    """The way back: counts of the rows in ``order``, and 1 in ``erred`` where one was moved."""
+    for n in range(np.uintp(len(order))):
+        i = np.uintp(order[n])
+        counts[i] = counts_of[n, k]
+        erred[i] |= erred_of[n, k]
+
+
+@kernel(types.void(_ROWS, _LANES_F8, _LANES_F8))
+def dot_lanes(rows, w, found):
+    """x_i · w of every row and every lane into ``found`` (float64, shape (rows, BATCH_WIDTH)),
+    where w is float64 of shape (columns, BATCH_WIDTH): the sums that ``scan`` makes with each
+    lane's weights."""
+    for i in range(np.uintp(len(found))):
+        start, stop = np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])
+        _dot_lanes(rows.indices, rows.values, start, stop, w, found, i)
+
+
+@kernel(
+    types.void(_ROWS, _ORDER, _LANES_I1, _LANES_F8, _F8, _F8, _F8, _REALS,
+               _LANES_I4, _LANES_F8, _LANES_F8, _LANES_I8, _LANES_U1, _LANES_F8)
+)  # fmt: skip
+def visit_unlearn_lanes(rows, order, signs, delta2, rho, b, scale, squares,
+                        counts, w, scalars, tallies, erred, room):  # fmt: skip
+    """``visit_unlearn`` for BATCH_WIDTH learners, each of which visits those of the rows that have
+    a sign in its lane, in the same order; what each ends with is the same to the bit.
+
+    A row and, of each of its columns, the weights of all lanes are fetched once.
+
+    Parameters
+    ----------
+    rows, order, squares : as in ``visit``; a row comes once in ``order``.
+    signs, delta2, counts, erred : as in ``visit``, of shape (visits, BATCH_WIDTH): of the row
+        visited n-th, and of each learner.
+    rho, b, scale : shape (BATCH_WIDTH,).
+    w : float64, shape (columns, BATCH_WIDTH), best at a multiple of 64 bytes.
+    scalars, tallies : shape (BATCH_WIDTH, 4) and (BATCH_WIDTH, 3).
+    room : float64, shape (2, BATCH_WIDTH): room for what is summed on the way.
+    """
+    products, factors = room[:1], room[1]
+    for n in range(len(order)):
+        _fetch_row_ahead(rows, order, n)
+        i = np.uintp(order[n])
+        start, stop = np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])
+        _dot_lanes(rows.indices, rows.values, start, stop, w, products, np.uintp(0))
+        moves = False
+        for k in range(BATCH_WIDTH):
+            factors[k] = 0.0
+            if signs[n, k] == 0:
+                continue
+            l, price, count = np.float64(signs[n, k]), delta2[n, k], counts[n, k]
+            margin = l * (products[0, k] + rho[k] * scalars[k, BIAS])
+            slack = max(1.0 - scale[k] * margin, 0.0)
+            scalars[k, LOSS] += _cost(price) * (slack * slack)
+            y_a = margin + price * count
+            if count == 0 and y_a >= b[k]:
+                continue
+            q = squares[i] + rho[k] * rho[k] + price
+            if q <= 0.0:
+                continue
+            step = np.floor((b[k] - y_a) / q + 0.5)
+            if step < -count:
+                step = np.float64(-count)
+            if step > COUNT_MAX - count:
+                step = np.float64(COUNT_MAX - count)
+                tallies[k, CLIPPED] += 1
+            if step == 0.0:
+                continue
+            factors[k] = step * l
+            moves = True
+            scalars[k, BIAS] += (step * l) * rho[k]
+            sq_norm = scalars[k, SQ_NORM] + (2.0 * step * y_a + step * step * q)
+            scalars[k, SQ_NORM] = max(sq_norm, 0.0)
+            scalars[k, EXTENSION] += price * (step * (2.0 * count + step))
+            m = np.int64(step)
+            counts[n, k] += m
+            tallies[k, STEPS] += m
+            tallies[k, UPDATES] += 1
+            erred[n, k] = 1
+        if moves:
+            _plus_lanes(rows.indices, rows.values, start, stop, factors, w)
+
+
+@kernel(
+    types.void(_ROWS, _SIGNS, _REALS, _REALS, _COUNTS, types.float64, types.float64, types.float64,
+               _REALS, types.float64, types.float64, _F8, _F8, _F8, _F8, _I8, _U1, _REALS)
+)  # fmt: skip
+def scan(rows, signs, delta2, squares, counts, rho, bias, threshold, w, length, scale,
+         bins, fresh, low, sums, totals, called, dots):  # fmt: skip
+    """Look at rows at frozen weights: everything a certificate needs, and who is called next.
+
+    With m the least that l (w·x + ρ w_bias) can be, its rounding considered, and z the most that
+    1 − s₀ m can be, a row goes into bin ⌊s₀ m / BIN_WIDTH⌋ (below 0: bin 0; beyond the last: left
+    out) with C z², C z m and C m², from which a bound of P(s) follows for any s.
+
+    Parameters
+    ----------
+    rows, signs, delta2, rho, squares : as in ``visit``.
+    counts : int32, shape (rows,): c_k, not changed.
+    bias, w : the frozen weights.
+    threshold : rows with y·a ≤ threshold are called.
+    length : ‖w‖, from which the rounding of margins is bounded.
+    scale : s₀ > 0.
+    bins : float64, shape (BINS · BIN_SUMS,), added to in place.
+    fresh, low : float64, shape of ``w``: Σ c_k l_k x_k is added in place, compensated.
+    sums, totals : float64 and int64, changed in place; places named at the head of this file.
+    called : uint8, shape (rows,): 1 where y·a ≤ threshold or c > 0, else 0.
+    dots : float64, shape (rows,): x_i · w where ``dot_lanes`` has summed them; else empty.
+    """
+    summed = len(dots) > 0
+    rows_seen, called_rows = totals[ROWS], totals[CALLED]
+    least = sums[LEAST]
+    for i in range(len(signs)):
+        called[i] = 0
+        if signs[i] == 0:
+            continue
+        rows_seen += 1
+        l = np.float64(signs[i])
+        product = dots[i] if summed else _dot(rows, i, w)
+        margin = l * (product + rho * bias)
+        roundings = 1.01 * np.float64(rows.indptr[i + 1] - rows.indptr[i]) + DOT_ROUNDINGS
+        most = math.sqrt(squares[i]) * length + rho * abs(bias)
+        sure = margin - roundings * UNIT_ROUNDOFF * most
+        place = scale * sure / BIN_WIDTH
+        if place < BINS:
+            bin = np.uintp(place) if place > 0.0 else np.uintp(0)
+            bin *= np.uintp(BIN_SUMS)
+            slack = 1.0 - scale * sure
+            slack += 4.0 * UNIT_ROUNDOFF * (1.0 + abs(slack))
+            cost = _cost(delta2[i])
+            weighted = cost * slack
+            _add_to(bins, bin + np.uintp(SQ_SLACKS), weighted * slack)
+            _add_to(bins, bin + np.uintp(SLACK_MARGINS), weighted * sure)
+            _add_to(bins, bin + np.uintp(SQ_MARGINS), cost * sure * sure)
+        extension = delta2[i] * counts[i]
+        least = min(least, sure + extension - 8.0 * UNIT_ROUNDOFF * (abs(sure) + extension))
+        if margin + extension <= threshold:
+            called_rows += 1
+            called[i] = 1
+        c = np.float64(counts[i])
+        if c > 0.0:
+            called[i] = 1
+            _add_compensated(rows, i, c * l, fresh, low)
+            totals[STEPS_SEEN] += counts[i]
+            totals[SUPPORT] += 1
+            _add_to(sums, np.uintp(SQ_EXTENSION), delta2[i] * (c * c))
+            _add_to(sums, np.uintp(FRESH_BIAS), c * l * rho)
+            sums[LENGTHS] += c * math.sqrt(squares[i] + rho * rho + delta2[i])
+    sums[LEAST] = least
+    totals[ROWS], totals[CALLED] = rows_seen, called_rows
+
+
+@kernel(types.int64(_ROWS, _I4, _F8, _F8, types.uint32[::1], _F8))
+def drain(rows, counts, fresh, low, columns, values):
+    """Take what counted rows have summed out of ``fresh`` and ``low``, which they leave at 0;
+    returns in how many columns that was. O(nonzeros of counted rows), however wide they are.
+
+    Parameters
+    ----------
+    rows, counts : as in ``scan``, which has summed them.
+    fresh, low : float64: Σ c_k l_k x_k and what was rounded off it, changed in place.
+    columns, values : uint32 and float64, as long as the rows have nonzeros: the column numbers
+        where the sum is not 0, each once, in the order in which they are met, and the sums there.
+    """
+    found = 0
+    for i in range(len(counts)):
+        if counts[i] > 0:
+            for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
+                column = rows.indices[j]
+                if fresh[column] != 0.0 or low[column] != 0.0:
+                    columns[found] = column
+                    values[found] = fresh[column] + low[column]
+                    fresh[column] = low[column] = 0.0
+                    found += 1
+    return found
+
+
+@kernel(types.void(_REALS, _F8, types.float64[:, ::1]))
+def sum_bins(bins, total, sums):
+    """Σ C z², Σ C z m and Σ C m² of bins 0 … j into row j of ``sums`` (float64, shape (BINS, 3)),
+    each summed as it would be in one bin; ``total`` is float64, shape (BIN_SUMS,), all 0."""
+    for j in range(len(sums)):
+        for k in range(3):
+            high, low = np.uintp(2 * k), np.uintp(2 * k + 1)
+            _add_to(total, high, bins[BIN_SUMS * j + 2 * k])
+            total[low] += bins[BIN_SUMS * j + 2 * k + 1]
+            sums[j, k] = total[high] + total[low]
+
+
+@kernel(types.void(_REALS, _F8))
+def sum_squares(vector, total):
+    """Σ v_j² into ``total`` (float64, shape (2,), all 0), compensated."""
+    for j in range(len(vector)):
+        _add_to(total, np.uintp(0), vector[j] * vector[j])
+
+
+@kernel(types.float64(_REALS, _REALS))
+def dot(u, v):
+    """u·v, summed from the first to the last (no BLAS: the sum depends on nothing else)."""
+    total = 0.0
+    for j in range(len(u)):
+        total += u[j] * v[j]
+    return total
+
+
+def square_sum(vector: NDArray[np.float64]) -> float:
+    """Σ v_j², summed from the first to the last."""
+    return float(dot(vector, vector))
+
+
+def sure_square_sum(vector: NDArray[np.float64]) -> float:
+    """Σ v_j², off by at most 3 u of itself however long the vector is: a compensated sum."""
+    total = np.zeros(2)
+    sum_squares(vector, total)
+    return float(total[0] + total[1])
+
+
+def square_distance(u: NDArray[np.float64], v: NDArray[np.float64]) -> float:
+    """‖u − v‖², summed from the first to the last."""
+    return square_sum(u - v)
+
+
+@kernel(types.void(types.float64, _REALS, _F8))
+def add_scaled(factor, vector, total):
+    """total ← total + factor · vector in place, element by element."""
+    for j in range(len(vector)):
+        total[j] += factor * vector[j]
+
+
+_GAMMA, _FIRST, _SECOND = (
+    np.uint64(constant) for constant in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+_HALF = np.uint64(32)
+
+
+@helper
+def _mixed(z):
+    """SplitMix64's number for a state (Steele, Lea and Flood, OOPSLA 2014)."""
+    z = (z ^ (z >> np.uint64(30))) * _FIRST
+    z = (z ^ (z >> np.uint64(27))) * _SECOND
+    return z ^ (z >> np.uint64(31))
+
+
+@kernel(types.void(types.uint64, _I8))
+def shuffle(start, order):
+    """0 … n − 1 in random order into ``order`` (int64, shape (n,), n < 2³²), by SplitMix64 from the
+    state ``start`` (Fisher and Yates; a place is ⌊u n / 2⁶⁴⌋, so it is off even by n / 2⁶⁴).
+
+    numpy's generators do the same; making one between two kernels costs as much as the shuffle.
+    """
+    state = start
+    for n in range(np.uint64(len(order))):
+        state += _GAMMA
+        drawn = _mixed(state)
+        number = n + np.uint64(1)
+        low = (drawn & np.uint64(0xFFFFFFFF)) * number
+        place = ((drawn >> _HALF) * number + (low >> _HALF)) >> _HALF
+        order[n] = order[place]
+        order[place] = n
+
+
+_DIGIT_BITS, _KEY_SHIFT = 11, np.uint64(42)
+_DIGIT, _SECOND_DIGIT = np.uint64(2**_DIGIT_BITS - 1), np.uint64(32 + _DIGIT_BITS)
+_POSITION = np.uint64(2**32 - 1)
+DIGITS = 2**_DIGIT_BITS
+
+
+@kernel(types.void(types.uint64, _ORDER, types.uint64[:, ::1], types.int64[:, ::1], _I8))
+def scatter(start, chosen, room, places, order):
+    """The positions ``chosen`` (int64, rising, < 2³²) in random order into ``order``, a position's
+    place among others being the same whichever those are.
+
+    Sorted by the first 22 bits of the number that SplitMix64 draws for the position from the state
+    ``start`` (its i-th, counted from 0, for position i); equal ones stay as they are. Two passes of
+    counting, 11 bits each.
+
+    Parameters
+    ----------
+    room : uint64, shape (2, chosen), written over.
+    places : int64, shape (2, DIGITS), all 0.
+    """
+    for n in range(len(chosen)):
+        position = np.uint64(chosen[n])
+        drawn = _mixed(start + (position + np.uint64(1)) * _GAMMA)
+        key = ((drawn >> _KEY_SHIFT) << _HALF) | position
+        room[0, n] = key
+        places[0, np.uintp((key >> _HALF) & _DIGIT)] += 1
+        places[1, np.uintp(key >> _SECOND_DIGIT)] += 1
+    for digit in range(2):
+        place = 0
+        for value in range(DIGITS):
+            there = places[digit, value]
+            places[digit, value] = place
+            place += there
+    for n in range(len(chosen)):
+        key = room[0, n]
+        digit = np.uintp((key >> _HALF) & _DIGIT)
+        room[1, places[0, digit]] = key
+        places[0, digit] += 1
+    for n in range(len(chosen)):
+        key = room[1, n]
+        digit = np.uintp(key >> _SECOND_DIGIT)
+        order[places[1, digit]] = np.int64(key & _POSITION)
+        places[1, digit] += 1
+
+
+# Augmented vectors have the columns' numbers and, last, that of the bias: (x_i, ρ)·(w, w_bias).
+
+
+@kernel(types.void(_ROWS, _SIGNS, types.float64, _REALS, _F8))
+def margins(rows, signs, rho, v, found):
+    """l_i (x_i, ρ)·v of every row into ``found`` (float64, shape (rows,), changed in place)."""
+    bias = rho * v[len(v) - 1]
+    for i in range(len(signs)):
+        found[i] = np.float64(signs[i]) * (_dot(rows, i, v) + bias)
+
+
+@kernel(types.void(_ROWS, _REALS, types.float64, _F8))
+def combine(rows, factors, rho, total):
+    """Σ f_i (x_i, ρ) is added to ``total`` in place; rows with f_i = 0 cost nothing."""
+    for i in range(len(factors)):
+        if factors[i] != 0.0:
+            _plus(rows, i, factors[i], total)
+            total[len(total) - 1] += factors[i] * rho
+
+
+@kernel(types.void(_ROWS, _REALS, types.float64, _REALS, _F8))
+def gram_product(rows, factors, rho, v, total):
+    """Σ f_i ((x_i, ρ)·v) (x_i, ρ) is added to ``total`` in place: the rows' Hessian."""
+    bias = rho * v[len(v) - 1]
+    for i in range(len(factors)):
+        if factors[i] != 0.0:
+            weight = factors[i] * (_dot(rows, i, v) + bias)
+            _plus(rows, i, weight, total)
+            total[len(total) - 1] += weight * rho
+
+
+@kernel(types.void(_ROWS, _REALS, types.float64, _F8))
+def gram_diagonal(rows, factors, rho, total):
+    """Σ f_i (x_i², ρ²), element by element, is added to ``total`` in place."""
+    for i in range(len(factors)):
+        if factors[i] != 0.0:
+            for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
+                value = np.float64(rows.values[j])
+                total[rows.indices[j]] += factors[i] * (value * value)
+            total[len(total) - 1] += factors[i] * (rho * rho)
+
+
+@kernel(types.void(_REALS, _REALS, _REALS, types.float64, _F8))
+def loss_along(margins, slopes, cost, theta, found):
+    """φ(θ) = Σ C_i max(0, 1 − m_i − θ d_i)²: φ, φ', φ'' into ``found`` (float64, shape (3,))."""
+    value, first, second = 0.0, 0.0, 0.0
+    for i in range(len(margins)):
+        slack = 1.0 - margins[i] - theta * slopes[i]
+        if slack > 0.0:
+            value += cost[i] * (slack * slack)
+            first -= 2.0 * cost[i] * (slack * slopes[i])
+            second += 2.0 * cost[i] * (slopes[i] * slopes[i])
+    found[0], found[1], found[2] = value, first, second
+
+
+@kernel(types.void(_ROWS, _ORDER, types.int64[::1], types.uint32[::1], types.float32[::1]))
+def copy_rows(rows, chosen, indptr, indices, values):
+    """Copy the rows at positions ``chosen`` to ``indices`` and ``values`` (filled from 0).
+
+    ``indptr`` (int64, shape (len(chosen) + 1,)) has its first offset set; the others are written,
+    each by the row's length more. Cost: one copy of the nonzeros.
+    """
+    place = np.uintp(0)
+    for n in range(len(chosen)):
+        i = chosen[n]
+        for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
+            indices[place] = rows.indices[j]
+            values[place] = rows.values[j]
+            place += np.uintp(1)
+        indptr[n + 1] = indptr[n] + (rows.indptr[i + 1] - rows.indptr[i])
+
+
+# --- text parsing ---
+
+NOTHING, BAD_LABEL, BAD_WEIGHT, BAD_QUERY, BAD_PAIR, BAD_END = 0, 1, 2, 3, 4, 5
+"""What ``parse_libsvm`` stumbled over; the reader looks at the place and says what it is."""
+
+PARSED_ROWS, PARSED_LINES, DEFERRED, UNSORTED, TROUBLE, PLACE = 0, 1, 2, 3, 4, 5
+"""Places in ``found``: complete rows, complete lines, numbers deferred, whether the columns of
+some row do not rise, what was wrong (``NOTHING``, ``BAD_LABEL``, …) and at which byte."""
+
+LABEL, WEIGHT, VALUE, NAMES = np.arange(4)
+"""What a deferred token is: the label or the weight of a row, the value of a nonzero, or all that
+a row has for labels. (Python's integers would be types of their own: ``_defer`` compiled 4 times.)
+"""
+
+COLUMN_MAX = 2**32 - 2
+
+_TAB, _NEWLINE, _RETURN, _BLANK, _HASH = 9, 10, 13, 32, 35
+_PLUS, _MINUS, _POINT, _ZERO, _COLON, _SMALL_E = 43, 45, 46, 48, 58, 101
+_QID = (113, 105, 100, 58)
+
+_NO_NUMBER, _EXACT, _NEAR, _HARD = 0, 1, 2, 3
+_POWERS = np.array([float(f"1e{k}") for k in range(61)])
+_EXACT_POWER, _EXACT_MANTISSA, _EXACT_INTEGER = 22, 2**53, 2**24
+_WIDER, _NARROWER = 1.0 + 2.0**-50, 1.0 - 2.0**-50
+_NEAR_MAX = 2.0**127
+_SAFE_DIGITS = 18
+_HUGE_EXPONENT = 10**_SAFE_DIGITS
+
+_ONE_BYTE, _TWO_BYTES, _THREE_BYTES = np.uint64(8), np.uint64(16), np.uint64(24)
+_FOUR_ZEROS, _OVER_NINE, _TOP_BITS = (
+    np.uint64(number) for number in (0x30303030, 0x76767676, 0x80808080)
+)
+_TEN, _HUNDRED, _PAIRS, _LOW = (np.uint64(number) for number in (10, 100, 0xFF00FF, 0xFFFF))
+
+
+@helper
+def _ends_token(byte):
+    """Whether a token ends before this byte: blank, newline, tab, carriage return or ``#``."""
+    return byte in (_BLANK, _NEWLINE, _TAB, _RETURN, _HASH)
+
+
+@helper
+def _skip_blanks(text, at):
+    """The first place from ``at`` on that is neither blank nor tab."""
+    while text[at] == _BLANK or text[at] == _TAB:
+        at += np.uintp(1)
+    return at
+
+
+@helper
+def _digits(text, at, number):
+    """``number`` with the digits from ``at`` on appended, and the place after them.
+
+    Wraps in silence beyond 18 digits: the caller counts them.
+    """
+    digit = np.uint8(text[at] - _ZERO)
+    while digit <= 9:
+        number = number * 10 + np.int64(digit)
+        at += np.uintp(1)
+        digit = np.uint8(text[at] - _ZERO)
+    return number, at
+
+
+@helper
+def _many_digits(text, at, number):
+    """The same, the first four of them at once where there are as many."""
+    if at + np.uintp(3) < np.uintp(len(text)):
+        four = np.uint64(text[at])
+        four |= np.uint64(text[at + np.uintp(1)]) << _ONE_BYTE
+        four |= np.uint64(text[at + np.uintp(2)]) << _TWO_BYTES
+        four |= np.uint64(text[at + np.uintp(3)]) << _THREE_BYTES
+        four -= _FOUR_ZEROS  # a byte below "0" gets its top bit set, or borrows and has it
+        if not ((four + _OVER_NINE) | four) & _TOP_BITS:
+            pairs = (four * _TEN + (four >> _ONE_BYTE)) & _PAIRS
+            number = number * 10000 + np.int64((pairs * _HUNDRED + (pairs >> _TWO_BYTES)) & _LOW)
+            at += np.uintp(4)
+    return _digits(text, at, number)
+
+
+@helper
+def _exponent(text, at):
+    """The exponent whose ``e`` is at ``at``, and the place after it; ``at`` if it has no digit."""
+    first = at + np.uintp(1)
+    negative = text[first] == _MINUS
+    if negative or text[first] == _PLUS:
+        first += np.uintp(1)
+    exponent, after = _digits(text, first, np.int64(0))
+    if after == first:
+        return np.int64(0), at
+    if after - first > _SAFE_DIGITS:
+        exponent = np.int64(_HUGE_EXPONENT)
+    return -exponent if negative else exponent, after
+
+
+@helper
+def _number(text, at):
+    """The decimal number at ``at`` as a double, how sure that double is, and the place after it.
+
+    mantissa · 10^exponent is correctly rounded (_EXACT) where both factors are exact: mantissa
+    ≤ 2⁵³, |exponent| ≤ 22 (Clinger, PLDI 1990). With at most 18 digits and |exponent| ≤ 60 it is
+    off by no more than three roundings of 2⁻⁵³ each (_NEAR). The rest is _HARD, and so is an
+    integer beyond 2²⁴: float32 may not hold it, and the reader has to know.
+    """
+    negative = text[at] == _MINUS
+    if negative or text[at] == _PLUS:
+        at += np.uintp(1)
+    start = at
+    mantissa, at = _digits(text, at, np.int64(0))
+    digits = np.int64(at - start)
+    exponent = np.int64(0)
+    integer = True
+    if text[at] == _POINT:
+        integer = False
+        point = at + np.uintp(1)
+        mantissa, at = _digits(text, point, mantissa)
+        exponent = -np.int64(at - point)
+        digits -= exponent
+    if digits == 0:
+        return 0.0, _NO_NUMBER, at
+    if text[at] | 32 == _SMALL_E:
+        integer = False
+        shift, after = _exponent(text, at)
+        if after == at:
+            return 0.0, _NO_NUMBER, at
+        exponent += shift
+        at = after
+    power = abs(exponent)
+    if power >= len(_POWERS) or digits > _SAFE_DIGITS or (integer and mantissa > _EXACT_INTEGER):
+        return 0.0, _HARD, at
+    number = np.float64(mantissa)
+    if exponent < 0:
+        number /= _POWERS[power]
+    else:
+        number *= _POWERS[power]
+    exact = mantissa <= _EXACT_MANTISSA and power <= _EXACT_POWER
+    return -number if negative else number, _EXACT if exact else _NEAR, at
+
+
+@helper
+def _fits_float32(number, sure):
+    """Whether float32(number) is what the true number gives.
+
+    A _NEAR number and Python's double of the token both lie within (1 ± 2⁻⁵⁰) number; rounding is
+    monotone, so they round alike if the ends do. Near infinity Python decides.
+    """
+    if sure == _NEAR:
+        alike = np.float32(number * _WIDER) == np.float32(number * _NARROWER)
+        return alike and abs(number) < _NEAR_MAX
+    return sure == _EXACT
+
+
+@helper
+def _defer(deferred, count, what, which, at, after):
+    """Note in ``deferred`` a token that Python is to read; returns the new count."""
+    deferred[count, 0] = what
+    deferred[count, 1] = which
+    deferred[count, 2] = at
+    deferred[count, 3] = after
+    return count + np.uintp(1)
+
+
+@helper
+def _row_label(text, at, weighted, row, labels, weights, deferred, count):
+    """``label`` or, if ``weighted``, ``label:weight``; returns (trouble, place, deferred)."""
+    number, sure, after = _number(text, at)
+    if sure == _NO_NUMBER:
+        return BAD_LABEL, at, count
+    labels[row] = number
+    if sure != _EXACT:
+        count = _defer(deferred, count, LABEL, row, at, after)
+    if weighted and text[after] == _COLON:
+        start = after + np.uintp(1)
+        weights[row], sure, after = _number(text, start)
+        if sure == _NO_NUMBER or weights[row] < 0.0 or not _ends_token(text[after]):
+            return BAD_WEIGHT, start, count
+        if sure != _EXACT:
+            count = _defer(deferred, count, WEIGHT, row, start, after)
+    if not _ends_token(text[after]):
+        return BAD_LABEL, at, count
+    return NOTHING, _skip_blanks(text, after), count
+
+
+@helper
+def _row_names(text, at, optional, row, deferred, count):
+    """Leave to Python the row's first token, or pass no label if it is a pair or a query id;
+    returns (trouble, place, deferred)."""
+    after = at
+    while not _ends_token(text[after]) and text[after] != _COLON:
+        after += np.uintp(1)
+    if text[after] == _COLON:
+        return NOTHING if optional else BAD_LABEL, at, count
+    return NOTHING, _skip_blanks(text, after), _defer(deferred, count, NAMES, row, at, after)
+
+
+@helper
+def _unlabelled(text, at):
+    """Whether the row at ``at`` begins with a pair or a query id instead of a label."""
+    _, _, after = _number(text, at)
+    return text[after] == _COLON or text[at] == _QID[0]
+
+
+@helper
+def _row_query(text, at):
+    """Pass ``qid:3`` if it is there; returns (trouble, place)."""
+    if text[at] != _QID[0]:
+        return NOTHING, at
+    first = at
+    for letter in _QID:
+        if text[first] != letter:
+            return BAD_QUERY, at
+        first += np.uintp(1)
+    _, after = _digits(text, first, np.int64(0))
+    if after == first or not _ends_token(text[after]):
+        return BAD_QUERY, at
+    return NOTHING, _skip_blanks(text, after)
+
+
+@helper
+def _row_pairs(text, at, first_column, indices, values, nonzero, deferred, count):
+    """``column:value`` to the row's end; returns (trouble, place, nonzero, deferred, unsorted)."""
+    previous = np.int64(-1)
+    unsorted = False
+    while np.uint8(text[at] - _ZERO) <= 9:
+        column, after = _many_digits(text, at, np.int64(0))
+        if (
+            text[after] != _COLON
+            or after - at > _SAFE_DIGITS
+            or column > COLUMN_MAX
+            or column < first_column
+        ):
+            return BAD_PAIR, at, nonzero, count, unsorted
+        start = after + np.uintp(1)
+        unsorted |= column <= previous
+        previous = column
+        indices[nonzero] = column
+        negative = text[start] == _MINUS
+        first = start + np.uintp(negative)
+        mantissa, after = _digits(text, first, np.int64(0))
+        whole = after - first
+        places = np.uintp(0)
+        if text[after] == _POINT:
+            point = after + np.uintp(1)
+            mantissa, after = _many_digits(text, point, mantissa)
+            places = after - point
+        if whole - np.uintp(1) < np.uintp(7) and whole + places <= 15 and _ends_token(text[after]):
+            # Most numbers: exact, as in _number. Its own way to the loop's head doubles the speed.
+            number = np.float64(mantissa) / _POWERS[places]
+            values[nonzero] = -number if negative else number
+            nonzero += np.uintp(1)
+            at = _skip_blanks(text, after)
+            continue
+        number, sure, after = _number(text, start)
+        if sure == _NO_NUMBER or not _ends_token(text[after]):
+            return BAD_PAIR, at, nonzero, count, unsorted
+        if not _fits_float32(number, sure):
+            count = _defer(deferred, count, VALUE, nonzero, start, after)
+        values[nonzero] = number
+        nonzero += np.uintp(1)
+        at = _skip_blanks(text, after)
+    return NOTHING if _ends_token(text[at]) else BAD_PAIR, at, nonzero, count, unsorted
+
+
+@helper
+def _line_end(text, at):
+    """Pass a comment and the line's end; returns (trouble, its place or the next line's)."""
+    if text[at] == _HASH:
+        while text[at] != _NEWLINE and text[at] != _RETURN and text[at] != 0:
+            at += np.uintp(1)
+    end = at
+    while text[end] == _RETURN:
+        end += np.uintp(1)
+    if text[end] != _NEWLINE:
+        return BAD_END, at
+    return NOTHING, end + np.uintp(1)
+
+
+@kernel(
+    types.void(
+        *[_frozen(types.uint8), types.int64, types.boolean, types.boolean, types.boolean],
+        *[_I8, types.uint32[::1], types.float32[::1], _F8, _F8, _I8, types.int64[:, ::1], _I8],
+    )
+)
+def parse_libsvm(
+    text,
+    first_column,
+    optional,
+    weighted,
+    named,
+    indptr,
+    indices,
+    values,
+    labels,
+    weights,
+    lines,
+    deferred,
+    found,
+):
+    """Read whole lines of libsvm text into arrays, up to the first line that is wrong.
+
+    Parameters
+    ----------
+    text : uint8, shape (n,); the last byte is a newline, which ends every inner loop.
+    first_column : a column number below it is BAD_PAIR.
+    optional : whether a row may begin with its first pair, having no label.
+    weighted : whether a label may be written ``label:weight``.
+    named : whether labels are left to Python, as they stand; not with ``weighted``.
+    indptr, labels, weights, lines : int64 (n//2 + 2,), float64, float64, int64 (n//2 + 1,), changed
+        in place: CSR offsets; a row's label, NaN if it has none here; its weight, 1 if it has none;
+        its line, the first of ``text`` being 0.
+    indices, values : uint32, float32, shape (n//4 + 1,), changed in place: columns as numbered
+        and in the order written, values rounded as float32(float(token)).
+    deferred : int64, shape (n//2 + 1, 4), changed in place: (LABEL, WEIGHT, VALUE or NAMES; its
+        row or nonzero; its first byte; the byte after it) of each token that Python is to read.
+    found : int64, shape (6,), changed in place: what ``PARSED_ROWS`` … ``PLACE`` point at.
+
+    Cost: one reading of the text, some 40 cycles a nonzero.
+    """
+    at = row = nonzero = count = line = np.uintp(0)
+    found[:] = 0
+    indptr[0] = 0
+    trouble = NOTHING
+    while at < np.uintp(len(text)):
+        at = _skip_blanks(text, at)
+        is_row = not _ends_token(text[at])
+        if is_row:
+            labels[row], weights[row], lines[row] = np.nan, 1.0, line
+            if named:
+                trouble, at, count = _row_names(text, at, optional, row, deferred, count)
+            elif not (optional and _unlabelled(text, at)):
+                trouble, at, count = _row_label(
+                    text, at, weighted, row, labels, weights, deferred, count
+                )
+            if trouble == NOTHING:
+                trouble, at = _row_query(text, at)
+            if trouble == NOTHING:
+                trouble, at, nonzero, count, unsorted = _row_pairs(
+                    text, at, first_column, indices, values, nonzero, deferred, count
+                )
+                found[UNSORTED] |= unsorted
+        if trouble == NOTHING:
+            trouble, at = _line_end(text, at)
+        if trouble != NOTHING:
+            break
+        row += np.uintp(is_row)
+        indptr[row] = nonzero
+        line += np.uintp(1)
+    found[PARSED_ROWS], found[PARSED_LINES], found[DEFERRED] = row, line, count
+    found[TROUBLE], found[PLACE] = trouble, at
+
+
+# --- end of text parsing ---

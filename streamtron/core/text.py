@@ -1,0 +1,134 @@
+"""How numbers, labels, lists and tables are written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from typing import Any
+
+Lines = Iterator[str]
+Item = tuple[str, object]
+
+MANY = 20
+"""Shards, or labels, listed one by one at most."""
+
+
+def aligned(items: Sequence[Item]) -> Lines:
+    """``name   value`` lines, numbers to the right in a column of their own.
+
+    Examples
+    --------
+    >>> print(*aligned([("rows", 12), ("gap", 0.25), ("where", "here")]), sep="\\n")
+    rows                          12
+    gap                         0.25
+    where              here
+    """
+    for name, value in items:
+        if isinstance(value, bool | str):
+            yield f"{name:<18} {value}"
+        else:
+            yield f"{name:<18} {number(value):>13}"
+
+
+def label_text(label: object) -> str:
+    """A label as text shows it: a whole number without its point.
+
+    Examples
+    --------
+    >>> label_text(-1.0), label_text(0.5), label_text("spam"), label_text(True)
+    ('-1', '0.5', 'spam', 'True')
+    """
+    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
+
+
+def down(value: float, digits: int = 7) -> str:
+    """A lower bound as people read it: rounded, and still one.
+
+    Examples
+    --------
+    >>> down(0.123456789), up(0.123456711), up(2.0)
+    ('0.1234567', '0.1234568', '2')
+    """
+    return _rounded(value, digits, ROUND_FLOOR)
+
+
+def up(value: float, digits: int = 7) -> str:
+    """An upper bound, or a gap, likewise."""
+    return _rounded(value, digits, ROUND_CEILING)
+
+
+def _rounded(value: float, digits: int, rounding: str) -> str:
+    if not math.isfinite(value):
+        return str(value)
+    shown = Context(prec=digits, rounding=rounding).create_decimal(Decimal(value))
+    return f"{float(shown):.{digits}g}"
+
+
+def number(value: object) -> str:
+    """A number as people read it; ``-`` for None.
+
+    Examples
+    --------
+    >>> number(1234567), number(0.012345678), number(2.5e-9), number(None)
+    ('1,234,567', '0.01234568', '2.5e-09', '-')
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.7g}" if isinstance(value, float) else str(value)
+
+
+def class_table(
+    labels: Sequence[object],
+    columns: Mapping[str, Sequence[str]],
+    last: tuple[str, Sequence[str]] = ("", ()),
+) -> Lines:
+    """One row a class.
+
+    Parameters
+    ----------
+    columns : head → cells, to the right.
+    last : head and cells of a last column of text.
+
+    Examples
+    --------
+    >>> print(*class_table(["ant", 2.0], {"gap": ["0.1", "0.25"]}), sep="\\n")
+    class            gap
+    ant              0.1
+    2               0.25
+    """
+    names = [label_text(label) for label in labels]
+    first = max(8, *map(len, names))
+    cells = [[f"{cell:>11}" for cell in (head, *own)] for head, own in columns.items()]
+    texts = (last[0], *(last[1] or ("" for _ in names)))
+    for name, *row, text in zip(("class", *names), *cells, texts, strict=True):
+        yield f"{name:<{first}} {' '.join(row)}  {text}".rstrip()
+
+
+def and_more(shards: Sequence[Any]) -> Lines:
+    """How many there are beyond those listed one by one."""
+    if len(shards) > MANY:
+        yield f"… and {len(shards) - MANY:,} more"
+
+
+def left_out(skipped: Sequence[Mapping[str, str]]) -> Lines:
+    """The shards that could not be read, with the reasons."""
+    if skipped:
+        yield f"{len(skipped):,} shard(s) could not be read and were left out:"
+    for shard in skipped[:MANY]:
+        yield f"  {shard['reason']}"
+    yield from and_more(skipped)
+
+
+def metric_words(name: str) -> str:
+    """The name of a metric in words.
+
+    Examples
+    --------
+    >>> metric_words("macro_f1"), metric_words("roc_auc")
+    ('macro F1', 'ROC AUC')
+    """
+    words = name.replace("_", " ").replace("roc auc", "ROC AUC")
+    return words.replace("f1", "F1").replace("hamming", "Hamming")

@@ -1,0 +1,33 @@
+"""Files ↔ chunks; everything here sees rows and never a weight."""
+
+from streamtron.data.arrays import MemorySource
+from streamtron.data.cache.directory import Cache, cache_files, clear_cache, drop_cached
+from streamtron.data.cache.flat_file import TEMPORARY
+from streamtron.data.discover import ShardFile, find_shards
+from streamtron.data.first_reading import Skipped, check_twin, no_rows
+from streamtron.data.manifest import Manifest, ShardRecord
+from streamtron.data.row_batch import Reading, RowBatch, ShardReader
+from streamtron.data.source import ShardSource, open_reader, open_shards, settled
+
+__all__ = [
+    "TEMPORARY",
+    "Cache",
+    "Manifest",
+    "MemorySource",
+    "Reading",
+    "RowBatch",
+    "ShardFile",
+    "ShardReader",
+    "ShardRecord",
+    "ShardSource",
+    "Skipped",
+    "cache_files",
+    "check_twin",
+    "clear_cache",
+    "drop_cached",
+    "find_shards",
+    "no_rows",
+    "open_reader",
+    "open_shards",
+    "settled",
+]

@@ -1,0 +1,1 @@
+"""The flat copy of a shard that later readings use."""

@@ -1,0 +1,128 @@
+"""Features that have names: which column a name stands for, by a vocabulary or by a hash."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from streamtron.core.errors import DataError, MachineError
+from streamtron.core.files import at_most
+from streamtron.core.limits import available_memory
+
+VOCABULARY_SHARE = 32
+"""A vocabulary may take this part of the memory that there is: its names take some twenty times the
+length of the file."""
+
+
+@dataclass(frozen=True)
+class Hashing:
+    """A name's column is its hash modulo 2^bits: MurmurHash3_x86_32 of the name's UTF-8.
+
+    No sign alternates, and two names may meet in one column: their values are then added up.
+
+    Parameters
+    ----------
+    bits : 1 … 31.
+    seed : 0 … 2³²-1.
+
+    Examples
+    --------
+    >>> Hashing(bits=10).columns(["cheap", "pills"]).tolist()
+    [69, 57]
+    """
+
+    bits: int
+    seed: int = 0
+
+    def columns(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """The column of every name, int64, shape (names,), 0 … 2^bits - 1."""
+        from sklearn.utils import murmurhash3_32
+
+        mask = (1 << self.bits) - 1
+        hashes = (murmurhash3_32(name.encode(), self.seed, positive=True) for name in names)
+        return np.fromiter((h & mask for h in hashes), dtype=np.int64, count=len(names))
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A name's column is its place in the vocabulary, from 0.
+
+    Parameters
+    ----------
+    names : all different.
+
+    Examples
+    --------
+    >>> Vocabulary(("cheap", "pills")).columns(["pills", "buy"]).tolist()
+    [1, -1]
+    """
+
+    names: tuple[str, ...]
+
+    def columns(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """The column of every name, int64, shape (names,); -1 for one that is not there."""
+        known = self._columns
+        return np.fromiter((known.get(n, -1) for n in names), dtype=np.int64, count=len(names))
+
+    @cached_property
+    def digest(self) -> str:
+        """xxh3-128 of the names in order, 32 hex digits."""
+        return xxhash.xxh3_128_hexdigest("\n".join(self.names).encode())
+
+    @cached_property
+    def _columns(self) -> dict[str, int]:
+        return {name: column for column, name in enumerate(self.names)}
+
+
+def load_vocabulary(path: str) -> Vocabulary:
+    """A vocabulary from UTF-8 text, one name a line: line 1 is column 0.
+
+    Raises
+    ------
+    DataError : a pipe, or a file too long; not UTF-8, no names, an empty line, a name that is there
+        twice.
+    MachineError : the file cannot be read.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     path = pathlib.Path(directory, "names.txt")
+    ...     _ = path.write_text("cheap\\npills\\n")
+    ...     load_vocabulary(str(path))
+    Vocabulary(names=('cheap', 'pills'))
+    """
+    try:
+        opener = at_most(available_memory() // VOCABULARY_SHARE)
+        with open(path, encoding="utf-8-sig", newline="", opener=opener) as file:
+            names = file.read().split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: not UTF-8 ({error.reason} at byte {error.start}). A vocabulary is text, one "
+            "name a line; convert it."
+        ) from error
+    except OSError as error:
+        raise MachineError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
+    if names[-1] == "":
+        names.pop()
+    return _vocabulary(path, [name.removesuffix("\r") for name in names])
+
+
+def _vocabulary(path: str, names: list[str]) -> Vocabulary:
+    if not names:
+        raise DataError(f"{path}: no names. A vocabulary has one name a line.")
+    lines: dict[str, int] = {}
+    for line, name in enumerate(names, start=1):
+        if not name:
+            raise DataError(f"{path}, line {line}: no name. Remove the line.")
+        if (before := lines.setdefault(name, line)) != line:
+            raise DataError(
+                f"{path}, line {line}: {name!r} is in line {before} too. A name has one column; "
+                "remove one of them."
+            )
+    return Vocabulary(tuple(names))

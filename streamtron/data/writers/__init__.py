@@ -1,0 +1,1 @@
+"""New shards, predictions, tables and synthetic corpora."""

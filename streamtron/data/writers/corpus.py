@@ -1,0 +1,273 @@
+"""Generated text corpora of any size: the rows that benchmarks and tests train on.
+
+A row imitates a tf-idf vector of a document. Ranks of columns follow Zipf's law with exponent
+1.05; a row has a leading and a second topic of 40, and a part of its words is drawn from those
+topics' own columns; its number of nonzeros is log-normal with mean 76; values are
+(1 + ln tf) · idf, scaled to unit norm; the label is the leading topic's sign (even +1, odd -1),
+3 % of labels flipped.
+
+A corpus is infinite. Rows come in groups of 4,096, each from its own random numbers (a
+counter-based generator keyed by seed and group), and the words' model depends on seed and number of
+columns alone. So row i is the same whatever the number of rows or shards, and any stretch of rows
+is made without those before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache, partial, reduce
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core.errors import SettingsError
+from streamtron.core.executor import Executor, serial
+from streamtron.data.row_batch import RowBatch, cut_piece
+from streamtron.data.writers.new_shards import new_shards
+from streamtron.data.writers.shards import ENDINGS, Format, ShardStyle, Written, write_shards
+
+GROUP_ROWS = 4096
+ZIPF = 1.05
+TOPICS = 40
+MEAN_NONZEROS = 76.0
+LENGTH_SIGMA = 0.6
+"""Standard deviation of the logarithm of a row's number of nonzeros."""
+TOPIC_SHARE = 0.6
+"""The part of a row's words, stop words apart, that comes from its two topics."""
+LEADING_SHARE = (0.7, 1.0)
+"""Of these, the leading topic's part: uniform in a range, the lower end makes rows hard to tell."""
+FLIPPED = 0.03
+MIN_COLUMNS = 2 * TOPICS
+
+
+class _Model(NamedTuple):
+    """What seed and number of columns fix; every array O(columns) or smaller.
+
+    Columns are ranked by frequency and cut into bundles of 40 neighbouring ranks, one for each
+    topic. A word drawn at rank r from topic k moves to k's rank in r's bundle, so a topic's words
+    follow Zipf's law as well. The first bundle, stop words, belongs to no topic.
+    """
+
+    cumulated: NDArray[np.float64]
+    """shape (columns,), Zipf's distribution function over ranks"""
+    column: NDArray[np.uint32]
+    """shape (columns,), rank to column number, a permutation"""
+    idf: NDArray[np.float64]
+    """shape (columns,), 1 + ln(1 / expected part of the rows that hold the rank)"""
+    words: NDArray[np.float64]
+    """grid of numbers of words a row, rising …"""
+    distinct: NDArray[np.float64]
+    """… and the expected number of different columns among so many words"""
+
+
+def generate(
+    directory: str,
+    *,
+    rows: int,
+    columns: int,
+    seed: int,
+    shards: int = 8,
+    format: Format = "libsvm",
+    first_row: int = 0,
+    overwrite: bool = False,
+    executor: Executor = serial,
+) -> Written:
+    """Write rows ``first_row`` … ``first_row + rows - 1`` of a corpus as shards of equal size.
+
+    Text is 1-based, Parquet 0-based; both hold the same float32 values. Rows held out for a test
+    are those behind the training rows: ``first_row=rows`` in another directory.
+
+    Parameters
+    ----------
+    rows, shards : at least 1; a shard has ⌈rows / shards⌉ rows, the last one what remains.
+    columns : at least 80; from about 2,000 on the mean length is 76.
+    seed : at least 0.
+    format : ``"libsvm"`` or ``"parquet"``.
+    overwrite : replace the shards of an earlier corpus.
+    executor : where the shards are made and written: here, or on workers that see the directory.
+
+    Raises
+    ------
+    SettingsError : a number out of its range, a directory that is not empty.
+    MachineError : the disk is full or not writable.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     generate(directory, rows=10, columns=2000, seed=1, shards=2).rows
+    10
+    """
+    if rows < 1 or shards < 1:
+        raise SettingsError(f"rows {rows}, shards {shards}. Both must be at least 1.")
+    corpus_rows(rows, columns, seed, first_row)  # refuses now what workers would refuse later
+    a_shard = -(-rows // shards)
+    end = first_row + rows
+    with new_shards(directory, ENDINGS[format], overwrite) as shard_path:
+        stretches = [
+            RowRange(shard_path(number), first, min(a_shard, end - first))
+            for number, first in enumerate(range(first_row, end, a_shard))
+        ]
+        return reduce(Written.plus, executor(write_range, stretches, columns, seed, format))
+
+
+class RowRange(NamedTuple):
+    """The rows of a corpus that make one shard."""
+
+    name: str
+    """the shard's path"""
+    first_row: int
+    rows: int
+
+
+def write_range(stretch: RowRange, columns: int, seed: int, format: Format) -> Iterator[Written]:
+    """Write one shard of a corpus."""
+    pieces = corpus_rows(stretch.rows, columns, seed, stretch.first_row)
+    yield write_shards(pieces, lambda _: stretch.name, format, ShardStyle(), stretch.rows)
+
+
+def corpus_rows(rows: int, columns: int, seed: int, first_row: int = 0) -> Iterator[RowBatch]:
+    """The same rows as pieces of at most 4,096 rows, columns counted from 0, labels ±1.
+
+    Raises
+    ------
+    SettingsError : fewer than 80 columns or more than 2³²-1, negative rows, seed or first row.
+
+    Examples
+    --------
+    >>> [piece] = corpus_rows(3, 2000, seed=0)
+    >>> [longer] = corpus_rows(5, 2000, seed=0)
+    >>> bool((longer.values[: piece.indptr[3]] == piece.values).all())
+    True
+    """
+    if not MIN_COLUMNS <= columns < 2**32:
+        raise SettingsError(f"columns {columns}. A corpus has {MIN_COLUMNS} to 2**32 - 1 columns.")
+    if min(rows, seed, first_row) < 0:
+        raise SettingsError(
+            f"rows {rows}, seed {seed}, first row {first_row}. None may be negative."
+        )
+    return _rows(rows, columns, seed, first_row)
+
+
+def _rows(rows: int, columns: int, seed: int, first_row: int) -> Iterator[RowBatch]:
+    model = _model(columns, seed)
+    row, end = first_row, first_row + rows
+    while row < end:
+        group, start = divmod(row, GROUP_ROWS)
+        stop = min(GROUP_ROWS, start + end - row)
+        yield cut_piece(_group(model, seed, group), start, stop)
+        row += stop - start
+
+
+# The model of words ----------------------------------------------------------------------------
+
+
+def _random(seed: int, stream: Literal["model", "rows"], number: int) -> np.random.Generator:
+    """Random numbers of their own for each (seed, stream, number)."""
+    key = np.random.SeedSequence([seed, ("model", "rows").index(stream), number])
+    return np.random.Generator(np.random.Philox(key))
+
+
+@lru_cache(maxsize=1)
+def _model(columns: int, seed: int) -> _Model:
+    part = np.arange(1, columns + 1, dtype=np.float64) ** -ZIPF
+    part /= part.sum()
+    cumulated = np.cumsum(part)
+    bundle = np.arange(columns) // TOPICS
+    # What a word's rank can be in one row: of another topic, of the second one, of the leading one.
+    other = np.where(bundle == 0, part, (1 - TOPIC_SHARE) * part)
+    moved = np.where(bundle == 0, 0, TOPIC_SHARE * np.bincount(bundle, part)[bundle])
+    leading = sum(LEADING_SHARE) / 2
+
+    def held(words: float) -> NDArray[np.float64]:
+        """Probability that a row of so many words holds a rank."""
+        return (
+            (TOPICS - 2) * _held(other, words)
+            + _held(other + leading * moved, words)
+            + _held(other + (1 - leading) * moved, words)
+        ) / TOPICS
+
+    words = np.unique(np.geomspace(1, 64 * columns, 48).round())
+    distinct = np.array([held(n).sum() for n in words])
+    normal = np.linspace(-2, 2, 9)
+    lengths = np.interp(_lengths(columns, normal), distinct, words)
+    document_frequency = np.average([held(n) for n in lengths], 0, np.exp(-0.5 * normal**2))
+    return _Model(
+        cumulated / cumulated[-1],
+        _random(seed, "model", columns).permutation(columns).astype(np.uint32),
+        1.0 - np.log(document_frequency),
+        words,
+        distinct,
+    )
+
+
+def _held(part: NDArray[np.float64], words: float) -> NDArray[np.float64]:
+    """Probability that something with this part of all words is among so many words."""
+    return -np.expm1(words * np.log1p(-part))
+
+
+def _lengths(columns: int, normal: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Log-normal numbers of nonzeros from standard normal ones; at most columns / 4."""
+    mu = np.log(MEAN_NONZEROS) - 0.5 * LENGTH_SIGMA**2
+    lengths: NDArray[np.float64] = np.clip(np.exp(mu + LENGTH_SIGMA * normal), 1, columns / 4)
+    return lengths
+
+
+# The rows --------------------------------------------------------------------------------------
+
+
+def _group(model: _Model, seed: int, group: int) -> RowBatch:
+    """Rows 4,096·group … 4,096·group + 4,095 of the corpus."""
+    random = _random(seed, "rows", group)
+    columns = len(model.column)
+    lengths = _lengths(columns, random.standard_normal(GROUP_ROWS))
+    words = np.maximum(np.interp(lengths, model.distinct, model.words).round().astype(np.int64), 1)
+    topics = random.integers(TOPICS, size=(GROUP_ROWS, 2))
+    flipped = random.random(GROUP_ROWS) < FLIPPED
+    row = np.repeat(np.arange(GROUP_ROWS), words)
+    rank = _ranks(model, random, topics, row)
+
+    # A nonzero is a run of equal (row, column); the run's length is the term frequency.
+    keys = row.astype(np.uint64) << np.uint64(32) | model.column[rank]
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
+    frequency = np.diff(np.append(first, len(keys)))
+    values = (1 + np.log(frequency)) * model.idf[rank[order[first]]]
+    indptr = np.searchsorted(
+        keys[first], np.arange(GROUP_ROWS + 1, dtype=np.uint64) << np.uint64(32)
+    )
+    norms = np.sqrt(np.add.reduceat(values**2, indptr[:-1]))
+    values /= np.repeat(norms, np.diff(indptr))
+    positive = (topics[:, 0] % 2 == 0) != flipped
+    return RowBatch(
+        indptr.astype(np.int64),
+        keys[first].astype(np.uint32),  # the low half: the column
+        values.astype(np.float32),
+        np.where(positive, 0, 1).astype(np.int32),
+        [1.0, -1.0],
+        None,
+        partial(_place, group * GROUP_ROWS),
+    )
+
+
+def _ranks(
+    model: _Model,
+    random: np.random.Generator,
+    topics: NDArray[np.int64],
+    row: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """A rank for every word; ``row`` says whose word it is."""
+    columns = len(model.column)
+    rank = np.searchsorted(model.cumulated, random.random(len(row)), side="right")
+    which = random.random(len(row))
+    leading = random.uniform(*LEADING_SHARE, len(topics))[row]
+    topic = np.where(which < TOPIC_SHARE * leading, topics[row, 0], topics[row, 1])
+    moved = rank // TOPICS * TOPICS + topic
+    topical = (which < TOPIC_SHARE) & (rank >= TOPICS) & (moved < columns)
+    return np.where(topical, moved, rank)
+
+
+def _place(first_row: int, i: int) -> str:
+    return f"generated corpus, row {first_row + i}"

@@ -1,0 +1,303 @@
+"""Other people's models: LIBLINEAR's text and plain coefficients, told apart by what they hold."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from tokenize import TokenError
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.files import regular
+from streamtron.core.rows import Label
+from streamtron.core.sealed import reading_from
+from streamtron.model.linear_model import LinearModel
+
+_CRAMMER_SINGER = "MCSVM_CS"
+"""Has one weight a column and class even for two classes."""
+
+_LIBLINEAR_CLASSIFIERS = {
+    *("L2R_LR", "L2R_LR_DUAL", "L1R_LR", "L2R_L1LOSS_SVC_DUAL"),
+    *("L2R_L2LOSS_SVC", "L2R_L2LOSS_SVC_DUAL", "L1R_L2LOSS_SVC", _CRAMMER_SINGER),
+}
+
+_NO_NPY = (ValueError, EOFError, FloatingPointError, SyntaxError, TokenError, RecursionError)
+"""What numpy raises on a header that is not one."""
+
+
+def load_any(
+    path: str | os.PathLike[str],
+    *,
+    index_base: Literal[0, 1] | None = None,
+    bias_last: bool = False,
+    classes: Sequence[Label] | None = None,
+) -> LinearModel:
+    """Read a model of ours or of others, told apart by what the file holds, not by its name.
+
+    The keywords are ``import_model``'s and speak of foreign files only. Raises what
+    ``LinearModel.load`` and ``import_model`` raise.
+    """
+    path = Path(path)
+    if _is_foreign(_first_bytes(path)):
+        return import_model(path, index_base=index_base, bias_last=bias_last, classes=classes)
+    if bias_last or (index_base, classes) != (None, None):
+        _refuse(path, "a file that holds its own index base, bias and classes")
+    return LinearModel.load(path)
+
+
+def import_model(
+    path: str | os.PathLike[str],
+    *,
+    index_base: Literal[0, 1] | None = None,
+    bias_last: bool = False,
+    classes: Sequence[Label] | None = None,
+) -> LinearModel:
+    """Read a LIBLINEAR text model or a file of coefficients, so that it can be certified.
+
+    * **LIBLINEAR:** a classifier (``-s`` 0 to 7) of two classes or more as ``train`` or
+      ``save_model`` writes it. Its labels, its bias and the base 1 of its features are taken from
+      it.
+    * **Coefficients:** one vector, positive towards the larger class; a ``.npy`` array of shape
+      (n,), (1, n) or (n, 1), or text with one number a line or all on one line, between blanks or
+      commas, ``#`` begins a comment. Of K ≥ 3 classes, one against the rest: a ``.npy`` array of
+      shape (K, n), as scikit-learn's ``coef_``.
+
+    Parameters
+    ----------
+    index_base : the number that the shards give the column of the first coefficient; must be given
+        for coefficients. For LIBLINEAR only where the shards differ from what it was trained on.
+    bias_last : coefficients only: the last number (of each row) is the intercept, as it is added
+        to w·x.
+    classes : coefficients only: (smaller, larger); (−1, 1) if not given. Of K classes all, in the
+        order of their coefficients, which rises; must be given.
+
+    Returns
+    -------
+    A model without certificate; ``settings`` names the source and, for LIBLINEAR, ``solver_type``
+    and ``rho`` (its ``-B``; 0 where it had no bias).
+
+    Raises
+    ------
+    DataError
+        Regression, one class, numbers missing or not finite.
+    SettingsError
+        A keyword that the file contradicts, or ``index_base`` or the K classes missing.
+    MachineError
+        The file cannot be read.
+    """
+    path = Path(path)
+    start = _first_bytes(path)
+    if _is_liblinear(start):
+        if bias_last or classes is not None:
+            _refuse(path, "a LIBLINEAR model, which says itself what its bias and classes are")
+        return _from_liblinear(path, 1 if index_base is None else index_base)
+    if not _is_foreign(start):
+        raise DataError(
+            f"{path}: neither a LIBLINEAR text model nor coefficients; it begins with {start[:9]!r}"
+            f". {_advice(start)}"
+        )
+    numbers = _from_npy(path) if start.startswith(b"\x93NUMPY") else _from_text(path)
+    if index_base is None:
+        raise SettingsError(
+            f"{path}: coefficients do not say which column is the first. Give --index-base 0 or 1."
+        )
+    if numbers.ndim == 2 and classes is None:
+        raise SettingsError(
+            f"{path}: coefficients of {len(numbers)} classes do not say which. Read them in Python "
+            "with import_model(…, classes=…)."
+        )
+    weights, bias = numbers, np.zeros(numbers.shape[:-1])
+    if bias_last:
+        weights, bias = numbers[..., :-1], numbers[..., -1]
+    reading = {"index_base": index_base}
+    settings = {"source": "coefficients"}
+    return LinearModel(weights, bias, tuple(classes or (-1.0, 1.0)), settings, None, reading)
+
+
+def _refuse(path: Path, what: str) -> None:
+    raise SettingsError(
+        f"{path}: {what}. --index-base, --bias-last and classes are for files of coefficients; "
+        "leave them out."
+    )
+
+
+def _first_bytes(path: Path) -> bytes:
+    with reading_from(path), open(path, "rb", opener=regular) as file:
+        return file.read(4096)
+
+
+def _is_foreign(start: bytes) -> bool:
+    # our own files have zeros in their first 8 bytes; text has none anywhere
+    return start.startswith(b"\x93NUMPY") or (start.isascii() and start != b"" and 0 not in start)
+
+
+def _is_liblinear(start: bytes) -> bool:
+    return start.startswith(b"solver_type")
+
+
+def _advice(start: bytes) -> str:
+    if start.startswith((b"PK", b"\x80")):
+        return "Pickles and archives are never opened; save the vector with numpy.save."
+    return "Give a model, not data."
+
+
+class _Head(NamedTuple):
+    """What the head of a LIBLINEAR model says."""
+
+    solver: str
+    labels: list[float]
+    columns: int
+    augmentation: float
+    """the constant feature, -B; below 0 there is none"""
+
+    @property
+    def vectors(self) -> int:
+        """Weights a line."""
+        return 1 if len(self.labels) == 2 and self.solver != _CRAMMER_SINGER else len(self.labels)
+
+
+def _from_liblinear(path: Path, index_base: Literal[0, 1]) -> LinearModel:
+    with reading_from(path), open(path, encoding="ascii", errors="replace") as file:
+        lines = _liblinear_head(file)
+        head = _checked_head(path, lines)
+        numbers = np.fromiter(_rows(path, file, len(lines) + 1, head.vectors), dtype=np.float64)
+    table = numbers.reshape(-1, head.vectors)
+    wanted = head.columns + (head.augmentation >= 0)
+    if len(table) != wanted:
+        raise DataError(
+            f"{path}: {len(table)} weights, but nr_feature {head.columns} and bias "
+            f"{head.augmentation:g} ask for {wanted}. The file is cut short or edited; write it "
+            "again."
+        )
+    by_class = _in_order_of_classes(table, head.labels)
+    bias = np.zeros(by_class.shape[1:])
+    if head.augmentation >= 0:
+        bias = head.augmentation * by_class[-1]
+    return LinearModel(
+        weights=by_class[: head.columns].T,
+        bias=bias,
+        classes=tuple(sorted(head.labels)),
+        settings={
+            "source": "LIBLINEAR",
+            "solver_type": head.solver,
+            "rho": max(head.augmentation, 0.0),
+        },
+        certificate=None,
+        reading={"index_base": index_base},
+    )
+
+
+def _in_order_of_classes(table: NDArray[np.float64], labels: list[float]) -> NDArray[np.float64]:
+    """Shape (lines,) towards the larger of two labels, else (lines, labels) in rising order."""
+    if table.shape[1] == 1:  # they point to the label that LIBLINEAR names first
+        return table[:, 0] if labels[0] > labels[1] else -table[:, 0]
+    rising = table[:, np.argsort(labels)]
+    return rising[:, 1] - rising[:, 0] if len(labels) == 2 else rising
+
+
+def _liblinear_head(lines: Iterable[str]) -> dict[str, str]:
+    head: dict[str, str] = {}
+    for line in lines:
+        key, _, value = line.strip().partition(" ")
+        head[key] = value.strip()
+        if key == "w":
+            break
+    return head
+
+
+def _checked_head(path: Path, head: dict[str, str]) -> _Head:
+    solver, classes = head.get("solver_type", ""), head.get("nr_class", "")
+    if solver not in _LIBLINEAR_CLASSIFIERS or classes in ("0", "1"):
+        raise DataError(
+            f"{path}: a LIBLINEAR model with solver_type {solver} and nr_class {classes}. "
+            "Only a classifier of two classes or more (-s 0 to 7) can be read."
+        )
+    try:
+        labels = [float(int(label)) for label in head["label"].split()]
+        columns, augmentation = int(head["nr_feature"]), float(head["bias"])
+        alike = len(set(labels)) == len(labels) == int(classes) > 0
+        if not alike or columns < 0 or not math.isfinite(augmentation) or "w" not in head:
+            raise ValueError
+    except (KeyError, ValueError, OverflowError) as error:
+        raise DataError(
+            f"{path}: the head of a LIBLINEAR model is incomplete or wrong. Wanted nr_class, as "
+            "many labels, nr_feature, bias and w; write the model again."
+        ) from error
+    return _Head(solver, labels, columns, augmentation)
+
+
+def _from_text(path: Path) -> NDArray[np.float64]:
+    with reading_from(path), open(path, encoding="ascii", errors="replace") as file:
+        return _not_empty(path, np.fromiter(_numbers(path, file, 1), dtype=np.float64))
+
+
+def _from_npy(path: Path) -> NDArray[np.float64]:
+    try:
+        with reading_from(path), np.errstate(over="raise"):  # a shape whose product wraps
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except _NO_NPY as error:
+        raise DataError(
+            f"{path}: not a readable .npy array of numbers ({error!s:.200})."
+        ) from error
+    one = max(array.shape, default=0) == array.size
+    if array.dtype.kind not in "iuf" or not (one or (array.ndim == 2 and len(array) > 2)):
+        raise DataError(
+            f"{path}: an array of {array.dtype}, shape {array.shape}. "
+            "Wanted one vector of numbers, or one row a class for three classes or more."
+        )
+    numbers = np.asarray(array, dtype=np.float64)
+    if not np.isfinite(numbers).all():
+        raise DataError(f"{path}: holds nan or inf. Coefficients must be finite.")
+    return _not_empty(path, numbers.ravel() if one else numbers)
+
+
+def _not_empty(path: Path, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    if not numbers.size:
+        raise DataError(f"{path}: holds no number. Wanted one coefficient a column.")
+    return numbers
+
+
+def _numbers(path: Path, lines: Iterable[str], first: int) -> Iterator[float]:
+    """The numbers in text, one a line or all on one line; ``first`` is the number of line one."""
+    widest = filled = 0
+    for number, line in enumerate(lines, first):
+        words = line.partition("#")[0].replace(",", " ").split()
+        filled, widest = filled + bool(words), max(widest, len(words))
+        if filled > 1 and widest > 1:
+            raise DataError(
+                f"{path}, line {number}: a table, but one vector is wanted. Write one number a "
+                "line; save a row a class with numpy.save."
+            )
+        for word in words:
+            yield _number(path, number, word)
+
+
+def _rows(path: Path, lines: Iterable[str], first: int, width: int) -> Iterator[float]:
+    """The numbers of a table in text, ``width`` of them a line."""
+    for number, line in enumerate(lines, first):
+        words = line.split()
+        if len(words) not in (0, width):
+            raise DataError(
+                f"{path}, line {number}: {len(words)} weights. Wanted {width}, one a class; the "
+                "file is cut short or edited, write it again."
+            )
+        for word in words:
+            yield _number(path, number, word)
+
+
+def _number(path: Path, line: int, word: str) -> float:
+    try:
+        number = float(word)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number) or "_" in word:
+        raise DataError(
+            f"{path}, line {line}: {word[:40]!r}. Wanted a finite number; give a LIBLINEAR model "
+            "or coefficients, not data."
+        )
+    return number

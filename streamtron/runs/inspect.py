@@ -1,0 +1,295 @@
+"""What is in a file of ours or in a set of shards, told as plain values."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core.config import Machine, Settings
+from streamtron.core.errors import MachineError, SettingsError, StreamtronError
+from streamtron.core.locks import holder
+from streamtron.core.rows import Chunk, Label
+from streamtron.core.sealed import read_sealed
+from streamtron.core.text import label_text
+from streamtron.data import Manifest, Reading, deletions, open_shards
+from streamtron.model.import_model import load_any
+from streamtron.model.linear_model import Direction, LinearModel
+from streamtron.runs import transaction, witness
+from streamtron.runs.directory import Record, last_checkpoint, read_record
+from streamtron.runs.ended import ENDING
+from streamtron.runs.fit import reading_of
+from streamtron.runs.learners import finished_learners
+from streamtron.runs.memory import memory_needed
+
+Kind = Literal["model", "witness", "run", "shards"]
+
+LARGEST = 10
+"""Weights shown of a model."""
+
+
+def kind_of(path: str | os.PathLike[str]) -> Kind:
+    """What a path holds: told by the first bytes, not by the name."""
+    if os.path.isfile(os.path.join(path, "run.json")):
+        return "run"
+    if os.path.isfile(os.path.join(path, "manifest.json")) and os.fspath(path).endswith(ENDING):
+        return "run"
+    if not os.path.isfile(path):
+        return "shards"
+    try:
+        with open(path, "rb") as file:
+            start = file.read(16)
+    except OSError as error:
+        raise MachineError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    if start[8:9] == b"{":  # our sealed files: 8 bytes of length, then JSON
+        return (
+            "witness" if "witness_version" in read_sealed(path, "model or witness")[0] else "model"
+        )
+    return "model" if start.startswith((b"solver_type", b"\x93NUMPY")) else "shards"
+
+
+def inspect(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[str, Any]:
+    """What a model, a witness, a run directory or shards hold.
+
+    Shards are read once, whole.
+
+    Raises
+    ------
+    SettingsError : several paths of which one is not shards.
+    DataError, MachineError
+    """
+    paths = [_run_of(path) for path in paths]
+    kinds = {kind_of(path) for path in paths}
+    if kinds == {"shards"}:
+        return describe_shards(paths, settings, machine)
+    if len(paths) > 1:
+        raise SettingsError("inspect takes one model, one witness, one run directory, or shards.")
+    [kind], [path] = kinds, paths
+    if kind == "model":
+        return describe_model(load_any(path))
+    return describe_witness(path) if kind == "witness" else describe_run(path)
+
+
+def describe_model(model: LinearModel) -> dict[str, Any]:
+    """Width, classes, settings, certificate, reader's contract and the largest weights; of many
+    classes ``learners``, a list with the weights and the certificate of each."""
+    learners = [_learner(each, model) for each in model.directions()]
+    facts = {
+        "kind": "model",
+        "classification": model.kind,
+        "columns": model.columns,
+        "nonzero_weights": int(np.count_nonzero(model.weights)),
+        "classes": list(model.classes),
+        "settings": dict(model.settings),
+        "certificate": None if model.certificate is None else dict(model.certificate),
+        "reading": dict(model.reading),
+    }
+    if model.kind == "two classes":
+        return facts | {name: learners[0][name] for name in ("bias", "largest_weights")}
+    return facts | {"learners": learners}
+
+
+def _learner(learner: Direction, model: LinearModel) -> dict[str, Any]:
+    return {
+        "label": learner.positive,
+        "nonzero_weights": int(np.count_nonzero(learner.weights)),
+        "bias": learner.bias,
+        "certificate": learner.certificate,
+        "largest_weights": _largest(learner.weights, model),
+    }
+
+
+def _largest(weights: NDArray[np.float64], model: LinearModel) -> list[dict[str, Any]]:
+    """Column, name and weight of the heaviest columns."""
+    names = model.feature_names
+    heaviest = np.argsort(-np.abs(weights), kind="stable")[:LARGEST]
+    return [
+        {
+            "column": int(j) + model.index_base,
+            **({"name": names[j]} if j < len(names) else {}),
+            "weight": float(weights[j]),
+        }
+        for j in heaviest
+        if weights[j]
+    ]
+
+
+def describe_witness(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The shards a witness speaks of, rows that have a count, and t, the sum of all counts."""
+    found = witness.contents(path)
+    return {
+        "kind": "witness",
+        "bytes": os.path.getsize(path),
+        "rows": sum(shard.rows for shard in found.shards),
+        "learners": len(found.counts),
+        "support_rows": sum(len(own) for own in found.counts),
+        "steps": sum(int(own.sum(dtype=np.int64)) for own in found.counts),
+        "largest_count": max((int(own.max(initial=0)) for own in found.counts), default=0),
+        "shards": [shard._asdict() for shard in found.shards],
+    }
+
+
+def _run_of(path: str) -> str:
+    """A model that is not written yet stands for its run."""
+    run = path.rstrip("/") + ENDING
+    return run if not os.path.exists(path) and os.path.isdir(run) else path
+
+
+def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a run is of, how far it has come and what can be done next; of one that has ended its
+    shards with their rows, its witness, the rows it has forgotten since, the size of its cache.
+
+    Nothing is written. What is damaged in it, or half-way, is told and not refused.
+    """
+    directory = Path(path)
+    record = read_record(directory) if (directory / "run.json").is_file() else None
+    progress = None if record is None else _progress(directory, record)
+    counts, manifest = directory / "witness", _manifest(directory)
+    state, process = _state(directory, progress, manifest)
+    facts: dict[str, Any] = {
+        "kind": "run",
+        "state": state,
+        "process": process,
+        "next": _NEXT[state].format(run=os.fspath(path)),
+        "settings": None if record is None else record.settings,
+        "progress": progress,
+        "witness": str(counts) if counts.is_file() else None,
+        "cache_bytes": directory_bytes(directory / "cache"),
+    }
+    if manifest is None:
+        stamps = record.stamps if record is not None else []
+        shards = [{"name": name, "bytes": size} for name, size, _ in stamps]
+        return facts | {"bytes": sum(size for _, size, _ in stamps), "shards": shards}
+    return facts | {
+        "rows": manifest.rows,
+        "nonzeros": manifest.nonzeros,
+        "forgotten_rows": deletions.total(deletions.load(directory).values()),
+        "bytes": manifest.bytes,
+        "shards": manifest.to_dict()["shards"],
+    }
+
+
+_NEXT = {
+    "running": "wait for it; what it has come to is as of its last checkpoint",
+    "ended": "certify {run} proves it again; update and forget change it; fit --resume with a "
+    "smaller --tol takes it further",
+    "stopped": "streamtron fit with the same shards and settings and --resume goes on from the "
+    "last checkpoint, --overwrite begins anew",
+    "begun": "streamtron fit with the same shards and settings and --resume begins it: no "
+    "checkpoint was written yet",
+    "change cut off": "call the update or forget that was cut off again, which ends it",
+}
+"""State of a run → what can be done next."""
+
+
+def _state(
+    directory: Path, progress: Mapping[str, Any] | None, manifest: Manifest | None
+) -> tuple[str, str | None]:
+    """In which state a run is, see ``_NEXT``, and which process is at work on it."""
+    process = holder(directory)
+    if process is not None:
+        return "running", process
+    if transaction.pending(directory):
+        return "change cut off", None
+    if manifest is not None and (progress is None or progress["finished"] is not False):
+        return "ended", None
+    return ("begun" if progress is None else "stopped"), None
+
+
+def _manifest(directory: Path) -> Manifest | None:
+    """Of the shards, where they have been read whole and the run has come to an end."""
+    path = directory / "manifest.json"
+    return Manifest.load(str(path)) if path.is_file() else None
+
+
+def _progress(directory: Path, record: Record) -> dict[str, Any] | None:
+    """How far a run had come at its last checkpoint; None if there is none."""
+    checkpoint, _ = last_checkpoint(directory)
+    if checkpoint is None:
+        return None
+    found: dict[str, Any] = {
+        "reading": checkpoint.state.reading + 1,
+        "seconds": checkpoint.seconds,
+        "nonzeros_read": checkpoint.nonzeros_read,
+        "bytes_read": checkpoint.bytes_read,
+        "labels": len(checkpoint.labels),
+        "finished": None,
+    }
+    try:
+        settings = Settings.from_dict(record.settings)
+        learners = finished_learners(checkpoint.state, settings, checkpoint.labels, None)
+    except StreamtronError:
+        return found  # of another version: what it says of itself is all
+    gaps = [one.certificate.relative_duality_gap for one in learners if one.certificate]
+    return found | {
+        "finished": bool(learners) and all(one.finished is not None for one in learners),
+        "full_epochs": max((one.full_epochs for one in learners), default=0),
+        "stage": max((one.stage.name for one in learners), default=None),
+        "relative_duality_gap": max(gaps) if len(gaps) == len(learners) > 0 else None,
+    }
+
+
+def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[str, Any]:
+    """Files, rows, columns, nonzeros, the rows of each label, and the memory a fit would need."""
+    with open_shards(list(paths), reading_of(settings, labels="optional"), cache_dir=None,
+                     most_labels=None, allow_duplicate=True,
+                     threads=machine.threads,
+                     on_bad_shard=settings.on_bad_shard) as source:  # fmt: skip
+        counts, unlabelled = np.zeros(0, dtype=np.int64), 0
+        for chunk in source.chunks():
+            found = np.bincount(chunk.codes[chunk.codes >= 0], minlength=len(source.labels))
+            found[: len(counts)] += counts
+            counts = found
+            unlabelled += _unlabelled(chunk)
+        assert source.manifest is not None
+        columns = max(source.width - (source.index_base or 0), 0)
+        return {
+            "kind": "shards",
+            "format": source.shards[0].format,
+            "layout": source.reading.layout,
+            "features": _features(source.reading),
+            "rows": source.manifest.rows,
+            "columns": columns,
+            "nonzeros": source.manifest.nonzeros,
+            "bytes": source.manifest.bytes,
+            "index_base": source.index_base,
+            "labels": _labels(source.labels, counts),
+            "unlabelled_rows": unlabelled,
+            "shards": source.manifest.to_dict()["shards"],
+            "skipped": [shard._asdict() for shard in source.skipped],
+            "plan": _plan(settings, machine, source.manifest.rows, columns),
+        }
+
+
+def _features(reading: Reading) -> list[str] | None:
+    """The columns that the features were found in."""
+    return None if reading.features is None else list(reading.features)
+
+
+def _unlabelled(chunk: Chunk) -> int:
+    """Rows of a chunk without a label."""
+    if chunk.code_offsets is None:
+        return int(np.count_nonzero(chunk.codes < 0))
+    return int(np.count_nonzero(np.diff(chunk.code_offsets) == 0))
+
+
+def _labels(labels: Sequence[Label], counts: np.ndarray[Any, Any]) -> dict[str, int]:
+    return {label_text(label): int(n) for label, n in zip(labels, counts, strict=True)}
+
+
+def _plan(settings: Settings, machine: Machine, rows: int, columns: int) -> dict[str, Any]:
+    needs = memory_needed(settings, rows=rows, columns=columns)
+    return {
+        "items": {need.what: need.size for need in needs},
+        "total": sum(need.size for need in needs),
+        "limit": machine.memory_limit,
+    }
+
+
+def directory_bytes(directory: str | os.PathLike[str]) -> int:
+    """Bytes of the files below a directory; 0 if it is not there."""
+    return sum(path.stat().st_size for path in Path(directory).rglob("*") if path.is_file())

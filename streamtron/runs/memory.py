@@ -1,0 +1,106 @@
+"""The memory a command needs, summed before it runs; the limit never changes what is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from streamtron.core.config import Machine, Settings, format_size
+from streamtron.core.errors import MachineError
+from streamtron.core.kernels import BATCH_WIDTH
+from streamtron.core.rows import BLOCK_NONZEROS
+from streamtron.solver.order import GROUP
+from streamtron.solver.working_set import ROW_BYTES as ACTIVE_ROW_BYTES
+
+LEARNER_BYTES = 8 * 10
+"""A column, for every learner: its weights, those summed afresh from the counts, the best so far,
+the average, those carried while others are watched; and a copy of each for a checkpoint."""
+
+SOLVER_BYTES = 8 * 8
+"""A column, for every learner that is being solved in memory: the solver's vectors."""
+
+COLUMN_BYTES = LEARNER_BYTES + SOLVER_BYTES
+"""A column, for one learner."""
+
+SHARED_ROW_BYTES = 9
+"""A row that all hold, for every learner but the first: its sign and Δ_k²."""
+
+SOLVER_SHARE = 1 / 6
+"""What the solver keeps a row held (margins, slacks, costs, counts), beside the active set."""
+
+ROW_BYTES = 4
+"""One int32 count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One item of the sum."""
+
+    what: str
+    size: int
+
+
+def memory_needed(
+    settings: Settings,
+    *,
+    rows: int,
+    columns: int,
+    learners: int = 1,
+    threads: int = 1,
+    shared: bool = True,
+    abreast: int = 1,
+) -> list[Need]:
+    """What a fit keeps in memory, item by item, in bytes.
+
+    Parameters
+    ----------
+    learners, threads : side by side.
+    shared : whether all learners hold the same rows, which are then there once.
+    abreast : learners that each thread solves at a time; if several, it has the weights of
+        BATCH_WIDTH once more.
+
+    Examples
+    --------
+    >>> [need.size for need in memory_needed(Settings(), rows=10**6, columns=10**6)][1:3]
+    [144000000, 4000000]
+    """
+    solving = min(learners, threads * abreast)
+    a_column = LEARNER_BYTES * learners + SOLVER_BYTES * solving
+    if abreast > 1:
+        a_column += 8 * BATCH_WIDTH * threads
+    active = settings.active_set * (1 if shared else learners)
+    if shared:
+        held = min(rows, settings.active_set // ACTIVE_ROW_BYTES)
+        active += SHARED_ROW_BYTES * held * (learners - 1)
+    return [
+        Need("interpreter and libraries", 130_000_000),
+        Need(f"weights ({a_column} bytes a column)", a_column * columns),
+        Need(f"counts ({ROW_BYTES * learners} bytes a row)", ROW_BYTES * learners * rows),
+        Need("active set", active),
+        Need("solver's margins and slacks", int(SOLVER_SHARE * settings.active_set) * solving),
+        Need("chunks in flight", 4 * GROUP * BLOCK_NONZEROS * 8),
+    ]
+
+
+def columns_allowed(settings: Settings, machine: Machine) -> int:
+    """The widest data whose weights fit in memory beside everything else."""
+    rest = sum(need.size for need in memory_needed(settings, rows=0, columns=0))
+    return max(0, (machine.memory_limit - rest) // COLUMN_BYTES)
+
+
+def check_memory(needs: Iterable[Need], machine: Machine) -> None:
+    """Refuse a run that does not fit.
+
+    Raises
+    ------
+    MachineError : with the sum, item by item.
+    """
+    needs = list(needs)
+    total = sum(need.size for need in needs)
+    if total > machine.memory_limit:
+        items = ", ".join(f"{need.what} {format_size(need.size)}" for need in needs)
+        raise MachineError(
+            f"this run needs {format_size(total)} of memory ({items}), the limit is "
+            f"{format_size(machine.memory_limit)}. Give a larger --memory or a smaller "
+            "--active-set."
+        )

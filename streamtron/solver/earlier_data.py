@@ -1,0 +1,159 @@
+"""Rows that are gone: what is kept of them, and how a learner learns from more."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core import kernels
+from streamtron.core.certificate import ScanSums
+from streamtron.core.rows import ChunkSource
+from streamtron.solver.learner import SOLVED, Learner
+from streamtron.solver.order import Turn
+from streamtron.solver.scan import Frozen
+from streamtron.solver.solve import solve
+from streamtron.solver.stages import Stage, choose_b
+from streamtron.solver.subproblem import Subproblem, Turns, run_alone
+from streamtron.solver.targets import Targets
+from streamtron.solver.weights import Rule, WeightState
+from streamtron.solver.working_set import ActiveSet
+
+FINISH = Stage(1.0, ascent=True)
+
+LARGEST_TOTAL = 61
+"""Bits of t at most before rows are added, whose counts may add up to 2⁶²."""
+
+
+@dataclass(slots=True)
+class EarlierData:
+    """One learner's a = Σ c_k y_k and t over rows that are gone, and its weights: vectors as long
+    as a row is wide. Every row keeps the counts that it got when it was there.
+
+    Parameters
+    ----------
+    fresh, sums, totals : a and t, as the scan of every row summed them: see ``ScanSums``.
+    b : counts to a unit of dual.
+    average : float64, shape (columns + 1,): the weights, augmented: each call's best ones, averaged
+        over the rows that it brought.
+    calls : so far.
+    """
+
+    fresh: NDArray[np.float64]
+    sums: NDArray[np.float64]
+    totals: NDArray[np.int64]
+    b: float
+    average: NDArray[np.float64]
+    calls: int = 1
+
+    @classmethod
+    def of(cls, learner: Learner, columns: slice, sign: float = 1.0) -> Self:
+        """What a finished learner leaves: its last scan and its weights.
+
+        ``columns``: those that are kept, 0 where they were never met; ``sign`` = −1 makes the
+        other class the positive one.
+        """
+        assert learner.frozen is not None
+        seen = learner.frozen.scan_sums
+        seen.fold()
+        seen.sums[[kernels.FRESH_BIAS, kernels.FRESH_BIAS + 1]] *= sign
+        # at the scale t/‖a‖² = 1/b the dual is largest
+        b = seen.sq_norm / seen.steps if seen.steps else 0.0
+        average = sign * np.append(_part(learner.weights, columns), learner.bias)
+        fresh = sign * _part(seen.fresh, columns)
+        return cls(fresh, seen.sums, seen.totals, b, average + 0.0)  # no −0
+
+    @property
+    def scan_sums(self) -> ScanSums:
+        """The upper bound ‖a‖/t that this proves is one for all the rows so far. What it says of
+        margins means nothing, for the weights have moved."""
+        scan_sums = ScanSums(1.0, 0)
+        scan_sums.fresh, scan_sums.sums, scan_sums.totals = self.fresh, self.sums, self.totals
+        scan_sums.fold()
+        return scan_sums
+
+    @property
+    def rows(self) -> int:
+        """Rows so far, those of weight 0 left out."""
+        return int(self.totals[kernels.ROWS])
+
+    def learn(self, source: ChunkSource, learner: Learner) -> None:
+        """Maximise the dual over the counts of these rows, which are the past thereafter.
+
+        The weights that are best for them, the past being fixed, suit the last rows: on Adult in
+        50 parts their objective ends 31 % above the least, their average's 3 %.
+
+        Parameters
+        ----------
+        source : the rows; they must fit in memory twice.
+        learner : a new one, which says what the problem is; it trains nothing itself.
+        """
+        settings, active = learner.settings, ActiveSet(sys.maxsize)
+        for chunk in source.chunks():
+            learner.measure(chunk)
+            targets = learner.targets(chunk)
+            present = np.flatnonzero(targets.signs)
+            active.add(chunk.rows, present, targets)
+        if not len(active):
+            return
+        b = choose_b(FINISH, settings, learner.sq_radius, None, learner.least_delta2)
+        self._refine(b)
+        counts = np.zeros(len(active), dtype=np.int32)
+        problem = Subproblem(
+            active,
+            counts,
+            self._dual(),
+            Rule(self.b, FINISH.epsilon, by_length=False, ascent=True, rho=settings.rho),
+            self._turns(settings.seed),
+            alone=False,
+        )
+        target = max(0.1 * settings.tol, SOLVED)
+        best = run_alone(solve(problem, target, settings.mini_epochs)).v
+        assert best is not None
+        self._add(active, counts, settings.rho)
+        self.average += len(active) / self.rows * (best - self.average)
+        self.calls += 1
+
+    def _refine(self, b: float) -> None:
+        """Multiply all counts by a power of two, which rounds nothing, so that new rows can be
+        counted as finely as they need, and their total stays below 2⁶¹."""
+        self.b = self.b or b
+        finer = max(0, math.floor(math.log2(b / self.b)))
+        steps = int(self.totals[kernels.STEPS_SEEN])
+        power = min(finer, LARGEST_TOTAL - steps.bit_length())
+        factor = 2.0**power
+        self.fresh *= factor
+        self.sums[1:] *= factor
+        self.sums[[kernels.SQ_EXTENSION, kernels.SQ_EXTENSION + 1]] *= factor
+        # a total too large is halved and rounded down, which makes the upper bound larger: it holds
+        self.totals[kernels.STEPS_SEEN] = steps << power if power >= 0 else steps >> -power
+        self.b *= factor
+
+    def _dual(self) -> WeightState:
+        dual, past = WeightState(), self.scan_sums
+        dual.settle(past.fresh.copy(), past.fresh_bias, past.sq_extension, past.steps)
+        return dual
+
+    def _turns(self, seed: int) -> Turns:
+        numbers = itertools.count()
+        return lambda: Turn(seed, self.calls, next(numbers))
+
+    def _add(self, active: ActiveSet, counts: NDArray[np.int32], rho: float) -> None:
+        """Sum these rows' part of a on top of the earlier ones', by a scan, which bounds the
+        rounding; the weights that it scans are nobody's."""
+        scan = Frozen(np.zeros(len(self.fresh)), 0.0, 1.0, 0.0)
+        scan.scan_sums = self.scan_sums
+        targets = Targets(active.numbers, active.signs, active.delta2, active.squares)
+        scan.scan(active.rows, targets, counts, rho)
+        scan.scan_sums.fold()
+
+
+def _part(values: NDArray[np.float64], columns: slice) -> NDArray[np.float64]:
+    """A copy of some columns."""
+    missing = max(columns.stop - len(values), 0)
+    return np.concatenate((values, np.zeros(missing)))[columns]

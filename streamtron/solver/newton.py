@@ -1,0 +1,176 @@
+"""A second-order step on rows in memory: where visits crawl, Newton's method walks.
+
+Minimises ½‖v − v₀‖² + Σ C_i max(0, 1 − l_i (x_i, ρ)·v)² over augmented v = (w, w_bias), by
+Newton's method with diagonally preconditioned conjugate gradients and an exact line search. All
+sums run in kernels, one after the other: no BLAS, the same bits on every machine.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core import kernels
+from streamtron.core.rows import Rows, make_rows
+from streamtron.solver import passes
+
+STEPS = 100
+"""Newton steps at most; ten are usual."""
+
+CONJUGATE_STEPS = 200
+"""Conjugate gradient steps at most within one Newton step."""
+
+EXACT, ROUGH = 0.1, 0.35
+"""The part of ‖∇P‖ to which a Newton step's equations are solved: where the last digits count,
+and where rows change sides of the margin long before."""
+
+FLAT = 1e-14
+"""A step that lowers P by no more than this part of it has lowered it by rounding."""
+
+FALLS = 0.25
+"""A step that leaves at most this part of the least ‖∇P‖² so far has lowered that."""
+
+LINE_STEPS = 60
+"""Evaluations at most in a line search; each costs a few operations a row."""
+
+Vector = NDArray[np.float64]
+
+
+def minimise(
+    rows: Rows,
+    signs: NDArray[np.int8],
+    cost: Vector,
+    rho: float,
+    start: Vector,
+    center: Vector,
+    precision: float,
+    *,
+    proven: bool,
+) -> tuple[Vector, Vector]:
+    """The v that minimises P over these rows, and their margins l_i (x_i, ρ)·v.
+
+    With α_i = 2 C_i max(0, 1 − m_i) as the dual point, P − D = ½‖∇P‖² exactly. It stops when that
+    is at most precision · P, or nothing falls any more, P or ∇P; unless ``proven``, already when a
+    step lowers P by no more than that.
+
+    Parameters
+    ----------
+    rows, signs : the rows held, l_i (0 = left out).
+    cost : float64, shape (rows,): C_i, 0 where left out.
+    rho : ρ.
+    start : float64, shape (columns + 1,): where to begin; the last is the bias weight.
+    center : v₀, shape of ``start``: what rows that are not held add to v; 0 if there are none.
+    precision : > 0, relative to P.
+
+    Returns
+    -------
+    float64, shape of ``start``; float64, shape (rows,).
+    """
+    v = start.copy()
+    margins = passes.margins(rows, signs, rho, v)
+    accuracy, worthwhile = (EXACT, FLAT) if proven else (ROUGH, precision)
+    primal_before = least_excess = np.inf
+    for _ in range(STEPS):
+        primal, gradient = _primal_and_gradient(rows, signs, cost, rho, v - center, margins)
+        excess = 0.5 * kernels.square_sum(gradient)
+        if excess <= precision * primal:
+            break
+        flat = primal_before - primal <= worthwhile * primal
+        if flat and not (proven and excess <= FALLS * least_excess):
+            break  # where P is flat to rounding v is known to half its digits: ∇P still falls
+        primal_before, least_excess = primal, min(excess, least_excess)
+        curvature = np.where(margins < 1.0, 2.0 * cost, 0.0)
+        direction = _direction(rows, curvature, rho, gradient, accuracy)
+        slopes = passes.margins(rows, signs, rho, direction)
+        theta = _line_search(v - center, direction, margins, slopes, cost)
+        if theta <= 0.0:
+            break
+        v += theta * direction
+        margins += theta * slopes
+    return v, margins
+
+
+def _primal_and_gradient(
+    rows: Rows, signs: NDArray[np.int8], cost: Vector, rho: float, away: Vector, margins: Vector
+) -> tuple[float, Vector]:
+    """P and ∇P at the v that is ``away`` from v₀ and has these margins."""
+    slacks = np.maximum(0.0, 1.0 - margins)
+    gradient = np.zeros(len(away))
+    passes.combine(rows, -2.0 * cost * slacks * signs, rho, gradient)
+    gradient += away
+    return 0.5 * kernels.square_sum(away) + kernels.dot(cost * slacks, slacks), gradient
+
+
+def _direction(
+    rows: Rows, curvature: Vector, rho: float, gradient: Vector, accuracy: float
+) -> Vector:
+    """The d that solves (I + Σ 2C x xᵀ) d = −∇P to ``accuracy`` ‖∇P‖, by conjugate gradients
+    preconditioned by the diagonal."""
+    diagonal = np.ones(len(gradient))
+    passes.gram_diagonal(rows, curvature, rho, diagonal)
+    found, residual = np.zeros(len(gradient)), -gradient
+    search = residual / diagonal
+    product = float(kernels.dot(residual, search))
+    enough = float(accuracy**2 * kernels.square_sum(gradient))
+    for _ in range(CONJUGATE_STEPS):
+        image = search.copy()
+        passes.gram_product(rows, curvature, rho, search, image)
+        along = float(kernels.dot(search, image))
+        if not (product > 0.0 and 0.0 < along < np.inf):
+            break  # rounding is all that is left, or squares under- or overflow
+        length = product / along
+        found += length * search
+        residual -= length * image
+        if kernels.square_sum(residual) <= enough:
+            break
+        scaled = residual / diagonal
+        before, product = product, float(kernels.dot(residual, scaled))
+        search = scaled + (product / before) * search
+    return found
+
+
+def narrowed(rows: Rows) -> tuple[Rows, NDArray[np.uint32]]:
+    """The same rows with the columns that occur numbered from 0, and those columns.
+
+    Examples
+    --------
+    >>> wide = make_rows(np.array([0, 1, 3]), np.array([7, 0, 7]), np.array([1.0, 2.0, 3.0]))
+    >>> narrow, columns = narrowed(wide)
+    >>> narrow.indices.tolist(), columns.tolist()
+    ([1, 0, 1], [0, 7])
+    """
+    columns, indices = np.unique(rows.indices, return_inverse=True)
+    return make_rows(rows.indptr, indices.astype(np.uint32), rows.values), columns
+
+
+def best_scale(v: Vector, margins: Vector, cost: Vector) -> float:
+    """The θ > 0 that minimises ½ θ² ‖v‖² + Σ C_i max(0, 1 − θ m_i)²."""
+    nothing = np.zeros(len(v))
+    theta = _line_search(nothing, v, np.zeros(len(margins)), margins, cost)
+    return theta if theta > 0.0 else 1.0
+
+
+def _line_search(
+    v: Vector, direction: Vector, margins: Vector, slopes: Vector, cost: Vector
+) -> float:
+    """The θ that minimises P(v + θ d): a convex piecewise quadratic, by Newton within a bracket."""
+    linear, square = kernels.dot(v, direction), kernels.square_sum(direction)
+    found = np.empty(3)
+    kernels.loss_along(margins, slopes, cost, 0.0, found)
+    downhill = linear + found[1]
+    if downhill >= 0.0:
+        return 0.0
+    low, high, theta = 0.0, np.inf, 1.0
+    for _ in range(LINE_STEPS):
+        kernels.loss_along(margins, slopes, cost, theta, found)
+        first = linear + theta * square + found[1]
+        second = square + found[2]
+        if abs(first) <= 1e-9 * -downhill:
+            break
+        low, high = (theta, high) if first < 0.0 else (low, theta)
+        step = theta - first / second if second > 0.0 else np.inf
+        if low < step < high:
+            theta = step
+        else:
+            theta = 0.5 * (low + high) if np.isfinite(high) else 2.0 * theta
+    return theta

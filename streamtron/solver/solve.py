@@ -1,0 +1,340 @@
+"""The rows in memory, solved: dual coordinate ascent while it pays, then Newton's method.
+
+A solve is a generator: it yields every mini-epoch that it wants, and whoever runs it makes it, so
+that several learners can share one pass over the rows (see ``company``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core import kernels
+from streamtron.solver import newton
+from streamtron.solver.solution import Solution, Vector
+from streamtron.solver.subproblem import MiniEpoch, Subproblem, Turns
+from streamtron.solver.weights import Rule, WeightState
+from streamtron.solver.working_set import ActiveSet
+
+LIVE_VISITS = (4, 8, 16, 32)
+"""Visits of the rows that moved or have a count, to one of all rows in memory: in the first round,
+the second, … and the last for all rounds after. Parts have the first number always."""
+
+PASSING = 2.0
+"""From the second round on a gap that is estimated at so many targets is measured: the loss seen in
+passing is of weights that have moved on since. In the first, it is not yet of all that matters."""
+
+UNSOLVED = 4.0
+"""Where weights are known already, a gap that is estimated at so many targets is not measured."""
+
+PATIENCE = 0.45
+"""The part of the mini-epochs left that visits may still want, at the rate of the last round,
+before Newton takes over: it needs visits after it, and costs many itself."""
+
+EXACT = 1e-12
+"""A gap this small asks for the optimum to rounding."""
+
+SMALL = 1 << 12
+"""So few nonzeros are finished to rounding whatever the target: that takes some milliseconds."""
+
+FEW_COLUMNS = 16
+"""With this many rows a column, Newton's method comes before any visit."""
+
+RELAXATION = 1.25
+"""How far counts of rows solved in parts go beyond their part's solution."""
+
+REFINEMENT = (10, 1000)
+"""Counts, a and b are scaled by at least and at most this where the resolution is the limit."""
+
+SOFTNESS = (1e4, 1e3, 1e2, 1e1, 1.0)
+"""Δ = 0: the small Δ² with which rows are solved is come to in these steps."""
+
+
+def solve(
+    problem: Subproblem,
+    target: float,
+    mini_epochs: int,
+    *,
+    best: Vector | None = None,
+    exact: bool = False,
+) -> Generator[MiniEpoch, None, Solution]:
+    """Minimise P over the rows held until their own gap is at most ``target``, or ``mini_epochs``
+    are spent.
+
+    Rounds of one mini-epoch over all rows and LIVE_VISITS over those that moved or have a count,
+    which are often few: mini-epochs are counted by what they visit.
+    The primal candidates are the last a and the average of a over the later mini-epochs, the one
+    better where visits go fast, the other where they crawl; the dual is a itself. No clock decides
+    anything.
+
+    Parameters
+    ----------
+    problem : changed in place.
+    best : weights known already, augmented, at scale 1.
+    exact : whether Newton's method is to prove the gap by itself, not counting on visits.
+    """
+    rule, counts, objective = problem.rule, problem.counts.copy(), problem.objective_at_b
+    ascent = _Ascent(problem, target, mini_epochs, exact=exact, known=best is not None)
+    if best is not None:
+        ascent.consider(best)
+    yield from ascent.run()
+    if ascent.found.newton and problem.objective_at_b < objective:
+        problem.rule = rule
+        problem.set_counts(counts)  # too few mini-epochs to make Newton's counts pay
+    ascent.finish()
+    if problem.others is not None:
+        _over_relax(problem, counts, objective)
+    return ascent.found
+
+
+def solve_hard(
+    active: ActiveSet,
+    counts: NDArray[np.int32],
+    dual: WeightState,
+    rule: Rule,
+    turns: Turns,
+    target: float,
+    mini_epochs: int,
+    hardest: float,
+) -> Generator[MiniEpoch, None, Solution]:
+    """Solve the hard margin through ever smaller Δ, to one that costs a tenth of what is wanted: at
+    the optimum slack_k = α_k Δ², and α_k ≤ 1/γ_d². The certificate is of Δ = 0 all the same.
+
+    Parameters
+    ----------
+    active, counts, dual, rule, turns : as ``Subproblem`` takes them; every row with a count is
+        held.
+    target, mini_epochs : as ``solve`` takes them.
+    hardest : the last Δ².
+    """
+    best, spent = None, 0
+    for softness in SOFTNESS:
+        problem = Subproblem(
+            active, counts, dual, rule, turns, alone=True, softness=softness * hardest
+        )
+        of_each = max(1, mini_epochs // len(SOFTNESS))
+        found = yield from solve(problem, target, of_each, best=best, exact=True)
+        rule, best, spent = problem.rule, found.v, spent + found.mini_epochs
+    dual.settle(dual.w, dual.bias, 0.0, dual.steps)
+    return Solution(rule.b, v=best, mini_epochs=spent)
+
+
+def visit_until_still(problem: Subproblem, mini_epochs: int) -> Generator[MiniEpoch, None, int]:
+    """Up to so many mini-epochs over all rows held, ended by one that makes no update; returns how
+    many."""
+    for before in range(mini_epochs):
+        updates = problem.dual.updates
+        yield problem.mini_epoch()
+        if problem.dual.updates == updates:
+            return before + 1
+    return mini_epochs
+
+
+class _Ascent:
+    """Rounds of visits with Newton's method between them, and what they have found so far.
+
+    Parameters
+    ----------
+    known : whether weights are known already, so that the live rows are, too.
+    """
+
+    def __init__(
+        self, problem: Subproblem, target: float, mini_epochs: int, *, exact: bool, known: bool
+    ) -> None:
+        self.problem, self.target = problem, target
+        self.mini_epochs, self.exact = mini_epochs, exact
+        self.found = Solution(problem.rule.b)
+        self.gaps = [1.0]  # at the end of each round since Newton's method
+        self.rounds = int(known)
+        self.visits = 0
+        self.visited = 0.0  # in mini-epochs over all rows held
+        self.moved = self.promised = False
+        self.total = np.zeros(len(problem.dual.w) + 1)  # of a/b after each of the later mini-epochs
+        self.summed = 0
+
+    def run(self) -> Generator[MiniEpoch, None, None]:
+        """Until the gap is met, or no finer resolution is left to meet it, or mini-epochs are
+        spent."""
+        found, dual = self.found, self.problem.dual
+        if self._few_columns() and dual.steps:
+            self.consider(dual.augmented(dual.scale))
+            self._step_by_newton()
+        first = True
+        while found.gap > self.target and self.visited + 1.0 <= self.mini_epochs:
+            spent = yield from self._round(promise=1.0 if first else PASSING)
+            if first and self.moved and self._looks_unsolved():
+                self.gaps.append(1.0 - dual.objective / dual.estimated_primal())
+            else:
+                self._consider_last_and_average()
+                if found.gap <= self.target:
+                    return
+                stuck = not self.moved and not self._last_round()
+                if stuck and not self.problem.refine(self._finer()):
+                    return
+                if not stuck and self._hopeless(spent):
+                    self._step_by_newton()
+                else:
+                    self.gaps.append(found.gap)
+            first = False
+
+    def finish(self) -> None:
+        """Polish the weights where that is wanted, or to be had for little; take stock."""
+        problem, found = self.problem, self.found
+        if problem.others is None and found.v is not None:
+            if problem.active.nonzeros <= SMALL:
+                self.consider(problem.minimise_narrowed(found.v, EXACT**2), newton.FLAT)
+            elif self.target <= EXACT:
+                v, _ = problem.minimise(found.v, EXACT**2, proven=True)
+                self.consider(v, newton.FLAT)
+        if math.isfinite(found.primal):
+            self._measure()
+        found.a, found.b = problem.weights, problem.rule.b
+        found.mini_epochs = math.ceil(self.visited)
+
+    def consider(self, v: Vector, rounding: float = 0.0) -> None:
+        """Keep v if its P at the best scale is the least so far, but for ``rounding``."""
+        primal, theta = self.problem.primal(v)
+        if primal < (1.0 + rounding) * self.found.primal:
+            self.found.primal, self.found.v = primal, theta * v
+
+    # --- visits ---
+
+    def _round(self, promise: float) -> Generator[MiniEpoch, None, float]:
+        """One mini-epoch over all rows, and some over the live ones, until these look solved: their
+        estimated gap is ``promise`` targets. Returns what they visited, in mini-epochs."""
+        problem, dual = self.problem, self.problem.dual
+        visited, updates = self.visited, dual.updates
+        schedule = LIVE_VISITS if problem.others is None else LIVE_VISITS[:1]
+        left = schedule[min(self.rounds, len(schedule) - 1)]
+        self.rounds += 1
+        problem.erred[:] = 0
+        yield from self._mini_epoch(None)
+        live = np.flatnonzero((problem.erred != 0) | (problem.counts > 0))
+        self.moved, self.promised = dual.updates > updates, False
+        if self.summed >= self.visits // 2:
+            self._forget_average()  # it is of the later half of all visits
+        while left and self.visited + len(live) / len(problem.active) <= self.mini_epochs:
+            dual.forget_loss()
+            yield from self._mini_epoch(live)
+            if problem.others is None and self._looks_solved(promise * self.target):
+                self.promised = True
+                break
+            left -= 1
+        if not self.summed:
+            self._remember()
+        return self.visited - visited
+
+    def _mini_epoch(self, live: NDArray[np.int64] | None) -> Generator[MiniEpoch, None, None]:
+        epoch = self.problem.mini_epoch(live)
+        yield epoch
+        self.visits += 1
+        self.visited += epoch.rows / len(self.problem.active)
+        self._remember()
+
+    def _remember(self) -> None:
+        self.problem.dual.add_to(self.total, 1.0 / self.problem.rule.b)
+        self.summed += 1
+
+    def _forget_average(self) -> None:
+        self.total[:] = 0.0
+        self.summed = 0
+
+    # --- how far it is ---
+
+    def _few_columns(self) -> bool:
+        """Whether Newton's method is cheaper than any visit: it needs a few passes a column."""
+        columns = int(np.count_nonzero(self.problem.dual.w))
+        return FEW_COLUMNS * columns <= len(self.problem.active) and self.problem.others is None
+
+    def _last_round(self) -> bool:
+        return self.visited + 2.0 > self.mini_epochs
+
+    def _consider_last_and_average(self) -> None:
+        """The average costs one more look at all rows, so it is considered where the last a is not
+        good enough."""
+        self.consider(self.problem.weights)
+        self._measure()
+        if self.found.gap > self.target:
+            self.consider(self.total / self.summed)
+            self._measure()
+
+    def _measure(self) -> None:
+        found = self.found
+        found.gap = 1.0 - self.problem.objective / found.primal if found.primal > 0.0 else 1.0
+
+    def _looks_solved(self, target: float) -> bool:
+        """Whether the loss seen in passing promises so small a gap: an estimate."""
+        dual = self.problem.dual
+        return dual.objective >= (1.0 - target) * dual.estimated_primal()
+
+    def _looks_unsolved(self) -> bool:
+        """Whether it is no use yet to ask all rows for the true P: the first round's estimate
+        knows too little of the rows that are not live, so it is rather too small."""
+        if self.problem.others is not None or self._last_round():
+            return False
+        return not self._looks_solved((1.0 if self.found.v is None else UNSOLVED) * self.target)
+
+    def _hopeless(self, spent: float) -> bool:
+        """Whether visits alone will not do: too slow in the last round, which ``spent`` so many
+        mini-epochs, or too few are left."""
+        if self.found.newton > 1:
+            return False
+        if self._last_round():
+            return True
+        if len(self.gaps) < 2 or self.promised:
+            return False
+        left = self.mini_epochs - self.visited
+        return too_slow(self.gaps[-1], self.found.gap, self.target, spent, left)
+
+    def _finer(self) -> int:
+        """How much finer the resolution must be for the target: the gap falls with 1/b²."""
+        wanted = math.sqrt(max(self.found.gap, 0.0) / self.target)
+        return round(min(max(wanted, REFINEMENT[0]), REFINEMENT[1]))
+
+    # --- Newton's method ---
+
+    def _step_by_newton(self) -> None:
+        """Newton's method from the best weights: first until P is good enough, which visits then
+        make up for in D; then until D is too. Counts come from the slacks: c_k = b slack_k / Δ_k².
+        """
+        problem, found = self.problem, self.found
+        assert found.v is not None
+        proven = self.exact or self._few_columns() or found.newton > 0
+        v, margins = problem.minimise(found.v, 0.9 * self.target, proven=proven)
+        found.newton += 1
+        self.consider(v)
+        alpha = 2.0 * problem.cost * np.maximum(0.0, 1.0 - margins)
+        alone = problem.others is None
+        if alone and problem.choose_resolution(alpha, self.target * found.primal):
+            self._forget_average()  # it was of another b
+        problem.round_dual(alpha)
+        if not self.visits:
+            self._measure()
+        self.gaps = [1.0]
+
+
+def too_slow(before: float, gap: float, target: float, spent: float, left: float) -> bool:
+    """Whether visits would want more than PATIENCE of the mini-epochs ``left`` to take the gap to
+    its target, at the rate of the last round, which ``spent`` so many to take it from ``before``.
+    """
+    return spent * _rounds_missing(before, gap, target) > PATIENCE * left
+
+
+def _rounds_missing(before: float, gap: float, target: float) -> float:
+    """Rounds to the target at the rate of the last one."""
+    rate = math.log(before / gap)
+    return math.log(gap / target) / rate if rate > 0.0 else math.inf
+
+
+def _over_relax(problem: Subproblem, before: NDArray[np.int32], objective: float) -> None:
+    """A part solved exactly while others stand still is followed by their moving on: counts go
+    RELAXATION times as far from ``before`` as they went (successive over-relaxation), if D is then
+    still above ``objective``, which it was before."""
+    solved = problem.counts.copy()
+    moved = before + np.floor(RELAXATION * (solved.astype(np.float64) - before) + 0.5)
+    problem.set_counts(np.clip(moved, 0, kernels.COUNT_MAX).astype(np.int32))
+    if problem.objective_at_b < objective:
+        problem.set_counts(solved)

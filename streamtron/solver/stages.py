@@ -1,0 +1,148 @@
+"""Plans: which ε, which b, and when a stage is done."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from streamtron.core import theory
+from streamtron.core.config import Settings
+
+FIRST_B = 5.0
+"""b/R² of the first stage at ε = 1, as in the paper."""
+
+ASCENT_B = 500.0
+"""b/R² of an unlearning stage: its resolution."""
+
+COUNT_OF_ONE = float(1 << 27)
+"""The largest count that a slack of 1 may come to: slacks are rarely above 16."""
+
+ACCURACY = 0.05
+"""δ of (bl) where the upper bound is ‖a‖/t, which is tight: the stage promises 1/(1 + ε + δ)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One ε until it is done.
+
+    Parameters
+    ----------
+    epsilon : 0 < ε < 2.
+    ascent : whether well classified rows give counts back (ε = 1 only).
+    b_relative : b/R^(1+ε) or b/R² as given by hand; None = chosen when the stage begins.
+    brief : auto only: the stage hands over after one reading, whether converged or not.
+    """
+
+    epsilon: float
+    ascent: bool = False
+    b_relative: float | None = None
+    brief: bool = False
+
+    @property
+    def name(self) -> str:
+        """``"1"``, ``"0.1"`` … or ``"ascent"``."""
+        return "ascent" if self.ascent else f"{self.epsilon:g}"
+
+
+def plan(settings: Settings) -> tuple[Stage, ...]:
+    """The stages of a run, in order.
+
+    Auto is ε = 1, which brackets γ_d whatever b is; then, if the tolerance is so loose that its
+    promise can meet it, ε = 0.1 with b from that bracket; then unlearning, which goes to the
+    optimum itself. The paper's own procedure is ε = 1 and 0.1, each to convergence.
+
+    Examples
+    --------
+    >>> [stage.name for stage in plan(Settings())]
+    ['1', 'ascent']
+    >>> [stage.name for stage in plan(Settings(tol=0.3))]
+    ['1', '0.1', 'ascent']
+    """
+    names = settings.stages
+    if names is None:
+        given = settings.b or (None, None)
+        brief = not settings.faithful
+        first = Stage(1.0, b_relative=given[0], brief=brief)
+        second = Stage(0.1, b_relative=given[1], brief=brief)
+        if settings.faithful:
+            return first, second
+        finish = Stage(1.0, ascent=True)
+        if settings.b is None and settings.tol < promised_gap(second.epsilon):
+            return first, finish
+        return first, second, finish
+    b = settings.b or (None,) * len(names)
+    return tuple(
+        Stage(1.0, ascent=True, b_relative=given)
+        if name == "ascent"
+        else Stage(float(name), b_relative=given)
+        for name, given in zip(names, b, strict=True)
+    )
+
+
+def promised_gap(epsilon: float) -> float:
+    """The relative duality gap that a length stage promises: 1 − (1/(1 + ε + δ))²."""
+    return 1.0 - theory.promised_fraction_length(epsilon, ACCURACY) ** 2
+
+
+def why_next(plan: tuple[Stage, ...], number: int, settings: Settings) -> str:
+    """Why auto leaves a stage, and why it passes over ε = 0.1 where it does.
+
+    Examples
+    --------
+    >>> settings = Settings()
+    >>> why_next(plan(settings), 0, settings)
+    'its bracket is known; 0.1 left out: it promises a gap of 0.24'
+    """
+    if number == 0 and settings.stages is None and plan[1].ascent:
+        return f"its bracket is known; 0.1 left out: it promises a gap of {promised_gap(0.1):.2g}"
+    return "its bracket is known"
+
+
+def b_scale(epsilon: float, settings: Settings, sq_radius: float) -> float:
+    """What b is relative to: R^(1+ε) for the length variant, R² for steps.
+
+    R² itself where that is meant: the square of √R² may be less, and a row at the threshold b would
+    no longer be a mistake.
+
+    >>> 5.0 * b_scale(1.0, Settings(), 26.0)
+    130.0
+    """
+    if epsilon == 1.0 or settings.variant == "steps":
+        return sq_radius
+    return float(math.sqrt(sq_radius) ** (1.0 + epsilon))
+
+
+def choose_b(
+    stage: Stage,
+    settings: Settings,
+    sq_radius: float,
+    upper_bound: float | None,
+    least_delta2: float = math.inf,
+) -> float:
+    """b of a stage that begins, in absolute terms.
+
+    Given by hand, or: 5 R² at ε = 1 (500 R² with unlearning); for other ε ≤ 1 from (bl) or (bt)
+    at the tightest upper bound known on γ_d (R if there is none), with the paper's δ where the
+    procedure is the paper's; 5 times b's scale for ε > 1, where the paper has no rule.
+
+    Parameters
+    ----------
+    sq_radius : R², or what is known of it.
+    upper_bound : the tightest upper bound on γ_d so far, or None.
+    least_delta2 : the least Δ_k² above 0. Counts come to b slack_k / Δ_k², which must stay below
+        2³¹: where norms differ by orders of magnitude, 500 R² would be too much.
+    """
+    epsilon, radius = stage.epsilon, math.sqrt(sq_radius)
+    scale = b_scale(epsilon, settings, sq_radius)
+    if stage.b_relative is not None:
+        return stage.b_relative * scale
+    if stage.ascent:
+        return min(ASCENT_B * sq_radius, COUNT_OF_ONE * least_delta2)
+    if epsilon >= 1.0:
+        return FIRST_B * scale
+    gamma_up = min(upper_bound, radius) if upper_bound is not None else radius
+    if settings.variant == "steps":
+        # (bt) with its guard at ε < ½ asks for hundreds of readings, so the guard is left out
+        relative = ((1.0 - epsilon / 2.0) * (gamma_up / radius) ** 2) ** (1.0 - epsilon)
+        return float(sq_radius * relative * ACCURACY**-epsilon)
+    return theory.b_second_stage(radius, epsilon, gamma_up, 1.0 if settings.faithful else ACCURACY)

@@ -1,0 +1,214 @@
+"""The rows held in memory as a problem of their own, the dual variables of all other rows fixed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core import kernels
+from streamtron.solver import newton, passes
+from streamtron.solver.order import Turn
+from streamtron.solver.solution import RestOfDual, Vector, extension_of
+from streamtron.solver.weights import Rule, WeightState
+from streamtron.solver.working_set import ActiveSet
+
+LARGEST_COUNT = float(1 << 29)
+"""Counts that Newton's method makes stay below this: visits then have room to 2³¹."""
+
+Turns = Callable[[], Turn]
+"""The turn of the next mini-epoch, each time it is asked."""
+
+T = TypeVar("T")
+
+
+class Subproblem:
+    """min over v of ½‖v − v₀‖² + Σ C_i max(0, 1 − m_i(v))², the sum over the rows held; v₀ is what
+    all other rows add to a, over b.
+
+    Parameters
+    ----------
+    active, counts : the rows held, and c_i (changed in place) of each.
+    dual : a (changed in place).
+    rule : how rows are visited; its b is the resolution of the counts.
+    turns : in which turn each mini-epoch visits the rows.
+    alone : whether every row with a count is held (v₀ = 0).
+    softness : a Δ² > 0 that is every row's instead of its own.
+    """
+
+    def __init__(
+        self,
+        active: ActiveSet,
+        counts: NDArray[np.int32],
+        dual: WeightState,
+        rule: Rule,
+        turns: Turns,
+        *,
+        alone: bool,
+        softness: float | None = None,
+    ) -> None:
+        self.active, self.counts, self.dual, self.rule = active, counts, dual, rule
+        self.erred = np.zeros(len(active), dtype=np.uint8)
+        self._turns = turns
+        self.delta2 = active.delta2 if softness is None else np.full(len(active), softness)
+        self.others = None if alone else RestOfDual(active, self.delta2, counts, dual, rule.rho)
+        if softness is not None:
+            self.sum_afresh()  # the carried ‖a‖ is of another Δ
+
+    @cached_property
+    def cost(self) -> Vector:
+        """C_i = 1/(2 Δ_i²), shape (rows,); 0 where a row is left out."""
+        cost = np.zeros(len(self.active))
+        np.divide(0.5, self.delta2, out=cost, where=self.active.signs != 0)
+        return cost
+
+    @property
+    def center(self) -> Vector:
+        """v₀, shape (columns + 1,)."""
+        if self.others is None:
+            return np.zeros(len(self.dual.w) + 1)
+        return self.others.a / self.rule.b
+
+    @property
+    def weights(self) -> Vector:
+        """a / b, augmented, shape (columns + 1,)."""
+        return self.dual.augmented(1.0 / self.rule.b)
+
+    @property
+    def objective(self) -> float:
+        """D: at its best scale, or at 1/b where other rows have a part in it."""
+        return self.dual.objective if self.others is None else self.objective_at_b
+
+    @property
+    def objective_at_b(self) -> float:
+        """D at the scale 1/b."""
+        return self.dual.objective_at(self.rule.b)
+
+    def mini_epoch(self, live: NDArray[np.int64] | None = None) -> MiniEpoch:
+        """The next mini-epoch, over the rows at positions ``live``, or over all."""
+        return MiniEpoch(self, self._turns(), live)
+
+    def primal(self, v: Vector) -> tuple[float, float]:
+        """P(θ v) and θ: the best scale, or 1 where other rows have a part in a."""
+        active = self.active
+        margins = passes.margins(active.rows, active.signs, self.rule.rho, v)
+        theta = 1.0 if self.others is not None else newton.best_scale(v, margins, self.cost)
+        slacks = np.maximum(0.0, 1.0 - theta * margins)
+        primal = 0.5 * kernels.square_sum(theta * v - self.center)
+        primal += kernels.dot(self.cost * slacks, slacks)
+        if self.others is not None:
+            primal += self.others.objective_at(self.rule.b)
+        return primal, theta
+
+    def minimise(self, start: Vector, precision: float, *, proven: bool) -> tuple[Vector, Vector]:
+        """The best v and its margins by Newton's method; see ``newton.minimise``."""
+        active = self.active
+        return newton.minimise(
+            active.rows, active.signs, self.cost, self.rule.rho, start, self.center, precision,
+            proven=proven,
+        )  # fmt: skip
+
+    def minimise_narrowed(self, start: Vector, precision: float) -> Vector:
+        """The best v where all rows with a count are held, on the columns that occur: fast where
+        few do."""
+        rows, columns = newton.narrowed(self.active.rows)
+        there = np.append(columns, len(start) - 1)
+        v = np.zeros(len(start))
+        v[there], _ = newton.minimise(
+            rows, self.active.signs, self.cost, self.rule.rho, start[there], np.zeros(len(there)),
+            precision, proven=True,
+        )  # fmt: skip
+        return v
+
+    # --- counts ---
+
+    def round_dual(self, alpha: Vector) -> None:
+        """Counts b α_i, rounded."""
+        counts = np.minimum(np.floor(self.rule.b * alpha + 0.5), kernels.COUNT_MAX)
+        self.set_counts(counts.astype(np.int32))
+
+    def set_counts(self, counts: NDArray[np.int32]) -> None:
+        """Take these counts, and a of them."""
+        self.counts[:] = counts
+        self.sum_afresh()
+
+    def sum_afresh(self) -> None:
+        """a and t from the counts."""
+        others, held = self.others, np.zeros(len(self.dual.w) + 1)
+        factors = self.counts.astype(np.float64) * self.active.signs
+        passes.combine(self.active.rows, factors, self.rule.rho, held)
+        extension = extension_of(self.delta2, self.counts)
+        steps = int(self.counts.sum(dtype=np.int64))
+        if others is not None:
+            held += others.a
+            extension += others.extension
+            steps += others.steps
+        self.dual.settle(held[:-1].copy(), float(held[-1]), extension, steps)
+
+    def choose_resolution(self, alpha: Vector, error: float) -> bool:
+        """Choose b for counts b α, rounded: fine enough that rounding costs D under a tenth of
+        ``error`` (‖Σ δ_k y_k‖² is about Σ q_k / 12), coarse enough that no count passes
+        LARGEST_COUNT. Whether it is another b than before."""
+        squares = self.active.squares + (self.rule.rho**2 + self.delta2)
+        rounding = float(kernels.dot(squares, (alpha > 0.0).astype(np.float64))) / 24.0
+        b = max(self.rule.b, math.sqrt(10.0 * rounding / error))
+        largest = float(alpha.max(initial=0.0))
+        if b * largest > LARGEST_COUNT:
+            b = LARGEST_COUNT / largest
+        changed = b != self.rule.b
+        self.rule = replace(self.rule, b=b)
+        return changed
+
+    def refine(self, factor: int) -> bool:
+        """A finer resolution: counts, a and b times a whole number, nothing lost; whether there is
+        one. Only where the counts of all rows are at hand."""
+        if self.others is not None:
+            return False
+        if not self.counts.any():
+            self.sum_afresh()  # a finer b would only magnify what rounding has left of a
+            if self.rule.b >= float(np.max(self.active.squares + self.delta2)) + self.rule.rho**2:
+                return False
+        factor = self.dual.rescale(int(self.counts.max(initial=0)), factor)
+        self.counts *= np.int32(factor)
+        self.rule = replace(self.rule, b=self.rule.b * factor)
+        return factor > 1
+
+
+@dataclass(frozen=True, slots=True)
+class MiniEpoch:
+    """A mini-epoch that is to be made: over all rows held, or those at positions ``live``, in the
+    order of ``turn``."""
+
+    problem: Subproblem
+    turn: Turn
+    live: NDArray[np.int64] | None
+
+    @property
+    def rows(self) -> int:
+        """How many rows it visits."""
+        return len(self.problem.active if self.live is None else self.live)
+
+    def make(self) -> None:
+        """Visit them."""
+        problem, active = self.problem, self.problem.active
+        order = self.turn.all(len(active)) if self.live is None else self.turn.some(self.live)
+        problem.dual.visit(
+            problem.rule, active.rows, order, active.signs, problem.delta2, active.squares,
+            problem.counts, problem.erred,
+        )  # fmt: skip
+
+
+def run_alone(solve: Generator[MiniEpoch, None, T]) -> T:
+    """Make every mini-epoch that a solve asks for; what it returns in the end."""
+    while True:
+        try:
+            epoch = next(solve)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        epoch.make()

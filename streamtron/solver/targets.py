@@ -1,0 +1,136 @@
+"""A chunk's rows as one learner sees them: its two classes and its prices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core.config import PRICES
+from streamtron.core.errors import DataError
+from streamtron.core.rows import Chunk, Label
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Of every row of a chunk: its number in the whole data (int64), l_k (int8; 0 = left out,
+    weight 0), Δ_k² and ‖x_k‖² (float64)."""
+
+    numbers: NDArray[np.int64]
+    signs: NDArray[np.int8]
+    delta2: NDArray[np.float64]
+    squares: NDArray[np.float64]
+
+    @property
+    def present(self) -> NDArray[np.bool_] | slice:
+        """The rows that are not left out: an index for arrays of all of them."""
+        return slice(None) if self.signs.all() else self.signs != 0
+
+    def sq_lengths(self, rho: float) -> NDArray[np.float64]:
+        """q_k = ‖x_k‖² + ρ² + Δ_k² of the rows that are not left out.
+
+        Raises
+        ------
+        DataError : a row without any length, to which no classifier gives a margin above 0.
+        """
+        found = (self.squares + (rho**2 + self.delta2))[self.present]
+        if found.min(initial=np.inf) <= 0.0:
+            row = int(self.numbers[self.present][found.argmin()])
+            raise DataError(
+                f"row {row + 1} has no features, and delta and rho are 0: no classifier gives it a "
+                "margin above 0. Remove the row, or give --rho or --delta above 0."
+            )
+        return found
+
+
+class TargetRule:
+    """What makes targets of chunks: Δ_k² = Δ² / (row weight · class weight).
+
+    Parameters
+    ----------
+    delta2 : Δ² of a row of weight 1.
+    labels : the source's labels by code, growing while the first reading runs.
+    class_weights : weight of a label, 1 where it is not named; None = all 1. Where a row may have
+        several labels, that of ``positive`` counts for the rows that have it, and all others are 1.
+    positive : the label that is +1 (rows that have it among theirs, where there may be several);
+        it may be one not met yet. None = the first one met. Turning all signs turns w exactly, so
+        the data need not be read before it is known which label is the larger.
+
+    Examples
+    --------
+    >>> from streamtron.core.rows import make_rows
+    >>> empty = make_rows(np.zeros(4, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.float32))
+    >>> several = Chunk(empty, np.array([1, 0, 0], np.int32), ((0, 3),), np.zeros(3),
+    ...                 np.array([0, 2, 2, 3]))
+    >>> TargetRule(1.0, ["news", "sport"], None, "sport")(several).signs.tolist()
+    [1, -1, -1]
+    """
+
+    def __init__(
+        self,
+        delta2: float,
+        labels: Sequence[Label],
+        class_weights: Mapping[Label, float] | None,
+        positive: Label | None,
+    ) -> None:
+        self.delta2, self.labels = delta2, labels
+        self.class_weights, self.positive = class_weights, positive
+
+    def __call__(self, chunk: Chunk) -> Targets:
+        """The chunk's targets."""
+        signs = self._signs(chunk)
+        delta2 = np.full(len(chunk), self.delta2)
+        weights = chunk.weights
+        if self.class_weights is not None:
+            of_class = self._of_class(chunk, signs, self.class_weights)
+            weights = of_class if weights is None else weights * of_class
+        if weights is not None:
+            signs[weights == 0.0] = 0
+            with np.errstate(over="ignore"):
+                delta2 = delta2 / np.where(weights == 0.0, 1.0, weights)
+            self._check_prices(chunk, weights, delta2)
+        return Targets(chunk.numbers, signs, delta2, chunk.squares)
+
+    def _check_prices(
+        self, chunk: Chunk, weights: NDArray[np.float64], delta2: NDArray[np.float64]
+    ) -> None:
+        """Refuse rows whose weight makes C_k = 1/(2 Δ_k²) overflow what is computed with it."""
+        least, most = 0.5 / PRICES[1], 0.5 / PRICES[0]
+        out = np.flatnonzero((weights != 0.0) & ~((delta2 >= least) & (delta2 <= most)))
+        if len(out) and self.delta2 > 0.0:
+            row = int(out[0])
+            weight = float(weights[row])
+            raise DataError(
+                f"row {int(chunk.numbers[row]) + 1} has the weight {weight:g}, which times C "
+                f"is {0.5 / self.delta2 * weight:g}: wanted {PRICES[0]:g} to {PRICES[1]:g}, "
+                "or a weight of 0, which leaves the row out. Divide all weights by the same "
+                "number and multiply C by it, or mend this one."
+            )
+
+    def _signs(self, chunk: Chunk) -> NDArray[np.int8]:
+        """+1 for the rows that have the positive label, -1 for the others."""
+        plus = 0 if self.positive is None else _position(self.labels, self.positive)
+        if chunk.code_offsets is None:
+            ones: NDArray[np.int8] = (chunk.codes == plus).view(np.int8)
+            return ones + ones - np.int8(1)
+        signs = np.full(len(chunk), -1, np.int8)
+        places = np.flatnonzero(chunk.codes == plus)
+        signs[np.searchsorted(chunk.code_offsets, places, side="right") - 1] = 1
+        return signs
+
+    def _of_class(
+        self, chunk: Chunk, signs: NDArray[np.int8], weights: Mapping[Label, float]
+    ) -> NDArray[np.float64]:
+        """The class weight of every row."""
+        if chunk.code_offsets is None:
+            return np.array([weights.get(label, 1.0) for label in self.labels])[chunk.codes]
+        positive = self.positive if self.positive is not None else next(iter(self.labels), None)
+        weight = 1.0 if positive is None else weights.get(positive, 1.0)
+        return np.where(signs == 1, weight, 1.0)
+
+
+def _position(labels: Sequence[Label], label: Label) -> int:
+    """The label's code; one that no row has where the label has not been met."""
+    return labels.index(label) if label in labels else -2

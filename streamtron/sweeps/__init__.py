@@ -1,0 +1,1 @@
+"""Many settings on the same shards."""

@@ -1,0 +1,706 @@
+"""The command line as its users meet it: real processes, their sentences and exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from safetensors import safe_open
+
+from streamtron.cli import main, options, train
+from streamtron.cli.progress import reading_head, reading_line
+from streamtron.core import signals as interruption
+from streamtron.core.config import Settings, format_size
+from streamtron.core.errors import SettingsError
+from streamtron.core.events import ChunkDone, ReadingDone, ReadingStarted, StageDone
+from streamtron.data.writers.corpus import generate
+from streamtron.runs import memory
+from tests.helpers.processes import Ended, here, one_sentence
+
+ROOT = Path(__file__).resolve().parents[2]
+STREAMTRON = Path(sys.executable).parent / "streamtron"
+ROWS = 1500
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with shards to fit (train), to measure (held-out) and to label (new)."""
+    directory = tmp_path_factory.mktemp("place")
+    for name, rows, first in (("train", ROWS, 0), ("held-out", 300, ROWS), ("new", 20, 9999)):
+        generate(str(directory / name), rows=rows, columns=500, seed=1, shards=2, first_row=first)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def process(place: Path) -> Run:
+    """Run the installed ``streamtron …`` in that directory."""
+
+    def call(*words: object) -> Ended:
+        done = subprocess.run(
+            [STREAMTRON, *map(str, words)], cwd=place, capture_output=True, text=True
+        )
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def run(place: Path) -> Run:
+    """The same within this process, which need not load its libraries again."""
+
+    return partial(here, place)
+
+
+@pytest.fixture(scope="module")
+def model(place: Path, process: Run) -> Path:
+    """A model fitted on ``train``."""
+    done = process("fit", "train", "--model", "model", "--report", "report.json", "--witness", "w")
+    assert done.returncode == 0, done.stderr
+    return place / "model"
+
+
+# --- options -------------------------------------------------------------------------------------
+
+
+def test_every_setting_is_an_option_of_fit_and_has_its_name() -> None:
+    names = [field.name for field in fields(Settings)]
+    assert list(options.SETTINGS) == names
+    there = {word for parameter in train.fit.params for word in parameter.opts}
+    assert {options.option_name(name) for name in names} <= there
+    machine_and_files = {
+        "--memory", "--cache-dir", "--threads", "--model", "--report", "--witness", "--config",
+        "--run-dir", "--resume", "--overwrite", "--checkpoint-every",
+    }  # fmt: skip
+    assert there - {options.option_name(name) for name in names} == {
+        *machine_and_files, "shards", "-v", "--verbose",
+    }  # fmt: skip
+
+
+def test_the_help_of_an_option_ends_with_the_default_of_its_setting() -> None:
+    given = {parameter.name: parameter for parameter in train.fit.params}
+    for field in fields(Settings):
+        option = given[field.name]
+        assert isinstance(option, click.Option)
+        assert option.help
+        if isinstance(field.default, str | int | float) and not isinstance(field.default, bool):
+            is_size = field.name == "active_set"
+            shown = format_size(field.default) if is_size else str(field.default)  # type: ignore[arg-type]
+            assert option.help.endswith(f"[{shown}]")
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in sorted(main.streamtron.commands))])
+def test_every_command_has_help(command: list[str], run: Run) -> None:
+    done = run(*command, "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith("Usage: streamtron")
+
+
+def test_options_become_settings_of_the_right_kinds() -> None:
+    words = [
+        "train", "--model", "m", "--C", "2", "--stage", "1,0.1", "--b", "5,0.25", "--active-set",
+        "2MB", "--class-weight", "1=2,-1=0.5", "--index-base", "1", "--faithful",
+    ]  # fmt: skip
+    with train.fit.make_context("fit", words) as context:
+        given, _ = options.split(context.params)
+    assert given == {
+        "C": 2.0, "stage": "1,0.1", "b": (5.0, 0.25), "active_set": 2_000_000,
+        "class_weight": {"1": 2.0, "-1": 0.5}, "index_base": 1, "faithful": True,
+    }  # fmt: skip
+
+
+def test_what_is_given_by_hand_wins_over_the_settings_file(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text('C = 3.0\ntol = 0.5\nactive_set = "1MB"\nfaithful = true\n')
+    alone = options.settings_of({}, str(file))
+    assert (alone.C, alone.tol, alone.active_set, alone.faithful) == (3.0, 0.5, 10**6, True)
+    both = options.settings_of({"delta": 0.5, "tol": 0.25, "faithful": False}, str(file))
+    assert (both.C, both.delta, both.tol, both.active_set) == (None, 0.5, 0.25, 10**6)
+    assert not both.faithful
+
+
+def test_c_and_delta_both_given_by_hand_are_refused_even_with_a_file(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text("tol = 0.5\n")
+    with pytest.raises(SettingsError, match="give one"):
+        options.settings_of({"C": 1.0, "delta": 1.0}, str(tmp_path / "s.toml"))
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ("", "SHARDS"),
+        ("train", "--model"),
+        ("train --model m --tol 2", "tol is 2.0"),
+        ("train --model m --tol much", "much"),
+        ("train --model m --C 1 --delta 1", "C and delta"),
+        ("train --model m --b 1,x", "--b 1,x"),
+        ("train --model m --class-weight 1", "--class-weight 1"),
+        ("train --model m --active-set 3XB", "3XB"),
+        ("train --model m --stage 3", "stage '3'"),
+        ("train --model m --nonesuch", "--nonesuch"),
+        ("train --model m --config nonesuch.toml", "nonesuch.toml"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence_that_names_it_and_exit_code_2(
+    words: str, part: str, run: Run
+) -> None:
+    one_sentence(run("fit", *words.split()), 2, part)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("1 1:nan\n-1 1:1\n", "line 1"),
+        ("1 1:1\n-1 1:1\n2 1:1\n", "line 3: a third label 2.0"),
+        ("1 1:1\n1 2:1\n", "two labels"),
+        ("", "rows"),
+    ],
+)
+def test_data_that_is_refused_is_one_sentence_that_says_where_and_exit_code_3(
+    text: str, part: str, run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.svm").write_text(text)
+    one_sentence(run("fit", tmp_path / "bad.svm", "--model", tmp_path / "m"), 3, part)
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "part"),
+    [
+        ("fit nonesuch --model m", 3, "nonesuch"),
+        ("fit train --model m --tol 2", 2, "tol is 2.0"),
+        ("fit train --model nowhere/m", 5, "nowhere"),
+        ("frobnicate", 2, "frobnicate"),
+    ],
+)
+def test_the_process_itself_ends_with_the_exit_code_andone_sentence(
+    words: str, code: int, part: str, process: Run
+) -> None:
+    one_sentence(process(*words.split()), code, part)
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_fit_with_exit_code_5(
+    run: Run, place: Path
+) -> None:
+    for option in ("--report", "--witness"):
+        done = run("fit", "train", "--model", "m5", option, "nowhere/file")
+        one_sentence(done, 5, "nowhere")
+    one_sentence(run("fit", "train", "--model", "nowhere/m"), 5, "nowhere")
+    assert not (place / "m5.run").exists()
+
+
+def test_a_memory_limit_too_small_is_exit_code_5_with_the_sum_shown(run: Run) -> None:
+    one_sentence(
+        run("fit", "train", "--model", "m6", "--memory", "100MB"),
+        5,
+        "active set 1.0 GB",
+        "100.0 MB",
+    )
+
+
+def test_a_file_that_is_no_model_is_one_sentence_and_exit_code_3(run: Run, model: Path) -> None:
+    shard = model.parent / "train" / "part-00000.svm"
+    for command in (["predict", shard, "new", "-o", "-"], ["evaluate", shard, "held-out"]):
+        one_sentence(run(*command), 3, "part-00000.svm")
+    one_sentence(run("evaluate", "nonesuch", "held-out"), 5, "nonesuch")
+
+
+def test_a_model_with_one_bit_turned_is_refused_with_exit_code_3(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    data = bytearray(model.read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "model").write_bytes(data)
+    one_sentence(run("evaluate", tmp_path / "model", "held-out"), 3, "checksum")
+
+
+def test_a_label_the_model_does_not_know_is_refused_by_name(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "rows").write_text("1 1:1\n7 1:1\n")
+    one_sentence(run("evaluate", model, tmp_path / "rows"), 3, "line 2", "7.0")
+
+
+def test_a_traceback_is_shown_only_with_v(process: Run, tmp_path: Path) -> None:
+    (tmp_path / "bad").write_text("1 1:nan\n")
+    plain, verbose = (
+        process("fit", tmp_path / "bad", "--model", tmp_path / "m", *more) for more in ([], ["-v"])
+    )
+    assert "Traceback" not in plain.stderr
+    assert "Traceback" in verbose.stderr
+    assert plain.stderr.splitlines()[-1] == verbose.stderr.splitlines()[-1]
+    assert plain.returncode == verbose.returncode == 3
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_disk_under_stdout_is_one_sentence_and_exit_code_5(run: Run, model: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [STREAMTRON, "predict", model, model.parent / "held-out", "-o", "-"],
+            stdout=full, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (5, "No space left on device.\n")
+
+
+BROKEN = "PIPE"
+"""A pipe that nobody reads from."""
+
+
+@pytest.mark.parametrize(
+    ("out", "err", "code"),
+    [
+        (None, subprocess.PIPE, 0),
+        (subprocess.PIPE, None, 0),
+        (None, None, 0),
+        (BROKEN, subprocess.PIPE, 141),
+        (subprocess.PIPE, BROKEN, 0),
+        ("/dev/full", subprocess.PIPE, 5),
+        (subprocess.PIPE, "/dev/full", 0),
+        ("/dev/full", "/dev/full", 5),
+    ],
+    ids=["out closed", "err closed", "both closed", "out unread", "err unread", "out full",
+         "err full", "both full"],
+)  # fmt: skip
+def test_a_fit_whose_words_cannot_be_written_writes_its_model(
+    out: Any, err: Any, code: int, model: Path, tmp_path: Path
+) -> None:
+    """None: the descriptor is closed."""
+    if "/dev/full" in (out, err) and not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    shell = f'exec "$@" {">&-" if out is None else ""} {"2>&-" if err is None else ""}'
+    words = ["fit", model.parent / "train", "--model", tmp_path / "m", "--report", tmp_path / "r"]
+    with contextlib.ExitStack() as stack:
+        done = subprocess.run(
+            ["sh", "-c", shell, "sh", STREAMTRON, *words, "-v"],
+            stdout=_opened(out, stack), stderr=_opened(err, stack), text=True,
+        )  # fmt: skip
+    assert done.returncode == code
+    assert (tmp_path / "m").read_bytes() == model.read_bytes()
+    assert json.loads((tmp_path / "r").read_text())["stop_reason"] == "certified"
+    if out == subprocess.PIPE:
+        assert "certified" in done.stdout
+    if err == subprocess.PIPE:
+        assert "Traceback" not in done.stderr
+        assert ("stdout: No space left on device." in done.stderr) == (out == "/dev/full")
+
+
+def _opened(stream: Any, stack: contextlib.ExitStack) -> Any:
+    """What a process gets as its stdout or stderr."""
+    if stream != BROKEN:
+        return stack.enter_context(open(stream, "w")) if isinstance(stream, str) else stream
+    reads, writes = os.pipe()
+    os.close(reads)
+    stack.callback(os.close, writes)
+    return writes
+
+
+def test_an_exit_code_says_what_happened_though_its_sentence_cannot_be_written(
+    model: Path, tmp_path: Path
+) -> None:
+    for words, code in (
+        (["train", "--model", tmp_path / "m", "--stage", "1", "--max-epochs", "1"], 4),
+        (["nonesuch", "--model", tmp_path / "n"], 3),
+    ):
+        shell = 'exec "$@" >&- 2>&-'
+        command = ["sh", "-c", shell, "sh", STREAMTRON, "fit", *words]
+        assert subprocess.run(command, cwd=model.parent).returncode == code
+
+
+# --- fit -----------------------------------------------------------------------------------------
+
+
+def test_fit_says_what_it_did_and_proved_on_stdout_and_nothing_on_stderr(
+    process: Run, place: Path
+) -> None:
+    done = process("fit", "train", "--model", "spoken")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    shown = {line[:18].strip(): line[18:].strip() for line in lines}
+    assert shown["rows"] == "1,500"
+    assert float(shown["lower bound"]) <= float(shown["upper bound"])
+    assert float(shown["gap"]) <= 0.01
+    assert shown["model"] == "spoken"
+    cache = place / "spoken.run" / "cache"
+    size = sum(file.stat().st_size for file in cache.iterdir())
+    assert lines[-1].split(maxsplit=1) == ["cache", f"spoken.run/cache  ({format_size(size)})"]
+
+
+def test_the_report_has_the_names_and_the_model_holds_the_same_certificate(
+    run: Run, model: Path
+) -> None:
+    report = json.loads((model.parent / "report.json").read_text())
+    assert {
+        "rows", "columns", "nonzeros", "readings", "full_epochs", "seconds", "bytes_read",
+        "peak_rss_bytes", "settings", "stages", "certificate",
+    } <= set(report)  # fmt: skip
+    with safe_open(str(model), "numpy") as file:
+        content = json.loads(file.metadata()["streamtron"])
+    assert {**content["certificate"], "rows_excluded": 0} == report["certificate"]
+
+
+def test_the_same_command_writes_the_same_model_file(run: Run, model: Path) -> None:
+    run("fit", "train", "--model", "again", "--cache-dir", "elsewhere")
+    assert (model.parent / "again").read_bytes() == model.read_bytes()
+    assert (model.parent / "elsewhere" / "manifest.json").exists()
+
+
+def test_a_fit_that_stops_before_its_tolerance_exits_with_4_and_says_what_would_help(
+    process: Run, place: Path
+) -> None:
+    done = process(
+        "fit", "train", "--model", "early", "--max-epochs", 1, "--stage", "1", "--mini-epochs", 0
+    )
+    assert done.returncode == 4
+    assert done.stderr.count("\n") == 1
+    gap = re.search(r"relative duality gap is ([\d.]+)", done.stderr)
+    assert gap is not None
+    assert float(gap[1]) > 0.01
+    for option in ("--max-epochs", "--stage auto", "--active-set", "--tol"):
+        assert option in done.stderr
+    assert "NOT certified" in done.stdout
+    assert (place / "early").is_file()
+
+
+def test_the_table_of_stages_names_what_b_is_relative_to(run: Run) -> None:
+    for variant, words in (("steps", "b/R²"), ("length", "b/R^(1+ε)")):
+        done = run("fit", "train", "--model", f"relative-{variant}", "--variant", variant)
+        assert words in done.stdout
+
+
+def test_a_fit_that_ends_with_unlearn_is_not_told_to_use_it(run: Run) -> None:
+    done = run(
+        "fit", "train", "--model", "early2", "--max-epochs", 1, "--mini-epochs", 0, "--tol", 1e-9
+    )
+    assert done.returncode == 4
+    assert "--stage" not in done.stderr
+
+
+def test_v_draws_one_line_of_constant_width_a_reading(run: Run) -> None:
+    done = run("fit", "train", "--model", "verbose", "-v")
+    table = [line for line in done.stderr.splitlines() if not line.startswith("stage ")]
+    assert len(table) >= 2
+    assert len({len(line) for line in table}) == 1
+
+
+def test_a_bound_that_is_only_an_estimate_is_marked_in_the_table() -> None:
+    line = reading_line(ReadingDone(0, "1", "train", 5, 2, 7, None, 0.25))
+    assert "~0.25" in line
+    assert len(line) == len(reading_head())
+
+
+def test_progress_on_a_terminal_shows_reading_speed_and_gap(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from streamtron.cli.progress import progress
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress() as listen:
+        listen(ReadingStarted(0, "train", None, None))
+        listen(ChunkDone(0, 10, 1000))
+        listen(ReadingDone(0, "1", "train", 5, 2, 7, None, 0.25))
+        listen(StageDone("1", "its bracket is known"))
+        listen(ReadingStarted(1, "scan", 10, 1000))
+    shown = capsys.readouterr().err
+    assert "reading 2: scan" in shown
+    assert "nonzeros/s" in shown
+    assert "gap" in shown
+
+
+# --- predict, evaluate, certify ------------------------------------------------------------------
+
+
+def test_predict_writes_a_label_and_a_decision_for_every_row_in_order(
+    run: Run, model: Path
+) -> None:
+    done = run("predict", model, "new", "-o", "labels.tsv")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "20 rows\n")
+    lines = [line.split("\t") for line in (model.parent / "labels.tsv").read_text().splitlines()]
+    assert len(lines) == 20
+    assert all(label == ("1" if float(value) > 0 else "-1") for label, value in lines)
+    on_stdout = run("predict", model, "new", "-o", "-").stdout
+    assert on_stdout == (model.parent / "labels.tsv").read_text()
+
+
+def test_predict_counts_values_beyond_the_models_width(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "wide").write_text("0 1:1 999999:1\n")
+    done = run("predict", model, tmp_path / "wide", "-o", tmp_path / "out")
+    assert "1 values in columns beyond" in done.stderr
+
+
+def test_predictions_into_a_pipe_that_closes_early_end_silently(run: Run, model: Path) -> None:
+    process = subprocess.Popen(
+        [STREAMTRON, "predict", model, *[model.parent / "held-out"], "-o", "-"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()  # before anything is written
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 141
+
+
+def test_evaluate_prints_the_metrics_and_the_same_as_json(run: Run, model: Path) -> None:
+    text, data = (run("evaluate", model, "held-out", *more).stdout for more in ([], ["--json"]))
+    metrics = json.loads(data)
+    assert metrics["rows"] == 300
+    assert metrics["accuracy"] > 0.6  # chance is a half: one that points the wrong way fails
+    for name in ("accuracy", "precision", "recall", "F1", "ROC AUC", "average precision"):
+        value = metrics[name.lower().replace(" ", "_")]
+        assert f"{name:<18} {value:>13.7g}" in text.splitlines()
+
+
+@pytest.mark.parametrize("named", ["model", "model.run", "model.run/"])
+def test_certify_of_a_run_takes_its_shards_and_witness_and_one_reading(
+    named: str, run: Run, model: Path
+) -> None:
+    proof = json.loads(run("certify", named, "--json").stdout)
+    report = json.loads((model.parent / "report.json").read_text())
+    assert proof["readings"] == 1.0
+    for bound in ("primal_margin", "upper_bound"):
+        assert proof["certificate"][bound] == pytest.approx(report["certificate"][bound], rel=1e-5)
+
+
+def test_certify_with_a_witness_file_is_one_reading_and_without_it_more(
+    run: Run, model: Path
+) -> None:
+    with_it = json.loads(run("certify", model, "train", "--witness", "w", "--json").stdout)
+    without = json.loads(run("certify", model, "train", "--json").stdout)
+    assert with_it["readings"] == 1.0
+    assert 1.0 < without["readings"] <= 5.0
+    lower = max(proof["certificate"]["primal_margin"] for proof in (with_it, without))
+    assert lower <= min(proof["certificate"]["upper_bound"] for proof in (with_it, without))
+
+
+def test_certify_of_a_model_without_a_run_asks_for_the_shards(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    shutil.copy(model, tmp_path / "alone")
+    one_sentence(run("certify", tmp_path / "alone"), 3, "certify MODEL SHARDS")
+
+
+def test_a_liblinear_model_needs_c_and_is_bracketed_by_the_same_upper_bound(
+    run: Run, model: Path, place: Path
+) -> None:
+    from streamtron.model.linear_model import LinearModel
+
+    ours = LinearModel.load(model)
+    numbers = "".join(f"{weight:.17g}\n" for weight in (*ours.weights, ours.bias))
+    head = f"solver_type L2R_L2LOSS_SVC\nnr_class 2\nlabel 1 -1\nnr_feature {ours.columns}\n"
+    (place / "liblinear").write_text(f"{head}bias 1\nw\n{numbers}")
+    one_sentence(run("certify", "liblinear", "train"), 2, "--C")
+    done = run("certify", "liblinear", "train", "--C", 1, "--json")
+    assert done.returncode == 0, done.stderr
+    proven = json.loads(done.stdout)["certificate"]
+    assert ours.certificate is not None
+    # the bounds of one problem: nobody's lower bound is above anybody's upper bound
+    assert proven["primal_margin"] == pytest.approx(ours.certificate["primal_margin"], rel=1e-6)
+    assert proven["primal_margin"] <= ours.certificate["upper_bound"]
+    assert ours.certificate["primal_margin"] <= proven["upper_bound"]
+
+
+def test_coefficients_need_rho_as_well(run: Run, place: Path) -> None:
+    (place / "weights.txt").write_text("0.5\n" * 500)
+    words = ("certify", "weights.txt", "train", "--C", 1)
+    one_sentence(run(*words), 2, "--index-base")
+    one_sentence(run(*words, "--index-base", 1), 2, "--rho")
+    assert run(*words, "--index-base", 1, "--rho", 0).returncode == 0
+
+
+# --- inspect, convert, generate, cache -----------------------------------------------------------
+
+
+def test_inspect_tells_a_model_a_witness_a_run_and_shards_apart(run: Run, model: Path) -> None:
+    kinds = [
+        json.loads(run("inspect", path, "--json").stdout)["kind"]
+        for path in ("model", "w", "model.run", "train")
+    ]
+    assert kinds == ["model", "witness", "run", "shards"]
+    for path in ("model", "w", "model.run", "train"):
+        assert run("inspect", path).returncode == 0
+
+
+def test_inspect_counts_rows_labels_and_columns_of_shards(run: Run, place: Path) -> None:
+    facts = json.loads(run("inspect", "train", "--json").stdout)
+    shards = (place / "train").iterdir()
+    lines = [line for shard in shards for line in shard.read_text().splitlines()]
+    assert facts["rows"] == len(lines) == ROWS
+    assert facts["labels"]["1"] == sum(line.startswith("1 ") for line in lines)
+    assert facts["labels"]["-1"] == sum(line.startswith("-1 ") for line in lines)
+    assert facts["columns"] == max(
+        int(word.split(":")[0]) for line in lines for word in line.split()[1:]
+    )
+
+
+def test_inspect_counts_rows_without_a_label_and_labels_met_late(run: Run, tmp_path: Path) -> None:
+    text = "1 1:1\n" * 5000 + "1:1\n" * 3 + "2 1:1\n" * 4000 + "3 1:1\n"  # three blocks
+    (tmp_path / "rows").write_text(text)
+    facts = json.loads(run("inspect", tmp_path / "rows", "--json").stdout)
+    assert facts["labels"] == {"1": 5000, "2": 4000, "3": 1}
+    assert facts["unlabelled_rows"] == 3
+
+
+def test_the_plan_of_shards_is_a_sum_and_says_whether_it_fits(run: Run, model: Path) -> None:
+    plan = json.loads(run("inspect", "train", "--plan", "--json").stdout)
+    assert sum(plan["items"].values()) == plan["total"]
+    assert "it fits" in run("inspect", "train", "--plan", "--active-set", "1MB").stdout
+    assert "NOT fit" in run("inspect", "train", "--plan", "--memory", "1MB").stdout
+    one_sentence(run("inspect", model, "--plan"), 2, "--plan is for shards")
+
+
+def test_a_corpus_skipped_into_continues_the_one_before(run: Run, place: Path) -> None:
+    for name, rows, skip in (("all", 30, 0), ("first", 20, 0), ("rest", 10, 20)):
+        words = ("--rows", rows, "--skip", skip, "--columns", 500, "--shards", 1)
+        assert run("generate", name, *words).returncode == 0
+    whole, first, rest = (
+        (place / name / "part-00000.svm").read_text() for name in ("all", "first", "rest")
+    )
+    assert whole == first + rest
+
+
+def test_parquet_shards_give_the_same_weights_as_the_text_they_were_made_from(
+    run: Run, model: Path
+) -> None:
+    from streamtron.model.linear_model import LinearModel
+
+    words = ("convert", "train", "parquet", "--format", "parquet", "--rows-per-shard", ROWS // 2)
+    assert run(*words).returncode == 0
+    done = run("fit", "parquet", "--model", "from-parquet")
+    assert done.returncode == 0, done.stderr
+    ours = LinearModel.load(model.parent / "from-parquet")
+    assert (ours.weights == LinearModel.load(model).weights).all()
+    one_sentence(run(*words), 2, "not empty")
+
+
+def test_cache_names_its_size_and_clears_its_own_files_only(run: Run, place: Path) -> None:
+    run("fit", "train", "--model", "cached")
+    cache = place / "cached.run" / "cache"
+    (cache / "mine.txt").write_text("mine")
+    assert cache.name in run("cache", "cached").stdout
+    assert "made free" in run("cache", "cached.run", "--clear").stdout
+    assert [file.name for file in cache.iterdir()] == ["mine.txt"]
+    assert "0 B in 0 files" in run("cache", cache).stdout
+
+
+# --- signals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_fit_that_is_interrupted_says_so_and_leaves_nothing_half_written(
+    number: signal.Signals, place: Path
+) -> None:
+    name = f"stopped-{number.name}"
+    (place / name).write_text("the model before")
+    process = subprocess.Popen(
+        [
+            STREAMTRON, "fit", "train", "--model", name, "--tol", "0", "--stage", "0.01",
+            "--max-epochs", "1000000", "-v", "--witness", f"{name}.witness",
+        ],
+        cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    for _ in range(3):  # it is at work
+        process.stderr.readline()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 128 + number
+    assert err.splitlines()[-1].startswith(f"stopped by {number.name}")
+    assert "Traceback" not in err
+    assert out == ""
+    assert (place / name).read_text() == "the model before"
+    left = {path.name for path in place.iterdir() if name in path.name or path.name[0] == "."}
+    assert left == {name, f"{name}.run"}
+    assert not list((place / f"{name}.run").rglob("*.tmp"))
+
+
+def test_a_second_signal_right_behind_the_first_does_not_disturb_the_tidying(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(interruption, "CLEARING", 1e6)
+    with interruption.signals():
+        with pytest.raises(interruption.Signalled):
+            os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+    monkeypatch.setattr(interruption, "CLEARING", 0.0)
+    monkeypatch.setattr(interruption, "REPEATED", 0.0)
+    with interruption.signals():
+        for _ in range(2):
+            with pytest.raises(interruption.Signalled):
+                os.kill(os.getpid(), signal.SIGTERM)
+
+
+# --- the README ----------------------------------------------------------------------------------
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_runnable_blocks_of_the_readme_run_as_written(place: Path, tmp_path: Path) -> None:
+    for name in ("train", "held-out", "new"):
+        shutil.copytree(place / name, tmp_path / name)
+    (tmp_path / "topics").mkdir()
+    (tmp_path / "topics" / "a.svm").write_text("sport 1:1\nhome 2:1\nworld 3:1\nsport 1:2\n")
+    environment = os.environ | {"PATH": f"{STREAMTRON.parent}:{os.environ['PATH']}"}
+    blocks = re.findall(r"^```(sh|python) runnable\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    assert len(blocks) >= 4
+    for language, block in blocks:
+        interpreter = ["bash", "-euc"] if language == "sh" else ["python", "-W", "error", "-c"]
+        done = subprocess.run(
+            [*interpreter, block], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{block}\n{done.stderr}"
+
+
+def test_every_path_and_command_and_make_target_the_readme_names_is_there() -> None:
+    paths = set(re.findall(r"`((?:streamtron|tests|benchmarks|pipelines)/[\w./-]*)`", README))
+    assert len(paths) > 5
+    assert not [path for path in paths if not (ROOT / path).exists()]
+    named = set(re.findall(r"\| `streamtron (\w+)", README))
+    assert named == set(main.streamtron.commands)
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"make (\w[\w-]*)  ", README):
+        assert f"\n{target}:" in makefile
+
+
+def test_every_option_the_readme_names_is_one() -> None:
+    there = {
+        word
+        for command in main.streamtron.commands.values()
+        for parameter in command.params
+        for word in parameter.opts
+    } | {"--help"}
+    named = set(re.findall(r"(?<![\w-])--[a-zA-Z][\w-]*", README))
+    assert named <= there
+
+
+def test_the_memory_figures_of_the_readme_are_those_of_the_sum() -> None:
+    told = re.search(
+        r"(\d+) bytes a column, (\d+) bytes a row.*?class more takes (\d+) bytes a column and at "
+        r"most (\d+) a row.*?for (\d+) bytes a row",
+        README,
+        re.DOTALL,
+    )
+    assert told
+    assert [int(figure) for figure in told.groups()] == [
+        memory.COLUMN_BYTES, memory.ROW_BYTES, memory.LEARNER_BYTES, memory.ROW_BYTES,
+        memory.SHARED_ROW_BYTES,
+    ]  # fmt: skip

@@ -1,0 +1,554 @@
+"""Files made to harm: each is refused in a sentence, without a crash, a wait, or the memory that
+its header claims."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+
+from streamtron.core.errors import (
+    DataError,
+    FileDamaged,
+    MachineError,
+    SettingsError,
+    StreamtronError,
+)
+from streamtron.core.sealed import sealed_bytes, write_sealed
+from streamtron.data import Manifest, open_shards
+from streamtron.data.cache.flat_file import _END, _HEAD, _TAIL, CachedShard, Entry, read_contents
+from streamtron.model.import_model import load_any
+from streamtron.model.linear_model import LinearModel
+from streamtron.runs import witness
+from tests.core.test_sealed import sealed_by_a_stranger
+from tests.data.test_source import bits
+
+DEEP = "[" * 100_000 + "]" * 100_000
+HUGE = 2**60
+
+MODEL = LinearModel(np.array([1.0, -2.0]), 0.5, (-1.0, 1.0), {}, None, {"index_base": 1})
+
+
+def length_first(header: bytes, data: bytes = b"", length: int | None = None) -> bytes:
+    """A file with the outline of a safetensors file."""
+    return struct.pack("<Q", len(header) if length is None else length) + header + data
+
+
+def tensor(shape: list[int], offsets: list[int], dtype: str = "F64") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+def stranger(data: bytes = bytes(16), **tensors: dict[str, Any]) -> bytes:
+    """A file sealed by the rule, with the tensors told so."""
+    return sealed_by_a_stranger({"__metadata__": {"streamtron": "{}"}, **tensors}, data)
+
+
+def npy(header: str) -> bytes:
+    """The beginning of numpy's own format."""
+    text = header.encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+NOT_OURS: dict[str, bytes] = {
+    "empty": b"",
+    "text": b"1 1:1\n-1 2:1\n",
+    "zeros": bytes(4096),
+    "random": np.random.default_rng(0).bytes(4096),
+    "one byte": b"{",
+    "a header of 2^60 bytes": length_first(b"{}", length=HUGE),
+    "a header of -1 bytes": length_first(b"{}", length=2**64 - 1),
+    "a header of 90 MB that is not there": length_first(b"{}", length=90_000_000),
+    "a header cut off": length_first(b'{"__metadata__":{', length=4000),
+    "deep nesting": length_first(b'{"a":' + DEEP.encode() + b"}"),
+    "deep metadata": length_first(
+        json.dumps({"__metadata__": {"digest": "", "streamtron": DEEP}}).encode()
+    ),
+    "sealed deep metadata": sealed_by_a_stranger({"__metadata__": {"streamtron": DEEP}}, b""),
+    "a tensor of 2^60 bytes": stranger(weights=tensor([HUGE // 8], [0, HUGE])),
+    "a shape of 2^60": stranger(weights=tensor([HUGE], [0, 16])),
+    "a shape below 0": stranger(weights=tensor([-2], [0, 16])),
+    "a shape whose product wraps": stranger(weights=tensor([2**32, 2**32], [0, 16])),
+    "overlapping tensors": stranger(bias=tensor([], [0, 8]), weights=tensor([2], [0, 16])),
+    "offsets backwards": stranger(weights=tensor([2], [16, 0])),
+    "offsets below 0": stranger(weights=tensor([2], [-16, 0])),
+    "a gap": stranger(bytes(32), bias=tensor([], [0, 8]), weights=tensor([2], [16, 32])),
+    "unknown dtype": stranger(weights=tensor([2], [0, 16], "F128")),
+    "no metadata": length_first(b'{"weights":{"dtype":"F64","shape":[0],"data_offsets":[0,0]}}'),
+    "metadata that is a list": length_first(b'{"__metadata__":["streamtron"]}'),
+    "a list": length_first(b"[1,2,3]{"),
+    "another sealed file": sealed_bytes({"witness_version": 1}, {}),
+    "a number of 10000 digits": length_first(b'{"a":' + b"9" * 10_000 + b"}"),
+    "not utf-8": length_first(b'{"\xff\xfe":1}'),
+    "pickle": b"\x80\x04\x95\x0f\x00\x00\x00\x00\x00\x00\x00{\x8c\x01a\x8c",
+    "npy of 2^60": npy("{'descr': '<f8', 'fortran_order': False, 'shape': (1152921504606846976,)}"),
+    "npy of a product that wraps": npy(
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (4294967296, 4294967296)}"
+    ),
+    "npy of objects": npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}"),
+    "npy that nests": npy("(" * 5000),
+    "npy that nests rightly": npy("(" * 90 + ")" * 90),
+    "npy of no dictionary": npy("3"),
+    "npy cut off": npy("{'descr': '<f8', 'fortran")[:-3],
+    "LIBLINEAR of 2^60 columns": b"solver_type L2R_LR\nnr_class 2\nlabel 1 -1\n"
+    b"nr_feature 1152921504606846976\nbias -1\nw\n1\n",
+    "LIBLINEAR with a label of 400 digits": b"solver_type L2R_LR\nnr_class 2\nlabel 1 -"
+    + b"9" * 400
+    + b"\nnr_feature 1\nbias -1\nw\n1\n",
+    "LIBLINEAR without an end": b"solver_type L2R_LR\n" * 1000,
+}
+"""Files that are no model, no witness, no manifest."""
+
+READ: dict[str, Callable[[str], object]] = {
+    "model": load_any,
+    "our model": LinearModel.load,
+    "witness": lambda path: witness.load(path, [("a", "0" * 32)]),
+    "manifest": Manifest.load,
+}
+
+
+def refusal(action: Callable[[], object], kind: type[StreamtronError] = StreamtronError) -> str:
+    with pytest.raises(kind) as caught:
+        action()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("what", READ)
+@pytest.mark.parametrize("content", NOT_OURS)
+def test_a_file_that_is_not_ours_is_refused_by_name(
+    tmp_path: Path, what: str, content: str
+) -> None:
+    path = tmp_path / "hostile"
+    path.write_bytes(NOT_OURS[content])
+    message = refusal(lambda: READ[what](str(path)), DataError)
+    assert message.startswith(str(path))
+    assert len(message) < 1000
+
+
+@pytest.mark.parametrize("what", READ)
+def test_a_pipe_without_a_writer_is_refused_and_not_waited_for(tmp_path: Path, what: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    message = refusal(lambda: READ[what](str(tmp_path / "pipe")), DataError)
+    assert message.startswith(f"{tmp_path / 'pipe'}: not a file but a pipe")
+
+
+@pytest.mark.parametrize("what", READ)
+@pytest.mark.parametrize("name", [".", "absent"])
+def test_a_directory_and_what_is_not_there_are_the_machines_matter(
+    tmp_path: Path, what: str, name: str
+) -> None:
+    message = refusal(lambda: READ[what](str(tmp_path / name)), MachineError)
+    assert message.startswith(f"{tmp_path / name}: cannot be read")
+
+
+# Sealed by the rule, but made by a stranger -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"classes": 3},
+        {"classes": [1.0]},
+        {"classes": [[], []]},
+        {"settings": [1]},
+        {"settings": json.loads("[" * 500 + "]" * 500)},
+        {"certificate": "proven"},
+        {"reading": None},
+        {"reading": {"index_base": 2}},
+        {"reading": {"index_base": 1, "columns": HUGE}},
+    ],
+)
+def test_a_sealed_model_of_nonsense_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = tmp_path / "m"
+    write_sealed(path, MODEL._content() | change, MODEL._tensors())
+    assert str(path) in refusal(lambda: LinearModel.load(path), FileDamaged)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"index_base": "auto?"},
+        {"index_base": True},
+        {"layout": "spiral"},
+        {"layout": [1]},
+        {"features": 3},
+        {"features": [3]},
+        {"hash_bits": 62},
+        {"hash_bits": 1.5},
+        {"hash_seed": -1},
+        {"vocabulary": {"a": 1}},
+        {"label": 3},
+        {"weights_in_label": "no"},
+    ],
+)
+def test_a_readers_contract_of_nonsense_is_refused_before_shards_are_read(
+    entry: dict[str, Any],
+) -> None:
+    from streamtron.runs.fit import reading_of_model
+
+    reading = {"index_base": 0, "layout": "lists", "hash_bits": 4, **entry}
+    try:
+        model = LinearModel(MODEL.weights, 0.0, MODEL.classes, {}, None, reading)
+    except SettingsError:
+        return  # refused even sooner
+    assert next(iter(entry)) in refusal(lambda: reading_of_model(model), DataError)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"b": ["x"]}, {"stage": []}, {"C": "1"}, {"active_set": {}}, {"class_weight": {"a": "b"}}],
+)
+def test_settings_of_the_wrong_kind_are_a_sentence(settings: dict[str, Any]) -> None:
+    from streamtron.core.config import Settings
+
+    assert len(refusal(lambda: Settings.from_dict(settings), SettingsError)) < 200
+
+
+@pytest.mark.parametrize("rows", [HUGE, 2**63, 2**80])
+def test_a_witness_of_absurdly_many_rows_is_refused(tmp_path: Path, rows: int) -> None:
+    path = tmp_path / "w"
+    none = {"000000.gaps": np.zeros(0, np.uint32), "000000.counts": np.zeros(0, np.int32)}
+    shards = [{"fingerprint": "0" * 32, "rows": rows}]
+    write_sealed(path, {"witness_version": 2, "learners": 1, "shards": shards}, none)
+    message = refusal(lambda: witness.load(path, [("a", "0" * 32)]), FileDamaged)
+    assert f"{rows} rows" in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        DEEP,
+        '{"shards": ' + DEEP + "}",
+        "{",
+        "null",
+        "[]",
+        "3",
+        '{"shards": 3}',
+        '{"shards": [3]}',
+        '{"shards": {"a": 1}}',
+        '{"shards": [{"name": "a"}]}',
+        '{"shards": [' + '{"a": 1},' * 1000 + "{}]}",
+        '{"shards": "' + "a" * 1000 + '"}',
+    ],
+)
+def test_a_manifest_of_nonsense_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    message = refusal(lambda: Manifest.load(str(tmp_path / "manifest.json")), DataError)
+    assert message.startswith(f"{tmp_path / 'manifest.json'}: ")
+
+
+# The cache ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cached(tmp_path: Path) -> Path:
+    """A cache of one shard of nine rows, and the one flat file in it."""
+    data = tmp_path / "data"
+    data.mkdir()
+    rows = b"".join(b"%d %d:0.5 %d:2\n" % (k % 2, k + 1, k + 20) for k in range(9))
+    (data / "a.svm").write_bytes(rows)
+    with open_shards([str(data)], cache_dir=str(tmp_path / "cache")) as source:
+        list(source.chunks())
+    [path] = (tmp_path / "cache").glob("*.cache")
+    return path
+
+
+def split_flat(path: Path) -> tuple[bytes, dict[str, Any]]:
+    """The segments, head included, and the footer of a flat file."""
+    raw = path.read_bytes()
+    length, *_ = _TAIL.unpack(raw[-_TAIL.size :])
+    stop = len(raw) - _TAIL.size - length
+    return raw[:stop], json.loads(raw[stop : stop + length])
+
+
+def write_flat(path: Path, segments: bytes, footer: dict[str, Any] | bytes) -> None:
+    """A flat file whose checksums are right, whatever is in it."""
+    text = footer if isinstance(footer, bytes) else json.dumps(footer).encode()
+    tail = _TAIL.pack(len(text), xxhash.xxh3_64_intdigest(text), _END)
+    path.write_bytes(segments + text + tail)
+
+
+def entry_of(footer: dict[str, Any], **change: Any) -> dict[str, Any]:
+    entry = dict(zip(Entry._fields, footer["entries"][0], strict=True)) | change
+    return footer | {"entries": [list(entry.values())]}
+
+
+FOOTERS: dict[str, Callable[[dict[str, Any]], dict[str, Any] | bytes]] = {
+    "rows of 2^60": lambda f: entry_of(f, rows=HUGE),
+    "nonzeros of 2^60": lambda f: entry_of(f, nonzeros=HUGE),
+    "rows below 0": lambda f: entry_of(f, rows=-9),
+    "rows that are no number": lambda f: entry_of(f, rows="9"),
+    "an offset behind the end": lambda f: entry_of(f, offset=HUGE),
+    "an offset below 0": lambda f: entry_of(f, offset=-16),
+    "overlapping segments": lambda f: f | {"entries": f["entries"] * 2},
+    "no segments": lambda f: f | {"entries": []},
+    "a segment of one number": lambda f: f | {"entries": [[16]]},
+    "segments that are a number": lambda f: f | {"entries": 3},
+    "no version": lambda f: {"entries": []},
+    "a list": lambda f: b"[]",
+    "no JSON": lambda f: b"{",
+    "deep nesting": lambda f: DEEP.encode(),
+    "a key that is a list": lambda f: f | {"key": [1, 2]},
+    "labels that are a number": lambda f: f | {"labels": 3},
+}
+
+
+@pytest.mark.parametrize("footer", FOOTERS)
+def test_a_flat_file_with_a_hostile_footer_is_refused(cached: Path, footer: str) -> None:
+    segments, good = split_flat(cached)
+    write_flat(cached, segments, good)
+    assert read_contents(str(cached)) is not None, "the frame itself is as we write it"
+    write_flat(cached, segments, FOOTERS[footer](good))
+    assert str(cached) in refusal(lambda: read_contents(str(cached)), FileDamaged)
+
+
+@pytest.mark.parametrize("length", [HUGE, 2**64 - 1, 0, 10])
+def test_a_flat_file_whose_tail_lies_about_the_footer_is_refused(cached: Path, length: int) -> None:
+    raw = cached.read_bytes()
+    cached.write_bytes(raw[: -_TAIL.size] + _TAIL.pack(length, 0, _END))
+    assert str(cached) in refusal(lambda: read_contents(str(cached)), FileDamaged)
+
+
+def forged(path: Path, place: int, value: int) -> None:
+    """Write one number into the only segment and make all checksums right again."""
+    segments, footer = split_flat(path)
+    body = bytearray(segments)
+    struct.pack_into("<i" if value < 0 else "<I", body, len(_HEAD) + 4 * place, value)
+    checksum = xxhash.xxh3_64_intdigest(bytes(body[len(_HEAD) :]))
+    write_flat(path, bytes(body), entry_of(footer, checksum=checksum))
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(0, 3), (0, 2**32 - 1), (8, 0), (9, 2), (9, 2**31 - 1), (9, -2)],
+    ids=["longer", "far longer", "shorter", "no label", "far from a label", "below none"],
+)
+def test_a_flat_file_forged_down_to_its_checksums_leads_nowhere(
+    cached: Path, place: int, value: int
+) -> None:
+    forged(cached, place, value)
+    contents = read_contents(str(cached))
+    assert contents is not None
+    shard = CachedShard(str(cached), "a.svm", contents)
+    assert str(cached) in refusal(lambda: list(shard.pieces()), FileDamaged)
+
+
+def test_a_footer_that_trades_nonzeros_for_rows_leads_nowhere(cached: Path) -> None:
+    segments, footer = split_flat(cached)
+    write_flat(cached, segments, entry_of(footer, rows=18, nonzeros=0))
+    contents = read_contents(str(cached))
+    assert contents is not None, "as many bytes, and the same"
+    shard = CachedShard(str(cached), "a.svm", contents)
+    assert str(cached) in refusal(lambda: list(shard.pieces()), FileDamaged)
+
+
+def test_a_forged_column_counts_for_the_width_that_kernels_trust(cached: Path) -> None:
+    forged(cached, 36, 1000)  # the first column of the first row, above its second
+    data, cache = cached.parents[1] / "data", str(cached.parent)
+    with open_shards([str(data)], cache_dir=cache) as source:
+        list(source.chunks())
+        assert source.width == 1001
+    with (
+        open_shards([str(data)], cache_dir=cache, most_columns=1000) as source,
+        pytest.raises(MachineError, match="column 1000"),
+    ):
+        list(source.chunks())
+
+
+@pytest.mark.parametrize("footer", FOOTERS)
+def test_a_hostile_flat_file_is_made_afresh_from_its_shard(cached: Path, footer: str) -> None:
+    data, cache = str(cached.parents[1] / "data"), str(cached.parent)
+    with open_shards([data], cache_dir=cache) as source:
+        wanted = [bits(chunk) for chunk in source.chunks()]
+    good = cached.read_bytes()
+    segments, fields = split_flat(cached)
+    write_flat(cached, segments, FOOTERS[footer](fields))
+    with open_shards([data], cache_dir=cache) as source:
+        assert [bits(chunk) for chunk in source.chunks()] == wanted
+    assert cached.read_bytes() == good
+
+
+@pytest.mark.parametrize(
+    "sources", [DEEP, "[]", "3", '{"a": 1}', '{"a": [1]}', '{"a": [1, 2, 3, 4]}', "{"]
+)
+def test_a_hostile_list_of_sources_costs_a_reading(cached: Path, sources: str) -> None:
+    checked = {"checksum": xxhash.xxh3_64_hexdigest(sources.encode()), "sources": sources}
+    for text in (json.dumps(checked), sources):
+        (cached.parent / "manifest.json").write_text(text)
+        with open_shards([str(cached.parents[1] / "data")], cache_dir=str(cached.parent)) as source:
+            assert sum(len(chunk) for chunk in source.chunks()) == 9
+
+
+# Memory ------------------------------------------------------------------------------------------
+
+IN_LITTLE_ROOM = """
+import resource, sys
+from streamtron.runs import witness
+from streamtron.core.errors import StreamtronError
+from streamtron.model.import_model import load_any
+from streamtron.data import Manifest, open_shards
+import streamtron.data.formats.arrow, streamtron.data.formats.parquet
+import streamtron.data.formats.libsvm
+
+def shards(path):
+    with open_shards([path], cache_dir=None) as source:
+        for chunk in source.chunks():
+            pass
+
+read = {"model": load_any, "witness": lambda path: witness.load(path, [("a", "0" * 32)]),
+        "manifest": Manifest.load, "shards": shards}
+try:  # all libraries are loaded, all threads are there
+    shards(sys.argv[1])
+except StreamtronError:
+    pass
+now = 4096 * int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (now + 300_000_000,) * 2)
+for what, path in zip(sys.argv[2::2], sys.argv[3::2]):
+    try:
+        read[what](path)
+        print(path, "was read")
+    except StreamtronError as error:
+        print(type(error).__name__, error)
+"""
+
+
+def in_little_room(warm: Path, *files: tuple[str, Path]) -> Iterator[str]:
+    """What a process with 300 MB left says of each file, after it has read the first one."""
+    words = [str(word) for pair in files for word in pair]
+    done = subprocess.run(
+        [sys.executable, "-c", IN_LITTLE_ROOM, str(warm), *words],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    yield from done.stdout.splitlines()
+
+
+def test_nothing_is_allocated_because_a_header_says_so(tmp_path: Path) -> None:
+    (tmp_path / "warm.svm").write_bytes(b"1 1:1\n-1 2:1\n")
+    files = []
+    for number, content in enumerate(NOT_OURS.values()):
+        path = tmp_path / f"{number}"
+        path.write_bytes(content)
+        files += [(what, path) for what in ("model", "witness", "manifest")]
+    for (_, path), line in zip(files, in_little_room(tmp_path / "warm.svm", *files), strict=True):
+        kind, _, message = line.partition(" ")
+        assert kind in ("DataError", "FileDamaged"), line
+        assert message.startswith(str(path)), line
+
+
+def test_a_sparse_file_of_a_terabyte_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "warm.svm").write_bytes(b"1 1:1\n-1 2:1\n")
+    path = tmp_path / "m"
+    path.write_bytes(length_first(b'{"__metadata__":{}}'))
+    os.truncate(path, 1 << 40)
+    files = [("model", path), ("manifest", path)]
+    for line in in_little_room(tmp_path / "warm.svm", *files):
+        assert line.startswith(f"MachineError {path}: does not fit in memory")
+
+
+# Tables ------------------------------------------------------------------------------------------
+
+
+def parquet(path: Path, **options: Any) -> bytearray:
+    rows = {"indices": [[1, k + 2] for k in range(50)], "label": [k % 2 for k in range(50)]}
+    pq.write_table(pa.table(rows), path, write_page_checksum=True, **options)
+    return bytearray(path.read_bytes())
+
+
+def with_footer_length(raw: bytearray, length: int) -> bytearray:
+    return raw[:-8] + struct.pack("<I", length) + raw[-4:]
+
+
+TABLES: dict[str, Callable[[Path], bytes | bytearray]] = {
+    "empty": lambda p: b"",
+    "magic alone": lambda p: b"PAR1",
+    "magic twice": lambda p: b"PAR1PAR1",
+    "a footer of 4 GB": lambda p: with_footer_length(parquet(p), 2**32 - 1),
+    "a footer of 0 bytes": lambda p: with_footer_length(parquet(p), 0),
+    "a footer longer than the file": lambda p: with_footer_length(parquet(p), 10**6),
+    "a footer of zeros": lambda p: b"PAR1" + bytes(500) + struct.pack("<I", 500) + b"PAR1",
+    "a footer of ones": lambda p: b"PAR1" + b"\xff" * 500 + struct.pack("<I", 500) + b"PAR1",
+    "a footer nested without end": lambda p: (
+        b"PAR1" + b"\x1c" * 100_000 + struct.pack("<I", 100_000) + b"PAR1"
+    ),
+    "encrypted": lambda p: parquet(p)[:-4] + b"PARE",
+    "an Arrow file": lambda p: b"ARROW1\0\0" + bytes(100) + b"ARROW1",
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_hostile_parquet_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(TABLES[name](path))
+    with open_shards([str(path)], cache_dir=None) as source:
+        assert refusal(lambda: list(source.chunks()), DataError).startswith("a.parquet: ")
+
+
+def arrow(path: Path, compression: str | None = None, stream: bool = False) -> bytearray:
+    labels = [float(k % 2) for k in range(5000)]
+    table = pa.table({"indices": [[1, k % 9 + 2] for k in range(5000)], "label": labels})
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    new = pa.ipc.new_stream if stream else pa.ipc.new_file
+    with pa.OSFile(str(path), "wb") as sink, new(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return bytearray(path.read_bytes())
+
+
+def inflated(raw: bytearray, size: int) -> bytearray:
+    """A compressed file one of whose buffers says that it unpacks to so many bytes."""
+    said = struct.pack("<q", 8 * 5000)  # the labels; the number before a buffer is its real size
+    at = raw.rindex(said)
+    raw[at : at + 8] = struct.pack("<q", size)
+    return raw
+
+
+ARROWS: dict[str, Callable[[Path], bytes | bytearray]] = {
+    "empty": lambda p: b"",
+    "magic alone": lambda p: b"ARROW1",
+    "magic twice": lambda p: b"ARROW1\0\0ARROW1",
+    "a footer of 2 GB": lambda p: arrow(p)[:-10] + struct.pack("<i", 2**31 - 1) + b"ARROW1",
+    "a footer below 0": lambda p: arrow(p)[:-10] + struct.pack("<i", -1) + b"ARROW1",
+    "a footer of zeros": lambda p: (
+        arrow(p)[:-510] + bytes(500) + struct.pack("<i", 500) + b"ARROW1"
+    ),
+    "a message of 2 GB": lambda p: b"\xff" * 4 + struct.pack("<i", 2**31 - 1) + bytes(100),
+    "a message below 0": lambda p: b"\xff" * 4 + struct.pack("<i", -5) + bytes(100),
+    "a message of zeros": lambda p: b"\xff" * 4 + struct.pack("<i", 96) + bytes(96),
+    "a buffer that unpacks to 2^60 bytes": lambda p: inflated(arrow(p, "lz4"), HUGE),
+    "a buffer that unpacks to 16 GB": lambda p: inflated(arrow(p, "zstd"), 2**34),
+    "a buffer that unpacks to -2 bytes": lambda p: inflated(arrow(p, "zstd"), -2),
+    "a buffer that unpacks to too much": lambda p: inflated(arrow(p, "lz4"), 8 * 5000 + 8),
+    "a stream cut off": lambda p: arrow(p, stream=True)[:-5000],
+}
+
+
+@pytest.mark.parametrize("name", ARROWS)
+def test_a_hostile_arrow_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a.arrow"
+    path.write_bytes(ARROWS[name](path))
+    with open_shards([str(path)], cache_dir=None) as source:
+        assert refusal(lambda: list(source.chunks())).startswith("a.arrow: ")
+
+
+def test_hostile_tables_get_no_memory_that_is_not_theirs(tmp_path: Path) -> None:
+    parquet(tmp_path / "warm.parquet")
+    files = []
+    for suffix, tables in (("parquet", TABLES), ("arrow", ARROWS)):
+        for number, make in enumerate(tables.values()):
+            path = tmp_path / f"{number}.{suffix}"
+            path.write_bytes(make(path))
+            files.append(("shards", path))
+    lines = [*in_little_room(tmp_path / "warm.parquet", *files)]
+    for (_, path), line in zip(files, lines, strict=True):
+        assert re.match(rf"(DataError|MachineError) {path.name}: ", line), line

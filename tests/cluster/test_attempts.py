@@ -1,0 +1,414 @@
+"""Sweeps over workers, real ones: processes that talk over TCP on loopback, and are killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from streamtron.cluster import sweep as attempts_module
+from streamtron.cluster.client import Workers, connect
+from streamtron.cluster.sweep import Work, _run_directory, fit_work, groups_of, on_workers
+from streamtron.core import locks
+from streamtron.core.config import Machine, Settings
+from streamtron.core.errors import DataError, MachineError
+from streamtron.core.events import Event, ReadingStarted
+from streamtron.data.writers.corpus import generate
+from streamtron.runs import directory as runs
+from streamtron.runs.fit import fit, run_many
+from streamtron.runs.fit import run as fit_alone
+from streamtron.runs.results import Outcome
+from streamtron.sweeps.folds import Split
+from streamtron.sweeps.grid import candidates_of
+from streamtron.sweeps.halving import rungs_of, without_idle_outcomes
+from streamtron.sweeps.sweep import KeepOutcomes, Sweep, Trainer, run_sweep
+from streamtron.sweeps.trial import Trial, ranked
+from tests.helpers.processes import here
+
+ROWS, HELD = 1200, 400
+CANDIDATES = candidates_of(Settings(), {"C": (0.01, 0.1, 1.0, 100.0), "rho": (0.0, 1.0)})
+LASTING = ("seconds", "worker", "started", "finished")
+
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with shards to fit (train, four of them) and to measure on (held-out)."""
+    directory = tmp_path_factory.mktemp("attempts")
+    for name, rows, first, shards in (("train", ROWS, 0, 4), ("held-out", HELD, ROWS, 2)):
+        where = str(directory / name)
+        generate(where, rows=rows, columns=400, seed=1, shards=shards, first_row=first)
+    return directory
+
+
+def swept(place: Path, attempts: Trainer | None = None, *, valid: bool = True, **how: Any) -> Sweep:
+    return run_sweep(
+        place / "train", CANDIDATES, valid=place / "held-out" if valid else None,
+        folds=None if valid else 2, machine=how.pop("machine", Machine()), attempts=attempts, **how,
+    )  # fmt: skip
+
+
+def lasting(found: Sweep) -> Rows:
+    """The table without what is about machine and time."""
+    return [
+        {name: value for name, value in row.items() if name not in LASTING} for row in found.rows()
+    ]
+
+
+@pytest.fixture(scope="module")
+def alone(place: Path) -> Rows:
+    """The table of one scan in one process."""
+    return lasting(swept(place))
+
+
+# --- the same as one process ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "count", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
+)
+def test_workers_find_the_table_and_the_model_of_one_process(
+    place: Path, alone: Rows, tmp_path: Path, count: int
+) -> None:
+    told: list[tuple[Trial, str]] = []
+    with connect(count) as workers:
+        attempts = on_workers(workers, machine=Machine(), tell=lambda *what: told.append(what))
+        found = swept(place, attempts, model=tmp_path / "best")
+    assert lasting(found) == alone
+    assert {trial.worker for trial in found.trials} <= {str(number) for number in range(count)}
+    assert sorted(trial.settings.to_dict()["C"] for trial, _ in told) == sorted(
+        one.C for one in CANDIDATES
+    )
+    fit_alone(place / "train", found.best.settings, model=tmp_path / "fit", machine=Machine())
+    assert (tmp_path / "best").read_bytes() == (tmp_path / "fit").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [({}, [2]), ({"halving": True}, [0, 0, 2]), ({"two_stage": True}, [2, 2])],
+    ids=["one rung", "halving", "two-stage"],
+)
+def test_of_every_task_one_outcome_comes_over_at_most_and_the_best_is_among_them(
+    place: Path, workers: Workers, how: dict[str, Any], expected: list[int]
+) -> None:
+    came: list[int] = []
+    on_two = on_workers(workers, machine=Machine())
+
+    def counted(*given: Any) -> list[list[Trial]]:
+        found = on_two(*given)
+        came.append(sum(trial.outcome is not None for trials in found for trial in trials))
+        return found
+
+    found = swept(place, counted, **how)
+    assert found.outcome is not None, "and nothing was fitted once more for it"
+    assert found.outcome.model == fit(place / "train", settings=found.best.settings)
+    assert came == expected
+
+
+@pytest.mark.parametrize("halving", [False, True])
+@pytest.mark.parametrize("valid", [False, True])
+def test_folds_and_rungs_on_workers_give_the_table_of_one_process(
+    place: Path, workers: Workers, valid: bool, halving: bool
+) -> None:
+    attempts = on_workers(workers, machine=Machine())
+    many = swept(place, attempts, valid=valid, halving=halving)
+    assert lasting(many) == lasting(swept(place, valid=valid, halving=halving))
+
+
+def test_candidates_are_dealt_out_once_each_whatever_the_groups() -> None:
+    for candidates in range(1, 9):
+        for most in range(1, 9):
+            dealt = [number for group in groups_of(candidates, most) for number in group]
+            assert sorted(dealt) == list(range(candidates))
+            assert max(map(len, groups_of(candidates, most))) == -(-candidates // most) or (
+                most > candidates
+            )
+
+
+def test_the_best_of_all_keeps_its_outcome_however_candidates_are_dealt_out() -> None:
+    pick, rungs = random.Random(0), rungs_of(CANDIDATES, "accuracy", halving=False, two_stage=False)
+    for most in range(1, 9):
+        trials = [_trial(number, pick.choice([None, 0.5, 0.75])) for number in range(8)]
+        best = ranked(trials, "accuracy")[0]
+        groups = [[trials[number] for number in group] for group in groups_of(8, most)]
+        kept = [
+            trial.candidate
+            for group in groups
+            for trial in without_idle_outcomes(group, rungs, 0, "accuracy")
+            if trial.outcome is not None
+        ]
+        assert best.candidate in kept
+        assert len(kept) == len(groups)
+
+
+def _trial(number: int, accuracy: float | None) -> Trial:
+    return Trial(
+        candidate=number, settings=CANDIDATES[number], metrics={"accuracy": accuracy},
+        certificate={}, readings=1.0, full_epochs=1, stop_reason="certified", rung=0, radius=None,
+        at_optimum=(None, None), seconds=0.0, worker="", started="", finished="",
+        outcome=cast(Outcome, object()),
+    )  # fmt: skip
+
+
+def test_tasks_of_a_sweep_have_names_that_say_what_they_fit(
+    place: Path, workers: Workers, task_names: list[str]
+) -> None:
+    swept(place, on_workers(workers, machine=Machine()))
+    assert task_names[0].startswith("sweep: C 0.01, rho 0; ")
+    assert len(task_names) == 2
+
+
+def test_an_error_of_a_fold_is_the_sentence_of_one_process(
+    tmp_path: Path, workers: Workers
+) -> None:
+    for number, text in enumerate(("1 1:1\n-1 2:1\n", "1 1:1\n-1 1:x\n")):
+        (tmp_path / f"{number}.svm").write_text(text)
+    sentences = []
+    with connect(scheduler=workers.client.scheduler.address) as guest:
+        for attempts in (None, on_workers(guest, machine=Machine())):
+            with pytest.raises(DataError) as caught:
+                run_sweep(tmp_path, CANDIDATES[:2], folds=2, machine=Machine(), attempts=attempts)
+            sentences.append(str(caught.value))
+    assert sentences[0] == sentences[1]
+
+
+def test_a_worker_refuses_candidates_that_its_memory_cannot_hold(
+    place: Path, workers: Workers
+) -> None:
+    large = [Settings(active_set=1 << 50)]
+    with (
+        connect(scheduler=workers.client.scheduler.address) as guest,
+        pytest.raises(MachineError, match="memory"),
+    ):
+        run_sweep(
+            place / "train", large, valid=place / "held-out", machine=Machine(),
+            attempts=on_workers(guest, machine=Machine(memory=1 << 60)),
+        )  # fmt: skip
+
+
+# --- what is killed ------------------------------------------------------------------------------
+
+
+LASTING_LONG = candidates_of(
+    Settings(tol=1e-5, active_set=60_000, max_epochs=12), {"C": (1.0, 10.0, 100.0)}
+)
+"""Candidates that take many readings, for their rows do not fit in memory."""
+
+
+def swept_long(place: Path, attempts: Trainer | None) -> Sweep:
+    """A sweep that lasts long enough to be disturbed."""
+    return run_sweep(
+        place / "train", LASTING_LONG, valid=place / "held-out", machine=Machine(),
+        attempts=attempts,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def undisturbed(place: Path) -> Rows:
+    """Its table, from one process."""
+    return lasting(swept_long(place, None))
+
+
+@pytest.fixture(scope="module")
+def seconds(place: Path, workers: Workers) -> float:
+    """What it takes warm workers that nobody disturbs."""
+    for _ in range(2):
+        began = time.perf_counter()
+        swept_long(place, on_workers(workers, machine=Machine()))
+    return time.perf_counter() - began
+
+
+def killed_once(
+    workers: Workers, after: float, pick: random.Random, sweep: Callable[[Machine], Sweep]
+) -> Sweep:
+    """A sweep during which, so many seconds after it began, a worker is killed; checkpoints are
+    taken all the time, so half of the kills fall into one. One that ends before its kill is no
+    trial: there is another, with half of the seconds."""
+    amid: list[bool] = []
+    while not any(amid):
+        found = _killed(workers, after, pick, sweep, amid)
+        after /= 2.0
+    return found
+
+
+def _killed(
+    workers: Workers, after: float, pick: random.Random, sweep: Callable[[Machine], Sweep],
+    amid: list[bool],
+) -> Sweep:  # fmt: skip
+    """The sweep; ``amid`` gets whether it was killed before its end."""
+    over = threading.Event()
+
+    def kill() -> None:
+        if not over.wait(after):
+            pids = list(workers.client.run(os.getpid).values())
+            os.kill(pick.choice(pids), signal.SIGKILL)
+            amid.append(not over.is_set())
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        return sweep(Machine(checkpoint_every=pick.choice([0.0, 300.0])))
+    finally:
+        over.set()
+        killer.join()
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))]
+)
+def test_a_worker_killed_at_a_random_moment_of_a_sweep_never_costs_a_result(
+    place: Path, undisturbed: Rows, workers: Workers, seconds: float, seed: int
+) -> None:
+    pick = random.Random(seed)
+    workers.client.wait_for_workers(2)
+    found = killed_once(
+        workers, pick.uniform(0.0, seconds), pick,
+        lambda machine: swept_long(place, on_workers(workers, machine=machine)),
+    )  # fmt: skip
+    assert lasting(found) == undisturbed
+
+
+@pytest.mark.parametrize("shared", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_dead_workers_candidates_go_on_from_their_checkpoint_where_the_disk_is_shared(
+    place: Path, undisturbed: Rows, workers: Workers, tmp_path: Path, shared: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(attempts_module, "fit_work", Dying(str(tmp_path), (2, 0), shared))
+    workers.client.wait_for_workers(2)
+    cache = tmp_path / "cache"
+    machine = Machine(checkpoint_every=0.0, cache_dir=str(cache))
+    found = run_sweep(
+        place / "train", LASTING_LONG, valid=place / "held-out", machine=machine,
+        attempts=on_workers(workers, machine=machine),
+    )  # fmt: skip
+    assert lasting(found) == undisturbed
+    assert (tmp_path / "died").exists()
+    resumed = [path.read_text() for path in tmp_path.glob("resumed-*")]
+    assert resumed == (["2 0"] if shared else [])
+    assert not [path for path in cache.iterdir() if path.is_dir()]  # no checkpoint is left
+
+
+class Dying:
+    """``fit_work`` on a worker that kills itself once, right behind a checkpoint after so many
+    chunks of a reading, and notes from where a task goes on."""
+
+    def __init__(self, marks: str, at: tuple[int, int], shared: bool = True) -> None:
+        self.marks, self.at, self.shared = Path(marks), at, shared
+
+    def __call__(self, work: Work, machine: Machine, lean: KeepOutcomes) -> list[Trial]:
+        real_save, real_load = runs.Run.save, runs.Run.load
+
+        def save(run: runs.Run, checkpoint: runs.Checkpoint) -> None:
+            if (self.marks / "died").exists():
+                return  # those at every border take long, and nobody needs them any more
+            real_save(run, checkpoint)
+            if _where(checkpoint) == self.at:
+                with suppress(FileExistsError):  # of two that come here at once, one dies
+                    (self.marks / "died").touch(exist_ok=False)
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        def load(run: runs.Run) -> runs.Checkpoint | None:
+            found = real_load(run)
+            if found is not None:
+                (self.marks / f"resumed-{run.path.name}").write_text("{} {}".format(*_where(found)))
+            return found
+
+        if not self.shared and (self.marks / "died").exists():
+            work = work._replace(token=work.token + "-elsewhere")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(runs.Run, "save", save)
+            patch.setattr(runs.Run, "load", load)
+            return fit_work(work, machine, lean)
+
+
+def _where(checkpoint: runs.Checkpoint) -> tuple[int, int]:
+    return checkpoint.state.reading, checkpoint.state.chunks
+
+
+def test_a_task_begins_anew_where_another_process_is_still_at_it(place: Path) -> None:
+    split = Split([str(place / "train")], [str(place / "held-out")], None)
+    work = Work(split, tuple(CANDIDATES[:2]), str(place), str(place / "token"))
+    assert _run_directory(work) is None
+    Path(work.token).touch()
+    assert _run_directory(work) == work.run_dir
+    with locks.locked(Path(work.run_dir)):
+        assert _run_directory(work) is None
+    assert _run_directory(work) == work.run_dir
+    assert work.run_dir != work._replace(candidates=tuple(CANDIDATES[2:4])).run_dir
+
+
+class _Cut(BaseException):
+    """As the death of a process would."""
+
+
+@pytest.mark.parametrize("reading", [pytest.param(1, marks=pytest.mark.slow), 3])
+def test_candidates_that_were_cut_off_go_on_to_the_same_models_without_reading_all_again(
+    place: Path, tmp_path: Path, reading: int
+) -> None:
+    where: dict[str, Any] = {"machine": Machine(checkpoint_every=0.0), "cache_dir": str(tmp_path)}
+    begun: list[int] = []
+
+    def cut(event: Event) -> None:
+        if isinstance(event, ReadingStarted) and event.reading > reading:
+            raise _Cut
+
+    def note(event: Event) -> None:
+        if isinstance(event, ReadingStarted):
+            begun.append(event.reading)
+
+    whole = run_many(place / "train", LASTING_LONG, **where)
+    with pytest.raises(_Cut):
+        run_many(place / "train", LASTING_LONG, run_dir=str(tmp_path / "run"), listen=cut, **where)
+    again = run_many(
+        place / "train", LASTING_LONG, run_dir=str(tmp_path / "run"), listen=note, **where
+    )
+    for one, other in zip(whole, again, strict=True):
+        assert one.model.weights.tobytes() == other.model.weights.tobytes()
+        assert one.report["certificate"] == other.report["certificate"]
+        assert one.report["readings"] == other.report["readings"]
+        assert one.counts[0].entries()[1].tolist() == other.counts[0].entries()[1].tolist()
+    assert begun[0] == reading
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.02)
+
+
+def test_a_sweep_that_is_interrupted_leaves_no_process_and_no_scratch(place: Path) -> None:
+    cache = place / "stopped.run" / "cache"
+    words = ["sweep", "train", "--folds", "2", "--C", "1,10,100", "--tol", "0", "--workers", "2",
+             "--model", "stopped", "--max-epochs", "1000000"]  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streamtron.cli", *words], cwd=place, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    _until(lambda: any(cache.glob("sweep-*/fold-*/*")) or process.poll() is not None)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate()  # ends when the last process that could write has ended
+    assert process.returncode == 130, said
+    assert "SIGINT" in said
+    assert not cache.exists()
+
+
+def test_the_command_sweeps_over_workers_and_tells_of_every_candidate(
+    place: Path, alone: Rows, workers: Workers
+) -> None:
+    words = ["train", "--valid", "held-out", "--C", "0.01,0.1,1,100", "--rho", "0,1", "-v"]
+    done = here(place, "sweep", *words, "--scheduler", workers.client.scheduler.address)
+    said = done.stderr
+    assert done.returncode == 0, said
+    assert said.count("(worker ") == len(alone)
+    assert "C 0.01, rho 0: accuracy 0." in said

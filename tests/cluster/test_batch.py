@@ -1,0 +1,632 @@
+"""Batch jobs: what a file may say, what runs and what does not, and what survives a kill."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamtron
+from streamtron.cli import main
+from streamtron.cli.batch import command_line
+from streamtron.cluster.batch import INPUTS, OUTPUTS, Batch, Job, load_batch
+from streamtron.cluster.client import connect
+from streamtron.cluster.jobs import (
+    Ended,
+    JobStatus,
+    Order,
+    exit_code,
+    on_workers,
+    one_by_one,
+    run_batch,
+)
+from streamtron.core.errors import DataError, MachineError, SettingsError
+from streamtron.data.writers.corpus import generate
+
+JOBS = """
+[[job]]
+name = "score"
+command = "predict"
+after = "train"
+model = "model"
+shards = ["held-out"]
+output = "new.tsv"
+
+[[job]]
+name = "make"
+command = "generate"
+directory = "train"
+rows = 400
+columns = 200
+shards = 2
+
+[[job]]
+name = "hold"
+command = "generate"
+directory = "held-out"
+rows = 100
+columns = 200
+skip = 400
+
+[[job]]
+name = "table"
+command = "convert"
+after = "hold"
+shards = "held-out"
+destination = "table"
+format = "parquet"
+
+[[job]]
+name = "train"
+command = "fit"
+after = ["make", "table"]
+shards = ["train"]
+model = "model"
+C = 0.5
+"""
+ORDER = ["make", "hold", "table", "train", "score"]
+MAKE = "[[job]]" + JOBS.split("[[job]]")[2]
+HOLD = "[[job]]" + JOBS.split("[[job]]")[3]
+TABLE = "[[job]]" + JOBS.split("[[job]]")[4]
+
+
+def _load(directory: Path, text: str) -> Batch:
+    path = directory / "night.toml"
+    path.write_text(text)
+    return load_batch(path, partial(command_line, main.streamtron.commands))
+
+
+def _run(directory: Path, text: str, **how: Any) -> dict[str, JobStatus]:
+    """Every job's fate after one call, and in ``ran`` those that were started by it."""
+    fates = run_batch(
+        _load(directory, text), how.pop("runner", one_by_one), listen=lambda _: None, **how
+    )
+    return {fate.name: fate for fate in fates}
+
+
+def in_process(jobs: Sequence[Job], orders: Sequence[Order], tell: Callable[..., None]) -> None:
+    """A Runner without processes, for what is not about them: the real commands, fast."""
+    for job, order in zip(jobs, orders, strict=True):
+        tell(job.name, "running")
+        with contextlib.chdir(order.directory), contextlib.redirect_stdout(io.StringIO()):
+            code = main._run(list(order.words))
+        tell(job.name, Ended(code, "", "", "", code in order.accepted))
+
+
+def _started(directory: Path, text: str, **how: Any) -> list[str]:
+    """The jobs that one call starts."""
+    started: list[str] = []
+
+    def listen(fate: JobStatus) -> None:
+        if fate.state == "running":
+            started.append(fate.name)
+
+    run_batch(_load(directory, text), in_process, listen=listen, **how)
+    return started
+
+
+def _states(directory: Path) -> dict[str, str]:
+    content = json.loads((directory / "night.status.json").read_text())
+    return {fate["name"]: fate["state"] for fate in content["jobs"]}
+
+
+# --- what a file may say -------------------------------------------------------------------------
+
+
+def test_jobs_come_behind_those_they_need_and_else_as_in_the_file(tmp_path: Path) -> None:
+    assert [job.name for job in _load(tmp_path, JOBS).jobs] == ORDER
+
+
+def test_a_job_is_the_command_line_that_its_settings_spell(tmp_path: Path) -> None:
+    train = _load(tmp_path, JOBS).jobs[3]
+    assert train.words == ("fit", "--C=0.5", "--model=model", "--", "train")
+    assert train.outputs == (str(tmp_path / "model"),)
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("b = [5, 0.1]\nstage = '1,0.1'", "--b=5,0.1"),
+        ("class_weight = {1 = 2, -1 = 0.5}", "--class-weight=1=2,-1=0.5"),
+        ("faithful = true", "--faithful"),
+        ("allow_duplicate = false", "--no-allow-duplicate"),
+        ("active_set = '10MB'", "--active-set=10MB"),
+    ],
+)
+def test_values_are_written_as_on_the_command_line(tmp_path: Path, line: str, word: str) -> None:
+    [job] = _load(tmp_path, f"[[job]]\nname='a'\ncommand='fit'\nshards='a'\nmodel='m'\n{line}").jobs
+    assert word in job.words
+
+
+FIT = "[[job]]\nname='a'\ncommand='fit'\nshards='a'\nmodel='m'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[[job]\n", "cannot be read as TOML"),
+        ("[job]\nname='a'", "wanted [[job]] tables"),
+        ("", "wanted [[job]] tables"),
+        (FIT + "[settings]\nC=1\n", "wanted [[job]] tables"),
+        (FIT + FIT, "job 'a': the name of an earlier job too"),
+        (FIT.replace("name='a'", "name='../a'"), "job number 1: its name is '../a'"),
+        (FIT.replace("name='a'\n", ""), "its name is None"),
+        (FIT.replace("'fit'", "'cache'"), "command is cache, wanted one of fit"),
+        (FIT.replace("'fit'", "'fti'"), "command is fti, wanted one of fit"),
+        (FIT + "Cc = 1\n", "job 'a': fit has no Cc; it knows C, "),
+        (FIT + "C = -1\n", "job 'a': C is -1.0: wanted 1e-30 to 1e30"),
+        (FIT + "C = 'x'\n", "'x' is not a valid float"),
+        (FIT + "faithful = 1\n", "faithful is 1: wanted true or false"),
+        (FIT + "C = 1\ndelta = 1\n", "two names of one thing"),
+        (FIT + "verbose = true\n", "fit has no verbose"),
+        (FIT.replace("model='m'\n", ""), "job 'a': Missing option '--model'"),
+        (FIT.replace("shards='a'\n", ""), "job 'a': Missing argument"),
+        (FIT + "after = 'b'\n", "job 'a': after names 'b', which is no job"),
+        (FIT + "after = 3\n", "after is 3, wanted names of jobs"),
+        (FIT + "after = 'a'\n", "jobs that wait for each other: a after a"),
+        (
+            FIT + "after = 'b'\n" + FIT.replace("'a'", "'b'").replace("'m'", "'n'") + "after='a'\n",
+            "wait for each other",
+        ),
+        (FIT + FIT.replace("name='a'", "name='b'"), "job 'b': "),
+        (FIT + "accept_uncertified = 4\n", "accept_uncertified is 4, wanted true or false"),
+        (FIT + "config = 'none.toml'\n", "none.toml: cannot be read as TOML settings"),
+    ],
+)
+def test_a_file_is_refused_before_anything_runs(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        _load(tmp_path, text)
+    assert sentence in str(caught.value)
+    assert str(caught.value).startswith(str(tmp_path / "night.toml"))
+
+
+def test_two_jobs_may_not_write_the_same_file(tmp_path: Path) -> None:
+    twice = FIT + FIT.replace("name='a'", "name='b'").replace("'m'", "'./m'")
+    with pytest.raises(SettingsError, match=r"job 'b': .*m is what 'a' writes too"):
+        _load(tmp_path, twice)
+
+
+def test_every_command_that_a_batch_knows_names_outputs_that_it_has() -> None:
+    for name in set(OUTPUTS) & set(main.streamtron.commands):
+        parameters = {parameter.name for parameter in main.streamtron.commands[name].params}
+        assert set(OUTPUTS[name]) <= parameters
+
+
+# --- what runs -----------------------------------------------------------------------------------
+
+
+def test_a_whole_batch_runs_from_the_command_line_and_not_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "night.toml").write_text(JOBS)
+    command = ["batch", str(tmp_path / "night.toml")]
+    assert main._run(command) == 0
+    said = capfd.readouterr().out.splitlines()
+    assert said[:2] == ["make (generate): running", "make (generate): done"]
+    assert said[-1].endswith("night.toml: 5 of 5 jobs done")
+    assert len((tmp_path / "new.tsv").read_text().splitlines()) == 100
+    assert "100 rows" in (tmp_path / "night.logs" / "score.err").read_text()
+    before = (tmp_path / "night.status.json").read_bytes()
+    assert main._run(command) == 0
+    assert capfd.readouterr().out.splitlines() == said[-1:]
+    assert (tmp_path / "night.status.json").read_bytes() == before
+
+
+def test_a_job_that_fails_is_named_and_those_behind_it_are_skipped(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "held-out").mkdir()
+    (tmp_path / "held-out" / "a.svm").write_text("1 1:x\n")
+    text = MAKE + TABLE.replace('after = "hold"\n', "")
+    text += '[[job]]\nname="last"\ncommand="inspect"\npaths="table"\nafter="table"\n'
+    (tmp_path / "night.toml").write_text(text)
+    assert main._run(["batch", str(tmp_path / "night.toml")]) == DataError.exit_code
+    out, err = capfd.readouterr()
+    assert "table (convert): failed: a.svm, line 1" in out
+    assert "1 of 3 jobs done; failed: table; skipped: last" in err
+    assert _states(tmp_path) == {"make": "done", "table": "failed", "last": "skipped"}
+    (tmp_path / "held-out" / "a.svm").write_text("1 1:1\n")
+    assert _started(tmp_path, text) == ["table", "last"]
+
+
+def test_a_job_runs_again_if_its_settings_its_outputs_or_a_job_before_it_changed(
+    tmp_path: Path,
+) -> None:
+    text = MAKE + HOLD + TABLE
+    again = text.replace("[[job]]", "[[job]]\noverwrite = true")
+    assert _started(tmp_path, again) == ["make", "hold", "table"]
+    assert _started(tmp_path, again) == []
+    assert _started(tmp_path, again.replace("rows = 400", "rows = 401")) == ["make"]
+    assert _started(tmp_path, again.replace("skip = 400", "skip = 401")) == [
+        "make",
+        "hold",
+        "table",
+    ]
+    for shard in (tmp_path / "table").iterdir():
+        shard.unlink()
+    (tmp_path / "table").rmdir()
+    assert _started(tmp_path, again.replace("skip = 400", "skip = 401")) == ["table"]
+    assert _started(tmp_path, again.replace("skip = 400", "skip = 401"), again=True) == [
+        "make", "hold", "table",
+    ]  # fmt: skip
+
+
+def test_a_fit_or_a_sweep_runs_again_over_what_it_has_left(tmp_path: Path) -> None:
+    sweep = """[[job]]
+name = "sweep"
+command = "sweep"
+shards = "train"
+folds = 2
+C = "0.1,1"
+table = "table.csv"
+model = "best"
+after = "make"
+"""
+    text = MAKE + JOBS.split("[[job]]")[5].join(["[[job]]", sweep]).replace(', "table"', "")
+    assert _started(tmp_path, text) == ["make", "train", "sweep"]
+    assert _started(tmp_path, text) == []
+    assert _started(tmp_path, text.replace("C = 0.5", "C = 0.6")) == ["train"]
+    assert _started(tmp_path, text.replace("0.1,1", "0.2,1")) == ["train", "sweep"]
+    assert set(_states(tmp_path).values()) == {"done"}
+
+
+def test_a_list_for_an_option_that_can_be_given_again_is_given_again(tmp_path: Path) -> None:
+    text = "[[job]]\nname='a'\ncommand='sweep'\nshards='a'\ntable='t.csv'\nvalid=['b', 'c']\n"
+    [job] = _load(tmp_path, text).jobs
+    assert job.words == ("sweep", "--table=t.csv", "--valid=b", "--valid=c", "--", "a")
+
+
+def test_the_jobs_behind_one_that_runs_again_are_not_done_even_if_the_batch_is_killed_between(
+    tmp_path: Path,
+) -> None:
+    text = (HOLD + TABLE).replace("[[job]]", "[[job]]\noverwrite = true")
+    assert _started(tmp_path, text) == ["hold", "table"]
+    for path in (tmp_path / "held-out").iterdir():
+        path.unlink()
+    (tmp_path / "held-out").rmdir()
+
+    def killed(jobs: Any, orders: Any, tell: Any) -> None:
+        in_process(jobs[:1], orders[:1], tell)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _run(tmp_path, text, runner=killed)
+    assert _states(tmp_path) == {"hold": "done", "table": "waiting"}
+    assert _started(tmp_path, text) == ["table"]
+
+
+def test_a_batch_that_runs_is_not_run_by_another_process(tmp_path: Path) -> None:
+    def meanwhile(jobs: Any, orders: Any, tell: Any) -> None:
+        with pytest.raises(MachineError, match="running already"):
+            _run(tmp_path, MAKE)
+
+    _run(tmp_path, MAKE, runner=meanwhile)
+
+
+def test_a_status_file_that_is_none_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    for content in ("{", "[]", '{"jobs": [{"name": "a"}]}', '{"jobs": [1]}'):
+        (tmp_path / "night.status.json").write_text(content)
+        with pytest.raises(DataError, match="not a batch's status"):
+            _run(tmp_path, MAKE)
+
+
+@pytest.mark.parametrize(("accept", "last"), [("true", "done"), ("false", "skipped")])
+def test_jobs_behind_a_fit_that_stopped_too_early_run_only_if_that_is_accepted(
+    tmp_path: Path, accept: str, last: str
+) -> None:
+    fit = FIT.replace("shards='a'", "shards='train'") + "stage='1'\nmax_epochs=1\n"
+    see = "[[job]]\nname='see'\ncommand='inspect'\npaths='m'\nafter='a'\n"
+    generate(str(tmp_path / "train"), rows=400, columns=200, seed=0)
+    fates = _run(tmp_path, f"{fit}accept_uncertified={accept}\n{see}")
+    assert fates["a"].exit_code == 4
+    assert "the tolerance was certified" in fates["a"].sentence
+    assert fates["see"].state == last
+
+
+def test_a_job_ended_by_a_signal_is_the_machines_failure() -> None:
+    assert exit_code([JobStatus("a", "fit", "", "failed", -9)]) == MachineError.exit_code
+
+
+# --- what has changed since ----------------------------------------------------------------------
+
+NIGHT = """
+[[job]]
+name = "train"
+command = "fit"
+model = "model"
+shards = "data"
+config = "settings.toml"
+
+[[job]]
+name = "score"
+command = "predict"
+after = "train"
+model = "model"
+shards = ["new/*.svm", "late.svm"]
+output = "new.tsv"
+
+[[job]]
+name = "see"
+command = "inspect"
+paths = "new"
+"""
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Path:
+    """A directory in which all jobs of NIGHT are done."""
+    for place in ("data/a.svm", "data/b.svm", "new/0.svm", "late.svm"):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text(
+            f"1 1:1\n-1 1:-1\n1 1:2\n-1 2:{len(place) + ord(place[-5])}\n"
+        )
+    (tmp_path / "settings.toml").write_text("tol = 0.1\n")
+    assert _started(tmp_path, NIGHT) == ["train", "see", "score"]
+    assert _started(tmp_path, NIGHT) == []
+    return tmp_path
+
+
+def _add(place: Path, name: str) -> None:
+    (place / name).write_text("1 1:3\n")
+
+
+def _touch(place: Path, name: str) -> None:
+    status = (place / name).stat()
+    os.utime(place / name, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "jobs"),
+    [
+        (lambda place: _add(place, "new/1.svm"), ["see", "score"]),
+        (lambda place: _touch(place, "new/0.svm"), ["see", "score"]),
+        (lambda place: _add(place, "late.svm"), ["score"]),
+        (lambda place: _add(place, "data/c.svm"), ["train", "score"]),
+        (lambda place: (place / "data/a.svm").unlink(), ["train", "score"]),
+        (lambda place: (place / "data/a.svm").rename(place / "data/c.svm"), ["train", "score"]),
+        (lambda place: (place / "settings.toml").write_text("C = 2.0"), ["train", "score"]),
+        (lambda place: _add(place, "new/_ignored"), []),
+        (lambda place: _add(place, "new.svm"), []),
+    ],
+    ids=["added", "touched", "written anew", "added to a fit", "removed", "renamed", "settings",
+         "ignored", "elsewhere"],
+)  # fmt: skip
+def test_a_job_and_those_behind_it_run_again_if_what_it_reads_has_changed(
+    night: Path, change: Callable[[Path], Any], jobs: list[str]
+) -> None:
+    change(night)
+    assert _started(night, NIGHT) == jobs
+    assert set(_states(night).values()) == {"done"}
+    assert _started(night, NIGHT) == []
+
+
+PROOF = """
+[[job]]
+name = "prove"
+command = "certify"
+model = "m.run"
+"""
+
+
+def test_a_proof_of_a_run_is_made_again_where_its_shards_or_its_witness_have_changed(
+    night: Path,
+) -> None:
+    shard = str(night / "data" / "a.svm")
+    streamtron.fit(shard, model=night / "m")
+    assert _started(night, PROOF) == ["prove"]
+    assert _started(night, PROOF) == []
+    _touch(night, "data/a.svm")
+    assert _started(night, PROOF) == ["prove"]
+    streamtron.update(night / "m", night / "data" / "b.svm")
+    assert _started(night, PROOF) == ["prove"]
+    assert _started(night, PROOF) == []
+
+
+def test_a_shard_that_comes_while_a_job_runs_makes_it_run_again(night: Path) -> None:
+    _add(night, "late.svm")
+
+    def meanwhile(jobs: Any, orders: Any, tell: Any) -> None:
+        tell("score", "running")
+        _add(night, "new/1.svm")
+        tell("score", Ended(0, "", "", "", True))
+
+    _run(night, NIGHT, runner=meanwhile)
+    assert _started(night, NIGHT) == ["see", "score"]
+
+
+def test_a_fit_that_was_cut_off_begins_anew_where_its_shards_have_changed(night: Path) -> None:
+    def cut_off(jobs: Any, orders: Any, tell: Any) -> None:
+        tell("train", "running")
+        raise KeyboardInterrupt
+
+    words: list[str] = []
+
+    def told(jobs: Any, orders: Any, tell: Any) -> None:
+        words.extend(orders[0].words)
+        raise KeyboardInterrupt
+
+    for how, change in (
+        ("--resume", lambda: None),
+        ("--overwrite", lambda: _add(night, "data/d.svm")),
+    ):
+        words.clear()
+        with pytest.raises(KeyboardInterrupt):
+            _run(night, NIGHT, runner=cut_off, again=True)
+        change()
+        with pytest.raises(KeyboardInterrupt):
+            _run(night, NIGHT, runner=told)
+        assert how in words
+
+
+def test_workers_tell_what_the_inputs_were_when_their_job_began(night: Path) -> None:
+    _add(night, "new/1.svm")
+    with connect(1) as workers:
+        _run(night, NIGHT, runner=on_workers(workers))
+    assert _started(night, NIGHT) == []
+    _touch(night, "new/1.svm")
+    assert _started(night, NIGHT) == ["see", "score"]
+
+
+def test_every_command_that_a_batch_knows_names_inputs_that_it_has() -> None:
+    assert set(INPUTS) == set(OUTPUTS)
+    for name in set(INPUTS) & set(main.streamtron.commands):
+        parameters = {parameter.name for parameter in main.streamtron.commands[name].params}
+        assert set(INPUTS[name]) <= parameters
+
+
+def test_no_job_imports_what_lies_in_its_directory(night: Path) -> None:
+    for name in ("click", "numpy", "streamtron", "socket"):
+        (night / f"{name}.py").write_text("open('imported', 'w').close()\n")
+    fates = _run(night, NIGHT, again=True)
+    assert {fate.state for fate in fates.values()} == {"done"}
+    assert not (night / "imported").exists()
+
+
+# --- what is killed ------------------------------------------------------------------------------
+
+LONG = '[[job]]\nname="long"\ncommand="generate"\ndirectory="long"\nrows=30000000\nafter="make"\n'
+
+
+@pytest.fixture
+def under_way(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A batch whose second job, which takes minutes, has begun to write."""
+    (tmp_path / "night.toml").write_text(MAKE + LONG)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streamtron.cli", "batch", str(tmp_path / "night.toml")],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert any("long (generate): running" in line for line in process.stdout)
+    yield process
+    if process.poll() is None:
+        process.kill()
+    process.stdout.close()
+    process.wait()
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    """Wait for what another process does; pytest's own limit ends what never comes."""
+    import threading
+
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.02)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)],
+)
+def test_a_signal_ends_the_running_job_too_and_the_status_says_so(
+    under_way: subprocess.Popen[str], tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    _until(lambda: any((tmp_path / "long").glob(".part*")))
+    under_way.send_signal(number)
+    said, _ = under_way.communicate()
+    assert under_way.returncode == code
+    assert number.name in said
+    assert _states(tmp_path) == {"make": "done", "long": "stopped"}
+    assert list((tmp_path / "long").iterdir()) == []
+
+
+def test_a_batch_killed_half_way_leaves_no_job_behind_and_finishes_when_called_again(
+    under_way: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    _until(lambda: any((tmp_path / "long").glob(".part*")))
+    under_way.kill()
+    assert under_way.wait() == -signal.SIGKILL
+    assert _states(tmp_path) == {"make": "done", "long": "running"}
+    _until(lambda: not any((tmp_path / "long").iterdir()))  # the job has seen that it is alone
+    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "train").iterdir()}
+    short = MAKE + LONG.replace("30000000", "30")
+    assert _started(tmp_path, short) == ["long"]
+    assert _states(tmp_path) == {"make": "done", "long": "done"}
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "train").iterdir()} == made
+
+
+DEAF = """
+import signal, subprocess, sys
+child = '''
+import signal
+from streamtron.cluster.jobs import follow_parent
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+follow_parent()
+print("ready", flush=True)
+while True:
+    pass
+'''
+subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE).wait()
+"""
+
+
+def test_a_job_that_does_not_obey_sigterm_ends_too_when_its_parent_is_killed() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "ready\n"
+    parent.kill()
+    parent.wait()
+    assert parent.stdout.read() == ""  # ends when the last process that could write has ended
+    parent.stdout.close()
+
+
+def test_a_job_whose_parent_died_before_it_looked_ends_at_once() -> None:
+    child = "from streamtron.cluster.jobs import follow_parent; follow_parent(); import signal; "
+    words = [sys.executable, "-c", child + "signal.pause()"]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait() == -signal.SIGTERM
+
+
+# --- on workers ----------------------------------------------------------------------------------
+
+
+def test_a_batch_on_workers_ends_as_one_by_one_and_cancelled_jobs_end(tmp_path: Path) -> None:
+    one, many = tmp_path / "one", tmp_path / "many"
+    one.mkdir()
+    many.mkdir()
+    text = MAKE + HOLD + TABLE + LONG.replace("30000000", "-1").replace('"make"', '"table"')
+    text += '[[job]]\nname="last"\ncommand="inspect"\npaths="long"\nafter="long"\n'
+    here = _run(one, text)
+    with connect(2) as workers:
+        there = _run(many, text, runner=on_workers(workers))
+        assert {name: fate.state for name, fate in there.items()} == {
+            "make": "done", "hold": "done", "table": "done", "long": "failed", "last": "skipped",
+        }  # fmt: skip
+        for name, fate in here.items():
+            assert (fate.state, fate.exit_code, fate.sentence) == (
+                there[name].state, there[name].exit_code, there[name].sentence,
+            )  # fmt: skip
+        assert (many / "table" / "part-00000.parquet").read_bytes() == (
+            one / "table" / "part-00000.parquet"
+        ).read_bytes()
+
+        with (
+            connect(scheduler=workers.client.scheduler.address) as guest,
+            pytest.raises(_Enough),
+        ):
+            run_batch(
+                _load(many, LONG.replace('after="make"', "") + MAKE.replace("train", "t2")),
+                on_workers(guest),
+                listen=_stop_when_one_is_done,
+            )
+        _until(lambda: not any((many / "long").iterdir()))
+
+
+class _Enough(BaseException):
+    """As a signal would."""
+
+
+def _stop_when_one_is_done(fate: JobStatus) -> None:
+    if fate.state == "done":
+        raise _Enough

@@ -1,0 +1,611 @@
+"""Workers of Dask, real ones: processes that talk over TCP on loopback, and are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import distributed  # noqa: F401 (else the end of a dask.config.set takes its defaults away)
+import numpy as np
+import pytest
+
+from streamtron.cli import main
+from streamtron.cluster.client import Workers, connect
+from streamtron.core.config import Machine, Settings
+from streamtron.core.errors import DataError, MachineError, SettingsError
+from streamtron.data.writers.corpus import generate
+from streamtron.model.linear_model import LinearModel
+from streamtron.runs.convert import convert
+from streamtron.runs.evaluate import evaluate, write_predictions
+
+COLUMNS = 200
+ROWS = 9000
+ROOT = Path(__file__).resolve().parents[2]
+"""Where a worker finds the functions of these tests."""
+
+BIN = Path(sys.executable).parent
+LOCAL = ("--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0")
+
+
+@pytest.fixture(scope="module")
+def model() -> LinearModel:
+    weights = np.random.default_rng(0).normal(size=COLUMNS)
+    return LinearModel(weights, 0.25, (-1.0, 1.0), {}, None, {"index_base": 1})
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five shards of text, one of them without a row."""
+    directory = tmp_path_factory.mktemp("corpus") / "shards"
+    generate(str(directory), rows=ROWS, columns=COLUMNS, seed=3, shards=4)
+    (directory / "part-00001b.svm").write_text("# nothing\n")
+    return directory
+
+
+@pytest.fixture
+def scheduler() -> Iterator[str]:
+    """The address of a scheduler that was started by hand, without workers."""
+    words = [BIN / "dask", "scheduler", *LOCAL]
+    with _process(*words) as found:
+        yield _said(found, "Scheduler at:").split()[-1]
+
+
+@contextlib.contextmanager
+def _worker(scheduler: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A worker that was started by hand, and is not started again when it dies."""
+    words = [BIN / "dask", "worker", scheduler, "--nthreads", "1", "--no-nanny", *LOCAL[:2]]
+    with _process(*words, **environment) as found:
+        _said(found, "Registered to:")
+        yield found
+
+
+class _process:
+    """A process that is gone at the end of the block."""
+
+    def __init__(self, *words: object, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+        )  # fmt: skip
+
+    def __enter__(self) -> subprocess.Popen[str]:
+        return self.process
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()  # a worker would wait for a task that never ends
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self.process.wait()
+
+
+def _said(process: subprocess.Popen[str], words: str) -> str:
+    assert process.stdout is not None
+    return next(line for line in process.stdout if words in line)
+
+
+def _files(directory: Path) -> dict[str, bytes]:
+    """Everything in a directory, hidden files too."""
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+# --- the same as one process ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "parquet"])
+def test_predictions_by_workers_are_the_file_that_one_process_writes(
+    workers: Workers, model: LinearModel, corpus: Path, tmp_path: Path, suffix: str
+) -> None:
+    one, many = tmp_path / f"one.{suffix}", tmp_path / f"many.{suffix}"
+    assert write_predictions(model, corpus, one) == write_predictions(
+        model, corpus, many, executor=workers
+    )
+    assert one.read_bytes() == many.read_bytes()
+
+
+def test_metrics_by_workers_are_those_of_one_process_to_the_last_bit_of_weighted_sums(
+    workers: Workers, model: LinearModel, corpus: Path, tmp_path: Path
+) -> None:
+    weights = np.random.default_rng(1).random(ROWS)
+    shards = sorted(corpus.glob("*0?.svm"))
+    lines = [line for path in shards for line in path.read_text().splitlines(keepends=True)]
+    for number in range(3):
+        some = range(number * 3000, (number + 1) * 3000)
+        text = "".join(lines[k].replace(" ", f":{float(weights[k])!r} ", 1) for k in some)
+        (tmp_path / f"{number}.svm").write_text(text)
+    reading = {"index_base": 1, "weights_in_label": True}
+    weighted = LinearModel(model.weights, model.bias, model.classes, {}, None, reading)
+    one = evaluate(weighted, tmp_path)
+    assert one.rows == ROWS
+    assert one.weight == pytest.approx(weights.sum())
+    assert evaluate(weighted, tmp_path, executor=workers) == one
+
+
+@pytest.mark.parametrize("to", ["libsvm", "parquet"])
+@pytest.mark.parametrize("rows", [999, 4000])
+def test_shards_converted_by_workers_are_those_of_one_process(
+    workers: Workers, corpus: Path, tmp_path: Path, to: Any, rows: int
+) -> None:
+    one, many = tmp_path / "one", tmp_path / "many"
+    written = convert(corpus, one, to=to, rows_per_shard=rows)
+    assert convert(corpus, many, to=to, rows_per_shard=rows, executor=workers) == written
+    assert _files(many) == _files(one)
+    assert len(_files(one)) == -(-ROWS // rows)
+
+
+@pytest.mark.parametrize(("name", "base"), [("from-0", 0), ("from-1", 1)])
+def test_workers_find_the_first_column_that_one_process_finds(
+    workers: Workers, tmp_path: Path, name: str, base: int
+) -> None:
+    """The only column 0 is in the last shard, and not in the last piece that its reader gives."""
+    for number, column in enumerate([5, 3, base]):
+        (tmp_path / f"{number}.svm").write_text(
+            f"1 {column}:1\n" + f"-1 7:{number + 1}\n" * 200_000
+        )
+    convert(tmp_path / "*.svm", tmp_path / "one", to="parquet")
+    convert(tmp_path / "*.svm", tmp_path / "many", to="parquet", executor=workers)
+    convert(tmp_path / "*.svm", tmp_path / "told", to="parquet", settings=Settings(index_base=base))
+    assert _files(tmp_path / "many") == _files(tmp_path / "one") == _files(tmp_path / "told")
+
+
+@pytest.mark.parametrize("format", ["libsvm", "parquet"])
+def test_a_corpus_generated_by_workers_is_that_of_one_process(
+    workers: Workers, tmp_path: Path, format: Any
+) -> None:
+    recipe: Any = {"rows": 5000, "columns": 500, "seed": 2, "shards": 3, "first_row": 4000}
+    one = generate(str(tmp_path / "one"), format=format, **recipe)
+    many = generate(str(tmp_path / "many"), format=format, executor=workers, **recipe)
+    assert many == one
+    assert _files(tmp_path / "many") == _files(tmp_path / "one")
+
+
+def test_results_are_in_the_order_of_the_items_and_told_as_they_finish(workers: Workers) -> None:
+    told: list[tuple[int, int]] = []
+    results = workers.submit_all(
+        _plus, range(20), [f"plus-{n}" for n in range(20)], 100,
+        done=lambda place, result: told.append((place, result)),
+    )  # fmt: skip
+    assert results == list(range(100, 120))
+    assert sorted(told) == list(enumerate(results))
+
+
+def _plus(item: int, shared: int) -> int:
+    return item + shared
+
+
+def _two(item: int, shared: int) -> Iterator[int]:
+    yield item + shared
+
+
+def test_what_tasks_have_in_common_is_with_every_worker_so_that_any_may_have_the_task(
+    workers: Workers,
+) -> None:
+    workers.client.wait_for_workers(2)
+    workers.client.amm.stop()  # every two seconds Dask takes away the copies that nobody waits for
+    try:
+        results = workers(_two, [1, 2], 10)
+        assert next(results) == 11
+        held = workers.client.who_has()
+    finally:
+        workers.client.amm.start()
+    assert [len(own) for key, own in held.items() if "_two_shared" in str(key)] == [2]
+    assert list(results) == [12]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("Sample larger than population or is negative"),
+        KeyError("tcp://127.0.0.1:1"),
+        AssertionError("(0, 'a task that is nowhere any more')"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_copies_that_dask_fails_to_make_since_a_worker_died_cost_no_result(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(workers.client, "replicate", fails)
+    assert list(workers(_two, [1, 2], 10)) == [11, 12]
+
+
+def test_workers_import_nothing_from_the_directory_that_they_are_started_in(
+    tmp_path: Path,
+) -> None:
+    for name in ("multiprocessing", "socket", "numpy", "distributed"):
+        (tmp_path / f"{name}.py").write_text("open('imported', 'w').close()\n")
+    words = ["generate", "data", "--rows", "100", "--columns", "100", "--workers", "1"]
+    done = subprocess.run(
+        [BIN / "streamtron", *words], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / "imported").exists()
+
+
+def test_our_workers_keep_memory_that_is_going_to_be_asked_for_again(workers: Workers) -> None:
+    """Dask's own would give it back with every array, which makes a fit half as slow again."""
+    found = workers.client.run(os.environ.get, "MALLOC_TRIM_THRESHOLD_")
+    assert set(found.values()) == {None}
+
+
+# --- what goes wrong -----------------------------------------------------------------------------
+
+
+def test_an_error_in_a_shard_is_the_sentence_of_one_process(
+    guest: Workers, model: LinearModel, tmp_path: Path
+) -> None:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    for number in range(6):
+        (directory / f"{number}.svm").write_text("1 1:1\n" if number != 4 else "1 1:1\n1 2:x\n")
+    sentences = []
+    for more in ({}, {"spread": guest}):
+        with pytest.raises(DataError) as caught:
+            write_predictions(model, directory, tmp_path / "out", **more)  # type: ignore[arg-type]
+        sentences.append(str(caught.value))
+    assert sentences[0] == sentences[1]
+    assert sentences[0].startswith("4.svm, line 2")
+    assert not (tmp_path / "out").exists()
+
+
+def test_shards_without_any_row_are_refused_by_workers_too(
+    guest: Workers, model: LinearModel, tmp_path: Path
+) -> None:
+    (tmp_path / "a.svm").write_text("# nothing\n")
+    for work in (
+        lambda: evaluate(model, tmp_path / "a.svm", executor=guest),
+        lambda: write_predictions(model, tmp_path / "a.svm", tmp_path / "out", executor=guest),
+        lambda: convert(tmp_path / "a.svm", tmp_path / "b", to="parquet", executor=guest),
+    ):
+        with pytest.raises(DataError, match=r"a\.svm: no rows"):
+            work()
+
+
+def test_a_task_whose_worker_is_killed_runs_again_and_the_result_is_the_same(
+    workers: Workers, tmp_path: Path
+) -> None:
+    found = list(workers(_dies_once, [0, 1, 2, 3], str(tmp_path)))
+    assert found == [0, 10, 20, 30]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["died-0", "died-1"]
+
+
+def test_of_several_errors_that_of_the_first_item_is_told_whichever_came_first(
+    guest: Workers, tmp_path: Path
+) -> None:
+    def let_the_first_go_on() -> None:
+        _until(lambda: guest.client.run_on_scheduler(_states).get("second") == "erred")
+        (tmp_path / "go").touch()
+
+    watching = threading.Thread(target=let_the_first_go_on)
+    watching.start()
+    names = ["first", "second", "third"]
+    with pytest.raises(DataError, match=r"^first failed$"):
+        guest.submit_all(_fails_in_turn, names, names, str(tmp_path))
+    watching.join()
+
+
+def _states(dask_scheduler: Any) -> dict[str, str]:
+    """The state of every task, by the name that it was given."""
+    return {str(key).split("-")[0]: task.state for key, task in dask_scheduler.tasks.items()}
+
+
+def _fails_in_turn(item: str, directory: str) -> None:
+    """The first item's task goes on only when it is allowed to; the third does not fail."""
+    pause = threading.Event()
+    while item == "first" and not Path(directory, "go").exists():
+        pause.wait(0.01)
+    if item != "third":
+        raise DataError(f"{item} failed")
+
+
+def _dies_once(item: int, directory: str) -> Iterator[int]:
+    mark = Path(directory, f"died-{item}")
+    if item < 2 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    yield 10 * item
+
+
+def test_a_task_whose_result_is_here_does_not_run_again_when_its_worker_dies(
+    workers: Workers, tmp_path: Path
+) -> None:
+    """It would, and still write files when all the results are here."""
+    client = workers.client
+    client.wait_for_workers(2)
+    address_of = {pid: address for address, pid in client.run(os.getpid).items()}
+    known: list[str] = []
+
+    def done(place: int, pid: int) -> None:
+        if place == 0:
+            assert client.submit(int, "7", pure=False).result() == 7  # all said before is heard
+            os.kill(pid, signal.SIGKILL)
+            pause = threading.Event()
+            while address_of[pid] in client.nthreads():
+                pause.wait(0.01)
+            known.extend(map(str, client.run_on_scheduler(_tasks_known)))
+            (tmp_path / "go").touch()
+
+    names = ["at-once", "when-told"]
+    workers.submit_all(_waits_if_second, [0, 1], names, str(tmp_path), done=done)
+    assert [key for key in known if key.startswith("when-told")]
+    assert not [key for key in known if key.startswith("at-once")]
+    assert len(list(tmp_path.glob("began-0-*"))) == 1
+
+
+def _tasks_known(dask_scheduler: Any) -> list[Any]:
+    return list(dask_scheduler.tasks)
+
+
+def _waits_if_second(item: int, directory: str) -> int:
+    Path(directory, f"began-{item}-{os.getpid()}").touch()
+    pause = threading.Event()
+    while item and not Path(directory, "go").exists():
+        pause.wait(0.01)
+    return os.getpid()
+
+
+def test_a_worker_that_takes_long_to_come_back_is_not_given_up(tmp_path: Path) -> None:
+    """Dask would close the cluster's only worker before it is there again."""
+    given_up = {"distributed.deploy.lost-worker-timeout": "1 ms"}
+    with dask.config.set(given_up), connect(1) as workers:
+        assert list(workers(_dies_once, [0, 2], str(tmp_path))) == [0, 20]
+
+
+def test_a_worker_of_ours_that_is_stopped_in_mid_task_is_started_again(tmp_path: Path) -> None:
+    with connect(1, worker_timeout=3.0) as workers:
+        assert list(workers(_stops_once, [0, 1, 2], str(tmp_path))) == [0, 10, 20]
+    assert [path.name for path in tmp_path.iterdir()] == ["stopped"]
+
+
+def _stops_once(item: int, directory: str) -> Iterator[int]:
+    mark = Path(directory, "stopped")
+    if item == 0 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    yield 10 * item
+
+
+@pytest.mark.slow
+def test_a_task_that_kills_every_worker_is_a_sentence(guest: Workers) -> None:
+    with pytest.raises(MachineError, match=r"_dies-.*workers died one after the other"):
+        list(guest(_dies, ["a"]))
+
+
+def _dies(_: str) -> Iterator[int]:
+    os.kill(os.getpid(), signal.SIGKILL)
+    yield 0
+
+
+def test_a_failure_or_a_signal_ends_our_own_workers_and_leaves_nothing_half_written(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "bad.svm").write_text("1 1:x\n")
+    with connect(1) as workers:
+        with pytest.raises(DataError):
+            convert(tmp_path / "bad.svm", tmp_path / "out", to="parquet", executor=workers)
+        with pytest.raises(MachineError, match="gone since an error before"):
+            list(workers(_waits_once, ["a"], str(tmp_path)))
+    made = tmp_path / "made"
+    words = ["generate", made, "--rows", "30000000", "--workers", "1"]
+    with _process(sys.executable, "-m", "streamtron.cli", *words) as process:
+        _until(lambda: made.is_dir() and any(made.iterdir()))
+        process.terminate()
+        said, _ = process.communicate()
+        assert process.returncode == 143
+        assert said == "stopped by SIGTERM; nothing half-written is left.\n"
+    assert list(made.iterdir()) == []
+
+
+def test_the_commands_do_with_workers_what_they_do_without(
+    corpus: Path, model: LinearModel, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model.save(tmp_path / "model")
+    said = []
+    for name, where in (("one", []), ("many", ["--workers", "1"])):
+        words = ["predict", str(tmp_path / "model"), str(corpus), "-o", str(tmp_path / name)]
+        assert main._run([*words, *where]) == 0
+        said.append(capfd.readouterr())
+    assert (tmp_path / "many").read_bytes() == (tmp_path / "one").read_bytes()
+    assert said[0] == said[1]
+    assert main._run([*words, "--workers", "1", "--scheduler", "tcp://127.0.0.1:1"]) == 2
+    assert capfd.readouterr().err.startswith("workers and a scheduler: give one of them")
+
+
+COMMANDS = {
+    "predict": "predict model corpus -o {out}",
+    "predict Parquet, many classes": "predict many corpus -o {out}.parquet",
+    "evaluate": "evaluate model corpus --json",
+    "evaluate many classes": "evaluate many corpus",
+    "certify": "certify model corpus --C 1 --readings 2",
+    "convert": "convert corpus {out} --format parquet --rows-per-shard 2000",
+    "generate": "generate {out} --rows 5000 --columns 500 --shards 3 --seed 4",
+}
+
+
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=list(COMMANDS))
+def test_a_command_prints_and_writes_with_a_scheduler_what_it_does_without(
+    workers: Workers, corpus: Path, model: LinearModel, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: str,
+) -> None:  # fmt: skip
+    """The scheduler's workers were started in another directory than the command."""
+    monkeypatch.chdir(tmp_path)
+    model.save("model")
+    many = np.stack([model.weights, -model.weights, model.weights[::-1]])
+    classes = (-1.0, 1.0, 2.0)
+    LinearModel(many, np.zeros(3), classes, {}, None, {"index_base": 1, "multiclass": True}).save(
+        "many"
+    )
+    os.symlink(corpus, "corpus")
+    said, files = [], []
+    for where in ([], ["--scheduler", workers.client.scheduler.address]):
+        Path("out").mkdir()
+        assert main._run([*words.format(out="out/it").split(), *where]) == 0
+        said.append(capfd.readouterr())
+        files.append({p.name: p.read_bytes() for p in Path("out").rglob("*") if p.is_file()})
+        Path("out").rename(f"out {len(said)}")
+    assert said[0] == said[1]
+    assert files[0] == files[1]
+    assert files[0] or said[0].out
+
+
+@pytest.mark.slow
+def test_a_task_that_takes_more_than_its_workers_memory_is_a_sentence(tmp_path: Path) -> None:
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        connect(1, machine=Machine(memory=400_000_000)) as workers,
+        pytest.raises(MachineError, match="larger --memory"),
+    ):
+        list(workers(_hungry, [10**9]))
+
+
+def _hungry(size: int) -> Iterator[int]:
+    held = bytearray(b"1") * size
+    threading.Event().wait()  # its nanny ends it
+    yield len(held)
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({}, "give one of them"),
+        ({"workers": 2, "scheduler": "tcp://127.0.0.1:1"}, "give one of them"),
+        ({"workers": 0}, "wanted at least 1"),
+        ({"scheduler": "no-such-file.json"}, "neither an address"),
+        ({"scheduler": "gopher://127.0.0.1:1"}, "not an address that dask knows"),
+        ({"scheduler": "http://127.0.0.1:1"}, "not an address that dask knows"),
+        ({"scheduler": __file__}, "not a scheduler file"),
+        ({"workers": 1, "worker_timeout": 0.0}, "worker-timeout is 0 s"),
+    ],
+)
+def test_what_cannot_be_a_cluster_is_refused(asked: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SettingsError, match=sentence), connect(**asked):
+        pass
+
+
+def test_workers_that_cannot_be_started_are_a_sentence() -> None:
+    with (
+        pytest.raises(MachineError, match="1 workers could not be started"),
+        connect(1, dashboard="no.such.host.invalid:80"),
+    ):
+        pass
+
+
+def test_a_scheduler_that_does_not_answer_is_a_sentence() -> None:
+    with (
+        pytest.raises(MachineError, match=r"no scheduler answered within 0\.5 s"),
+        connect(scheduler="tcp://127.0.0.1:1", patience=0.5),
+    ):
+        pass
+
+
+# --- a scheduler that was started by hand --------------------------------------------------------
+
+
+def test_a_worker_killed_in_mid_task_and_a_client_killed_and_back_change_nothing(
+    scheduler: str, model: LinearModel, corpus: Path, tmp_path: Path
+) -> None:
+    model.save(tmp_path / "model")
+    write_predictions(model, corpus, tmp_path / "one.tsv")
+    command = [
+        sys.executable, "-m", "streamtron.cli", "predict", str(tmp_path / "model"), str(corpus),
+        "-o", str(tmp_path / "many.tsv"), "--scheduler", scheduler,
+    ]  # fmt: skip
+    with _worker(scheduler), _worker(scheduler), connect(scheduler=scheduler) as workers:
+        threading.Thread(target=_kill_once_begun, args=(tmp_path / "a",)).start()
+        assert list(workers(_waits_once, ["a", "b"], str(tmp_path))) == ["a", "b"]
+        with _process(*command) as client:
+            _until(lambda: len(workers.client.run_on_scheduler(_clients)) > 1)
+            client.kill()
+            assert client.wait() == -signal.SIGKILL
+        assert not (tmp_path / "many.tsv").exists()
+        subprocess.run(command, check=True, capture_output=True)
+    assert (tmp_path / "many.tsv").read_bytes() == (tmp_path / "one.tsv").read_bytes()
+
+
+def _clients(dask_scheduler: Any) -> list[str]:
+    return [name for name in dask_scheduler.clients if name.startswith("Client-")]
+
+
+def _waits_once(item: str, directory: str) -> Iterator[str]:
+    mark = Path(directory, item)
+    if item == "a" and not mark.exists():
+        mark.write_text(str(os.getpid()))
+        threading.Event().wait()
+    yield item
+
+
+def _kill_once_begun(mark: Path, process: subprocess.Popen[str] | None = None) -> None:
+    """Kill a process, or the one that says in the mark who it is."""
+    _until(lambda: mark.exists() and mark.read_text() != "")
+    os.kill(process.pid if process else int(mark.read_text()), signal.SIGKILL)
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.02)
+
+
+def test_the_work_of_a_worker_that_is_stopped_in_mid_task_goes_to_another_one(
+    tmp_path: Path,
+) -> None:
+    words = [BIN / "dask", "scheduler", *LOCAL]
+    with _process(*words, DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL="3s") as found:
+        address = _said(found, "Scheduler at:").split()[-1]
+        with _worker(address), _worker(address), connect(scheduler=address) as workers:
+            assert list(workers(_stops_once, [0, 1, 2], str(tmp_path))) == [0, 10, 20]
+    assert [path.name for path in tmp_path.iterdir()] == ["stopped"]
+
+
+def test_a_worker_that_is_stopped_before_the_client_comes_is_a_sentence(scheduler: str) -> None:
+    with _worker(scheduler) as stopped, _worker(scheduler):
+        os.kill(stopped.pid, signal.SIGSTOP)
+        with (
+            pytest.raises(MachineError, match=r"a worker there has not answered for 2 s"),
+            connect(scheduler=scheduler, patience=2.0),
+        ):
+            pass
+
+
+def test_a_scheduler_without_workers_is_a_sentence(scheduler: str) -> None:
+    with (
+        pytest.raises(MachineError, match="a scheduler without workers"),
+        connect(scheduler=scheduler, patience=0.5),
+    ):
+        pass
+
+
+@pytest.mark.slow
+def test_a_worker_with_another_version_is_a_sentence(scheduler: str, tmp_path: Path) -> None:
+    other = tmp_path / "streamtron-99.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: streamtron\nVersion: 99.0\n")
+    paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    with (
+        _worker(scheduler, PYTHONPATH=paths),
+        pytest.raises(MachineError, match=r"has streamtron 99\.0, this is"),
+        connect(scheduler=scheduler),
+    ):
+        pass
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_goes_away_is_a_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "scheduler.json"
+    words = [BIN / "dask", "scheduler", *LOCAL]
+    with _process(*words, "--scheduler-file", file) as found:
+        address = _said(found, "Scheduler at:").split()[-1]
+        with _worker(address), connect(scheduler=str(file)) as workers:
+            results = workers(_waits_once, ["a"], str(tmp_path))
+            threading.Thread(target=_kill_once_begun, args=(tmp_path / "a", found)).start()
+            with pytest.raises(MachineError, match="the scheduler is gone"):
+                list(results)

@@ -1,0 +1,427 @@
+"""What a frozen scan proves, held against exact arithmetic and against γ_d of small sets."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from streamtron.core import kernels
+from streamtron.core.certificate import Certificate, ScanSums, length_of
+from streamtron.core.config import Settings
+from streamtron.core.errors import InternalError
+from streamtron.core.rows import freeze
+from streamtron.solver.learner import Learner, Solve
+from streamtron.solver.train import train
+from tests.helpers.oracle import Oracle, Row, best_scale, gamma_d, primal_value
+from tests.helpers.sources import ListSource, csr, dense, random_rows
+
+prove = settings(max_examples=100, deadline=None, derandomize=True)
+
+ROUNDING = 1e-9
+"""Relative room for the rounding of the reference solver and of sums of a few terms."""
+
+COLUMNS = 5
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A small set and the state that some updates have left."""
+
+    rows: list[Row]
+    signs: list[int]
+    delta2: list[float]
+    rho: float
+    w: list[float]
+    bias: float
+    counts: list[int]
+
+    def scan_sums(
+        self, scale: float, threshold: float = 0.0, part: slice = slice(None)
+    ) -> ScanSums:
+        """A scan of the rows, or of a part of them."""
+        scan_sums = ScanSums(scale, COLUMNS)
+        signs = np.array(self.signs[part], dtype=np.int8)
+        delta2, counts = np.array(self.delta2[part]), np.array(self.counts[part], dtype=np.int32)
+        w, rows = np.array(self.w), csr(self.rows[part])
+        squares = np.empty(len(signs))
+        kernels.squared_norms(rows, squares)
+        freeze(signs, delta2, squares, counts, w)
+        kernels.scan(
+            rows, signs, delta2, squares, counts, self.rho, self.bias, threshold, w,
+            length_of(w, self.bias), scale, scan_sums.bins, scan_sums.fresh, scan_sums.low,
+            scan_sums.sums, scan_sums.totals, np.zeros(len(signs), dtype=np.uint8),
+            kernels.NOT_SUMMED,
+        )  # fmt: skip
+        return scan_sums
+
+    def certificate(self, scale: float | None = None) -> Certificate:
+        hard = all(d2 == 0.0 for d2 in self.delta2)
+        around = self.best_scale or 1.0 if scale is None else scale
+        return self.scan_sums(around).certificate(np.array(self.w), self.bias, hard=hard)[0]
+
+    @property
+    def sq_weights(self) -> float:
+        return math.fsum([*(x * x for x in self.w), self.bias * self.bias])
+
+    @property
+    def margins(self) -> list[float]:
+        twin = Oracle(self.rows, self.signs, self.delta2, self.rho, width=COLUMNS)
+        return twin.margins(self.w, self.bias)
+
+    @property
+    def best_scale(self) -> float:
+        return best_scale(self.sq_weights, self.margins, self.delta2)
+
+    def primal(self, s: float) -> float:
+        return primal_value(s, self.sq_weights, self.margins, self.delta2)
+
+    @property
+    def exact_sq_length(self) -> Fraction:
+        """‖Σ c_k y_k‖² without rounding."""
+        sums, bias, extension = [Fraction(0)] * COLUMNS, Fraction(0), Fraction(0)
+        for row, sign, d2, c in zip(self.rows, self.signs, self.delta2, self.counts, strict=True):
+            for column, value in row:
+                sums[column] += c * sign * Fraction(float(np.float32(value)))
+            bias += c * sign * Fraction(self.rho)
+            extension += Fraction(d2) * c * c
+        return sum((x * x for x in sums), Fraction(0)) + bias * bias + extension
+
+
+quarters = st.integers(-8, 8).filter(bool).map(lambda n: n / 4)
+
+
+@st.composite
+def trained_sets(draw: st.DrawFn, hard: bool = False) -> Trained:
+    """Rows after some visits in any order; where ``hard``, column 0 separates them."""
+    n = draw(st.integers(2, 7))
+    columns = st.integers(1 if hard else 0, COLUMNS - 1)
+    rows: list[Row] = []
+    signs = [draw(st.sampled_from([-1, 1])) for _ in range(n)]
+    for sign in signs:
+        row = draw(st.dictionaries(columns, quarters, max_size=4))
+        if hard:
+            row[0] = sign * draw(st.sampled_from([0.5, 1.0, 2.0]))
+        rows.append(sorted(row.items()))
+    delta2 = [0.0 if hard else draw(st.sampled_from([0.25, 1.0, 1.0, 4.0])) for _ in range(n)]
+    rho = draw(st.sampled_from([0.0, 0.5, 1.0]))
+    twin = Oracle(
+        rows, signs, delta2, rho, width=COLUMNS,
+        b=draw(st.floats(0.1, 200.0)), epsilon=draw(st.sampled_from([0.1, 0.5, 1.0, 1.5])),
+        variant=draw(st.sampled_from(["steps", "length"])),
+    )  # fmt: skip
+    for k in draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=60)):
+        if draw(st.booleans()):
+            twin.visit(k)
+        else:
+            twin.visit_unlearn(k)
+    assume(twin.t > 0)
+    return Trained(rows, signs, delta2, rho, twin.w, twin.bias, twin.counts)
+
+
+# --- the bracket ---
+
+
+@prove
+@given(trained_sets())
+def test_soft_bounds_bracket_the_best_margin_after_any_updates(case: Trained) -> None:
+    low, high = gamma_d(case.rows, case.signs, case.delta2, case.rho)
+    found = case.certificate()
+    assert found.directional_margin <= high * (1 + ROUNDING)
+    assert found.primal_margin <= high * (1 + ROUNDING)
+    assert found.upper_bound is not None
+    assert found.upper_bound >= low * (1 - ROUNDING)
+    assert found.rows_scanned == len(case.rows)
+
+
+@prove
+@given(trained_sets())
+def test_the_primal_margin_is_never_below_the_directional_one_at_the_best_scale(
+    case: Trained,
+) -> None:
+    found = case.certificate()
+    assert found.primal_margin >= found.directional_margin * (1 - 1e-4)
+
+
+@prove
+@given(trained_sets(hard=True))
+def test_hard_margin_bounds_bracket_the_best_margin_and_the_primal_is_the_directional(
+    case: Trained,
+) -> None:
+    low, high = gamma_d(case.rows, case.signs, case.delta2, case.rho)
+    found = case.certificate(scale=1.0)
+    assert found.upper_bound is not None
+    assert found.primal_margin == found.directional_margin <= high * (1 + ROUNDING)
+    assert found.upper_bound >= low * (1 - ROUNDING)
+    if found.directional_margin > 0:
+        least = min(m for m in case.margins)
+        assert found.scale * least == pytest.approx(1.0)
+
+
+@prove
+@given(trained_sets())
+def test_the_gap_is_primal_less_dual_over_primal(case: Trained) -> None:
+    found = case.certificate()
+    assert found.upper_bound is not None
+    P, D = 0.5 / found.primal_margin**2, 0.5 / found.upper_bound**2
+    assert found.relative_duality_gap == pytest.approx(max(0.0, (P - D) / P), abs=1e-12)
+    assert found.relative_duality_gap >= (P - D) / P
+    assert found.primal_objective == pytest.approx(P)
+    assert found.dual_objective == pytest.approx(D)
+
+
+@pytest.mark.parametrize("margins", [(0.5, 1.0 + 1e-15), (1.1, 0.9), (0.5, math.nan)])
+def test_a_lower_bound_above_the_upper_one_is_an_error_and_never_a_gap(
+    margins: tuple[float, float],
+) -> None:
+    with pytest.raises(InternalError, match="above the upper bound"):
+        Certificate(*margins, 1.0, 10, 1.0)
+    assert InternalError.exit_code == 1
+
+
+def test_no_gap_is_0_for_rounding_may_hide_one() -> None:
+    assert 0.0 < Certificate(0.5, 1.0, 1.0, 10, 1.0).relative_duality_gap < 1e-14
+
+
+@pytest.mark.parametrize(
+    "found", [Certificate(0.5, 0.5, None, 10, 1.0), Certificate(-1.0, -1.0, 1.0, 10, 1.0)]
+)
+def test_without_an_upper_bound_or_a_positive_margin_nothing_is_proven(found: Certificate) -> None:
+    assert found.relative_duality_gap == 1.0
+
+
+@prove
+@given(trained_sets())
+def test_without_counts_of_its_own_a_scan_gives_no_upper_bound(case: Trained) -> None:
+    found, _ = case.scan_sums(1.0).certificate(
+        np.array(case.w), case.bias, hard=False, counted=False
+    )
+    assert found.upper_bound is None
+
+
+@prove
+@given(trained_sets())
+def test_drift_is_the_distance_of_the_carried_weights_from_the_counts(case: Trained) -> None:
+    drifted = replace(case, w=[case.w[0] + 3.0, *case.w[1:]])
+    fresh = math.sqrt(math.fsum(x * x for x in case.w))
+    assume(fresh > 0)
+    assert drifted.certificate(1.0).drift == pytest.approx(3.0 / fresh)
+
+
+@prove
+@given(trained_sets(), st.integers(0, COLUMNS))
+def test_weights_narrower_than_the_rows_weigh_nothing_in_the_columns_that_they_lack(
+    case: Trained, width: int
+) -> None:
+    scan_sums = case.scan_sums(1.0)
+    assume(scan_sums.fresh.any())
+    narrow = np.array(case.w[:width]) + 0.5
+    off = scan_sums.fresh - np.append(narrow, np.zeros(COLUMNS - width))
+    wanted = math.sqrt(math.fsum(off**2) / math.fsum(scan_sums.fresh**2))
+    assert scan_sums.distance(narrow) == pytest.approx(wanted, rel=1e-12)
+
+
+# --- min over s of P(s) ---
+
+
+@prove
+@given(trained_sets(), st.floats(-3.0, 3.0))
+def test_least_primal_is_never_below_the_true_least_whatever_the_first_scale(
+    case: Trained, doublings: float
+) -> None:
+    assume(case.best_scale > 0)
+    scale = case.best_scale * 2.0**doublings
+    primal, s = case.scan_sums(scale).primal(case.sq_weights)
+    assert primal >= case.primal(case.best_scale) * (1 - 1e-12)
+    assert primal >= case.primal(s) * (1 - 1e-12)
+
+
+@prove
+@given(trained_sets())
+def test_least_primal_is_exact_at_the_best_scale(case: Trained) -> None:
+    assume(case.best_scale > 0)
+    scale = case.best_scale
+    primal, _ = case.scan_sums(scale).primal(case.sq_weights)
+    assert primal == pytest.approx(case.primal(scale), rel=1e-12)
+
+
+@prove
+@given(trained_sets(), st.floats(-1.0, 1.0))
+def test_least_primal_exceeds_the_truth_by_no_more_than_the_rows_of_one_bin_can_add(
+    case: Trained, doublings: float
+) -> None:
+    assume(case.best_scale > 0)
+    scale = case.best_scale * 2.0**doublings
+    primal, _ = case.scan_sums(scale).primal(case.sq_weights)
+    width = kernels.BIN_WIDTH * case.best_scale / scale
+    near = [
+        d2
+        for m, d2 in zip(case.margins, case.delta2, strict=True)
+        if abs(1.0 - case.best_scale * m) <= width
+    ]
+    most = sum(width * width / (2.0 * d2) for d2 in near)
+    assert primal <= (case.primal(case.best_scale) + most) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("factor", [0.5, 0.8, 1.3, 2.0])
+def test_least_primal_is_within_1e_5_of_the_least_where_the_scale_is_within_a_factor_2(
+    seed: int, factor: float
+) -> None:
+    rows, signs = random_rows(seed, 400, COLUMNS)
+    w = np.random.default_rng(seed).normal(size=COLUMNS).tolist()
+    case = Trained(rows, signs, [1.0] * 400, 1.0, w, 0.1, [0] * 400)
+    least, scale = case.primal(case.best_scale), factor * case.best_scale
+    primal, _ = case.scan_sums(scale).primal(case.sq_weights)
+    assert least * (1 - 1e-12) <= primal <= least * (1 + 1e-5)
+
+
+# --- rounding ---
+
+counts = st.one_of(st.integers(0, 5), st.integers(2**30, 2**31 - 1))
+wild = st.floats(-1000.0, 1000.0, width=32, allow_subnormal=False).filter(bool)
+
+
+@st.composite
+def counted_sets(draw: st.DrawFn) -> Trained:
+    n = draw(st.integers(1, 12))
+    nonzeros = st.dictionaries(st.integers(0, COLUMNS - 1), wild, max_size=COLUMNS)
+    rows = [sorted(draw(nonzeros).items()) for _ in range(n)]
+    signs = [draw(st.sampled_from([-1, 1])) for _ in range(n)]
+    delta2 = [draw(st.sampled_from([0.0, 1e-8, 1.0])) for _ in range(n)]
+    c = draw(st.lists(counts, min_size=n, max_size=n).filter(any))
+    return Trained(rows, signs, delta2, draw(st.floats(0.0, 2.0)), [0.0] * COLUMNS, 0.0, c)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(counted_sets())
+def test_the_widened_upper_bound_is_never_below_the_exact_one(case: Trained) -> None:
+    upper, rounding = case.scan_sums(1.0).upper_bound()
+    assert upper is not None
+    assert Fraction(upper) ** 2 * sum(case.counts) ** 2 >= case.exact_sq_length
+    assert 0.0 <= rounding < 1e-9
+
+
+def cancelling(seed: int) -> Trained:
+    """Pairs of opposite rows with counts near 2³¹, which leave little of large sums."""
+    rng = np.random.default_rng(seed)
+    rows: list[Row] = []
+    signs, c = [], []
+    for _ in range(20):
+        row = [(j, float(np.float32(rng.normal()))) for j in range(COLUMNS)]
+        rows += [row, row]
+        signs += [1, -1]
+        c += [2**31 - 1 - int(rng.integers(5)), 2**31 - 1 - int(rng.integers(5))]
+    return Trained(rows, signs, [0.0] * 40, 0.1, [0.0] * COLUMNS, 0.0, c)
+
+
+def test_without_the_widening_rounding_would_put_upper_bounds_below_the_truth() -> None:
+    too_small = 0
+    for seed in range(50):
+        case = cancelling(seed)
+        upper, rounding = case.scan_sums(1.0).upper_bound()
+        assert upper is not None
+        bare, t = Fraction(upper - rounding), sum(case.counts)
+        too_small += bare**2 * t**2 < case.exact_sq_length
+        assert Fraction(upper) ** 2 * t**2 >= case.exact_sq_length
+    assert too_small >= 5
+
+
+@prove
+@given(counted_sets())
+def test_the_squared_norm_is_that_of_the_counts(case: Trained) -> None:
+    scan_sums = case.scan_sums(1.0)
+    size = sum(
+        c * math.sqrt(sum(v * v for _, v in row) + case.rho**2 + d2)
+        for row, d2, c in zip(case.rows, case.delta2, case.counts, strict=True)
+    )
+    assert scan_sums.sq_norm == pytest.approx(float(case.exact_sq_length), abs=1e-13 * size**2)
+    assert scan_sums.steps == sum(case.counts)
+
+
+# --- only complete frozen scans ---
+
+
+@prove
+@given(trained_sets())
+def test_a_scan_of_a_part_of_the_rows_says_how_few_it_saw(case: Trained) -> None:
+    half = len(case.rows) // 2
+    assert (
+        case.scan_sums(1.0, part=slice(half))
+        .certificate(np.array(case.w), case.bias, hard=False)[0]
+        .rows_scanned
+        == half
+    )
+
+
+class Watched(Learner):
+    """A learner that notices when what it certifies moves under its eyes."""
+
+    X: np.ndarray[tuple[int, int], np.dtype[np.float64]]
+    proven = refused = 0
+    w_before = b""
+
+    def begin_reading(self, reading: int, scale: float | None = None) -> None:
+        super().begin_reading(reading, scale)
+        self.counts_before = self.counts.dense(len(self.X)).astype(np.float64)
+        self.w_before = self.frozen.w.tobytes() if self.frozen is not None else b""
+
+    def finish_reading(self) -> Solve:
+        before, frozen = self.certificate, self.frozen
+        at_rest = frozen is not None and frozen.w.tobytes() == self.w_before
+        seen = None if frozen is None else frozen.scan_sums.fresh.copy()  # training takes it over
+        solve = super().finish_reading()
+        if self.certificate is before or frozen is None or self.certificate is None:
+            self.refused += 1
+            return solve
+        assert at_rest, "the weights moved while they were scanned"
+        assert self.certificate.rows_scanned == len(self.X)
+        assert frozen.scan_sums.steps == self.counts_before.sum()
+        fresh = self.X.T @ self.counts_before
+        size = abs(self.X).T @ self.counts_before
+        assert seen is not None
+        assert np.abs(seen[: len(fresh)] - fresh).max() <= 1e-12 * size.max()
+        self.proven += 1
+        return solve
+
+
+def watched(seed: int, n: int, chosen: Settings, block_rows: int) -> Watched:
+    """A run under watch; what is certified is held against the truth at its end."""
+    rows, labels = random_rows(seed, n, 6)
+    source = ListSource(csr(rows), labels, block_rows=block_rows)
+    learner = Watched(chosen, source.labels, positive=1)
+    learner.X = dense(rows, 6) * np.array(labels)[:, None]
+    train(source, [learner], chosen)
+    found = learner.certificate
+    assert found is not None
+    assert found.upper_bound is not None
+    low, high = gamma_d(rows, labels, [chosen.delta2] * n, chosen.rho)
+    assert found.primal_margin <= high * (1 + ROUNDING)
+    assert found.upper_bound >= low * (1 - ROUNDING)
+    return learner
+
+
+@pytest.mark.parametrize("active_set", [0, 500, 2_000, 10**9])
+@pytest.mark.parametrize("stage", ["auto", "1,0.1", "ascent"])
+@pytest.mark.parametrize("seed", range(3))
+def test_only_weights_that_rest_for_a_whole_reading_are_certified_with_the_counts_of_its_start(
+    seed: int, stage: str, active_set: int
+) -> None:
+    chosen = Settings(stage=stage, active_set=active_set, tol=1e-4, max_epochs=12, mini_epochs=5)
+    learner = watched(seed, 120, chosen, block_rows=8)
+    assert learner.proven > 0
+    assert learner.refused > 0  # the first reading, at least
+
+
+@pytest.mark.parametrize("active_set", [40, 100, 300, 1_000])
+@pytest.mark.parametrize("seed", range(6))
+def test_with_blocks_of_one_row_and_a_tiny_active_set_only_what_rests_is_certified(
+    seed: int, active_set: int
+) -> None:
+    chosen = Settings(b=(5.0, 1e-3), active_set=active_set, tol=1e-4, max_epochs=4, mini_epochs=50)
+    watched(seed, 60, chosen, block_rows=1)

@@ -1,0 +1,639 @@
+"""Every kernel equals its plain twin bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numba import njit
+from numpy.typing import NDArray
+
+from streamtron.core import kernels
+from streamtron.core.rows import Rows, freeze
+from streamtron.data.blocks import squares_of
+from tests.core.test_compiling import python
+from tests.helpers.oracle import LARGEST_COUNT, Oracle, Row, scattered, shuffled, splitmix64
+from tests.helpers.sources import csr
+
+prove = settings(max_examples=120, deadline=None, derandomize=True)
+
+COLUMNS = 6
+
+
+@dataclass
+class Case:
+    """Some rows, what to solve on them, and a state that training might have left."""
+
+    rows: list[Row]
+    signs: list[int]
+    delta2: list[float]
+    rho: float
+    order: list[int]
+    b: float
+    epsilon: float
+    by_length: bool
+    scale: float
+    counts: list[int] = field(default_factory=list)
+
+    def twin(self) -> Oracle:
+        """The oracle, in the state that the counts say."""
+        labels = [sign or 1 for sign in self.signs]
+        variant = "length" if self.by_length else "steps"
+        twin = Oracle(
+            self.rows, labels, self.delta2, self.rho,
+            b=self.b, epsilon=self.epsilon, variant=variant, width=COLUMNS,
+        )  # fmt: skip
+        for k, count in enumerate(self.counts):
+            if count and self.signs[k]:
+                twin._add(k, count, twin.extended_margin(k), twin.sq_length(k))
+        return twin
+
+
+class State:
+    """What a kernel changes, as arrays, in the same state as the twin's."""
+
+    def __init__(self, twin: Oracle) -> None:
+        self.w = np.array(twin.w)
+        self.scalars = np.zeros(4)
+        self.scalars[kernels.BIAS], self.scalars[kernels.SQ_NORM] = twin.bias, twin.sq_norm
+        self.tallies = np.array([twin.t, 0, 0], dtype=np.int64)
+        self.counts = np.array(twin.counts, dtype=np.int32)
+        self.erred = np.zeros(len(twin.rows), dtype=np.uint8)
+
+    @property
+    def arrays(self) -> tuple[NDArray[np.generic], ...]:
+        return self.counts, self.w, self.scalars, self.tallies, self.erred
+
+
+singles = st.floats(-(2.0**20), 2.0**20, width=32, allow_subnormal=False)
+values = st.one_of(st.integers(-8, 8).map(lambda n: n / 4), singles).filter(bool)
+nonzeros = st.dictionaries(st.integers(0, COLUMNS - 1), values, max_size=COLUMNS)
+extensions = st.one_of(st.sampled_from([0.0, 0.25, 1.0]), st.floats(1e-6, 1e6))
+
+
+@st.composite
+def cases(draw: st.DrawFn, started: bool = True, rows: list[Row] | None = None) -> Case:
+    if rows is None:
+        rows = [sorted(row.items()) for row in draw(st.lists(nonzeros, min_size=1, max_size=7))]
+    n = len(rows)
+
+    def each(element: st.SearchStrategy[float]) -> list[float]:
+        return draw(st.lists(element, min_size=n, max_size=n))
+
+    counted = started and draw(st.booleans())
+    return Case(
+        rows=rows,
+        signs=[int(sign) for sign in each(st.sampled_from([-1, -1, 0, 1, 1]))],
+        delta2=each(extensions),
+        rho=draw(st.one_of(st.sampled_from([0.0, 0.1, 1.0]), st.floats(0.01, 100.0))),
+        order=draw(st.lists(st.integers(0, n - 1), max_size=60)),
+        b=draw(st.floats(1e-3, 1e6)),
+        epsilon=draw(st.one_of(st.just(1.0), st.floats(0.05, 1.9))),
+        by_length=draw(st.booleans()),
+        scale=draw(st.floats(1e-6, 10.0)),
+        counts=[int(c) for c in each(st.integers(0, 1000))] if counted else [0] * n,
+    )
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> tuple[list[Case], list[int]]:
+    """Learners of the same rows, and the order in which they visit them."""
+    first = draw(cases())
+    others = draw(st.lists(cases(rows=first.rows), max_size=kernels.BATCH_WIDTH - 1))
+    order = draw(st.permutations(range(len(first.rows))))
+    return [first, *others], order[: draw(st.integers(0, len(order)))]
+
+
+def arrays(case: Case) -> tuple[Rows, NDArray[np.int8], NDArray[np.float64]]:
+    signs, delta2 = np.array(case.signs, dtype=np.int8), np.array(case.delta2)
+    freeze(signs, delta2)
+    return csr(case.rows), signs, delta2
+
+
+def frozen(values: list[int] | list[float], dtype: type) -> NDArray[np.generic]:
+    array = np.array(values, dtype=dtype)
+    freeze(array)
+    return array
+
+
+def cost(delta2: float) -> float:
+    return 0.5 / delta2 if delta2 > 0.0 else 0.0
+
+
+def seen_loss(case: Case, twin: Oracle, k: int) -> float:
+    slack = 1.0 - case.scale * twin.margin(k)
+    return cost(case.delta2[k]) * (slack * slack) if slack > 0.0 else 0.0
+
+
+@dataclass
+class Told:
+    """What visits tell beside the learner's state."""
+
+    loss: float = 0.0
+    extension: float = 0.0
+    moved: list[int] = field(default_factory=list)
+
+
+def plain_visits(case: Case, twin: Oracle, *, ascent: bool) -> Told:
+    """Visit the case's rows in its order with the twin."""
+    told = Told()
+    for k in case.order:
+        if case.signs[k] == 0:
+            continue
+        told.loss += seen_loss(case, twin, k)
+        before = twin.counts[k]
+        m = twin.visit_unlearn(k) if ascent else int(twin.visit(k))
+        if m:
+            told.extension += case.delta2[k] * (m * (2.0 * before + m))
+            told.moved.append(k)
+    return told
+
+
+def equal_states(state: State, twin: Oracle, told: Told) -> None:
+    assert state.counts.tolist() == twin.counts
+    assert state.w.tolist() == twin.w
+    assert state.scalars[kernels.BIAS] == twin.bias
+    assert state.scalars[kernels.SQ_NORM] == twin.sq_norm
+    assert state.scalars[kernels.LOSS] == told.loss
+    assert state.scalars[kernels.EXTENSION] == told.extension
+    assert state.tallies[kernels.STEPS] == twin.t
+    assert state.tallies[kernels.UPDATES] == len(told.moved)
+    assert set(np.flatnonzero(state.erred)) == set(told.moved)
+
+
+# --- visit ---
+
+
+def run_visit(case: Case, state: State) -> None:
+    rows, signs, delta2 = arrays(case)
+    kernels.visit(
+        rows, frozen(case.order, np.int64), signs, delta2, case.rho, case.b, case.epsilon,
+        case.by_length, case.scale, squares_of(*rows), *state.arrays,
+    )  # fmt: skip
+
+
+@prove
+@given(cases())
+def test_visit_equals_the_oracle_bit_for_bit(case: Case) -> None:
+    twin = case.twin()
+    state = State(twin)
+    run_visit(case, state)
+    equal_states(state, twin, plain_visits(case, twin, ascent=False))
+    assert state.tallies[kernels.CLIPPED] == 0
+
+
+def test_the_first_row_visited_is_always_misclassified() -> None:
+    case = Case([[(0, 1.0)], [(0, 2.0)]], [1, 1], [0.0, 0.0], 0.0, [1, 0], 1.0, 0.5, True, 1.0)
+    state = State(case.twin())
+    run_visit(case, state)
+    assert state.counts.tolist() == [0, 1]  # then y·a = 2 > √2
+
+
+def test_a_row_exactly_at_the_threshold_is_misclassified() -> None:
+    case = Case([[(0, 1.0)]], [1], [0.0], 0.0, [0, 0, 0, 0], 2.0, 1.0, True, 1.0)
+    state = State(case.twin())
+    run_visit(case, state)
+    assert state.counts.tolist() == [3]  # at y·a = 0, 1 and 2
+
+
+def test_a_visit_leaves_a_full_count_as_it_is_and_tallies_it() -> None:
+    case = Case([[(0, 1.0)]], [1], [1.0], 1.0, [0, 0], 1e300, 1.0, False, 1.0)
+    state = State(case.twin())
+    state.counts[0] = state.tallies[kernels.STEPS] = LARGEST_COUNT - 1
+    run_visit(case, state)
+    assert state.counts.tolist() == [LARGEST_COUNT]
+    assert state.tallies.tolist() == [LARGEST_COUNT, 1, 1]
+    assert state.w.tolist() == [1.0] + [0.0] * (COLUMNS - 1)
+
+
+# --- unlearning ---
+
+
+def run_unlearn(case: Case, state: State) -> None:
+    rows, signs, delta2 = arrays(case)
+    kernels.visit_unlearn(
+        rows, frozen(case.order, np.int64), signs, delta2, case.rho, case.b, case.scale,
+        squares_of(*rows), *state.arrays,
+    )  # fmt: skip
+
+
+@prove
+@given(cases())
+def test_visit_unlearn_equals_the_oracle_bit_for_bit(case: Case) -> None:
+    twin = case.twin()
+    state = State(twin)
+    run_unlearn(case, state)
+    equal_states(state, twin, plain_visits(case, twin, ascent=True))
+
+
+def side_by_side(vectors: list[NDArray[np.generic]]) -> NDArray[np.generic]:
+    """A vector a lane; 7 where there is none."""
+    found = np.full((len(vectors[0]), kernels.BATCH_WIDTH), 7, vectors[0].dtype)
+    found[:, : len(vectors)] = np.transpose(vectors)
+    return found
+
+
+@prove
+@given(crowds())
+def test_learners_side_by_side_equal_their_oracles_bit_for_bit(
+    crowd: tuple[list[Case], list[int]],
+) -> None:
+    lanes, order = crowd
+    twins = [case.twin() for case in lanes]
+    states = [State(twin) for twin in twins]
+    rows = csr(lanes[0].rows)
+    signs = side_by_side([np.array(case.signs, np.int8)[order] for case in lanes])
+    signs[:, len(lanes) :] = 0
+    counts = side_by_side([state.counts[order] for state in states])
+    erred = side_by_side([state.erred[order] for state in states])
+    w = side_by_side([state.w for state in states])
+    scalars = side_by_side([state.scalars for state in states]).T.copy()
+    tallies = side_by_side([state.tallies for state in states]).T.copy()
+    of_lanes = side_by_side([np.array([case.rho, case.b, case.scale]) for case in lanes])
+    kernels.visit_unlearn_lanes(
+        rows, frozen(order, np.int64), signs,
+        side_by_side([np.array(case.delta2)[order] for case in lanes]), *of_lanes,
+        squares_of(*rows), counts, w, scalars, tallies, erred, np.empty((2, kernels.BATCH_WIDTH)),
+    )  # fmt: skip
+    for k, (case, twin, state) in enumerate(zip(lanes, twins, states, strict=True)):
+        case.order = order
+        told = plain_visits(case, twin, ascent=True)
+        state.counts[order], state.erred[order] = counts[:, k], erred[:, k]
+        state.w, state.scalars, state.tallies = w[:, k], scalars[k], tallies[k]
+        equal_states(state, twin, told)
+    assert (w[:, len(lanes) :] == 7).all()
+
+
+def test_a_vector_is_put_into_a_lane_and_taken_out_again() -> None:
+    matrix = np.full((4, kernels.BATCH_WIDTH), 7.0)
+    kernels.put_lane(frozen([1.0, 2.0, 3.0], np.float64), 5, matrix)
+    assert matrix[:, 5].tolist() == [1.0, 2.0, 3.0, 0.0]
+    assert (np.delete(matrix, 5, axis=1) == 7.0).all()
+    vector = np.zeros(2)
+    kernels.take_lane(matrix, 5, vector)
+    assert vector.tolist() == [1.0, 2.0]
+
+
+def test_what_a_learner_has_of_rows_is_dealt_by_visits_and_collected_again() -> None:
+    order = frozen([3, 0, 2], np.int64)
+    shape = (3, kernels.BATCH_WIDTH)
+    signs, delta2 = np.full(shape, 7, np.int8), np.full(shape, 7.0)
+    counts, erred = np.full(shape, 7, np.int32), np.zeros(shape, np.uint8)
+    kernels.deal_lane(
+        order, 2, frozen([1, -1, 0, -1], np.int8), frozen([0.5, 1.0, 1.5, 2.0], np.float64),
+        frozen([10, 11, 12, 13], np.int32), signs, delta2, counts,
+    )  # fmt: skip
+    assert signs[:, 2].tolist() == [-1, 1, 0]
+    assert delta2[:, 2].tolist() == [2.0, 0.5, 1.5]
+    assert counts[:, 2].tolist() == [13, 10, 12]
+    assert all((np.delete(array, 2, axis=1) == 7).all() for array in (signs, delta2, counts))
+    counts[:, 2], erred[:, 2] = [23, 20, 22], [1, 0, 0]
+    own, moved = np.zeros(4, np.int32), np.array([0, 0, 1, 0], np.uint8)
+    kernels.collect_lane(order, 2, counts, erred, own, moved)
+    assert own.tolist() == [20, 0, 22, 23]
+    assert moved.tolist() == [0, 0, 1, 1]
+
+
+def test_side_by_side_a_learner_that_does_not_move_keeps_the_sign_of_its_zeros() -> None:
+    w = np.full((1, kernels.BATCH_WIDTH), -0.0)
+    signs = np.array([[1, 0, 0, 0, 0, 0, 0, 0]], np.int8)
+    state = np.zeros((kernels.BATCH_WIDTH, 4)), np.zeros((kernels.BATCH_WIDTH, 3), np.int64)
+    kernels.visit_unlearn_lanes(
+        csr([[(0, 1.0)]]), frozen([0], np.int64), signs, np.zeros(signs.shape),
+        *np.ones((3, kernels.BATCH_WIDTH)), frozen([1.0], np.float64),
+        np.zeros(signs.shape, np.int32),
+        w, *state, np.zeros(signs.shape, np.uint8), np.empty((2, kernels.BATCH_WIDTH)),
+    )  # fmt: skip
+    assert w[0, 0] > 0.0
+    assert np.signbit(w[0, 1:]).all()
+
+
+def test_side_by_side_a_step_beyond_the_largest_count_is_cut_there_and_told() -> None:
+    shape = (1, kernels.BATCH_WIDTH)
+    signs, counts = np.ones(shape, np.int8), np.full(shape, LARGEST_COUNT - 3, np.int32)
+    state = np.zeros((kernels.BATCH_WIDTH, 4)), np.zeros((kernels.BATCH_WIDTH, 3), np.int64)
+    b = np.full(kernels.BATCH_WIDTH, 1e6)
+    kernels.visit_unlearn_lanes(
+        csr([[(0, 1.0)]]), frozen([0], np.int64), signs, np.zeros(shape),
+        np.zeros(kernels.BATCH_WIDTH),
+        b, np.ones(kernels.BATCH_WIDTH), frozen([1.0], np.float64), counts, np.zeros(shape), *state,
+        np.zeros(shape, np.uint8), np.empty((2, kernels.BATCH_WIDTH)),
+    )  # fmt: skip
+    assert counts.tolist() == [[LARGEST_COUNT] * kernels.BATCH_WIDTH]
+    assert state[1][:, kernels.CLIPPED].tolist() == [1] * kernels.BATCH_WIDTH
+
+
+@prove
+@given(cases())
+def test_unlearning_keeps_counts_positive_and_their_sum_equal_to_t(case: Case) -> None:
+    state = State(case.twin())
+    run_unlearn(case, state)
+    assert state.counts.min() >= 0
+    assert state.counts.sum(dtype=np.int64) == state.tallies[kernels.STEPS]
+
+
+@pytest.mark.parametrize("value", [2.0**-10, 2.0**-30, 2.0**-60])
+@pytest.mark.parametrize("before", [0, 5])
+def test_a_step_beyond_the_largest_count_is_cut_there_and_never_wraps(
+    value: float, before: int
+) -> None:
+    case = Case(
+        [[(0, value)]], [1], [0.0], 0.0, [0], 1e9, 1.0, True, 1.0, counts=[before]
+    )  # fmt: skip
+    state = State(case.twin())
+    run_unlearn(case, state)
+    assert state.counts.tolist() == [LARGEST_COUNT]
+    assert state.tallies.tolist() == [LARGEST_COUNT, 1, 1]
+    assert state.w[0] == LARGEST_COUNT * value
+
+
+@pytest.mark.parametrize("margin", [9.0, 1e12])
+def test_a_row_that_is_too_well_classified_gives_back_all_its_counts_and_no_more(
+    margin: float,
+) -> None:
+    case = Case([[(0, 1.0)]], [1], [0.0], 0.0, [0], 1.0, 1.0, True, 1.0, counts=[7])
+    state = State(case.twin())
+    state.w[0] = margin  # at 9 the step asked for is one more than its counts
+    run_unlearn(case, state)
+    assert state.counts.tolist() == [0]
+    assert state.w[0] == margin - 7
+
+
+# --- the frozen scan ---
+
+
+@dataclass
+class PartialSums:
+    """A scan's sums, in plain Python."""
+
+    bins: list[float]
+    fresh: list[float]
+    low: list[float]
+    sums: list[float]
+    totals: list[int]
+    called: list[int]
+
+
+def add_to(sums: list[float], place: int, value: float) -> None:
+    """Add a value, and what that rounds off to the next place."""
+    before = sums[place]
+    sums[place] = after = before + value
+    grown = after - before
+    sums[place + 1] += (before - (after - grown)) + (value - grown)
+
+
+def plain_scan(case: Case, twin: Oracle, threshold: float, length: float) -> PartialSums:
+    n, u = len(case.rows), 2.0**-53
+    seen = PartialSums(
+        [0.0] * (kernels.BINS * kernels.BIN_SUMS), [0.0] * COLUMNS, [0.0] * COLUMNS,
+        [math.inf, 0.0, 0.0, 0.0, 0.0, 0.0], [0, 0, 0, 0], [0] * n,
+    )  # fmt: skip
+    for k, row in enumerate(case.rows):
+        if case.signs[k] == 0:
+            continue
+        seen.totals[kernels.ROWS] += 1
+        m, d2, c, l = twin.margin(k), case.delta2[k], twin.counts[k], case.signs[k]
+        square = 0.0
+        for _, value in row:
+            square += value * value
+        most = math.sqrt(square) * length + case.rho * abs(twin.bias)
+        sure = m - (1.01 * len(row) + 24.0) * u * most
+        place = case.scale * sure / kernels.BIN_WIDTH
+        if place < kernels.BINS:
+            bin = kernels.BIN_SUMS * max(0, math.floor(place))
+            z = 1.0 - case.scale * sure
+            z += 4.0 * u * (1.0 + abs(z))
+            add_to(seen.bins, bin + kernels.SQ_SLACKS, cost(d2) * z * z)
+            add_to(seen.bins, bin + kernels.SLACK_MARGINS, cost(d2) * z * sure)
+            add_to(seen.bins, bin + kernels.SQ_MARGINS, cost(d2) * sure * sure)
+        extension = d2 * c
+        least = sure + extension - 8.0 * u * (abs(sure) + extension)
+        seen.sums[kernels.LEAST] = min(seen.sums[kernels.LEAST], least)
+        extended = m + extension
+        if extended <= threshold:
+            seen.totals[kernels.CALLED] += 1
+        seen.called[k] = int(extended <= threshold or c > 0)
+        if c > 0:
+            for column, value in row:
+                pair = [seen.fresh[column], seen.low[column]]
+                add_to(pair, 0, float(c) * l * value)
+                seen.fresh[column], seen.low[column] = pair
+            seen.totals[kernels.STEPS_SEEN] += c
+            seen.totals[kernels.SUPPORT] += 1
+            add_to(seen.sums, kernels.SQ_EXTENSION, d2 * (float(c) * c))
+            add_to(seen.sums, kernels.FRESH_BIAS, c * l * case.rho)
+            seen.sums[kernels.LENGTHS] += c * math.sqrt(square + case.rho * case.rho + d2)
+    return seen
+
+
+def products(case: Case, twin: Oracle) -> list[float]:
+    found = []
+    for row in case.rows:
+        total = 0.0
+        for column, value in row:
+            total += value * twin.w[column]
+        found.append(total)
+    return found
+
+
+@prove
+@given(crowds())
+def test_products_side_by_side_are_summed_in_row_order(
+    crowd: tuple[list[Case], list[int]],
+) -> None:
+    lanes, _ = crowd
+    twins = [case.twin() for case in lanes]
+    found = np.full((len(lanes[0].rows), kernels.BATCH_WIDTH), math.nan)
+    w = side_by_side([np.array(twin.w) for twin in twins])
+    kernels.dot_lanes(csr(lanes[0].rows), w, found)
+    for k, (case, twin) in enumerate(zip(lanes, twins, strict=True)):
+        assert found[:, k].tolist() == products(case, twin)
+
+
+@prove
+@given(cases(), st.floats(-1e3, 1e6), st.booleans())
+def test_scan_equals_its_plain_twin_bit_for_bit(case: Case, threshold: float, summed: bool) -> None:
+    twin = case.twin()
+    length = math.sqrt(math.fsum(x * x for x in twin.w))
+    seen = plain_scan(case, twin, threshold, length)
+    given = products(case, twin) if summed else []
+    found = scanned(case, twin, threshold, length, given, [0, len(case.rows)])
+    assert found == seen
+
+
+def scanned(
+    case: Case,
+    twin: Oracle,
+    threshold: float,
+    length: float,
+    products: list[float],
+    borders: list[int],
+) -> PartialSums:
+    """What the kernel sums of the rows, cut into calls."""
+    bins, (fresh, low) = np.zeros(kernels.BINS * kernels.BIN_SUMS), np.zeros((2, COLUMNS))
+    sums, totals = np.array([math.inf, 0.0, 0.0, 0.0, 0.0, 0.0]), np.zeros(4, dtype=np.int64)
+    called = np.ones(len(case.rows), dtype=np.uint8)
+    squares = np.empty(len(case.rows))
+    kernels.squared_norms(csr(case.rows), squares)
+    for first, last in itertools.pairwise(borders):
+        part = slice(first, last)
+        kernels.scan(
+            csr(case.rows[part]), frozen(case.signs[part], np.int8),
+            frozen(case.delta2[part], np.float64), frozen(squares[part], np.float64),
+            frozen(twin.counts[part], np.int32), case.rho, twin.bias, threshold,
+            frozen(twin.w, np.float64), length, case.scale, bins, fresh, low, sums, totals,
+            called[part], frozen(products[part], np.float64),
+        )  # fmt: skip
+    return PartialSums(
+        bins.tolist(), fresh.tolist(), low.tolist(), sums.tolist(), totals.tolist(), called.tolist()
+    )
+
+
+def test_a_scan_takes_products_that_are_summed_already() -> None:
+    sums, totals = np.array([math.inf, 0.0, 0.0, 0.0, 0.0, 0.0]), np.zeros(4, dtype=np.int64)
+    ones = frozen([1.0], np.float64)
+    kernels.scan(
+        csr([[(0, 1.0)]]), frozen([1], np.int8), ones, ones, frozen([0], np.int32),
+        0.0, 0.0, 1.0, frozen([5.0], np.float64), 5.0, 1.0,
+        np.zeros(kernels.BINS * kernels.BIN_SUMS), np.zeros(1), np.zeros(1),
+        sums, totals, np.zeros(1, np.uint8), frozen([2.0], np.float64),
+    )  # fmt: skip
+    assert 2.0 - 1e-13 <= sums[kernels.LEAST] < 2.0
+
+
+@prove
+@given(cases(), st.floats(-1e3, 1e6), st.integers(0, 7))
+def test_a_scan_cut_in_two_calls_gives_the_bits_of_one(
+    case: Case, threshold: float, cut: int
+) -> None:
+    twin, n = case.twin(), len(case.rows)
+    one, two = ([0, n], [0, min(cut, n), n])
+    assert scanned(case, twin, threshold, 1.0, [], one) == scanned(
+        case, twin, threshold, 1.0, [], two
+    )
+
+
+# --- small ones ---
+
+
+@prove
+@given(cases(started=False))
+def test_squared_norms_are_summed_in_row_order(case: Case) -> None:
+    squares = np.full(len(case.rows), np.nan)
+    kernels.squared_norms(csr(case.rows), squares)
+    plain = []
+    for row in case.rows:
+        total = 0.0
+        for _, value in row:
+            total += value * value
+        plain.append(total)
+    assert squares.tolist() == plain
+
+
+vectors = st.lists(st.floats(-1e100, 1e100), max_size=30)
+
+
+@prove
+@given(vectors)
+@example([1e16, 1.0, -1.0, 1e-8])
+def test_square_sum_adds_from_the_first_to_the_last(vector: list[float]) -> None:
+    total = 0.0
+    for value in vector:
+        total += value * value
+    assert kernels.square_sum(frozen(vector, np.float64)) == total
+
+
+@prove
+@given(st.lists(st.tuples(st.floats(-1e100, 1e100), st.floats(-1e100, 1e100)), max_size=30))
+def test_square_distance_adds_from_the_first_to_the_last(pairs: list[tuple[float, float]]) -> None:
+    total = 0.0
+    for u, v in pairs:
+        total += (u - v) * (u - v)
+    left, right = [u for u, _ in pairs], [v for _, v in pairs]
+    assert kernels.square_distance(frozen(left, np.float64), frozen(right, np.float64)) == total
+
+
+@prove
+@given(st.floats(-1e9, 1e9), st.lists(st.tuples(singles, singles), max_size=30))
+def test_add_scaled_adds_a_multiple_element_by_element(
+    factor: float, pairs: list[tuple[float, float]]
+) -> None:
+    total = np.array([before for before, _ in pairs])
+    kernels.add_scaled(factor, frozen([added for _, added in pairs], np.float64), total)
+    assert total.tolist() == [before + factor * added for before, added in pairs]
+
+
+@prove
+@given(cases(started=False), st.integers(0, 100))
+def test_copy_rows_copies_the_chosen_rows_in_the_chosen_order(case: Case, first: int) -> None:
+    chosen = frozen(case.order, np.int64)
+    copied = [case.rows[k] for k in case.order]
+    room = sum(map(len, copied))
+    indptr = np.full(len(copied) + 1, first, dtype=np.int64)
+    indices, values = np.zeros(room, dtype=np.uint32), np.zeros(room, dtype=np.float32)
+    kernels.copy_rows(csr(case.rows), chosen, indptr, indices, values)
+    expected = csr(copied)
+    assert (indptr - first).tolist() == expected.indptr.tolist()
+    assert indices.tolist() == expected.indices.tolist()
+    assert values.tolist() == expected.values.tolist()
+
+
+@prove
+@given(st.integers(0, 2**64 - 1), st.integers(0, 300))
+def test_shuffle_equals_the_oracle(start: int, rows: int) -> None:
+    order = np.full(rows, -7, dtype=np.int64)
+    kernels.shuffle(start, order)
+    assert order.tolist() == shuffled(start, rows)
+
+
+@prove
+@given(st.integers(0, 2**64 - 1), st.sets(st.integers(0, 5000), max_size=300))
+def test_scatter_equals_the_oracle(start: int, positions: set[int]) -> None:
+    chosen = sorted(positions)
+    order = np.full(len(chosen), -7, dtype=np.int64)
+    room, places = np.empty((2, len(chosen)), np.uint64), np.zeros((2, kernels.DIGITS), np.int64)
+    kernels.scatter(start, frozen(chosen, np.int64), room, places, order)
+    assert order.tolist() == scattered(start, chosen)
+
+
+def test_the_numbers_that_shuffle_are_those_of_splitmix64() -> None:
+    published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert list(itertools.islice(splitmix64(1234567), 3)) == published
+
+
+def test_rows_may_begin_past_the_first_nonzero() -> None:
+    whole = csr([[(0, 5.0)], [(1, 2.0), (2, 3.0)], []])
+    tail = Rows(whole.indptr[1:], whole.indices, whole.values)
+    squares = np.zeros(2)
+    kernels.squared_norms(tail, squares)
+    assert squares.tolist() == [13.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "kernel", [kernels.visit, kernels.visit_unlearn, kernels.visit_unlearn_lanes]
+)
+def test_rows_are_fetched_ahead_without_counting_references(kernel: kernels.Kernel) -> None:
+    compiled = njit(**kernels._OPTIONS | {"cache": False})(kernel.__wrapped__)
+    compiled.compile(kernel._signature)
+    [assembly] = compiled.inspect_asm().values()
+    assert "prefetch" in assembly
+    assert not re.search(r"_fetch\w*_ahead\S*,@function", assembly), "it is not inlined"
+
+
+def test_a_wrong_dtype_is_an_error_and_not_a_second_compilation() -> None:
+    with pytest.raises(TypeError):
+        kernels.square_sum(frozen([1.0], np.float32))
+
+
+def test_a_kernel_is_compiled_at_its_first_call_and_no_other_with_it(tmp_path: Path) -> None:
+    code = "import numpy as n; from streamtron.core.kernels import dot; dot(n.ones(3), n.ones(3))"
+    python(tmp_path, "-c", code)
+    compiled = {path.name.split("-")[0] for path in tmp_path.rglob("*.nbi")}
+    assert compiled == {"kernels.dot"}

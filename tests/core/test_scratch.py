@@ -1,0 +1,89 @@
+"""Directories for a while."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamtron.core.scratch import scratch_directory
+from streamtron.data.writers.corpus import generate
+from tests.helpers.processes import COMMAND, Process, command, until
+
+
+def test_a_directory_goes_although_somebody_writes_there_when_it_has_just_been_emptied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, late = os.rmdir, []
+
+    def rmdir(path: Any, **how: Any) -> None:
+        late.append(os.path.exists(directory))
+        if late[-1]:
+            Path(directory, "late").touch()
+        real(path, **how)
+
+    with scratch_directory("some-", str(tmp_path)) as directory:
+        Path(directory, "early").touch()
+        monkeypatch.setattr(os, "rmdir", rmdir)
+    assert late == [False], "who writes there finds no such directory"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_somebody_else_has_removed_is_no_error(tmp_path: Path) -> None:
+    with scratch_directory("some-", str(tmp_path)) as directory:
+        shutil.rmtree(directory)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_removed_is_told_and_nothing_that_was_found_is_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(1, "not permitted")
+
+    with scratch_directory("some-", str(tmp_path)) as directory:
+        monkeypatch.setattr(os, "rmdir", refuse)
+    assert f"{directory}-gone: cannot be removed. Remove it by hand." in caplog.text
+
+
+def test_what_a_killed_process_has_left_goes_when_the_next_begins_and_what_is_in_use_stays(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import sys, signal\nfrom streamtron.core.scratch import scratch_directory\n"
+        "with scratch_directory('some-', sys.argv[1]) as directory:\n"
+        "    open(directory + '/held', 'w').close()\n"
+        "    signal.pause()\n"
+    )
+    process = Process(code, tmp_path, cwd=tmp_path)
+    until(lambda: list(tmp_path.glob("some-*/held")))
+    [held] = tmp_path.glob("some-*")
+    with scratch_directory("some-", str(tmp_path)):
+        assert (held / "held").exists(), "it is in use"
+    process.kill()
+    process.end()
+    assert held.exists()
+    (tmp_path / "some-of-mine").mkdir()
+    with scratch_directory("other-", str(tmp_path)):
+        assert held.exists(), "it is none of those"
+    with scratch_directory("some-", str(tmp_path)) as directory:
+        assert {path.name for path in tmp_path.iterdir()} == {
+            "some-of-mine", os.path.basename(directory)
+        }  # fmt: skip
+
+
+def test_a_sweep_clears_up_after_one_that_was_killed(tmp_path: Path) -> None:
+    generate(str(tmp_path / "shards"), rows=20_000, columns=2000, seed=0, shards=2)
+    words = ["sweep", "shards", "--folds", 2, "--C", "1,2", "--cache-dir", "cache"]
+    killed = Process(COMMAND, *words, cwd=tmp_path)
+    until(lambda: [*tmp_path.glob("cache/fold-*/*")])
+    killed.kill()
+    assert killed.end().returncode == -signal.SIGKILL
+    assert [*tmp_path.glob("cache/fold-*/*")], "it was killed too late to leave anything"
+    done = command(tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    assert [*tmp_path.glob("cache/fold-*")] == []

@@ -1,0 +1,358 @@
+"""The sealed file: what is written is what is read, or the reader says that it is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamtron.core.errors import DataError, FileDamaged, MachineError
+from streamtron.core.sealed import read_sealed, sealed_bytes, write_atomically, write_sealed
+
+CONTENT = {"name": "é\n", "numbers": [1, 0.1, None]}
+TENSORS = {
+    "weights": np.array([1.5, -2.0, 0.1]),
+    "bias": np.array(0.25),
+    "counts": np.array([2**31 - 1, -(2**31), 1], dtype=np.int32),
+    "gaps": np.array([[2**32 - 1], [0]], dtype=np.uint32),
+    "offsets": np.array([2**63 - 1], dtype=np.int64),
+    "none": np.zeros((0, 3), dtype=np.uint32),
+}
+RAW = sealed_bytes(CONTENT, TENSORS)
+STOP = 8 + int.from_bytes(RAW[:8], "little")
+"""Where the header ends."""
+
+
+def refused(action, kind=DataError) -> str:
+    with pytest.raises(kind) as caught:
+        action()
+    return str(caught.value)
+
+
+def assert_same(found, wanted) -> None:
+    """The same names, dtypes, shapes and bits."""
+    assert sorted(found) == sorted(wanted)
+    for name, tensor in wanted.items():
+        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape)
+        assert found[name].tobytes() == tensor.tobytes()
+
+
+# --- what is written -----------------------------------------------------------------------------
+
+
+def test_content_and_tensors_come_back_with_names_dtypes_shapes_and_bits(tmp_path):
+    write_sealed(tmp_path / "m", CONTENT, TENSORS)
+    content, tensors = read_sealed(tmp_path / "m")
+    assert content == CONTENT
+    assert_same(tensors, TENSORS)
+    assert (tmp_path / "m").read_bytes() == RAW
+
+
+arrays = st.one_of(
+    st.lists(st.integers(0, 2**32 - 1), max_size=5).map(lambda a: np.array(a, dtype=np.uint32)),
+    st.lists(st.integers(-(2**31), 2**31 - 1), max_size=5).map(lambda a: np.array(a, np.int32)),
+    st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5).map(lambda a: np.array(a, np.int64)),
+    st.lists(st.floats(), max_size=5).map(lambda a: np.array(a, dtype=np.float64)),
+)
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
+
+
+@given(st.dictionaries(names, arrays, max_size=5))
+def test_any_names_and_any_mixture_of_lengths_and_dtypes_come_back(tmp_path_factory, tensors):
+    path = tmp_path_factory.mktemp("sealed") / "m"
+    write_sealed(path, {}, tensors)
+    assert_same(read_sealed(path)[1], tensors)
+
+
+def test_equal_contents_are_equal_files_whatever_their_order_in_memory():
+    backwards = {name: TENSORS[name] for name in reversed(TENSORS)}
+    assert sealed_bytes({key: CONTENT[key] for key in reversed(CONTENT)}, backwards) == RAW
+
+
+@pytest.mark.parametrize("code", ["<i4", ">i4"])
+def test_byte_order_and_strides_in_memory_change_no_byte(code):
+    plain = {"x": np.array([[1, 2], [3, 4]], dtype=np.int32)}
+    other = {"x": np.array([[1, 0, 3], [2, 0, 4]], dtype=code)[:, ::2].T}
+    assert not other["x"].flags["C_CONTIGUOUS"]
+    assert sealed_bytes({}, other) == sealed_bytes({}, plain)
+
+
+def test_tensors_lie_in_the_order_of_their_names_without_gaps():
+    header = json.loads(RAW[8:STOP])
+    del header["__metadata__"]
+    ends = [0]
+    for name in sorted(header):
+        start, end = header[name]["data_offsets"]
+        assert start == ends[-1]
+        assert RAW[STOP + start : STOP + end] == TENSORS[name].tobytes()
+        ends.append(end)
+    assert ends[-1] == len(RAW) - STOP
+    assert STOP % 8 == 0
+
+
+def test_the_safetensors_library_opens_the_file(tmp_path):
+    write_sealed(tmp_path / "m", CONTENT, TENSORS)
+    with safetensors.safe_open(tmp_path / "m", framework="np") as file:
+        assert_same({name: file.get_tensor(name) for name in file.keys()}, TENSORS)  # noqa: SIM118
+        assert json.loads(file.metadata()["streamtron"]) == CONTENT
+
+
+def test_the_digest_is_xxh3_128_of_the_header_without_it_and_the_tensors():
+    header = json.loads(RAW[8:STOP])
+    digest = header["__metadata__"].pop("digest")
+    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+    assert digest == xxhash.xxh3_128(text + RAW[STOP:]).hexdigest()
+
+
+GOLDEN_HEADER = (
+    '{"__metadata__":{"digest":"DIGEST","streamtron":"{\\"a\\":[1]}"},'
+    '"a":{"data_offsets":[0,4],"dtype":"I32","shape":[1]},'
+    '"b":{"data_offsets":[4,8],"dtype":"U32","shape":[1,1]},'
+    '"c":{"data_offsets":[8,16],"dtype":"I64","shape":[]}}'
+)
+
+
+def test_golden_bytes_of_integer_tensors_are_still_written_and_read(tmp_path):
+    tensors = {
+        "a": np.array([-2], dtype=np.int32),
+        "b": np.array([[2**32 - 3]], dtype=np.uint32),
+        "c": np.array(5, dtype=np.int64),
+    }
+    header = GOLDEN_HEADER.replace("DIGEST", "44b17c7e232a9dad54333e59103b7c79").encode()
+    header += b" " * (-len(header) % 8)
+    data = bytes.fromhex("feffffff fdffffff 0500000000000000")
+    golden = len(header).to_bytes(8, "little") + header + data
+    assert sealed_bytes({"a": [1]}, tensors) == golden
+    (tmp_path / "m").write_bytes(golden)
+    assert_same(read_sealed(tmp_path / "m")[1], tensors)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int8, np.uint64, np.bool_, object, "U1"])
+def test_a_tensor_of_another_dtype_is_refused_before_anything_is_written(tmp_path, dtype):
+    with pytest.raises(TypeError, match="tensor 'x'"):
+        write_sealed(tmp_path / "m", {}, {"x": np.zeros(1, dtype=dtype)})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_tensor_cannot_take_the_name_of_the_metadata():
+    with pytest.raises(TypeError, match="__metadata__"):
+        sealed_bytes({}, {"__metadata__": np.zeros(1)})
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, {1}, b"a"])
+def test_content_that_is_not_json_is_refused_before_anything_is_written(tmp_path, value):
+    with pytest.raises((TypeError, ValueError)):
+        write_sealed(tmp_path / "m", {"a": value}, {})
+    assert not list(tmp_path.iterdir())
+
+
+# --- damage --------------------------------------------------------------------------------------
+
+
+def assert_found(path, raw, bits, load) -> None:
+    """Each bit flipped alone is found by ``load``, which names the file."""
+    path.write_bytes(raw)
+    with open(path, "r+b", buffering=0) as file:  # in place: truncating each time is slow
+        for bit in bits:
+            os.pwrite(file.fileno(), bytes([raw[bit // 8] ^ 1 << bit % 8]), bit // 8)
+            assert str(path) in refused(lambda: load(path), FileDamaged)
+            os.pwrite(file.fileno(), raw[bit // 8 : bit // 8 + 1], bit // 8)
+    assert path.read_bytes() == raw
+
+
+def test_every_flipped_bit_is_found_and_the_file_named(tmp_path):
+    tensors = {"a": np.arange(3, dtype=np.int32), "b": np.ones(2), "c": np.ones(1, np.uint32)}
+    raw = next(  # padding shall be among what is flipped
+        raw
+        for raw in (sealed_bytes({"a": "x" * n}, tensors) for n in range(8))
+        if raw[8 + int.from_bytes(raw[:8], "little") - 1 :][:1] == b" "
+    )
+    assert_found(tmp_path / "m", raw, range(8 * len(raw)), read_sealed)
+
+
+def test_2000_random_flipped_bits_of_a_larger_file_are_all_found(tmp_path):
+    rng = np.random.default_rng(1)
+    tensors = {"x": rng.normal(size=3_000), "y": rng.integers(0, 99, 5_000, dtype=np.int32)}
+    raw = sealed_bytes(CONTENT, tensors)
+    bits = random.Random(0).sample(range(8 * len(raw)), 2_000)
+    assert_found(tmp_path / "m", raw, bits, read_sealed)
+
+
+def test_a_file_cut_at_any_length_or_with_bytes_added_is_refused(tmp_path):
+    path = tmp_path / "m"
+    for damaged in [*(RAW[:length] for length in range(len(RAW))), RAW + b"\0", RAW + RAW]:
+        path.write_bytes(damaged)
+        assert str(path) in refused(lambda: read_sealed(path), FileDamaged)
+
+
+@pytest.mark.parametrize("blank", [b"\n", b"\t"])
+def test_a_header_that_says_the_same_in_other_bytes_is_refused(tmp_path, blank):
+    path = tmp_path / "m"
+    raw = sealed_bytes({"a": "xxx"}, {"a": np.ones(1)})
+    stop = 8 + int.from_bytes(raw[:8], "little")
+    assert raw[stop - 1 : stop] == b" "
+    inside = raw[:8] + raw[8 : stop - 1].replace(b'{"', b'{ "', 1) + raw[stop:]
+    for same in (raw[: stop - 1] + blank + raw[stop:], inside):
+        path.write_bytes(same)
+        safetensors.numpy.load_file(path)  # others do not mind
+        message = refused(lambda: read_sealed(path), FileDamaged)
+        assert "m: not a streamtron model, or damaged" in message
+
+
+# --- what was never ours -------------------------------------------------------------------------
+
+
+def sealed_by_a_stranger(header: dict, data: bytes) -> bytes:
+    """What somebody who knows the rule of the seal could write."""
+
+    def text(value):
+        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+    digest = xxhash.xxh3_128(text(header) + data).hexdigest()
+    header = {**header, "__metadata__": {**header["__metadata__"], "digest": digest}}
+    length = -(-len(text(header)) // 8) * 8
+    return length.to_bytes(8, "little") + text(header).ljust(length) + data
+
+
+def described(dtype: object, size: int) -> dict:
+    entry = {"dtype": dtype, "shape": [1], "data_offsets": [0, size]}
+    return {"__metadata__": {"streamtron": "{}"}, "x": entry}
+
+
+def test_a_stranger_who_keeps_to_the_rule_is_read(tmp_path):
+    (tmp_path / "m").write_bytes(sealed_by_a_stranger(described("I32", 4), b"\7\0\0\0"))
+    content, tensors = read_sealed(tmp_path / "m")
+    assert content == {}
+    assert_same(tensors, {"x": np.array([7], dtype=np.int32)})
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "null", '"a"', "{", 3])
+def test_a_sealed_file_whose_content_is_no_mapping_is_refused(tmp_path, content):
+    header = {**described("I32", 4), "__metadata__": {"streamtron": content}}
+    (tmp_path / "m").write_bytes(sealed_by_a_stranger(header, bytes(4)))
+    refused(lambda: read_sealed(tmp_path / "m"), FileDamaged)
+
+
+@pytest.mark.parametrize(
+    ("header", "data"),
+    [
+        (described("I32", 4), bytes(5)),
+        (described("F64", 4), bytes(4)),
+        (described("BF16", 2), bytes(2)),
+        (described("F16", 2), bytes(2)),
+        (described("BOOL", 1), bytes(1)),
+        (described(7, 1), bytes(1)),
+        (described(["F64"], 8), bytes(8)),
+        ({**described("I32", 4), "y": {}}, bytes(4)),
+        ({**described("I32", 4), "y": 3}, bytes(4)),
+    ],
+)
+def test_sealed_tensors_that_we_never_write_are_refused(tmp_path, header, data):
+    (tmp_path / "m").write_bytes(sealed_by_a_stranger(header, data))
+    message = refused(lambda: read_sealed(tmp_path / "m"), FileDamaged)
+    assert "m: sealed, but not safetensors as streamtron writes them" in message
+
+
+@pytest.mark.parametrize("what", ["model", "witness"])
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "cut short: it is empty. Give a {what} that"),
+        (b"1 3:0.5\n", "cut short: it begins with b'1 3:0.5"),
+        (b"PAR1\x15\x04\x15\x10\x15" + bytes(50), "cut short: it begins with b'PAR1"),
+        (b"\x08\0\0\0\0\0\0\0{}      ", "damaged: its checksum does not match"),
+        (b"\x08\0\0\0\0\0\0\0[[[[[[[[", "cut short"),
+        (b"\xff" * 8 + b"{}", "cut short"),
+        (b"\x09\0\0\0\0\0\0\0{}      ", "cut short"),
+    ],
+)
+def test_a_file_that_is_not_ours_gets_a_sentence_that_says_what_was_wanted(
+    tmp_path, content, sentence, what
+):
+    (tmp_path / "x.bin").write_bytes(content)
+    message = refused(lambda: read_sealed(tmp_path / "x.bin", what), FileDamaged)
+    assert f"x.bin: not a streamtron {what}, or " in message
+    assert sentence.format(what=what) in message
+
+
+def test_a_header_nested_without_end_is_refused_and_not_followed(tmp_path):
+    deep = b'{"a":' + b"[" * 200_000
+    (tmp_path / "m").write_bytes(len(deep).to_bytes(8, "little") + deep)
+    refused(lambda: read_sealed(tmp_path / "m"), FileDamaged)
+
+
+@pytest.mark.parametrize("name", ["absent", "."])
+def test_a_file_that_cannot_be_read_is_the_machines_fault_and_named(tmp_path, name):
+    message = refused(lambda: read_sealed(tmp_path / name), MachineError)
+    assert f"{tmp_path / name}: cannot be read" in message
+
+
+# --- whole or not at all -------------------------------------------------------------------------
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "m"
+    write_atomically(path, [b"old"])
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    message = refused(lambda: write_atomically(path, [b"new"]), MachineError)
+    assert "m: cannot be written (No space left" in message
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m"]
+
+
+def test_parts_that_fail_on_the_way_leave_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "m"
+    write_atomically(path, [b"old"])
+
+    def parts():
+        yield b"new"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(path, parts())
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m"]
+
+
+def test_a_write_into_no_directory_is_refused(tmp_path):
+    where = tmp_path / "absent" / "m"
+    message = refused(lambda: write_atomically(where, [b""]), MachineError)
+    assert f"{where}: cannot be written" in message
+
+
+def test_a_write_syncs_file_and_directory_and_renames_between(tmp_path, monkeypatch):
+    done = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(descriptor):
+        done.append("directory" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file")
+        fsync(descriptor)
+
+    def replaced(old, new):
+        done.append("rename")
+        assert Path(old).parent == Path(new).parent
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    write_sealed(tmp_path / "m", CONTENT, TENSORS)
+    assert done == ["file", "rename", "directory"]
+
+
+def test_a_write_follows_a_symbolic_link(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "m")
+    write_atomically(tmp_path / "link", [b"a", memoryview(b"b")])
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "m").read_bytes() == b"ab"

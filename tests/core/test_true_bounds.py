@@ -1,0 +1,395 @@
+"""Every printed bound holds in exact arithmetic, whatever the scales of the data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamtron import StreamtronClassifier
+from streamtron.core import theory
+from streamtron.core.config import Machine, Settings
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.rows import freeze, make_rows
+from streamtron.model.linear_model import LinearModel
+from streamtron.runs.certify import certify
+from streamtron.runs.evaluate import evaluate
+from streamtron.runs.fit import run
+from streamtron.solver.duals import MOST_ROWS, Counts
+from streamtron.solver.scan import Frozen
+from streamtron.solver.targets import Targets
+from tests.helpers.exact import (
+    DIGITS,
+    Problem,
+    check_many,
+    draw,
+    false_claims,
+    fitted,
+    optimum,
+    primal,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+EVERYTHING_HOLDS: list[str] = []
+
+NEARLY = Decimal(10) ** -40
+"""The soft margin at C = 10¹⁰⁰ is that much above the hard one at most."""
+
+
+def wrong(seeds: range) -> dict[int, list[str]]:
+    """The false claims of fits of the problems drawn with these seeds."""
+    return {seed: claims for seed, claims, _ in check_many(seeds, 1) if claims}
+
+
+# --- the reference ---
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_weights_near_the_reference_optimum_are_better_and_its_bracket_is_tight(
+    seed: int,
+) -> None:
+    problem = draw(seed)
+    best = optimum(problem)
+    with localcontext(DIGITS):
+        assert best.primal == primal(problem, best.v)
+        assert abs(best.primal - best.dual) <= Decimal(10) ** -100 * best.primal
+        rng = np.random.default_rng(seed)
+        for _ in range(20):
+            steps = rng.normal(size=len(best.v))
+            moved = [x * (1 + Decimal(step)) for x, step in zip(best.v, steps, strict=True)]
+            assert primal(problem, moved) >= best.dual
+
+
+# --- problems with ugly scales ---
+
+
+def test_no_claim_of_a_certificate_is_false_on_hundreds_of_problems_with_ugly_scales() -> None:
+    found = list(check_many(range(400), 1))
+    assert [(seed, claims) for seed, claims, _ in found if claims] == []
+    within = sum(gap <= 0.01 for _, _, gap in found)
+    assert within >= 0.8 * len(found)  # bounds that say nothing would hold as well
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        5985, 18253, 24185, 72353,  # counts of 0 that nothing but a far finer b would move
+        37717, 72532,  # a whose norm rounding has left nothing of, as a stage begins
+        43867,  # conjugate gradients with nothing left to go along
+    ],
+)  # fmt: skip
+def test_problems_that_leave_nothing_but_rounding_are_certified_too(seed: int) -> None:
+    assert wrong(range(seed, seed + 1)) == {}
+
+
+@pytest.mark.slow
+def test_no_claim_of_a_certificate_is_false_on_thousands_of_problems_with_ugly_scales() -> None:
+    assert wrong(range(1_000, 21_000)) == {}
+
+
+def hard(seed: int) -> Problem:
+    """Separable rows and a price at which the optimum is that of the hard margin to 60 digits."""
+    problem = draw(seed)
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(size=problem.X.shape[1] + 1)
+    side = problem.X.astype(float) @ truth[:-1] + problem.rho * truth[-1]
+    y = np.where(side > 0, 1, -1)
+    return replace(problem, y=y, weights=np.ones(len(y)), C=1e100)
+
+
+@pytest.mark.parametrize("first", range(0, 300, 100))
+def test_hard_margin_bounds_hold_on_separable_rows_with_ugly_scales(
+    first: int, tmp_path: Path
+) -> None:
+    solved = 0
+    for seed in range(first, first + 100):
+        problem = hard(seed)
+        empty = not problem.rho and (problem.X == 0).all(axis=1).any()
+        if empty or len(set(problem.y)) < 2:
+            continue
+        shard = write(tmp_path / "rows.svm", problem)
+        chosen = Settings(delta=0, rho=problem.rho, tol=0.01, max_epochs=8, index_base=0)
+        outcome = run(shard, chosen, machine=Machine())
+        found = outcome.report["certificate"]
+        if found["primal_margin"] <= 0.0:
+            continue
+        with localcontext(DIGITS):
+            best = optimum(problem)
+            assert 2 * best.dual * Decimal(found["primal_margin"]) ** 2 <= 1, seed
+            assert 2 * best.primal * Decimal(found["upper_bound"]) ** 2 >= 1 - NEARLY, seed
+        solved += 1
+    assert solved >= 40
+
+
+def write(path: Path, problem: Problem, copies: int = 1) -> Path:
+    """As libsvm text with weights in labels, columns from 0; ``copies`` of all rows but the
+    first."""
+    lines = []
+    for k, (row, sign) in enumerate(zip(problem.X, problem.y, strict=True)):
+        label = f"{sign}" if (problem.weights == 1).all() else f"{sign}:{problem.weights[k]!r}"
+        pairs = [f"{j}:{float(value)!r}" for j, value in enumerate(row) if value]
+        lines += [" ".join([label.replace("np.float64(", "").rstrip(")"), *pairs])] * (
+            copies if k else 1
+        )
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("first", range(0, 90, 30))
+def test_no_claim_of_certify_is_false_for_weights_of_anybody_without_a_witness(
+    first: int, tmp_path: Path
+) -> None:
+    checked_models = 0
+    for seed in range(first, first + 30):
+        problem = replace(draw(seed), tol=0.01)
+        rng = np.random.default_rng(seed)
+        v = [float(x) * 10.0 ** rng.uniform(-3, 3) for x in optimum(problem).v]
+        v = [x * (1 + 0.1 * e) for x, e in zip(v, rng.normal(size=len(v)), strict=True)]
+        if not 1e-90 < math.hypot(*v) < 1e90:
+            continue
+        weighted = not (problem.weights == 1).all()
+        settings = Settings(
+            C=problem.C, rho=problem.rho, weights_in_label=weighted, index_base=0,
+            allow_duplicate=True,
+        )  # fmt: skip
+        model = LinearModel(
+            weights=np.array(v[:-1]), bias=v[-1] * problem.rho, classes=(-1.0, 1.0),
+            certificate=None, settings=settings.to_dict(),
+            reading={"index_base": 0, "weights_in_label": weighted},
+        )  # fmt: skip
+        proof = certify(model, write(tmp_path / "rows.svm", problem))
+        with localcontext(DIGITS):
+            scaled = [Decimal(proof.weights_scale) * Decimal(float(x)) for x in v]
+            if problem.rho:
+                scaled[-1] = (
+                    Decimal(proof.weights_scale) * Decimal(model.bias) / Decimal(problem.rho)
+                )
+        claims = false_claims(problem, proof.certificate.to_dict(), scaled, proof.decision_radius)
+        assert claims == EVERYTHING_HOLDS, seed
+        checked_models += 1
+    assert checked_models >= 20
+
+
+# --- sets that once had a false certificate ---
+
+
+def rows_that_cancel() -> Problem:
+    """One row of weight 1 beside one that stands for 100,000 of weight 10⁶."""
+    X = np.array([[1000.0], [-1700.0]], np.float32)
+    return Problem(X, np.array([1, -1]), np.array([1.0, 1e6]), C=1.0, rho=0.0, tol=0.01, epochs=9)
+
+
+def test_a_light_row_beside_100_000_heavy_ones_is_not_certified_by_noise(tmp_path: Path) -> None:
+    problem = rows_that_cancel()
+    shard = write(tmp_path / "rows.svm", problem, copies=100_000)
+    settings = Settings(C=1.0, rho=0.0, weights_in_label=True, index_base=0, max_epochs=9)
+    outcome = run(shard, settings, machine=Machine())
+    found, weights = outcome.report["certificate"], [*outcome.model.weights, 0.0]
+    as_one = replace(problem, weights=np.array([1.0, 1e11]))
+    radius = theory.decision_radius(found["primal_margin"], found["upper_bound"])
+    assert false_claims(as_one, found, weights, radius) == EVERYTHING_HOLDS
+    assert found["primal_margin"] <= 1000.001
+    assert found["relative_duality_gap"] <= 0.01  # the weights are good ones now
+
+
+@pytest.mark.parametrize("C", [1e6, 1e12])
+@pytest.mark.parametrize("seed", range(3))
+def test_separable_rows_far_from_the_origin_are_certified_only_as_well_as_they_are_solved(
+    seed: int, C: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    y = np.where(np.arange(200) % 2, 1, -1)
+    X = (y[:, None] * rng.normal(2.0, 0.3, (200, 3)) * 1e15).astype(np.float32)
+    problem = Problem(X, y, np.ones(200), C=C, rho=0.0, tol=0.01, epochs=20)
+    found, v, radius = fitted(problem)
+    assert false_claims(problem, found, v, radius) == EVERYTHING_HOLDS
+
+
+def test_the_largest_values_there_are_claim_no_more_than_is_true() -> None:
+    X = np.array([[3e38], [-3e38]], np.float32)
+    problem = Problem(X, np.array([1, -1]), np.ones(2), C=1.0, rho=0.0, tol=0.01, epochs=9)
+    assert false_claims(problem, *fitted(problem)) == EVERYTHING_HOLDS
+
+
+def test_duplicates_with_weights_of_ordinary_size_keep_the_lower_bound_below_the_upper() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        x = np.float32(10.0 ** rng.uniform(2, 4))
+        X = np.array([[x], [-x]] * 2, np.float32)
+        weights = rng.integers(1, 1000, 4).astype(float)
+        problem = Problem(X, np.array([1, -1, 1, -1]), weights, 1.0, 0.0, 0.0, 9)
+        found, v, radius = fitted(problem)
+        assert found["primal_margin"] <= found["upper_bound"]
+        assert false_claims(problem, found, v, radius) == EVERYTHING_HOLDS
+
+
+def test_the_radius_is_never_0_where_the_optimum_is_not_known_exactly() -> None:
+    for seed in range(60):
+        problem = replace(draw(seed), tol=0.0)
+        found, v, radius = fitted(problem)
+        assert radius > 0.0
+        assert "the optimum is farther than the radius" not in false_claims(
+            problem, found, v, radius
+        )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_upper_bound_of_rows_with_100_000_columns_is_the_length_of_the_sum_widened(
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(20, 100_000)).astype(np.float32)
+    counts = rng.integers(1, 1000, 20).astype(np.int32)
+    frozen = Frozen(np.zeros(100_000), 0.0, 1.0, 0.0)
+    rows = make_rows(np.arange(0, X.size + 1, 100_000), np.tile(np.arange(100_000), 20), X.ravel())
+    targets = Targets(
+        np.arange(20), np.ones(20, np.int8), np.full(20, 0.5), (X.astype(float) ** 2).sum(axis=1)
+    )
+    freeze(targets.signs, targets.delta2, targets.squares, counts)
+    frozen.scan(rows, targets, counts, 0.0)
+    upper, rounding = frozen.scan_sums.upper_bound()
+    a = (counts[:, None] * X.astype(np.longdouble)).sum(axis=0)  # 64 bits: exact enough
+    square = (a * a).sum() + np.longdouble(0.5) * (counts.astype(np.longdouble) ** 2).sum()
+    exact = np.sqrt(square) / counts.sum()
+    assert upper is not None
+    assert exact <= upper <= exact * (1 + 1e-14)
+    assert rounding <= 1e-14 * upper
+
+
+def test_the_allowance_for_rounding_grows_no_faster_than_the_root_of_the_rows() -> None:
+    def allowance(rows: int) -> float:
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(rows, 3)).astype(np.float32)
+        y = np.where(X[:, 0] + rng.normal(size=rows) > 0, 1, -1)
+        found = StreamtronClassifier(tol=0.01).fit(X, y).certificate_
+        return float(found["rounding_bound"] / found["upper_bound"])
+
+    few, many = allowance(2_000), allowance(200_000)
+    assert many <= 1.5 * math.sqrt(100) * few
+    assert many <= 1e-11
+
+
+# --- what is out of range is refused, and nothing wraps ---
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"delta": 1e-100}, {"delta": 1e200}, {"C": 1e200}, {"C": 1e-200}, {"C": math.inf},
+        {"rho": 1e160}, {"rho": 1e-160}, {"C": math.nan}, {"class_weight": {"1": 1e300}},
+    ],
+)  # fmt: skip
+def test_a_setting_with_which_sums_would_overflow_is_refused(setting: dict[str, Any]) -> None:
+    [name] = setting
+    with pytest.raises(SettingsError, match=name.replace("_", "-") + r".* is .*: wanted .*1e"):
+        Settings(**setting)
+
+
+@pytest.mark.parametrize("weight", [1e31, 1e300, 1e308])
+def test_a_weight_beyond_what_sums_can_hold_is_refused_by_file_and_line(
+    weight: float, tmp_path: Path
+) -> None:
+    good, bad = tmp_path / "good.svm", tmp_path / "bad.svm"
+    good.write_text("1:1 0:1\n-1:2 0:-1\n")
+    bad.write_text(f"1:1 0:1\n-1:{weight!r} 0:-1\n")
+    settings = Settings(weights_in_label=True, index_base=0)
+    model = run(good, settings, machine=Machine()).model
+    wanted = r"bad.svm, line 2: weight 1e\+3.*at most 1e30"
+    for use in (lambda: run(bad, settings, machine=Machine()), lambda: evaluate(model, bad)):
+        with pytest.raises(DataError, match=wanted):
+            use()
+    X, y = np.array([[1.0], [-1.0]]), [1, -1]
+    with pytest.raises(DataError, match="at most 1e30"):
+        StreamtronClassifier().fit(X, y, sample_weight=[1.0, weight])
+
+
+@pytest.mark.parametrize("weight", [1e-320, 1e-300, 1e-41])
+def test_a_row_whose_weight_is_out_of_range_is_refused_by_its_number(
+    weight: float, tmp_path: Path
+) -> None:
+    shard = tmp_path / "rows.svm"
+    shard.write_text(f"1:1 0:1\n-1:{weight!r} 0:-1\n")
+    settings = Settings(C=2.0, weights_in_label=True, index_base=0)
+    with pytest.raises(DataError, match=r"row 2 has the weight .*wanted 1e-40 to 1e\+40"):
+        run(shard, settings, machine=Machine())
+
+
+@pytest.mark.parametrize("size", [1e125, 1e154, 1e308, 1e-125, 1e-320])
+def test_coefficients_without_finite_margins_are_refused_by_certify(
+    size: float, tmp_path: Path
+) -> None:
+    shard = tmp_path / "rows.svm"
+    shard.write_text("1 0:1\n-1 0:-1\n")
+    model = LinearModel(
+        weights=np.array([size]), bias=0.0, classes=(-1.0, 1.0), certificate=None,
+        settings=Settings(rho=0.0, index_base=0).to_dict(), reading={"index_base": 0},
+    )  # fmt: skip
+    with pytest.raises(DataError, match=r"have the length .*: wanted 1e-100 to 1e\+100"):
+        certify(model, shard)
+
+
+@pytest.mark.parametrize("last", [MOST_ROWS + 1, 2**40])
+def test_rows_beyond_what_their_numbers_can_count_are_refused(last: int) -> None:
+    counts = Counts()
+    counts.put(np.array([MOST_ROWS - 1]), np.array([7], np.int32))
+    gaps, _ = counts.gaps()
+    assert gaps.tolist() == [MOST_ROWS - 1]
+    with pytest.raises(DataError, match=r"at most 4,294,967,295 rows"):
+        counts.put(np.array([last - 1]), np.array([7], np.int32))
+    with pytest.raises(DataError, match=rf"row {last} of the data"):
+        counts.take_ranges([(last - 10, last)])
+
+
+def test_the_total_of_counts_never_wraps_however_often_rows_of_other_weights_are_added() -> None:
+    model = StreamtronClassifier(C=1.0, fit_intercept=False)
+    rng = np.random.default_rng(0)
+    rows: list[Problem] = []
+    for call in range(8):
+        X = rng.normal(size=(4, 2)).astype(np.float32)
+        y, weights = np.array([1, -1, 1, -1]), np.full(4, 10.0 ** (12 - 4 * call))
+        rows.append(Problem(X, y, weights, 1.0, 0.0, 0.0, 1))
+        model.partial_fit(X, y, classes=[-1, 1], sample_weight=weights)
+        all_ = replace(
+            rows[0], X=np.concatenate([one.X for one in rows]),
+            y=np.concatenate([one.y for one in rows]),
+            weights=np.concatenate([one.weights for one in rows]),
+        )  # fmt: skip
+        with localcontext(DIGITS):
+            assert 2 * optimum(all_).primal * Decimal(model.certificate_["upper_bound"]) ** 2 >= 1
+
+
+# --- each step of a bound by itself, in fractions ---
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_the_bound_of_P_holds_where_a_row_lies_at_the_edge_of_what_has_a_slack(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x, C = float(np.float32(10.0 ** rng.uniform(-3, 3))), 1e30
+    frozen = Frozen(np.array([1.0]), 0.0, (1.0 + int(rng.integers(-6, 7)) * 2.0**-53) / x, 0.0)
+    frozen.length = 0.0  # the margin is x exactly: what other rounding there is must show
+    one = np.array([1.0])
+    targets = Targets(np.arange(1), one.astype(np.int8), 0.5 / C * one, x * x * one)
+    counts = np.zeros(1, np.int32)
+    freeze(targets.signs, targets.delta2, targets.squares, counts)
+    frozen.scan(make_rows(np.array([0, 1]), np.array([0]), np.array([x])), targets, counts, 0.0)
+    found, bound = frozen.certificate(hard=False)
+    s = Fraction(found.scale)
+    exact = s * s / 2 + Fraction(C) * max(Fraction(0), 1 - s * Fraction(x)) ** 2
+    assert exact <= Fraction(bound) <= exact * Fraction(102, 100)
+    assert 2 * Fraction(bound) * Fraction(found.primal_margin) ** 2 <= 1
+
+
+@pytest.mark.parametrize("ulps", [0, 1, 2, 5, 100, 10**6, 10**12])
+def test_the_radius_is_no_smaller_than_that_of_the_very_margins_that_it_is_given(ulps: int) -> None:
+    rng = np.random.default_rng(ulps)
+    for upper in 10.0 ** rng.uniform(-12, 12, 50):
+        margin = float(upper * (1.0 - ulps * 2.0**-53))
+        exact = 1 / Fraction(margin) ** 2 - 1 / Fraction(float(upper)) ** 2
+        assert Fraction(theory.decision_radius(margin, float(upper))) ** 2 >= exact

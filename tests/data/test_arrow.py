@@ -1,0 +1,204 @@
+"""The Arrow reader: IPC files, streams and Feather, compressed or not, and what damage may do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+
+from streamtron.core.errors import DataError, MachineError
+from streamtron.data import find_shards, open_shards
+from streamtron.data.formats import arrow as arrow_module
+from streamtron.data.formats.arrow import ArrowReader
+from streamtron.data.formats.parquet import ParquetReader
+from streamtron.data.row_batch import Reading, RowBatch
+from streamtron.runs.evaluate import predict
+from streamtron.runs.fit import fit
+from tests.data.test_layouts import LAYOUTS, NAMES, Vocabulary, named
+from tests.data.test_parquet import rows_of
+from tests.helpers.processes import Process
+
+Rows = list[dict[int, float]]
+Write = Callable[[pa.Table, Path], None]
+
+
+def _ipc(open_: Any, **options: Any) -> Write:
+    def write(table: pa.Table, path: Path) -> None:
+        chosen = pa.ipc.IpcWriteOptions(**options)
+        with (
+            pa.OSFile(str(path), "wb") as sink,
+            open_(sink, table.schema, options=chosen) as writer,
+        ):
+            writer.write_table(table, max_chunksize=3)
+
+    return write
+
+
+FORMATS: dict[str, Write] = {
+    "file": _ipc(pa.ipc.new_file),
+    "stream": _ipc(pa.ipc.new_stream),
+    "lz4 file": _ipc(pa.ipc.new_file, compression="lz4"),
+    "zstd stream": _ipc(pa.ipc.new_stream, compression="zstd"),
+    "feather": lambda table, path: pyarrow.feather.write_feather(table, path),
+}
+
+ROWS: Rows = [{0: 1.0, 3: -2.5}, {}, {5: 0.25}, {1: 4.0}, {0: 1e-3, 1: 2.0, 5: 7.0}, {2: 9.0}, {}]
+
+
+def table_of(layout: str, rows: Rows = ROWS) -> pa.Table:
+    extra = {"y": list(range(len(rows))), "other": [{"a": [None]}] * len(rows)}
+    return pa.table(LAYOUTS[layout](rows) | extra)
+
+
+def read(path: Path, **reading: Any) -> list[RowBatch]:
+    return list(ArrowReader(str(path), "rows.arrow", Reading(**reading)).pieces())
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_gives_the_same_rows_as_in_parquet(
+    tmp_path: Path, layout: str, format_: str
+) -> None:
+    table = table_of(layout)
+    FORMATS[format_](table, tmp_path / "rows.arrow")
+    pq.write_table(table, tmp_path / "rows.parquet")
+    names = named({name: table[name] for name in table.schema.names})
+    reading = Reading(vocabulary=Vocabulary(NAMES) if names else None)
+    path = str(tmp_path / "rows.parquet")
+    wanted = rows_of(list(ParquetReader(path, "rows.parquet", reading).pieces()))
+    assert rows_of(read(tmp_path / "rows.arrow", vocabulary=reading.vocabulary)) == wanted
+
+
+@pytest.mark.parametrize("format_", ["file", "zstd stream"])
+def test_a_row_is_named_by_its_record_batch_and_its_place_in_it(
+    tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow_module, "SLICE_ROWS", 2)
+    FORMATS[format_](table_of("map"), tmp_path / "rows.arrow")
+    places = [p.place(i) for p in read(tmp_path / "rows.arrow") for i in range(len(p.codes))]
+    assert places == [f"rows.arrow, record batch {k // 3}, row {k % 3}" for k in range(7)]
+    bad = [*ROWS[:5], {2: float("nan")}]
+    FORMATS[format_](table_of("map", bad), tmp_path / "rows.arrow")
+    with pytest.raises(DataError, match=r"^rows\.arrow, record batch 1, row 2: value nan\."):
+        read(tmp_path / "rows.arrow")
+
+
+def test_pieces_stay_within_their_nonzeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamtron.data.formats.table_rows.PIECE_NONZEROS", 2)
+    FORMATS["file"](table_of("lists"), tmp_path / "rows.arrow")
+    pieces = read(tmp_path / "rows.arrow")
+    assert [len(piece.indices) for piece in pieces if len(piece.indices) > 2] == [3]
+    assert len(rows_of(pieces)) == len(ROWS)
+
+
+def test_the_same_rows_as_arrow_and_as_parquet_give_the_same_weights_and_predictions(
+    tmp_path: Path,
+) -> None:
+    table = pa.table(LAYOUTS["map"](ROWS * 4) | {"label": [1, -1] * 14})
+    models = []
+    for name in ("a.arrow", "a.feather", "a.arrows", "a.parquet"):
+        path = tmp_path / name
+        if name == "a.parquet":
+            pq.write_table(table, path)
+        else:
+            FORMATS["stream" if name == "a.arrows" else "feather"](table, path)
+        model = fit(path)
+        [scores] = predict(model, path)
+        models.append((model.to_bytes(), scores.decisions.tobytes()))
+    assert len(set(models)) == 1
+
+
+def test_endings_of_arrow_files_are_known_and_mixing_with_parquet_is_refused(
+    tmp_path: Path,
+) -> None:
+    for name in ("a.arrow", "b.arrows", "c.feather", "d.IPC"):
+        FORMATS["file"](table_of("map"), tmp_path / name)
+    assert [shard.format for shard in find_shards([str(tmp_path)])] == ["arrow"] * 4
+    pq.write_table(table_of("map"), tmp_path / "e.parquet")
+    with pytest.raises(DataError, match=r"a\.arrow is Arrow and e\.parquet is Parquet"):
+        find_shards([str(tmp_path)])
+
+
+def test_arrow_columns_are_numbered_from_0_and_the_second_reading_comes_from_the_cache(
+    tmp_path: Path,
+) -> None:
+    FORMATS["file"](table_of("map"), tmp_path / "a.arrow")
+    with open_shards([str(tmp_path / "a.arrow")], most_labels=None,
+                     cache_dir=str(tmp_path / "_cache")) as source:  # fmt: skip
+        [first] = source.chunks()
+        size = (tmp_path / "a.arrow").stat().st_size
+        assert (source.index_base, source.bytes_read) == (0, 2 * size)
+        [second] = source.chunks()
+    assert first.rows.values.tolist() == second.rows.values.tolist()
+
+
+def test_the_fingerprint_is_xxh3_128_of_the_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "rows.arrow"
+    FORMATS["file"](table_of("map"), path)
+    digest = xxhash.xxh3_128(path.read_bytes()).hexdigest()
+    assert ArrowReader(str(path), "rows.arrow", Reading()).fingerprint() == digest
+
+
+def test_a_file_without_rows_gives_no_piece(tmp_path: Path) -> None:
+    for format_ in FORMATS:
+        FORMATS[format_](table_of("map").slice(0, 0), tmp_path / "rows.arrow")
+        assert rows_of(read(tmp_path / "rows.arrow")) == []
+
+
+def test_what_is_no_arrow_file_or_a_part_of_one_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "rows.arrow"
+    FORMATS["file"](table_of("map"), path)
+    whole = path.read_bytes()
+    feather_1 = b"FEA1" + bytes(20) + b"FEA1"
+    for content in (b"", b"1 1:1\n", whole[:-1], whole[: len(whole) // 2], feather_1):
+        path.write_bytes(content)
+        with pytest.raises(DataError) as caught:
+            read(path)
+        assert str(caught.value).startswith("rows.arrow: not an Arrow file, or a damaged one (")
+    FORMATS["stream"](table_of("map"), path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="damaged"):
+        read(path)
+
+
+def test_a_file_that_is_not_there_is_the_machines_matter(tmp_path: Path) -> None:
+    reader = ArrowReader(str(tmp_path / "none.arrow"), "none.arrow", Reading())
+    for action in (lambda: list(reader.pieces()), reader.fingerprint, reader.schema):
+        with pytest.raises(MachineError, match=r"none\.arrow: cannot be read \(No such file"):
+            action()
+
+
+FLIP = """
+import sys, pathlib
+import numpy as np
+from streamtron.core.errors import StreamtronError
+from streamtron.data.formats.arrow import ArrowReader
+from streamtron.data.formats.feature_names import Vocabulary
+from streamtron.data.row_batch import Reading
+path, names = pathlib.Path(sys.argv[1]), tuple(sys.argv[2].split(","))
+good, random = path.read_bytes(), np.random.default_rng(0)
+for position in range(len(good)):
+    bad = bytearray(good)
+    bad[position] ^= 1 << int(random.integers(8))
+    path.write_bytes(bad)
+    try:
+        list(ArrowReader(str(path), "a", Reading(vocabulary=Vocabulary(names))).pieces())
+    except StreamtronError:
+        pass
+"""
+
+
+@pytest.mark.parametrize("format_", ["file", "stream", "feather"])
+def test_a_flipped_bit_never_ends_in_a_crash_or_a_traceback(tmp_path: Path, format_: str) -> None:
+    path = tmp_path / "a.arrow"
+    labels = ["a", "b", "a", "b", "a", "b", "b"]
+    FORMATS[format_](pa.table(LAYOUTS["map of names"](ROWS) | {"y": labels}), path)
+    done = Process(FLIP, path, ",".join(NAMES), cwd=tmp_path).end()
+    assert (done.returncode, done.stderr) == (0, "")

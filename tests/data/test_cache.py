@@ -1,0 +1,736 @@
+"""The cache: found again, never wrong, never half, never larger than the disk."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gzip
+import logging
+import os
+import random
+import shutil
+import tempfile
+from collections import namedtuple
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamtron import fit
+from streamtron.core.config import Settings
+from streamtron.core.errors import DataError, FileDamaged, MachineError
+from streamtron.data import Reading, RowBatch, cache_files, clear_cache, open_shards
+from streamtron.data.buffers import Buffers
+from streamtron.data.cache import flat_file
+from streamtron.data.cache.directory import Cache, _load_sources, shown_bytes
+from streamtron.data.cache.flat_file import CachedShard, GroupReader, read_contents
+from streamtron.solver.learner import Learner
+from streamtron.solver.train import train
+from tests.data.test_source import ListReader, Row, bits, small_blocks, source_of, write_shard
+
+
+@pytest.fixture(autouse=True)
+def _blocks_are_small() -> Iterator[None]:
+    with small_blocks():
+        yield
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    """Three shards: with values, with ones alone, with row weights; 7 + 9 + 6 rows."""
+    directory = tmp_path / "shards"
+    directory.mkdir()
+    plain: list[Row] = [(float(k % 2), 1.0, {k: k + 0.5, 9: -1.0}) for k in range(7)]
+    ones: list[Row] = [(float(k % 2), 1.0, {k: 1.0, 11: 1.0}) for k in range(9)]
+    weighted: list[Row] = [(float(k % 2), k / 4, {k: 2.0}) for k in range(6)]
+    for name, rows in (("a", plain), ("b", ones), ("c", weighted)):
+        write_shard(directory / f"{name}.svm", rows)
+    return directory
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the shards whose pieces were asked for."""
+    monkeypatch.setattr(ListReader, "opened", names := [])
+    return names
+
+
+def read(shards: Path, cache: Path, **options: Any) -> tuple[Any, ...]:
+    """All that one reading tells."""
+    with source_of(shards, cache, **options) as source:
+        chunks = [bits(chunk) for chunk in source.chunks()]
+        return chunks, source.labels, source.width, source.blocks, source.manifest
+
+
+def flat_files(cache: Path) -> list[Path]:
+    return sorted(cache.glob("*.cache"))
+
+
+# A later run -------------------------------------------------------------------------------------
+
+
+def test_a_later_run_never_opens_the_shards_and_learns_the_same(
+    shards: Path, cache: Path, opened: list[str]
+) -> None:
+    first = read(shards, cache)
+    assert opened == ["a.svm", "b.svm", "c.svm"]
+    assert read(shards, cache) == first
+    assert opened == ["a.svm", "b.svm", "c.svm"]
+    assert len(flat_files(cache)) == 3
+
+
+def test_only_a_changed_shard_is_read_again(shards: Path, cache: Path, opened: list[str]) -> None:
+    read(shards, cache)
+    rows: list[Row] = [(float(k % 2), 1.0, {k: 1.0, 12: 1.0}) for k in range(8)]
+    write_shard(shards / "b.svm", rows)
+    opened.clear()
+    found = read(shards, cache)
+    assert opened == ["b.svm"]
+    assert found == read(shards, cache.with_name("fresh"))
+    assert len(flat_files(cache)) == 3, "the old file of b.svm is removed"
+
+
+def test_two_runs_that_write_one_cache_at_the_same_time_keep_what_the_other_has_cached(
+    shards: Path, cache: Path, opened: list[str]
+) -> None:
+    others = shards.with_name("others")
+    others.mkdir()
+    for name in "xyz":
+        write_shard(others / f"{name}.svm", [(1.0, 1.0, {k: ord(name)}) for k in range(9)])
+    with source_of(shards, cache) as one, source_of(others, cache) as two:
+        first, second = one.chunks(), two.chunks()
+        next(first)
+        next(second)
+        for chunks in (first, second):  # neither has got to its last shard
+            list(chunks)
+    opened.clear()
+    read(shards, cache)
+    read(others, cache)
+    assert opened == []
+
+
+def test_of_many_who_write_the_list_of_sources_at_once_none_loses_what_another_wrote(
+    cache: Path,
+) -> None:
+    names = [[f"{run}-{k}" for k in range(30)] for run in range(8)]
+
+    def run(mine: list[str]) -> None:
+        for name in mine:
+            Cache(str(cache), Reading()).hold(name)
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(run, names))
+    assert sorted(_load_sources(str(cache))) == sorted(name for mine in names for name in mine)
+
+
+def test_another_way_of_reading_does_not_use_the_file(
+    shards: Path, cache: Path, opened: list[str]
+) -> None:
+    from streamtron.data import Reading
+
+    read(shards, cache)
+    read(shards, cache, reading=Reading(weights_in_label=True))
+    assert len(opened) == 6
+    assert len(flat_files(cache)) == 6
+
+
+def test_another_version_of_the_format_is_made_afresh_with_a_warning(
+    shards: Path,
+    cache: Path,
+    opened: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first = read(shards, cache)
+    monkeypatch.setattr(flat_file, "FORMAT_VERSION", flat_file.FORMAT_VERSION + 1)
+    with caplog.at_level(logging.WARNING, "streamtron"):
+        assert read(shards, cache) == first
+    assert len(opened) == 6
+    assert caplog.text.count("another version") == 3
+
+
+def test_the_bytes_of_a_cache_file_do_not_depend_on_how_the_reader_cuts(
+    shards: Path, cache: Path
+) -> None:
+    class Crumbs(ListReader):
+        def pieces(self) -> Iterator[RowBatch]:
+            for piece in super().pieces():
+                for k in range(len(piece.codes)):
+                    a, b = piece.indptr[k : k + 2]
+                    yield RowBatch(
+                        piece.indptr[k : k + 2] - a,
+                        piece.indices[a:b],
+                        None if piece.values is None else piece.values[a:b],
+                        piece.codes[k : k + 1],
+                        piece.classes,
+                        np.ones(1) if piece.weights is None else piece.weights[k : k + 1],
+                        lambda i, place=piece.place, k=k: place(k + i),
+                    )
+
+    other = cache.with_name("crumbs")
+    assert read(shards, cache) == read(shards, other, open_reader=Crumbs)
+    files, crumbs = flat_files(cache), flat_files(other)
+    assert [f.name for f in files] == [f.name for f in crumbs]
+    assert [f.read_bytes() for f in files] == [f.read_bytes() for f in crumbs]
+
+
+def test_values_and_weights_that_are_all_one_take_no_room(shards: Path, cache: Path) -> None:
+    read(shards, cache)
+    sizes = {}
+    for file in flat_files(cache):
+        contents = read_contents(str(file))
+        assert contents is not None
+        rows, nonzeros = (sum(e[k] for e in contents.entries) for k in (1, 2))
+        sizes[rows] = contents.bytes - 8 * rows - 4 * nonzeros
+    values, weights = 4 * 14 + 8 * 7, 4 * 6 + 8 * 6
+    assert sizes == {7: values, 9: 0, 6: weights + 8 * 6}
+
+
+# Damage ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def flipped(path: Path, bit: int) -> Iterator[None]:
+    """One bit of a file is the other way round for a while."""
+    flip(path, bit)
+    yield
+    flip(path, bit)
+
+
+def flip(path: Path, bit: int) -> None:
+    with path.open("r+b", buffering=0) as file:
+        file.seek(bit // 8)
+        byte = file.read(1)[0] ^ 1 << bit % 8
+        file.seek(bit // 8)
+        file.write(bytes([byte]))
+
+
+def read_all(path: Path) -> list[Any]:
+    contents = read_contents(str(path))
+    assert contents is not None
+    return list(CachedShard(str(path), "a.svm", contents).pieces())
+
+
+def test_every_flipped_bit_of_head_footer_and_end_is_noticed(shards: Path, cache: Path) -> None:
+    read(shards, cache)
+    path = flat_files(cache)[0]
+    contents = read_contents(str(path))
+    assert contents is not None
+    footer = contents.entries[-1].offset + contents.entries[-1].bytes
+    for byte in [*range(len(flat_file._HEAD)), *range(footer, path.stat().st_size)]:
+        for bit in range(8 * byte, 8 * byte + 8):
+            with flipped(path, bit), pytest.raises(FileDamaged, match=path.name):
+                read_contents(str(path))
+    assert read_contents(str(path)) == contents
+
+
+def test_two_thousand_random_flips_never_give_wrong_data(shards: Path, cache: Path) -> None:
+    read(shards, cache)
+    rng = random.Random(0)
+    for path in flat_files(cache):
+        bits_there = 8 * path.stat().st_size
+        for _ in range(700):
+            with (
+                flipped(path, rng.randrange(bits_there)),
+                pytest.raises(FileDamaged, match=path.name),
+            ):
+                read_all(path)
+        assert read_all(path)
+
+
+def test_a_file_cut_off_anywhere_is_damaged(shards: Path, cache: Path) -> None:
+    read(shards, cache)
+    path = flat_files(cache)[0]
+    for length in reversed(range(path.stat().st_size)):
+        os.truncate(path, length)
+        with pytest.raises(FileDamaged):
+            read_all(path)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was warned of, each time one sentence or two."""
+    return [record.getMessage() for record in caplog.records]
+
+
+def file_of(cache: Path, rows: int) -> Path:
+    """The file of the one shard that has so many rows."""
+    [path] = [f for f in flat_files(cache) if sum(len(p.codes) for p in read_all(f)) == rows]
+    return path
+
+
+def spoil_second_block(cache: Path, rows: int) -> tuple[Path, flat_file.Entry]:
+    """Turn a bit in the second block of the one shard that has so many rows."""
+    path = file_of(cache, rows)
+    contents = read_contents(str(path))
+    assert contents is not None
+    flip(path, 8 * (contents.entries[1].offset + 5))
+    return path, contents.entries[1]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_flipped_bit_found_in_a_later_reading_costs_a_warning_and_no_bit_of_the_data(
+    shards: Path, cache: Path, opened: list[str], caplog: pytest.LogCaptureFixture, kept: bool
+) -> None:
+    first = read(shards, cache)[0]
+    with source_of(shards, cache if kept else cache.with_name("own")) as source:
+        assert [bits(chunk) for chunk in source.chunks()] == first
+        cache = cache if kept else cache.with_name("own")
+        path, _ = spoil_second_block(cache, rows=9)  # b.svm
+        good = path.stat().st_size
+        opened.clear()
+        for order in (None, [[0], [1], [2], [3], [4], [5]]):
+            assert [bits(chunk) for chunk in source.chunks(order)] == first
+    assert opened == ["b.svm"], "made afresh once, and whole from then on"
+    [warning] = told(caplog)
+    assert warning.startswith(f"{path}, block 1: the checksum differs.")
+    assert warning.endswith("It is made afresh from b.svm.")
+    assert path.stat().st_size == good
+    assert read_all(path)
+
+
+def test_a_cache_file_cut_off_between_two_readings_is_made_afresh(
+    shards: Path, cache: Path, opened: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with source_of(shards, cache) as source:
+        first = [bits(chunk) for chunk in source.chunks()]
+        path, entry = spoil_second_block(cache, rows=9)
+        os.truncate(path, entry.offset + 3)
+        opened.clear()
+        assert [bits(chunk) for chunk in source.chunks()] == first
+    assert opened == ["b.svm"]
+    assert "it is cut off" in told(caplog)[0]
+
+
+@pytest.mark.parametrize("byte", [0, -1, -30, -60, "first segment", "second segment"])
+def test_a_later_run_makes_a_damaged_file_afresh_and_learns_the_same(
+    byte: int | str,
+    shards: Path,
+    cache: Path,
+    opened: list[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first = read(shards, cache)
+    files = [(path, path.read_bytes()) for path in flat_files(cache)]
+    path = file_of(cache, rows=9)  # b.svm
+    contents = read_contents(str(path))
+    assert contents is not None
+    places = {"first segment": 0, "second segment": 1}
+    at = contents.entries[places[byte]].offset if isinstance(byte, str) else byte
+    flip(path, 8 * (at % path.stat().st_size))
+    opened.clear()
+    assert read(shards, cache) == first
+    assert opened == ["b.svm"]
+    [warning] = told(caplog)
+    assert str(path) in warning
+    assert "It is made afresh from b.svm." in warning
+    assert [(path, path.read_bytes()) for path in flat_files(cache)] == files
+
+
+def test_a_damaged_file_whose_source_has_other_bytes_now_is_refused_and_stays(
+    shards: Path, cache: Path
+) -> None:
+    with source_of(shards, cache) as source:
+        list(source.chunks())
+        path, _ = spoil_second_block(cache, rows=9)
+        shard = shards / "b.svm"
+        before = shard.stat()
+        text = shard.read_text()
+        shard.write_text(text.replace('"11": 1.0', '"12": 1.0'))
+        os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))  # only the bytes tell
+        with pytest.raises(DataError, match=r"b\.svm: changed .*what the cache was made of"):
+            list(source.chunks())
+        assert path.exists()
+        shard.write_text(text)
+        os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert len(list(source.chunks())) == 6
+
+
+def test_a_damaged_file_whose_source_reads_otherwise_now_is_refused(
+    shards: Path, cache: Path
+) -> None:
+    class Fickle(ListReader):
+        """Of the same bytes it makes other rows each time."""
+
+        def pieces(self) -> Iterator[RowBatch]:
+            for piece in super().pieces():
+                yield piece._replace(indices=piece.indices + np.uint32(len(self.opened)))
+
+    with source_of(shards, cache, open_reader=Fickle) as source:
+        list(source.chunks())
+        spoil_second_block(cache, rows=9)
+        with pytest.raises(FileDamaged, match="made afresh it holds other rows than before"):
+            list(source.chunks())
+
+
+def test_a_file_under_another_files_name_is_made_afresh(
+    shards: Path, cache: Path, opened: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    first = read(shards, cache)
+    files = flat_files(cache)
+    good = files[1].read_bytes()
+    shutil.copy(files[0], files[1])
+    opened.clear()
+    assert read(shards, cache) == first
+    assert len(opened) == 1
+    assert f"{files[1]}: not ours" in told(caplog)[0]
+    assert files[1].read_bytes() == good
+
+
+def test_a_damaged_list_of_sources_costs_a_reading_and_a_warning(
+    shards: Path, cache: Path, opened: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    first = read(shards, cache)
+    path = cache / "manifest.json"
+    for bit in range(8 * path.stat().st_size):
+        with flipped(path, bit):
+            assert _load_sources(str(cache)) == {}
+    flip(path, 300)
+    opened.clear()
+    caplog.clear()
+    assert read(shards, cache) == first
+    assert opened == ["a.svm", "b.svm", "c.svm"]
+    assert "manifest.json: damaged" in caplog.text
+    assert len(_load_sources(str(cache))) == 3
+
+
+# Interruption and room ---------------------------------------------------------------------------
+
+
+def test_a_reading_left_early_keeps_whole_shards_and_no_part(
+    shards: Path, cache: Path, opened: list[str]
+) -> None:
+    with source_of(shards, cache) as source:
+        chunks = source.chunks()
+        next(chunks), next(chunks)
+        source.close()
+    names = sorted(path.name for path in cache.iterdir())
+    assert all(name.endswith((".cache", "manifest.json")) for name in names), names
+    whole = len(flat_files(cache))
+    assert whole < 3
+    opened.clear()
+    assert read(shards, cache) == read(shards, cache.with_name("fresh"))
+    assert opened[: 3 - whole] == ["a.svm", "b.svm", "c.svm"][whole:]
+
+
+def test_a_reading_that_fails_keeps_whole_shards_and_no_part(
+    shards: Path, cache: Path, opened: list[str]
+) -> None:
+    write_shard(shards / "b.svm", [(float(k), 1.0, {}) for k in range(9)])
+    with pytest.raises(DataError, match="third label"):
+        read(shards, cache)
+    assert len(flat_files(cache)) == 1
+    assert {path.name for path in cache.iterdir()} == {flat_files(cache)[0].name, "manifest.json"}
+    opened.clear()
+    read(shards, cache, most_labels=None)
+    assert opened == ["b.svm", "c.svm"]
+
+
+def test_every_whole_shard_of_a_failed_reading_is_known_to_the_next(
+    tmp_path: Path, cache: Path, opened: list[str]
+) -> None:
+    many = tmp_path / "many"
+    many.mkdir()
+    for number in range(11):
+        write_shard(many / f"{number:02}.svm", [(number // 10 + 0.0, 1.0, {number: 1.5})])
+    with pytest.raises(DataError):
+        read(many, cache, most_labels=1)
+    opened.clear()
+    read(many, cache)
+    assert opened == ["10.svm"]
+
+
+def disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 0, free))
+
+
+def test_a_disk_without_room_is_refused_before_much_is_written(
+    shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total = sum(file.stat().st_size for file in shards.iterdir())
+
+    class Telling(ListReader):
+        bytes_read = 1
+
+    needed = (16 * 7 + 8 * 14) * total  # the first piece's, for one byte of source
+    disk(monkeypatch, needed - 1)
+    with pytest.raises(MachineError) as caught:
+        read(shards, cache, open_reader=Telling)
+    assert f"needs about {shown_bytes(needed)}, and {shown_bytes(needed - 1)} are free" in str(
+        caught.value
+    )
+    assert cache_files(str(cache)) == []
+    disk(monkeypatch, needed)
+    assert len(read(shards, cache, open_reader=Telling)[0]) == 6
+
+
+@pytest.mark.parametrize("on_bad_shard", ["error", "skip"])
+def test_a_disk_with_room_for_all_of_the_cache_and_hardly_more_is_taken(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, on_bad_shard: str
+) -> None:
+    many = tmp_path / "many"
+    many.mkdir()
+    for number in range(4):
+        rows: list[Row] = [(float(k % 2), 1.0, {k: k + number + 0.5}) for k in range(500)]
+        write_shard(many / f"{number}.svm", rows)
+    read(many, cache)
+    room = sum(file.stat().st_size for file in flat_files(cache))
+    clear_cache(str(cache))
+    usage = namedtuple("usage", "total used free")
+
+    def left(_: str) -> Any:
+        return usage(room, 0, room - sum(file.stat().st_size for file in cache.iterdir()))
+
+    monkeypatch.setattr(shutil, "disk_usage", left)
+    read(many, cache, on_bad_shard=on_bad_shard)
+    assert len(flat_files(cache)) == 4
+
+
+@small_blocks(500, 1500)
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_a_huge_text_on_a_nearly_full_disk_is_refused_before_a_hundredth_is_written(
+    ending: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = b"".join(b"%d 1:0.5 7:1 %d:2\n" % (k % 2, k % 90 + 8) for k in range(20_000)) * 20
+    path = tmp_path / f"huge.svm{ending}"
+    path.write_bytes(gzip.compress(text, 1) if ending else text)
+    with open_shards([str(path)], cache_dir=str(cache)) as source:
+        needed = sum(16 * len(chunk) + 8 * chunk.nonzeros for chunk in source.chunks())
+    clear_cache(str(cache))
+    written: list[int] = []
+    monkeypatch.setattr(
+        flat_file.FlatWriter, "write", lambda _, segment: written.append(segment.rows)
+    )
+    disk(monkeypatch, needed * 9 // 10)
+    with (
+        open_shards([str(path)], cache_dir=str(cache)) as source,
+        pytest.raises(MachineError, match="still to be read needs about"),
+    ):
+        list(source.chunks())
+    assert written == []
+    disk(monkeypatch, needed * 11 // 10)
+    with open_shards([str(path)], cache_dir=str(cache)) as source:
+        next(source.chunks())
+    assert written
+
+
+def test_a_fit_that_is_refused_leaves_no_run_directory_and_one_that_has_cached_a_shard_keeps_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
+    (tmp_path / "b.svm").write_text("1 1:nan\n")
+    with pytest.raises(DataError, match=r"b\.svm, line 1"):
+        fit(tmp_path / "b.svm", model=tmp_path / "out" / "m")
+    assert list((tmp_path / "out").iterdir()) == []
+    with pytest.raises(DataError, match=r"b\.svm, line 1"):
+        fit([tmp_path / "a.svm", tmp_path / "b.svm"], model=tmp_path / "out" / "m")
+    assert len(flat_files(tmp_path / "out" / "m.run" / "cache")) == 1
+    fit(tmp_path / "a.svm", model=tmp_path / "out" / "m", rho=0)
+    assert len(flat_files(tmp_path / "out" / "m.run" / "cache")) == 1
+
+
+def test_a_list_of_sources_that_cannot_be_written_is_a_sentence_and_keeps_the_old_one(
+    shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read(shards, cache)
+    old = (cache / "manifest.json").read_bytes()
+    write_shard(shards / "d.svm", [(1.0, 1.0, {3: 1.5})])
+    replace = os.replace
+
+    def full(source: str, target: Any) -> None:
+        if os.path.basename(target) == "manifest.json":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(MachineError, match=r"manifest\.json: cannot be written \(No space left"):
+        read(shards, cache)
+    assert (cache / "manifest.json").read_bytes() == old
+    assert {path.name[-6:] for path in cache.iterdir()} == {".cache", "t.json"}
+
+
+def test_a_disk_that_fills_while_the_cache_grows_is_refused(
+    shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk(monkeypatch, 8 * 5 + 8 * 10 - 1)
+    with pytest.raises(MachineError, match=r"the next rows of the cache need 0\.0 MB"):
+        read(shards, cache)
+    assert cache_files(str(cache)) == []
+
+
+def test_a_full_disk_is_a_sentence_and_leaves_no_part(
+    shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(MachineError, match=r"the disk is full .*--cache-dir"):
+        read(shards, cache)
+    assert cache_files(str(cache)) == []
+
+
+def test_a_cache_directory_that_cannot_be_made_is_a_sentence(shards: Path, cache: Path) -> None:
+    cache.write_text("a file")
+    with pytest.raises(MachineError, match=r"cannot be written .*--cache-dir"):
+        read(shards, cache)
+
+
+def test_what_a_killed_run_left_is_removed_and_what_a_living_one_writes_is_not(
+    shards: Path, cache: Path
+) -> None:
+    cache.mkdir()
+    (cache / "dead.tmp").write_text("half a shard")
+    with open(cache / "living.tmp", "w") as living:
+        fcntl.flock(living, fcntl.LOCK_EX)
+        read(shards, cache)
+    assert sorted(path.name for path in cache.glob("*.tmp")) == ["living.tmp"]
+
+
+def test_what_others_sweep_away_before_its_writer_has_locked_it_is_begun_anew(
+    shards: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = read(shards, tmp_path / "other")
+    real, swept = tempfile.mkstemp, []
+
+    def mkstemp(*given: Any, **named: Any) -> tuple[int, str]:
+        """As a second process would come between, at the first two files."""
+        descriptor, path = real(*given, **named)
+        if path.endswith(".tmp") and len(swept) < 2:
+            flat_file.remove_abandoned(str(cache))
+            swept.append(path)
+        return descriptor, path
+
+    monkeypatch.setattr(tempfile, "mkstemp", mkstemp)
+    assert read(shards, cache) == wanted
+    assert len(swept) == 2
+    names = [sorted(path.name for path in place.iterdir()) for place in (cache, tmp_path / "other")]
+    assert names[0] == names[1]
+
+
+def test_clearing_removes_what_is_ours_and_nothing_else(shards: Path, cache: Path) -> None:
+    read(shards, cache)
+    (cache / "mine.txt").write_text("keep")
+    size = sum(os.stat(path).st_size for path in cache_files(str(cache)))
+    assert clear_cache(str(cache)) == size > 0
+    assert [path.name for path in cache.iterdir()] == ["mine.txt"]
+    assert clear_cache(str(cache / "nowhere")) == 0
+
+
+# Buffers -----------------------------------------------------------------------------------------
+
+
+def test_chunks_that_are_kept_keep_their_rows(shards: Path, cache: Path) -> None:
+    with source_of(shards, cache) as source:
+        first = [bits(chunk) for chunk in source.chunks()]
+        kept = list(source.chunks([[k] for k in range(6)] * 4))
+        assert [bits(chunk) for chunk in kept] == first * 4
+
+
+def test_chunks_that_are_not_kept_share_few_buffers(
+    shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: list[GroupReader] = []
+
+    class Watched(GroupReader):
+        def __init__(self) -> None:
+            super().__init__()
+            readers.append(self)
+
+    monkeypatch.setattr("streamtron.data.source.GroupReader", Watched)
+    with source_of(shards, cache) as source:
+        list(source.chunks())
+        for _ in range(3):
+            for _ in source.chunks([[k % 6] for k in range(200)]):
+                # One here, and the last one until then; one waits, one is in the reader's hand.
+                assert len(readers[0].buffers) <= 4
+    assert len(readers) == 1, "the next reading goes on with the same buffers"
+
+
+def test_a_first_reading_uses_its_memory_again(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[Row] = [(float(k % 2), 1.0, {k: k + 0.5}) for k in range(500)]
+    write_shard(tmp_path / "long.svm", rows)
+    for at_once in (8, 4):  # text has its columns and its values apart
+        buffers = Buffers()
+        for module in ("blocks", "cache.flat_file"):
+            monkeypatch.setattr(f"streamtron.data.{module}.spare", buffers.take)
+        with source_of(tmp_path / "long.svm", cache) as source:
+            assert sum(len(chunk) for chunk in source.chunks()) == 500
+            assert len(source.blocks) > 50
+        assert 0 < len(buffers) <= at_once
+
+
+def test_training_holds_no_chunk_while_it_waits_for_the_next(
+    shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = GroupReader()
+    monkeypatch.setattr("streamtron.data.source.GroupReader", lambda: reader)
+    monkeypatch.setattr("streamtron.data.source.ahead", lambda factory, depth: factory())
+    settings = Settings(active_set=64, tol=1e-6, max_epochs=4)
+    with source_of(shards, cache) as source:
+        learners = [Learner(settings, source.labels) for _ in range(3)]
+        train(source, learners, settings, threads=2)
+        assert source.readings > 2
+    assert len(reader.buffers) == 1, "whoever reads ahead would need one more"
+
+
+def test_a_buffer_is_used_again_as_soon_as_nobody_holds_it(shards: Path, cache: Path) -> None:
+    with source_of(shards, cache) as source:
+        list(source.chunks())
+        whole = source._whole
+    assert whole is not None
+    reader = GroupReader()
+    with reader.files:
+        chunk = reader.chunk(whole.picks[:1], ((0, 5),))
+        at = chunk.rows.indptr.ctypes.data
+        codes = chunk.codes
+        del chunk
+        other = reader.chunk(whole.picks[2:3], ((7, 12),))
+        assert other.rows.indptr.ctypes.data != at, "the codes of the first are still held"
+        del codes, other
+        assert reader.chunk(whole.picks[:1], ((0, 5),)).rows.indptr.ctypes.data == at
+
+
+def test_many_files_are_read_with_few_descriptors(tmp_path: Path, cache: Path) -> None:
+    for number in range(9):
+        write_shard(tmp_path / f"{number}.svm", [(1.0, 1.0, {number: 1.5})])
+    wanted = [([2.0 - 0.5], [k]) for k in range(9)]
+    with source_of(tmp_path, cache) as source:
+        list(source.chunks())
+        whole = source._whole
+    assert whole is not None
+    files = flat_file.OpenFiles(most=2)
+    with files:
+        for pick in whole.picks:
+            files.descriptor(pick.shard.path)
+            assert len(files._descriptors) <= 2
+    found = [
+        (piece.values.tolist(), piece.indices.tolist())
+        for pick in whole.picks
+        for piece in pick.shard.pieces()
+        if piece.values is not None
+    ]
+    assert found == wanted
+
+
+def test_a_shard_file_is_told_apart_by_its_time_alone(
+    shards: Path, cache: Path, opened: list[str]
+) -> None:
+    read(shards, cache)
+    status = (shards / "b.svm").stat()
+    os.utime(shards / "b.svm", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    opened.clear()
+    read(shards, cache)
+    assert opened == ["b.svm"]

@@ -1,0 +1,400 @@
+"""Conversion: the rows that went in come out, all shards or none; the rest is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamtron.core.errors import DataError, MachineError, SettingsError
+from streamtron.core.rows import Label
+from streamtron.data.formats.libsvm import LibsvmReader
+from streamtron.data.formats.parquet import ParquetReader
+from streamtron.data.row_batch import Reading, RowBatch
+from streamtron.data.writers import shards as convert_module
+from streamtron.data.writers.shards import convert
+
+Row = tuple[Label | None, dict[int, float], float]
+"""label, values by column, weight"""
+
+
+def piece_of(rows: list[Row], weighted: bool = False, place: str = "row {}") -> RowBatch:
+    classes = list(dict.fromkeys(label for label, _, _ in rows if label is not None))
+    columns = [sorted(values) for _, values, _ in rows]
+    return RowBatch(
+        np.cumsum([0] + [len(row) for row in columns]),
+        np.array([column for row in columns for column in row], np.uint32),
+        np.array([v[c] for (_, v, _), row in zip(rows, columns, strict=True) for c in row], "f4"),
+        np.array([-1 if r[0] is None else classes.index(r[0]) for r in rows], np.int32),
+        classes,
+        np.array([weight for _, _, weight in rows]) if weighted else None,
+        place.format,
+    )
+
+
+def rows_of(pieces: Iterator[RowBatch]) -> list[Row]:
+    return [
+        (
+            None if code < 0 else piece.classes[code],
+            {
+                int(piece.indices[k]): 1.0 if piece.values is None else float(piece.values[k])
+                for k in range(piece.indptr[i], piece.indptr[i + 1])
+            },
+            1.0 if piece.weights is None else float(piece.weights[i]),
+        )
+        for piece in pieces
+        for i, code in enumerate(piece.codes)
+    ]
+
+
+def shards(directory: Path) -> list[Path]:
+    return sorted(directory.iterdir())
+
+
+def parquet_pieces(directory: Path, **reading: Any) -> Iterator[RowBatch]:
+    for path in shards(directory):
+        yield from ParquetReader(str(path), path.name, Reading(**reading)).pieces()
+
+
+def libsvm_pieces(directory: Path, **reading: Any) -> Iterator[RowBatch]:
+    for path in shards(directory):
+        yield from LibsvmReader(str(path), path.name, Reading(**reading)).pieces()
+
+
+SOME: list[Row] = [
+    (1.0, {0: 0.5, 7: -2.0}, 1.0),
+    (-1.0, {}, 1.0),
+    (1.0, {3: 0.1}, 1.0),
+    (2.5, {2**32 - 3: 1.0}, 1.0),
+]
+
+# Round trips -----------------------------------------------------------------------------------
+
+values = st.floats(width=32, allow_nan=False, allow_infinity=False)
+labels = st.floats(allow_nan=False, allow_infinity=False)
+some_rows = st.lists(
+    st.tuples(
+        labels,
+        st.dictionaries(st.integers(0, 2**32 - 3), values, max_size=5),
+        st.floats(0, 1e9),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=some_rows, cut=st.integers(0, 20), rows_per_shard=st.integers(1, 21), base=st.booleans()
+)
+def test_text_to_parquet_to_text_gives_the_same_rows_and_at_last_the_same_bytes(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[Row],
+    cut: int,
+    rows_per_shard: int,
+    base: bool,
+) -> None:
+    root = tmp_path_factory.mktemp("round")
+    first, second, third = root / "text", root / "parquet", root / "again"
+    pieces = [piece_of(part, weighted=True) for part in (rows[:cut], rows[cut:])]
+    text_base: Any = int(base)
+    common: Any = {"weights": True, "rows_per_shard": rows_per_shard}
+    convert(pieces, str(first), to="libsvm", index_base=0, text_base=text_base, **common)
+    text = {"weights_in_label": True, "index_base": text_base}
+    shifted = [(label, {c + text_base: v for c, v in row.items()}, w) for label, row, w in rows]
+    assert rows_of(libsvm_pieces(first, **text)) == shifted
+    written = convert(
+        libsvm_pieces(first, **text), str(second), to="parquet", index_base=text_base, **common
+    )
+    assert rows_of(parquet_pieces(second, weight_column="weight")) == rows
+    assert written[:2] == (len(rows), sum(len(row) for _, row, _ in rows))
+    assert written.bytes == sum(path.stat().st_size for path in shards(second))
+    back = parquet_pieces(second, weight_column="weight")
+    convert(back, str(third), to="libsvm", index_base=0, text_base=text_base, **common)
+    assert [p.read_bytes() for p in shards(third)] == [p.read_bytes() for p in shards(first)]
+
+
+def test_every_kind_of_float32_is_written_so_that_float64_readers_get_it_back(
+    tmp_path: Path,
+) -> None:
+    bits = np.random.default_rng(0).integers(0, 2**32, 200_000, dtype=np.uint32)
+    floats = bits.view(np.float32)
+    floats = floats[np.isfinite(floats)]
+    # 7.038531e-26 read as float64 and rounded to float32 is the neighbour of the float it names.
+    twice_rounded = np.float32(float.fromhex("0x1.5c87fap-84"))
+    special = [twice_rounded, 2**24 + 2, 123456792, 3.4028235e38, 1e-45, 0.1, 1.0, -0.0]
+    floats = np.concatenate([np.array(special, np.float32), floats])
+    texts = convert_module._value_text(floats).to_pylist()
+    assert np.array_equal(np.array(texts, np.float64).astype(np.float32), floats)
+    assert texts[1:3] == ["16777218", "123456792"]
+    assert texts[5:8] == ["0.1", "1", "-0"]
+
+
+def test_the_float32_that_short_decimals_get_wrong_really_needs_more_digits() -> None:
+    number = np.float32(float.fromhex("0x1.5c87fap-84"))
+    shortest = str(number)
+    assert np.float32(float(shortest)) != number
+    [text] = convert_module._value_text(np.array([number])).to_pylist()
+    assert len(text) > len(shortest)
+
+
+def test_real_rows_survive_text_to_parquet_to_text(tmp_path: Path, shared_data: Path) -> None:
+    source = LibsvmReader(str(shared_data / "heart_scale"), "heart_scale", Reading())
+    rows = rows_of(source.pieces())
+    convert(source.pieces(), str(tmp_path / "p"), to="parquet", index_base=1)
+    convert(parquet_pieces(tmp_path / "p"), str(tmp_path / "t"), to="libsvm", index_base=0)
+    assert rows_of(libsvm_pieces(tmp_path / "t")) == rows
+    assert len(rows) == 270
+
+
+@pytest.mark.parametrize("kind", ["strings", "booleans", "no label in some rows"])
+def test_parquet_keeps_labels_of_every_kind(tmp_path: Path, kind: str) -> None:
+    kinds: dict[str, tuple[Label | None, ...]] = {
+        "strings": ("spam", "ham", ""),
+        "booleans": (True, False, True),
+        "no label in some rows": (None, 2.0, None),
+    }
+    rows: list[Row] = [(label, {1: 0.5}, 1.0) for label in kinds[kind]]
+    convert([piece_of(rows)], str(tmp_path), to="parquet", index_base=0)
+    back = rows_of(parquet_pieces(tmp_path, labels="optional"))
+    assert back == rows
+    assert [type(row[0]) for row in back] == [type(label) for label in kinds[kind]]
+
+
+# What is written -------------------------------------------------------------------------------
+
+
+def test_text_is_plain_libsvm_in_the_base_that_was_asked_for(tmp_path: Path) -> None:
+    convert([piece_of(SOME)], str(tmp_path / "1"), to="libsvm", index_base=0)
+    assert (tmp_path / "1" / "part-00000.svm").read_text() == (
+        "1 1:0.5 8:-2\n-1\n1 4:0.1\n2.5 4294967294:1\n"
+    )
+    convert([piece_of(SOME)], str(tmp_path / "0"), to="libsvm", index_base=0, text_base=0)
+    assert (tmp_path / "0" / "part-00000.svm").read_text() == (
+        "1 0:0.5 7:-2\n-1\n1 3:0.1\n2.5 4294967293:1\n"
+    )
+
+
+def test_booleans_become_1_and_0_and_weights_stand_behind_the_label_in_text(
+    tmp_path: Path,
+) -> None:
+    rows: list[Row] = [(True, {1: 1.0}, 0.25), (False, {}, 3.0)]
+    convert([piece_of(rows, weighted=True)], str(tmp_path), to="libsvm", index_base=1, weights=True)
+    assert (tmp_path / "part-00000.svm").read_text() == "1:0.25 1:1\n0:3\n"
+
+
+def test_pieces_without_values_or_weights_are_written_with_ones(tmp_path: Path) -> None:
+    piece = piece_of(SOME)._replace(values=None)
+    convert([piece], str(tmp_path), to="parquet", index_base=0, weights=True)
+    table = pq.read_table(tmp_path / "part-00000.parquet")
+    assert table.column("values").to_pylist() == [[1, 1], [], [1], [1]]
+    assert table.column("weight").to_pylist() == [1, 1, 1, 1]
+
+
+def test_shards_have_the_rows_asked_for_and_equal_bytes_however_the_pieces_were_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convert_module, "GROUP_ROWS", 4)
+    monkeypatch.setattr(convert_module, "GROUP_NONZEROS", 6)
+    random = np.random.default_rng(1)
+    rows: list[Row] = [
+        (float(k % 3), {int(c): float(k) for c in random.choice(40, k % 9, replace=False)}, 1.0)
+        for k in range(50)
+    ]
+    found = []
+    for number, cuts in enumerate(([50], [1] * 50, [7, 0, 20, 23])):
+        ends = np.cumsum(cuts)
+        pieces = [piece_of(rows[end - n : end]) for end, n in zip(ends, cuts, strict=True)]
+        for to in ("parquet", "libsvm"):
+            directory = tmp_path / f"{to}{number}"
+            convert(pieces, str(directory), to=to, index_base=0, rows_per_shard=15)  # type: ignore[arg-type]
+            found.append((to, [path.read_bytes() for path in shards(directory)]))
+    assert found[:2] == found[2:4] == found[4:]
+    assert [len(text.splitlines()) for text in found[1][1]] == [15, 15, 15, 5]
+    groups = [
+        pq.read_metadata(path).row_group(g)
+        for path in shards(tmp_path / "parquet0")
+        for g in range(pq.read_metadata(path).num_row_groups)
+    ]
+    assert all(group.num_rows <= 4 for group in groups)
+    assert all(group.column(0).num_values <= 6 + 4 or group.num_rows == 1 for group in groups)
+    assert rows_of(parquet_pieces(tmp_path / "parquet0")) == rows
+
+
+def test_rows_wait_in_memory_for_no_more_than_a_row_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convert_module, "GROUP_ROWS", 10)
+    delivered, written, waiting = 0, 0, []
+    merged = convert_module._merged
+
+    def counting(pieces: list[RowBatch]) -> RowBatch:
+        nonlocal written
+        waiting.append(delivered - written)
+        written += sum(len(piece.codes) for piece in pieces)
+        return merged(pieces)
+
+    def source() -> Iterator[RowBatch]:
+        nonlocal delivered
+        for _ in range(500):
+            delivered += len(SOME)
+            yield piece_of(SOME)
+
+    monkeypatch.setattr(convert_module, "_merged", counting)
+    total = convert(source(), str(tmp_path), to="libsvm", index_base=0, rows_per_shard=700)
+    assert total.rows == written == 2000
+    assert max(waiting) < 10 + len(SOME) + 1
+
+
+def test_every_page_is_written_with_a_checksum(tmp_path: Path) -> None:
+    rows: list[Row] = [(1.0, {k: k / 7 for k in range(30)}, 1.0)] * 50
+    convert([piece_of(rows)], str(tmp_path), to="parquet", index_base=0)
+    [path] = shards(tmp_path)
+    good = path.read_bytes()
+    column = pq.read_metadata(path).row_group(0).column(1)
+    end = column.dictionary_page_offset + column.total_compressed_size
+    for position in (column.data_page_offset - 3, end - 3):  # dictionary page, data page
+        bad = bytearray(good)
+        bad[position] ^= 1
+        path.write_bytes(bad)
+        with pytest.raises(DataError, match="damaged"):
+            rows_of(parquet_pieces(tmp_path))
+
+
+# All or nothing --------------------------------------------------------------------------------
+
+
+def failing(error: Exception) -> Iterator[RowBatch]:
+    yield piece_of(SOME)
+    yield piece_of(SOME)
+    raise error
+
+
+@pytest.mark.parametrize("error", [DataError("bad row"), KeyboardInterrupt()])
+def test_a_conversion_that_fails_leaves_the_directory_as_it_was(
+    tmp_path: Path, error: Exception
+) -> None:
+    convert([piece_of(SOME)], str(tmp_path), to="libsvm", index_base=0, rows_per_shard=1)
+    before = {path.name: path.read_bytes() for path in shards(tmp_path)}
+    with pytest.raises(type(error)):
+        convert(
+            failing(error),
+            str(tmp_path),
+            to="libsvm",
+            index_base=0,
+            rows_per_shard=2,
+            overwrite=True,
+        )
+    assert {path.name: path.read_bytes() for path in shards(tmp_path)} == before
+
+
+def test_no_shard_is_visible_before_the_last_one_is_written(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def source() -> Iterator[RowBatch]:
+        for _ in range(30):
+            yield piece_of(SOME)
+            seen.extend(p.name for p in tmp_path.iterdir() if not p.name.startswith("."))
+
+    convert(source(), str(tmp_path), to="parquet", index_base=0, rows_per_shard=8)
+    assert seen == []
+    assert len(shards(tmp_path)) == 15
+
+
+def test_overwriting_replaces_all_shards_of_an_earlier_conversion_and_its_debris(
+    tmp_path: Path,
+) -> None:
+    convert([piece_of(SOME)], str(tmp_path), to="libsvm", index_base=0, rows_per_shard=1)
+    (tmp_path / ".part-00099.svm.partial").write_text("killed")
+    with pytest.raises(SettingsError, match=r"not empty, holds 4 shards from 'part-00000\.svm'"):
+        convert([piece_of(SOME)], str(tmp_path), to="parquet", index_base=0)
+    convert([piece_of(SOME)], str(tmp_path), to="parquet", index_base=0, overwrite=True)
+    assert [path.name for path in shards(tmp_path)] == ["part-00000.parquet"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_directory_with_files_of_others_is_refused_and_not_touched(
+    tmp_path: Path, overwrite: bool
+) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(SettingsError, match=r"not empty, holds 'thesis\.tex'"):
+        convert([piece_of(SOME)], str(tmp_path), to="parquet", index_base=0, overwrite=overwrite)
+    assert [path.name for path in shards(tmp_path)] == ["thesis.tex"]
+
+
+def test_a_destination_that_cannot_be_written_is_the_machines_matter(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    with pytest.raises(MachineError, match=r"file/x: cannot be written \(Not a directory\)"):
+        convert([piece_of(SOME)], str(tmp_path / "file" / "x"), to="libsvm", index_base=0)
+
+
+# Refusals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pieces", "options", "sentence"),
+    [
+        (
+            [piece_of([("CCAT", {1: 1.0}, 1.0)], place="a.parquet, row group 0, row {}")],
+            {"to": "libsvm"},
+            "a.parquet, row group 0, row 0: label 'CCAT' is a string, and libsvm text has "
+            "numbers as labels. Convert to Parquet.",
+        ),
+        (
+            [piece_of([(1.0, {1: 1.0}, 1.0), (None, {2: 1.0}, 1.0)], place="a, row {}")],
+            {"to": "libsvm"},
+            "a, row 1: no label, and libsvm text needs one in every row. Convert to Parquet.",
+        ),
+        (
+            [piece_of(SOME), piece_of([("x", {1: 1.0}, 1.0)], place="b.svm, line {}")],
+            {"to": "parquet"},
+            "b.svm, line 0: label 'x' where the rows before have labels of type float. "
+            "One data set has one type of label.",
+        ),
+        (
+            [piece_of([(1.0, {}, 1.0)]), piece_of([(True, {}, 1.0)], place="b, row {}")],
+            {"to": "parquet"},
+            "b, row 0: label True where the rows before have labels of type float. "
+            "One data set has one type of label.",
+        ),
+        (
+            [piece_of([(1.0, {}, 1.0), (1.0, {5: 1.0, 0: 2.0}, 1.0)], place="c.svm, line {}")],
+            {"to": "parquet", "index_base": 1},
+            "c.svm, line 1: column 0 in a file declared 1-based. Use --index-base 0.",
+        ),
+        (
+            [piece_of(SOME, weighted=True, place="d, row {}")],
+            {"to": "parquet"},
+            "d, row 0: row weights that would be lost. Ask for weights to be written, or read "
+            "the rows without them.",
+        ),
+        ([], {"to": "parquet"}, "no rows to write. Give shards that have rows."),
+    ],
+    ids=["string", "unlabelled", "mixed", "bool is no float", "base", "weights", "nothing"],
+)
+def test_what_cannot_be_written_is_refused_with_the_row_and_nothing_is_left(
+    tmp_path: Path, pieces: list[RowBatch], options: dict[str, Any], sentence: str
+) -> None:
+    destination = tmp_path / "out"
+    with pytest.raises(DataError) as caught:
+        convert(pieces, str(destination), **({"index_base": 0} | options))
+    assert str(caught.value).removeprefix(f"{destination}: ") == sentence
+    assert not destination.exists() or not any(destination.iterdir())
+
+
+def test_the_row_is_named_also_where_several_pieces_make_one_row_group(tmp_path: Path) -> None:
+    good = piece_of(SOME, place="good, row {}")
+    bad = piece_of([(1.0, {}, 1.0), (None, {}, 1.0)], place="bad, row {}")
+    with pytest.raises(DataError, match=r"^bad, row 1: no label"):
+        convert([good, good, bad], str(tmp_path), to="libsvm", index_base=0)
+
+
+def test_a_shard_of_no_rows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"rows per shard 0\. A shard needs at least 1 row\."):
+        convert([piece_of(SOME)], str(tmp_path), to="libsvm", index_base=0, rows_per_shard=0)

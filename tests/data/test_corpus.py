@@ -1,0 +1,193 @@
+"""Generated corpora: the same rows for ever, of the shape that was promised, at any size."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.svm import LinearSVC
+
+from streamtron.core.errors import SettingsError
+from streamtron.data.formats.libsvm import LibsvmReader
+from streamtron.data.formats.parquet import ParquetReader
+from streamtron.data.row_batch import Reading
+from streamtron.data.writers import corpus
+from streamtron.data.writers.corpus import corpus_rows, generate
+
+
+class Corpus(NamedTuple):
+    features: sp.csr_matrix
+    labels: NDArray[np.float64]
+
+    def same(self, other: Corpus) -> bool:
+        pairs = zip(
+            (self.features.indptr, self.features.indices, self.features.data, self.labels),
+            (other.features.indptr, other.features.indices, other.features.data, other.labels),
+            strict=True,
+        )
+        return all(np.array_equal(a, b) for a, b in pairs)
+
+    def rows(self, start: int, stop: int) -> Corpus:
+        return Corpus(self.features[start:stop], self.labels[start:stop])
+
+
+def gather(pieces: object, columns: int, base: int = 0) -> Corpus:
+    features, labels = [], []
+    for p in pieces:  # type: ignore[attr-defined]
+        indices = p.indices.astype(np.int64) - base
+        features.append(sp.csr_matrix((p.values, indices, p.indptr), (len(p.codes), columns)))
+        labels.append(np.array(p.classes)[p.codes])
+    return Corpus(sp.vstack(features, format="csr"), np.concatenate(labels))
+
+
+def made(rows: int, columns: int = 5000, seed: int = 0, first_row: int = 0) -> Corpus:
+    return gather(corpus_rows(rows, columns, seed, first_row), columns)
+
+
+# The same rows ---------------------------------------------------------------------------------
+
+
+def test_a_prefix_of_a_larger_corpus_equals_the_smaller_one() -> None:
+    larger = made(9000)
+    for rows in (1, 100, 4096, 5000):
+        assert made(rows).same(larger.rows(0, rows))
+
+
+def test_any_stretch_of_rows_is_made_without_those_before_it() -> None:
+    assert made(5000, first_row=3000).same(made(8000).rows(3000, 8000))
+    far = made(10, first_row=10**12)
+    assert far.same(made(20, first_row=10**12 - 10).rows(10, 20))
+
+
+def test_another_seed_and_another_group_give_other_rows() -> None:
+    base = made(4096)
+    assert not base.same(made(4096, seed=1))
+    assert not base.same(made(4096, first_row=4096))
+
+
+def test_text_and_parquet_hold_the_same_rows_however_many_shards(tmp_path: Path) -> None:
+    columns = 3000
+    generate(str(tmp_path / "t"), rows=4500, columns=columns, seed=3, shards=7)
+    generate(str(tmp_path / "p"), rows=4500, columns=columns, seed=3, shards=2, format="parquet")
+    wanted = made(4500, columns, seed=3)
+    texts = sorted((tmp_path / "t").iterdir())
+    assert [path.name for path in texts] == [f"part-0000{k}.svm" for k in range(7)]
+    pieces = (p for path in texts for p in LibsvmReader(str(path), "t", Reading()).pieces())
+    assert gather(pieces, columns, base=1).same(wanted)
+    parquets = sorted((tmp_path / "p").iterdir())
+    assert [pq.read_metadata(path).num_rows for path in parquets] == [2250, 2250]
+    pieces = (p for path in parquets for p in ParquetReader(str(path), "p", Reading()).pieces())
+    assert gather(pieces, columns).same(wanted)
+
+
+# The promised shape ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def large() -> Corpus:
+    return made(20_000, 50_000)
+
+
+def test_the_number_of_nonzeros_is_log_normal_with_mean_76(large: Corpus) -> None:
+    lengths = np.diff(large.features.indptr)
+    assert 74 < lengths.mean() < 78
+    logs = np.log(lengths)
+    assert abs(logs.std() - corpus.LENGTH_SIGMA) < 0.05
+    skewness = np.mean(((logs - logs.mean()) / logs.std()) ** 3)
+    assert abs(skewness) < 0.15  # a normal distribution has 0; the lengths themselves have 2
+
+
+def test_rows_have_unit_norm_and_rising_columns_within_the_width(large: Corpus) -> None:
+    squares = large.features.astype(np.float64).multiply(large.features).sum(axis=1)
+    assert np.allclose(squares, 1, atol=1e-6)
+    assert large.features.has_canonical_format
+    assert large.features.data.dtype == np.float32
+    assert (large.features.data > 0).all()
+
+
+def test_columns_follow_zipfs_law_with_exponent_1_05(large: Corpus) -> None:
+    # Among columns too rare to occur twice in a row, rows that hold one are words drawn.
+    frequency = np.sort(np.bincount(large.features.indices, minlength=50_000))[::-1]
+    rank = np.arange(1, 50_001)
+    middle = slice(500, 10_000)
+    slope = np.polyfit(np.log(rank[middle]), np.log(frequency[middle]), 1)[0]
+    assert abs(slope + corpus.ZIPF) < 0.05
+
+
+def test_the_model_expects_the_document_frequencies_that_come_out(large: Corpus) -> None:
+    model = corpus._model(50_000, 0)
+    expected = np.exp(1 - model.idf)
+    found = np.bincount(large.features.indices, minlength=50_000)[model.column] / 20_000
+    assert np.abs(np.log(found[:2000] / expected[:2000])).mean() < 0.1
+
+
+def test_three_labels_in_a_hundred_are_flipped_and_the_classes_are_even(
+    monkeypatch: pytest.MonkeyPatch, large: Corpus
+) -> None:
+    assert 0.48 < (large.labels > 0).mean() < 0.52
+    monkeypatch.setattr(corpus, "FLIPPED", 0.0)
+    clean = made(20_000, 50_000)
+    assert clean.features.data.tobytes() == large.features.data.tobytes()
+    assert 0.026 < (clean.labels != large.labels).mean() < 0.034
+
+
+def test_liblinear_gets_between_90_and_97_of_100_held_out_rows_right(large: Corpus) -> None:
+    held_out = made(5000, 50_000, first_row=10**6)
+    model = LinearSVC(C=1, intercept_scaling=1).fit(*large)
+    assert 0.90 < model.score(*held_out) < 0.97
+
+
+def test_the_optimum_is_not_trivial_many_rows_support_it_and_not_all(large: Corpus) -> None:
+    model = LinearSVC(C=1, intercept_scaling=1).fit(*large)
+    margins = large.labels * model.decision_function(large.features)
+    assert 0.2 < (margins < 1).mean() < 0.8
+
+
+# Size ------------------------------------------------------------------------------------------
+
+
+def test_memory_does_not_grow_with_the_number_of_rows() -> None:
+    def peak(rows: int) -> int:
+        tracemalloc.start()
+        for _ in corpus_rows(rows, 2000, 0):
+            pass
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    assert peak(10 * 4096) < 1.2 * peak(2 * 4096)
+
+
+@pytest.mark.parametrize("columns", [80, 81, 119, 200])
+def test_a_corpus_of_few_columns_is_still_one(columns: int) -> None:
+    few = made(500, columns)
+    assert few.features.has_canonical_format
+    assert (np.diff(few.features.indptr) >= 1).all()
+    assert set(few.labels) == {1.0, -1.0}
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "seed", "shards", "sentence"),
+    [
+        (0, 100, 0, 8, r"rows 0, shards 8\. Both must be at least 1\."),
+        (5, 100, 0, 0, r"rows 5, shards 0\. Both must be at least 1\."),
+        (5, 79, 0, 8, r"columns 79\. A corpus has 80 to 2\*\*32 - 1 columns\."),
+        (5, 100, -1, 8, r"rows 5, seed -1, first row 0\. None may be negative\."),
+    ],
+)
+def test_numbers_out_of_range_are_refused(
+    tmp_path: Path, rows: int, columns: int, seed: int, shards: int, sentence: str
+) -> None:
+    with pytest.raises(SettingsError, match=sentence):
+        generate(str(tmp_path), rows=rows, columns=columns, seed=seed, shards=shards)
+
+
+def test_a_row_is_named_by_its_number_in_the_whole_corpus() -> None:
+    [piece] = corpus_rows(10, 2000, 0, first_row=5000)
+    assert piece.place(2) == "generated corpus, row 5002"

@@ -1,0 +1,821 @@
+"""Labels of rows: several a row, none, names; in text, tables, memory, cache, targets, commands."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import lzma
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+from sklearn.datasets import dump_svmlight_file, load_svmlight_file
+
+from streamtron.cli import main
+from streamtron.core.config import Settings
+from streamtron.core.errors import DataError, MachineError, SettingsError
+from streamtron.core.rows import Chunk, Label, make_rows
+from streamtron.data import Reading, RowBatch, cache_files, open_shards
+from streamtron.data.formats.arrow import ArrowReader
+from streamtron.data.formats.libsvm import LibsvmReader
+from streamtron.data.formats.parquet import ParquetReader
+from streamtron.data.labels import cut_codes
+from streamtron.data.row_batch import cut_piece
+from streamtron.runs.convert import convert
+from streamtron.runs.fit import reading_of
+from streamtron.solver.learner import Learner
+from streamtron.solver.targets import TargetRule
+from streamtron.solver.train import train
+from tests.data.test_source import bits, small_blocks
+from tests.helpers.rows_in_memory import RowsInMemory
+
+SEVERAL = Reading(multilabel=True)
+NAMED = Reading(multiclass=True)
+
+Row = tuple[list[Label], dict[int, float]]
+"""labels as written, {column: value}"""
+
+
+def labels_of(codes: Any, offsets: Any, classes: Sequence[Label]) -> list[list[Label]]:
+    """The labels of every row, in the order written."""
+    if offsets is None:
+        return [[classes[code]] if code >= 0 else [] for code in codes]
+    assert offsets[-1] == len(codes)
+    assert min(codes, default=0) >= 0
+    return [[classes[code] for code in codes[a:b]] for a, b in itertools.pairwise(offsets)]
+
+
+def rows_of(piece: RowBatch) -> list[Row]:
+    """A piece as plain rows."""
+    values = np.ones(len(piece.indices), np.float32) if piece.values is None else piece.values
+    labels = labels_of(piece.codes, piece.code_offsets, piece.classes)
+    spans = itertools.pairwise(piece.indptr.tolist())
+    return [
+        (own, dict(zip(piece.indices[a:b].tolist(), values[a:b].tolist(), strict=True)))
+        for own, (a, b) in zip(labels, spans, strict=True)
+    ]
+
+
+def read_text(
+    directory: Path, text: str | bytes, reading: Reading = SEVERAL, piece_bytes: int = 1 << 20
+) -> list[RowBatch]:
+    path = directory / "x.svm"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return list(LibsvmReader(str(path), "x.svm", reading, piece_bytes).pieces())
+
+
+def text_rows(*given: Any, **more: Any) -> list[Row]:
+    return [row for piece in read_text(*given, **more) for row in rows_of(piece)]
+
+
+def refusal(directory: Path, text: str | bytes, reading: Reading = SEVERAL) -> str:
+    with pytest.raises(DataError) as caught:
+        read_text(directory, text, reading)
+    return str(caught.value)
+
+
+def sklearn_rows(text: bytes) -> list[tuple[list[float], dict[int, float]]]:
+    """The same file through scikit-learn's reader; it sorts a row's labels."""
+    X, labels = load_svmlight_file(
+        io.BytesIO(text), multilabel=True, zero_based=True, dtype=np.float32, n_features=2**31
+    )
+    return [
+        (list(own), dict(zip(X.indices[a:b].tolist(), X.data[a:b].tolist(), strict=True)))
+        for own, (a, b) in zip(labels, itertools.pairwise(X.indptr), strict=True)
+    ]
+
+
+# --- text ---
+
+numbers = st.sampled_from(["1", "5", "7", "+2", "-1", "2.5", "0", "1e3", "-.5", "007", "16777217"])
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> str:
+    """A line that our reader and scikit-learn's accept, without its newline."""
+    if draw(st.integers(0, 9)) == 0:
+        return draw(st.sampled_from(["", "  ", "# only a comment, 1:2", "\t"]))
+    columns = sorted(draw(st.sets(st.integers(0, 40), max_size=5)))
+    labels = draw(st.lists(numbers, unique_by=float, min_size=not columns, max_size=4))
+    query = ["qid:7"] if draw(st.integers(0, 4)) == 0 else []
+    pairs = [f"{column}:{draw(st.sampled_from(['1', '0.5', '-2e-3']))}" for column in columns]
+    tokens = [",".join(labels)] if labels else draw(st.sampled_from([[], [""]]))
+    tail = draw(st.sampled_from(["", "", " ", " # größer, 3:1", "\r"]))
+    return " ".join([*tokens, *query, *pairs]) + tail
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(lines(), min_size=1, max_size=12), st.integers(1, 200))
+def test_rows_equal_those_of_scikit_learn_where_both_accept_a_file(
+    tmp_path_factory: pytest.TempPathFactory, drawn: list[str], piece_bytes: int
+) -> None:
+    text = "\n".join([*drawn, "1 1:1"]).encode()
+    found = text_rows(tmp_path_factory.mktemp("text"), text, piece_bytes=piece_bytes)
+    assert [(sorted(own), row) for own, row in found] == sklearn_rows(text)  # type: ignore[type-var]
+
+
+def test_what_scikit_learn_writes_is_read_with_rows_that_have_no_label(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = sparse.random(50, 20, density=0.3, random_state=1, format="csr")
+    Y = (rng.random((50, 6)) < 0.25).astype(int)
+    dump_svmlight_file(X, Y, str(tmp_path / "dumped"), multilabel=True)
+    found = text_rows(tmp_path, (tmp_path / "dumped").read_bytes())
+    assert any(not own for own, _ in found)
+    assert [own for own, _ in found] == [np.flatnonzero(row).tolist() for row in Y]
+
+
+def test_labels_keep_the_order_in_which_a_row_has_them(tmp_path: Path) -> None:
+    [piece] = read_text(tmp_path, "7,1,5 3:1\n 2:1\n5\n")
+    assert piece.classes == [7.0, 1.0, 5.0]
+    assert piece.codes.tolist() == [0, 1, 2, 2]
+    assert piece.code_offsets is not None
+    assert piece.code_offsets.tolist() == [0, 3, 3, 4]
+    assert (piece.codes.dtype, piece.code_offsets.dtype) == (np.int32, np.int64)
+    assert [piece.place(i) for i in range(3)] == [f"x.svm, line {n}" for n in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("reading", [SEVERAL, NAMED])
+def test_a_label_is_a_number_where_it_is_written_as_one_and_else_a_name(
+    tmp_path: Path, reading: Reading
+) -> None:
+    text = "GCAT 3:1\nqux 1:1\nqid 2:1\ngrößer # C11\n1.2.3\n0x1 1:1\n1_0\n"
+    names = ["GCAT", "qux", "qid", "größer", "1.2.3", "0x1", "1_0"]
+    assert [own for own, _ in text_rows(tmp_path, text, reading)] == [[name] for name in names]
+    [piece] = read_text(tmp_path, "1 1:1\n+1\n1.0\n1e0\n-0\n0\n", reading)
+    assert repr(piece.classes) == "[1.0, 0.0]"  # -0 is 0
+    assert piece.codes.tolist() == [0, 0, 0, 0, 1, 1]
+
+
+def test_a_row_of_many_classes_has_one_label_and_may_have_none_where_they_are_optional(
+    tmp_path: Path,
+) -> None:
+    [piece] = read_text(
+        tmp_path, "C11 1:1\n 2:1\nE12\n", Reading(multiclass=True, labels="optional")
+    )
+    assert piece.code_offsets is None
+    assert piece.codes.tolist() == [0, -1, 1]
+    assert "the row has no label but begins with 2:1" in refusal(tmp_path, "C11\n 2:1\n", NAMED)
+
+
+def test_labels_are_numbers_beside_weights_also_with_many_classes(tmp_path: Path) -> None:
+    weighted = Reading(multiclass=True, weights_in_label=True)
+    [piece] = read_text(tmp_path, "3:0.5 1:1\n4 1:1\n", weighted)
+    assert (piece.classes, piece.weights is not None) == ([3.0, 4.0], True)
+    assert "no finite decimal number" in refusal(tmp_path, "C11:2 1:1\n", weighted)
+
+
+def test_names_are_refused_where_nothing_says_that_there_are_any(tmp_path: Path) -> None:
+    sentence = refusal(tmp_path, "GCAT 1:1\n", Reading())
+    assert sentence.startswith("x.svm, line 1: label GCAT is no finite decimal number.")
+    assert sentence.endswith("with --multiclass they may be names.")
+
+
+REFUSED = [
+    (SEVERAL, "1,5,1 3:1", "label 1.0 more than once in a row. Write each label once."),
+    (SEVERAL, "2,2.0", "label 2.0 more than once in a row"),
+    (SEVERAL, "a,b,a", "label 'a' more than once in a row"),
+    (SEVERAL, "1,,5 3:1", "a label is missing beside a comma in 1,,5."),
+    (SEVERAL, ",", "a label is missing beside a comma in ,."),
+    (SEVERAL, "1, 3:1", "a label is missing beside a comma in 1,."),
+    (SEVERAL, "1,nan 3:1", "label nan is no finite number"),
+    (SEVERAL, "-Infinity", "label -Infinity is no finite number"),
+    (SEVERAL, "a,1e999", "label 1e999 is no finite number"),
+    (SEVERAL, b"a,\xff 3:1", "label \\xff is not printable UTF-8"),
+    (SEVERAL, "a\0b", "label a\\x00b is not printable UTF-8"),
+    (SEVERAL, "1 x", "x has no value"),
+    (SEVERAL, "1, 5 3:1", "a label is missing beside a comma in 1,."),
+    (SEVERAL, "foo:1", "column foo. Column numbers are whole numbers"),
+    (SEVERAL, "1,2:3", "column 1,2. Column numbers are whole numbers"),
+    (NAMED, "1,5,7 3:1", "the row has several labels (1,5,7). One is wanted, unless with --multi"),
+    (NAMED, "a,b", "the row has several labels (a,b). One is wanted, unless with --multilabel."),
+    (NAMED, "nan 3:1", "label nan is no finite number"),
+    (NAMED, "3:1", "the row has no label but begins with 3:1"),
+]
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", " # end\n2 x\n"])
+@pytest.mark.parametrize(("reading", "line", "sentence"), REFUSED)
+def test_a_bad_line_is_refused_with_file_and_line(
+    tmp_path: Path, reading: Reading, line: str | bytes, sentence: str, end: str
+) -> None:
+    data = line if isinstance(line, bytes) else line.encode()
+    for piece_bytes in (1, 1 << 20):
+        with pytest.raises(DataError) as caught:
+            read_text(tmp_path, b"\n2 1:1\n" + data + end.encode(), reading, piece_bytes)
+        assert str(caught.value).startswith(f"x.svm, line 3: {sentence}")
+
+
+def test_the_first_of_several_bad_lines_is_the_one_reported(tmp_path: Path) -> None:
+    bad = ["1,1 1:1", "2,3,2 1:1", "nan 1:1", "1, 1:1", "1 3:1e99", "1 3:1 3:1", "1 x"]
+    for early, late in itertools.permutations(bad, 2):
+        assert refusal(tmp_path, f"1 1:1\n{early}\n\n{late}\n").startswith("x.svm, line 2: ")
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.text("012.,:-a# \n\tqid\r\xe4\0", max_size=40).map(str.encode), st.integers(1, 50))
+def test_any_near_miss_text_is_read_as_scikit_learn_does_or_refused_with_file_and_line(
+    tmp_path_factory: pytest.TempPathFactory, text: bytes, piece_bytes: int
+) -> None:
+    found, sentence = [], "x.svm, line "
+    try:
+        found = text_rows(tmp_path_factory.mktemp("text"), text, piece_bytes=piece_bytes)
+    except DataError as error:
+        sentence = str(error)
+    assert sentence.startswith("x.svm, line ")
+    if found and not any(isinstance(label, str) for own, _ in found for label in own):
+        assert [(sorted(own), row) for own, row in found] == sklearn_rows(text)  # type: ignore[type-var]
+
+
+DIFFERENT = [
+    (b"1,1 3:1", "more than once", [([1.0, 1.0], {3: 1.0})]),
+    (b"inf 3:1", "no finite number", [([np.inf], {3: 1.0})]),
+    (b"1_0 3:1", [(["1_0"], {3: 1.0})], [([10.0], {3: 1.0})]),
+    (b"C11 3:1", [(["C11"], {3: 1.0})], None),
+    (b"1,,2 3:1", "a label is missing", None),
+]
+
+
+@pytest.mark.parametrize(("line", "ours", "theirs"), DIFFERENT)
+def test_this_is_what_we_do_where_scikit_learn_differs(
+    tmp_path: Path, line: bytes, ours: Any, theirs: Any
+) -> None:
+    if isinstance(ours, str):
+        assert ours in refusal(tmp_path, line)
+    else:
+        assert text_rows(tmp_path, line) == ours
+    if theirs is None:
+        with pytest.raises(ValueError, match="could not convert string to float"):
+            sklearn_rows(line)
+    else:
+        assert sklearn_rows(line) == theirs
+
+
+# --- tables ---
+
+LISTS: list[list[Any]] = [[7, 1, 5], [], [5]]
+TYPES: list[tuple[pa.DataType, Callable[[Any], Any], Callable[[Any], Label]]] = [
+    (pa.list_(pa.int8()), int, float),
+    (pa.large_list(pa.uint64()), int, float),
+    (pa.list_(pa.float32()), float, float),
+    (pa.list_(pa.string()), str, str),
+    (pa.large_list(pa.large_string()), str, str),
+    (pa.list_(pa.dictionary(pa.int32(), pa.string())), str, str),
+    (pa.list_(pa.dictionary(pa.int8(), pa.int64())), int, float),
+]
+
+
+def table(labels: pa.Array, column: str = "labels") -> pa.Table:
+    rows = len(labels)
+    return pa.table(
+        {"indices": [[k] for k in range(rows)], "values": [[0.5]] * rows, column: labels}
+    )
+
+
+def read_parquet(directory: Path, column: pa.Array, **reading: Any) -> list[RowBatch]:
+    path = directory / "x.parquet"
+    pq.write_table(table(column), path)
+    given = Reading(**{"multilabel": True, **reading})
+    return list(ParquetReader(str(path), "x.parquet", given).pieces())
+
+
+def read_arrow(directory: Path, column: pa.Array, **reading: Any) -> list[RowBatch]:
+    path = directory / "x.arrow"
+    whole = table(column)
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
+        writer.write_table(whole)
+    given = Reading(**{"multilabel": True, **reading})
+    with patch("streamtron.data.formats.arrow.SLICE_ROWS", 2):
+        return list(ArrowReader(str(path), "x.arrow", given).pieces())
+
+
+BOTH = pytest.mark.parametrize("read", [read_parquet, read_arrow])
+
+
+@BOTH
+@pytest.mark.parametrize(("type_", "write", "label"), TYPES, ids=[str(t[0]) for t in TYPES])
+def test_lists_of_labels_of_every_type_are_read_alike(
+    tmp_path: Path, read: Any, type_: pa.DataType, write: Any, label: Any
+) -> None:
+    labels = pa.array([[write(item) for item in row] for row in LISTS], type_)
+    found = [row for piece in read(tmp_path, labels) for row in rows_of(piece)]
+    assert [own for own, _ in found] == [[label(item) for item in row] for row in LISTS]
+    assert [type(item) for own, _ in found for item in own] == [label] * 4
+
+
+@BOTH
+def test_lists_of_booleans_and_lists_of_one_length_are_read(tmp_path: Path, read: Any) -> None:
+    labels = pa.array([[True, False], [False, True], [True, False]], pa.list_(pa.bool_(), 2))
+    found = [own for piece in read(tmp_path, labels) for own, _ in rows_of(piece)]
+    assert found == [[True, False], [False, True], [True, False]]
+
+
+@BOTH
+def test_lists_that_are_all_empty_are_rows_without_a_label(tmp_path: Path, read: Any) -> None:
+    for type_ in (None, pa.list_(pa.null()), pa.list_(pa.string())):
+        found = read(tmp_path, pa.array([[], [], []], type_))
+        assert [own for piece in found for own, _ in rows_of(piece)] == [[], [], []]
+        assert all(piece.classes == [] for piece in found)
+
+
+@BOTH
+def test_a_column_without_lists_has_one_label_a_row(tmp_path: Path, read: Any) -> None:
+    found = read(tmp_path, pa.array(["a", "b", "a"]))
+    assert all(piece.code_offsets is not None for piece in found)
+    assert [own for piece in found for own, _ in rows_of(piece)] == [["a"], ["b"], ["a"]]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        (pa.array([["a"], None]), "row 1: null in column 'labels'"),
+        (pa.array(["a", None]), "row 1: null in column 'labels'"),
+        (pa.array([[], ["a", None]]), "row 1: a null in the list of column 'labels'"),
+        (pa.array([[], ["a", "b", "a"]]), "row 1: label 'a' occurs twice. Write each label once."),
+        (pa.array([[0.0], [1.0, 0.0, -0.0]]), "row 1: label 0.0 occurs twice"),
+        (pa.array([[], [1.0, np.nan]]), "row 1: label nan. Numbers as labels are finite"),
+        (pa.array([[3, 2**53]]), "row 0: label 9007199254740992. Numbers as labels are finite"),
+    ],
+)
+def test_a_bad_row_of_labels_is_refused_with_its_place(
+    tmp_path: Path, read: Any, labels: pa.Array, sentence: str
+) -> None:
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, labels)
+    assert sentence in str(caught.value)
+
+
+@BOTH
+@pytest.mark.parametrize("labels", [pa.array([["a"], None, ["b"]]), pa.array(["a", None, "b"])])
+def test_a_null_is_no_label_where_labels_are_optional(
+    tmp_path: Path, read: Any, labels: pa.Array
+) -> None:
+    found = read(tmp_path, labels, labels="optional")
+    assert [own for piece in found for own, _ in rows_of(piece)] == [["a"], [], ["b"]]
+
+
+@BOTH
+def test_a_table_without_labels_is_read_where_they_are_optional(tmp_path: Path, read: Any) -> None:
+    found = read(tmp_path, pa.array([1, 2, 3]), labels="optional")
+    assert sum(len(piece.codes) for piece in found) == 3
+    path = tmp_path / "bare.parquet"
+    pq.write_table(table(pa.array([[1]] * 3)).drop_columns("labels"), path)
+    reading = Reading(multilabel=True, labels="optional")
+    [piece] = ParquetReader(str(path), "bare.parquet", reading).pieces()
+    assert rows_of(piece) == [([], {k: 0.5}) for k in range(3)]
+
+
+@BOTH
+@pytest.mark.parametrize("reading", [{}, {"label_column": "labels", "labels": "optional"}])
+def test_lists_of_labels_are_refused_where_nothing_says_that_a_row_has_several(
+    tmp_path: Path, read: Any, reading: dict[str, Any]
+) -> None:
+    with pytest.raises(DataError, match=r"column 'labels' of type list<.*> holds several labels a "
+                       r"row\. Use --multilabel, or name a column"):  # fmt: skip
+        read(tmp_path, pa.array(LISTS), multilabel=False, **reading)
+
+
+def test_a_column_of_single_labels_goes_before_one_of_lists_unless_a_row_has_several(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(table(pa.array([[1], [2]])).append_column("y", pa.array([3, 4])), path)
+    [piece] = ParquetReader(str(path), "x.parquet", Reading()).pieces()
+    assert piece.classes == [3.0, 4.0]
+    with pytest.raises(DataError, match=r"'labels' and 'y' could all be the labels"):
+        list(ParquetReader(str(path), "x.parquet", SEVERAL).pieces())
+
+
+def test_a_list_of_labels_is_not_taken_for_values(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(table(pa.array([[1.0], [2.0, 3.0]])).drop_columns("values"), path)
+    [piece] = ParquetReader(str(path), "x.parquet", SEVERAL).pieces()
+    assert piece.values is None
+    assert piece.classes == [1.0, 2.0, 3.0]
+
+
+# --- the same chunks from everywhere ---
+
+rows_strategy = st.lists(
+    st.tuples(
+        st.lists(st.sampled_from(["ham", "spam", "eggs", "tea"]), unique=True, max_size=4),
+        st.dictionaries(st.integers(0, 30), st.sampled_from([1.0, 1.0, -2.5]), max_size=5),
+    ).filter(lambda row: row[0] or row[1]),
+    min_size=1,
+    max_size=30,
+)
+
+
+def as_text(rows: Sequence[Row]) -> str:
+    return "".join(
+        f"{','.join(map(str, own))} {' '.join(f'{c}:{v}' for c, v in sorted(row.items()))}\n"
+        for own, row in rows
+    )
+
+
+def as_table(rows: Sequence[Row]) -> pa.Table:
+    return pa.table(
+        {
+            "indices": pa.array([sorted(row) for _, row in rows], pa.list_(pa.int64())),
+            "values": pa.array(
+                [[row[c] for c in sorted(row)] for _, row in rows], pa.list_(pa.float32())
+            ),
+            "labels": pa.array([own for own, _ in rows], pa.list_(pa.string())),
+        }
+    )
+
+
+def in_memory(rows: Sequence[Row]) -> RowsInMemory:
+    pairs = [sorted(row.items()) for _, row in rows]
+    indptr = np.cumsum([0, *map(len, pairs)])
+    flat = [pair for row in pairs for pair in row]
+    data = np.array([value for _, value in flat], np.float32)
+    indices = np.array([column for column, _ in flat], np.int64)
+    matrix = sparse.csr_array((data, indices, indptr), shape=(len(rows), 31))
+    return RowsInMemory(matrix, [own for own, _ in rows], multilabel=True)
+
+
+@settings(max_examples=50, deadline=None)
+@given(rows_strategy, st.randoms(use_true_random=False))
+def test_chunks_are_bit_for_bit_the_same_wherever_a_shard_is_stored(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Row], random: Any
+) -> None:
+    directory = tmp_path_factory.mktemp("stored")
+    (directory / "text.svm").write_text(as_text(rows))
+    pq.write_table(as_table(rows), directory / "table.parquet")
+    with small_blocks():
+        memory = in_memory(rows)
+        wanted = [bits(chunk) for chunk in memory.chunks()]
+        order = list(range(len(wanted)))
+        random.shuffle(order)
+        groups = [order[k : k + 2] for k in range(0, len(order), 2)]
+        wanted_groups = [bits(chunk) for chunk in memory.chunks(groups)]
+        for name, cached in itertools.product(("text.svm", "table.parquet"), (False, True)):
+            with open_shards(
+                [str(directory / name)], SEVERAL, most_labels=None,
+                cache_dir=str(directory / f"_{name}") if cached else None,
+            ) as source:  # fmt: skip
+                assert [bits(chunk) for chunk in source.chunks()] == wanted
+                assert [bits(chunk) for chunk in source.chunks()] == wanted
+                if cached:
+                    assert [bits(chunk) for chunk in source.chunks(groups)] == wanted_groups
+                assert source.labels == memory.labels
+
+
+def test_a_chunk_holds_the_very_labels_of_its_rows(tmp_path: Path) -> None:
+    rows: list[Row] = [([["a", "b", "c"][j] for j in range(k % 4)], {k: 1.5}) for k in range(12)]
+    (tmp_path / "0.svm").write_text(as_text(rows[:7]))
+    (tmp_path / "1.svm").write_text(as_text(rows[7:]))
+    cache = str(tmp_path / "_cache")
+    with (
+        small_blocks(),
+        open_shards([str(tmp_path)], SEVERAL, cache_dir=cache, most_labels=None) as source,
+    ):
+        chunks = [*source.chunks(), *source.chunks([[2], [1]])]
+    assert [len(chunk) for chunk in chunks] == [5, 2, 5, 5, 2]
+    for chunk in chunks:
+        found = labels_of(chunk.codes, chunk.code_offsets, source.labels)
+        assert found == [own for own, _ in rows[slice(*chunk.ranges[0])]]
+        assert chunk.code_offsets is not None
+        assert not chunk.code_offsets.flags.writeable
+        assert not chunk.codes.flags.writeable
+
+
+def test_a_label_too_many_or_of_another_kind_is_refused_with_its_row(tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text("a,b 1:1\n 2:1\nb,c 3:1\n")
+    with open_shards([str(tmp_path)], SEVERAL, cache_dir=None) as source, pytest.raises(
+        DataError, match=r"^a\.svm, line 3: a third label 'c' after 'a' and 'b'\."
+    ):  # fmt: skip
+        list(source.chunks())
+    (tmp_path / "a.svm").write_text("a,b 1:1\n 2:1\nb,7 3:1\n")
+    with open_shards([str(tmp_path)], SEVERAL, cache_dir=None) as source, pytest.raises(
+        DataError, match=r"^a\.svm, line 3: the number 7\.0 as label, where the labels before are"
+    ):  # fmt: skip
+        list(source.chunks())
+
+
+def test_a_cut_piece_has_the_labels_of_its_rows(tmp_path: Path) -> None:
+    [piece] = read_text(tmp_path, "a,b 1:1\n 2:1\nc 3:1\nb,c,a 4:1\n")
+    for start, stop in itertools.combinations(range(5), 2):
+        assert rows_of(cut_piece(piece, start, stop)) == rows_of(piece)[start:stop]
+
+
+# --- the cache ---
+
+
+def test_a_cache_file_takes_four_bytes_a_row_and_four_a_label_more(tmp_path: Path) -> None:
+    from streamtron.data.cache.flat_file import read_contents
+
+    sizes = {}
+    for reading, text in (
+        (SEVERAL, "1,2 1:1\n 2:1\n2,1,3 3:1\n"),
+        (NAMED, "1 1:1\n1 2:1\n2 3:1\n"),
+    ):
+        (tmp_path / "a.svm").write_text(text)
+        cache = tmp_path / f"_{reading.multilabel}"
+        with open_shards(
+            [str(tmp_path)], reading, cache_dir=str(cache), most_labels=None
+        ) as source:
+            list(source.chunks())
+        [file] = [path for path in cache_files(str(cache)) if path.endswith(".cache")]
+        contents = read_contents(file)
+        assert contents is not None
+        sizes[reading.multilabel] = contents.bytes
+    assert sizes == {False: 3 * 8 + 3 * 4, True: 3 * 8 + 5 * 4 + 3 * 4}
+
+
+def test_a_disk_without_room_for_the_labels_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = b"1,2,3,4 1:1\n" * 1000
+    (tmp_path / "a.svm").write_bytes(text)
+    needed = 1000 * (4 + 4 + 4 * 4 + 4)  # lengths, counts, four codes, one column; values are 1
+    cache = tmp_path / "_cache"
+    for free in (needed - 1, needed):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        with open_shards(
+            [str(tmp_path)], SEVERAL, cache_dir=str(cache), most_labels=None
+        ) as source:
+            if free < needed:
+                with pytest.raises(MachineError, match=r"still to be read needs about 0\.0 MB"):
+                    list(source.chunks())
+                assert cache_files(str(cache)) == []
+            else:
+                assert len(list(source.chunks())) == 1
+
+
+def test_every_flipped_bit_of_the_labels_in_a_cache_is_noticed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.svm").write_text("1,2 1:1\n 2:1\n2,1,3 3:1\n")
+    cache = tmp_path / "_cache"
+    with open_shards([str(tmp_path)], SEVERAL, cache_dir=str(cache), most_labels=None) as source:
+        [first] = source.chunks()
+        [file] = [Path(path) for path in cache_files(str(cache)) if path.endswith(".cache")]
+        stored = file.read_bytes()
+        for bit in range(8 * 16, 8 * (16 + 3 * 8 + 5 * 4)):
+            flipped = bytearray(stored)
+            flipped[bit // 8] ^= 1 << bit % 8
+            file.write_bytes(flipped)
+            caplog.clear()
+            [chunk] = source.chunks([[0]])
+            [warning] = caplog.messages
+            assert f"{file}, block 0: the checksum differs" in warning
+            assert bits(chunk) == bits(first)
+            assert file.read_bytes() == stored, "made afresh"
+
+
+def test_a_cache_made_with_one_label_a_row_does_not_serve_several(tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text("1 1:1\n2 2:1\n")
+    for reading in (Reading(), SEVERAL, NAMED):
+        cache = str(tmp_path / "_cache")
+        with open_shards([str(tmp_path)], reading, cache_dir=cache) as source:
+            [chunk] = source.chunks()
+        assert (chunk.code_offsets is None) == (reading is not SEVERAL)
+    assert sum(path.endswith(".cache") for path in cache_files(cache)) == 3
+
+
+# --- targets ---
+
+
+def signs_by_definition(
+    rows: list[list[Label]], positive: Label, weights: dict[Label, float] | None
+) -> tuple[list[int], list[float]]:
+    signs = [1 if positive in own else -1 for own in rows]
+    weight = (weights or {}).get(positive, 1.0)
+    return signs, [2.0 / weight if sign == 1 else 2.0 for sign in signs]
+
+
+def chunk_of(source: RowsInMemory) -> Chunk:
+    [chunk] = source.chunks()
+    return chunk
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.lists(st.sampled_from("abcd"), unique=True, max_size=4), min_size=1, max_size=20),
+    st.sampled_from("abcde"),
+    st.sampled_from([None, {"a": 4.0}, {"a": 4.0, "b": 0.5, "e": 3.0}]),
+)
+def test_a_row_is_positive_where_the_label_is_among_its_own(
+    rows: list[list[Label]], positive: str, weights: dict[Label, float] | None
+) -> None:
+    source = RowsInMemory(np.eye(len(rows)), rows, multilabel=True)
+    found = TargetRule(2.0, source.labels, weights, positive)(chunk_of(source))
+    signs, delta2 = signs_by_definition(rows, positive, weights)
+    assert found.signs.tolist() == signs
+    assert found.delta2.tolist() == delta2
+    assert (found.signs.dtype, found.delta2.dtype) == (np.int8, np.float64)
+
+
+def test_rows_of_weight_zero_are_left_out_whatever_their_labels() -> None:
+    source = RowsInMemory(np.eye(3), [["a"], ["a", "b"], []], [0.0, 0.5, 1.0], multilabel=True)
+    found = TargetRule(2.0, source.labels, {"a": 4.0}, "a")(chunk_of(source))
+    assert found.signs.tolist() == [0, 1, -1]
+    assert found.delta2.tolist() == [2.0, 1.0, 2.0]
+
+
+def test_all_rows_are_negative_while_the_positive_label_has_not_been_met() -> None:
+    for source in (
+        RowsInMemory(np.eye(3), [["a"], [], ["b"]], multilabel=True),
+        RowsInMemory(np.eye(3), [[], [], []], multilabel=True),
+        RowsInMemory(np.eye(3), ["a", "b", "a"]),
+    ):
+        found = TargetRule(2.0, source.labels, {"z": 3.0}, "z")(chunk_of(source))
+        assert found.signs.tolist() == [-1, -1, -1]
+        assert found.delta2.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_the_first_label_met_is_positive_where_none_is_named() -> None:
+    source = RowsInMemory(np.eye(3), [[], ["b", "a"], ["a"]], multilabel=True)
+    found = TargetRule(2.0, source.labels, {"b": 2.0, "a": 8.0}, None)(chunk_of(source))
+    assert found.signs.tolist() == [-1, 1, -1]
+    assert found.delta2.tolist() == [2.0, 1.0, 2.0]
+    empty = make_rows(np.zeros(2, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.float32))
+    chunk = Chunk(empty, np.zeros(0, np.int32), ((0, 1),), np.zeros(1), np.zeros(2, np.int64))
+    assert TargetRule(2.0, [], {"b": 2.0}, None)(chunk).signs.tolist() == [-1]
+
+
+def test_a_labels_learner_finds_what_it_finds_in_a_file_of_its_own(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    lists = [[label for label in "abc" if rng.random() < 0.4] for _ in range(200)]
+    rows: list[Row] = [
+        (list(own), {k % 17: 1.0, 17 + int(rng.integers(9)): 0.5, 30: 0.25 * len(own)})
+        for k, own in enumerate(lists)
+    ]
+    (tmp_path / "all.svm").write_text(as_text(rows))
+    settings = Settings(tol=0.001, C=0.5)
+    for positive in "abc":
+        own: list[Row] = [(["1" if positive in labels else "-1"], row) for labels, row in rows]
+        (tmp_path / "one.svm").write_text(as_text(own))
+        found = []
+        for name, reading, label in (("all", SEVERAL, positive), ("one", Reading(), 1.0)):
+            with open_shards(
+                [str(tmp_path / f"{name}.svm")], reading, most_labels=None,
+                cache_dir=str(tmp_path / "_cache"),
+            ) as source:  # fmt: skip
+                learner = Learner(settings, source.labels, None, label)
+                train(source, [learner], settings)
+            found.append((learner.weights.tobytes(), learner.counts.gaps(), learner.bias))
+        assert repr(found[0]) == repr(found[1])
+
+
+# --- settings, contract, commands ---
+
+
+@pytest.mark.parametrize("other", ["multiclass", "weights_in_label"])
+def test_settings_that_contradict_several_labels_are_refused(other: str) -> None:
+    with pytest.raises(SettingsError, match="multilabel"):
+        Settings(multilabel=True, **{other: True})
+
+
+def test_the_contract_of_a_model_says_how_many_labels_its_rows_have() -> None:
+    for setting in ("multilabel", "multiclass"):
+        reading = reading_of(Settings(**{setting: True}))
+        assert getattr(reading, setting)
+        assert Reading.from_contract(json.loads(json.dumps(reading.contract()))) == reading
+    assert Reading.from_contract({}) == Reading()
+
+
+CONVERTED: list[Row] = [
+    (["C11", "CCAT"], {1: 0.5, 3: 1.0}), ([], {2: 1.0}), (["größer"], {}), (["CCAT"], {1: 2.0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("names", [True, False])
+def test_shards_converted_there_and_back_hold_the_same_rows(tmp_path: Path, names: bool) -> None:
+    rows = CONVERTED if names else [([float(len(x)) for x in own], row) for own, row in CONVERTED]
+    (tmp_path / "a.svm").write_text(as_text(rows))
+    given = Settings(multilabel=True, index_base=1)
+    convert(tmp_path / "a.svm", tmp_path / "p", to="parquet", settings=given)
+    label = pq.read_schema(tmp_path / "p" / "part-00000.parquet").field("label").type
+    assert label == pa.list_(pa.string() if names else pa.float64())
+    convert(tmp_path / "p", tmp_path / "t", to="libsvm", settings=Settings(multilabel=True))
+    text = (tmp_path / "t" / "part-00000.svm").read_bytes()
+    assert text_rows(tmp_path, text) == rows
+    if not names:
+        assert [(own, row) for own, row in sklearn_rows(text)] == [
+            (sorted(own), row)  # type: ignore[type-var]
+            for own, row in rows
+        ]
+
+
+def test_single_names_are_converted_to_text_that_is_read_as_multiclass(tmp_path: Path) -> None:
+    pq.write_table(table(pa.array(["C11", "CCAT"])), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"label 'C11' is a string, and libsvm text has numbers"):
+        convert(tmp_path / "a.parquet", tmp_path / "t", to="libsvm")
+    given = Settings(multiclass=True)
+    convert(tmp_path / "a.parquet", tmp_path / "t", to="libsvm", settings=given)
+    text = (tmp_path / "t" / "part-00000.svm").read_bytes()
+    assert text_rows(tmp_path, text, NAMED) == [(["C11"], {1: 0.5}), (["CCAT"], {2: 0.5})]
+
+
+@pytest.mark.parametrize(
+    ("labels", "indices", "sentence"),
+    [
+        ([["a"], ["two words"]], [[1], [2]], "row 1: label 'two words' is a string"),
+        ([["a"], ["b,c"]], [[1], [2]], "row 1: label 'b,c' is a string"),
+        ([["a"], ["17"]], [[1], [2]], "row 1: label '17' is a string"),
+        ([["a"], []], [[1], []], "row 1: neither a label nor a nonzero"),
+    ],
+)
+def test_what_text_cannot_say_is_not_converted_to_it(
+    tmp_path: Path, labels: Any, indices: Any, sentence: str
+) -> None:
+    columns = {"labels": pa.array(labels), "indices": pa.array(indices, pa.list_(pa.int64()))}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    with pytest.raises(DataError) as caught:
+        convert(tmp_path / "a.parquet", tmp_path / "t", to="libsvm",
+                settings=Settings(multilabel=True))  # fmt: skip
+    assert sentence in str(caught.value)
+    assert str(caught.value).endswith("Convert to Parquet.")
+
+
+def test_weights_beside_several_labels_are_converted_to_parquet_and_not_to_text(
+    tmp_path: Path,
+) -> None:
+    whole = table(pa.array([["a"], []])).append_column("w", pa.array([0.5, 2.0]))
+    pq.write_table(whole, tmp_path / "a.parquet")
+    given = Settings(multilabel=True, weight="w")
+    with pytest.raises(SettingsError, match="libsvm text has no row weights beside several"):
+        convert(tmp_path / "a.parquet", tmp_path / "t", to="libsvm", settings=given)
+    convert(tmp_path / "a.parquet", tmp_path / "p", to="parquet", settings=given)
+    assert pq.read_table(tmp_path / "p" / "part-00000.parquet")["weight"].to_pylist() == [0.5, 2.0]
+
+
+def test_the_type_of_labels_is_told_by_the_first_row_that_has_one(tmp_path: Path) -> None:
+    text = " 1:1\n" * 250_000 + "news 2:1\n"  # more than one piece
+    (tmp_path / "a.svm").write_text(text)
+    written = convert(
+        tmp_path / "a.svm", tmp_path / "p", to="parquet", settings=Settings(multilabel=True)
+    )
+    assert written.rows == 250_001
+    labels = pq.read_table(tmp_path / "p")["label"].to_pylist()
+    assert labels == [[]] * 250_000 + [["news"]]
+
+
+def run(*arguments: Any) -> Any:
+    return CliRunner().invoke(main.streamtron, [*map(str, arguments)])
+
+
+def test_inspect_counts_the_rows_of_every_label_and_those_without(tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text("".join(f"t{k},all 1:1\n" for k in range(30)) + "t0\n 2:1\n")
+    with small_blocks():
+        result = run("inspect", tmp_path / "a.svm", "--multilabel", "--json")
+        shown = run("inspect", tmp_path / "a.svm", "--multilabel").stdout
+    facts = json.loads(result.stdout)
+    assert facts["labels"] == {"t0": 2, "all": 30, **{f"t{k}": 1 for k in range(1, 30)}}
+    assert facts["unlabelled_rows"] == 1
+    assert shown.index("label all") < shown.index("label t0") < shown.index("… and 11 more")
+
+
+def test_the_command_line_converts_several_labels(tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text("a,b 1:1\n 2:1\n")
+    run("convert", tmp_path / "a.svm", tmp_path / "out", "--format", "parquet", "--multilabel")
+    assert pq.read_table(tmp_path / "out")["label"].to_pylist() == [["a", "b"], []]
+
+
+# --- real data ---
+
+
+def test_documents_of_several_topics_are_read_as_they_are(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    count = 5000
+    with lzma.open(shared_data / "rcv1_27613.topics.xz", "rt") as file:
+        topics = [line.split("\t")[1].split() for line in itertools.islice(file, count)]
+    with lzma.open(shared_data / "rcv1_27613.ccat.xz", "rt") as file:
+        documents = [line.split(" ", 1) for line in itertools.islice(file, count)]
+    several = "".join(
+        f"{','.join(own)} {row}" for own, (_, row) in zip(topics, documents, strict=True)
+    )
+    found = read_text(tmp_path, several)
+    assert [own for piece in found for own, _ in rows_of(piece)] == topics
+    assert len({label for own in topics for label in own}) > 80
+    plain = read_text(tmp_path, "".join(map(" ".join, documents)), Reading())
+    for name in ("indptr", "indices", "values"):
+        ours, theirs = (
+            np.concatenate([np.diff(getattr(p, name)) if name == "indptr" else getattr(p, name)
+                            for p in pieces])
+            for pieces in (found, plain)
+        )  # fmt: skip
+        assert np.array_equal(ours, theirs)
+    ccat = ["CCAT" in own for own in topics]
+    assert ccat == [label == "+1" for label, _ in documents]
+
+
+def test_cut_codes_is_a_view() -> None:
+    codes = np.arange(5, dtype=np.int32)
+    assert np.shares_memory(cut_codes(codes, np.array([0, 2, 5]), 1, 2)[0], codes)

@@ -1,0 +1,681 @@
+"""The layouts of features in tables: the same rows in all of them, what they refuse, how found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamtron.core.config import Settings
+from streamtron.core.errors import DataError, SettingsError, StreamtronError
+from streamtron.data import ShardSource, open_shards
+from streamtron.data.formats.columns import find_columns, settle
+from streamtron.data.formats.feature_names import Hashing, Vocabulary, load_vocabulary
+from streamtron.data.formats.parquet import ParquetReader
+from streamtron.data.row_batch import Reading, RowBatch
+from streamtron.model.linear_model import LinearModel
+from streamtron.runs.convert import convert
+from streamtron.runs.evaluate import evaluate, predict, write_predictions
+from streamtron.runs.fit import fit, reading_of_model
+from tests.data.test_parquet import rows_of
+
+Row = dict[int, float]
+
+WIDTH = 6
+NAMES = tuple(f"name {j}" for j in range(WIDTH))
+
+PAIR = pa.struct({"index": pa.int16(), "value": pa.float64()})
+VECTOR = pa.struct(
+    {
+        "type": pa.int8(),
+        "size": pa.int32(),
+        "indices": pa.list_(pa.int32()),
+        "values": pa.list_(pa.float64()),
+    }
+)
+
+
+def sparse(row: Row, size: int = WIDTH) -> dict[str, Any]:
+    """A row as Spark's sparse vector."""
+    return {"type": 0, "size": size, "indices": list(row), "values": list(row.values())}
+
+
+def dense(row: Row) -> dict[str, Any]:
+    """A row as Spark's dense vector."""
+    values = [row.get(j, 0.0) for j in range(WIDTH)]
+    return {"type": 1, "size": None, "indices": None, "values": values}
+
+
+def parallel(
+    rows: list[Row], list_type: Any, key: Any, value: Any, key_of: Any = int
+) -> dict[str, pa.Array]:
+    keys = pa.array([[key_of(j) for j in row] for row in rows], list_type(key))
+    values = pa.array([list(row.values()) for row in rows], list_type(value))
+    return {"features": keys, "values": values}
+
+
+def dictionary_lists(rows: list[Row]) -> dict[str, pa.Array]:
+    table = parallel(rows, pa.list_, pa.string(), pa.float64(), NAMES.__getitem__)
+    names = table["features"]
+    table["features"] = pa.ListArray.from_arrays(names.offsets, names.values.dictionary_encode())
+    return table
+
+
+def one(array: pa.Array) -> dict[str, pa.Array]:
+    return {"features": array}
+
+
+LAYOUTS: dict[str, Callable[[list[Row]], dict[str, pa.Array]]] = {
+    "lists": lambda rows: parallel(rows, pa.list_, pa.uint8(), pa.float32()),
+    "large lists": lambda rows: parallel(rows, pa.large_list, pa.int64(), pa.float64()),
+    "pairs": lambda rows: one(pa.array([[*row.items()] for row in rows], pa.list_(PAIR))),
+    "large list of pairs": lambda rows: one(
+        pa.array([[*row.items()] for row in rows], pa.large_list(PAIR))
+    ),
+    "pairs the other way round": lambda rows: one(
+        pa.array(
+            [[{"v": value, "i": j} for j, value in row.items()] for row in rows],
+            pa.list_(pa.struct({"v": pa.float32(), "i": pa.uint64()})),
+        )
+    ),
+    "map": lambda rows: one(
+        pa.array([list(row.items()) for row in rows], pa.map_(pa.int32(), pa.float32()))
+    ),
+    "map of names": lambda rows: one(
+        pa.array(
+            [[(NAMES[j], value) for j, value in row.items()] for row in rows],
+            pa.map_(pa.string(), pa.float64()),
+        )
+    ),
+    "lists of names": lambda rows: parallel(
+        rows, pa.list_, pa.large_string(), pa.float64(), NAMES.__getitem__
+    ),
+    "lists of names, dictionary-encoded": dictionary_lists,
+    "sparse vectors": lambda rows: one(pa.array([sparse(row) for row in rows], VECTOR)),
+    "dense vectors": lambda rows: one(pa.array([dense(row) for row in rows], VECTOR)),
+    "sparse and dense vectors": lambda rows: one(
+        pa.array([(dense, sparse)[k % 2](row) for k, row in enumerate(rows)], VECTOR)
+    ),
+    "columns of numbers": lambda rows: {
+        f"f{j}": pa.array([row.get(j, 0.0) for row in rows], pa.float64()) for j in range(WIDTH)
+    },
+    "columns of numbers, dictionary-encoded": lambda rows: {
+        f"f{j}": pa.array([row.get(j, 0.0) for row in rows]).dictionary_encode()
+        for j in range(WIDTH)
+    },
+}
+
+values = st.floats(-100, 100, width=32).filter(lambda value: value != 0)
+rows_with_values = st.lists(
+    st.dictionaries(st.integers(0, WIDTH - 1), values, max_size=WIDTH), min_size=1, max_size=12
+)
+
+
+def read(
+    directory: Path, columns: dict[str, Any], reading: Reading, **options: Any
+) -> list[RowBatch]:
+    path = directory / "rows.parquet"
+    pq.write_table(pa.table(columns), path, write_page_checksum=True, **options)
+    return list(ParquetReader(str(path), "rows.parquet", reading).pieces())
+
+
+def named(columns: dict[str, Any]) -> bool:
+    return "features" in columns and "string" in str(columns["features"].type)
+
+
+def refusal(directory: Path, columns: dict[str, Any], **reading: Any) -> str:
+    with pytest.raises(StreamtronError) as caught:
+        read(directory, columns, Reading(labels="optional", **reading))
+    return str(caught.value)
+
+
+# The same rows -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@settings(deadline=None)
+@given(rows=rows_with_values)
+def test_the_same_rows_in_any_layout_give_the_same_bits(
+    layout: str, rows: list[Row], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    directory = tmp_path_factory.mktemp("layout")
+    labels = {"extra": [[None]] * len(rows), "y": list(range(len(rows))), "name": ["x"] * len(rows)}
+    columns = LAYOUTS[layout](rows)
+    reading = Reading(vocabulary=Vocabulary(NAMES) if named(columns) else None)
+    pieces = read(directory, labels | columns, reading, row_group_size=5)
+    wanted = [
+        (float(k), sorted(row), [row[j] for j in sorted(row)], 1.0) for k, row in enumerate(rows)
+    ]
+    assert rows_of(pieces) == wanted
+    for piece in pieces:
+        assert (piece.indptr.dtype, piece.indices.dtype) == (np.int64, np.uint32)
+        assert piece.values is not None
+        assert piece.values.dtype == np.float32
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_slice_of_a_longer_batch_gives_its_own_rows(layout: str) -> None:
+    from streamtron.data.formats.layouts import Spot
+    from streamtron.data.formats.table_rows import make_piece
+
+    rows: list[Row] = [{5: 1.0}, {}, {0: 2.0, 3: 3.0}, {1: 4.0}, {0: 5.0, 5: 6.0}]
+    batch = pa.record_batch(LAYOUTS[layout](rows)).slice(1, 3)
+    vocabulary = (
+        Vocabulary(NAMES) if named(dict(zip(batch.schema.names, batch, strict=True))) else None
+    )
+    reading = Reading(labels="optional", vocabulary=vocabulary)
+    columns = find_columns(batch.schema, reading, "f")
+    piece = make_piece(batch, columns, reading, Spot("f", "row group 0", 0))
+    assert [row[1:3] for row in rows_of([piece])] == [
+        ([], []), ([0, 3], [2.0, 3.0]), ([1], [4.0]),
+    ]  # fmt: skip
+
+
+@settings(deadline=None)
+@given(rows=rows_with_values, bits=st.integers(1, 4), seed=st.integers(0, 2**32 - 1))
+def test_hashed_names_are_the_columns_of_scikit_learns_hash_and_collisions_are_added_up(
+    rows: list[Row], bits: int, seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    from sklearn.utils import murmurhash3_32
+
+    directory = tmp_path_factory.mktemp("hash")
+    reading = Reading(labels="optional", hash_bits=bits, hash_seed=seed)
+    wanted = []
+    for row in rows:
+        sums: dict[int, list[float]] = {}
+        for j, value in row.items():
+            column = murmurhash3_32(NAMES[j], seed=seed, positive=True) % 2**bits
+            sums.setdefault(column, []).append(value)
+        added = {column: np.float32(sum(sorted(sums[column]))) for column in sorted(sums)}
+        wanted.append((list(added), list(added.values())))
+    for layout in ("map of names", "lists of names"):
+        pieces = read(directory, LAYOUTS[layout](rows), reading)
+        assert [row[1:3] for row in rows_of(pieces)] == wanted
+
+
+def test_the_order_in_which_a_row_names_its_features_does_not_change_a_sum(tmp_path: Path) -> None:
+    met = [name for name in map(str, range(99)) if Hashing(1).columns([name])[0] == 0]
+    pairs = list(zip(met, [1e30, 1.0, -1e30], strict=False))
+    bags = pa.array([list(bag) for bag in permutations(pairs)], pa.map_(pa.string(), pa.float64()))
+    [piece] = read(tmp_path, one(bags), Reading(labels="optional", hash_bits=1))
+    assert piece.indices.tolist() == [0] * 6
+    assert piece.values is not None
+    assert len(set(piece.values.tolist())) == 1
+
+
+def test_a_list_of_names_counts_how_often_each_occurs(tmp_path: Path) -> None:
+    tokens = pa.array([["b", "a", "b", "b"], [], ["a"]])
+    vocabulary = Vocabulary(("a", "b"))
+    pieces = read(tmp_path, {"tokens": tokens}, Reading(labels="optional", vocabulary=vocabulary))
+    assert [row[1:3] for row in rows_of(pieces)] == [([0, 1], [1.0, 3.0]), ([], []), ([0], [1.0])]
+
+
+def test_columns_of_numbers_take_integers_booleans_and_floats_and_store_no_zeros(
+    tmp_path: Path,
+) -> None:
+    columns = {
+        "a": pa.array([1, 0, -3], pa.int64()),
+        "b": pa.array([True, False, True]),
+        "c": pa.array([0.0, -0.0, 0.1], pa.float16()),
+    }
+    reading = Reading(labels="optional", features=("c", "a", "b"))
+    tenth = float(np.float16(0.1))
+    assert [row[1:3] for row in rows_of(read(tmp_path, columns, reading))] == [
+        ([1, 2], [1.0, 1.0]), ([], []), ([0, 1, 2], [tenth, -3.0, 1.0]),
+    ]  # fmt: skip
+
+
+# How they are found ------------------------------------------------------------------------------
+
+NUMBER, MAP = pa.float64(), pa.map_(pa.int32(), pa.float32())
+
+
+@pytest.mark.parametrize(
+    ("schema", "features", "wanted"),
+    [
+        ({"f2": NUMBER, "y": NUMBER, "f10": NUMBER, "id": NUMBER, "f1": NUMBER}, None,
+         ("columns", ("f1", "f2", "f10"))),
+        ({"y": NUMBER, "price": NUMBER, "id": NUMBER, "name": pa.string()}, ("*",),
+         ("columns", ("price", "id"))),
+        ({"b1": NUMBER, "y": NUMBER, "a": NUMBER, "b0": NUMBER}, ("a", "b*"),
+         ("columns", ("a", "b1", "b0"))),
+        ({"a*": NUMBER, "ab": NUMBER, "y": NUMBER}, ("a*",), ("columns", ("a*",))),
+        ({"features": NUMBER, "f0": NUMBER, "y": NUMBER}, None, ("columns", ("f0",))),
+        ({"x0": NUMBER, "features": VECTOR, "y": NUMBER}, None, ("vector", ("features",))),
+        ({"bag": MAP, "indices": pa.list_(NUMBER), "y": NUMBER}, ("bag",), ("map", ("bag",))),
+        ({"words": pa.list_(pa.dictionary(pa.int8(), pa.string())), "y": NUMBER}, None,
+         ("lists of names", ("words",))),
+        ({"features": pa.list_(pa.struct({"term": pa.string(), "tfidf": NUMBER})), "y": NUMBER},
+         None, ("pairs of names", ("features",))),
+    ],
+)  # fmt: skip
+def test_the_layout_is_told_by_names_and_types(
+    schema: dict[str, Any], features: tuple[str, ...] | None, wanted: tuple[str, tuple[str, ...]]
+) -> None:
+    bits = 3 if "names" in wanted[0] else None
+    reading = Reading(features=features, hash_bits=bits)
+    columns = find_columns(pa.schema(schema), reading, "f")
+    assert (columns.layout, columns.features) == wanted
+
+
+@pytest.mark.parametrize(
+    ("schema", "reading", "sentence"),
+    [
+        ({"f0": NUMBER, "x0": NUMBER}, {},
+         "f: 'f0' and 'x0' could all be the features. Say which with --features NAME"),
+        ({"features": MAP, "tokens": pa.list_(pa.string())}, {},
+         "f: 'features' and 'tokens' could all be the features."),
+        ({"features": pa.list_(NUMBER)}, {}, "f: no column for the features"),
+        ({"a": NUMBER}, {"features": ("b*",)}, "f: no column for the features, looked for 'b*'."),
+        ({"a": NUMBER}, {"features": ("a", "?")}, "f: 'a' is named twice among the features."),
+        ({"a": NUMBER, "bag": MAP}, {"features": ("a", "bag")},
+         "f: of 2 columns of features 'bag' is of type map<int32, float>. Name one list, map"),
+        ({"a": pa.date32()}, {"features": ("a",)},
+         "f: column 'a' of type date32[day] cannot be the features, which are lists of column"),
+        ({"tokens": pa.list_(pa.string())}, {},
+         "f: the features in 'tokens' are lists of names. Names need columns: give --hash-bits N "
+         "or --vocabulary FILE."),
+        ({"features": MAP}, {"hash_bits": 8},
+         "f: the features in 'features' are maps from column numbers to values, which need neither "
+         "--hash-bits nor --vocabulary."),
+        ({"features": VECTOR}, {"index_base": 1},
+         "f: the features in 'features' are Spark vectors, whose first column is 0. Give "
+         "--index-base 0."),
+        ({"features": MAP, "v": pa.list_(NUMBER)}, {"values_column": "v"},
+         "f: the features in 'features' are maps from column numbers to values, which hold their "
+         "values. Leave --values out."),
+    ],
+)  # fmt: skip
+def test_features_that_are_ambiguous_absent_or_unsuited_are_refused(
+    schema: dict[str, Any], reading: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(StreamtronError) as caught:
+        find_columns(pa.schema(schema), Reading(labels="optional", **reading), "f")
+    assert str(caught.value).startswith(sentence)
+
+
+def test_a_name_that_occurs_twice_is_no_feature_though_it_is_numbered() -> None:
+    schema = pa.schema([("f0", NUMBER), ("f1", NUMBER), ("f0", NUMBER)])
+    for features in (None, ("f0",), ("f*",)):
+        with pytest.raises(DataError, match="'f0' and 'f0' could all be the features"):
+            find_columns(schema, Reading(labels="optional", features=features), "f")
+
+
+def test_of_a_wide_table_a_message_names_the_first_columns() -> None:
+    schema = pa.schema({f"c{k}": NUMBER for k in range(1000)})
+    with pytest.raises(DataError, match=r"c39 double, … 960 more\)\.$"):
+        find_columns(schema, Reading(labels="optional"), "f")
+
+
+def test_once_settled_patterns_and_usual_names_are_names_and_nothing_else() -> None:
+    schema = pa.schema({"a*": NUMBER, "b": NUMBER, "target": NUMBER})
+    settled = settle(schema, Reading(features=("*",)), "first")
+    assert (settled.features, settled.label_column) == (("a*", "b"), "target")
+    other = pa.schema({"ab": NUMBER, "b": NUMBER, "y": NUMBER, "target": NUMBER})
+    with pytest.raises(DataError, match=r"looked for 'a\*'"):
+        find_columns(other, settled, "second")
+
+
+# What is refused in rows -------------------------------------------------------------------------
+
+GROUP = "rows.parquet, row group 0, "
+
+
+def maps(*rows: Any, key: Any = None) -> dict[str, Any]:
+    return one(pa.array(rows, pa.map_(key or pa.int32(), pa.float64())))
+
+
+def vectors(*rows: Any) -> dict[str, Any]:
+    return one(pa.array(rows, VECTOR))
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        (maps([(1, 1.0)], [(3, 1.0), (3, 2.0)]),
+         "row 1: column 3 occurs twice. Add the values up or remove one."),
+        (maps([(1, 1.0)], None), "row 1: null in column 'features'. Fill it in or remove the row."),
+        (maps([(1, 1.0)], [(2, 1.0), (3, None)]),
+         "row 1: a null in the list of column 'features'. Remove it or fill it in."),
+        (maps([], [(1, float("nan"))]),
+         "row 1: value nan. Values must be finite; remove it or the row."),
+        (maps([(-1, 1.0)]), "row 0: column -1. Column numbers run from 0 to 4294967294."),
+        (one(pa.array([[(1, 1.0)], [(2, 1.0), None]], pa.list_(PAIR))),
+         "row 1: a null in the list of column 'features'. Remove it or fill it in."),
+        (one(pa.array([[(1, 1.0)], [(None, 1.0)]], pa.list_(PAIR))),
+         "row 1: a null in the list of column 'features'. Remove it or fill it in."),
+        (vectors(sparse({1: 1.0}), None),
+         "row 1: null in column 'features'. Fill it in or remove the row."),
+        (vectors(sparse({1: 1.0}), sparse({1: 1.0}) | {"type": None}),
+         "row 1: null in column 'features.type'. Fill it in or remove the row."),
+        (vectors(sparse({1: 1.0}), sparse({5: 1.0}, size=5)),
+         "row 1: column 5 in a sparse vector of size 5 in 'features'. Indices run from 0 to "
+         "size - 1."),
+        (vectors(sparse({-1: 1.0})), "row 0: column -1. Column numbers run from 0 to 4294967294."),
+        (vectors(dense({1: 1.0}), sparse({1: 1.0}) | {"type": 2}),
+         "row 1: a vector of type 2 in column 'features'. 0 is sparse and 1 dense."),
+        (vectors(sparse({}), dense({}), sparse({1: 1.0, 2: 2.0}) | {"values": [1.0]}),
+         "row 2: a sparse vector of 1 values and 2 indices in column 'features'. A sparse one has "
+         "as many of both, a dense one has no indices."),
+        (vectors(dense({1: 1.0}) | {"indices": [1]}),
+         "row 0: a dense vector of 6 values and 1 indices in column 'features'. A sparse one has "
+         "as many of both, a dense one has no indices."),
+        (vectors(dense({}), dense({2: float("inf")})),
+         "row 1: value inf. Values must be finite; remove it or the row."),
+        ({"f0": [1.0, 2.0], "f1": [1.0, None]},
+         "row 1: null in column 'f1'. Fill it in or remove the row."),
+        ({"f0": [1.0, 2.0], "f1": [1.0, float("nan")]},
+         "row 1: value nan in column 'f1'. Values must be finite; remove it or the row."),
+        ({"f0": [1, 2], "f1": [1, 2**24 + 1]},
+         "row 1: value 16777217 in column 'f1' is an integer beyond 2²⁴ that float32 cannot hold. "
+         "Rescale its column, or make identifiers columns of their own."),
+    ],
+)  # fmt: skip
+def test_a_bad_row_of_any_layout_is_refused_in_a_sentence_that_names_it(
+    tmp_path: Path, columns: dict[str, Any], sentence: str
+) -> None:
+    assert refusal(tmp_path, columns) == GROUP + sentence
+
+
+@pytest.mark.parametrize(
+    ("columns", "reading", "sentence"),
+    [
+        (maps([("a", 1.0)], [("b", 1.0), ("a", 2.0), ("b", 3.0)], key=pa.string()),
+         {"hash_bits": 1}, "row 1: 'b' occurs twice. Add the values up or remove one."),
+        (one(pa.array([["a"], ["a", "c", "c"]])), {"vocabulary": Vocabulary(("a", "b"))},
+         "row 1: 'c' is not in the vocabulary of 2 names. Add it at the vocabulary's end, remove "
+         "it, or use --hash-bits."),
+        (one(pa.array([["a"], ["a", None]])), {"hash_bits": 4},
+         "row 1: a null in the list of column 'features'. Remove it or fill it in."),
+        (maps(*([(f"n{k}", 3e38)] for k in range(3)), [("a", 3e38), ("b", 3e38), ("c", 3e38)],
+              key=pa.string()),
+         {"hash_bits": 1}, "row 3: value"),
+    ],
+)  # fmt: skip
+def test_a_bad_name_is_refused_in_a_sentence_that_names_its_row(
+    tmp_path: Path, columns: dict[str, Any], reading: dict[str, Any], sentence: str
+) -> None:
+    assert refusal(tmp_path, columns, **reading).startswith(GROUP + sentence)
+
+
+def test_names_of_one_hash_are_no_repetition(tmp_path: Path) -> None:
+    columns = maps([("a", 1.0), ("b", 2.0), ("c", 4.0)], key=pa.string())
+    pieces = read(tmp_path, columns, Reading(labels="optional", hash_bits=1))
+    assert sum(rows_of(pieces)[0][2]) == 7.0
+    assert set(Hashing(1).columns(["a", "b", "c"]).tolist()) <= {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (b"a\nb\na\n",
+         "v.txt, line 3: 'a' is in line 1 too. A name has one column; remove one of them."),
+        (b"a\n\nb\n", "v.txt, line 2: no name. Remove the line."),
+        (b"", "v.txt: no names. A vocabulary has one name a line."),
+        (b"a\n\xff\n",
+         "v.txt: not UTF-8 (invalid start byte at byte 2). A vocabulary is text, one name a line; "
+         "convert it."),
+    ],
+)  # fmt: skip
+def test_a_bad_vocabulary_is_refused_in_a_sentence_that_names_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("v.txt").write_bytes(text)
+    with pytest.raises(DataError) as caught:
+        load_vocabulary("v.txt")
+    assert str(caught.value) == sentence
+
+
+def test_a_vocabulary_is_lines_of_either_ending_with_the_last_one_closed_or_not(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "v.txt"
+    for text in ("a\nb c\n", "a\r\nb c\r\n", "\ufeffa\nb c"):
+        path.write_bytes(text.encode())
+        assert load_vocabulary(str(path)).names == ("a", "b c")
+
+
+# A data set and its model ------------------------------------------------------------------------
+
+
+def corpus(directory: Path, layout: str, shards: int = 2) -> list[Path]:
+    """Rows of two separable classes in shards of a layout."""
+    directory.mkdir(exist_ok=True)
+    random = np.random.default_rng(0)
+    paths = []
+    for shard in range(shards):
+        labels = [1 - 2 * (k % 2) for k in range(20)]
+        rows = [
+            {0: float(l), 1 + k % 5: float(random.integers(1, 9))} for k, l in enumerate(labels)
+        ]
+        paths.append(directory / f"part-{shard}.parquet")
+        pq.write_table(pa.table({"label": labels} | LAYOUTS[layout](rows)), paths[-1])
+    return paths
+
+
+def settings_for(layout: str, directory: Path) -> dict[str, Any]:
+    if "names" not in layout:
+        return {}
+    (directory / "names.txt").write_text("\n".join(NAMES))
+    return {"vocabulary": str(directory / "names.txt")}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_same_rows_in_any_layout_give_the_same_weights_and_predictions(
+    layout: str, tmp_path: Path
+) -> None:
+    plain = fit(corpus(tmp_path / "plain", "lists"), C=1.0)
+    shards = corpus(tmp_path / "shards", layout)
+    fit(shards, model=tmp_path / "model", C=1.0, **settings_for(layout, tmp_path))
+    model = LinearModel.load(tmp_path / "model")
+    assert model.weights.tobytes() == plain.weights.tobytes()
+    assert model.certificate == plain.certificate
+    for ours, theirs in zip(
+        predict(model, shards), predict(plain, tmp_path / "plain"), strict=True
+    ):
+        assert ours.decisions.tobytes() == theirs.decisions.tobytes()
+    assert evaluate(model, shards).accuracy == evaluate(plain, tmp_path / "plain").accuracy
+    assert str(tmp_path) not in (tmp_path / "model").read_bytes().decode("latin-1")
+
+
+def test_the_models_contract_names_layout_columns_and_names(tmp_path: Path) -> None:
+    shards = corpus(tmp_path / "shards", "map of names")
+    model = fit(shards, **settings_for("map of names", tmp_path))
+    assert {name: value for name, value in model.reading.items() if value is not None} == {
+        "columns": 6, "index_base": 0, "weights_in_label": False, "multiclass": False,
+        "multilabel": False, "label": "label",
+        "layout": "map of names", "features": ["features"], "values": "", "hash_seed": 0,
+        "vocabulary": list(NAMES),
+    }  # fmt: skip
+    reading = reading_of_model(model)
+    assert reading.contract() == {k: v for k, v in model.reading.items() if k != "columns"}
+
+
+def test_a_model_reads_the_columns_it_was_fitted_on_though_others_have_usual_names(
+    tmp_path: Path,
+) -> None:
+    rows: list[Row] = [{0: 1.0}, {0: -1.0}] * 4
+    bags = LAYOUTS["map"](rows)["features"]
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"bag": bags, "spam": [1, -1] * 4}), path)
+    model = fit(path, features=("bag",), label="spam")
+    decoys = LAYOUTS["lists"](rows[1:] + rows[:1]) | {"label": [-1, 1] * 4}
+    pq.write_table(pa.table(decoys | {"bag": bags, "spam": [1, -1] * 4}), path)
+    assert evaluate(model, path).accuracy == 1
+    pq.write_table(pa.table(decoys), path)
+    with pytest.raises(DataError, match="looked for 'bag'"):
+        list(predict(model, path))
+
+
+def test_hash_bits_and_seed_are_the_models(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    tokens = [["spam", "pills"], ["ham", "eggs"]] * 4
+    pq.write_table(pa.table({"tokens": tokens, "y": [1, -1] * 4}), path)
+    model = fit(path, hash_bits=10, hash_seed=7)
+    assert set(np.flatnonzero(model.weights)) == set(
+        Hashing(10, 7).columns(["spam", "pills", "ham", "eggs"]).tolist()
+    )
+    assert evaluate(model, path).accuracy == 1
+    assert fit(path, hash_bits=10, hash_seed=8).weights.tolist() != model.weights.tolist()
+
+
+def test_a_name_beyond_the_vocabulary_weighs_0_in_prediction_and_is_counted_and_is_refused_in_fit(
+    tmp_path: Path,
+) -> None:
+    path, names = tmp_path / "a.parquet", tmp_path / "names.txt"
+    names.write_text("ham\nspam\n")
+    pq.write_table(pa.table({"tokens": [["spam"], ["ham"]] * 4, "y": [1, -1] * 4}), path)
+    model = fit(path, vocabulary=str(names))
+    [before] = predict(model, path)
+    strange = [["spam", "new", "newer"], ["new", "ham"]] * 4
+    pq.write_table(pa.table({"tokens": strange, "y": [1, -1] * 4}), path)
+    [after] = predict(model, path)
+    assert after.decisions.tolist() == before.decisions.tolist()
+    assert (before.beyond, after.beyond) == (0, 12)
+    assert write_predictions(model, path, tmp_path / "out").beyond == 12
+    assert evaluate(model, path).accuracy == 1
+    with pytest.raises(DataError, match="'new' is not in the vocabulary of 2 names"):
+        fit(path, vocabulary=str(names))
+    with pytest.raises(DataError, match="'new' is not in the vocabulary of 2 names"):
+        list(open_shards([str(path)], reading_of_model(model), cache_dir=None).chunks())
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_shard_of_another_layout_is_refused_naming_both(tmp_path: Path, cached: bool) -> None:
+    corpus(tmp_path / "data", "map", 2)
+    rows: list[Row] = [{0: 1.0}]
+    other = LAYOUTS["sparse vectors"](rows) | {"label": [1]}
+    pq.write_table(pa.table(other), tmp_path / "data" / "part-1.parquet")
+    cache = str(tmp_path / "cache") if cached else None
+    with open_shards([str(tmp_path / "data")], cache_dir=cache) as source:
+        with pytest.raises(DataError) as caught:
+            list(source.chunks())
+        assert str(caught.value) == (
+            "part-1.parquet: 'features' of type struct<type: int8, size: int32, indices: "
+            "list<element: int32>, values: list<element: double>> holds Spark vectors, and the "
+            "features are maps from column numbers to values in part-0.parquet. All shards need "
+            "one layout: use streamtron convert for those that differ."
+        )
+
+
+def test_a_model_refuses_shards_of_another_layout(tmp_path: Path) -> None:
+    model = fit(corpus(tmp_path / "a", "map"))
+    with pytest.raises(
+        DataError, match=r"holds Spark vectors, .* column numbers to values in the model"
+    ):
+        list(predict(model, corpus(tmp_path / "b", "sparse vectors")))
+
+
+def test_columns_named_alike_in_another_order_of_the_file_are_the_same_features(
+    tmp_path: Path,
+) -> None:
+    rows: list[Row] = [{0: 1.0, 2: 0.5}, {1: -1.0}] * 3
+    columns = LAYOUTS["columns of numbers"](rows) | {"y": pa.array([1, -1] * 3)}
+    forward, backward = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    pq.write_table(pa.table(columns), forward)
+    pq.write_table(pa.table(dict(reversed(columns.items()))), backward)
+    with open_shards([str(forward), str(backward)], cache_dir=None, allow_duplicate=True) as source:
+        first, second = source.chunks()
+    for one, other in zip(first.rows, second.rows, strict=True):
+        assert one.tolist() == other.tolist()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"hash_bits": 5}, {"hash_seed": 3}, {"features": ("tokens",)}, {"values_column": ""}],
+)
+def test_a_cache_made_under_another_reading_is_left_alone(
+    tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    path, cache = tmp_path / "a.parquet", str(tmp_path / "cache")
+    tokens = {"words": [["a"], ["b"]], "values": [[2.0], [3.0]], "tokens": [["c"], ["d"]]}
+    pq.write_table(pa.table(tokens | {"y": [1, -1]}), path)
+
+    def columns(reading: Reading) -> list[Any]:
+        with open_shards([str(path)], reading, cache_dir=cache) as source:
+            [chunk] = source.chunks()
+            return [chunk.rows.indices.tolist(), chunk.rows.values.tolist()]
+
+    reading = Reading(hash_bits=20, features=("words",))
+    first = columns(reading)
+    assert columns(replace(reading, **changed)) != first
+    assert columns(reading) == first
+
+
+def test_vocabularies_of_the_same_names_share_a_cache_and_of_others_do_not() -> None:
+    reading = Reading(vocabulary=Vocabulary(("a", "b")))
+    assert reading.key() == Reading(vocabulary=Vocabulary(("a", "b")), settled_by="x").key()
+    assert reading.key() != Reading(vocabulary=Vocabulary(("b", "a"))).key()
+    assert reading.key() != Reading().key()
+    assert reading.key() != replace(reading, strangers="beyond").key()
+    assert len(str(reading.key()["vocabulary"])) == 32, "a digest, for vocabularies may be large"
+
+
+def test_text_with_a_hash_or_named_features_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.svm"
+    path.write_text("1 1:1\n-1 2:1\n")
+    for names in ({"hash_bits": 3}, {"features": "f*"}):
+        with pytest.raises(SettingsError, match=r"a\.svm: libsvm text has column numbers"):
+            fit(path, **names)
+
+
+def test_converted_shards_are_the_same_rows_by_number(tmp_path: Path) -> None:
+    shards = corpus(tmp_path / "shards", "map of names")
+    reading = Settings(**settings_for("map of names", tmp_path))
+    for to in ("parquet", "libsvm"):
+        convert(shards, tmp_path / to, to=to, settings=reading)  # type: ignore[arg-type]
+    plain = fit(corpus(tmp_path / "plain", "lists"))
+    assert fit(tmp_path / "parquet").weights.tolist() == plain.weights.tolist()
+    assert fit(tmp_path / "libsvm").weights.tolist() == plain.weights.tolist()
+
+
+def test_shards_of_two_layouts_are_not_converted_together(tmp_path: Path) -> None:
+    first, second = corpus(tmp_path / "data", "map")
+    pq.write_table(pa.table(LAYOUTS["pairs"]([{0: 1.0}]) | {"label": [1]}), second)
+    with pytest.raises(DataError, match=r"^part-1\.parquet: .* values in part-0\.parquet\."):
+        convert(tmp_path / "data", tmp_path / "out", to="libsvm")
+    assert convert(first, tmp_path / "out", to="libsvm").rows == 20
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        ({"hash_bits": 0}, "hash-bits is 0: wanted 1 to 31."),
+        ({"hash_bits": 32}, "hash-bits is 32: wanted 1 to 31."),
+        ({"hash_seed": -1}, "hash-seed is -1: wanted 0 to 2³²-1."),
+        ({"features": "a,,b"}, "features is ('a', '', 'b'): wanted names."),
+        ({"hash_bits": 3, "vocabulary": "v"},
+         "hash-bits and vocabulary both give names their columns: give one."),
+    ],
+)  # fmt: skip
+def test_settings_of_names_out_of_range_are_refused(names: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Settings(**names)
+    assert str(caught.value) == sentence
+
+
+def test_features_are_names_between_commas_or_a_list_of_them() -> None:
+    assert Settings(features="a, b").features == ("a", "b")  # type: ignore[arg-type]
+    assert Settings.from_dict({"features": ["a,b", "c"]}).features == ("a,b", "c")
+    assert Settings(features=("a",)).to_dict()["features"] == ["a"]
+
+
+def test_a_source_tells_what_it_settled_on(tmp_path: Path) -> None:
+    source: ShardSource
+    with open_shards(
+        [str(p) for p in corpus(tmp_path, "columns of numbers")], cache_dir=None
+    ) as source:
+        assert source.reading.layout is None
+        list(source.chunks())
+        assert source.reading.layout == "columns"
+        assert source.reading.features == tuple(f"f{j}" for j in range(WIDTH))

@@ -1,0 +1,852 @@
+"""The libsvm text reader against scikit-learn's, a plain-Python oracle, and bad files."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import itertools
+import lzma
+import math
+import random
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import xxhash
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import load_svmlight_file
+
+from streamtron.core.errors import DataError, MachineError
+from streamtron.data.formats import compression
+from streamtron.data.formats import lines as whole_lines
+from streamtron.data.formats.libsvm import LibsvmReader, is_libsvm_name
+from streamtron.data.row_batch import Reading, RowBatch
+
+PLAIN = Reading()
+OPTIONAL = Reading(labels="optional")
+WEIGHTED = Reading(weights_in_label=True)
+ONE_BASED = Reading(index_base=1)
+
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+}
+
+
+class Row(NamedTuple):
+    """One row, whatever pieces it came in; values as float32 bits, so that -0 is not 0."""
+
+    label: float | None
+    columns: list[int]
+    bits: list[int]
+    weight: float = 1.0
+
+
+def bits_of(token: str | bytes | float) -> int:
+    """The float32 of a token as its 32 bits."""
+    return int(np.float32(float(token)).view(np.uint32))
+
+
+def rows_of(piece: RowBatch) -> list[Row]:
+    """A piece as plain rows."""
+    values = np.ones(len(piece.indices), np.float32) if piece.values is None else piece.values
+    bits = values.view(np.uint32).tolist()
+    weights = [1.0] * len(piece.codes) if piece.weights is None else piece.weights.tolist()
+    return [
+        Row(
+            None if code < 0 else piece.classes[code],
+            piece.indices[start:stop].tolist(),
+            bits[start:stop],
+            weight,
+        )
+        for code, start, stop, weight in zip(
+            piece.codes.tolist(),
+            piece.indptr[:-1].tolist(),
+            piece.indptr[1:].tolist(),
+            weights,
+            strict=True,
+        )
+    ]
+
+
+def pieces(
+    data: bytes,
+    reading: Reading = PLAIN,
+    piece_bytes: int = 1 << 20,
+    name: str = "x.svm",
+    threads: int = 1,
+) -> list[RowBatch]:
+    """What the reader makes of a file with these bytes."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, name)
+        path.write_bytes(data)
+        return list(LibsvmReader(str(path), name, reading, piece_bytes, threads).pieces())
+
+
+def read(
+    data: bytes, reading: Reading = PLAIN, piece_bytes: int = 1 << 20, name: str = "x.svm"
+) -> list[Row]:
+    """The rows of a file with these bytes."""
+    return [row for piece in pieces(data, reading, piece_bytes, name) for row in rows_of(piece)]
+
+
+def refusal(data: bytes, reading: Reading = PLAIN, piece_bytes: int = 1 << 20) -> str:
+    """The sentence with which a file with these bytes is refused."""
+    with pytest.raises(DataError) as caught:
+        read(data, reading, piece_bytes)
+    return str(caught.value)
+
+
+def oracle(data: bytes) -> list[Row]:
+    """Well-formed libsvm text read with str.split and float, sorted columns and all."""
+    rows = []
+    for line in data.removeprefix(b"\xef\xbb\xbf").decode().split("\n"):
+        tokens = line.split("#")[0].split()
+        if not tokens:
+            continue
+        pairs = [token.split(":") for token in tokens[1:] if not token.startswith("qid:")]
+        pairs.sort(key=lambda pair: int(pair[0]))
+        rows.append(
+            Row(
+                float(tokens[0]),
+                [int(column) for column, _ in pairs],
+                [bits_of(value) for _, value in pairs],
+            )
+        )
+    return rows
+
+
+def sklearn_rows(data: bytes) -> list[Row]:
+    """The same file through scikit-learn's reader; ValueError if it refuses."""
+    matrix, labels = load_svmlight_file(
+        io.BytesIO(data), zero_based=True, dtype=np.float32, n_features=2**32
+    )
+    bits = matrix.data.view(np.uint32).tolist()
+    spans = zip(matrix.indptr[:-1], matrix.indptr[1:], strict=True)
+    return [
+        Row(label, matrix.indices[i:j].tolist(), bits[i:j])
+        for label, (i, j) in zip(labels.tolist(), spans, strict=True)
+    ]
+
+
+# --- files that are right ---
+
+decimals = st.one_of(
+    st.integers(-(2**24), 2**24).map(str),
+    st.floats(-1e30, 1e30, allow_nan=False).map(repr).filter(lambda text: abs(float(text)) < 1e30),
+    st.decimals(-1000, 1000, allow_nan=False, places=4).map(str),
+    st.sampled_from(["1", "1", "1.", ".5", "+2", "-0", "0", "0.0", "1e3", "2E-3", "-.5e+1", "007"]),
+)
+labels = st.one_of(st.sampled_from(["1", "-1", "+1", "0", "2.5", "-0"]), decimals)
+blanks = st.sampled_from([" ", " ", " ", "  ", "\t", " \t "])
+
+
+@st.composite
+def lines(draw: st.DrawFn, *, is_sorted: bool = True) -> str:
+    """A line that our reader and, if sorted, scikit-learn's accept; without its newline."""
+    tail = draw(
+        st.sampled_from(["", "", "", " ", "\t ", "#", " # a comment: 1:2", " # größer", "\r"])
+    )
+    if draw(st.integers(0, 9)) == 0:
+        return draw(st.sampled_from(["", "  ", "# only a comment", "\t# indented"])) + tail
+    largest = 2**31 - 2 if is_sorted else 2**32 - 2  # scikit-learn's, ours
+    columns = draw(st.lists(st.integers(0, 40) | st.integers(0, largest), unique=True, max_size=8))
+    tokens = [draw(labels)]
+    if draw(st.integers(0, 4)) == 0:
+        tokens.append(f"qid:{draw(st.integers(0, 99))}")
+    tokens += [
+        f"{column}:{draw(decimals)}" for column in (sorted(columns) if is_sorted else columns)
+    ]
+    return (
+        draw(st.sampled_from(["", "", " "]))
+        + "".join(token + draw(blanks) for token in tokens[:-1])
+        + tokens[-1]
+        + tail
+    )
+
+
+@st.composite
+def files(draw: st.DrawFn, *, is_sorted: bool = True) -> bytes:
+    """A file of such lines, with or without a last newline."""
+    text = "\n".join(draw(st.lists(lines(is_sorted=is_sorted), min_size=1, max_size=12)))
+    return (text + draw(st.sampled_from(["", "\n", "\r\n"]))).encode()
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=files(), piece_bytes=st.integers(1, 200))
+def test_rows_equal_those_of_scikit_learn_where_both_accept_a_file(
+    data: bytes, piece_bytes: int
+) -> None:
+    expected = sklearn_rows(data) if oracle(data) else []
+    assert read(data, piece_bytes=piece_bytes) == expected == oracle(data)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=files(is_sorted=False), piece_bytes=st.integers(1, 200), mark=st.booleans())
+def test_rows_equal_the_plain_python_oracle_with_columns_sorted(
+    data: bytes, piece_bytes: int, mark: bool
+) -> None:
+    data = b"\xef\xbb\xbf" * mark + data
+    assert read(data, piece_bytes=piece_bytes) == oracle(data)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    data=st.lists(
+        st.sampled_from(
+            [b"1 2:3\n", b"-1 5:1 4:2\n", b"1 3:1 3:2\n", b"1 2:1e99\n", b"2 x\n", b"#\n", b"\0"]
+        ),
+        max_size=6,
+    ).map(b"".join),
+    piece_bytes=st.integers(1, 40),
+)
+def test_rows_and_refusals_do_not_depend_on_where_the_file_is_cut(
+    data: bytes, piece_bytes: int
+) -> None:
+    def outcome(size: int) -> list[Row] | str:
+        try:
+            return read(data, piece_bytes=size)
+        except DataError as error:
+            return str(error)
+
+    assert outcome(piece_bytes) == outcome(1 << 20)
+
+
+def test_pieces_have_the_promised_types_and_a_place_for_every_row() -> None:
+    data = b"# head\n\n3 1:2\n\n1\n3 7:1 9:1\n"
+    [piece] = pieces(data, WEIGHTED)
+    arrays = (piece.indptr, piece.indices, piece.values, piece.codes, piece.weights)
+    dtypes = [np.dtype(kind) for kind in ("i8", "u4", "f4", "i4", "f8")]
+    assert [array.dtype for array in arrays if array is not None] == dtypes
+    assert piece.indptr.tolist() == [0, 1, 1, 3]
+    assert piece.classes == [3.0, 1.0]
+    assert piece.codes.tolist() == [0, 1, 0]
+    assert [piece.place(i) for i in range(3)] == [f"x.svm, line {n}" for n in (3, 5, 6)]
+
+
+def test_places_count_lines_from_the_start_of_the_file_whatever_the_cut() -> None:
+    data = b"# head\n\n3 1:2\n\n1\n3 7:1 9:1"
+    found = [p.place(i) for p in pieces(data, piece_bytes=3) for i in range(len(p.codes))]
+    assert found == [f"x.svm, line {n}" for n in (3, 5, 6)]
+
+
+def test_values_are_none_only_where_all_are_one() -> None:
+    assert pieces(b"1 1:1 5:1.0\n0 3:+1\n")[0].values is None
+    some = pieces(b"1 1:1 5:1\n0 3:0\n")[0].values
+    assert some is not None
+    assert some.tolist() == [1.0, 1.0, 0.0]
+
+
+def test_earlier_pieces_keep_their_contents_when_later_ones_are_read() -> None:
+    data = b"".join(b"%d %d:%d.5 %d:2\n" % (i % 3, i + 1, i, i) for i in range(300))
+    kept = pieces(data, piece_bytes=50)
+    assert len(kept) > 20
+    assert [row for piece in kept for row in rows_of(piece)] == oracle(data)
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"# nothing\n\n", b"\xef\xbb\xbf", b"  \r\n\t"])
+def test_a_file_without_rows_gives_no_piece(data: bytes) -> None:
+    assert pieces(data) == []
+
+
+def test_a_line_longer_than_a_piece_is_read_whole() -> None:
+    data = b"1 " + b" ".join(b"%d:0.25" % i for i in range(5000)) + b"\n-1 2:1\n"
+    assert read(data, piece_bytes=64) == oracle(data)
+
+
+# --- labels and weights ---
+
+
+def test_rows_without_a_label_have_none_where_labels_are_optional() -> None:
+    data = b"1:2 3:1\n-1 2:1\nqid:3 4:1\n 7:1.5e0\n5\n"
+    assert [row.label for row in read(data, OPTIONAL)] == [None, -1.0, None, None, 5.0]
+    assert [row.columns for row in read(data, OPTIONAL)] == [[1, 3], [2], [4], [7], []]
+    codes = [code for piece in pieces(data, OPTIONAL) for code in piece.codes.tolist()]
+    assert codes == [-1, 0, -1, -1, 1]
+
+
+def test_weights_in_labels_are_read_and_are_one_where_missing() -> None:
+    data = b"1:0.1 3:1\n-1:0 2:1\n-1 2:1\n1:12345678901234567890.5\n1:-0\n"
+    found = read(data, WEIGHTED)
+    assert [row.weight for row in found] == [0.1, 0.0, 1.0, 12345678901234567890.5, 0.0]
+    assert [row.label for row in found] == [1.0, -1.0, -1.0, 1.0, 1.0]
+    assert pieces(b"1 1:1\n")[0].weights is None
+
+
+@pytest.mark.parametrize(
+    "weight",
+    ["-1", "-1e-400", "-12345678901234567890.5", "nan", "inf", "1e999", "", "x", "0x1", "1:1"],
+)
+def test_weights_below_zero_or_not_finite_are_refused(weight: str) -> None:
+    if weight == "-1e-400":  # rounds to -0, which is 0
+        assert [row.weight for row in read(b"1:-1e-400\n", WEIGHTED)] == [0.0]
+        return
+    sentence = refusal(f"1:1 1:1\n1:{weight} 3:1\n".encode(), WEIGHTED)
+    assert sentence.startswith(f"x.svm, line 2: weight {weight or 'missing'}.")
+
+
+def test_a_first_pair_is_label_and_weight_where_weights_are_declared_and_labels_optional() -> None:
+    both = Reading(labels="optional", weights_in_label=True)
+    assert read(b"3:2 5:1\n", both) == [Row(3.0, [5], [bits_of(1)], 2.0)]
+
+
+def test_minus_zero_and_zero_are_one_class() -> None:
+    assert pieces(b"-0 1:1\n0 1:1\n0.0\n")[0].codes.tolist() == [0, 0, 0]
+
+
+def test_reading_text_does_not_import_pandas(tmp_path: Path) -> None:
+    pytest.importorskip("pandas", reason="pyarrow imports it only where it is installed")
+    (tmp_path / "rows.svm").write_text("1 1:1\n-1 2:0.5\n")
+    code = (
+        "import sys; from streamtron.data import open_shards; "
+        f"chunks = list(open_shards([{str(tmp_path)!r}], cache_dir=None).chunks()); "
+        "sys.exit(len(chunks) != 1 or 'pandas' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_classes_are_numbered_as_they_appear_even_when_there_are_thousands() -> None:
+    names = [(i * 7919) % 5003 for i in range(5003)]
+    [piece] = pieces("".join(f"{name} 1:1\n" for name in names).encode())
+    assert piece.classes == names
+    assert piece.codes.tolist() == list(range(5003))
+
+
+def test_two_classes_are_told_apart_wherever_the_second_one_begins() -> None:
+    for count in (1, 2, 5):
+        for second in (0.5, -1.0):
+            [piece] = pieces(b"1 1:1\n" * count + f"{second} 1:1\n1\n".encode())
+            assert piece.classes == [1.0, second]
+            assert piece.codes.tolist() == [0] * count + [1, 0]
+
+
+# --- numbers ---
+
+NUMBER = rb"[+-]?(\d+\.?\d*|\.\d+)"
+ONE_ROW = re.compile(rb"1([ \t]+\d+:" + NUMBER + rb")*[ \t]*(#[ -~\t]*)?\r?")
+
+
+@pytest.mark.parametrize("at", range(2, 15))
+def test_any_byte_among_digits_is_read_as_one_or_ends_the_number_or_is_refused(at: int) -> None:
+    line = b"1 12345:0.67891"
+    for byte in set(range(256)) - set(b"\neE"):
+        data = line[:at] + bytes([byte]) + line[at + 1 :]
+        if ONE_ROW.fullmatch(data):
+            assert read(data + b"\n") == oracle(data)
+        else:
+            assert "line 1" in refusal(data + b"\n")
+
+
+def test_numbers_of_any_length_are_read_to_the_very_end_of_a_text() -> None:
+    for column, places in itertools.product(range(1, 10), range(1, 20)):
+        data = b"1 " + b"123456789"[:column] + b":0." + b"9876543210123456789"[:places]
+        for end in (b"\n", b"\n-1\n"):
+            assert read(data + end) == oracle(data + end)
+
+
+def hard_tokens(count: int, seed: int) -> list[str]:
+    """Tokens of many digits and exponents, halfway cases of float32 and float64, tiny ones."""
+    rng = random.Random(seed)
+
+    def digits(n: int) -> str:
+        return "".join(rng.choice("0123456789") for _ in range(n))
+
+    def halfway() -> str:
+        low = struct.unpack("f", struct.pack("I", rng.randrange(1, 0x7F000000)))[0]
+        high = float(np.nextafter(np.float32(low), np.float32(np.inf)))
+        middle = (low + high) / 2
+        nudge = rng.choice([0.0, math.ulp(middle), -math.ulp(middle)])
+        return rng.choice([repr(middle + nudge), f"{middle + nudge:.60e}", f"{middle:.25e}"])
+
+    def one() -> str:
+        kind = rng.randrange(7)
+        if kind == 0:
+            return f"{digits(rng.randint(1, 3))}.{digits(rng.randint(0, 40))}"
+        elif kind == 1:
+            return (
+                f"{digits(rng.randint(0, 7))}.{digits(rng.randint(1, 25))}e{rng.randint(-60, 20)}"
+            )
+        elif kind == 2:
+            return f"0.{'0' * rng.randint(0, 30)}{digits(rng.randint(1, 20))}"
+        elif kind == 3:
+            return f"{digits(rng.randint(1, 20))}.E{rng.choice(['-', '+', ''])}{rng.randint(0, 15)}"
+        elif kind == 4:
+            return f"{rng.random() * 10.0 ** rng.randint(-50, 37)!r}"
+        elif kind == 5:
+            return f"{digits(3)}e-{rng.choice(['0' * 30 + '5', '400', '320', '9' * 25])}"
+        return halfway()
+
+    return [rng.choice(["", "", "-", "+"]) + one() for _ in range(count)]
+
+
+def test_values_equal_float32_of_pythons_float_bit_for_bit() -> None:
+    tokens = [token for token in hard_tokens(60_000, 1) if abs(float(token)) < 3.4e38]
+    data = "".join(f"1 7:{token}\n" for token in tokens).encode()
+    found = [row.bits[0] for row in read(data)]
+    wrong = [t for t, bits in zip(tokens, found, strict=True) if bits != bits_of(t)]
+    assert len(tokens) > 50_000
+    assert wrong == []
+
+
+def test_labels_and_weights_equal_pythons_float_bit_for_bit() -> None:
+    tokens = [token for token in hard_tokens(20_000, 2) if math.isfinite(float(token))]
+    # a weight beyond 1e30 is refused, see the tests of what overflows
+    weights = [token.lstrip("-") if abs(float(token)) <= 1e30 else "1" for token in tokens]
+    pairs = zip(tokens, weights, strict=True)
+    data = "".join(f"{token}:{weight}\n" for token, weight in pairs).encode()
+    found = read(data, WEIGHTED)
+    assert sum(weight != "1" for weight in weights) > 5_000
+    assert [row.label for row in found] == [float(token) for token in tokens]
+    assert [row.weight for row in found] == [float(weight) for weight in weights]
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.floats(width=64, allow_nan=False, allow_infinity=False), st.integers(1, 20))
+def test_any_double_in_any_precision_is_rounded_right(number: float, places: int) -> None:
+    for token in (repr(number), f"{number:.{places}e}", f"{number:.{places}g}"):
+        data = f"{token}\n".encode()
+        if math.isfinite(float(token)):
+            assert [row.label for row in read(data)] == [float(token)]
+
+
+@pytest.mark.parametrize(
+    ("token", "fits"),
+    [
+        ("16777216", True),
+        ("16777217", False),
+        ("-16777217", False),
+        ("16777218", True),
+        ("33554433", False),
+        ("9007199254740993", False),
+        ("18446744073709551617", False),
+        ("36893488147419103232", True),
+        ("00000000000000000000000000000000001", True),
+        ("16777217.0", True),  # written as a measurement, and rounded as one
+        ("1.6777217e7", True),
+    ],
+)
+def test_integers_that_float32_cannot_hold_are_refused(token: str, fits: bool) -> None:
+    data = f"1 1:1\n1 3:{token}\n".encode()
+    if fits:
+        assert read(data)[1].bits == [bits_of(token)]
+    else:
+        expected = f"x.svm, line 2: value {token} is an integer beyond 2²⁴"
+        assert refusal(data).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("token", "fits"),
+    [
+        ("9007199254740992", True),
+        ("9007199254740993", False),
+        ("-9007199254740993", False),
+        ("18446744073709551617", False),
+        ("36893488147419103232", True),
+        ("0" * 5000 + "1", True),
+        ("9007199254740993.0", True),  # written as a measurement, and rounded as one
+        ("9.007199254740993e15", True),
+    ],
+)
+@pytest.mark.parametrize("reading", [PLAIN, WEIGHTED, Reading(multiclass=True)])
+def test_two_labels_that_are_integers_are_never_read_as_one(
+    token: str, fits: bool, reading: Reading
+) -> None:
+    data = f"1 1:1\n{token} 3:1\n".encode()
+    if fits:
+        assert [row.label for row in read(data, reading)] == [1.0, float(token)]
+    else:
+        expected = f"x.svm, line 2: label {token} is an integer beyond 2⁵³ that float64 cannot"
+        assert refusal(data, reading).startswith(expected)
+
+
+def test_a_value_of_more_digits_than_python_takes_for_an_integer_is_read() -> None:
+    assert read(b"1 1:" + b"0" * 5000 + b"3\n")[0].bits == [bits_of("3")]
+
+
+def test_numbers_that_round_to_infinity_in_float32_are_refused_and_those_below_are_not() -> None:
+    largest, smallest = "3.4028235677973362e38", "3.4028235677973366e38"
+    assert read(f"1 1:{largest}\n".encode())[0].bits == [0x7F7FFFFF]
+    for token in (smallest, f"-{smallest}", "1e39", "1e400", "1e" + "9" * 30):
+        assert "is beyond float32 (3.4e38)" in refusal(f"1 1:{token}\n".encode())
+
+
+# --- files that are wrong ---
+
+NOT_A_NUMBER = "is no decimal number"
+REFUSED = [
+    (b"1 3:nan", "value nan in column 3. Values are finite"),
+    (b"1 3:-NaN", "value -NaN in column 3. Values are finite"),
+    (b"1 3:inf", "value inf in column 3. Values are finite"),
+    (b"1 3:+Infinity", "value +Infinity in column 3. Values are finite"),
+    (b"1 3:0x10", f"value 0x10 in column 3 {NOT_A_NUMBER}"),
+    (b"1 3:1_0", f"value 1_0 in column 3 {NOT_A_NUMBER}"),
+    (b"1 3:1e", f"value 1e in column 3 {NOT_A_NUMBER}"),
+    (b"1 3:1e+", f"value 1e+ in column 3 {NOT_A_NUMBER}"),
+    (b"1 3:.", f"value . in column 3 {NOT_A_NUMBER}"),
+    (b"1 3:-", f"value - in column 3 {NOT_A_NUMBER}"),
+    (b"1 3:--1", f"value --1 in column 3 {NOT_A_NUMBER}"),
+    (b"1 3:1.2.3", f"value 1.2.3 in column 3 {NOT_A_NUMBER}"),
+    (b"1 3:1,5", f"value 1,5 in column 3 {NOT_A_NUMBER}"),
+    (b"1 3:1:2", f"value 1:2 in column 3 {NOT_A_NUMBER}"),
+    (b"1 3:", "column 3 has no value. Write 3:1 or remove it."),
+    (b"1 3: 4:1", "column 3 has no value"),
+    (b"1 :5", ":5 has no column number"),
+    (b"1 5", "5 has no value. A feature is written column:value, like 5:1."),
+    (b"1 -3:1", "column -3. Column numbers are whole numbers from 0 up"),
+    (b"1 +3:1", "column +3. Column numbers are whole numbers"),
+    (b"1 1.5:1", "column 1.5. Column numbers are whole numbers"),
+    (b"1 foo:1", "column foo. Column numbers are whole numbers"),
+    (b"1 4294967295:1", "column 4294967295 is beyond 4294967294, the largest"),
+    (b"1 18446744073709551617:1", "column 18446744073709551617 is beyond 4294967294"),
+    (b"1 3:1 2:1 3:2", "column 3 more than once in a row"),
+    (b"1 3:1 3:1", "column 3 more than once in a row"),
+    (b"3:1 5:2", "the row has no label but begins with 3:1"),
+    (b":5", "the row has no label"),
+    (b"1:0.5 3:1", "the row has no label but begins with 1:0.5. Put a label before it; if it is"),
+    (b"1,5,7 3:1", "the row has several labels (1,5,7). One is wanted, unless with --multilabel."),
+    (b"0.1234567890123456789,5 3:1", "the row has several labels"),
+    (b"foo 3:1", "label foo is no finite decimal number"),
+    (b"nan 3:1", "label nan is no finite decimal number"),
+    (b"inf", "label inf is no finite decimal number"),
+    (b"1e999", "label 1e999 is no finite decimal number"),
+    (b"0x1 3:1", "label 0x1 is no finite decimal number"),
+    (b"1_0 3:1", "label 1_0 is no finite decimal number"),
+    (b"1 qid: 3:1", "qid: is no query id"),
+    (b"1 qid:x 3:1", "qid:x is no query id"),
+    (b"1 qid:-1 3:1", "qid:-1 is no query id"),
+    (b"1 3:1 qid:2", "qid:2 is no query id. One is written qid:3, right after the label."),
+    (b"1 qix:1", "column qix. Column numbers are whole numbers"),
+    (b"1 1:1\r2:1", "a carriage return inside the line"),
+    (b"1 1:1 # x\r2 2:1", "a carriage return inside the line"),
+    (b"1 1:1\0", "byte 0x00, which is not in libsvm text"),
+    (b"\0\0", "byte 0x00"),
+    (b"1 # \0", "byte 0x00"),
+    (b"1 1:\xc2\xb2", "byte 0xc2"),
+    ("1 1:１".encode(), "byte 0xef"),
+    (b"\xe4 1:1", "byte 0xe4"),
+    (b"1 1:1\x0b2:1", "byte 0x0b"),
+    (b"1 1:1 \x1a", "byte 0x1a"),
+]
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b" # end\n2 x\n"])
+@pytest.mark.parametrize(("line", "sentence"), REFUSED)
+def test_a_bad_line_is_refused_with_file_and_line(line: bytes, sentence: str, end: bytes) -> None:
+    data = b"# head\n1 1:1\n" + line + end
+    for piece_bytes in (1, 1 << 20):
+        assert refusal(data, piece_bytes=piece_bytes).startswith(f"x.svm, line 3: {sentence}")
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (b"-1:2", "column -1"),
+        (b"1.5:2", "column 1.5"),
+        (b":5", ":5 has no column number"),
+        (b"3:", "column 3 has no value"),
+        (b"foo:1", "the row has no label"),
+        (b"qid:x 1:1", "qid:x is no query id"),
+    ],
+)
+def test_a_bad_first_pair_is_refused_where_labels_are_optional(line: bytes, sentence: str) -> None:
+    assert refusal(b"1:1\n" + line, OPTIONAL).startswith(f"x.svm, line 2: {sentence}")
+
+
+def test_column_zero_is_refused_in_a_file_declared_one_based() -> None:
+    data = b"1 1:1\n1 0:1 2:1\n"
+    expected = "x.svm, line 2: column 0 in a file declared 1-based. Use --index-base 0."
+    assert refusal(data, ONE_BASED) == expected
+    assert refusal(b"1 1:1\n1 5:1 0:1\n", ONE_BASED) == expected
+    assert [row.columns for row in read(data, Reading(index_base=0))] == [[1], [0, 2]]
+    assert [row.columns for row in read(b"1 1:1\n", ONE_BASED)] == [[1]]
+
+
+def test_the_first_of_several_bad_lines_is_the_one_reported() -> None:
+    late = b"1 x\n"
+    for early in (b"1 3:1e99\n", b"1 3:1 3:2\n", b"1 3:16777217\n", b"1e999\n"):
+        assert refusal(b"1 1:1\n" + early + late).startswith("x.svm, line 2: ")
+    assert refusal(late + b"1 3:1e99\n").startswith("x.svm, line 1: x has no value")
+
+
+def test_long_bad_tokens_are_cut_in_the_message() -> None:
+    assert len(refusal(b"1 " + b"x" * 10_000 + b":1")) < 200
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        ("1 1:1\n".encode("utf-16"), "UTF-16"),
+        (b"\xfe\xff" + "1 1:1\n".encode("utf-16-be"), "UTF-16"),
+        (gzip.compress(b"1 1:1\n", mtime=0), ".gz"),
+        (bz2.compress(b"1 1:1\n"), ".bz2"),
+        (lzma.compress(b"1 1:1\n"), ".xz"),
+        (PACK[".zst"](b"1 1:1\n"), ".zst"),
+        (b"PAR1\x15\x04", ".parquet"),
+        (b"PK\x03\x04", "zip"),
+    ],
+)
+def test_a_file_of_another_format_is_refused_with_its_name(data: bytes, what: str) -> None:
+    sentence = refusal(data)
+    assert sentence.startswith("x.svm, line 1: libsvm text is wanted")
+    assert what in sentence
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.binary(max_size=60), piece_bytes=st.integers(1, 70))
+def test_any_bytes_are_read_or_refused_with_file_and_line(data: bytes, piece_bytes: int) -> None:
+    outcome = ""
+    try:
+        read(data, piece_bytes=piece_bytes)
+    except DataError as error:
+        outcome = str(error)
+    assert outcome == "" or outcome.startswith("x.svm, line ")
+
+
+@settings(max_examples=500, deadline=None)
+@given(data=st.text("01.:-+eE# \n\tqid,x\r", max_size=40).map(str.encode))
+def test_what_is_read_of_near_miss_text_is_what_scikit_learn_or_the_oracle_reads(
+    data: bytes,
+) -> None:
+    try:
+        found = read(data)
+    except DataError:
+        return
+    assert found == oracle(data)
+
+
+def test_a_line_without_end_is_refused_before_memory_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_lines, "LINE_LIMIT", 1 << 20)
+    endless = b"1 " + b"1:1 " * (1 << 19)
+    for before in (b"", b"1 1:1\n", b"1 1:1\n" * 5000):
+        place = f"x.svm, line {before.count(b'1 1:1') + 1}: longer than 1,048,576 bytes"
+        assert place in refusal(before + endless, piece_bytes=1 << 10)
+
+
+# --- where scikit-learn differs: line, what we do, what it does ---
+
+REFUSES = "refuses"
+DIFFERENT: list[tuple[bytes, str | list[Row], str | list[Row]]] = [
+    (b"1 3:nan", "Values are finite", [Row(1, [3], [0x7FC00000])]),
+    (b"1 3:inf", "Values are finite", [Row(1, [3], [0x7F800000])]),
+    (b"1 3:1e39", "beyond float32", [Row(1, [3], [0x7F800000])]),
+    (b"1 3:16777217", "integer beyond 2²⁴", [Row(1, [3], [bits_of(2**24)])]),
+    (b"9007199254740993 3:1", "integer beyond 2⁵³", [Row(2.0**53, [3], [bits_of(1)])]),
+    (b"1 3:1_0", NOT_A_NUMBER, [Row(1, [3], [bits_of(10)])]),
+    (b"1_0 3:1", "no finite decimal", [Row(10, [3], [bits_of(1)])]),
+    (b"inf 3:1", "no finite decimal", [Row(math.inf, [3], [bits_of(1)])]),
+    (b"1 +3:1", "whole numbers", [Row(1, [3], [bits_of(1)])]),
+    (b"1 1_0:1", "whole numbers", [Row(1, [10], [bits_of(1)])]),
+    (b"1 2147483648:1", [Row(1, [2**31], [bits_of(1)])], REFUSES),
+    (b"1 qid:x 3:1", "no query id", [Row(1, [3], [bits_of(1)])]),
+    (b"1 1:1\r2:1", "carriage return", [Row(1, [1, 2], [bits_of(1)] * 2)]),
+    (b"1 1:1\x0c2:1", "byte 0x0c", [Row(1, [1, 2], [bits_of(1)] * 2)]),
+    (b"1 3:1 # \0", "byte 0x00", [Row(1, [3], [bits_of(1)])]),
+    (b"1 3:1 2:5", [Row(1, [2, 3], [bits_of(5), bits_of(1)])], REFUSES),
+    (b"\xef\xbb\xbf1 3:1", [Row(1, [3], [bits_of(1)])], REFUSES),
+    (b"1 3:1 3:1", "more than once", REFUSES),
+    (b"1 3:0x10", NOT_A_NUMBER, REFUSES),
+    (b"1 -3:1", "whole numbers", REFUSES),
+    (b"3:1 5:1", "no label", REFUSES),
+    (b"1,5 3:1", "several labels", REFUSES),
+]
+
+
+@pytest.mark.parametrize(("line", "ours", "theirs"), DIFFERENT)
+def test_this_is_what_we_do_where_scikit_learn_differs(
+    line: bytes, ours: str | list[Row], theirs: str | list[Row]
+) -> None:
+    assert (ours in refusal(line)) if isinstance(ours, str) else (read(line) == ours)
+    if theirs == REFUSES:
+        with pytest.raises((ValueError, OverflowError)):
+            sklearn_rows(line)
+    else:
+        assert sklearn_rows(line) == theirs
+
+
+# --- compressed files, broken files, fingerprints ---
+
+TEXT = b"".join(b"%d %d:0.%d 90000:1\n" % (i % 2, i, i) for i in range(20_000))
+
+
+@pytest.mark.parametrize("suffix", PACK)
+@pytest.mark.parametrize("piece_bytes", [1 << 12, 1 << 20])
+def test_a_compressed_file_equals_the_plain_one(suffix: str, piece_bytes: int) -> None:
+    assert read(PACK[suffix](TEXT), piece_bytes=piece_bytes, name="x.svm" + suffix) == oracle(TEXT)
+
+
+@pytest.mark.parametrize("suffix", PACK)
+def test_compressed_streams_one_after_another_are_one_file(suffix: str) -> None:
+    half = len(TEXT) // 2
+    packed = PACK[suffix](TEXT[:half]) + b"\0" * 512 + PACK[suffix](TEXT[half:]) + b"\0" * 8
+    assert read(packed, name="x" + suffix) == oracle(TEXT)
+
+
+@pytest.mark.parametrize("suffix", PACK)
+@pytest.mark.parametrize(
+    "damage", ["cut", "cut in the second", "empty", "flip", "junk after", "plain"]
+)
+def test_a_damaged_compressed_file_is_refused_by_name(suffix: str, damage: str) -> None:
+    packed = PACK[suffix](TEXT)
+    flipped = bytearray(packed)
+    flipped[len(packed) // 2] ^= 0x10
+    data = {
+        "cut": packed[:-5],
+        "cut in the second": packed + packed[: len(packed) // 3],
+        "empty": b"",
+        "flip": bytes(flipped),
+        "junk after": packed + b"junk, not a stream, and long enough to tell",
+        "plain": TEXT,
+    }[damage]
+    name = "part-1.svm" + suffix
+    with pytest.raises(
+        DataError, match=rf"^part-1\.svm\{suffix}.* Copy or compress the file again"
+    ):
+        read(data, name=name)
+
+
+@pytest.mark.parametrize("name", ["x.svm", "x.svm.zst"])
+def test_the_fingerprint_is_of_the_stored_bytes_read_before_or_not(
+    tmp_path: Path, name: str
+) -> None:
+    stored = PACK[".zst"](TEXT) + b"\0" * 9000 if name.endswith(".zst") else TEXT
+    path = tmp_path / name
+    path.write_bytes(stored)
+    fresh, used, begun = (LibsvmReader(str(path), name, Reading(), 1 << 12) for _ in range(3))
+    next(begun.pieces())
+    list(used.pieces())
+    path_after = used.fingerprint()
+    expected = xxhash.xxh3_128(stored).hexdigest()
+    assert fresh.fingerprint() == path_after == begun.fingerprint() == expected
+
+
+def test_a_fingerprint_costs_no_second_reading(tmp_path: Path) -> None:
+    path = tmp_path / "x.svm"
+    path.write_bytes(TEXT)
+    reader = LibsvmReader(str(path), "x.svm", Reading())
+    list(reader.pieces())
+    path.unlink()
+    assert reader.fingerprint() == xxhash.xxh3_128(TEXT).hexdigest()
+
+
+def told(data: bytes, threads: int, name: str = "x.svm") -> list[object]:
+    """All that a reader gives and, at last, what it says: rows, where they stand, bytes read."""
+    found: list[object] = []
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, name)
+        path.write_bytes(data)
+        reader = LibsvmReader(str(path), name, PLAIN, piece_bytes=200, threads=threads)
+        try:
+            for piece in reader.pieces():
+                rows = rows_of(piece)
+                places = [piece.place(row) for row in range(len(rows))]
+                found += [(rows, places, piece.classes, reader.bytes_read)]
+        except DataError as error:
+            return [*found, str(error)]
+        return [*found, reader.bytes_read, reader.fingerprint()]
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compressed data are unpacked, and handed on, in small steps."""
+    monkeypatch.setattr(compression, "_SIP", 64)
+    monkeypatch.setattr(compression, "_UNPACKED_BYTES", 100)
+
+
+MANY_LINES = [f"{k % 3} {k + 1}:{k / 7} {k + 9}:1e-{k % 40}".encode() for k in range(2_000)]
+
+
+@pytest.mark.parametrize("threads", [2, 3, 20])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_several_threads_parse_what_one_does_to_the_last_bit_and_place(
+    threads: int, suffix: str, small_steps: None
+) -> None:
+    lines = [*MANY_LINES[:700], b"# " + 900 * b"x", b"", *MANY_LINES[700:]]
+    data = PACK.get(suffix, bytes)(b"\n".join(lines))
+    one = told(data, 1, f"x.svm{suffix}")
+    assert len(one) > 100
+    assert told(data, threads, f"x.svm{suffix}") == one
+
+
+@pytest.mark.parametrize("wrong", [[0], [3, 4], [1200, 1201], [1999], [40, 1500]])
+def test_several_threads_refuse_the_line_that_one_refuses_after_the_same_rows(
+    wrong: list[int],
+) -> None:
+    data = b"\n".join(b"1 2:x" if k in wrong else line for k, line in enumerate(MANY_LINES))
+    one = told(data, 1)
+    assert str(one[-1]).startswith(f"x.svm, line {wrong[0] + 1}: ")
+    assert told(data, 2) == one
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_damage_in_a_compressed_file_is_told_after_a_bad_line_before_it(
+    threads: int, small_steps: None
+) -> None:
+    lines = [*MANY_LINES[:1_480], b"1 2:x", *MANY_LINES[1_480:1_510]]
+    data = gzip.compress(b"\n".join(lines)) + b"junk"
+    assert "line 1481: value x in column 2" in str(told(data, threads, "x.svm.gz")[-1])
+    assert "damaged" in str(told(gzip.compress(lines[0]) + b"junk", threads, "x.svm.gz")[-1])
+
+
+def test_pieces_can_be_read_again_and_at_the_same_time(tmp_path: Path) -> None:
+    path = tmp_path / "x.svm"
+    path.write_bytes(TEXT)
+    reader = LibsvmReader(str(path), "x.svm", Reading(), 1 << 12)
+    both = zip(reader.pieces(), reader.pieces(), strict=True)
+    pairs = [(rows_of(a), rows_of(b), a.place(0), b.place(0)) for a, b in both]
+    assert all(a == b and x == y for a, b, x, y in pairs)
+    assert sum(len(a) for a, *_ in pairs) == 20_000
+
+
+def test_a_file_that_cannot_be_read_is_the_machines_error(tmp_path: Path) -> None:
+    reader = LibsvmReader(str(tmp_path / "gone.svm"), "gone.svm", Reading())
+    for action in (reader.fingerprint, lambda: list(reader.pieces())):
+        with pytest.raises(MachineError, match=r"^gone\.svm: cannot be read \(No such file"):
+            action()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [(name, True) for name in ("a9a", "a9a.t", "rcv1_27613.ccat", "x.svm", "X.LIBSVM", "a.txt")]
+    + [(name, True) for name in ("x.dat", "x.data", "a9a.xz", "x.svm.gz", "x.t.bz2", "x.zst")]
+    + [(name, True) for name in ("dir.parquet/a9a", "s3://bucket/part-0007")]
+    + [(name, False) for name in ("x.parquet", "x.PQ", "x.arrow", "x.feather", "x.parquet.gz")]
+    + [(name, False) for name in ("x.csv", "x.json", "x.npz", "x.tar.gz", "x.zip")],
+)
+def test_a_name_is_libsvm_text_unless_another_format_claims_it(name: str, expected: bool) -> None:
+    assert is_libsvm_name(name) == expected
+
+
+# --- real data ---
+
+
+def test_adult_has_its_known_rows_and_columns(shared_data: Path) -> None:
+    path = shared_data / "a9a.xz"
+    found = [
+        row for p in LibsvmReader(str(path), "a9a.xz", ONE_BASED).pieces() for row in rows_of(p)
+    ]
+    assert len(found) == 32_561
+    assert max(row.columns[-1] for row in found if row.columns) == 123
+    assert found == oracle(lzma.decompress(path.read_bytes()))
+
+
+@pytest.mark.parametrize(
+    "name", ["heart_scale", pytest.param("rcv1_27613.ccat.xz", marks=pytest.mark.slow)]
+)
+def test_real_files_equal_scikit_learns_reading(shared_data: Path, name: str) -> None:
+    stored = (shared_data / name).read_bytes()
+    reader = LibsvmReader(str(shared_data / name), name, ONE_BASED)
+    found = [row for piece in reader.pieces() for row in rows_of(piece)]
+    assert found == sklearn_rows(lzma.decompress(stored) if name.endswith(".xz") else stored)
+    assert reader.fingerprint() == xxhash.xxh3_128(stored).hexdigest()

@@ -1,0 +1,250 @@
+"""Odd input that used to end in a traceback, a hang or a model of nothing: each is refused in one
+sentence, which says what to do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from streamtron.core.files import KEY_PARTS, read_toml
+from streamtron.model.linear_model import LinearModel
+from tests.helpers.processes import here, one_sentence
+
+# --- rows that weigh nothing ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["first", "from the cache"])
+def test_rows_that_all_weigh_nothing_are_refused(tmp_path: Path, again: bool) -> None:
+    (tmp_path / "rows.svm").write_text("1:0 1:1\n-1:0 2:1\n")
+    words = ["fit", "rows.svm", "--model", "m", "--weights-in-label", "--cache-dir", "cache"]
+    for _ in range(1 + again):
+        done = here(tmp_path, *words)
+        one_sentence(done, 3, "none of the 2 rows has a label and a weight above 0")
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("options", [(), ("--multiclass",), ("--on-bad-shard", "skip")])
+def test_a_label_whose_rows_all_weigh_nothing_is_no_second_label(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    (tmp_path / "rows.svm").write_text("1:1 1:1\n1:2 2:1\n-1:0 2:1\n")
+    done = here(tmp_path, "fit", "rows.svm", "--model", "m", "--weights-in-label", *options)
+    one_sentence(done, 3, "all rows of a weight above 0 have the label 1.0: wanted two labels")
+    assert not (tmp_path / "m").exists()
+
+
+def test_with_several_labels_a_row_one_of_them_must_weigh_something(tmp_path: Path) -> None:
+    table = pa.table({
+        "label": [["a", "b"], ["b"], []], "weight": [0.0, 0.0, 1.0],
+        "indices": [[0], [1], [2]], "values": [[1.0], [1.0], [1.0]],
+    })  # fmt: skip
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+    words = ["fit", "rows.parquet", "--model", "m", "--multilabel", "--weight", "weight"]
+    done = here(tmp_path, *words)
+    one_sentence(done, 3, "none of the 3 rows has a label and a weight above 0")
+
+
+def test_rows_of_one_label_are_refused_after_the_first_reading(tmp_path: Path) -> None:
+    (tmp_path / "rows.svm").write_text("1 1:1\n1 2:1\n")
+    done = here(tmp_path, "fit", "rows.svm", "--model", "m")
+    one_sentence(done, 3, "all 2 rows have the label 1.0: wanted two labels. Check --label")
+
+
+# --- models from elsewhere -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("certificate", [{}, {"upper_bound": 1.0}, {"relative_duality_gap": "x"}])
+def test_inspect_says_of_a_certificate_without_its_bounds_that_there_is_none(
+    tmp_path: Path, certificate: dict[str, object]
+) -> None:
+    two = LinearModel(np.ones(2), 0.0, (-1.0, 1.0), {}, certificate, {"index_base": 1})
+    many = LinearModel(
+        np.ones((3, 2)), np.zeros(3), ("a", "b", "c"), {},
+        {**certificate, "learners": [certificate, None, 7]}, {"index_base": 1},
+    )  # fmt: skip
+    for model in (two, many):
+        model.save(tmp_path / "m")
+        done = here(tmp_path, "inspect", "m")
+        assert done.returncode == 0
+        assert "no certificate: use streamtron certify" in done.stdout
+
+
+# --- files that are named on the command line ----------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with rows in text and in a table of names, and the run of a model."""
+    place = tmp_path_factory.mktemp("odd")
+    (place / "rows.svm").write_text("1 1:1\n-1 2:1\n")
+    table = pa.table({"label": [1, -1], "features": [["a"], ["b"]], "values": [[1.0], [1.0]]})
+    pyarrow.parquet.write_table(table, place / "names.parquet")
+    assert here(place, "fit", "rows.svm", "--model", "done").returncode == 0
+    os.mkfifo(place / "pipe")
+    (place / "directory").mkdir()
+    with open(place / "endless", "wb") as file:
+        file.truncate(1 << 40)
+    return place
+
+
+NAMING_A_FILE = {
+    "settings": ("fit", "rows.svm", "--model", "m", "--config", "FILE"),
+    "jobs": ("batch", "FILE"),
+    "a vocabulary": ("fit", "names.parquet", "--model", "m", "--vocabulary", "FILE"),
+    "a scheduler file": ("evaluate", "done", "rows.svm", "--scheduler", "FILE"),
+    "a list of rows": ("forget", "done", "--rows", "FILE"),
+}
+"""Commands that read a file which somebody has written by hand."""
+
+NO_SUCH_FILE = {
+    "pipe": "not a file but a pipe",
+    "/dev/zero": "not a file but a pipe or a device",
+    "directory": "irectory",
+    "endless": "1,099,511,627,776 bytes, where",
+}
+
+
+@pytest.mark.parametrize("file", NO_SUCH_FILE)
+@pytest.mark.parametrize("what", NAMING_A_FILE)
+def test_what_is_no_file_or_has_no_end_is_refused_and_not_waited_for(
+    place: Path, what: str, file: str
+) -> None:
+    words = [file if word == "FILE" else word for word in NAMING_A_FILE[what]]
+    done = here(place, *words)
+    assert done.returncode in (2, 3, 5)
+    one_sentence(done, done.returncode, file, NO_SUCH_FILE[file])
+
+
+NO_TOML = {
+    "lists nested a thousand deep": "x = " + "[" * 1000 + "]" * 1000,
+    "lists nested without an end": "x = " + "[" * 100_000,
+    "tables nested a thousand deep": "x = " + "{a=" * 1000 + "1" + "}" * 1000,
+    "50,000 dotted keys": "a." * 50_000 + "b = 1",
+    "50,000 quoted keys": '"a" . ' * 50_000 + "b = 1",
+    "a table of 50,000 names": "[" + "a." * 50_000 + "b]\nx = 1",
+    "a number of 5,000 digits": "seed = " + "9" * 5000,
+    "not text": "\x00\x01",
+}
+
+
+@pytest.mark.parametrize("content", NO_TOML)
+@pytest.mark.parametrize("words", [("fit", "rows.svm", "--model", "m", "--config"), ("batch",)])
+def test_toml_that_no_person_writes_is_refused_in_a_short_sentence(
+    place: Path, words: tuple[str, ...], content: str
+) -> None:
+    (place / "odd.toml").write_text(NO_TOML[content])
+    done = here(place, *words, "odd.toml")
+    one_sentence(done, 2, "odd.toml", "cannot be read as TOML")
+    assert len(done.stderr) < 300
+
+
+def test_a_key_of_as_many_parts_as_are_allowed_and_text_full_of_dots_are_read(
+    tmp_path: Path,
+) -> None:
+    dots = "1." * 99
+    (tmp_path / "settings.toml").write_text(
+        ".".join("a" * KEY_PARTS) + f" = 1\nlabel = '{dots}'\nb = [" + "0.5, " * 99 + "]\n"
+    )
+    assert read_toml(tmp_path / "settings.toml", "settings")["label"] == dots
+
+
+@pytest.mark.parametrize("row", ["9" * 5000, "9" * 30, "²", "-1", ""])
+def test_a_row_number_that_is_none_is_refused_with_its_line(place: Path, row: str) -> None:
+    (place / "rows.csv").write_text(f"shard,row\nrows.svm,{row}\n")
+    done = here(place, "forget", "done", "--rows", "rows.csv")
+    one_sentence(done, 3, "rows.csv, line 2: shard 'rows.svm', row")
+    assert len(done.stderr) < 300
+
+
+@pytest.mark.parametrize("dated", [-(10**18), -1, 2**62], ids=["1938", "just before 1970", "2116"])
+def test_a_shard_may_be_dated_before_1970_and_in_the_future(tmp_path: Path, dated: int) -> None:
+    for name, rows in (("a.svm", "1 1:1\n-1 2:1\n"), ("b.svm", "1 1:2\n")):
+        (tmp_path / name).write_text(rows)
+        os.utime(tmp_path / name, ns=(dated, dated))
+    table = pa.table({"label": [1, -1], "f0": [1.0, 0.0], "f1": [0.0, 1.0]})
+    pyarrow.parquet.write_table(table, tmp_path / "c.parquet")
+    os.utime(tmp_path / "c.parquet", ns=(dated, dated))
+    for words in (
+        ("fit", "a.svm", "--model", "m"), ("fit", "a.svm", "--model", "m", "--resume"),
+        ("certify", "m"), ("inspect", "m.run"), ("update", "m", "b.svm"), ("forget", "m", "b.svm"),
+        ("fit", "c.parquet", "--model", "n"), ("certify", "n"), ("inspect", "c.parquet"),
+        ("fit", "a.svm", "--model", "o", "--cache-dir", "m.run/cache"),
+    ):  # fmt: skip
+        done = here(tmp_path, *words)
+        assert done.returncode == 0, (words, done.stderr)
+
+
+@pytest.mark.parametrize("cached", [True, False], ids=["cached", "not cached"])
+@pytest.mark.parametrize("words", [("update", "m.run", "new.svm"), ("forget", "m.run", "b.svm")])
+def test_a_shard_that_has_grown_since_the_run_ended_is_refused_and_the_advice_works(
+    tmp_path: Path, words: tuple[str, ...], cached: bool
+) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("data/a.svm", "data/b.svm", "new.svm"):
+        (tmp_path / name).write_text(f"1 1:{len(name)}\n-1 2:{ord(name[-5])}\n")
+    assert here(tmp_path, "fit", "data", "--model", "m").returncode == 0
+    if not cached:
+        assert here(tmp_path, "cache", "m", "--clear").returncode == 0
+    with open(tmp_path / "data" / "a.svm", "a") as file:
+        file.write("1 1:7\n")
+    refused = here(tmp_path, *words)
+    one_sentence(
+        refused, 3, "a.svm: changed since m.run", "was made of it", "Put it back as it was"
+    )
+    assert "streamtron forget m.run a.svm" in refused.stderr
+    for advised in (("forget", "m.run", "a.svm"), ("update", "m.run", "data/a.svm"), words):
+        done = here(tmp_path, *advised)
+        assert done.returncode == 0, done.stderr
+    assert here(tmp_path, "certify", "m.run").returncode == 0
+
+
+# --- numbers -------------------------------------------------------------------------------------
+
+DIGITS = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("generate", "g", "--rows"), ("generate", "g", "--rows", "10", "--seed"),
+        ("generate", "g", "--rows", "10", "--columns"), ("generate", "g", "--rows", "10", "--skip"),
+        ("generate", "g", "--rows", "9", "--shards"), ("generate", "g", "--rows", "9", "--workers"),
+        ("fit", "rows.svm", "--model", "m", "--max-epochs"), ("certify", "done", "--readings"),
+        ("fit", "rows.svm", "--model", "m", "--threads"), ("sweep", "rows.svm", "--folds"),
+        ("fit", "rows.svm", "--model", "m", "--memory"), ("sweep", "rows.svm", "--random"),
+        ("convert", "rows.svm", "c", "--format", "parquet", "--rows-per-shard"),
+        ("fit", "rows.svm", "--model", "m", "--active-set"),
+    ],
+    ids=lambda words: " ".join((words[0], words[-1])),
+)  # fmt: skip
+@pytest.mark.parametrize("number", [DIGITS, "9" * 30], ids=["5,000 digits", "30 digits"])
+def test_a_number_of_too_many_digits_is_refused_in_a_short_sentence(
+    place: Path, words: tuple[str, ...], number: str
+) -> None:
+    done = here(place, *words, number)
+    one_sentence(done, 2, "9999")
+    assert len(done.stderr) < 300
+
+
+@pytest.mark.parametrize("setting", ["C", "rho", "max_epochs", "active_set", "seed", "hash_bits"])
+def test_a_setting_beyond_64_bits_is_refused_in_a_settings_file(place: Path, setting: str) -> None:
+    (place / "odd.toml").write_text(f"{setting} = 1{'0' * 4000}")
+    done = here(place, "fit", "rows.svm", "--model", "m", "--config", "odd.toml")
+    one_sentence(done, 2, setting.replace("_", "-"), "beyond 2⁶³")
+
+
+def test_more_workers_than_there_is_memory_for_are_refused_and_not_started(place: Path) -> None:
+    done = here(place, "generate", "g", "--rows", "10", "--workers", 10**11, "--memory", "1GB")
+    one_sentence(
+        done, 5, "100000000000 workers would have 0 B of memory each", "Ask for 14 at most"
+    )
+
+
+def test_more_candidates_than_anybody_fits_are_refused_and_not_drawn(place: Path) -> None:
+    done = here(place, "sweep", "rows.svm", "--C", "1..2", "--random", 10**9)
+    one_sentence(done, 2, "random is 1000000000: wanted a number of candidates, 1 to 100,000")

@@ -1,0 +1,122 @@
+"""Parquet that Spark itself wrote: tests/files/write_with_spark.py says how."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamtron.core.errors import StreamtronError
+from streamtron.data import open_shards
+from streamtron.data.formats.feature_names import Hashing, Vocabulary
+from streamtron.data.formats.parquet import ParquetReader
+from streamtron.data.row_batch import Reading
+from streamtron.runs.fit import fit
+from tests.data.test_parquet import rows_of
+
+DATA = Path(__file__).parents[1] / "files"
+FORMS = ("", "-legacy")
+"""As Spark writes lists and maps, and as it does with writeLegacyFormat."""
+
+VECTORS = [
+    (1.0, {0: 0.5, 3: -2.0, 6: 1.25}),
+    (0.0, {1: 1.5, 4: -0.1, 6: 3.0}),
+    (1.0, {}),
+    (0.0, {2: 1e-3}),
+    (1.0, dict.fromkeys(range(7), 1.0)),
+    (0.0, {}),
+]
+MAPS = [
+    (1.0, {"age": 0.5, "height": -2.0}),
+    (0.0, {"weight": 3.0}),
+    (1.0, {}),
+    (0.0, {"age": 0.1, "height": 1.0, "weight": 1.5}),
+]
+NAMES = ("age", "height", "weight")
+WORDS = [("spam", {"buy": 1.0, "now": 2.0}), ("ham", {"see": 1.0, "you": 1.0}), ("ham", {})]
+
+
+def rows_in(path: Path, reading: Reading | None = None) -> list[tuple[object, dict[int, float]]]:
+    """(label, {column: value}) of every row of a file."""
+    pieces = list(ParquetReader(str(path), path.name, reading or Reading()).pieces())
+    return [
+        (label, dict(zip(columns, values, strict=True)))
+        for label, columns, values, _ in rows_of(pieces)
+    ]
+
+
+def rounded(row: dict[int, float]) -> dict[int, float]:
+    return {column: float(np.float32(value)) for column, value in row.items()}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_sparse_and_dense_vectors_of_spark_are_the_rows_that_it_was_given(form: str) -> None:
+    found = rows_in(DATA / f"spark-vectors{form}.parquet")
+    assert found == [(label, rounded(row)) for label, row in VECTORS]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_maps_of_spark_are_the_rows_that_it_was_given(form: str) -> None:
+    path = DATA / f"spark-maps{form}.parquet"
+    found = rows_in(path, Reading(vocabulary=Vocabulary(NAMES)))
+    wanted = [
+        (label, rounded({NAMES.index(name): value for name, value in row.items()}))
+        for label, row in MAPS
+    ]
+    assert found == wanted
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_lists_of_strings_of_spark_are_counted_under_their_hashes(form: str) -> None:
+    found = rows_in(DATA / f"spark-words{form}.parquet", Reading(hash_bits=20))
+
+    def column(name: str) -> int:
+        return int(Hashing(20, 0).columns([name])[0])
+
+    wanted = [(label, {column(name): n for name, n in row.items()}) for label, row in WORDS]
+    assert found == wanted
+
+
+def test_a_fit_on_a_directory_of_spark_finds_its_shard_and_the_model_of_the_same_rows_in_text(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "table"
+    directory.mkdir()
+    (directory / "_SUCCESS").touch()
+    (directory / ".part-00000.snappy.parquet.crc").write_bytes(b"crc")
+    shard = (DATA / "spark-vectors.parquet").read_bytes()
+    (directory / "part-00000.snappy.parquet").write_bytes(shard)
+    text = tmp_path / "rows.svm"
+    lines = (
+        " ".join([f"{label:g}", *(f"{column}:{value!r}" for column, value in row.items())])
+        for label, row in VECTORS
+    )
+    text.write_text("\n".join(lines) + "\n")
+    ours, theirs = fit(str(directory)), fit(str(text), index_base=0)
+    assert ours.weights.tobytes() == theirs.weights.tobytes()
+    assert ours.bias == theirs.bias
+    assert np.count_nonzero(ours.weights) > 0
+
+
+def test_a_flipped_bit_in_a_file_of_spark_is_refused_or_changes_nothing(tmp_path: Path) -> None:
+    """Spark writes page checksums; what they do not cover is not what rows are made of."""
+    whole = (DATA / "spark-vectors.parquet").read_bytes()
+    path = tmp_path / "a.parquet"
+    right = rows_in(DATA / "spark-vectors.parquet")
+    refused = 0
+    for at in range(0, len(whole), 3):
+        bit = at % 8
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+        try:
+            assert rows_in(path) == right, f"byte {at}, bit {bit}"
+        except StreamtronError:
+            refused += 1
+    assert refused > len(whole) // 12
+
+
+def test_columns_of_a_spark_table_are_found_alone() -> None:
+    with open_shards([str(DATA / "spark-vectors.parquet")], cache_dir=None) as source:
+        assert sum(len(chunk) for chunk in source.chunks()) == len(VECTORS)
+        assert source.width == 7
+        assert list(source.labels) == [1.0, 0.0]

@@ -1,0 +1,243 @@
+"""Commands run in this process, and in processes of their own that need not start an interpreter
+and import everything: a process that has done so, and does nothing else, forks them."""
+
+from __future__ import annotations
+
+import atexit
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from streamtron.cli import main as cli
+
+ROOT = Path(__file__).parents[2]
+COMMAND = "from streamtron.cli.main import main; main()"
+"""What the installed command does."""
+
+
+class Ended(NamedTuple):
+    """What became of a process."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def one_sentence(done: Ended, code: int, *parts: str) -> None:
+    """Nothing on stdout, one line on stderr that holds the parts, and the exit code."""
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    for part in parts:
+        assert part in done.stderr
+
+
+class Process:
+    """Python code in a process of its own, as if by ``python -c CODE WORDS``.
+
+    Parameters
+    ----------
+    cwd : its directory; the environment is this process's as it is now.
+    """
+
+    def __init__(self, code: str, *words: object, cwd: Path) -> None:
+        self._out = tempfile.TemporaryFile()  # noqa: SIM115, closed at the end
+        self._err = tempfile.TemporaryFile()  # noqa: SIM115
+        self._news, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        request = json.dumps([code, [*map(str, words)], str(cwd), dict(os.environ)]).encode()
+        with theirs:
+            files = [self._out.fileno(), self._err.fileno(), theirs.fileno()]
+            socket.send_fds(_forker(), [request], files)
+        self.pid = int(self._news.recv(99))
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return self._look(0.0)
+
+    def wait(self, timeout: float = 900.0) -> int:
+        """The exit code, in the end."""
+        code = self._look(timeout)
+        assert code is not None, "it does not end"
+        return code
+
+    def end(self, timeout: float = 900.0) -> Ended:
+        """Wait, and take what it has said."""
+        code = self.wait(timeout)
+        said = []
+        for file in (self._out, self._err):
+            with file:
+                file.seek(0)
+                said.append(file.read().decode())
+        self._news.close()
+        return Ended(code, *said)
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):  # it ends this very moment
+                os.kill(self.pid, number)
+
+    def stop(self) -> None:
+        """Stop it where it is, and wait until every thread of it is."""
+        os.kill(self.pid, signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.pid}/task")
+        until(lambda: all(_state(task) in "TtZX" for task in tasks.iterdir()))
+
+    def kill(self) -> None:
+        """Kill it, unless it has ended."""
+        self.send_signal(signal.SIGKILL)
+
+    def _look(self, timeout: float) -> int | None:
+        if self.returncode is None:
+            self._news.settimeout(timeout)
+            try:
+                self.returncode = int(self._news.recv(99))
+            except (BlockingIOError, TimeoutError):
+                return None
+        return self.returncode
+
+
+def _state(task: Path) -> str:
+    """What a thread does, as one letter; X = it is gone."""
+    try:
+        return (task / "stat").read_text().rpartition(") ")[2][0]
+    except FileNotFoundError:
+        return "X"
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for what another process does."""
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.01)
+
+
+def command(place: Path, *words: object) -> Ended:
+    """A command in a directory, to its end."""
+    return Process(COMMAND, *words, cwd=place).end()
+
+
+def here(place: Path, *words: object) -> Ended:
+    """The same within this process."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
+    with chdir(place), redirect_stdout(out), redirect_stderr(err):
+        code = cli._run([*map(str, words)])
+    return Ended(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]
+
+
+@cache
+def _forker() -> socket.socket:
+    """Where requests are sent to."""
+    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.helpers.processes", str(theirs.fileno())], cwd=ROOT,
+            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+    atexit.register(process.wait)
+    atexit.register(mine.close)  # which ends it; done before it is waited for
+    return mine
+
+
+# --- in the process that forks -------------------------------------------------------------------
+
+
+def _import_everything() -> None:
+    """Import what commands import, and load the kernels."""
+    import streamtron
+    from streamtron.data.writers.corpus import generate
+
+    with tempfile.TemporaryDirectory() as place:
+        generate(f"{place}/corpus", rows=50, columns=100, seed=0, shards=1)
+        streamtron.fit(f"{place}/corpus", model=f"{place}/model")
+
+
+def _requests(requests: socket.socket) -> Iterator[tuple[str, list[int]]]:
+    """Request and files of every process that is wanted, until nobody is there to want one."""
+    while True:
+        request, files, _, _ = socket.recv_fds(requests, 1 << 20, 3)
+        if not request:
+            return
+        yield request.decode(), files
+
+
+def _next_code(requests: socket.socket) -> str | None:
+    """The code that this process is to run, which is a fork; None in the one that forked."""
+    for request, files in _requests(requests):
+        if os.fork() == 0:
+            requests.close()
+            return _in_a_child(request, files)
+        for file in files:
+            os.close(file)
+        _reap()
+    return None
+
+
+def _in_a_child(request: str, files: list[int]) -> str | None:
+    """Fork once more, so that every process has one that waits for it and tells how it ended."""
+    out, err, news = files
+    child = os.fork()
+    if child:
+        os.write(news, str(child).encode())
+        _, status = os.waitpid(child, 0)
+        os.write(news, str(os.waitstatus_to_exitcode(status)).encode())
+        os._exit(0)
+    os.close(news)
+    code, words, directory, environment = json.loads(request)
+    for file, number in ((out, 1), (err, 2)):
+        os.dup2(file, number)
+        os.close(file)
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv[1:] = words
+    return code
+
+
+def _reap() -> None:
+    """Take leave of those whose process has ended."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def _run(code: str) -> NoReturn:
+    """Run it and leave, without the half second that Python takes to tidy up so much."""
+    status = 0
+    try:
+        exec(compile(code, "<command>", "exec"), {"__name__": "__main__"})
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as the end of Python
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    _import_everything()
+    code = _next_code(socket.socket(fileno=int(sys.argv[1])))
+    if code is not None:
+        _run(code)

@@ -1,0 +1,219 @@
+"""Runs in processes of their own, to be killed: small corpora, and plans that train on them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import streamtron
+from streamtron.runs.ended import locate, open_ended
+from streamtron.runs.scan import ScanTask, scan_shard
+from streamtron.solver.block_scan import BlockScan
+from tests.helpers.processes import COMMAND, Ended, Process, command
+
+PLANS = {
+    "all rows held": ("two", "--C", 20, "--tol", 1e-6),
+    "a long solve": (
+        "wide", "--C", 50, "--tol", 1e-9, "--mini-epochs", 400, "--max-epochs", 2,
+    ),
+    "small active set": ("two.parquet", "--C", 20, "--active-set", "300KB"),
+    "sequential": ("two", "--C", 1, "--order", "sequential", "--active-set", "300KB"),
+    "two stages": ("two", "--C", 1, "--stage", "1,0.1", "--max-epochs", 6, "--mini-epochs", 9),
+    "many classes": ("many", "--C", 1, "--multiclass", "--active-set", "1MB"),
+    "hard margin": ("hard", "--delta", 0, "--tol", 1e-3),
+    "hard margin, small active set": (
+        "hard", "--delta", 0, "--active-set", "200KB", "--max-epochs", 9,
+    ),
+}  # fmt: skip
+"""Corpus and settings of each."""
+
+
+def make_corpora(place: Path) -> None:
+    """``two`` (text) and ``two.parquet`` of two noisy classes, ``wide`` of many columns, ``hard``
+    of two classes that are separable, ``many`` of five, the last of which come late."""
+    write_corpus(place / "two", noise=0.1)
+    write_corpus(place / "wide", rows=6000, columns=3000, noise=0.1)
+    write_corpus(place / "hard", noise=0.0)
+    write_corpus(place / "many", classes=5)
+    done = command(place, "convert", "two", "two.parquet", "--format", "parquet")
+    assert done.returncode == 0, done.stderr
+
+
+def write_corpus(
+    directory: Path, rows: int = 18000, columns: int = 300, classes: int = 2, noise: float = 0.0
+) -> None:
+    """Three shards of libsvm text, five nonzeros a row."""
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=(1 if classes == 2 else classes, columns))
+    chosen = np.sort(np.argsort(rng.random((rows, columns)), axis=1)[:, :5], axis=1)
+    values = np.round(rng.normal(size=(rows, 5)), 3)
+    scores = (truth[:, chosen] * values).sum(axis=2)
+    if classes == 2:
+        kept = np.abs(scores[0]) > (0.0 if noise else 0.3)
+        labels = np.where((scores[0] > 0.0) ^ (rng.random(rows) < noise), 1, -1)
+    else:
+        kept = np.ones(rows, dtype=bool)
+        there = np.minimum(classes, 2 + np.arange(rows) * classes // rows)
+        scores[np.arange(classes)[:, None] >= there] = -np.inf
+        labels = scores.argmax(axis=0)
+    lines = [
+        f"{labels[k]} " + " ".join(f"{1 + chosen[k, i]}:{values[k, i]}" for i in range(5))
+        for k in np.flatnonzero(kept)
+    ]
+    directory.mkdir()
+    for number, part in enumerate(np.array_split(np.array(lines), 3)):
+        (directory / f"part-{number}.svm").write_text("\n".join(part) + "\n")
+
+
+def words_of(plan: str, model: str) -> list[str]:
+    """The command line of a plan, with checkpoints as often as there can be."""
+    shards, *settings = PLANS[plan]
+    return ["fit", shards, "--model", model, *map(str, settings), "--checkpoint-every", "0s"]
+
+
+def kept(place: Path, model: str) -> tuple[bytes, bytes]:
+    """The bytes of model and witness."""
+    return (place / model).read_bytes(), (place / f"{model}.run" / "witness").read_bytes()
+
+
+# --- moments -------------------------------------------------------------------------------------
+
+Moment = Callable[[Path, int], bool]
+"""(run directory, process) → whether now is the time; asked again and again."""
+
+
+def after(seconds: float) -> Moment:
+    """So long after the process has locked its run directory."""
+    since: list[float] = []
+
+    def now(directory: Path, process: int) -> bool:
+        if not since and (directory / "lock").read_text().startswith(f"process {process} "):
+            since.append(time.monotonic())
+        return bool(since) and time.monotonic() - since[0] >= seconds
+
+    return now
+
+
+def at_checkpoint(number: int) -> Moment:
+    """When so many checkpoints have been seen."""
+    met: set[int] = set()
+
+    def now(directory: Path, process: int) -> bool:
+        met.add((directory / "checkpoint").stat().st_mtime_ns)
+        return len(met) >= number
+
+    return now
+
+
+def while_writing(number: int) -> Moment:
+    """While a file of the run directory, the so-maniest seen, still has its temporary name."""
+    met: set[str] = set()
+
+    def now(directory: Path, process: int) -> bool:
+        met.update(name for name in os.listdir(directory) if name.startswith(".streamtron-"))
+        return len(met) >= number
+
+    return now
+
+
+def while_writing_the_model(directory: Path, process: int) -> bool:
+    """While the model is written, beside the run directory."""
+    return any(name.startswith(".streamtron-") for name in os.listdir(directory.parent))
+
+
+def reached(place: Path, model: str, process: Process, moment: Moment) -> bool:
+    """Wait for a moment; False if the process has ended before."""
+    while process.poll() is None:
+        with suppress(FileNotFoundError):  # not yet, or between two names
+            if moment(place / f"{model}.run", process.pid):
+                return True
+    return False
+
+
+def killed(
+    place: Path, words: Sequence[str], model: str, moment: Moment, number: int = signal.SIGKILL
+) -> Ended:
+    """A command that gets a signal at a moment, unless it ended before."""
+    process = Process(COMMAND, *words, cwd=place)
+    if reached(place, model, process, moment):
+        process.send_signal(number)
+    return process.end()
+
+
+KILLED_AT_A_CALL = """
+import json, os, signal, sys, streamtron
+left = int(sys.argv[1])
+def one(call):
+    def counted(*a, **k):
+        global left
+        left -= 1
+        if left < 0: os.kill(os.getpid(), signal.SIGKILL)
+        return call(*a, **k)
+    return counted
+for name in ("replace", "fsync", "mkdir", "unlink", "rmdir"):
+    setattr(os, name, one(getattr(os, name)))
+getattr(streamtron, sys.argv[2])(sys.argv[3], **json.loads(sys.argv[4]))
+os.write(1, str(int(sys.argv[1]) - left).encode())
+"""
+"""Ends itself before a system call that changes the disk; else it tells how many there were."""
+
+
+def killed_at_call(number: int, change: str, model: Path, words: object) -> tuple[int, str]:
+    """A change of a run, ``update`` or ``forget``, killed at a system call that changes the disk,
+    the so-maniest: its exit code, and how many there were if it lived."""
+    arguments = (number, change, model, json.dumps(words))
+    ended = Process(KILLED_AT_A_CALL, *arguments, cwd=model.parent).end()
+    return ended.returncode, ended.stdout
+
+
+WAS_KILLED = -signal.SIGKILL
+
+
+def content(directory: Path, model: Path) -> dict[str, bytes]:
+    """Every file of a run but its cache and its lock, and the model."""
+    files = [p for p in directory.rglob("*") if p.is_file() and "cache" not in p.parts[-2:]]
+    return {p.name: p.read_bytes() for p in (*files, model) if p.name != "lock"}
+
+
+def state(place: Path) -> dict[str, bytes]:
+    """Every file of the run, but for what tells how long it took and what it read."""
+    return {k: v for k, v in content(place / "m.run", place / "m").items() if "checkpoint" not in k}
+
+
+def end_of_kill(
+    moment: int, change: str, place: Path, words: Mapping[str, object],
+    old: dict[str, bytes], new: dict[str, bytes],
+) -> str:  # fmt: skip
+    """A change of the run ``m``, killed at a system call: whether the run is as before, ``old``, or
+    as after, ``new``, and nothing else; calling again makes it as after."""
+    code, _ = killed_at_call(moment, change, place / "m", words)
+    assert code == WAS_KILLED, moment
+    with open_ended(locate(place / "m")):
+        pass  # who opens it next puts a whole change in place
+    found = state(place)
+    assert found in (old, new), moment
+    getattr(streamtron, change)(place / "m", **words)
+    assert state(place) == new, moment
+    return "old" if found == old else "new"
+
+
+# --- on workers ----------------------------------------------------------------------------------
+
+
+def dies_amid_a_scan(task: ScanTask, *shared: Any) -> Iterator[BlockScan]:
+    """``scan_shard``, and the worker is killed between two of its blocks, or behind its only one:
+    once, and not that of the first shard. ``shared`` has a path at its end that then exists."""
+    *shared_then, mark = shared
+    for block in scan_shard(task, *shared_then):
+        if task.first_row > 0 and not os.path.exists(mark):
+            Path(mark).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield block

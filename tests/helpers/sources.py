@@ -1,0 +1,129 @@
+"""Small random sets, and a ChunkSource over rows in memory with blocks as small as wished."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import lzma
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core.config import Settings
+from streamtron.core.rows import BLOCK_ROWS, Block, Chunk, Label, Rows, make_rows
+from streamtron.data.blocks import squares_of
+from streamtron.solver.learner import Learner
+from streamtron.solver.train import train
+from tests.helpers.oracle import Row
+
+ADULT_MARGIN = 0.0085295189
+"""γ_d of Adult at Δ = 1, ρ = 0 (LIBLINEAR, -e 1e-10 and beyond)."""
+
+RCV1_MARGIN = 0.015559751
+"""γ_d of the RCV1 subset, CCAT, at Δ = 1, ρ = 1."""
+
+
+def csr(rows: Sequence[Row]) -> Rows:
+    """Rows of (column, value) pairs as the arrays that kernels take."""
+    indptr = np.cumsum([0, *(len(row) for row in rows)])
+    pairs = [pair for row in rows for pair in row]
+    columns = np.array([column for column, _ in pairs], dtype=np.uint32)
+    values = np.array([value for _, value in pairs], dtype=np.float32)
+    return make_rows(indptr, columns, values)
+
+
+class ListSource:
+    """A ChunkSource over rows in memory, cut into blocks of ``block_rows``."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        labels: Sequence[Label],
+        weights: Sequence[float] | None = None,
+        block_rows: int = BLOCK_ROWS,
+    ) -> None:
+        self.rows = rows
+        self.labels: list[Label] = list(dict.fromkeys(labels))
+        place = {label: code for code, label in enumerate(self.labels)}
+        self.codes = np.array([place[label] for label in labels], dtype=np.int32)
+        self.weights = None if weights is None else np.array(weights, dtype=np.float64)
+        self.width = 0
+        self.nonzeros_read = 0
+        self.blocks: list[Block] = []
+        self._block_rows = block_rows
+
+    def _cut(self) -> list[Block]:
+        n, step, indptr = len(self.codes), self._block_rows, self.rows.indptr
+        borders = [*range(0, n, step), n]
+        return [
+            Block(first, last - first, int(indptr[last] - indptr[first]))
+            for first, last in itertools.pairwise(borders)
+        ]
+
+    def chunks(self, order: Iterable[Sequence[int]] | None = None) -> Iterator[Chunk]:
+        blocks = self._cut()
+        assert order is None or self.blocks, "an order is given only after the first reading"
+        for group in [[n] for n in range(len(blocks))] if order is None else order:
+            chunk = self._chunk([blocks[n] for n in group])
+            self.width = max(self.width, chunk.width)
+            self.nonzeros_read += chunk.nonzeros
+            yield chunk
+        self.blocks = blocks
+
+    def _chunk(self, blocks: Sequence[Block]) -> Chunk:
+        indptr, indices, values = self.rows
+        spans = [(block.first_row, block.first_row + block.rows) for block in blocks]
+        chosen = np.concatenate([np.arange(a, z) for a, z in spans])
+        cells = np.concatenate([np.arange(indptr[a], indptr[z]) for a, z in spans])
+        lengths = indptr[chosen + 1] - indptr[chosen]
+        offsets = np.concatenate(([0], np.cumsum(lengths)))
+        weights = None if self.weights is None else self.weights[chosen]
+        rows = make_rows(offsets, indices[cells], values[cells])
+        squares = squares_of(*rows)
+        return Chunk(rows, self.codes[chosen], tuple(spans), squares, weights=weights)
+
+
+def trained(
+    source: ListSource, settings: Settings, *, listen: Any = None, **learner: Any
+) -> Learner:
+    """One learner, trained on the source until it is finished."""
+    pupil = Learner(settings, source.labels, **learner)
+    train(source, [pupil], settings, listen or (lambda event: None))
+    return pupil
+
+
+def random_rows(
+    seed: int, n: int, columns: int, density: float = 0.4
+) -> tuple[list[Row], list[int]]:
+    """Gaussian sparse rows, a third of each kind of column scale, and noisy linear labels."""
+    rng = np.random.default_rng(seed)
+    values = rng.normal(size=(n, columns)) * rng.choice([0.3, 1.0, 3.0], size=columns)
+    values = np.where(rng.random((n, columns)) < density, values, 0.0).astype(np.float32)
+    truth = values @ rng.normal(size=columns) + rng.normal(size=n)
+    labels = np.where(truth > 0, 1, -1)
+    labels[:2] = (1, -1)
+    rows: list[Row] = [[(int(j), float(row[j])) for j in np.flatnonzero(row)] for row in values]
+    return rows, [int(label) for label in labels]
+
+
+def read_libsvm(path: Path) -> tuple[Rows, list[Label]]:
+    """A libsvm text file, xz or plain, read by scikit-learn; columns as the file numbers them."""
+    from sklearn.datasets import load_svmlight_file
+
+    content = path.read_bytes()
+    if path.suffix == ".xz":
+        content = lzma.decompress(content)
+    X, y = load_svmlight_file(io.BytesIO(content), zero_based=True, dtype=np.float32)
+    return make_rows(X.indptr, X.indices, X.data), [float(label) for label in y]
+
+
+def dense(rows: Sequence[Row], columns: int) -> NDArray[np.float64]:
+    """The rows as a matrix."""
+    X = np.zeros((len(rows), columns))
+    for k, row in enumerate(rows):
+        for column, value in row:
+            X[k, column] = np.float32(value)
+    return X

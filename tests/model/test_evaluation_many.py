@@ -1,0 +1,247 @@
+"""Metrics of many classes against scikit-learn's, in memory and from spooled runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn import metrics
+
+from streamtron.core.errors import DataError, MachineError
+from streamtron.core.rows import Chunk, make_rows
+from streamtron.model.linear_model import LinearModel
+from streamtron.model.metrics import ScoreSpool
+from streamtron.runs.evaluate import evaluate_source
+from tests.helpers.sources import ListSource
+
+EXACT = {"rel": 0, "abs": 1e-12}
+NAMES = ("ant", "bee", "cow", "doe", "elk")
+ROWS = 700
+
+
+def some_rows(*, multilabel, seed=0):
+    """Truth (rows, 5), decisions, choice and weights; nobody has or is given ``elk``."""
+    rng = np.random.default_rng(seed)
+    decisions = np.round(rng.normal(size=(ROWS, 5)) * 4) / 4  # with ties
+    decisions[:, 4] = -9.0
+    noise = decisions + rng.normal(size=(ROWS, 5))
+    if multilabel:
+        truth, chosen = noise > 0.8, decisions > 0
+    else:
+        truth = noise.argmax(axis=1)[:, None] == np.arange(5)
+        chosen = decisions.argmax(axis=1)[:, None] == np.arange(5)
+    truth[:, 4] = False
+    weights = rng.exponential(size=ROWS) * (rng.random(ROWS) > 0.1)
+    return truth, decisions, chosen, weights
+
+
+def spooled(truth, decisions, chosen, weights=None, others=None, *, chunk=37, **more):
+    with ScoreSpool(NAMES, **more) as spool:
+        for at in range(0, len(truth), chunk):
+            part = slice(at, at + chunk)
+            spool.add(
+                truth[part], decisions[part], None if weights is None else weights[part],
+                chosen=chosen[part], others=None if others is None else others[part],
+            )  # fmt: skip
+        return spool.evaluation()
+
+
+def of_sklearn(truth, chosen, weights, average) -> list:
+    return list(
+        metrics.precision_recall_fscore_support(
+            truth, chosen, average=average, sample_weight=weights, zero_division=0.0
+        )
+    )
+
+
+@pytest.mark.parametrize("multilabel", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_precision_recall_and_f1_of_each_class_and_their_means_are_sklearns(multilabel, weighted):
+    truth, decisions, chosen, weights = some_rows(multilabel=multilabel)
+    weights = weights if weighted else None
+    found = spooled(truth, decisions, chosen, weights)
+    theirs = of_sklearn(truth, chosen, weights, None)
+    for k, ours in enumerate(found.classes):
+        expected = [each[k] for each in theirs[:3]]
+        assert ours["label"] == NAMES[k]
+        assert [ours[name] or 0.0 for name in ("precision", "recall", "f1")] == pytest.approx(
+            expected, **EXACT
+        )
+    for mean in ("micro", "macro"):
+        expected = of_sklearn(truth, chosen, weights, mean)[:3]
+        ours = [getattr(found, f"{mean}_{name}") for name in ("precision", "recall", "f1")]
+        assert ours == pytest.approx(expected, **EXACT)
+
+
+@pytest.mark.parametrize("multilabel", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_accuracy_and_hamming_loss_are_sklearns(multilabel, weighted):
+    truth, decisions, chosen, weights = some_rows(multilabel=multilabel)
+    weights = weights if weighted else None
+    found = spooled(truth, decisions, chosen, weights)
+    accuracy = metrics.accuracy_score(truth, chosen, sample_weight=weights)
+    hamming = metrics.hamming_loss(truth, chosen, sample_weight=weights)
+    assert found.accuracy == pytest.approx(accuracy, **EXACT)
+    assert found.hamming_loss == pytest.approx(hamming, **EXACT)
+    assert 0.1 < found.accuracy < 0.9
+
+
+@pytest.mark.parametrize("multilabel", [False, True])
+@pytest.mark.parametrize("limit", [10_000, 50, 1])
+def test_rankings_of_each_class_are_sklearns_from_memory_and_from_runs_in_one_file(
+    multilabel, limit
+):
+    truth, decisions, chosen, weights = some_rows(multilabel=multilabel)
+    found = spooled(truth, decisions, chosen, weights, limit_rows=limit)
+    aucs, precisions = [], []
+    for k in range(4):
+        rows = truth[:, k], decisions[:, k]
+        aucs.append(metrics.roc_auc_score(*rows, sample_weight=weights))
+        precisions.append(metrics.average_precision_score(*rows, sample_weight=weights))
+        ours = found.classes[k]
+        assert (ours["roc_auc"], ours["average_precision"]) == pytest.approx(
+            (aucs[k], precisions[k]), **EXACT
+        )
+    assert found.macro_roc_auc == pytest.approx(np.mean(aucs), **EXACT)
+    assert found.macro_average_precision == pytest.approx(np.mean(precisions), **EXACT)
+
+
+def test_a_class_that_nobody_has_is_left_out_of_the_mean_auc_and_counts_0_in_macro_f1():
+    truth, decisions, chosen, _ = some_rows(multilabel=True)
+    found = spooled(truth, decisions, chosen)
+    elk = found.classes[4]
+    assert [elk[name] for name in ("precision", "recall", "f1", "roc_auc")] == [None] * 4
+    known = found.classes[:4]
+    assert found.macro_f1 == pytest.approx(sum(each["f1"] for each in known) / 5, **EXACT)
+    assert found.macro_roc_auc == pytest.approx(sum(each["roc_auc"] for each in known) / 4, **EXACT)
+
+
+def test_without_ranking_nothing_is_sorted_and_the_counts_are_the_same():
+    rows = some_rows(multilabel=True)
+    found, ranked = spooled(*rows, ranking=False, directory="/absent", limit_rows=1), spooled(*rows)
+    assert (found.macro_roc_auc, found.classes[0]["average_precision"]) == (None, None)
+    assert ranked.macro_roc_auc is not None
+    assert (found.micro_f1, found.macro_f1) == (ranked.micro_f1, ranked.macro_f1)
+    with pytest.raises(MachineError, match="/absent: sorted decisions"):
+        spooled(*rows, directory="/absent", limit_rows=1)
+
+
+def test_rows_of_other_classes_are_counted_and_never_right():
+    truth, decisions, chosen, weights = some_rows(multilabel=True)
+    others = np.arange(ROWS) % 3 == 0
+    found = spooled(truth, decisions, chosen, weights, others)
+    wide = [
+        np.column_stack([each, column])
+        for each, column in ((truth, others), (chosen, False * others))
+    ]
+    accuracy = metrics.accuracy_score(*wide, sample_weight=weights)
+    assert found.rows_of_other_classes == np.count_nonzero(others)
+    assert found.accuracy == pytest.approx(accuracy, **EXACT)
+    assert found.accuracy < spooled(truth, decisions, chosen, weights).accuracy
+
+
+def test_every_figure_is_in_the_json_with_one_entry_a_class():
+    truth, decisions, chosen, weights = some_rows(multilabel=True)
+    found = spooled(truth, decisions, chosen, weights)
+    plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert plain["micro_f1"] == found.micro_f1
+    assert [each["label"] for each in plain["classes"]] == list(NAMES)
+    for k, each in enumerate(plain["classes"]):
+        assert each["support"] == pytest.approx(weights[truth[:, k]].sum())
+        assert each["f1"] == found.classes[k]["f1"]
+        assert "rows" not in each
+
+
+# --- from chunks ---------------------------------------------------------------------------------
+
+
+class LabelSets(ListSource):
+    """A source whose rows have any number of labels each, in the chunks' own numbering."""
+
+    def __init__(self, rows, sets, block_rows) -> None:
+        super().__init__(rows, [0.0] * len(sets), block_rows=block_rows)
+        self.labels = list(dict.fromkeys(label for labels in sets for label in labels))
+        self.sets = sets
+
+    def _chunk(self, blocks) -> Chunk:
+        chunk = super()._chunk(blocks)
+        sets = [labels for a, z in chunk.ranges for labels in self.sets[a:z]]
+        codes = [self.labels.index(label) for labels in sets for label in labels]
+        offsets = np.cumsum([0, *map(len, sets)])
+        return replace(chunk, codes=np.array(codes, np.int32), code_offsets=offsets)
+
+
+def random_model(classes, **more) -> tuple[LinearModel, np.ndarray]:
+    rng = np.random.default_rng(1)
+    weights, X = rng.normal(size=(len(classes), 6)), rng.normal(size=(300, 6)).astype(np.float32)
+    bias, reading = rng.normal(size=len(classes)), {"index_base": 0, **more}
+    return LinearModel(weights, bias, classes, {}, None, reading), X
+
+
+def as_rows(X):
+    columns = np.tile(np.arange(X.shape[1]), len(X))
+    return make_rows(np.arange(0, X.size + 1, X.shape[1]), columns, X.ravel())
+
+
+def test_a_multilabel_source_is_judged_by_label_sets_whatever_their_order():
+    model, X = random_model(("a", "b", "c"), multilabel=True)
+    rng = np.random.default_rng(2)
+    truth = (model.decision_function(X) + rng.normal(size=(300, 3))) > 0
+    sets = [tuple(np.array(["a", "b", "c"])[row][::-1].tolist()) for row in truth]
+    sets[7] = (*sets[7], "zoo")
+    [found] = evaluate_source([model], LabelSets(as_rows(X), sets, block_rows=64))
+    chosen = model.decision_function(X) > 0
+    assert found.micro_f1 == pytest.approx(
+        metrics.f1_score(truth, chosen, average="micro"), **EXACT
+    )
+    assert found.macro_roc_auc == pytest.approx(
+        metrics.roc_auc_score(truth, model.decision_function(X), average="macro"), **EXACT
+    )
+    right = (truth == chosen).all(axis=1)
+    right[7] = False
+    assert found.accuracy == pytest.approx(right.mean(), **EXACT)
+    assert (found.rows, found.rows_of_other_classes) == (300, 1)
+    assert min(map(len, sets)) == 0
+
+
+@pytest.mark.parametrize("block_rows", [300, 11])
+def test_a_multiclass_source_is_judged_by_the_highest_decision(block_rows):
+    model, X = random_model((1.0, 2.0, 5.0))
+    y = np.random.default_rng(3).choice([5.0, 9.0, 1.0, 2.0], 300)
+    y[:150] = model.predict(X)[:150]
+    [found] = evaluate_source([model], ListSource(as_rows(X), y.tolist(), block_rows=block_rows))
+    predicted = model.predict(X)
+    known = {"labels": [1.0, 2.0, 5.0]}
+    for mean in ("micro", "macro"):
+        expected = metrics.f1_score(y, predicted, average=mean, **known)
+        assert getattr(found, f"{mean}_f1") == pytest.approx(expected, **EXACT)
+    assert found.accuracy == pytest.approx(metrics.accuracy_score(y, predicted), **EXACT)
+    assert found.rows_of_other_classes == np.count_nonzero(y == 9.0) > 0
+
+
+def test_row_weights_enter_the_metrics_of_many_classes():
+    model, X = random_model(("a", "b", "c"))
+    y, weights = model.predict(X), np.linspace(0, 3, 300)
+    y[::3] = "b"
+    [found] = evaluate_source([model], ListSource(as_rows(X), y.tolist(), weights.tolist()))
+    expected = metrics.accuracy_score(y, model.predict(X), sample_weight=weights)
+    assert found.accuracy == pytest.approx(expected, **EXACT)
+    assert found.weight == pytest.approx(weights.sum())
+
+
+@pytest.mark.parametrize("labels", [["x", "y", "z"], [1.0, 2.0, 3.0]])
+def test_rows_of_which_not_one_has_a_class_of_the_model_are_refused_with_both_lists(labels):
+    model, X = random_model(("1", "2", "3"))
+    source = ListSource(as_rows(X), labels * 100)
+    with pytest.raises(DataError, match="not one row has a class of the model") as caught:
+        evaluate_source([model], source)
+    assert repr(labels[0]) in str(caught.value)
+    assert "the classes '1', '2', '3'" in str(caught.value)
+
+
+def test_booleans_are_not_taken_for_the_numbers_that_python_says_they_equal():
+    model, X = random_model((0.0, 1.0, 2.0))
+    with pytest.raises(DataError, match="not one row has a class"):
+        evaluate_source([model], ListSource(as_rows(X), [True, False] * 150))

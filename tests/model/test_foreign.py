@@ -1,0 +1,279 @@
+"""Other people's models: what is read from them, and what is refused."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from liblinear import liblinearutil
+from scipy import sparse
+from sklearn.datasets import load_svmlight_file
+from sklearn.linear_model import LogisticRegression
+
+from streamtron.core.errors import FileDamaged, MachineError, SettingsError
+from streamtron.model.import_model import import_model, load_any
+from streamtron.model.linear_model import LinearModel
+from tests.model.test_model import liblinear_decisions, make_model, random_matrix, refused
+
+# --- LIBLINEAR -----------------------------------------------------------------------------------
+
+
+def test_an_export_read_back_has_the_same_weights_to_the_last_bit(tmp_path):
+    model = make_model(np.random.default_rng(0).normal(size=500), 1 / 3)
+    model.export_liblinear(tmp_path / "m")
+    again = load_any(tmp_path / "m")
+    assert again.weights.tobytes() == model.weights.tobytes()
+    assert (again.bias, again.classes) == (model.bias, model.classes)
+
+
+@pytest.mark.parametrize("solver", [0, 1, 2, 3, 5, 6, 7])
+@pytest.mark.parametrize("bias", [-1, 0, 2.5])
+@pytest.mark.parametrize("labels", [(3, -2), (-2, 3)])
+def test_every_liblinear_classifier_is_read_and_decides_alike(tmp_path, solver, bias, labels):
+    dense, weights = random_matrix(rows=80, seed=6)
+    # the label of the first row is the side that LIBLINEAR's weights point to
+    y = np.where(dense @ weights > 0, *labels)
+    theirs = liblinearutil.train(y, sparse.csr_matrix(dense), f"-s {solver} -B {bias} -q")
+    liblinearutil.save_model(str(tmp_path / "m"), theirs)
+    ours = load_any(tmp_path / "m")
+    found, values = liblinear_decisions(theirs, dense)
+    assert ours.classes == (-2.0, 3.0)
+    toward_larger = values if theirs.get_labels()[0] == 3 else -values
+    assert ours.decision_function(dense) == pytest.approx(toward_larger, rel=0, abs=1e-13)
+    sure = np.abs(values) > 1e-12
+    assert np.array_equal(ours.predict(dense)[sure], found[sure])
+    assert ours.settings["rho"] == max(bias, 0)
+    assert (ours.index_base, ours.columns, ours.certificate) == (1, 20, None)
+
+
+@pytest.mark.parametrize(
+    ("solver", "y", "sentence"),
+    [
+        (1, [1, 1, 1, 1], "nr_class 1"),
+        (11, [1, 2, 1, 2], "solver_type L2R_L2LOSS_SVR"),
+        (21, [1, 2, 1, 2], "solver_type ONECLASS_SVM"),
+    ],
+)
+def test_liblinear_models_of_other_kinds_are_refused_by_kind(tmp_path, solver, y, sentence):
+    X = sparse.csr_matrix(np.random.default_rng(0).normal(size=(4, 3)))
+    theirs = liblinearutil.train(np.array(y, dtype=float), X, f"-s {solver} -q")
+    liblinearutil.save_model(str(tmp_path / "m"), theirs)
+    message = refused(lambda: load_any(tmp_path / "m"))
+    assert sentence in message
+    assert "m: a LIBLINEAR model with" in message
+
+
+@pytest.mark.parametrize("solver", [0, 1, 2, 3, 4, 5, 6, 7])
+@pytest.mark.parametrize("bias", [-1, 2.5])
+def test_every_liblinear_classifier_of_many_classes_is_read_and_decides_alike(
+    tmp_path, solver, bias
+):
+    dense, _ = random_matrix(rows=80, seed=6)
+    y = np.array([7, -2, 30, 4])[np.argmax(dense[:, :4], axis=1)]  # LIBLINEAR's order is not ours
+    theirs = liblinearutil.train(y, sparse.csr_matrix(dense), f"-s {solver} -B {bias} -q")
+    liblinearutil.save_model(str(tmp_path / "m"), theirs)
+    ours = load_any(tmp_path / "m")
+    assert (ours.kind, ours.classes) == ("multiclass", (-2.0, 4.0, 7.0, 30.0))
+    found, _, values = liblinearutil.predict([], sparse.csr_matrix(dense), theirs, "-q")
+    rising = np.argsort(theirs.get_labels())
+    assert theirs.get_labels() != sorted(theirs.get_labels())
+    expected = np.array(values)[:, rising]
+    assert ours.decision_function(dense) == pytest.approx(expected, rel=0, abs=1e-13)
+    top = np.sort(expected, axis=1)
+    sure = top[:, -1] - top[:, -2] > 1e-12
+    assert np.array_equal(ours.predict(dense)[sure], np.array(found)[sure])
+    assert np.count_nonzero(sure) > 70
+    assert ours.settings["rho"] == max(bias, 0)
+
+
+@pytest.mark.parametrize("labels", [(3, -2), (-2, 3)])
+def test_crammer_and_singers_two_classes_are_read_as_the_difference_of_their_weights(
+    tmp_path, labels
+):
+    dense, weights = random_matrix(rows=80, seed=6)
+    y = np.where(dense @ weights > 0, *labels)
+    theirs = liblinearutil.train(y, sparse.csr_matrix(dense), "-s 4 -B 1 -q")
+    liblinearutil.save_model(str(tmp_path / "m"), theirs)
+    ours = load_any(tmp_path / "m")
+    # not their predict, which for two classes has room for one decision and writes both
+    by_label = {}
+    for k, label in enumerate(theirs.get_labels()):
+        coefficients, intercept = theirs.get_decfun(k)
+        by_label[label] = dense @ coefficients + intercept
+    expected = by_label[3] - by_label[-2]
+    assert ours.decision_function(dense) == pytest.approx(expected, rel=0, abs=1e-12)
+    assert np.mean(ours.predict(dense) == y) > 0.9
+
+
+LIBLINEAR = "solver_type L2R_LR\nnr_class 2\nlabel 1 -1\nnr_feature 2\nbias 1\nw\n.5 \n2 \n-1 \n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("-1 \n", "", "2 weights, but nr_feature 2 and bias 1 ask for 3"),
+        ("-1 \n", "-1\n4\n", "4 weights, but"),
+        ("2 \n", "nan\n", "line 8: 'nan'. Wanted a finite number"),
+        ("label 1 -1\n", "", "the head of a LIBLINEAR model is incomplete"),
+        ("label 1 -1\n", "label 1 1\n", "the head"),
+        ("label 1 -1\n", "label 1 -1 0\n", "the head"),
+        ("nr_class 2\n", "nr_class three\n", "the head"),
+        ("nr_class 2\n", "", "the head"),
+        ("2 \n", "2 2\n", "line 8: 2 weights. Wanted 1, one a class"),
+        ("nr_feature 2", "nr_feature -2", "the head"),
+        ("bias 1", "bias nan", "the head"),
+        ("w\n", "", "the head"),
+    ],
+)
+def test_a_broken_liblinear_model_is_refused_with_what_is_wrong(tmp_path, old, new, sentence):
+    (tmp_path / "m").write_text(LIBLINEAR.replace(old, new, 1))
+    assert sentence in refused(lambda: load_any(tmp_path / "m"))
+
+
+def test_a_liblinear_model_may_be_laid_on_shards_with_another_base(tmp_path):
+    (tmp_path / "m").write_text(LIBLINEAR)
+    assert load_any(tmp_path / "m", index_base=0).index_base == 0
+    message = refused(lambda: load_any(tmp_path / "m", bias_last=True), SettingsError)
+    assert "a LIBLINEAR model" in message
+
+
+def test_on_real_rows_liblinears_model_read_and_written_again_decides_as_liblinear(
+    tmp_path, shared_data
+):
+    X, y = load_svmlight_file(str(shared_data / "heart_scale"))
+    theirs = liblinearutil.train(y, X, "-s 1 -B 1 -q")
+    liblinearutil.save_model(str(tmp_path / "theirs"), theirs)
+    ours = load_any(tmp_path / "theirs")
+    ours.export_liblinear(tmp_path / "ours")
+    labels, values = liblinear_decisions(liblinearutil.load_model(str(tmp_path / "ours")), X)
+    assert values == pytest.approx(ours.decision_function(X), rel=0, abs=1e-13)
+    assert labels.tolist() == liblinear_decisions(theirs, X)[0].tolist()
+    assert ours.predict(X).tolist() == labels.tolist()
+
+
+# --- coefficients --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1\n-2e0\n.5\n", "1,-2,.5", "1\t-2\t.5\n", "# coef\n\n1 # one\n-2\n0.5", " 1 -2 .5 \r\n"],
+)
+def test_coefficients_in_text_are_one_vector_with_the_intercept_last_if_so_said(tmp_path, text):
+    (tmp_path / "m").write_text(text)
+    plain = load_any(tmp_path / "m", index_base=0)
+    assert (plain.weights.tolist(), plain.bias) == ([1, -2, 0.5], 0)
+    assert (plain.classes, plain.index_base) == ((-1.0, 1.0), 0)
+    model = load_any(tmp_path / "m", index_base=1, bias_last=True, classes=("a", "b"))
+    assert (model.weights.tolist(), model.bias) == ([1, -2], 0.5)
+    assert (model.classes, model.index_base) == (("a", "b"), 1)
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 3), (3, 1)])
+@pytest.mark.parametrize("dtype", ["f4", ">f8", "i2"])
+def test_coefficients_in_npy_are_one_vector(tmp_path, shape, dtype):
+    np.save(tmp_path / "m.npy", np.array([1, -2, 5], dtype).reshape(shape))
+    model = load_any(tmp_path / "m.npy", index_base=0, bias_last=True)
+    assert (model.weights.tolist(), model.bias) == ([1, -2], 5)
+
+
+def test_what_numpy_savetxt_writes_is_read_to_the_last_bit(tmp_path):
+    coef = np.random.default_rng(2).normal(size=(1, 40))
+    np.savetxt(tmp_path / "m", coef)
+    assert load_any(tmp_path / "m", index_base=0).weights.tobytes() == coef.tobytes()
+
+
+@pytest.mark.parametrize("bias_last", [False, True])
+def test_coefficients_of_many_classes_are_scikit_learns_coef_one_row_a_class(tmp_path, bias_last):
+    rng = np.random.default_rng(5)
+    X, y = rng.normal(size=(90, 6)), rng.choice(["ant", "bee", "cow"], 90)
+    theirs = LogisticRegression(fit_intercept=bias_last).fit(X, y)
+    coef = np.column_stack([theirs.coef_, theirs.intercept_]) if bias_last else theirs.coef_
+    np.save(tmp_path / "m.npy", coef)
+    given = {"index_base": 0, "bias_last": bias_last}
+    ours = load_any(tmp_path / "m.npy", **given, classes=tuple(theirs.classes_))
+    assert ours.decision_function(X) == pytest.approx(theirs.decision_function(X), abs=1e-12)
+    assert ours.predict(X).tolist() == theirs.predict(X).tolist()
+    message = refused(lambda: load_any(tmp_path / "m.npy", **given), SettingsError)
+    assert "coefficients of 3 classes do not say which" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("1 2\n3 4\n", "line 2: a table, but one vector is wanted"),
+        ("1\n3 4\n", "line 2: a table"),
+        ("1 2\n3\n", "line 2: a table"),
+        ("coef\n1\n", "line 1: 'coef'. Wanted a finite number"),
+        ("1\n1_0\n", "line 2: '1_0'"),
+        ("inf\n", "line 1: 'inf'"),
+        ("+1 3:0.5 7:1\n", "line 1: '3:0.5'"),
+        ("# nothing\n", "holds no number"),
+    ],
+)
+def test_text_that_is_no_vector_is_refused_by_line(tmp_path, text, sentence):
+    (tmp_path / "m").write_text(text)
+    assert sentence in refused(lambda: load_any(tmp_path / "m"))
+
+
+@pytest.mark.parametrize(
+    ("array", "sentence"),
+    [
+        (np.ones((2, 2)), "shape (2, 2). Wanted one vector"),
+        (np.array(["a"]), "an array of <U1"),
+        (np.array([1.0, np.inf]), "holds nan or inf"),
+        (np.array([{}], dtype=object), "not a readable .npy array"),
+        (np.ones(0), "m.npy: "),
+        (np.array(1.0), "shape ()"),
+    ],
+)
+def test_arrays_that_are_no_vector_are_refused_and_objects_never_unpickled(
+    tmp_path, array, sentence
+):
+    np.save(tmp_path / "m.npy", array)
+    assert sentence in refused(lambda: load_any(tmp_path / "m.npy", index_base=0))
+
+
+def test_coefficients_without_a_base_are_refused(tmp_path):
+    (tmp_path / "m").write_text("1\n2\n")
+    assert "--index-base 0 or 1" in refused(lambda: load_any(tmp_path / "m"), SettingsError)
+
+
+def test_a_pickle_is_never_opened(tmp_path):
+    (tmp_path / "m.pkl").write_bytes(b"\x80\x04cos\nsystem\n(S'touch owned'\ntR.")
+    assert "m.pkl" in refused(lambda: load_any(tmp_path / "m.pkl"))
+    assert "Pickles and archives are never opened" in refused(
+        lambda: import_model(tmp_path / "m.pkl")
+    )
+
+
+# --- our own -------------------------------------------------------------------------------------
+
+
+def test_flipped_bits_of_our_own_file_are_found_and_none_makes_it_a_foreign_one(tmp_path):
+    path, raw = tmp_path / "m", make_model().to_bytes()
+    bits = [*range(8 * 9), *random.Random(0).sample(range(8 * len(raw)), 200)]
+    for bit in bits:  # the first nine bytes tell ours from others
+        path.write_bytes(
+            raw[: bit // 8] + bytes([raw[bit // 8] ^ 1 << bit % 8]) + raw[bit // 8 + 1 :]
+        )
+        assert str(path) in refused(lambda: load_any(path), FileDamaged)
+
+
+@pytest.mark.parametrize("load", [load_any, import_model])
+def test_a_file_that_is_not_there_is_the_machines_fault_and_named(tmp_path, load):
+    assert "absent: cannot be read" in refused(lambda: load(tmp_path / "absent"), MachineError)
+
+
+def test_our_own_file_is_known_even_if_all_its_bytes_are_ascii(tmp_path):
+    model = LinearModel(np.zeros(2), 0.0, ("a", "b"), {"C": 1.0}, None, {"index_base": 1})
+    assert model.to_bytes().isascii()
+    model.save(tmp_path / "m")
+    assert load_any(tmp_path / "m") == model
+
+
+def test_what_our_own_file_says_cannot_be_overruled(tmp_path):
+    make_model().save(tmp_path / "m")
+    assert load_any(tmp_path / "m") == make_model()
+    for given_too in ({"index_base": 1}, {"bias_last": True}, {"classes": ("a", "b")}):
+        refused(lambda more=given_too: load_any(tmp_path / "m", **more), SettingsError)

@@ -1,0 +1,579 @@
+"""The model: its decisions, what it may hold, its file, and what is written for LIBLINEAR."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import safetensors
+from hypothesis import given
+from hypothesis import strategies as st
+from liblinear import liblinearutil
+from scipy import sparse
+
+from streamtron.core.errors import DataError, FileDamaged, MachineError, SettingsError
+from streamtron.core.rows import make_rows
+from streamtron.core.sealed import read_sealed, write_sealed
+from streamtron.model.linear_model import LinearModel, joint_certificate
+
+ROOT = Path(__file__).parents[2]
+
+
+def make_model(weights=(1.5, -2.0, 0.1), bias=0.25, classes=(-1.0, 1.0), **more) -> LinearModel:
+    settings = more.pop("settings", {"C": 0.1, "seed": 0, "stages": [1.0, 0.1]})
+    certificate = more.pop("certificate", {"upper_bound": 1 / 3, "rows_scanned": 7})
+    reading = {"index_base": 1, "names": ["é", "b\n"], **more}
+    return LinearModel(np.array(weights), bias, classes, settings, certificate, reading)
+
+
+def refused(action, kind=DataError) -> str:
+    with pytest.raises(kind) as caught:
+        action()
+    return str(caught.value)
+
+
+# --- decisions -----------------------------------------------------------------------------------
+
+
+def random_matrix(rows=50, columns=20, seed=0):
+    rng = np.random.default_rng(seed)
+    dense = rng.normal(size=(rows, columns)) * (rng.random((rows, columns)) < 0.3)
+    dense[[0, 7, rows - 1]] = 0
+    return dense.astype(np.float32), rng.normal(size=columns)
+
+
+def as_rows(dense, base, before=0):
+    """The same rows as shards have them: numbered from ``base``, ``before`` values cut off."""
+    csr = sparse.csr_array(dense)
+    pad = np.zeros(before)
+    indices = np.concatenate([pad, csr.indices + base])
+    return make_rows(csr.indptr + before, indices, np.concatenate([pad, csr.data]))
+
+
+def test_a_decision_is_the_plain_sum_of_weights_times_values_plus_the_bias():
+    dense, weights = random_matrix()
+    model = make_model(weights, bias=0.7)
+    for row, decision in zip(dense.tolist(), model.decision_function(dense), strict=True):
+        total = 0.0
+        for x, w in zip(row, weights.tolist(), strict=True):
+            total += x * w
+        assert decision == total + 0.7
+
+
+@pytest.mark.parametrize("make", [sparse.csr_matrix, sparse.csc_array, sparse.coo_array])
+def test_sparse_and_dense_rows_get_the_same_bits(make):
+    dense, weights = random_matrix()
+    model = make_model(weights)
+    assert np.array_equal(model.decision_function(make(dense)), model.decision_function(dense))
+
+
+def test_int64_indices_and_integer_values_are_taken():
+    matrix = sparse.csr_array(np.array([[0, 3, 0], [1, 0, 0]]))
+    matrix.indices, matrix.indptr = matrix.indices.astype("i8"), matrix.indptr.astype("i8")
+    assert make_model().decision_function(matrix).tolist() == [-5.75, 1.75]
+
+
+@pytest.mark.parametrize("base", [0, 1])
+@pytest.mark.parametrize("before", [0, 5])
+def test_streamed_rows_get_the_bits_of_the_matrix_whatever_their_base_and_offset(base, before):
+    dense, weights = random_matrix()
+    model = make_model(weights, index_base=base)
+    decided = model.decision_rows(as_rows(dense, base, before))
+    assert np.array_equal(decided.values, model.decision_function(dense))
+    assert decided.beyond == 0
+
+
+@pytest.mark.parametrize("width", [0, 1, 13, 20])
+def test_columns_beyond_the_width_weigh_nothing_and_their_nonzeros_are_counted(width):
+    dense, weights = random_matrix()
+    decided = make_model(weights[:width]).decision_rows(as_rows(dense, 1))
+    padded = np.concatenate([weights[:width], np.zeros(20 - width)])
+    assert np.array_equal(decided.values, make_model(padded).decision_function(dense))
+    assert decided.beyond == np.count_nonzero(dense[:, width:])
+
+
+def test_empty_rows_and_no_rows_are_decided_by_the_bias_alone():
+    empty = make_rows(np.zeros(4, int), np.array([]), np.array([]))
+    assert make_model().decision_rows(empty).values.tolist() == [0.25] * 3
+    assert make_model().decision_rows(make_rows(np.zeros(1, int), [], [])).values.shape == (0,)
+
+
+def test_a_column_below_the_base_is_refused():
+    dense, weights = random_matrix()
+    assert "column 0" in refused(lambda: make_model(weights).decision_rows(as_rows(dense, 0)))
+
+
+@pytest.mark.parametrize(
+    ("X", "sentence"),
+    [
+        (np.zeros((2, 4)), "shape (2, 4), but the model wants numbers of shape (rows, 3)"),
+        (np.zeros(3), "shape (3,)"),
+        (np.array([["a", "b", "c"]]), "<U1 of shape (1, 3)"),
+        (np.array([[0, np.nan, 0]]), "holds nan or inf"),
+        (sparse.csr_array([[0, np.inf, 0]]), "holds nan or inf"),
+    ],
+)
+def test_a_matrix_that_does_not_fit_is_refused_with_what_was_found(X, sentence):
+    assert sentence in refused(lambda: make_model().decision_function(X))
+
+
+# --- data frames ---------------------------------------------------------------------------------
+
+
+def frames(kind, columns):
+    """A data frame of the library ``kind``, and the function that picks columns of one."""
+    if kind == "pyarrow":
+        return pa.table(columns), lambda frame, names: frame.select(names)
+    library = pytest.importorskip(kind)
+    return library.DataFrame(columns), lambda frame, names: frame[names]
+
+
+FRAME = {"age": [1.0, 0.0, 2.0], "size": [0.0, 3.0, 1.0], "pay": [5.0, 0.0, 1.0]}
+NAMED = {
+    "columns of numbers": {"layout": "columns", "features": ["age", "size", "pay"]},
+    "a vocabulary": {"layout": "map of names", "features": ["bag"], "vocabulary": [*FRAME]},
+}
+
+
+@pytest.mark.parametrize("kind", ["pyarrow", "pandas", "polars"])
+@pytest.mark.parametrize("reading", NAMED)
+def test_a_data_frame_is_decided_by_its_columns_names_or_refused(kind, reading):
+    model = make_model(**NAMED[reading])
+    assert model.feature_names == ("age", "size", "pay")
+    frame, pick = frames(kind, FRAME)
+    expected = model.decision_function(np.array([*FRAME.values()]).T)
+    assert model.decision_function(frame).tolist() == expected.tolist()
+    assert model.predict(frame).tolist() == model.labels(expected).tolist()
+    turned = pick(frame, ["pay", "age", "size"])
+    for decide in (model.decision_function, model.predict):
+        sentence = refused(lambda decide=decide: decide(turned))
+        assert sentence.startswith("X: The feature names should match")
+        assert "must be in the same order" in sentence
+        assert sentence.endswith("Give X[list(model.feature_names)].")
+    again = pick(turned, list(model.feature_names))
+    assert model.decision_function(again).tolist() == expected.tolist()
+    other, _ = frames(kind, {"age": [1.0], "size": [2.0], "height": [3.0]})
+    sentence = refused(lambda: model.decision_function(other))
+    assert "unseen at fit time: - height" in sentence
+    assert "yet now missing: - pay" in sentence
+
+
+def test_a_data_frame_may_hold_named_columns_that_never_occurred_and_have_no_weight():
+    names = ["age", "size", "pay", "always 0"]
+    model = make_model(layout="columns", features=names)
+    table = pa.table(FRAME | {"always 0": [7.0, 0.0, 1.0]})
+    assert model.decision_function(table).tolist() == (
+        model.decision_function(np.array([*FRAME.values()]).T).tolist()
+    )
+    assert "seen at fit time, yet now missing: - always 0" in refused(
+        lambda: model.decision_function(pa.table(FRAME))
+    )
+
+
+def test_rows_without_names_are_taken_by_position_as_the_columns_are_numbered():
+    rows = np.array([*FRAME.values()]).T
+    named, plain = make_model(**NAMED["columns of numbers"]), make_model()
+    assert plain.feature_names == ()
+    for X in (rows, rows.tolist(), sparse.csr_array(rows)):
+        assert named.decision_function(X).tolist() == plain.decision_function(X).tolist()
+    assert plain.decision_function(pa.table(FRAME)).tolist() == (
+        plain.decision_function(rows).tolist()
+    )
+
+
+def test_a_data_frame_whose_columns_are_numbers_is_warned_of_as_the_estimator_does():
+    pandas = pytest.importorskip("pandas")
+    model = make_model(**NAMED["columns of numbers"])
+    with pytest.warns(UserWarning, match="LinearModel was fitted with feature names"):
+        model.decision_function(pandas.DataFrame(np.eye(3)))
+    mixed = pandas.DataFrame(np.eye(3), columns=["age", 1, "pay"])
+    assert "all input features have string names" in refused(lambda: model.predict(mixed))
+
+
+@pytest.mark.parametrize("classes", [(-1.0, 1.0), (0.5, 7.0), ("neg", "pos\0"), (False, True)])
+def test_a_positive_decision_means_the_larger_class_and_zero_the_smaller(classes):
+    model = make_model([1.0], 0.0, classes)
+    found = model.predict(np.array([[-1.0], [0.0], [1e-300]]))
+    assert found.tolist() == [classes[0], classes[0], classes[1]]
+
+
+# --- many classes --------------------------------------------------------------------------------
+
+NAMES = ("ant", "bee", "cow", "doe")
+
+
+def make_many(weights, bias, classes, **more) -> LinearModel:
+    proof = {"relative_duality_gap": 0.01, "rows_scanned": 7, "upper_bound": 1 / 3}
+    certificate = joint_certificate([proof] * len(classes))
+    return make_model(weights, bias, classes, **{"certificate": certificate, **more})
+
+
+def random_many(seed=0, **more) -> tuple[LinearModel, np.ndarray]:
+    dense, _ = random_matrix(seed=seed)
+    rng = np.random.default_rng(seed + 1)
+    return make_many(rng.normal(size=(4, 20)), rng.normal(size=4), NAMES, **more), dense
+
+
+def test_every_class_is_decided_by_its_own_weights_to_the_last_bit():
+    model, dense = random_many()
+    decisions = model.decision_function(dense)
+    assert decisions.shape == (50, 4)
+    for k in range(4):
+        alone = make_model(model.weights[k], model.bias[k])
+        assert np.array_equal(decisions[:, k], alone.decision_function(dense))
+
+
+@pytest.mark.parametrize("base", [0, 1])
+@pytest.mark.parametrize("width", [0, 1, 13, 20])
+def test_streamed_rows_of_many_classes_get_the_bits_of_the_matrix_however_cut(base, width):
+    whole, dense = random_many()
+    model = make_many(whole.weights[:, :width], whole.bias, NAMES, index_base=base)
+    padded = np.column_stack([model.weights, np.zeros((4, 20 - width))])
+    expected = make_many(padded, whole.bias, NAMES).decision_function(dense)
+    pieces = [dense[:1], dense[1:30], dense[30:]]
+    decided = [model.decision_rows(as_rows(piece, base, 3)) for piece in pieces]
+    assert np.array_equal(np.concatenate([each.values for each in decided]), expected)
+    assert sum(each.beyond for each in decided) == np.count_nonzero(dense[:, width:])
+
+
+def test_a_multiclass_row_has_the_class_of_the_highest_decision_and_the_first_of_equals():
+    model = make_many(np.zeros((3, 1)), np.zeros(3), (1.0, 2.5, 7.0))
+    decisions = np.array([[-3.0, -1, -2], [0, 0, 0], [-1, 4, 4], [1, 2, 3]])
+    assert model.kind == "multiclass"
+    assert model.labels(decisions).tolist() == [2.5, 1, 2.5, 7]
+    assert model.chosen(decisions).argmax(axis=1).tolist() == [1, 0, 1, 2]
+    assert (model.chosen(decisions).sum(axis=1) == 1).all()
+
+
+def test_a_multilabel_row_has_every_class_whose_decision_is_above_zero():
+    model = make_many(np.zeros((3, 1)), np.zeros(3), ("a", "b", "c"), multilabel=True)
+    decisions = np.array([[-3.0, -1, 0], [1e-300, -0.0, 5], [1, 2, 3]])
+    assert model.kind == "multilabel"
+    assert model.labels(decisions).tolist() == [(), ("a", "c"), ("a", "b", "c")]
+    assert np.array_equal(model.chosen(decisions), decisions > 0)
+
+
+def test_multilabel_sets_of_one_size_are_still_one_set_a_row():
+    model = make_many(np.zeros((1, 1)), np.ones(1), ("a",), multilabel=True)
+    assert model.predict(np.zeros((2, 1))).tolist() == [("a",), ("a",)]
+
+
+@pytest.mark.parametrize("more", [{}, {"multilabel": True}])
+def test_the_directions_of_many_classes_are_their_learners_in_the_order_of_classes(more):
+    model, dense = random_many(**more)
+    decisions = model.decision_function(dense)
+    for k, learner in enumerate(model.directions()):
+        assert learner.positive == NAMES[k]
+        alone = make_model(learner.weights, learner.bias)
+        assert np.array_equal(alone.decision_function(dense), decisions[:, k])
+        assert learner.certificate == model.certificate["learners"][k]
+    two = make_model()
+    [only] = two.directions()
+    assert (only.positive, only.bias, only.certificate) == (1.0, 0.25, two.certificate)
+    assert only.weights is two.weights
+
+
+def test_an_uncertified_model_of_many_classes_has_directions_without_certificates():
+    model, _ = random_many(certificate=None)
+    assert [learner.certificate for learner in model.directions()] == [None] * 4
+
+
+def test_the_joint_certificate_is_as_good_as_the_worst_of_its_learners():
+    proofs = [{"relative_duality_gap": gap, "rows_scanned": 5} for gap in (0.1, 0.3, 0.2)]
+    joint = joint_certificate(proofs)
+    assert (joint["relative_duality_gap"], joint["rows_scanned"]) == (0.3, 5)
+    assert joint["learners"] == proofs
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"classes": ("a", "b")}, "Give 3 of one kind, in rising order"),
+        ({"classes": ("a", "c", "b")}, "Give 3 of one kind, in rising order"),
+        ({"classes": ("a", "b", "b")}, "Give 3 of one kind, in rising order"),
+        ({"classes": ("a", "b", 3.0)}, "Give 3 of one kind, in rising order"),
+        ({"bias": 0.0}, "bias: shape (), but weights of shape (3, 2)"),
+        ({"bias": np.zeros(2)}, "bias: shape (2,), but weights of shape (3, 2)"),
+        ({"bias": np.array([0, np.nan, 0])}, "bias: nan"),
+        ({"weights": np.array([[0, 1], [2, np.inf], [0, 0]])}, "weights: inf at position 1, 1"),
+        ({"weights": np.zeros((0, 2)), "bias": np.zeros(0)}, "weights: shape (0, 2)"),
+        ({"weights": np.zeros((3, 2, 1))}, "weights: shape (3, 2, 1)"),
+        (
+            {"weights": np.zeros((2, 2)), "bias": np.zeros(2), "classes": ("a", "b")},
+            "weights: shape (2, 2). Give one row a class, for three classes or more",
+        ),
+        ({"certificate": {"upper_bound": 1.0}}, "certificate: no learners for 3 classes"),
+        ({"certificate": joint_certificate([{"relative_duality_gap": 0, "rows_scanned": 1}])},
+         "certificate: no learners for 3 classes"),
+        (
+            {"weights": np.zeros(2), "bias": 0.0, "classes": ("a", "b"), "multilabel": True},
+            "reading: multilabel, but one row of weights",
+        ),
+    ],
+)  # fmt: skip
+def test_what_no_model_of_many_classes_can_hold_is_refused_with_its_name(change, sentence):
+    parts = {"weights": np.zeros((3, 2)), "bias": np.zeros(3), "classes": ("a", "b", "c")}
+    assert sentence in refused(lambda: make_many(**{**parts, **change}), SettingsError)
+
+
+# --- what a model may hold -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"weights": [1.0, np.nan]}, "weights: nan at position 1"),
+        ({"weights": [[1.0]]}, "weights of shape (1, 1)"),
+        ({"bias": np.inf}, "bias: inf"),
+        ({"classes": (1.0, -1.0)}, "the smaller first"),
+        ({"classes": (1.0, 1.0)}, "the smaller first"),
+        ({"classes": (0.0, True)}, "two of one kind"),
+        ({"classes": (0.0, "1")}, "two of one kind"),
+        ({"classes": ("a", "b", "c")}, "Give two of one kind"),
+        ({"classes": (0.0, np.nan)}, "classes: nan"),
+        ({"settings": {"C": np.nan}}, "settings: Out of range float"),
+        ({"certificate": {"a": {1}}}, "certificate: Object of type set"),
+        ({"index_base": 2}, "index_base = 2. Give 0 or 1"),
+        ({"columns": 9}, "columns = 9, but 3 weights"),
+    ],
+)
+def test_what_no_model_can_hold_is_refused_with_its_name(change, sentence):
+    assert sentence in refused(lambda: make_model(**change), SettingsError)
+
+
+def test_a_model_keeps_its_own_read_only_weights():
+    weights = np.array([1.0, 2.0])
+    model = make_model(weights)
+    weights[0] = 9
+    assert model.weights.tolist() == [1, 2]
+    with pytest.raises(ValueError, match="read-only"):
+        model.weights[0] = 9
+
+
+# --- the file ------------------------------------------------------------------------------------
+
+floats = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(st.lists(floats, max_size=9), floats, floats)
+def test_a_model_read_again_is_the_same_to_the_last_bit(tmp_path_factory, weights, bias, C):
+    path = tmp_path_factory.mktemp("model") / "m"
+    model = make_model(weights, bias, settings={"C": C})
+    model.save(path)
+    again = LinearModel.load(path)
+    assert again == model
+    assert again.weights.tobytes() == (np.array(weights) + 0.0).tobytes()
+    assert (again.bias, again.settings["C"]) == (bias, C)
+    assert again.reading == model.reading == {**model.reading, "columns": len(weights)}
+
+
+@pytest.mark.parametrize("more", [{}, {"multilabel": True}, {"certificate": None}])
+def test_a_model_of_many_classes_read_again_is_the_same_to_the_last_bit(tmp_path, more):
+    model, dense = random_many(**more)
+    model.save(tmp_path / "m")
+    again = LinearModel.load(tmp_path / "m")
+    assert again == model
+    assert again.to_bytes() == model.to_bytes()
+    assert (again.kind, again.classes) == (model.kind, NAMES)
+    assert again.certificate == model.certificate
+    assert np.array_equal(again.decision_function(dense), model.decision_function(dense))
+
+
+def test_models_of_many_classes_are_equal_files_however_their_weights_lie_in_memory():
+    model, _ = random_many()
+    parts = (np.ascontiguousarray(model.weights), model.bias, NAMES)
+    again = LinearModel(*parts, model.settings, model.certificate, model.reading)
+    assert again.to_bytes() == model.to_bytes()
+    negative = make_many(np.full((3, 2), -0.0), np.full(3, -0.0), ("a", "b", "c"))
+    assert negative == make_many(np.zeros((3, 2)), np.zeros(3), ("a", "b", "c"))
+
+
+@pytest.mark.parametrize("classes", [(-1.0, 1.0), ("a", "ß\ud800"), (False, True), (0.1, 1e300)])
+def test_classes_come_back_with_their_type(tmp_path, classes):
+    make_model(classes=classes).save(tmp_path / "m")
+    again = LinearModel.load(tmp_path / "m").classes
+    assert again == classes
+    assert [type(label) for label in again] == [type(label) for label in classes]
+
+
+def test_equal_models_are_equal_files_whatever_the_order_of_their_settings_and_the_sign_of_zero():
+    one = make_model([0.0, 1.0], 0.0, (0.0, 1.0), settings={"a": 1, "b": 2})
+    two = make_model([-0.0, 1.0], -0.0, (-0.0, 1), settings={"b": 2, "a": 1})
+    assert one.to_bytes() == two.to_bytes()
+    assert one == two
+    assert one != make_model([0.0, 1.0], 5e-324, (0.0, 1.0), settings={"a": 1, "b": 2})
+
+
+def test_another_process_with_another_hash_seed_writes_the_same_bytes(tmp_path):
+    code = (
+        "import sys, numpy as np; from streamtron.model.linear_model import LinearModel as M;"
+        "M(np.arange(3.), 1., ('a', 'b'), {'x': 1, 'y': 2, 'z': 3}, None, {'index_base': 0})"
+        ".save(sys.argv[1])"
+    )
+    for seed in "12":
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", code, tmp_path / seed]
+        subprocess.run(command, check=True, cwd=ROOT, env=environment)
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+
+
+def test_the_safetensors_library_opens_the_file(tmp_path):
+    model = make_model()
+    model.save(tmp_path / "m.safetensors")
+    with safetensors.safe_open(tmp_path / "m.safetensors", framework="np") as file:
+        assert np.array_equal(file.get_tensor("weights"), model.weights)
+        assert file.get_tensor("bias") == model.bias
+        content = json.loads(file.metadata()["streamtron"])
+    assert content["certificate"] == model.certificate
+
+
+GOLDEN_HEADER = (
+    '{"__metadata__":{"digest":"22199026673d9a2cf65bc3216f320703","streamtron":"{'
+    r"\"certificate\":null,\"classes\":[\"a\",\"b\"],\"format_version\":1,"
+    r'\"reading\":{\"columns\":2,\"index_base\":1},\"settings\":{\"C\":1.0}}"},'
+    '"bias":{"data_offsets":[0,8],"dtype":"F64","shape":[]},'
+    '"weights":{"data_offsets":[8,24],"dtype":"F64","shape":[2]}}    '
+)
+
+
+def test_golden_bytes_of_format_version_1_are_still_written_and_read(tmp_path):
+    numbers = bytes.fromhex("000000000000e03f 0000000000000040 000000000000f0bf")
+    golden = b"\x50\x01\0\0\0\0\0\0" + GOLDEN_HEADER.encode() + numbers
+    model = LinearModel(np.array([2.0, -1]), 0.5, ("a", "b"), {"C": 1.0}, None, {"index_base": 1})
+    assert model.to_bytes() == golden
+    (tmp_path / "m").write_bytes(golden)
+    assert LinearModel.load(tmp_path / "m") == model
+
+
+def test_flipped_bits_of_a_models_file_are_found_and_the_file_named(tmp_path):
+    path, raw = tmp_path / "m", make_model().to_bytes()
+    for bit in random.Random(0).sample(range(8 * len(raw)), 300):
+        path.write_bytes(
+            raw[: bit // 8] + bytes([raw[bit // 8] ^ 1 << bit % 8]) + raw[bit // 8 + 1 :]
+        )
+        message = refused(lambda: LinearModel.load(path), FileDamaged)
+        assert f"{path}: not a streamtron model, or " in message
+
+
+def rewritten(path: Path, **change) -> Path:
+    """A model's file, sealed again with other content."""
+    make_model().save(path)
+    content, tensors = read_sealed(path)
+    write_sealed(path, {**content, **change}, tensors)
+    return path
+
+
+def test_an_unknown_format_version_is_refused_with_both_numbers(tmp_path):
+    path = rewritten(tmp_path / "m", format_version=7)
+    message = refused(lambda: LinearModel.load(path))
+    assert "m: model format version 7, this streamtron reads 1 and 2" in message
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"classes": [1.0]},
+        {"classes": None},
+        {"settings": [1]},
+        {"reading": {"index_base": 5}},
+        {"certificate": 3},
+    ],
+)
+def test_a_sealed_file_that_holds_no_model_is_refused_in_a_sentence(tmp_path, change):
+    assert LinearModel.load(rewritten(tmp_path / "m")) == make_model()
+    path = rewritten(tmp_path / "m", **change)
+    message = refused(lambda: LinearModel.load(path), FileDamaged)
+    assert "m: sealed, but what it holds is no model" in message
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"bias": np.array(1.0)},
+        {"weights": np.ones(3)},
+        {"weights": np.ones((3, 1)), "bias": np.array(1.0)},
+        {"weights": np.ones(3), "bias": np.ones(2)},
+        {"weights": np.array([1, np.nan, 1]), "bias": np.array(1.0)},
+    ],
+)
+def test_sealed_tensors_that_make_no_model_are_refused_in_a_sentence(tmp_path, tensors):
+    make_model().save(tmp_path / "m")
+    write_sealed(tmp_path / "m", read_sealed(tmp_path / "m")[0], tensors)
+    message = refused(lambda: LinearModel.load(tmp_path / "m"), FileDamaged)
+    assert "m: sealed, but what it holds is no model" in message
+
+
+def test_a_file_that_is_no_model_is_refused_as_none(tmp_path):
+    (tmp_path / "x.svm").write_text("1 3:0.5\n")
+    message = refused(lambda: LinearModel.load(tmp_path / "x.svm"), FileDamaged)
+    assert "x.svm: not a streamtron model" in message
+
+
+def test_a_save_that_fails_leaves_the_old_model_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "m"
+    make_model().save(path)
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    message = refused(lambda: make_model([9.0]).save(path), MachineError)
+    assert "m: cannot be written (No space left" in message
+    assert LinearModel.load(path) == make_model()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m"]
+
+
+# --- LIBLINEAR's text ----------------------------------------------------------------------------
+
+
+def liblinear_decisions(model, dense):
+    labels, _, values = liblinearutil.predict([], sparse.csr_matrix(dense), model, "-q")
+    return np.array(labels), np.array(values)[:, 0]
+
+
+@pytest.mark.parametrize("bias", [0.0, -0.3])
+def test_liblinear_reads_our_export_and_decides_as_we_do(tmp_path, bias):
+    dense, weights = random_matrix(seed=4)
+    model = make_model(weights, bias, (2.0, 7.0))
+    model.export_liblinear(tmp_path / "m")
+    labels, values = liblinear_decisions(liblinearutil.load_model(str(tmp_path / "m")), dense)
+    assert values == pytest.approx(model.decision_function(dense), rel=0, abs=1e-14)
+    assert labels.tolist() == model.predict(dense).tolist()
+    assert set(labels) == {2, 7}
+
+
+def test_liblinear_reads_our_export_of_many_classes_and_decides_as_we_do(tmp_path):
+    model, dense = random_many(seed=4)
+    model = replace(model, classes=(-3.0, 2.0, 5.0, 11.0))
+    model.export_liblinear(tmp_path / "m")
+    theirs = liblinearutil.load_model(str(tmp_path / "m"))
+    labels, _, values = liblinearutil.predict([], sparse.csr_matrix(dense), theirs, "-q")
+    assert theirs.get_labels() == [-3, 2, 5, 11]
+    assert np.array(values) == pytest.approx(model.decision_function(dense), rel=0, abs=1e-14)
+    assert labels == model.predict(dense).tolist()
+    assert set(labels) == {-3, 2, 5, 11}
+
+
+def test_a_multilabel_model_is_no_liblinear_model(tmp_path):
+    model = replace(random_many(multilabel=True)[0], classes=(1.0, 2.0, 3.0, 4.0))
+    message = refused(lambda: model.export_liblinear(tmp_path / "m"), SettingsError)
+    assert "a multilabel model, and LIBLINEAR gives a row one label" in message
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(
+    ("classes", "odd"), [(("a", "b"), 1), ((0.5, 1.0), 0), ((0.0, 2.0**31), 1)]
+)
+def test_classes_that_liblinear_cannot_hold_are_refused(tmp_path, classes, odd):
+    model = make_model(classes=classes)
+    message = refused(lambda: model.export_liblinear(tmp_path / "m"), SettingsError)
+    assert f"the class {classes[odd]!r}" in message
+    assert not (tmp_path / "m").exists()

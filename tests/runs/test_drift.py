@@ -1,0 +1,614 @@
+"""Drift: the weights that a run carries are those that its counts make, or it says so."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import streamtron
+from streamtron.cli import judge, main
+from streamtron.core import kernels
+from streamtron.core.config import Machine, Settings
+from streamtron.core.errors import DataError
+from streamtron.core.events import ChunkDone, Event
+from streamtron.core.locks import locked
+from streamtron.data import open_shards
+from streamtron.runs.certify import Proof, certify
+from streamtron.runs.directory import CHECKPOINT, Run
+from streamtron.runs.drift import carried_by
+from streamtron.runs.ended import locate, open_ended
+from streamtron.runs.learners import finished_learners
+from streamtron.solver.checkpoint import State
+from streamtron.solver.learner import LARGE_DRIFT, Learner
+from tests.helpers.optimum import holds_optimum
+from tests.helpers.runs import content, write_corpus
+from tests.runs.test_updating import TOL, corpus, fit
+
+__all__ = ["corpus"]
+
+PLANTED = 0.01
+ROUNDING = 1e-12
+
+
+def plant(run: Path, drift: float = PLANTED, numbers: tuple[int, ...] = (0,)) -> None:
+    """Move carried weights of learners by so large a part of their length, as a flipped bit in
+    memory would have, in the last checkpoint of a run that has ended."""
+
+    def move(array: NDArray[np.float64]) -> None:
+        array[np.abs(array).argmax()] += drift * np.linalg.norm(array)
+
+    for number in numbers:
+        change_last(run, "w", move, number)
+
+
+def change_last(
+    run: Path, name: str, change: Callable[[NDArray[np.float64]], None], number: int = 0
+) -> None:
+    """Change an array of a learner (or of its a) in the last checkpoint of a run, sealed again."""
+    with locked(run):
+        checkpoint = Run(run).load()
+        assert checkpoint is not None
+        state = checkpoint.state
+        fields = dict(state.content["learners"][number]["fields"]["dict"])
+        found = (dict(fields["dual"]["fields"]["dict"]) | fields)[name]
+        array = state.arrays[found["array"]].copy()
+        change(array)
+        found["array"] = f"moved {name} {number}"  # the array may be another's as well
+        state.arrays[found["array"]] = array
+        Run(run).save(checkpoint)
+
+
+def proven(model: Path, run: Path) -> Proof:
+    """What ``certify RUN`` proves."""
+    _, _, shards, witness = judge._of_run(str(model), None)
+    return certify(streamtron.load(model), shards, witness=witness, run=run)
+
+
+def drift_of(model: Path) -> float:
+    """Of a run of two classes, as ``certify RUN`` reports it."""
+    proof = proven(model, model.with_suffix(".run"))
+    assert proof.certificate.drift is not None
+    return proof.certificate.drift
+
+
+def rebuilt(learner: Learner, shards: list[Path]) -> NDArray[np.float64]:
+    """Σ c_k l_k x_k from the rows, summed by another kernel, in another order of sums."""
+    total = np.zeros(len(learner.dual.w) + 1)
+    with open_shards(list(map(str, shards)), cache_dir=None, most_labels=None) as source:
+        for chunk in source.chunks():
+            targets = learner.targets(chunk)
+            factors = learner.counts.take(targets.numbers) * targets.signs.astype(float)
+            kernels.combine(chunk.rows, factors, learner.settings.rho, total)
+    return total[:-1]
+
+
+def carried(run: Path) -> list[Learner]:
+    """The learners of a run that has ended."""
+    with open_ended(locate(run)) as ended:
+        state, labels = ended.checkpoint.state, ended.checkpoint.labels
+        return finished_learners(state, ended.settings, labels, None)
+
+
+def run_in(directory: Path, lines: list[str], **settings: Any) -> tuple[Path, Path]:
+    """A run of rows, and its directory."""
+    (directory / "rows.svm").write_text("".join(lines))
+    model = directory / "m"
+    streamtron.run(directory / "rows.svm", Settings(**settings), model=model, machine=Machine())
+    return model, directory / "m.run"
+
+
+# --- certify RUN ---
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    directory = tmp_path_factory.mktemp("lines") / "two"
+    write_corpus(directory, rows=6000, columns=60, noise=0.1)
+    return "".join(path.read_text() for path in sorted(directory.iterdir())).splitlines(True)
+
+
+@pytest.mark.parametrize("first", ["-1", "1"])
+@pytest.mark.parametrize("active_set", [10**9, 40_000], ids=["rows held", "few rows held"])
+def test_certify_finds_no_drift_but_rounding_in_a_run_that_nothing_has_spoilt(
+    first: str, active_set: int, lines: list[str], tmp_path: Path
+) -> None:
+    ordered = sorted(lines, key=lambda line: line.split()[0] != first)
+    model, _ = run_in(
+        tmp_path, [ordered[0], *lines], C=2.0, active_set=active_set, order="sequential"
+    )
+    assert drift_of(model) <= ROUNDING
+
+
+@pytest.mark.parametrize("first", ["-1", "1"])
+def test_certify_reports_a_planted_drift_and_the_same_certificate(
+    first: str, lines: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ordered = sorted(lines, key=lambda line: line.split()[0] != first)
+    model, run = run_in(tmp_path, [ordered[0], *lines], C=2.0)
+    before = proven(model, run)
+    assert not caplog.text
+    plant(run)
+    after = proven(model, run)
+    assert after.certificate.drift == pytest.approx(PLANTED, rel=1e-9)
+    assert after.certificate.upper_bound == before.certificate.upper_bound
+    assert after.certificate.primal_margin == before.certificate.primal_margin
+    assert "have drifted by 0.01 of their length" in caplog.text
+
+
+def test_what_certify_calls_drift_is_that_of_the_sums_over_the_rows(
+    lines: list[str], tmp_path: Path
+) -> None:
+    model, run = run_in(tmp_path, lines, C=2.0)
+    plant(run, 0.3)
+    [learner] = carried(run)
+    w = rebuilt(learner, [tmp_path / "rows.svm"])
+    by_hand = np.linalg.norm(learner.dual.w - w) / np.linalg.norm(w)
+    assert drift_of(model) == pytest.approx(by_hand, rel=1e-12)
+
+
+def test_a_drift_in_columns_that_no_row_has_is_found(lines: list[str], tmp_path: Path) -> None:
+    model, run = run_in(tmp_path, lines, C=2.0)
+    with open_ended(locate(run)) as ended:
+        [learner] = finished_learners(ended.checkpoint.state, ended.settings, [-1.0, 1.0], None)
+        w = learner.dual.w
+        learner.dual.w = np.append(w, [0.5 * np.linalg.norm(w)])
+        learner.frozen = None
+        Run(run).save(ended.checkpoint._replace(state=State.of(9, -1, [learner])))
+    assert drift_of(model) == pytest.approx(0.5, rel=1e-9)
+
+
+@pytest.mark.parametrize("way", ["multiclass", "multilabel"])
+def test_of_many_classes_each_has_its_own_drift(way: str, tmp_path: Path) -> None:
+    write_corpus(tmp_path / "many", rows=2000, columns=60, classes=4)
+    model, run = tmp_path / "m", tmp_path / "m.run"
+    settings = Settings.from_dict({way: True, "tol": 0.1})
+    streamtron.run(tmp_path / "many", settings, model=model, machine=Machine())
+    with open_ended(locate(run)) as ended:
+        met = ended.checkpoint.labels
+    plant(run, numbers=(met.index(2.0),))
+    proof = proven(model, run)
+    assert proof.classes
+    drifts = {label: each.certificate.drift or 0.0 for label, each in proof.classes}
+    assert drifts.pop(2.0) == pytest.approx(PLANTED, rel=1e-9)
+    assert max(drifts.values()) <= ROUNDING
+
+
+def test_two_classes_learned_as_many_have_the_drift_of_the_larger_one(
+    lines: list[str], tmp_path: Path
+) -> None:
+    model, run = run_in(tmp_path, lines, multiclass=True)
+    with open_ended(locate(run)) as ended:
+        met = ended.checkpoint.labels
+    plant(run, numbers=(met.index(1.0),))
+    assert drift_of(model) == pytest.approx(PLANTED, rel=1e-9)
+
+
+def test_workers_find_the_drift_of_one_process_to_the_last_bit(
+    lines: list[str],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    _, run = run_in(tmp_path, lines, C=2.0)
+    plant(run)
+    said = []
+    for more in ([], ["--workers", "2"]):
+        assert main._run(["certify", str(run), "--json", *more]) == 0
+        said.append(capfd.readouterr().out)
+    assert said[0] == said[1]
+    assert json.loads(said[0])["certificate"]["drift"] == pytest.approx(PLANTED, rel=1e-9)
+    assert caplog.text.count("have drifted by 0.01 of their length") == 2
+
+
+def test_the_command_says_of_what_weights_it_tells_distance_and_drift(
+    lines: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model, run = run_in(tmp_path, lines, C=2.0)
+    assert main._run(["certify", str(model)]) == 0
+    of_run = capfd.readouterr().out
+    assert "of the model's weights from those that the counts make" in of_run
+    assert "of the carried weights from those that the counts make" in of_run
+    words = ["certify", str(model), str(tmp_path / "rows.svm")]
+    assert main._run([*words, "--witness", str(run / "witness")]) == 0
+    of_model = capfd.readouterr().out
+    assert "distance" in of_model
+    assert "drift" not in of_model
+    assert main._run(words) == 0
+    assert "distance" not in capfd.readouterr().out
+
+
+def test_the_distance_is_of_the_models_weights_from_the_counts_at_their_own_best_scale(
+    lines: list[str], tmp_path: Path
+) -> None:
+    model, run = run_in(tmp_path, lines, C=2.0)
+    loaded = streamtron.load(model)
+    proof = certify(loaded, tmp_path / "rows.svm", witness=run / "witness")
+    [learner] = carried(run)
+    dual = learner.dual
+    [w] = carried_by(run, loaded, run / "witness") or []
+    best = dual.steps / dual.sq_norm * w[loaded.reading["index_base"] :][: loaded.columns]
+    by_hand = np.linalg.norm(loaded.weights - best) / np.linalg.norm(best)
+    assert proof.distance == pytest.approx(by_hand, rel=1e-4)
+    # both are within √(2 (P − D)) of the optimum, in a space of which the weights are a part
+    assert proof.distance <= 2.0 * proof.decision_radius / np.linalg.norm(best)
+    exact = streamtron.run(
+        tmp_path / "rows.svm", Settings(C=2.0, tol=1e-8), witness=tmp_path / "w", machine=Machine()
+    )
+    near = certify(exact.model, tmp_path / "rows.svm", witness=tmp_path / "w")
+    assert near.distance is not None
+    assert near.distance < 0.1 * proof.distance
+
+
+# --- what has no drift to tell ---
+
+
+def _removed(run: Path) -> None:
+    (run / CHECKPOINT).unlink()
+    (run / "checkpoint.before").unlink(missing_ok=True)
+
+
+def _flip(run: Path) -> None:
+    content = bytearray((run / CHECKPOINT).read_bytes())
+    content[len(content) // 2] ^= 1
+    (run / CHECKPOINT).write_bytes(content)
+
+
+def _flipped(run: Path) -> None:
+    _flip(run)
+    (run / "checkpoint.before").unlink(missing_ok=True)
+
+
+def _of_other_counts(run: Path) -> None:
+    with open_ended(locate(run)) as ended:
+        before = ended.checkpoint
+        [learner] = finished_learners(before.state, ended.settings, before.labels, None)
+        numbers, counts = learner.counts.entries()
+        learner.counts.put(numbers[:1], counts[:1] + np.int32(1))
+        Run(run).save(before._replace(state=State.of(9, -1, [learner])))
+
+
+def _amid(run: Path) -> None:
+    with open_ended(locate(run)) as ended:
+        before = ended.checkpoint
+        [learner] = finished_learners(before.state, ended.settings, before.labels, None)
+        learner.finished = None
+        Run(run).save(before._replace(state=State.of(9, -1, [learner])))
+
+
+def _of_other_labels(run: Path) -> None:
+    with open_ended(locate(run)) as ended:
+        Run(run).save(ended.checkpoint._replace(labels=[1.0, 2.0]))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (_removed, "has not ended"),
+        (_flipped, "has not ended"),
+        (_of_other_counts, "has other counts than"),
+        (_amid, "has not ended"),
+        (_of_other_labels, "has other counts than"),
+    ],
+    ids=["no checkpoint", "a flipped bit", "other counts", "taken up again", "other labels"],
+)
+def test_without_a_checkpoint_of_its_end_a_run_is_certified_and_no_drift_is_told(
+    spoil: Callable[[Path], None],
+    said: str,
+    lines: list[str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model, run = run_in(tmp_path, lines, C=2.0)
+    whole = proven(model, run)
+    spoil(run)
+    proof = proven(model, run)
+    assert proof.certificate.drift is None
+    assert proof.certificate.upper_bound == whole.certificate.upper_bound
+    assert said in caplog.text
+    assert "The drift of the carried weights is not told." in caplog.text
+
+
+def test_a_run_that_another_process_has_is_certified_and_no_drift_is_told(
+    lines: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, run = run_in(tmp_path, lines, C=2.0)
+    with locked(run):
+        proof = proven(model, run)
+    assert proof.certificate.drift is None
+    assert "in use by" in caplog.text
+
+
+# --- weights that are spoilt ---
+
+
+def put(value: float) -> Callable[[NDArray[np.float64]], None]:
+    """Puts a value in the place of the largest number of an array."""
+
+    def change(array: NDArray[np.float64]) -> None:
+        array[np.abs(array).argmax()] = value
+
+    return change
+
+
+@pytest.fixture(
+    params=[
+        ("w", np.nan),
+        ("w", 1e9),
+        pytest.param(("w", 1e200), marks=pytest.mark.slow),
+        pytest.param(("scalars", np.nan), marks=pytest.mark.slow),
+        ("weights", np.nan),
+    ],
+    ids=str,
+)
+def spoil(request: pytest.FixtureRequest) -> Callable[[Path], None]:
+    """Puts what nothing could have carried into the last checkpoint of a run."""
+    name, value = request.param
+    return lambda run: change_last(run, name, put(value))
+
+
+def made_afresh(
+    outcome: streamtron.Outcome, model: Path, shards: list[Path], said: str, tol: float = TOL
+) -> None:
+    """It says that the weights were spoilt; they are those of the counts now, and the bounds hold
+    the optimum."""
+    assert said.count("what kept them has spoilt them. They are made afresh from the counts.") == 1
+    assert outcome.report["drift_repaired"] == 1.0
+    assert outcome.stop_reason == "certified"
+    assert outcome.report["certificate"]["relative_duality_gap"] <= tol
+    assert np.isfinite(outcome.model.weights).all()
+    assert drift_of(model) <= ROUNDING
+    assert holds_optimum(outcome.report, shards)
+
+
+@pytest.mark.parametrize("number", [1, 5], ids=["few new rows", "many new rows"])
+def test_an_update_of_a_run_whose_weights_are_spoilt_makes_them_afresh_from_the_counts(
+    number: int,
+    spoil: Callable[[Path], None],
+    corpus: list[Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = tmp_path / "m"
+    fit(corpus[:-number], model)
+    spoil(tmp_path / "m.run")
+    updated = streamtron.update(model, corpus[-number:])
+    made_afresh(updated, model, corpus, caplog.text)
+
+
+def test_forgetting_from_a_run_whose_weights_are_spoilt_makes_them_afresh_from_the_counts(
+    spoil: Callable[[Path], None],
+    corpus: list[Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = tmp_path / "m"
+    fit(corpus, model)
+    spoil(tmp_path / "m.run")
+    left = streamtron.forget(model, corpus[3])
+    made_afresh(left, model, [*corpus[:3], *corpus[4:]], caplog.text)
+
+
+@pytest.mark.parametrize(
+    ("active_set", "tol"),
+    [(10**9, TOL), (60_000, 1e-3)],
+    ids=["nothing else to do", "to a smaller tolerance"],
+)
+def test_a_run_that_is_taken_up_with_spoilt_weights_makes_them_afresh_from_the_counts(
+    active_set: int,
+    tol: float,
+    spoil: Callable[[Path], None],
+    corpus: list[Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = tmp_path / "m"
+    fit(corpus, model, active_set=active_set)
+    spoil(tmp_path / "m.run")
+    settings = Settings(C=5.0, index_base=0, tol=tol, active_set=active_set)
+    outcome = streamtron.run(corpus, settings, model=model, machine=Machine(), resume=True)
+    made_afresh(outcome, model, corpus, caplog.text, tol)
+
+
+@pytest.mark.parametrize("value", [np.nan, 1e200])
+def test_certify_proves_of_a_run_whose_weights_are_spoilt_what_it_proved_before(
+    value: float,
+    lines: list[str],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model, run = run_in(tmp_path, lines, C=2.0)
+    before = proven(model, run)
+    change_last(run, "w", put(value))
+    after = proven(model, run)
+    assert after.certificate.upper_bound == before.certificate.upper_bound
+    assert after.certificate.primal_margin == before.certificate.primal_margin
+    assert "streamtron update makes the weights afresh" in caplog.text
+    for more in ([], ["--json"]):
+        assert main._run(["certify", str(model), *more]) == 0
+    told = capfd.readouterr().out
+    assert json.loads(told[told.index("{") :])["certificate"]["drift"] is None
+
+
+def test_a_checkpoint_amid_a_run_with_spoilt_weights_is_refused_in_a_sentence(
+    corpus: list[Path], tmp_path: Path
+) -> None:
+    def stop(event: Event) -> None:
+        if isinstance(event, ChunkDone) and event.reading == 1:
+            raise InterruptedError
+
+    settings = Settings(C=5.0, index_base=0, active_set=60_000, tol=1e-6)
+    often, model = Machine(checkpoint_every=0.0), tmp_path / "m"
+    with pytest.raises(InterruptedError):
+        streamtron.run(corpus, settings, model=model, machine=often, listen=stop)
+    change_last(tmp_path / "m.run", "w", put(np.nan))
+    with pytest.raises(DataError, match=r"weights that are no numbers.*--overwrite"):
+        streamtron.run(corpus, settings, model=model, machine=often, resume=True)
+
+
+def test_a_run_whose_last_checkpoint_is_damaged_is_ended_before_it_is_changed(
+    corpus: list[Path], tmp_path: Path
+) -> None:
+    model, run = tmp_path / "m", tmp_path / "m.run"
+    settings, often = Settings(C=5.0, index_base=0), Machine(checkpoint_every=0.0)
+    streamtron.run(corpus[:9], settings, model=model, machine=often)
+    before = content(run, model)
+    _flip(run)
+    for change in (streamtron.update, streamtron.forget):
+        with pytest.raises(DataError, match=r"has not ended. End it with streamtron fit --resume"):
+            change(model, corpus[8:])
+    streamtron.run(corpus[:9], settings, model=model, machine=often, resume=True)
+    assert content(run, model)["witness"] == before["witness"]
+    assert streamtron.update(model, corpus[9]).stop_reason == "certified"
+
+
+# --- runs that repair themselves ---
+
+
+def soundly_repaired(outcome: streamtron.Outcome, model: Path, shards: list[Path]) -> None:
+    """It says what it found; what it carries now is what its counts make; its bounds hold the
+    optimum."""
+    assert 0.1 * PLANTED < outcome.report["drift_repaired"] < 10.0 * PLANTED
+    assert outcome.stop_reason == "certified"
+    [learner] = carried(model.with_suffix(".run"))
+    w = rebuilt(learner, shards)
+    assert np.linalg.norm(learner.dual.w - w) <= ROUNDING * np.linalg.norm(w)
+    assert drift_of(model) <= ROUNDING
+    proof = proven(model, model.with_suffix(".run"))
+    assert proof.certificate.relative_duality_gap <= outcome.report["settings"]["tol"]
+    assert holds_optimum(outcome.report, shards)
+    assert holds_optimum({**outcome.report, **proof.to_dict()}, shards)
+
+
+@pytest.mark.parametrize("number", [1, 5], ids=["few new rows", "many new rows"])
+@pytest.mark.parametrize("active_set", [10**9, 60_000], ids=["rows held", "few rows held"])
+def test_an_update_repairs_a_drift_and_says_so(
+    number: int,
+    active_set: int,
+    corpus: list[Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = tmp_path / "m"
+    fit(corpus[:-number], model, active_set=active_set)
+    plant(tmp_path / "m.run")
+    updated = streamtron.update(model, corpus[-number:])
+    assert caplog.text.count("They are made afresh from the counts.") == 1
+    soundly_repaired(updated, model, corpus)
+
+
+def test_forgetting_repairs_a_drift_and_says_so(
+    corpus: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tmp_path / "m"
+    fit(corpus, model)
+    plant(tmp_path / "m.run")
+    left = streamtron.forget(model, corpus[3])
+    assert caplog.text.count("They are made afresh from the counts.") == 1
+    soundly_repaired(left, model, [*corpus[:3], *corpus[4:]])
+
+
+def test_a_run_that_is_taken_up_repairs_a_drift_and_says_so(
+    corpus: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tmp_path / "m"
+    fit(corpus, model, tol=0.2)
+    plant(tmp_path / "m.run")
+    settings = Settings(C=5.0, index_base=0, tol=1e-3)
+    outcome = streamtron.run(corpus, settings, model=model, machine=Machine(), resume=True)
+    assert caplog.text.count("They are made afresh from the counts.") == 1
+    soundly_repaired(outcome, model, corpus)
+
+
+def test_a_drift_that_rounding_can_make_is_no_repair_and_nothing_is_said_of_it(
+    corpus: list[Path],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model, report = tmp_path / "m", tmp_path / "r.json"
+    words = [str(model), str(corpus[9]), "--report", str(report)]
+    fit(corpus[:9], model)
+    plant(tmp_path / "m.run", 0.5 * LARGE_DRIFT)
+    assert main._run(["update", *words]) == 0
+    assert "drifted" not in capfd.readouterr().out + caplog.text
+    assert json.loads(report.read_text())["drift_repaired"] == 0.0
+    plant(tmp_path / "m.run", 20.0 * LARGE_DRIFT)
+    assert main._run(["forget", *words]) == 0
+    found = json.loads(report.read_text())["drift_repaired"]
+    assert LARGE_DRIFT < found < 100.0 * LARGE_DRIFT
+    assert f"weights had drifted by {found:.1g} of their length" in capfd.readouterr().out
+    assert f"had drifted by {found:.1g} of their length" in caplog.text
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> tuple[Path, Path]:
+    """An ordinary table, its columns as they are: ages, incomes, shares, flags; and some rows more
+    of it."""
+    rng, rows = np.random.default_rng(0), 12_000
+    age, income = rng.integers(18, 90, rows), rng.lognormal(10, 1, rows)
+    columns = [age, income.round(2), rng.random(rows).round(3), rng.integers(0, 2, rows)]
+    columns.append(rng.normal(0, 1e4, rows).round(1))
+    score = (age - 50) / 20 + np.log(income) / 2 - 5 + rng.normal(size=rows)
+    lines = [
+        f"{label:g} " + " ".join(f"{j + 1}:{value:g}" for j, value in enumerate(row)) + "\n"
+        for label, *row in zip(np.sign(score), *columns, strict=True)
+    ]
+    paths = tmp_path / "table.svm", tmp_path / "more.svm"
+    for path, own in zip(paths, (lines[:-500], lines[-500:]), strict=True):
+        path.write_text("".join(own))
+    return paths
+
+
+def test_a_drift_that_rounding_explains_is_repaired_without_a_warning(
+    table: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    model = tmp_path / "m"
+    settings = Settings(tol=0.03, max_epochs=9)
+    outcome = streamtron.run(table[0], settings, model=model, machine=Machine())
+    assert outcome.report["drift_repaired"] > LARGE_DRIFT
+    told = [record for record in caplog.records if "had drifted" in record.message]
+    assert told
+    assert {record.levelno for record in told} == {logging.INFO}
+    assert "by rounding" in told[0].message
+    caplog.clear()
+    plant(tmp_path / "m.run", 1e-3)
+    streamtron.update(model, table[1])
+    [told_first, *_] = [record for record in caplog.records if "had drifted" in record.message]
+    assert told_first.levelno == logging.WARNING
+    assert "more than rounding explains" in told_first.message
+
+
+def test_a_repair_is_of_the_change_that_made_it_and_not_of_the_next(
+    corpus: list[Path], tmp_path: Path
+) -> None:
+    model = tmp_path / "m"
+    fit(corpus[:8], model)
+    plant(tmp_path / "m.run")
+    assert streamtron.update(model, corpus[8]).report["drift_repaired"] > LARGE_DRIFT
+    assert streamtron.update(model, corpus[9]).report["drift_repaired"] == 0.0
+
+
+def test_of_many_classes_the_summary_names_the_largest_drift(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_corpus(tmp_path / "many", rows=3000, columns=60, classes=3)
+    shards = sorted((tmp_path / "many").iterdir())
+    model, report = tmp_path / "m", tmp_path / "r.json"
+    settings = Settings(multiclass=True, tol=0.1)
+    # the classes come late: the last shard alone has all of them
+    streamtron.run(shards[1:], settings, model=model, machine=Machine())
+    plant(tmp_path / "m.run", 0.02, (0,))
+    plant(tmp_path / "m.run", 0.3, (2,))
+    assert main._run(["update", str(model), str(shards[0]), "--report", str(report)]) == 0
+    found = [each["drift_repaired"] for each in json.loads(report.read_text())["learners"]]
+    assert sorted(drift > LARGE_DRIFT for drift in found) == [False, True, True]
+    assert f"had drifted by {max(found):.1g} of their length" in capfd.readouterr().out

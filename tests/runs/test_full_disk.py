@@ -1,0 +1,255 @@
+"""Disks that are full: a file system of a few pages, and files that may not grow."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from streamtron.data.writers.corpus import generate
+from tests.helpers.processes import COMMAND, Ended, Process, command
+
+PAGE = 4096
+
+Disk = Callable[..., Path]
+
+
+@contextmanager
+def mounted(place: Path, options: str) -> Iterator[Path]:
+    """A file system in memory with its own limits, or a skip where we may not make one."""
+    place.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], capture_output=True, text=True
+    )
+    if made.returncode:
+        pytest.skip(f"a small file system: mount says {made.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """Make small file systems: ``disk("name", size=…)`` in bytes, ``files=…`` at most."""
+    with ExitStack() as stack:
+
+        def make(name: str, size: int, files: int = 1000) -> Path:
+            limits = f"size={size},nr_inodes={files + 1}"
+            return stack.enter_context(mounted(tmp_path / name, limits))
+
+        yield make
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards, a model fitted on them, and its cache."""
+    directory = tmp_path_factory.mktemp("full")
+    generate(str(directory / "train"), rows=1500, columns=500, seed=1, shards=2)
+    done = run(directory, "fit", "train", "--model", "wanted")
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+def run(place: Path, *words: object, largest_file: int | None = None) -> Ended:
+    if largest_file is None:
+        return command(place, *words)
+    limits = (largest_file, largest_file)
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, {limits}); {COMMAND}"
+    return Process(limited, *words, cwd=place).end()
+
+
+def refused(done: Ended, *parts: str) -> None:
+    """Exit code 5, and one sentence with these parts."""
+    assert done.returncode == 5, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    for part in parts:
+        assert part in done.stderr
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.rglob("*")}
+
+
+def wanted_cache(place: Path) -> list[Path]:
+    return sorted((place / "wanted.run" / "cache").glob("*.cache"))
+
+
+# The cache ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("files", [0, 1, 2], ids=["none", "one", "two"])
+def test_a_cache_disk_without_room_for_another_file_is_refused_and_what_is_whole_stays(
+    place: Path, disk: Disk, tmp_path: Path, files: int
+) -> None:
+    small = disk("small", size=1 << 26, files=files)
+    done = run(place, "fit", "train", "--model", tmp_path / "m", "--cache-dir", small)
+    refused(done, "(No space left on device)")
+    whole = {path.name: path.read_bytes() for path in wanted_cache(place)}
+    found = {path.name: path.read_bytes() for path in small.glob("*.cache")}
+    assert found.items() <= whole.items()
+    assert len(found) == min(files, 1), "the list of sources takes the other place"
+    assert names(small) <= {*found, "manifest.json"}
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_cache_disk_that_is_full_behind_the_last_segment_is_refused(
+    disk: Disk, tmp_path: Path
+) -> None:
+    # what is asked for beforehand is room for the segments: eighty of eight pages here, rows of
+    # nothing but a label; the footer behind them takes more than the rest of the last page
+    (tmp_path / "a.svm").write_bytes(b"1\n-1\n" * (40 * 4096))
+    done = run(tmp_path, "fit", "a.svm", "--model", "m", "--cache-dir", disk("small", 641 * PAGE))
+    refused(done, "small: the disk is full (No space left on device)", "--cache-dir")
+    assert names(tmp_path / "small") == set()
+
+
+def test_a_cache_disk_too_small_for_the_data_is_refused_with_both_sizes(
+    place: Path, disk: Disk, tmp_path: Path
+) -> None:
+    small = disk("small", size=20 * PAGE)
+    done = run(place, "fit", "train", "--model", tmp_path / "m", "--cache-dir", small)
+    refused(done, "0.1 MB are free", "--order sequential")
+    assert names(small) == set()
+
+
+def test_where_there_is_no_room_for_a_cache_a_fit_in_the_files_order_does_without(
+    place: Path, disk: Disk, tmp_path: Path
+) -> None:
+    (tmp_path / "m.run").mkdir()
+    small = disk("m.run/cache", size=20 * PAGE)
+    words = ("fit", "train", "--model", tmp_path / "m", "--tol", "1e-4")
+    done = run(place, *words)
+    refused(done, "0.1 MB are free", "fit without a cache: --order sequential and no --cache-dir")
+    words = (*words, "--order", "sequential", "--active-set", "20kB", "--max-epochs", "5")
+    done = run(place, *words)
+    assert done.returncode in (0, 4), done.stderr
+    assert "cache              none\n" in done.stdout
+    assert names(small) == set()
+    without = (tmp_path / "m").read_bytes()
+    cached = run(place, *words, "--cache-dir", tmp_path / "cache", "--overwrite")
+    assert cached.returncode == done.returncode
+    assert list((tmp_path / "cache").glob("*.cache"))
+    assert (tmp_path / "m").read_bytes() == without
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.99])
+def test_a_cache_file_that_may_not_grow_is_refused_and_the_next_run_begins_where_it_stood(
+    place: Path, tmp_path: Path, part: float
+) -> None:
+    cache = tmp_path / "cache"
+    limit = int(part * wanted_cache(place)[0].stat().st_size)
+    words = ("fit", "train", "--model", tmp_path / "m", "--cache-dir", cache)
+    refused(run(place, *words, largest_file=limit), "the disk is full (File too large)")
+    assert names(cache) == set()
+    done = run(place, *words)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "m").read_bytes() == (place / "wanted").read_bytes()
+
+
+def test_a_damaged_cache_file_is_not_lost_where_there_is_no_room_to_make_it_afresh(
+    place: Path, disk: Disk, tmp_path: Path
+) -> None:
+    small = disk("small", size=1 << 26, files=4)
+    words = ("fit", "train", "--model", tmp_path / "m", "--cache-dir", small)
+    assert run(place, *words).returncode == 0
+    (small / "ballast").touch()
+    path = max(small.glob("*.cache"))
+    damaged = bytearray(path.read_bytes())
+    damaged[100] ^= 1
+    path.write_bytes(damaged)
+    done = run(place, *words, "--overwrite")
+    assert done.returncode == 5
+    assert "the checksum differs" in done.stderr
+    assert "the disk is full (No space left on device)" in done.stderr
+    assert path.read_bytes() == damaged
+
+
+# What is written at the end ----------------------------------------------------------------------
+
+
+def test_a_disk_without_room_for_the_model_keeps_the_old_one_without_a_witness_of_the_new(
+    place: Path, disk: Disk, tmp_path: Path
+) -> None:
+    small = disk("small", size=1 << 20)
+    words = ("fit", "train", "--model", small / "m", "--run-dir", tmp_path / "run")
+    assert run(place, *words).returncode == 0
+    old = (small / "m").read_bytes()
+    fill(small / "ballast", leave=0)
+    finer = (*words, "--tol", "0.001")
+    for again in ("--resume", "--overwrite"):
+        done = run(place, *finer, again)
+        refused(done, "m: cannot be written (No space left on device)")
+        assert (small / "m").read_bytes() == old
+        assert names(small) == {"m", "ballast"}
+        left = {path.name for path in (tmp_path / "run").iterdir()}
+        assert "checkpoint" in left
+        assert not {"witness", "manifest.json"} & left
+    (small / "ballast").unlink()
+    assert run(place, *finer, "--resume").returncode == 0
+    assert (tmp_path / "run" / "witness").exists()
+    assert run(place, *finer[:2], "--tol", "0.001", "--model", tmp_path / "m").returncode == 0
+    assert (small / "m").read_bytes() == (tmp_path / "m").read_bytes() != old
+
+
+def test_a_disk_without_room_for_the_run_keeps_the_model_that_is_there(
+    place: Path, disk: Disk
+) -> None:
+    small = disk("small", size=1 << 20)
+    words = ("fit", "train", "--cache-dir", place / "wanted.run" / "cache", "--model", small / "m")
+    assert run(place, *words).returncode == 0
+    old = (small / "m").read_bytes()
+    for path in (small / "m.run").iterdir():
+        path.unlink()
+    fill(small / "ballast", leave=0)
+    refused(run(place, *words), "cannot be written (No space left on device)")
+    assert (small / "m").read_bytes() == old
+    assert {path.name for path in small.rglob("*") if path.stat().st_size} <= {
+        "m",
+        "m.run",
+        "ballast",
+    }
+
+
+@pytest.mark.parametrize("option", ["--report", "--witness"])
+def test_a_disk_without_room_for_report_or_witness_has_no_part_of_it(
+    place: Path, disk: Disk, tmp_path: Path, option: str
+) -> None:
+    small = disk("small", size=PAGE)
+    fill(small / "ballast", leave=0)
+    done = run(place, "fit", "train", "--model", tmp_path / "m", option, small / "out")
+    refused(done, "out: cannot be written (No space left on device)")
+    assert names(small) == {"ballast"}
+    assert (tmp_path / "m").read_bytes() == (place / "wanted").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["out", "out.parquet"])
+def test_a_disk_without_room_for_predictions_has_no_part_of_them(
+    place: Path, disk: Disk, name: str
+) -> None:
+    small = disk("small", size=2 * PAGE)
+    (small / name).write_text("the one before")
+    done = run(place, "predict", "wanted", "train", "-o", small / name)
+    refused(done, f"{name}: cannot be written (No space left on device)")
+    assert names(small) == {name}
+    assert (small / name).read_text() == "the one before"
+
+
+@pytest.mark.parametrize("to", ["libsvm", "parquet"])
+def test_a_disk_without_room_for_a_conversion_has_no_part_of_it(
+    place: Path, disk: Disk, to: str
+) -> None:
+    small = disk("small", size=16 * PAGE)
+    refused(run(place, "convert", "train", small / "out", "--format", to), "No space left")
+    assert [path for path in small.rglob("*") if path.is_file()] == []
+
+
+def fill(path: Path, leave: int) -> None:
+    """Take all of a disk but so many bytes."""
+    free = os.statvfs(path.parent)
+    path.write_bytes(bytes(free.f_bavail * free.f_frsize - leave))

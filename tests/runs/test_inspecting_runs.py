@@ -1,0 +1,115 @@
+"""``inspect`` of a run, whatever became of it: what it is of, how far it has come, what is next."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamtron.runs import transaction
+from tests.helpers.processes import COMMAND, Process, here
+from tests.helpers.runs import at_checkpoint, killed, reached, write_corpus
+
+WORDS = ("fit", "data", "--model", "m", "--C", "20", "--tol", "1e-9")
+OFTEN = (*WORDS, "--checkpoint-every", "0s")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with three shards in ``data``."""
+    write_corpus(tmp_path / "data", rows=6000, noise=0.1)
+    return tmp_path
+
+
+def inspected(place: Path, *words: str) -> dict[str, Any]:
+    """What ``inspect --json`` tells of the run, named by its directory or by its model."""
+    named = [here(place, "inspect", name, "--json") for name in words or ("m.run", "m")]
+    for done in named:
+        assert done.returncode == 0, done.stderr
+    facts: dict[str, Any] = json.loads(named[0].stdout)
+    assert {json.loads(done.stdout)["state"] for done in named} == {facts["state"]}
+    return facts
+
+
+def files(place: Path) -> dict[str, tuple[int, int]]:
+    found = (path for path in place.rglob("*") if path.is_file())
+    return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in found}
+
+
+def test_of_a_run_that_is_going_on_it_tells_the_process_and_how_far_it_has_come(
+    place: Path,
+) -> None:
+    process = Process(COMMAND, *OFTEN, cwd=place)
+    assert reached(place, "m", process, at_checkpoint(2))
+    process.stop()
+    before = files(place)
+    facts = inspected(place)
+    told = here(place, "inspect", "m").stdout
+    assert files(place) == before
+    process.kill()
+    process.end()
+    assert facts["state"] == "running"
+    assert f"process {process.pid} on" in facts["process"]
+    assert facts["settings"]["C"] == 20.0
+    assert facts["progress"]["nonzeros_read"] > 0
+    assert facts["progress"]["finished"] is False
+    assert [shard["name"] for shard in facts["shards"]] == [f"part-{k}.svm" for k in range(3)]
+    assert f"running, by process {process.pid}" in told
+    assert "wait for it" in told
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_of_a_run_that_was_killed_or_stopped_it_tells_how_to_go_on_which_then_works(
+    number: int, place: Path
+) -> None:
+    ended = killed(place, OFTEN, "m", at_checkpoint(2), number)
+    assert ended.returncode in (-number, 128 + number), ended.stderr
+    facts = inspected(place)
+    assert (facts["state"], facts["process"]) == ("stopped", None)
+    assert "--resume goes on from the last checkpoint" in facts["next"]
+    assert facts["progress"]["reading"] >= 1
+    assert facts["bytes"] == sum(path.stat().st_size for path in (place / "data").iterdir())
+    assert here(place, *WORDS, "--resume").returncode in (0, 4)
+    facts = inspected(place, "m.run")
+    assert (facts["state"], facts["rows"]) == ("ended", 6000)
+    assert facts["progress"]["finished"] is True
+    assert "certify m.run" in facts["next"]
+
+
+def test_of_a_run_without_a_checkpoint_it_tells_that_it_is_still_to_begin(place: Path) -> None:
+    def begun(directory: Path, process: int) -> bool:
+        return (directory / "run.json").exists()
+
+    assert killed(place, WORDS, "m", begun).returncode == -signal.SIGKILL
+    facts = inspected(place)
+    assert (facts["state"], facts["progress"]) == ("begun", None)
+    assert facts["settings"]["tol"] == 1e-9
+    assert "--resume begins it" in facts["next"]
+
+
+def test_of_a_run_whose_change_was_cut_off_it_tells_what_ends_it(place: Path) -> None:
+    assert here(place, *WORDS[:4]).returncode == 0
+    staged = place / "m.run" / transaction.WHOLE
+    staged.mkdir()
+    (staged / transaction.PLAN).write_text("{}")
+    before = files(place)
+    facts = inspected(place, "m.run")
+    assert facts["state"] == "change cut off"
+    assert "call the update or forget that was cut off again" in facts["next"]
+    assert files(place) == before
+
+
+def test_a_damaged_checkpoint_is_told_of_and_left_as_it_is(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert here(place, *WORDS[:4]).returncode == 0
+    checkpoint = place / "m.run" / "checkpoint"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
+    (place / "m.run" / "checkpoint.before").unlink(missing_ok=True)
+    before = files(place)
+    assert inspected(place, "m.run")["progress"] is None
+    assert "its checksum does not match" in caplog.text
+    assert files(place) == before

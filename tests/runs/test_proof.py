@@ -1,0 +1,703 @@
+"""Proofs for models that exist already, ours and others', with a witness and without."""
+
+from __future__ import annotations
+
+import itertools
+import lzma
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from liblinear import liblinearutil
+from numpy.typing import NDArray
+
+from streamtron.core.config import Machine, Settings
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.sealed import read_sealed, write_sealed
+from streamtron.data.writers.corpus import generate
+from streamtron.model.import_model import load_any
+from streamtron.model.linear_model import LinearModel
+from streamtron.runs import witness as witness_file
+from streamtron.runs.certify import Proof, certify
+from streamtron.runs.convert import convert
+from streamtron.runs.fit import Outcome, run
+from streamtron.solver.duals import Counts
+from tests.helpers.oracle import Oracle, Row, best_scale, primal_value
+from tests.helpers.sources import dense, random_rows, read_libsvm
+
+COLUMNS = 6
+ROWS = 600
+MACHINE = Machine()
+
+Vector = NDArray[np.float64]
+
+
+class Data(NamedTuple):
+    """Rows, and the file that holds them."""
+
+    path: Path
+    rows: list[Row]
+    labels: list[int]
+
+    @property
+    def X(self) -> Vector:
+        return dense(self.rows, COLUMNS)
+
+
+def text(
+    rows: Sequence[Row], labels: Sequence[object], weights: Sequence[float] | None = None
+) -> str:
+    """libsvm text, columns from 1; ``label:weight`` if there are weights."""
+    names = [str(label) for label in labels]
+    if weights is not None:
+        names = [f"{name}:{weight}" for name, weight in zip(names, weights, strict=True)]
+    lines = [
+        " ".join([name, *(f"{column + 1}:{value!r}" for column, value in row)])
+        for row, name in zip(rows, names, strict=True)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Data:
+    rows, labels = random_rows(0, ROWS, COLUMNS)
+    path = tmp_path / "rows.svm"
+    path.write_text(text(rows, labels))
+    return Data(path, rows, labels)
+
+
+def margin_by_hand(
+    data: Data, w: Sequence[float], bias: float, delta2: Sequence[float], rho: float
+) -> tuple[float, float]:
+    """(1/√(2 P), s) at the best s of these weights, in plain lists."""
+    twin = Oracle(data.rows, data.labels, delta2, rho, width=len(w))
+    margins, square = twin.margins(w, bias), sum(x * x for x in w) + bias * bias
+    scale = best_scale(square, margins, delta2)
+    return (2.0 * primal_value(scale, square, margins, delta2)) ** -0.5, scale
+
+
+def liblinear(X: Any, labels: Any, options: str) -> Any:
+    """LIBLINEAR's model, as its own Python package trains it."""
+    from liblinear.liblinearutil import parameter, problem, train
+
+    return train(problem(labels, X), parameter(f"{options} -q"))
+
+
+def best_margin(data: Data, C: float, rho: float) -> float:
+    """γ_d to some ten digits: LIBLINEAR, -s 2 -e 1e-10."""
+    rival = liblinear(data.X, data.labels, f"-s 2 -c {C} -e 1e-10 -B {rho if rho else -1}")
+    sign = 1 if rival.get_labels()[0] == 1 else -1
+    w = [sign * rival.w[j] for j in range(COLUMNS)]
+    bias = sign * rival.w[COLUMNS] if rho else 0.0
+    return margin_by_hand(data, w, bias, [0.5 / C] * len(data.labels), rho)[0]
+
+
+def sound(proof: Proof, optimum: float) -> None:
+    """The bounds bracket the optimum, and the gap is what they say."""
+    found = proof.certificate
+    assert found.upper_bound is not None
+    assert found.primal_margin <= optimum * (1 + 1e-9)
+    assert found.upper_bound >= optimum * (1 - 1e-9)
+    gap = 1.0 - (found.primal_margin / found.upper_bound) ** 2
+    assert found.relative_duality_gap == pytest.approx(max(gap, 0.0), abs=1e-12)
+
+
+def fitted(data: Data, directory: Path, **settings: Any) -> Outcome:
+    """Our own model, its witness in ``directory / "witness"``."""
+    chosen = Settings(**{"tol": 1e-3, **settings})
+    return run(data.path, chosen, machine=MACHINE, witness=directory / "witness")
+
+
+def refused(call: Any, *parts: str, kind: type[Exception] = DataError) -> None:
+    with pytest.raises(kind) as caught:
+        call()
+    for part in parts:
+        assert part in str(caught.value)
+
+
+# --- our own models ---
+
+
+@pytest.mark.parametrize("rho", [0.0, 1.0])
+@pytest.mark.parametrize("C", [0.05, 2.0, 50.0])
+def test_our_model_with_its_witness_is_proven_again_by_one_reading(
+    data: Data, tmp_path: Path, C: float, rho: float
+) -> None:
+    outcome = fitted(data, tmp_path, C=C, rho=rho)
+    proof = certify(outcome.model, data.path, witness=tmp_path / "witness")
+    claimed = outcome.report["certificate"]
+    assert proof.readings == 1.0
+    assert proof.certificate.primal_margin == pytest.approx(claimed["primal_margin"], rel=1e-8)
+    assert proof.certificate.upper_bound == pytest.approx(claimed["upper_bound"], rel=1e-12)
+    assert proof.certificate.rows_scanned == claimed["rows_scanned"] == ROWS
+    assert proof.weights_scale == pytest.approx(1.0, rel=1e-4)
+    sound(proof, best_margin(data, C, rho))
+
+
+@pytest.mark.parametrize("C", [0.05, 2.0, 50.0])
+def test_our_model_without_its_witness_is_bracketed_within_the_readings_allowed(
+    data: Data, tmp_path: Path, C: float
+) -> None:
+    outcome = fitted(data, tmp_path, C=C)
+    optimum = best_margin(data, C, 1.0)
+    gaps = []
+    for readings in (1, 2, 4):
+        proof = certify(outcome.model, data.path, readings=readings)
+        assert proof.readings <= 1.0 + readings
+        gaps.append(proof.certificate.relative_duality_gap)
+        if proof.certificate.upper_bound is None:
+            assert readings == 1  # none is left for frozen weights after counts are made
+        else:
+            sound(proof, optimum)
+    assert gaps[0] == 1.0
+    assert gaps[2] <= 2e-3
+    assert sorted(gaps, reverse=True) == gaps
+
+
+def test_the_decision_radius_holds_for_every_decision_of_the_optimum(
+    data: Data, tmp_path: Path
+) -> None:
+    outcome = fitted(data, tmp_path, C=2.0, tol=0.05)
+    proof = certify(outcome.model, data.path, witness=tmp_path / "witness")
+    exact = fitted(data, tmp_path, C=2.0, tol=0).model
+    found = proof.certificate
+    assert found.upper_bound is not None
+    P, D = (0.5 / margin**2 for margin in (found.primal_margin, found.upper_bound))
+    assert proof.decision_radius == pytest.approx((2.0 * (P - D)) ** 0.5, rel=1e-6)
+    ours = proof.weights_scale * outcome.model.decision_function(data.X)
+    lengths = np.sqrt((data.X**2).sum(axis=1) + 1.0)
+    off = np.abs(ours - exact.decision_function(data.X))
+    assert (off <= proof.decision_radius * lengths * (1 + 1e-9) + 1e-6).all()
+
+
+def test_a_model_proves_the_same_on_parquet_shards_as_on_text(data: Data, tmp_path: Path) -> None:
+    outcome = fitted(data, tmp_path, C=2.0)
+    convert(data.path, tmp_path / "parquet", to="parquet")
+    in_parquet = run(
+        tmp_path / "parquet", Settings(C=2.0, tol=1e-3), machine=MACHINE,
+        witness=tmp_path / "parquet-witness",
+    )  # fmt: skip
+    twin = certify(in_parquet.model, tmp_path / "parquet", witness=tmp_path / "parquet-witness")
+    plain = certify(outcome.model, data.path, witness=tmp_path / "witness")
+    for name in ("primal_margin", "directional_margin", "scale", "rows_scanned"):
+        assert getattr(twin.certificate, name) == getattr(plain.certificate, name)
+    # one column number less (the base is 0) makes the bound on rounding a trifle smaller
+    assert twin.certificate.upper_bound == pytest.approx(plain.certificate.upper_bound, rel=1e-12)
+    assert twin.readings == 1.0
+
+
+# --- a witness that does not fit ---
+
+
+def test_a_witness_of_other_rows_is_refused_with_the_shard_named(
+    data: Data, tmp_path: Path
+) -> None:
+    model = fitted(data, tmp_path).model
+    other = tmp_path / "other.svm"
+    other.write_text(text(*random_rows(1, ROWS, COLUMNS)))
+    refused(lambda: certify(model, other, witness=tmp_path / "witness"), "other.svm", "witness")
+
+
+def test_a_witness_is_refused_where_one_of_its_rows_has_changed(data: Data, tmp_path: Path) -> None:
+    model = fitted(data, tmp_path).model
+    data.rows[17] = [(0, 0.125)]
+    data.path.write_text(text(data.rows, data.labels))
+    refused(lambda: certify(model, data.path, witness=tmp_path / "witness"), "rows.svm")
+
+
+@pytest.mark.parametrize("rows", [1, ROWS - 1])
+def test_a_witness_with_too_few_rows_is_refused_in_words(
+    data: Data, tmp_path: Path, rows: int
+) -> None:
+    outcome = fitted(data, tmp_path)
+    content, tensors = read_sealed(tmp_path / "witness", "witness")
+    support = np.cumsum(tensors["000000.gaps"], dtype=np.int64)
+    kept = support < rows
+    tensors = {name: array[kept] for name, array in tensors.items()}
+    content["shards"][0]["rows"] = rows
+    write_sealed(tmp_path / "short", content, tensors)
+    refused(
+        lambda: certify(outcome.model, data.path, witness=tmp_path / "short"),
+        f"hold {ROWS} rows", f"witness {rows}.",
+    )  # fmt: skip
+
+
+def test_a_witness_with_too_many_rows_is_refused_in_words(data: Data, tmp_path: Path) -> None:
+    outcome = fitted(data, tmp_path)
+    content, tensors = read_sealed(tmp_path / "witness", "witness")
+    content["shards"][0]["rows"] = ROWS + 1
+    write_sealed(tmp_path / "long", content, dict(tensors))
+    refused(
+        lambda: certify(outcome.model, data.path, witness=tmp_path / "long"),
+        f"hold {ROWS} rows", f"witness {ROWS + 1}.",
+    )  # fmt: skip
+
+
+def test_counts_in_the_witness_of_worse_rows_make_a_looser_bound_but_never_a_false_one(
+    data: Data, tmp_path: Path
+) -> None:
+    outcome = fitted(data, tmp_path, C=2.0)
+    shuffled = Counts()
+    counts = np.random.default_rng(0).permutation(outcome.counts[0].dense(ROWS))
+    shuffled.put(np.arange(ROWS), counts)
+    witness_file.save(tmp_path / "shuffled", [shuffled], outcome.manifest)
+    proof = certify(outcome.model, data.path, witness=tmp_path / "shuffled")
+    sound(proof, best_margin(data, 2.0, 1.0))
+    assert proof.certificate.relative_duality_gap > 0.1
+    assert proof.distance > 0.1
+    assert proof.certificate.drift is None  # nothing that was carried is known
+
+
+# --- weights of rows and classes ---
+
+
+def test_class_weights_of_the_model_are_those_of_the_proof(data: Data, tmp_path: Path) -> None:
+    outcome = fitted(data, tmp_path, C=2.0, class_weight={"1": 5.0})
+    proof = certify(outcome.model, data.path, witness=tmp_path / "witness")
+    delta2 = [0.25 / (5.0 if label == 1 else 1.0) for label in data.labels]
+    model = outcome.model
+    by_hand, _ = margin_by_hand(data, model.weights.tolist(), model.bias, delta2, 1.0)
+    assert proof.certificate.primal_margin == pytest.approx(by_hand, rel=1e-8)
+    assert proof.certificate.relative_duality_gap <= 1e-3
+    plain = certify(model, data.path, settings=Settings(C=2.0))
+    assert plain.certificate.relative_duality_gap > 0.01
+
+
+def test_row_weights_in_the_shards_are_those_of_the_proof(data: Data, tmp_path: Path) -> None:
+    weights = np.random.default_rng(0).choice([0.0, 0.5, 4.0], size=ROWS).tolist()
+    data.path.write_text(text(data.rows, data.labels, weights))
+    outcome = fitted(data, tmp_path, C=2.0, weights_in_label=True)
+    present = [k for k in range(ROWS) if weights[k]]
+    kept = Data(data.path, [data.rows[k] for k in present], [data.labels[k] for k in present])
+    delta2 = [0.25 / weights[k] for k in present]
+    model = outcome.model
+    by_hand, _ = margin_by_hand(kept, model.weights.tolist(), model.bias, delta2, 1.0)
+    for witness in (tmp_path / "witness", None):
+        proof = certify(model, data.path, witness=witness)
+        assert proof.certificate.rows_scanned == len(present)
+        assert proof.certificate.primal_margin == pytest.approx(by_hand, rel=1e-8)
+        assert proof.certificate.relative_duality_gap <= 2e-3
+
+
+# --- LIBLINEAR's models ---
+
+
+def certified_liblinear(
+    data: Data, directory: Path, options: str, C: float, rho: float, **more: Any
+) -> tuple[Proof, LinearModel]:
+    from liblinear.liblinearutil import save_model
+
+    rival = liblinear(data.X, data.labels, f"{options} -c {C} -B {rho if rho else -1}")
+    save_model(str(directory / "liblinear"), rival)
+    model = load_any(directory / "liblinear")
+    return certify(model, data.path, settings=Settings(C=C, rho=rho), **more), model
+
+
+@pytest.mark.parametrize("rho", [0.0, 1.0, 2.5])
+@pytest.mark.parametrize("C", [0.05, 1.0, 50.0])
+@pytest.mark.parametrize("solver", [1, 2])
+def test_liblinears_model_has_the_primal_computed_by_hand_and_a_true_gap(
+    data: Data, tmp_path: Path, solver: int, C: float, rho: float
+) -> None:
+    proof, model = certified_liblinear(data, tmp_path, f"-s {solver}", C, rho)
+    w, bias = model.weights.tolist(), model.bias / rho if rho else 0.0
+    by_hand, scale = margin_by_hand(data, w, bias, [0.5 / C] * ROWS, rho)
+    found = proof.certificate
+    assert by_hand * (1 - 1e-8) <= found.primal_margin <= by_hand * (1 + 1e-12)
+    assert proof.weights_scale == pytest.approx(scale, rel=1e-3)
+    optimum = best_margin(data, C, rho)
+    sound(proof, optimum)
+    assert proof.readings <= 5.0
+    true_gap = 1.0 - (by_hand / optimum) ** 2
+    assert true_gap - 1e-8 <= found.relative_duality_gap <= true_gap + 1e-3
+
+
+def test_an_unfinished_model_is_told_apart_from_a_finished_one(data: Data, tmp_path: Path) -> None:
+    rough, _ = certified_liblinear(data, tmp_path, "-s 2 -e 0.5", 1.0, 1.0)
+    exact, _ = certified_liblinear(data, tmp_path, "-s 2 -e 1e-8", 1.0, 1.0)
+    assert exact.certificate.relative_duality_gap < 1e-3
+    assert rough.certificate.relative_duality_gap > 2 * exact.certificate.relative_duality_gap
+    assert rough.decision_radius > exact.decision_radius
+
+
+def test_a_witness_of_ours_proves_liblinears_model_in_one_reading(
+    data: Data, tmp_path: Path
+) -> None:
+    fitted(data, tmp_path, C=1.0)
+    proof, _ = certified_liblinear(
+        data, tmp_path, "-s 2 -e 1e-8", 1.0, 1.0, witness=tmp_path / "witness"
+    )
+    assert proof.readings == 1.0
+    assert proof.certificate.relative_duality_gap <= 1e-3
+    sound(proof, best_margin(data, 1.0, 1.0))
+
+
+# --- many classes --------------------------------------------------------------------------------
+
+
+def many(data: Data, tmp_path: Path, options: str = "") -> tuple[LinearModel, Path, NDArray[Any]]:
+    """LIBLINEAR's model of three classes, shards with their labels, and the labels."""
+    y = np.random.default_rng(5).permutation(np.array([4.0, -2.0, 9.0]))[
+        np.argmax(data.X[:, :3], axis=1)
+    ]
+    theirs = liblinear(data.X, y, f"-s 1 -c 0.5 -B 1 -e 0.001 {options}")
+    liblinearutil.save_model(str(tmp_path / "theirs"), theirs)
+    path = tmp_path / "many.svm"
+    path.write_text(text(data.rows, y.tolist()))
+    return load_any(tmp_path / "theirs"), path, y
+
+
+@pytest.mark.parametrize("readings", [1, 4])
+@pytest.mark.parametrize("class_weight", [None, {"9": 3.0}])
+def test_every_class_is_certified_as_it_would_be_alone_and_on_the_same_readings(
+    data: Data, tmp_path: Path, readings: int, class_weight: Any
+) -> None:
+    model, path, y = many(data, tmp_path, "-w9 3" if class_weight else "")
+    settings = Settings(C=0.5, rho=1.0, class_weight=class_weight)
+    proof = certify(model, path, settings=settings, readings=readings)
+    assert proof.classes
+    assert proof.readings <= 1 + readings
+    assert [label for label, _ in proof.classes] == [-2.0, 4.0, 9.0]
+    for direction, (label, found) in zip(model.directions(), proof.classes, strict=True):
+        alone_path = tmp_path / f"alone{label}.svm"
+        alone_path.write_text(text(data.rows, np.where(y == label, 1, -1).tolist()))
+        weight = {"1": 3.0} if class_weight and label == 9.0 else None
+        alone = certify(
+            LinearModel(direction.weights, direction.bias, (-1.0, 1.0), {}, None, model.reading),
+            alone_path,
+            settings=settings.but(class_weight=weight),
+            readings=readings,
+        )
+        assert found.certificate == alone.certificate
+        assert found.weights_scale == alone.weights_scale
+        assert (found.certificate.upper_bound is None) == (readings == 1)
+    if readings == 4:
+        gaps = [found.certificate.relative_duality_gap for _, found in proof.classes]
+        assert max(gaps) < 0.01
+        plain = proof.to_dict()
+        assert plain["certificate"]["relative_duality_gap"] == max(gaps)
+        assert proof.certificate.relative_duality_gap == max(gaps)
+        assert plain["certificate"]["rows_scanned"] == ROWS
+        assert [each["label"] for each in plain["learners"]] == [-2.0, 4.0, 9.0]
+
+
+def test_a_model_of_many_classes_whose_weights_are_scaled_gets_the_scale_back(
+    data: Data, tmp_path: Path
+) -> None:
+    model, path, _ = many(data, tmp_path)
+    factors = np.array([1.0, 100.0, 0.02])
+    scaled = replace(
+        model, weights=model.weights * factors[:, None], bias=np.asarray(model.bias) * factors
+    )
+    settings = Settings(C=0.5, rho=1.0)
+    plain = certify(model, path, settings=settings)
+    again = certify(scaled, path, settings=settings)
+    assert plain.classes
+    assert again.classes
+    for k, factor in enumerate(factors):
+        first, second = plain.classes[k][1], again.classes[k][1]
+        assert second.weights_scale * factor == pytest.approx(first.weights_scale, rel=1e-3)
+        assert second.certificate.primal_margin == pytest.approx(
+            first.certificate.primal_margin, rel=1e-6
+        )
+
+
+def test_a_witness_of_another_number_of_learners_is_refused(data: Data, tmp_path: Path) -> None:
+    model, path, _ = many(data, tmp_path)
+    two = run(path, Settings(multiclass=True), witness=tmp_path / "w", machine=Machine())
+    assert len(two.counts) == 3
+    fewer = witness_file.save(tmp_path / "w", two.counts[:2], two.manifest)
+    refused(
+        lambda: certify(model, path, witness=tmp_path / "w", settings=Settings(C=0.5)),
+        "witness of 2 learners", "model has 3",
+    )  # fmt: skip
+    assert fewer is None
+
+
+def test_the_witness_of_many_classes_proves_the_certificates_of_the_fit_anew(
+    data: Data, tmp_path: Path
+) -> None:
+    _, path, _ = many(data, tmp_path)
+    settings = Settings(multiclass=True, C=0.5)
+    outcome = run(path, settings, witness=tmp_path / "w", machine=Machine())
+    proof = certify(outcome.model, path, witness=tmp_path / "w")
+    assert proof.classes
+    assert proof.readings == 1.0
+    for (label, own), fitted_ones in zip(proof.classes, outcome.report["learners"], strict=True):
+        assert label == fitted_ones["label"]
+        claimed = fitted_ones["certificate"]
+        assert own.certificate.upper_bound == pytest.approx(claimed["upper_bound"], rel=1e-9)
+        assert own.certificate.primal_margin == pytest.approx(claimed["primal_margin"], rel=1e-6)
+
+
+def test_a_bias_where_the_problem_has_none_is_refused(data: Data, tmp_path: Path) -> None:
+    _, model = certified_liblinear(data, tmp_path, "-s 1", 1.0, 1.0)
+    refused(
+        lambda: certify(model, data.path, settings=Settings(C=1, rho=0)),
+        "bias", "--rho", kind=SettingsError,
+    )  # fmt: skip
+
+
+# --- coefficients ---
+
+
+@pytest.mark.parametrize("rho", [0.0, 1.0])
+def test_the_coefficients_of_a_scikit_learn_model_are_certified(
+    data: Data, tmp_path: Path, rho: float
+) -> None:
+    from sklearn.svm import LinearSVC
+
+    rival = LinearSVC(
+        C=1.0, fit_intercept=rho > 0, intercept_scaling=rho or 1.0, tol=1e-6, random_state=0,
+        max_iter=100_000,
+    ).fit(data.X, data.labels)  # fmt: skip
+    numbers = rival.coef_[0].tolist() + ([float(rival.intercept_[0])] if rho else [])
+    np.savetxt(tmp_path / "coefficients.txt", numbers)
+    model = load_any(tmp_path / "coefficients.txt", index_base=1, bias_last=rho > 0)
+    proof = certify(model, data.path, settings=Settings(C=1.0, rho=rho))
+    w, bias = numbers[:COLUMNS], numbers[COLUMNS] / rho if rho else 0.0
+    by_hand, _ = margin_by_hand(data, w, bias, [0.5] * ROWS, rho)
+    assert by_hand * (1 - 1e-8) <= proof.certificate.primal_margin <= by_hand * (1 + 1e-12)
+    sound(proof, best_margin(data, 1.0, rho))
+    assert proof.certificate.relative_duality_gap < 1e-3
+
+
+def foreign(weights: Sequence[float], bias: float = 0.0) -> LinearModel:
+    """A model that nobody trained here."""
+    return LinearModel(np.array(weights), bias, (-1.0, 1.0), {}, None, {"index_base": 1})
+
+
+def scaled(model: LinearModel, factor: float) -> LinearModel:
+    return foreign((factor * model.weights).tolist(), factor * model.bias)
+
+
+@pytest.mark.parametrize("factor", [7.0, 1.0 / 7.0])
+def test_a_scaled_model_gets_the_certificate_of_the_model_and_the_scale_back(
+    data: Data, tmp_path: Path, factor: float
+) -> None:
+    outcome = fitted(data, tmp_path, C=2.0)
+    problem = Settings(C=2.0)
+    plain = certify(scaled(outcome.model, 1.0), data.path, settings=problem)
+    proof = certify(scaled(outcome.model, factor), data.path, settings=problem)
+    for name in ("primal_margin", "upper_bound"):
+        same = pytest.approx(getattr(plain.certificate, name), rel=1e-6)
+        assert getattr(proof.certificate, name) == same
+    assert proof.weights_scale * factor == pytest.approx(plain.weights_scale, rel=1e-4)
+    assert proof.decision_radius == pytest.approx(plain.decision_radius, rel=0.1)
+
+
+@pytest.mark.parametrize("factor", [1e3, 1e-3, 1e6, 1e-6])
+def test_a_proof_stays_true_at_any_scale(data: Data, tmp_path: Path, factor: float) -> None:
+    outcome = fitted(data, tmp_path, C=2.0)
+    proof = certify(scaled(outcome.model, factor), data.path, settings=Settings(C=2.0))
+    sound(proof, best_margin(data, 2.0, 1.0))
+
+
+@pytest.mark.parametrize("factor", [1e3, 1e-3])
+def test_a_model_of_another_size_gets_its_own_best_scale(
+    data: Data, tmp_path: Path, factor: float
+) -> None:
+    outcome = fitted(data, tmp_path, C=2.0)
+    proof = certify(scaled(outcome.model, factor), data.path, settings=Settings(C=2.0))
+    assert proof.weights_scale * factor == pytest.approx(1.0, rel=1e-2)
+    assert proof.certificate.relative_duality_gap <= 2e-3
+
+
+@pytest.mark.parametrize("weights", [[0.0] * COLUMNS, [1e-30] * COLUMNS, [-1.0] * COLUMNS])
+@pytest.mark.parametrize("active_set", [10**9, 3_000, 0])
+def test_bad_weights_get_a_true_certificate_too(
+    data: Data, weights: list[float], active_set: int
+) -> None:
+    problem = Settings(C=2.0, active_set=active_set)
+    proof = certify(foreign(weights), data.path, settings=problem)
+    sound(proof, best_margin(data, 2.0, 1.0))
+    assert proof.certificate.relative_duality_gap > 0.1
+
+
+@pytest.mark.parametrize("readings", [2, 3, 6])
+def test_a_search_that_does_not_end_early_takes_the_readings_allowed_and_no_more(
+    data: Data, readings: int
+) -> None:
+    problem = Settings(C=2.0, active_set=500)
+    proof = certify(foreign([0.05] * COLUMNS), data.path, settings=problem, readings=readings)
+    assert proof.readings == 1.0 + readings
+
+
+def test_more_readings_never_give_a_looser_upper_bound(data: Data) -> None:
+    problem = Settings(C=2.0, active_set=500)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        model = foreign(rng.normal(size=COLUMNS).tolist())
+        bounds = [
+            certify(model, data.path, settings=problem, readings=n).certificate.upper_bound
+            for n in range(2, 9)
+        ]
+        for fewer, more in itertools.pairwise(bounds):
+            assert fewer is not None
+            assert more is not None
+            assert more <= fewer
+
+
+def test_a_search_with_little_memory_comes_near_the_optimum(data: Data) -> None:
+    model = foreign(np.random.default_rng(0).normal(size=COLUMNS).tolist())
+    problem = Settings(C=2.0, active_set=3_000)
+    proof = certify(model, data.path, settings=problem, readings=8)
+    assert proof.certificate.upper_bound is not None
+    assert proof.certificate.upper_bound <= 1.1 * best_margin(data, 2.0, 1.0)
+
+
+# --- shards that are not the model's ---
+
+
+def test_columns_beyond_the_models_width_weigh_0_in_the_proof(data: Data, tmp_path: Path) -> None:
+    narrow = load_any_narrow(data, tmp_path)
+    proof = certify(narrow, data.path, settings=Settings(C=1.0))
+    w = [*narrow.weights.tolist(), *[0.0] * (COLUMNS - narrow.columns)]
+    by_hand, _ = margin_by_hand(data, w, narrow.bias, [0.5] * ROWS, 1.0)
+    assert narrow.columns < COLUMNS
+    assert proof.certificate.primal_margin == pytest.approx(by_hand, rel=1e-8)
+    sound(proof, best_margin(data, 1.0, 1.0))
+
+
+def load_any_narrow(data: Data, directory: Path) -> LinearModel:
+    """LIBLINEAR's model of the first columns alone."""
+    from liblinear.liblinearutil import save_model
+
+    save_model(
+        str(directory / "narrow"), liblinear(data.X[:, : COLUMNS - 2], data.labels, "-s 2 -B 1")
+    )
+    return load_any(directory / "narrow")
+
+
+@pytest.mark.parametrize("with_witness", [False, True])
+def test_a_label_that_the_model_does_not_know_is_refused_by_name_and_place(
+    data: Data, tmp_path: Path, with_witness: bool
+) -> None:
+    model = fitted(data, tmp_path).model
+    strange = tmp_path / "strange.svm"
+    strange.write_text(text(data.rows[:5], [1, -1, 7, 1, -1]))
+    if not with_witness:
+        refused(lambda: certify(model, strange), "strange.svm", "line 3", "7")
+    else:
+        refused(lambda: certify(model, strange, witness=tmp_path / "witness"), "strange.svm")
+
+
+def test_rows_of_one_of_the_models_labels_alone_are_certified(data: Data, tmp_path: Path) -> None:
+    model = fitted(data, tmp_path).model
+    one = [k for k in range(ROWS) if data.labels[k] == -1]
+    path = tmp_path / "one.svm"
+    path.write_text(text([data.rows[k] for k in one], [-1] * len(one)))
+    kept = Data(path, [data.rows[k] for k in one], [-1] * len(one))
+    proof = certify(model, path)
+    by_hand, _ = margin_by_hand(kept, model.weights.tolist(), model.bias, [0.5] * len(one), 1.0)
+    assert proof.certificate.rows_scanned == len(one)
+    assert proof.certificate.primal_margin == pytest.approx(by_hand, rel=1e-8)
+
+
+# --- quality beside the optimum ---
+
+
+def ranked(decisions: Vector, labels: Vector) -> tuple[float, float]:
+    """(accuracy, area under the ROC curve)."""
+    from sklearn.metrics import roc_auc_score
+
+    return float(((decisions > 0) == (labels > 0)).mean()), float(roc_auc_score(labels, decisions))
+
+
+def as_good(ours: LinearModel, theirs: LinearModel, X: Any, labels: Vector) -> None:
+    """Within noise: a difference below .003 in accuracy and AUC."""
+    scores = [ranked(model.decision_function(X), labels) for model in (ours, theirs)]
+    assert abs(scores[0][0] - scores[1][0]) < 0.003
+    assert abs(scores[0][1] - scores[1][1]) < 0.003
+    assert scores[0][0] > 0.8
+    assert scores[0][1] > 0.85
+
+
+def svmlight(path: Path, columns: int | None = None) -> tuple[Any, Vector]:
+    from sklearn.datasets import load_svmlight_file
+
+    X, y = load_svmlight_file(str(path), n_features=columns, dtype=np.float32)
+    return X.astype(np.float64), y
+
+
+def test_on_rows_not_trained_on_our_model_is_as_good_as_liblinears(tmp_path: Path) -> None:
+    from liblinear.liblinearutil import save_model
+
+    generate(str(tmp_path / "train"), rows=6_000, columns=2_000, seed=3, shards=1)
+    generate(
+        str(tmp_path / "held-out"), rows=4_000, columns=2_000, seed=3, shards=1, first_row=8_192
+    )
+    X, y = svmlight(next((tmp_path / "train").iterdir()), 2_000)
+    save_model(str(tmp_path / "theirs"), liblinear(X, y, "-s 1 -B 1"))
+    ours = run(tmp_path / "train", Settings(C=1.0), machine=MACHINE).model
+    X, y = svmlight(next((tmp_path / "held-out").iterdir()), 2_000)
+    as_good(ours, load_any(tmp_path / "theirs"), X[:, : ours.columns], y)
+
+
+# --- real data ---
+
+
+@pytest.fixture(scope="module")
+def adult(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with Adult's rows (train) and its test part (held-out), as plain text."""
+    directory = tmp_path_factory.mktemp("adult")
+    for name, file in (("train", "a9a.xz"), ("held-out", "a9a.t.xz")):
+        (directory / name).write_bytes(lzma.decompress((shared_data / file).read_bytes()))
+    return directory
+
+
+def test_on_adults_test_part_our_model_is_as_good_as_liblinears(
+    adult: Path, tmp_path: Path
+) -> None:
+    from liblinear.liblinearutil import save_model
+
+    X, y = svmlight(adult / "train", 123)
+    save_model(str(tmp_path / "theirs"), liblinear(X, y, "-s 1 -B 1 -c 0.5"))
+    ours = run(adult / "train", Settings(C=0.5), machine=MACHINE).model
+    X, y = svmlight(adult / "held-out", 123)
+    as_good(ours, load_any(tmp_path / "theirs"), X[:, : ours.columns], y)
+
+
+@pytest.mark.parametrize(("C", "most"), [(0.5, 1e-3), (50.0, 2e-3)])
+def test_liblinears_model_of_adult_is_certified(
+    adult: Path, tmp_path: Path, C: float, most: float
+) -> None:
+    from liblinear.liblinearutil import save_model
+
+    X, y = svmlight(adult / "train", 123)
+    save_model(str(tmp_path / "theirs"), liblinear(X, y, f"-s 1 -B 1 -c {C}"))
+    model = load_any(tmp_path / "theirs")
+    proof = certify(model, adult / "train", settings=Settings(C=C))
+    found = proof.certificate
+    assert found.rows_scanned == 32_561
+    assert 0 < found.relative_duality_gap <= most
+    s, augmented = proof.weights_scale, np.append(model.weights, model.bias)
+    slacks = np.maximum(0.0, 1.0 - s * y * (X @ model.weights + model.bias))
+    primal = 0.5 * s * s * augmented @ augmented + C * (slacks**2).sum()
+    assert (2.0 * primal) ** -0.5 == pytest.approx(found.primal_margin, rel=1e-6)
+    if C == 0.5:  # P* of Adult at Δ = 1, ρ = 1
+        assert found.upper_bound is not None
+        optimum = (2.0 * 6872.574327) ** -0.5
+        assert found.primal_margin <= optimum <= found.upper_bound * (1 + 1e-9)
+
+
+def test_liblinears_model_of_rcv1_is_certified(shared_data: Path, tmp_path: Path) -> None:
+    from liblinear.liblinearutil import save_model
+    from scipy.sparse import csr_matrix
+
+    file = shared_data / "rcv1_27613.ccat.xz"
+    (tmp_path / "rcv1").write_bytes(lzma.decompress(file.read_bytes()))
+    rows, labels = read_libsvm(file)
+    X = csr_matrix((rows.values.astype(np.float64), rows.indices, rows.indptr))[:, 1:]
+    theirs = liblinear(X, np.array(labels, dtype=np.float64), "-s 1 -B 1 -c 0.5")
+    save_model(str(tmp_path / "theirs"), theirs)
+    model = load_any(tmp_path / "theirs")
+    proof = certify(model, tmp_path / "rcv1", settings=Settings(C=0.5))
+    found = proof.certificate
+    assert found.upper_bound is not None
+    assert found.primal_margin <= 0.015559751 * (1 + 1e-7)  # γ_d at Δ = 1, ρ = 1
+    assert found.upper_bound >= 0.015559751 * (1 - 1e-7)
+    assert found.relative_duality_gap <= 1e-3

@@ -1,0 +1,383 @@
+"""Predictions and metrics as they stream over shards."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import streamtron
+from streamtron.core.errors import DataError, MachineError
+from streamtron.core.rows import Label
+from streamtron.data.writers.corpus import generate
+from streamtron.model.linear_model import LinearModel
+from streamtron.runs.convert import convert
+from streamtron.runs.evaluate import evaluate, predict, write_predictions
+from tests.helpers.rows_judged import evaluate as evaluate_rows
+
+COLUMNS = 200
+ROWS = 9000  # three blocks
+
+
+def _model(**changes: object) -> LinearModel:
+    weights = np.random.default_rng(0).normal(size=COLUMNS)
+    model = LinearModel(weights, 0.25, (-1.0, 1.0), {}, None, {"index_base": 1})
+    return replace(model, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("corpus")
+    generate(str(directory), rows=ROWS, columns=COLUMNS, seed=3, shards=3)
+    return directory
+
+
+def _read(shards: list[Path]) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and a dense matrix from libsvm text, read by nothing of ours."""
+    lines = [line.split() for shard in shards for line in shard.read_text().splitlines()]
+    matrix = np.zeros((len(lines), COLUMNS), dtype=np.float32)
+    for row, words in enumerate(lines):
+        for word in words[1:]:
+            column, value = word.split(":")
+            matrix[row, int(column) - 1] = value
+    return np.array([float(words[0]) for words in lines]), matrix
+
+
+def test_predictions_are_w_x_plus_bias_of_every_row_in_the_order_of_the_shards(
+    corpus: Path,
+) -> None:
+    model = _model()
+    _, matrix = _read(sorted(corpus.iterdir()))
+    scores = list(predict(model, corpus))
+    decisions = np.concatenate([score.decisions for score in scores])
+    labels = np.concatenate([score.labels for score in scores])
+    np.testing.assert_allclose(decisions, matrix @ model.weights + 0.25, rtol=1e-9, atol=1e-9)
+    assert len(scores) > 1
+    assert (labels == np.where(decisions > 0, 1.0, -1.0)).all()
+
+
+def test_predictions_are_the_same_bits_however_the_rows_are_cut_into_shards(
+    corpus: Path, tmp_path: Path
+) -> None:
+    convert(corpus, tmp_path / "cut", to="libsvm", rows_per_shard=701)
+    whole, cut = io.BytesIO(), io.BytesIO()
+    write_predictions(_model(), corpus, whole)
+    write_predictions(_model(), tmp_path / "cut", cut)
+    assert whole.getvalue() == cut.getvalue()
+    assert whole.getvalue().count(b"\n") == ROWS
+
+
+def test_labels_in_the_input_change_no_prediction_whatever_they_are(tmp_path: Path) -> None:
+    features = ["1:1 3:2", "2:0.5", ""]
+    for name, labels in {"ours": "1 -1 1", "others": "7 8 9"}.items():
+        rows = zip(labels.split(), features, strict=True)
+        (tmp_path / name).write_text("".join(f"{label} {row}\n" for label, row in rows))
+    [ours] = predict(_model(), tmp_path / "ours")
+    [others] = predict(_model(), tmp_path / "others")
+    assert ours.decisions.tolist() == others.decisions.tolist()
+    assert ours.labels.tolist() == others.labels.tolist()
+
+
+def test_text_and_parquet_predictions_read_back_as_the_same_float64(
+    corpus: Path, tmp_path: Path
+) -> None:
+    write_predictions(_model(), corpus, tmp_path / "out.tsv")
+    write_predictions(_model(), corpus, tmp_path / "out.parquet")
+    lines = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()]
+    table = pq.read_table(tmp_path / "out.parquet", page_checksum_verification=True).to_pydict()
+    assert [float(decision) for _, decision in lines] == table["decision"]
+    assert [float(label) for label, _ in lines] == table["label"]
+    assert {label for label, _ in lines} == {"-1", "1"}
+    assert list(table) == ["label", "decision"]
+
+
+ODD = ("", " a", '"', "a\tb", "a\rb", 'say "x, y"\n', "x,y", "ä\u2028ö")
+"""Labels of which each would break a line, or a list, in its own way."""
+
+
+@pytest.mark.parametrize("multilabel", [False, True])
+def test_the_csv_module_reads_back_labels_that_hold_delimiters_quotes_and_ends_of_lines(
+    multilabel: bool, tmp_path: Path
+) -> None:
+    classes = tuple(sorted(ODD))
+    model = LinearModel(
+        np.eye(len(classes)), np.full(len(classes), -0.5), classes, {}, None,
+        {"index_base": 1, "multilabel": multilabel},
+    )  # fmt: skip
+    rows = [[k] for k in range(len(classes))]
+    if multilabel:
+        rows += [[], [0, 3], [*range(len(classes))]]
+    lines = ("0 " + " ".join(f"{j + 1}:1" for j in row) + "\n" for row in rows)
+    (tmp_path / "rows.svm").write_text("".join(lines))
+    write_predictions(model, tmp_path / "rows.svm", tmp_path / "out.tsv")
+    with open(tmp_path / "out.tsv", newline="") as file:
+        found = [line[0] for line in csv.reader(file, delimiter="\t")]
+    if multilabel:
+        labels = [next(csv.reader(io.StringIO(field, newline="")), []) for field in found]
+        assert labels == [[classes[j] for j in row] for row in rows]
+    else:
+        assert found == [classes[j] for [j] in rows]
+
+
+@pytest.mark.parametrize("classes", [("ham", "spam"), (False, True), (0.5, 2.0)])
+def test_predicted_labels_are_the_models_classes_in_text_and_in_parquet(
+    classes: tuple[str, str], tmp_path: Path
+) -> None:
+    model = _model(classes=classes)
+    (tmp_path / "rows").write_text("0 1:1e3\n0 1:-1e3\n")
+    write_predictions(model, tmp_path / "rows", tmp_path / "out.parquet")
+    write_predictions(model, tmp_path / "rows", tmp_path / "out.tsv")
+    [scores] = predict(model, tmp_path / "rows")
+    expected = [classes[1] if decision > 0 else classes[0] for decision in scores.decisions]
+    assert len(set(expected)) == 2
+    assert pq.read_table(tmp_path / "out.parquet")["label"].to_pylist() == expected
+    shown = [line.split("\t")[0] for line in (tmp_path / "out.tsv").read_text().splitlines()]
+    assert shown == [str(label).removesuffix(".0") for label in expected]
+
+
+def _many(classes: tuple[Label, ...], **reading: object) -> LinearModel:
+    rng = np.random.default_rng(1)
+    weights, bias = rng.normal(size=(len(classes), COLUMNS)), rng.normal(size=len(classes))
+    return LinearModel(weights, bias, classes, {}, None, {"index_base": 1, **reading})
+
+
+@pytest.mark.parametrize("classes", [("ant", "bee", "cow"), (0.5, 2.0, 9.0)])
+def test_of_many_classes_a_line_is_the_label_and_every_decision_in_their_order(
+    classes: tuple[Label, ...], corpus: Path, tmp_path: Path
+) -> None:
+    model = _many(classes)
+    _, matrix = _read(sorted(corpus.iterdir()))
+    write_predictions(model, corpus, tmp_path / "out.tsv")
+    write_predictions(model, corpus, tmp_path / "out.parquet")
+    lines = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()]
+    table = pq.read_table(tmp_path / "out.parquet", page_checksum_verification=True).to_pydict()
+    decisions = model.decision_function(matrix)
+    labels = [classes[k] for k in decisions.argmax(axis=1)]
+    assert len(set(labels)) == 3
+    assert [[float(word) for word in line[1:]] for line in lines] == decisions.tolist()
+    assert [line[0] for line in lines] == [str(label).removesuffix(".0") for label in labels]
+    assert table == {"label": labels, "decisions": decisions.tolist()}
+
+
+@pytest.mark.parametrize("classes", [("ant", "bee", "cow"), (1.0, 2.0, 9.0), (False, True)])
+def test_of_a_multilabel_model_a_line_begins_with_all_labels_that_have_a_decision_above_0(
+    classes: tuple[Label, ...], tmp_path: Path
+) -> None:
+    model = _many(classes, multilabel=True)
+    sign = np.eye(len(classes), COLUMNS)
+    model = replace(model, weights=sign, bias=np.full(len(classes), -0.5))
+    # the first block has no label at all: the type of the column must not depend on it
+    (tmp_path / "rows").write_text("0 9:1\n" * 5000 + "0 1:1\n0 1:1 2:1\n")
+    write_predictions(model, tmp_path / "rows", tmp_path / "out.tsv")
+    write_predictions(model, tmp_path / "rows", tmp_path / "out.parquet")
+    *_, none, one, two = (tmp_path / "out.tsv").read_text().splitlines()
+    shown = [str(label).removesuffix(".0") for label in classes[:2]]
+    rest = [[-0.5, -0.5, -0.5], [0.5, -0.5, -0.5], [0.5, 0.5, -0.5]]
+    labels = ["", shown[0], ",".join(shown)]
+    for line, label, values in zip((none, one, two), labels, rest, strict=True):
+        assert line == "\t".join([label, *map(str, values[: len(classes)])])
+    table = pq.read_table(tmp_path / "out.parquet", page_checksum_verification=True)
+    assert table["labels"].to_pylist()[-3:] == [[], [classes[0]], list(classes[:2])]
+    assert table["decisions"].to_pylist()[-1] == rest[2][: len(classes)]
+
+
+def test_predictions_of_many_classes_are_the_same_bits_however_the_rows_are_cut(
+    corpus: Path, tmp_path: Path
+) -> None:
+    convert(corpus, tmp_path / "cut", to="libsvm", rows_per_shard=701)
+    whole, cut = io.BytesIO(), io.BytesIO()
+    write_predictions(_many(("a", "b", "c")), corpus, whole)
+    write_predictions(_many(("a", "b", "c")), tmp_path / "cut", cut)
+    assert whole.getvalue() == cut.getvalue()
+
+
+def test_metrics_of_many_classes_are_read_from_shards_with_labels_unknown_to_the_model(
+    tmp_path: Path,
+) -> None:
+    model = replace(_many((1.0, 2.0, 3.0)), weights=np.eye(3, COLUMNS), bias=np.zeros(3))
+    (tmp_path / "rows").write_text("1 1:1\n2 2:1\n3 1:1\n7 3:1\n")
+    found = evaluate(model, tmp_path / "rows")
+    assert (found.accuracy, found.rows_of_other_classes) == (0.5, 1)
+    counts = [
+        tuple(each[name] for name in ("true_positives", "false_positives", "false_negatives"))
+        for each in found.classes
+    ]
+    assert counts == [(1, 1, 0), (1, 0, 0), (0, 1, 1)]
+    assert found.micro_f1 == 4 / 7
+
+
+def test_values_beyond_the_models_width_weigh_nothing_and_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "wide").write_text(f"1 1:1 {COLUMNS + 1}:5 {COLUMNS + 9}:5\n1 1:1\n")
+    written = write_predictions(_model(), tmp_path / "wide", tmp_path / "out")
+    assert written == (2, 2)
+    wide, narrow = (tmp_path / "out").read_text().splitlines()
+    assert wide == narrow
+
+
+def test_a_prediction_that_fails_leaves_the_output_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_text("1 1:1\n" * 20_000 + "1 1:nonsense\n")
+    for name in ("out", "out.parquet"):
+        (tmp_path / name).write_text("precious")
+        with pytest.raises(DataError, match="line 20001"):
+            write_predictions(_model(), tmp_path / "rows", tmp_path / name)
+        assert (tmp_path / name).read_text() == "precious"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.parquet", "rows"]
+
+
+def test_an_output_directory_that_is_not_there_is_a_machine_error_that_names_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "rows").write_text("1 1:1\n")
+    with pytest.raises(MachineError, match="nowhere"):
+        write_predictions(_model(), tmp_path / "rows", tmp_path / "nowhere" / "out")
+
+
+def test_a_row_weight_that_the_model_was_fitted_with_is_not_asked_for_in_prediction(
+    tmp_path: Path, corpus: Path
+) -> None:
+    convert(corpus, tmp_path / "parquet", to="parquet")
+    model = _model(reading={"index_base": 0, "weight": "importance"})
+    assert sum(len(scores.decisions) for scores in predict(model, tmp_path / "parquet")) == ROWS
+    with pytest.raises(DataError, match="importance"):
+        evaluate(model, tmp_path / "parquet")
+
+
+def test_metrics_of_shards_are_those_of_the_same_rows_in_memory(corpus: Path) -> None:
+    model = _model()
+    labels, matrix = _read(sorted(corpus.iterdir()))
+    expected = evaluate_rows(labels, model.decision_function(matrix)).to_dict()
+    assert evaluate(model, corpus).to_dict() == pytest.approx(expected, rel=1e-12)
+
+
+def test_row_weights_enter_the_metrics(tmp_path: Path) -> None:
+    model = _model(reading={"index_base": 1, "weights_in_label": True}, weights=np.ones(1))
+    (tmp_path / "rows").write_text("1:3 1:1\n-1:1 1:1\n")
+    result = evaluate(model, tmp_path / "rows")
+    assert (result.weight, result.accuracy) == (4.0, 0.75)
+
+
+def test_the_larger_class_is_the_positive_one_whatever_comes_first(tmp_path: Path) -> None:
+    model = _model(reading={"index_base": 1}, weights=np.ones(1), bias=0.0)
+    for text in ("1 1:1\n-1 1:-1\n", "-1 1:-1\n1 1:1\n"):
+        (tmp_path / "rows").write_text(text)
+        result = evaluate(model, tmp_path / "rows")
+        assert (result.true_positives, result.true_negatives) == (1.0, 1.0)
+
+
+def test_a_label_the_model_does_not_know_is_refused_by_name_and_place(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_text("1 1:1\n-1 1:1\n3 1:1\n")
+    with pytest.raises(DataError, match=r"line 3: label 3\.0.*-1\.0 and 1\.0"):
+        evaluate(_model(), tmp_path / "rows")
+
+
+def test_a_row_without_a_label_is_refused_in_evaluation(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_text("1 1:1\n1:1 2:1\n")
+    with pytest.raises(DataError, match="line 2"):
+        evaluate(_model(), tmp_path / "rows")
+
+
+def test_a_column_below_the_models_base_is_refused_rather_than_shifted(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_text("1 0:1\n")
+    with pytest.raises(DataError, match="column 0"):
+        list(predict(_model(), tmp_path / "rows"))
+
+
+@pytest.mark.parametrize("base", [0, 1])
+def test_a_model_of_text_scores_tables_which_count_from_0_as_it_scores_that_text(
+    base: int, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(base)
+    dense = rng.normal(size=(60, 5)).astype(np.float32)
+    labels = np.where(dense @ rng.normal(size=5) > 0, 1.0, -1.0)
+    lines = [
+        f"{label:+.0f} " + " ".join(f"{j + base}:{x!r}" for j, x in enumerate(row))
+        for label, row in zip(labels, dense.tolist(), strict=True)
+    ]
+    (tmp_path / "rows.svm").write_text("\n".join(lines) + "\n")
+    model = streamtron.fit(tmp_path / "rows.svm")
+    assert model.index_base == base
+    convert(tmp_path / "rows.svm", tmp_path / "lists", to="parquet")
+    columns = {"label": labels, **{f"f{j}": dense[:, j] for j in range(5)}}
+    pq.write_table(pa.table(columns), tmp_path / "columns.parquet")
+    vectors = [{"type": 1, "size": None, "indices": None, "values": row} for row in dense.tolist()]
+    spark = pa.struct(
+        [
+            ("type", pa.int8()),
+            ("size", pa.int32()),
+            ("indices", pa.list_(pa.int32())),
+            ("values", pa.list_(pa.float64())),
+        ]
+    )
+    table = pa.table({"label": labels, "features": pa.array(vectors, spark)})
+    pq.write_table(table, tmp_path / "vectors.parquet")
+
+    def written(shards: str) -> bytes:
+        out = io.BytesIO()
+        write_predictions(model, tmp_path / shards, out)
+        return out.getvalue()
+
+    expected = written("rows.svm")
+    assert [written(shards) for shards in ("lists", "columns.parquet", "vectors.parquet")] == [
+        expected
+    ] * 3
+    proofs = [streamtron.certify(model, tmp_path / shards) for shards in ("rows.svm", "lists")]
+    assert proofs[0] == proofs[1]
+
+
+def test_a_model_of_tables_does_not_guess_where_text_counts_from(tmp_path: Path) -> None:
+    (tmp_path / "rows.svm").write_text("1 1:1 2:1\n-1 1:-1 3:1\n")
+    convert(tmp_path / "rows.svm", tmp_path / "tables", to="parquet")
+    model = streamtron.fit(tmp_path / "tables")
+    for use in (evaluate, streamtron.certify):
+        with pytest.raises(DataError, match=r"rows\.svm: libsvm text, and the model has the col"):
+            use(model, tmp_path / "rows.svm")
+
+
+def test_converting_there_and_back_gives_the_same_rows(corpus: Path, tmp_path: Path) -> None:
+    convert(corpus, tmp_path / "parquet", to="parquet")
+    convert(tmp_path / "parquet", tmp_path / "text", to="libsvm", rows_per_shard=ROWS // 3)
+    for first, again in zip(
+        sorted(corpus.iterdir()), sorted((tmp_path / "text").iterdir()), strict=True
+    ):
+        assert first.read_bytes() == again.read_bytes()
+
+
+def test_converting_text_to_text_changes_no_column_number(tmp_path: Path) -> None:
+    for base in (0, 1):
+        (tmp_path / "rows").write_text(f"1 {base}:1 7:2\n-1 4:0.5\n")
+        destination = tmp_path / f"out{base}"
+        convert(tmp_path / "rows", destination, to="libsvm")
+        text = (destination / "part-00000.svm").read_text()
+        assert text == (tmp_path / "rows").read_text()
+
+
+def test_how_rows_are_cut_into_shards_moves_metrics_by_rounding_alone_and_no_prediction(
+    corpus: Path, tmp_path: Path
+) -> None:
+    weights = np.random.default_rng(1).random(ROWS)
+    lines = [line for path in sorted(corpus.iterdir()) for line in path.read_text().splitlines()]
+    rows = [
+        line.replace(" ", f":{weight!r} ", 1)
+        for line, weight in zip(lines, weights.tolist(), strict=True)
+    ]
+    model = _model(reading={"index_base": 1, "weights_in_label": True})
+    found, written = [], []
+    for name, borders in (("whole", [0, ROWS]), ("cut", [0, 100, 5000, 8999, ROWS])):
+        (tmp_path / name).mkdir()
+        for number, (start, stop) in enumerate(pairwise(borders)):
+            text = "\n".join(rows[start:stop]) + "\n"
+            (tmp_path / name / f"{number}.svm").write_text(text)
+        evaluation = evaluate(model, tmp_path / name)
+        assert evaluation.accuracy_at_optimum is None
+        found.append(evaluation.to_dict())
+        write_predictions(model, tmp_path / name, tmp_path / f"{name}.parquet")
+        written.append(pq.read_table(tmp_path / f"{name}.parquet"))
+    assert found[0] == pytest.approx(found[1], rel=1e-12)
+    assert written[0].equals(written[1])

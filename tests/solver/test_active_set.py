@@ -1,0 +1,282 @@
+"""The active set holds copies of rows, in the order they came, within its budget."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamtron.core.rows import Rows, freeze
+from streamtron.data.blocks import squares_of
+from streamtron.solver.targets import Targets
+from streamtron.solver.working_set import NONZERO_BYTES, ROW_BYTES, ActiveSet, Pool
+from tests.helpers.oracle import Row
+from tests.helpers.sources import csr
+
+prove = settings(max_examples=100, deadline=None, derandomize=True)
+
+nonzeros = st.dictionaries(st.integers(0, 9), st.integers(1, 9).map(float), max_size=6)
+chunks = st.lists(nonzeros.map(lambda row: sorted(row.items())), min_size=1, max_size=8)
+batches = st.lists(st.tuples(chunks, st.lists(st.integers(0, 7), unique=True)), max_size=6)
+
+
+def held(active: ActiveSet) -> list[Row]:
+    """The rows it holds, as lists; whatever was done to it, it knows their squared lengths."""
+    indptr, indices, values = active.rows
+    rows = [
+        [(int(indices[j]), float(values[j])) for j in range(indptr[k], indptr[k + 1])]
+        for k in range(len(active))
+    ]
+    assert active.squares.tolist() == [sum(value**2 for _, value in row) for row in rows]
+    return rows
+
+
+def fill(active: ActiveSet, rows: list[Row], wanted: list[int], first: int) -> int:
+    """Add the rows at ``wanted``; their numbers are ``first`` more, signs and Δ² follow them."""
+    chosen = np.array(wanted, dtype=np.int64)
+    return active.add(csr(rows), chosen, targets_of(rows, first))
+
+
+def targets_of(rows: list[Row], first: int) -> Targets:
+    numbers = np.arange(first, first + len(rows), dtype=np.int64)
+    signs = np.where(numbers % 2 == 0, 1, -1).astype(np.int8)
+    return Targets(numbers, signs, numbers / 4.0, squares_of(*csr(rows)))
+
+
+def size(row: Row) -> int:
+    return NONZERO_BYTES * len(row) + ROW_BYTES
+
+
+@prove
+@given(batches, st.integers(0, 500))
+def test_it_holds_as_many_of_the_first_rows_as_fit_with_all_that_belongs_to_them(
+    made: list[tuple[list[Row], list[int]]], budget: int
+) -> None:
+    active, expected, numbers, spent = ActiveSet(budget), [], [], 0
+    for n, (rows, wanted) in enumerate(made):
+        wanted = [k for k in wanted if k < len(rows)]
+        fits = 0
+        for k in wanted:
+            if spent + size(rows[k]) > budget:
+                break
+            spent += size(rows[k])
+            fits += 1
+        assert fill(active, rows, wanted, 100 * n) == fits
+        expected += [rows[k] for k in wanted[:fits]]
+        numbers += [100 * n + k for k in wanted[:fits]]
+    assert held(active) == expected
+    assert active.numbers.tolist() == numbers
+    assert active.signs.tolist() == [1 if number % 2 == 0 else -1 for number in numbers]
+    assert active.delta2.tolist() == [number / 4 for number in numbers]
+    assert active.nbytes == spent <= budget
+    assert active.nonzeros == sum(map(len, expected))
+
+
+@prove
+@given(chunks, st.sets(st.integers(0, 7)))
+def test_retain_keeps_the_chosen_rows_and_room_for_more(rows: list[Row], kept: set[int]) -> None:
+    active = ActiveSet(10**6)
+    fill(active, rows, list(range(len(rows))), 0)
+    chosen = sorted(k for k in kept if k < len(rows))
+    active.retain(np.array(chosen, dtype=np.int64))
+    assert held(active) == [rows[k] for k in chosen]
+    assert active.numbers.tolist() == chosen
+    assert active.delta2.tolist() == [k / 4 for k in chosen]
+    assert fill(active, rows, [0], 100) == 1
+    assert held(active) == [*(rows[k] for k in chosen), rows[0]]
+    assert active.numbers.tolist() == [*chosen, 100]
+
+
+@prove
+@given(chunks, st.permutations(range(8)), st.integers(0, 500))
+def test_of_rows_in_any_order_it_keeps_the_first_that_fit_in_a_smaller_budget(
+    rows: list[Row], wanted: list[int], budget: int
+) -> None:
+    active = ActiveSet(10**6)
+    fill(active, rows, list(range(len(rows))), 0)
+    wanted = [k for k in wanted if k < len(rows)]
+    active.keep(np.array(wanted, dtype=np.int64), budget)
+    kept = active.numbers.tolist()
+    assert kept == sorted(wanted[: len(kept)])
+    assert active.nbytes <= budget
+    assert len(kept) == len(wanted) or active.nbytes + size(rows[wanted[len(kept)]]) > budget
+
+
+@prove
+@given(chunks)
+def test_after_clear_it_is_empty_and_fills_anew(rows: list[Row]) -> None:
+    active = ActiveSet(10**6)
+    fill(active, rows, list(range(len(rows))), 0)
+    active.clear()
+    assert (len(active), active.nbytes, active.nonzeros) == (0, 0, 0)
+    assert fill(active, rows, [0], 7) == 1
+    assert held(active) == [rows[0]]
+
+
+@prove
+@given(chunks)
+def test_the_sizes_of_its_rows_sum_to_what_it_counts_against_the_budget(rows: list[Row]) -> None:
+    active = ActiveSet(10**6)
+    fill(active, rows, list(range(len(rows))), 0)
+    assert active.sizes.tolist() == [size(row) for row in rows]
+    assert active.sizes.sum() == active.nbytes
+
+
+def test_its_rows_are_read_only() -> None:
+    active = ActiveSet(10**6)
+    fill(active, [[(0, 1.0)]], [0], 0)
+    assert not any(array.flags.writeable for array in active.rows)
+
+
+def test_growing_keeps_what_was_held() -> None:
+    active = ActiveSet(10**9)
+    for n in range(200):
+        fill(active, [[(n, float(n + 1))]], [0], n)
+    assert held(active) == [[(n, float(n + 1))] for n in range(200)]
+    assert active.numbers.tolist() == list(range(200))
+
+
+# --- rows held once by several ---
+
+
+def offer(active: ActiveSet, pool: Pool, rows: list[Row], first: int) -> bool:
+    """Share all rows; numbers, signs and Δ² as in ``fill``."""
+    return active.share(pool, csr(rows), targets_of(rows, first))
+
+
+ROWS: list[Row] = [[(0, 1.0)], [(1, 2.0), (3, 1.0)], [], [(2, 5.0)]]
+
+
+def test_a_twin_has_the_rows_and_not_the_room_beyond_them() -> None:
+    active = ActiveSet(1 << 40)
+    rows: list[Row] = [[(k, 1.0) for k in range(1000)]]
+    for n in range(2):  # the second one asks for room, and gets more than it needs
+        fill(active, rows, [0], n)
+    twin = active.twin()
+    assert held(twin) == held(active)
+    assert twin.numbers.tolist() == active.numbers.tolist()
+    room = {len(store._indices) for store in (active._store, twin._store)}
+    assert min(room) == len(twin._store._values) == 2000 < max(room)
+    fill(twin, rows, [0], 5)
+    assert (len(twin), len(active)) == (3, 2)
+
+
+def test_there_is_never_room_for_more_nonzeros_than_the_budget_has() -> None:
+    active = ActiveSet(20 * 1000 * NONZERO_BYTES)
+    rows: list[Row] = [[(k, 1.0) for k in range(1000)]]
+    for n in range(19):
+        fill(active, rows, [0], n)
+    assert len(active) == 19
+    assert len(active._store._indices) == 20 * 1000
+
+
+def test_rows_shared_by_several_are_held_once() -> None:
+    pool, sets = Pool(), [ActiveSet(10**6) for _ in range(3)]
+    for first in (0, 4):
+        for active in sets:
+            assert offer(active, pool, ROWS, first)
+    assert len(pool) == 8
+    for active in sets:
+        assert held(active) == [*ROWS, *ROWS]
+        assert active.numbers.tolist() == list(range(8))
+        assert active.delta2.tolist() == [k / 4 for k in range(8)]
+        assert np.shares_memory(active.rows.values, sets[0].rows.values)
+
+
+def test_a_pool_takes_a_chunk_wholly_or_not_at_all() -> None:
+    budget = sum(map(size, ROWS)) + size(ROWS[0])
+    pool, active = Pool(), ActiveSet(budget)
+    assert offer(active, pool, ROWS, 0)
+    assert not offer(active, pool, ROWS, 4)
+    assert held(active) == ROWS
+    assert pool.nbytes == sum(map(size, ROWS))
+
+
+@prove
+@given(st.sets(st.integers(0, 3)), st.sets(st.integers(0, 3)))
+def test_who_leaves_the_pool_takes_its_rows_along_and_leaves_the_others_theirs(
+    mine: set[int], theirs: set[int]
+) -> None:
+    pool, sets = Pool(), [ActiveSet(10**6) for _ in range(2)]
+    for active in sets:
+        offer(active, pool, ROWS, 0)
+    for active, kept in zip(sets, (sorted(mine), sorted(theirs)), strict=True):
+        active.retain(np.array(kept, dtype=np.int64))
+        assert held(active) == [ROWS[k] for k in kept]
+        assert active.numbers.tolist() == kept
+        assert fill(active, ROWS, [1], 100) == 1
+    assert held(sets[0]) == [*(ROWS[k] for k in sorted(mine)), ROWS[1]]
+
+
+def test_clearing_a_set_that_shares_leaves_the_others_their_rows() -> None:
+    pool, sets = Pool(), [ActiveSet(10**6) for _ in range(2)]
+    for active in sets:
+        offer(active, pool, ROWS, 0)
+    sets[0].clear()
+    fill(sets[0], [[(9, 9.0)]], [0], 50)
+    assert held(sets[0]) == [[(9, 9.0)]]
+    assert held(sets[1]) == ROWS
+
+
+def test_rows_that_another_thread_offers_while_they_are_copied_are_held_once() -> None:
+    numbers, squares = np.arange(len(ROWS)), squares_of(*csr(ROWS))
+    others: list[threading.Thread] = []
+
+    class Watched(Pool):
+        """Has another thread offer the rows before it copies them."""
+
+        def extend(self, *arguments: Any) -> None:
+            if not others:
+                others.append(threading.Thread(target=offer_them))
+                others[0].start()
+                others[0].join(0.5)  # it has to wait until these are held; else it ends at once
+            super().extend(*arguments)
+
+    pool, held_now = Watched(), []
+
+    def offer_them() -> None:
+        held_now.append(pool.offer(csr(ROWS), numbers, squares, 10**6))
+
+    offer_them()
+    others[0].join()
+    assert held_now == [True, True]
+    assert pool.numbers.tolist() == numbers.tolist()
+    assert pool.nonzeros == sum(map(len, ROWS))
+
+
+def test_who_leaves_the_pool_copies_rows_only_while_somebody_else_is_there() -> None:
+    pool = Pool()
+    first, cleared, last = (ActiveSet(10**6) for _ in range(3))
+    for active in (first, cleared, last):
+        offer(active, pool, ROWS, 0)
+    twin, shared = first.twin(), pool.numbers
+    cleared.clear()
+    for active in (first, twin):
+        active.retain(np.array([1, 3]))
+        assert not np.shares_memory(active.numbers, shared)
+    last.retain(np.array([0, 1, 3]))
+    assert np.shares_memory(last.numbers, shared)
+    for active, kept in ((first, [1, 3]), (twin, [1, 3]), (last, [0, 1, 3])):
+        assert held(active) == [ROWS[k] for k in kept]
+        assert active.numbers.tolist() == kept
+
+
+def test_a_budget_may_be_filled_to_the_last_byte() -> None:
+    budget = sum(map(size, ROWS))
+    for less in (0, 1):
+        active, shared = ActiveSet(budget - less), ActiveSet(budget - less)
+        assert fill(active, ROWS, [0, 1, 2, 3], 0) == len(ROWS) - less
+        assert offer(shared, Pool(), ROWS, 0) == (less == 0)
+
+
+def test_rows_from_the_midst_of_others_are_shared_as_they_are() -> None:
+    pool, active = Pool(), ActiveSet(10**6)
+    whole = csr([*ROWS, *ROWS])
+    part = Rows(whole.indptr[len(ROWS) :], whole.indices, whole.values)
+    freeze(*part)
+    for first in (0, len(ROWS)):
+        assert active.share(pool, part, targets_of(ROWS, first))
+    assert held(active) == [*ROWS, *ROWS]

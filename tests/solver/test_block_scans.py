@@ -1,0 +1,262 @@
+"""What a block of rows says of weights at rest: its sums, counts from slacks, rows that matter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from streamtron.core import kernels
+from streamtron.core.certificate import ScanSums
+from streamtron.core.errors import DataError
+from streamtron.core.rows import BLOCK_ROWS, Chunk, Rows
+from streamtron.data.blocks import squares_of
+from streamtron.solver.block_scan import (
+    BlockScan,
+    Called,
+    ScanRequest,
+    counts_of_slacks,
+    scan_blocks,
+)
+from streamtron.solver.duals import Counts
+from streamtron.solver.targets import TargetRule, Targets
+from streamtron.solver.working_set import NONZERO_BYTES, ROW_BYTES
+from tests.helpers.oracle import LARGEST_COUNT, Oracle, Row
+from tests.helpers.sources import csr, random_rows
+
+COLUMNS = 6
+ROWS = 2 * BLOCK_ROWS + 300
+RHO = 0.5
+DELTA2 = 0.25
+CUTS = [[0, BLOCK_ROWS, 2 * BLOCK_ROWS, ROWS], [0, 1, 4095, 4097, 8192, ROWS], [0, 3000, ROWS]]
+
+
+@dataclass
+class Data:
+    rows: list[Row]
+    labels: list[int]
+
+    def chunks(self, borders: Sequence[int]) -> Generator[Chunk, None, None]:
+        codes = np.array([0 if label == 1 else 1 for label in self.labels], np.int32)
+        whole = csr(self.rows)
+        for first, last in pairwise(borders):
+            part = whole._replace(indptr=whole.indptr[first : last + 1])
+            squares = squares_of(*part)
+            yield Chunk(part, codes[first:last], ((first, last),), squares)
+
+
+@pytest.fixture(scope="module")
+def data() -> Data:
+    return Data(*random_rows(0, ROWS, COLUMNS))
+
+
+def view(seed: int = 0, **more: object) -> ScanRequest:
+    """Weights that leave most rows a slack, and not all."""
+    w = np.random.default_rng(seed).normal(size=COLUMNS)
+    rule = TargetRule(DELTA2, [1.0, -1.0], None, 1.0)
+    return ScanRequest(rule, w, 0.1, RHO, 0.8)._replace(**more)  # type: ignore[arg-type]
+
+
+def scanned(
+    data: Data,
+    views: Sequence[ScanRequest],
+    borders: Sequence[int],
+    rooms: Sequence[int] | None = None,
+) -> list[BlockScan]:
+    return list(scan_blocks(data.chunks(borders), views, [Counts() for _ in views], rooms))
+
+
+def plain(value: object) -> object:
+    """Tuples of arrays as something that ``==`` compares to the bit."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return tuple(map(plain, value)) if isinstance(value, tuple) else value
+
+
+def margins(data: Data, one: ScanRequest) -> list[float]:
+    twin = Oracle(data.rows, data.labels, [DELTA2] * ROWS, RHO, width=COLUMNS)
+    return twin.margins(one.w.tolist(), one.bias)
+
+
+@pytest.mark.parametrize("borders", CUTS)
+def test_a_block_says_the_same_to_the_bit_whatever_was_scanned_before_it(
+    data: Data, borders: list[int]
+) -> None:
+    views = [view(0, b=9.0), view(1, threshold=0.2, first=True)]
+    rooms = [10**9, 10**9]
+    together = scanned(data, views, borders, rooms)
+    apart = [scanned(data, views, list(ends), rooms) for ends in pairwise(borders)]
+    assert [block.rows for block in together] == np.diff(borders).tolist()
+    assert plain(tuple(together)) == plain(tuple(block for [block] in apart))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 300])
+def test_what_a_block_brings_grows_with_its_rows_and_not_with_the_bins(
+    data: Data, rows: int
+) -> None:
+    for block in scanned(data, [view(0, b=9.0)], [0, ROWS - rows, ROWS])[1:]:
+        part = block.seen[0].part
+        assert 0 < len(part.places) <= rows
+        assert part.bins.shape == (len(part.places), kernels.BIN_SUMS)
+
+
+def test_blocks_add_up_to_the_bins_of_all_rows_at_once(data: Data) -> None:
+    one = view(0, b=9.0)
+    found = []
+    for borders in ([0, ROWS], CUTS[1]):
+        scan_sums = ScanSums(one.scale, COLUMNS)
+        for block in scanned(data, [one], borders):
+            scan_sums.add(block.seen[0].part)
+        sums = scan_sums.bins.reshape(-1, kernels.BIN_SUMS)
+        found.append(sums[:, ::2] + sums[:, 1::2])
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-14)
+    assert (found[0] != 0.0).any(axis=1).sum() > 100
+
+
+def test_counts_from_slacks_are_those_of_the_formula_and_the_sums_are_theirs(data: Data) -> None:
+    one = view(b=9.0)
+    wanted, sums, bias = {}, [0.0] * COLUMNS, 0.0
+    for k, margin in enumerate(margins(data, one)):
+        count = math.floor(9.0 * max(0.0, 1.0 - one.scale * margin) / DELTA2 + 0.5)
+        if count:
+            wanted[k] = count
+            bias += count * data.labels[k] * RHO
+            for column, value in data.rows[k]:
+                sums[column] += count * data.labels[k] * value
+    made: dict[int, int] = {}
+    scan_sums = ScanSums(one.scale, COLUMNS)
+    for block in scanned(data, [one], CUTS[0]):
+        [seen] = block.seen
+        assert seen.made is not None
+        made |= dict(zip(seen.made.numbers.tolist(), seen.made.counts.tolist(), strict=True))
+        scan_sums.add(seen.part)
+    assert made == wanted
+    assert 0.2 * ROWS < len(made) < 0.9 * ROWS
+    assert scan_sums.fresh == pytest.approx(sums, rel=1e-12)
+    assert scan_sums.fresh_bias == pytest.approx(bias, rel=1e-12)
+    assert scan_sums.steps == sum(wanted.values())
+    assert scan_sums.sq_extension == DELTA2 * sum(count * count for count in wanted.values())
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    st.lists(st.tuples(st.floats(-1e6, 1e6), st.sampled_from([-1, 0, 1])), max_size=8),
+    st.floats(1e-6, 1e6), st.floats(1e-3, 1e3), st.floats(1e-6, 1e6),
+)  # fmt: skip
+def test_a_count_is_b_slacks_over_the_price_rounded_and_cut_where_int32_ends(
+    rows: list[tuple[float, int]], scale: float, delta2: float, b: float
+) -> None:
+    targets = Targets(
+        np.arange(len(rows)), np.array([sign for _, sign in rows], np.int8),
+        np.full(len(rows), delta2), np.zeros(len(rows)),
+    )  # fmt: skip
+    found = counts_of_slacks(np.array([margin for margin, _ in rows]), scale, targets, b)
+    wanted = []
+    for margin, sign in rows:
+        slack = max(0.0, 1.0 - scale * margin) if sign else 0.0
+        wanted.append(min(math.floor(b * slack / delta2 + 0.5), LARGEST_COUNT))
+    assert found.dtype == np.int32
+    assert found.tolist() == wanted
+
+
+@pytest.mark.parametrize("delta2", [1e-10, 1e-20, 5e-324])
+def test_a_count_beyond_the_largest_is_cut_there_and_never_wraps(delta2: float) -> None:
+    row = Targets(np.zeros(1, np.int64), np.ones(1, np.int8), np.array([delta2]), np.zeros(1))
+    assert counts_of_slacks(np.zeros(1), 1.0, row, 500.0).tolist() == [LARGEST_COUNT]
+
+
+# --- rows that matter ----------------------------------------------------------------------------
+
+
+def size(row: Row) -> int:
+    return NONZERO_BYTES * len(row) + ROW_BYTES
+
+
+def called(blocks: Sequence[BlockScan], place: int) -> list[Called]:
+    found = [block.seen[place].called for block in blocks]
+    return [one for one in found if one is not None]
+
+
+def numbers(parts: Sequence[Called]) -> list[int]:
+    return [number for part in parts for number in part.numbers.tolist()]
+
+
+@pytest.mark.parametrize("room", [0, 23, 1000, 100_000, 10**9])
+@pytest.mark.parametrize("borders", CUTS)
+def test_the_first_rows_that_are_called_come_with_the_blocks_as_long_as_there_is_room(
+    data: Data, borders: list[int], room: int
+) -> None:
+    views = [view(0, threshold=0.3), view(1, threshold=-0.1)]
+    blocks = scanned(data, views, borders, [room, 5000])
+    held: NDArray[np.int64] = np.concatenate([block.numbers for block in blocks])
+    asked: set[int] = set()
+    for place, (one, limit) in enumerate(zip(views, (room, 5000), strict=True)):
+        wanted = [k for k, margin in enumerate(margins(data, one)) if margin <= one.threshold]
+        total = np.cumsum([size(data.rows[k]) for k in wanted])
+        fitting = wanted[: int((total <= limit).sum())]
+        parts = called(blocks, place)
+        assert sum(part.rows for part in parts) == len(wanted)
+        assert numbers(parts) == fitting
+        assert np.concatenate([part.signs for part in parts]).tolist() == [
+            data.labels[k] for k in fitting
+        ]
+        assert {float(value) for part in parts for value in part.delta2} <= {DELTA2}
+        asked |= set(fitting)
+    assert held.tolist() == sorted(asked)
+    for block in blocks:
+        _same_rows(block.held, csr([data.rows[k] for k in block.numbers]))
+
+
+def _same_rows(found: Rows, wanted: Rows) -> None:
+    assert np.diff(found.indptr).tolist() == np.diff(wanted.indptr).tolist()
+    assert found.indices.tolist() == wanted.indices.tolist()
+    assert found.values.tolist() == wanted.values.tolist()
+
+
+@pytest.mark.parametrize(("room", "wanted"), [(71, [0]), (72, [0, 1]), (104, [0, 1, 2])])
+def test_a_room_may_be_filled_to_the_byte_and_behind_a_row_that_finds_none_no_smaller_one_does(
+    room: int, wanted: list[int]
+) -> None:
+    rows: list[Row] = [[(0, 1.0)], [(0, 1.0), (1, 1.0)], [(0, 1.0)]]  # 32, 40 and 32 bytes
+    blocks = scanned(Data(rows, [1, 1, 1]), [view(threshold=math.inf)], [0, 3], [room])
+    [part] = called(blocks, 0)
+    assert (numbers([part]), part.rows) == (wanted, 3)
+
+
+def test_without_a_room_no_row_comes(data: Data) -> None:
+    for block in scanned(data, [view(threshold=math.inf)], CUTS[0]):
+        assert block.seen[0].called is None
+        assert len(block.numbers) == len(block.held.values) == 0
+
+
+# --- a first look --------------------------------------------------------------------------------
+
+
+def test_the_first_look_finds_the_radius_and_the_least_price(data: Data) -> None:
+    weights = np.random.default_rng(3).choice([0.0, 1.0, 2.0, 4.0], size=ROWS)
+    lengths = [sum(value * value for _, value in row) + RHO**2 for row in data.rows]
+    squares = [
+        length + DELTA2 / weight for length, weight in zip(lengths, weights, strict=True) if weight
+    ]
+    [chunk] = data.chunks([0, ROWS])
+    weighted = replace(chunk, weights=weights)
+    blocks = list(scan_blocks((c for c in [weighted]), [view(first=True)], [Counts()]))
+    assert max(block.seen[0].sq_radius for block in blocks) == pytest.approx(max(squares))
+    assert min(block.seen[0].least_delta2 for block in blocks) == DELTA2 / 4.0
+
+
+@pytest.mark.parametrize("row", [0, BLOCK_ROWS + 5])
+def test_the_first_look_refuses_a_row_that_can_have_no_margin_by_its_number(
+    data: Data, row: int
+) -> None:
+    rows = [[] if k == row else [(0, 1.0)] for k in range(ROWS)]
+    hard = view(targets=TargetRule(0.0, [1.0, -1.0], None, 1.0), rho=0.0, first=True)
+    with pytest.raises(DataError, match=rf"row {row + 1} has no features"):
+        scanned(Data(rows, [1] * ROWS), [hard], CUTS[2])

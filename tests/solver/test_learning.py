@@ -1,0 +1,169 @@
+"""Learners that do not fit in memory side by side run in groups, and find the same."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamtron.core import kernels
+from streamtron.core.config import Machine, Settings
+from streamtron.core.events import ChunkDone, Event, ReadingStarted
+from streamtron.data import Reading, open_shards
+from streamtron.data.writers.corpus import generate
+from streamtron.runs.fit import Outcome, run, run_many
+from streamtron.runs.learners import Room, learn
+from streamtron.runs.memory import memory_needed
+from streamtron.solver.learner import Learner
+from streamtron.solver.working_set import Pool
+
+COLUMNS = 3000
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("learning")
+    generate(str(path / "two"), rows=9000, columns=COLUMNS, seed=3)
+    lines = [
+        line for shard in sorted((path / "two").iterdir()) for line in shard.read_text().split("\n")
+    ]
+    rng = np.random.default_rng(0)
+    topics = [f"c{k}" for k in rng.integers(4, size=len(lines))]
+    many = [
+        f"{topic} {line.split(' ', 1)[1]}"
+        for topic, line in zip(topics, lines, strict=True)
+        if line
+    ]
+    (path / "many.svm").write_text("\n".join(many[:6000]) + "\n")
+    return path
+
+
+def room_for(learners: int, settings: Settings, *, shared: bool) -> Machine:
+    """A machine on which so many learners fit and one more does not."""
+
+    def need(number: int) -> int:
+        needs = memory_needed(
+            settings, rows=9000, columns=COLUMNS + 1, learners=number, threads=2, shared=shared
+        )
+        return sum(each.size for each in needs)
+
+    return Machine(memory=(need(learners) + need(learners + 1)) // 2, threads=2)
+
+
+@pytest.mark.parametrize("active_set", [10**8, 200_000], ids=["all rows fit", "rows do not fit"])
+def test_candidates_that_do_not_fit_together_run_in_groups_and_find_the_same(
+    place: Path, tmp_path: Path, active_set: int
+) -> None:
+    candidates = [Settings(C=C, active_set=active_set, tol=0.1) for C in (0.1, 0.5, 1, 2, 5)]
+    shared = active_set > 10**6
+    machines = [Machine(threads=2), room_for(2, candidates[0], shared=shared)]
+    wide, tight = (
+        run_many(place / "two", candidates, machine=machine, cache_dir=str(tmp_path))
+        for machine in machines
+    )
+    assert [one.model for one in tight] == [one.model for one in wide]
+    assert [one.report["stages"][-1]["updates"] for one in tight] == [
+        one.report["stages"][-1]["updates"] for one in wide
+    ]
+    assert tight[0].report["bytes_read"] > wide[0].report["bytes_read"]
+
+
+def test_classes_that_do_not_fit_together_run_in_groups_and_find_the_same(
+    place: Path, tmp_path: Path
+) -> None:
+    settings = Settings(multiclass=True, tol=0.1)
+    found = []
+    for machine in (Machine(threads=2), room_for(3, settings, shared=True)):
+        with open_shards(
+            [str(place / "many.svm")], Reading(multiclass=True), cache_dir=str(tmp_path),
+            most_labels=None,
+        ) as source:  # fmt: skip
+            [learners] = learn(source, [settings], machine)
+            labels = [learner.targets.positive for learner in learners]
+            found.append((labels, [one.weights.tobytes() for one in learners], source.readings))
+    (labels, weights, readings), (again, same, more) = found
+    assert sorted(map(str, labels)) == ["c0", "c1", "c2", "c3"]
+    assert (again, same) == (labels, weights)
+    assert more > readings
+
+
+class Stopped(Exception):
+    """The process ends here, as far as the run knows."""
+
+
+def test_a_run_in_groups_is_taken_up_and_groups_that_are_done_are_not_fitted_again(
+    place: Path, tmp_path: Path
+) -> None:
+    settings = Settings(multiclass=True, tol=0.1)
+    tight = room_for(2, settings, shared=True)
+
+    def fit(model: str, **more: Any) -> Outcome:
+        machine = Machine(memory=tight.memory, threads=2, checkpoint_every=0.0)
+        return run(
+            place / "many.svm", settings.but(tol=more.pop("tol", 0.1)), model=tmp_path / model,
+            machine=machine, **more,
+        )  # fmt: skip
+
+    wanted = fit("wanted")
+    assert wanted.report["readings"] > 4.0
+    begun = 0
+    for chunks in (3, 5, 6, 7, 9, 11):
+        left = chunks
+
+        def listen(event: Event) -> None:
+            nonlocal left, begun
+            begun += isinstance(event, ReadingStarted) and event.reading == 0
+            left -= isinstance(event, ChunkDone)
+            if left < 0:
+                raise Stopped
+
+        with suppress(Stopped):
+            fit("model", listen=listen, resume=True)
+    fit("model", listen=listen, resume=True)
+    for name in ("", ".run/witness"):
+        ours = (tmp_path / f"model{name}").read_bytes()
+        assert ours == (tmp_path / f"wanted{name}").read_bytes()
+    finer = fit("model", resume=True, tol=1e-3)
+    assert finer.exit_code == 0
+    for learner in finer.report["learners"]:
+        assert learner["certificate"]["relative_duality_gap"] <= 1e-3
+        assert learner["certificate"]["rows_scanned"] == wanted.report["rows"]
+
+
+def test_a_single_learner_is_never_crowded(place: Path) -> None:
+    settings = Settings()
+    with open_shards([str(place / "two")], cache_dir=None) as source:
+        room = Room(settings, Machine(memory=1), Pool())
+        for chunk in source.chunks():
+            room(1, chunk)
+    assert room.columns > 1
+
+
+def test_learners_look_at_rows_in_company_only_where_there_is_memory_for_it() -> None:
+    settings, columns = Settings(), 10**6
+    learners = [Learner(settings) for _ in range(12)]
+    for learner in learners:
+        learner.dual.widen(columns)
+
+    def room(memory: int) -> Room:
+        return Room(settings, Machine(memory=memory, threads=2), Pool())
+
+    own = replace(settings, active_set=0)
+    one, several = (
+        sum(
+            need.size
+            for need in memory_needed(
+                own, rows=0, columns=columns, learners=12, threads=2, abreast=abreast
+            )
+        )
+        for abreast in (1, kernels.BATCH_WIDTH)
+    )
+    side_by_side = 8 * kernels.BATCH_WIDTH * 2 * columns
+    vectors = 8 * 8 * 10 * columns  # of ten more that are being solved
+    assert several == one + side_by_side + vectors
+    assert room(several).abreast(learners)
+    assert not room(several - 1).abreast(learners)

@@ -1,0 +1,223 @@
+"""Fits of many classes at the command line: each is what a fit of it against the rest finds."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import math
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from liblinear import liblinearutil
+
+from streamtron.core.text import MANY
+from streamtron.model.linear_model import LinearModel
+from tests.helpers.processes import Ended, here
+
+NAMES = ("apple", "fig", "kiwi", "pear", "plum")
+ROUNDING = 1e-9
+
+
+def run(*words: object) -> Ended:
+    """A command, with absolute paths."""
+    return here(Path(), *words)
+
+
+def printed(*words: object) -> str:
+    """What a command prints that ends well."""
+    done = run(*words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def fitted(place: Path, shard: str, *words: object) -> tuple[LinearModel, dict[str, Any]]:
+    """The model of a fit, and its report."""
+    model, report = place / f"{shard}.model", place / f"{shard}.json"
+    printed("fit", place / shard, "--model", model, "--report", report, "--overwrite", *words)
+    return LinearModel.load(model), json.loads(report.read_text())
+
+
+def write_rows(path: Path, labels: list[str], seed: int = 0) -> None:
+    """A row a label, of columns that have something to do with it."""
+    rng = random.Random(seed)
+    lines = []
+    for label in labels:
+        own = {1 + NAMES.index(name) for name in label.split(",") if name and rng.random() < 0.8}
+        columns = sorted(own | set(rng.sample(range(1, 40), 6)))
+        lines.append(" ".join([label, *(f"{column}:1" for column in columns)]) + "\n")
+    path.write_text("".join(lines))
+
+
+def against_the_rest(labels: list[str], name: str) -> list[str]:
+    return ["1" if name in label.split(",") else "-1" for label in labels]
+
+
+def write_again(place: Path, shard: str, labels: list[str]) -> None:
+    """The same rows with other labels."""
+    rows = (place / shard).read_text().splitlines()
+    lines = [f"{label} {row.split(' ', 1)[1]}\n" for label, row in zip(labels, rows, strict=True)]
+    (place / "two.svm").write_text("".join(lines))
+
+
+@pytest.fixture
+def one_each() -> list[str]:
+    """The label of every row, one of five."""
+    return random.Random(1).choices(NAMES, k=500)
+
+
+@pytest.fixture
+def some_each() -> list[str]:
+    """The labels of every row, none to five, with commas in between."""
+    rng = random.Random(2)
+    return [",".join(name for name in NAMES if rng.random() < 0.3) for _ in range(500)]
+
+
+@pytest.mark.parametrize("how", ["--multiclass", "--multilabel"])
+@pytest.mark.parametrize("active_set", ["1GB", "5kB"])
+def test_every_class_gets_the_weights_and_the_proof_of_a_fit_against_the_rest(
+    tmp_path: Path, one_each: list[str], some_each: list[str], how: str, active_set: str
+) -> None:
+    labels = one_each if how == "--multiclass" else some_each
+    words = ("--active-set", active_set, "--max-epochs", 30, "--tol", 0.05)
+    write_rows(tmp_path / "rows.svm", labels)
+    many, report = fitted(tmp_path, "rows.svm", how, *words)
+    assert many.classes == NAMES
+    readings = []
+    for k, name in enumerate(NAMES):
+        write_again(tmp_path, "rows.svm", against_the_rest(labels, name))
+        alone, own = fitted(tmp_path, "two.svm", *words)
+        assert many.weights[k].tolist() == alone.weights.tolist()
+        assert np.asarray(many.bias)[k] == alone.bias
+        assert report["learners"][k]["label"] == name
+        assert report["learners"][k]["certificate"] == own["certificate"]
+        assert report["learners"][k]["full_epochs"] == own["full_epochs"]
+        readings.append(own["readings"])
+    assert report["readings"] == max(readings), "the others cost none"
+
+
+def table(text: str) -> list[list[str]]:
+    """The table of classes in a summary: its cells, without the column of words behind them."""
+    lines = text.split("\nclass ")[1].split("\n\n")[0].splitlines()
+    return [line.split()[:5] for line in lines[1:] if not line.startswith("…")]
+
+
+def test_the_summary_has_a_line_a_class_and_says_that_all_are_certified(
+    tmp_path: Path, one_each: list[str]
+) -> None:
+    write_rows(tmp_path / "rows.svm", one_each)
+    report, model = tmp_path / "r.json", tmp_path / "m"
+    words = (tmp_path / "rows.svm", "--multiclass", "--model", model, "--report", report)
+    said = printed("fit", *words)
+    learners = json.loads(report.read_text())["learners"]
+    assert table(said) == [
+        [
+            each["label"],
+            *(f"{each['certificate'][bound]:.6g}" for bound in ("primal_margin", "upper_bound")),
+            f"{each['certificate']['relative_duality_gap']:.6g}",
+            str(each["full_epochs"]),
+        ]
+        for each in learners
+    ]
+    assert "\ncertified: the gaps of all 5 classes are within 0.01\n" in said
+    for command in (("certify", model), ("certify", f"{model}.run"), ("inspect", model)):
+        found = printed(*command)
+        gaps = [row[3] for row in table(found)]
+        assert [float(gap) for gap in gaps] == pytest.approx(
+            [each["certificate"]["relative_duality_gap"] for each in learners], rel=1e-4
+        )
+    printed("predict", model, tmp_path / "rows.svm", "-o", tmp_path / "labels.tsv")
+    predicted = (tmp_path / "labels.tsv").read_text().splitlines()
+    right = sum(
+        line.split("\t")[0] == label for line, label in zip(predicted, one_each, strict=True)
+    )
+    metrics = json.loads(printed("evaluate", model, tmp_path / "rows.svm", "--json"))
+    assert metrics["accuracy"] == right / len(one_each) > 0.5
+
+
+def test_the_sentence_of_a_fit_that_stops_early_names_the_classes(
+    tmp_path: Path, some_each: list[str]
+) -> None:
+    write_rows(tmp_path / "rows.svm", some_each)
+    words = ("--multilabel", "--active-set", "4kB", "--max-epochs", 1, "--C", 30)
+    code, out, err = run("fit", tmp_path / "rows.svm", "--model", tmp_path / "m", *words)
+    assert code == 4
+    assert "\nNOT certified: 5 of 5 classes; the largest gap is " in out
+    named = re.match(r"5 of 5 classes \((.*)\) stopped before the tolerance was certified: ", err)
+    assert named
+    gaps = {row[0]: float(row[3]) for row in table(out)}
+    assert named[1].split(", ") == sorted(gaps, key=lambda name: -gaps[name])
+
+
+def test_the_sentence_of_an_inseparable_class_names_it(tmp_path: Path, one_each: list[str]) -> None:
+    write_rows(tmp_path / "rows.svm", one_each)
+    words = ("--multiclass", "--delta", 0, "--model", tmp_path / "m")
+    code, _, err = run("fit", tmp_path / "rows.svm", *words)
+    assert code == 4
+    assert err.startswith(
+        "no classifier separates the rows, class apple from the rest, by a margin"
+    )
+
+
+def test_of_more_classes_than_a_screen_holds_the_worst_are_listed_and_the_rest_summed_up(
+    tmp_path: Path,
+) -> None:
+    rng = random.Random(3)
+    lines = [f"{k % 50} {k % 50 + 1}:1 {rng.randint(60, 90)}:2\n" for k in range(500)]
+    (tmp_path / "rows.svm").write_text("".join(lines))
+    report = tmp_path / "r.json"
+    words = (tmp_path / "rows.svm", "--multiclass", "--model", tmp_path / "m", "--report", report)
+    said = printed("fit", *words)
+    gaps = {
+        f"{each['label']:g}": each["certificate"]["relative_duality_gap"]
+        for each in json.loads(report.read_text())["learners"]
+    }
+    listed = [row[0] for row in table(said)]
+    assert listed == sorted(listed, key=int)
+    assert len(listed) == MANY
+    others = [gap for name, gap in gaps.items() if name not in listed]
+    assert max(others) <= min(gaps[name] for name in listed)
+    assert f"\n… and 30 more, 30 certified, gaps up to {max(others):.3g}\n" in said
+
+
+def optimum(labels: list[float], X: Any) -> float:
+    """γ_d of LIBLINEAR's weights, C = 1 and B = 1: nothing is above the truth."""
+    theirs = liblinearutil.train(labels, X, "-s 2 -c 1 -B 1 -e 1e-10 -q")
+    w, bias = (np.array(part) for part in theirs.get_decfun())
+    turn = 1 if theirs.get_labels()[0] == 1 else -1
+    margins = np.array(labels) * turn * (X @ w + bias)
+    primal = 0.5 * (w @ w + bias**2) + (np.maximum(0.0, 1.0 - margins) ** 2).sum()
+    return 1.0 / math.sqrt(2.0 * primal)
+
+
+@pytest.mark.slow
+def test_the_bounds_of_all_topics_of_real_documents_hold_what_liblinear_finds(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    texts = lzma.decompress((shared_data / "rcv1_27613.ccat.xz").read_bytes()).decode()
+    codes = lzma.decompress((shared_data / "rcv1_27613.topics.xz").read_bytes()).decode()
+    topics = [line.split("\t")[1].split() for line in codes.splitlines()]
+    rows = [line.split(" ", 1)[1] for line in texts.splitlines()]
+    lines = [f"{','.join(own)} {row}\n" for own, row in zip(topics, rows, strict=True)]
+    (tmp_path / "rows.svm").write_text("".join(lines))
+    model, report = fitted(tmp_path, "rows.svm", "--multilabel")
+    counted = {name: sum(name in own for own in topics) for name in model.classes}
+    by_size = sorted(counted, key=lambda name: (-counted[name], str(name)))
+    assert len(by_size) == len(report["learners"]) > 90
+    assert report["certificate"]["relative_duality_gap"] <= 0.01
+    _, X = liblinearutil.svm_read_problem(str(shared_text(tmp_path, rows)), return_scipy=True)
+    X.data = X.data.astype(np.float32).astype(np.float64)
+    learners = {each["label"]: each["certificate"] for each in report["learners"]}
+    for name in (*by_size[:3], *by_size[len(by_size) // 2 :][:2], *by_size[-3:]):
+        gamma = optimum([1.0 if name in own else -1.0 for own in topics], X)
+        assert learners[name]["primal_margin"] <= gamma * (1 + ROUNDING)
+        assert learners[name]["upper_bound"] >= gamma * (1 - ROUNDING)
+
+
+def shared_text(place: Path, rows: list[str]) -> Path:
+    """The rows with a label that LIBLINEAR reads."""
+    (place / "plain.svm").write_text("".join(f"1 {row}\n" for row in rows))
+    return place / "plain.svm"

@@ -1,0 +1,400 @@
+"""Newton's method on rows in memory: it finds what scipy and LIBLINEAR find, and proves its gap."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from streamtron.core import kernels
+from streamtron.core.rows import Rows
+from streamtron.solver import newton
+from tests.core.test_kernels import Case, cases, frozen
+from tests.helpers.oracle import best_scale, primal_value
+from tests.helpers.sources import csr, dense, random_rows
+
+COLUMNS = 6
+
+Vector = NDArray[np.float64]
+
+prove = settings(max_examples=120, deadline=None, derandomize=True)
+
+
+class Problem(NamedTuple):
+    """½‖v − v₀‖² + Σ C_i max(0, 1 − m_i)² over some rows, and the patterns y_i as a matrix."""
+
+    rows: Rows
+    signs: NDArray[np.int8]
+    cost: Vector
+    rho: float
+    center: Vector
+    patterns: Vector
+
+    def primal(self, v: Vector) -> float:
+        slacks = np.maximum(0.0, 1.0 - self.patterns @ v)
+        return float(0.5 * ((v - self.center) ** 2).sum() + (self.cost * slacks**2).sum())
+
+    def gradient(self, v: Vector) -> Vector:
+        slacks = np.maximum(0.0, 1.0 - self.patterns @ v)
+        found: Vector = v - self.center - self.patterns.T @ (2.0 * self.cost * slacks)
+        return found
+
+    def dual(self, alpha: Vector) -> float:
+        """Σ α_i (1 − y_i·v₀) − ½‖Σ α_i y_i‖² − Σ α_i² / (4 C_i), over rows with C_i > 0."""
+        paid = self.cost > 0.0
+        alpha, Y = alpha[paid], self.patterns[paid]
+        linear = alpha @ (1.0 - Y @ self.center)
+        return float(
+            linear - 0.5 * ((Y.T @ alpha) ** 2).sum() - (alpha**2 / (4.0 * self.cost[paid])).sum()
+        )
+
+    def solved(
+        self, precision: float = 1e-12, *, proven: bool = True, start: Vector | None = None
+    ) -> tuple[Vector, Vector]:
+        first = np.zeros(len(self.center)) if start is None else start
+        return newton.minimise(
+            self.rows, self.signs, self.cost, self.rho, first, self.center, precision,
+            proven=proven,
+        )  # fmt: skip
+
+
+def problem(
+    seed: int, C: float = 1.0, rho: float = 1.0, *, centered: bool = False, uneven: bool = False
+) -> Problem:
+    """150 random rows; ``uneven``: a fifth of them left out, the others of unlike cost."""
+    plain, labels = random_rows(seed, 150, COLUMNS)
+    rng = np.random.default_rng(seed)
+    signs, cost = np.array(labels, dtype=np.int8), np.full(150, C)
+    if uneven:
+        cost *= rng.choice([0.1, 1.0, 7.0], size=150)
+        signs[::5] = 0
+        cost[::5] = 0.0
+    center = rng.normal(size=COLUMNS + 1) if centered else np.zeros(COLUMNS + 1)
+    bias = np.full((150, 1), rho)
+    patterns = signs[:, None] * np.hstack([dense(plain, COLUMNS), bias])
+    return Problem(csr(plain), signs, cost, rho, center, patterns)
+
+
+problems = pytest.mark.parametrize(
+    "chosen",
+    [
+        problem(seed, C, rho, centered=centered, uneven=uneven)
+        for seed, (C, rho, centered, uneven) in enumerate(
+            [
+                (1.0, 1.0, False, False),
+                (100.0, 1.0, False, False),
+                (1e-3, 0.0, False, False),
+                (1.0, 0.1, True, False),
+                (1.0, 1.0, False, True),
+                (50.0, 10.0, True, True),
+            ]
+        )
+    ],
+    ids=["plain", "C 100", "C 0.001, no bias", "center", "uneven rows", "center, uneven rows"],
+)
+
+
+# --- the optimum ---
+
+
+@problems
+def test_the_minimum_is_the_one_that_scipy_finds(chosen: Problem) -> None:
+    found, _ = chosen.solved()
+    theirs = minimize(
+        chosen.primal, chosen.center, jac=chosen.gradient, method="L-BFGS-B",
+        options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 10_000, "maxfun": 10_000},
+    )  # fmt: skip
+    assert chosen.primal(found) <= theirs.fun * (1 + 1e-12)
+    assert found == pytest.approx(theirs.x, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("rho", [0.0, 1.0])
+@pytest.mark.parametrize("C", [0.01, 0.5, 50.0])
+def test_the_minimum_is_the_one_that_liblinear_finds(C: float, rho: float) -> None:
+    from liblinear.liblinearutil import parameter, train
+    from liblinear.liblinearutil import problem as liblinear_problem
+
+    chosen = problem(9, C, rho)
+    labels = chosen.signs.astype(float).tolist()
+    X = chosen.signs[:, None] * chosen.patterns[:, :COLUMNS]
+    options = f"-s 2 -c {C} -e 1e-10 -q -B {rho if rho else -1}"
+    rival = train(liblinear_problem(labels, X), parameter(options))
+    sign = 1 if rival.get_labels()[0] == 1 else -1
+    theirs = np.zeros(COLUMNS + 1)
+    for column in range(COLUMNS + (rho > 0)):
+        theirs[column] = sign * rival.w[column]
+    found, _ = chosen.solved()
+    assert chosen.primal(found) <= chosen.primal(theirs) * (1 + 1e-12)
+    assert found == pytest.approx(theirs, rel=1e-6, abs=1e-7)
+
+
+@problems
+def test_the_gradient_falls_to_rounding_where_the_objective_has_long_been_flat(
+    chosen: Problem,
+) -> None:
+    found, _ = chosen.solved(1e-24)
+    size = np.abs(chosen.patterns).T @ (2.0 * chosen.cost) + 1.0  # what its terms may come to
+    assert np.abs(chosen.gradient(found) / size).max() <= 1e-12
+
+
+@problems
+def test_the_margins_returned_are_those_of_the_weights_returned(chosen: Problem) -> None:
+    found, margins = chosen.solved()
+    assert margins == pytest.approx(chosen.patterns @ found, rel=1e-9, abs=1e-9)
+
+
+def test_rows_left_out_leave_no_trace() -> None:
+    chosen = problem(4, uneven=True)
+    present = np.flatnonzero(chosen.signs)
+    plain, _ = random_rows(4, 150, COLUMNS)
+    without = chosen._replace(
+        rows=csr([plain[k] for k in present]), signs=chosen.signs[present],
+        cost=chosen.cost[present], patterns=chosen.patterns[present],
+    )  # fmt: skip
+    assert without.solved()[0].tobytes() == chosen.solved()[0].tobytes()
+
+
+def test_a_row_of_cost_3_is_three_rows() -> None:
+    chosen = problem(2)
+    weight = np.where(np.arange(150) % 4 == 0, 3, 1)
+    repeated = np.repeat(np.arange(150), weight)
+    plain, _ = random_rows(2, 150, COLUMNS)
+    copied = chosen._replace(
+        rows=csr([plain[k] for k in repeated]), signs=chosen.signs[repeated],
+        cost=chosen.cost[repeated], patterns=chosen.patterns[repeated],
+    )  # fmt: skip
+    weighted = chosen._replace(cost=chosen.cost * weight)
+    assert weighted.solved()[0] == pytest.approx(copied.solved()[0], rel=1e-6, abs=1e-8)
+
+
+# --- what is proven ---
+
+
+def slack_point(chosen: Problem, margins: Vector) -> Vector:
+    """α_i = 2 C_i max(0, 1 − m_i)."""
+    return 2.0 * chosen.cost * np.maximum(0.0, 1.0 - margins)
+
+
+@problems
+@pytest.mark.parametrize("precision", [1e-1, 1e-3, 1e-6, 1e-9])
+def test_the_gap_of_the_slacks_is_at_most_the_precision_asked_for(
+    chosen: Problem, precision: float
+) -> None:
+    found, margins = chosen.solved(precision)
+    primal = chosen.primal(found)
+    gap = primal - chosen.dual(slack_point(chosen, margins))
+    assert gap <= precision * primal + 1e-12 * primal
+    half_square = 0.5 * float((chosen.gradient(found) ** 2).sum())
+    assert half_square <= precision * primal * (1 + 1e-6)
+    assert gap == pytest.approx(half_square, rel=1e-6, abs=1e-12 * primal)
+
+
+def test_a_rough_answer_stops_early_and_is_not_the_proven_one() -> None:
+    chosen = problem(1, 100.0)
+    rough, _ = chosen.solved(0.05, proven=False)
+    exact, _ = chosen.solved(0.05)
+    assert 0.5 * (chosen.gradient(exact) ** 2).sum() <= 0.05 * chosen.primal(exact)
+    assert 0.5 * (chosen.gradient(rough) ** 2).sum() > 0.05 * chosen.primal(rough)
+    assert chosen.primal(rough) <= 1.1 * chosen.primal(exact)
+
+
+def test_a_rough_answer_takes_fewer_conjugate_gradient_steps_a_newton_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = {"gram_product": 0, "gram_diagonal": 0}
+
+    def count(name: str) -> None:
+        original = getattr(kernels, name)
+
+        def counted(*arguments: Any) -> None:
+            calls[name] += 1
+            original(*arguments)
+
+        monkeypatch.setattr(kernels, name, counted)
+
+    for name in calls:
+        count(name)
+    rates = []
+    for proven in (False, True):
+        calls.update(gram_product=0, gram_diagonal=0)
+        problem(1, 100.0).solved(1e-9, proven=proven)
+        rates.append(calls["gram_product"] / calls["gram_diagonal"])
+    assert rates[0] < 0.8 * rates[1]
+
+
+@problems
+@pytest.mark.parametrize("begin", [0.0, 3.0])
+def test_no_step_ever_raises_the_objective(
+    chosen: Problem, begin: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = begin * np.random.default_rng(1).normal(size=COLUMNS + 1)
+    values = [chosen.primal(start)]
+    for steps in range(1, 12):
+        monkeypatch.setattr(newton, "STEPS", steps)
+        values.append(chosen.primal(chosen.solved(start=start)[0]))
+    for before, after in itertools.pairwise(values):
+        assert after <= before * (1 + 1e-14)
+    assert values[-1] < values[0]
+
+
+@problems
+def test_the_start_and_the_center_are_not_changed(chosen: Problem) -> None:
+    start, center = np.ones(COLUMNS + 1), chosen.center.copy()
+    chosen.solved(start=start)
+    assert start.tolist() == [1.0] * (COLUMNS + 1)
+    assert chosen.center.tolist() == center.tolist()
+
+
+@problems
+def test_the_same_rows_give_the_same_bits_twice(chosen: Problem) -> None:
+    first, second = (chosen.solved() for _ in range(2))
+    assert [array.tobytes() for array in first] == [array.tobytes() for array in second]
+
+
+def test_at_the_optimum_it_stays_where_it_is() -> None:
+    chosen = problem(0)
+    found, _ = chosen.solved()
+    again, _ = chosen.solved(1e-9, start=found)
+    assert again.tobytes() == found.tobytes()
+
+
+# --- the best scale ---
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+def test_the_best_scale_is_that_of_the_sorted_breakpoints(seed: int, size: float) -> None:
+    chosen = problem(seed, C=3.0, uneven=True)
+    v = size * (chosen.solved(0.1)[0] + 0.3 * np.random.default_rng(seed).normal(size=COLUMNS + 1))
+    margins = chosen.patterns @ v
+    theta = newton.best_scale(v, margins, chosen.cost)
+    delta2 = [0.5 / C for C in chosen.cost if C > 0.0]
+    square, kept = float(v @ v), margins[chosen.cost > 0.0].tolist()
+    exact = best_scale(square, kept, delta2)
+    assert theta == pytest.approx(exact, rel=1e-7)
+    least = primal_value(exact, square, kept, delta2)
+    assert least <= primal_value(theta, square, kept, delta2) * (1 + 1e-14) <= least * (1 + 1e-12)
+
+
+def test_the_best_scale_of_weights_that_are_wrong_on_every_row_is_left_at_1() -> None:
+    chosen = problem(0)
+    v, _ = chosen.solved(0.1)
+    margins = -np.abs(chosen.patterns @ v)
+    assert newton.best_scale(v, margins, chosen.cost) == 1.0
+
+
+# --- the kernels it stands on ---
+
+
+def plain_product(case: Case, k: int, v: list[float]) -> float:
+    """(x, ρ)·v, the nonzeros added in row order."""
+    total = 0.0
+    for column, value in case.rows[k]:
+        total += value * v[column]
+    return total + case.rho * v[-1]
+
+
+numbers = st.floats(-1e9, 1e9)
+vectors = st.lists(numbers, min_size=COLUMNS + 1, max_size=COLUMNS + 1)
+unstarted = cases(started=False)
+
+
+def factors_of(case: Case) -> list[float]:
+    """Row-wise factors, 0 where the row is left out."""
+    return [sign * d2 for sign, d2 in zip(case.signs, case.delta2, strict=True)]
+
+
+@prove
+@given(unstarted, vectors)
+def test_margins_equal_their_plain_twin_bit_for_bit(case: Case, v: list[float]) -> None:
+    found = np.full(len(case.rows), np.nan)
+    kernels.margins(
+        csr(case.rows), frozen(case.signs, np.int8), case.rho, frozen(v, np.float64), found
+    )
+    plain = [sign * plain_product(case, k, v) for k, sign in enumerate(case.signs)]
+    assert found.tolist() == plain
+
+
+Summing = Callable[[Case, list[float], list[float]], list[float]]
+
+
+def plain_combine(case: Case, _: list[float], total: list[float]) -> list[float]:
+    for row, factor in zip(case.rows, factors_of(case), strict=True):
+        for column, value in row:
+            total[column] += factor * value
+        total[-1] += factor * case.rho
+    return total
+
+
+def plain_gram_product(case: Case, v: list[float], total: list[float]) -> list[float]:
+    for k, factor in enumerate(factors_of(case)):
+        weight = factor * plain_product(case, k, v)
+        for column, value in case.rows[k]:
+            total[column] += weight * value
+        total[-1] += weight * case.rho
+    return total
+
+
+def plain_gram_diagonal(case: Case, _: list[float], total: list[float]) -> list[float]:
+    for row, factor in zip(case.rows, factors_of(case), strict=True):
+        for column, value in row:
+            total[column] += factor * (value * value)
+        total[-1] += factor * (case.rho * case.rho)
+    return total
+
+
+@pytest.mark.parametrize("plain", [plain_combine, plain_gram_product, plain_gram_diagonal])
+@prove
+@given(unstarted, vectors, vectors)
+def test_sums_over_rows_equal_their_plain_twins_bit_for_bit(
+    plain: Summing, case: Case, v: list[float], before: list[float]
+) -> None:
+    total = np.array(before)
+    kernel = getattr(kernels, plain.__name__.removeprefix("plain_"))
+    rows, factors = csr(case.rows), frozen(factors_of(case), np.float64)
+    direction = [frozen(v, np.float64)] if plain is plain_gram_product else []
+    kernel(rows, factors, case.rho, *direction, total)
+    assert total.tolist() == plain(case, v, list(before))
+
+
+triples = st.lists(st.tuples(numbers, numbers, st.floats(0.0, 1e9)), max_size=30)
+
+
+@prove
+@given(triples, st.floats(0.0, 100.0))
+@example([(0.0, 1.0, 3.0)], 1.0)
+def test_the_loss_along_a_line_equals_its_plain_twin_bit_for_bit(
+    rows: list[tuple[float, float, float]], theta: float
+) -> None:
+    found = np.full(3, np.nan)
+    columns = [frozen([row[n] for row in rows], np.float64) for n in range(3)]
+    kernels.loss_along(*columns, theta, found)
+    value = first = second = 0.0
+    for margin, slope, cost in rows:
+        slack = 1.0 - margin - theta * slope
+        if slack > 0.0:
+            value += cost * (slack * slack)
+            first -= 2.0 * cost * (slack * slope)
+            second += 2.0 * cost * (slope * slope)
+    assert found.tolist() == [value, first, second]
+
+
+@prove
+@given(st.lists(st.tuples(numbers, numbers), max_size=30))
+@example([(1e8, 1e8), (1.0, 1.0), (-1e8, 1e8)])
+def test_dot_adds_from_the_first_to_the_last(pairs: list[tuple[float, float]]) -> None:
+    total = 0.0
+    for u, v in pairs:
+        total += u * v
+    left, right = (
+        frozen([u for u, _ in pairs], np.float64),
+        frozen([v for _, v in pairs], np.float64),
+    )
+    assert kernels.dot(left, right) == total

@@ -1,0 +1,168 @@
+"""Order is a function of (seed, reading) and of nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chi2_contingency, chisquare
+
+from streamtron.solver import order
+
+prove = settings(max_examples=60, deadline=None, derandomize=True)
+
+numbers = st.integers(0, 2**40)
+
+
+@prove
+@given(numbers, numbers, st.integers(0, 300))
+def test_every_block_is_read_once_in_groups_of_at_most_the_stated_size(
+    seed: int, reading: int, blocks: int
+) -> None:
+    groups = order.block_groups(seed, reading, blocks)
+    assert sorted(block for group in groups for block in group) == list(range(blocks))
+    assert all(1 <= len(group) <= order.GROUP for group in groups)
+    sizes = [len(group) for group in groups]
+    assert max(sizes, default=0) - min(sizes, default=0) <= 1
+    assert len(groups) == -(-blocks // order.GROUP) or len(groups) <= 3
+
+
+@prove
+@given(numbers, numbers, st.integers(0, 500))
+def test_every_row_of_a_chunk_is_visited_once(seed: int, reading: int, rows: int) -> None:
+    for positions in (
+        order.row_order(seed, reading, 7, rows),
+        order.Turn(seed, reading, 7).all(rows),
+        order.Turn(seed, reading, 7).some(np.arange(rows)),
+        order.file_order(rows),
+    ):
+        assert positions.dtype == np.int64
+        assert sorted(positions.tolist()) == list(range(rows))
+
+
+@prove
+@given(numbers, numbers)
+def test_the_same_question_has_the_same_answer(seed: int, reading: int) -> None:
+    first, second = (
+        (
+            order.block_groups(seed, reading, 40),
+            order.row_order(seed, reading, 3, 40).tolist(),
+            order.Turn(seed, reading, 3).all(40).tolist(),
+            order.Turn(seed, reading, 3).some(np.arange(40)).tolist(),
+        )
+        for _ in range(2)
+    )
+    assert first == second
+
+
+@pytest.mark.parametrize("other", [(1, 5, 3), (0, 6, 3), (0, 5, 4)])
+def test_another_seed_reading_or_place_gives_another_order(other: tuple[int, int, int]) -> None:
+    assert order.row_order(0, 5, 3, 100).tolist() != order.row_order(*other, 100).tolist()
+    assert order.Turn(0, 5, 3).all(100).tolist() != order.Turn(*other).all(100).tolist()
+
+
+def test_blocks_rows_and_active_sets_are_shuffled_independently() -> None:
+    rows, active = order.row_order(0, 5, 3, 100), order.Turn(0, 5, 3).all(100)
+    assert rows.tolist() != active.tolist()
+    assert order.block_groups(0, 5, 100) != order.block_groups(0, 6, 100)
+
+
+@pytest.mark.parametrize("chosen", [None, [0, 1, 2, 3], [5, 77, 4096, 10**9]], ids=str)
+def test_every_order_of_rows_is_as_likely_as_any_other(chosen: list[int] | None) -> None:
+    rows = np.array(chosen)
+    turns = (order.Turn(0, 0, k) for k in range(24_000))
+    found = Counter(
+        tuple((turn.all(4) if chosen is None else turn.some(rows)).tolist()) for turn in turns
+    )
+    assert len(found) == math.factorial(4)
+    assert chisquare(list(found.values())).pvalue > 1e-3
+
+
+def test_each_row_is_visited_early_as_often_as_late() -> None:
+    rows = 50
+    orders = np.array([order.row_order(0, 1, k, rows) for k in range(4000)])
+    table = np.stack([np.bincount(orders[:, place], minlength=rows) for place in range(rows)])
+    assert chi2_contingency(table).pvalue > 1e-3
+
+
+def test_rows_of_a_turn_come_in_one_order_whichever_of_them_are_chosen() -> None:
+    turn, chosen = order.Turn(3, 1, 9), np.flatnonzero(np.arange(5000) % 7 < 3)
+    of_all = turn.some(np.arange(5000))
+    assert turn.some(chosen).tolist() == of_all[np.isin(of_all, chosen)].tolist()
+
+
+def test_rows_of_a_turn_that_is_not_random_come_as_they_lie() -> None:
+    turn, chosen = order.Turn(3, 1, 9, random=False), np.arange(2, 90, 3)
+    assert turn.all(20).tolist() == list(range(20))
+    assert turn.some(chosen).tolist() == chosen.tolist()
+
+
+def test_a_later_turn_is_greater() -> None:
+    turns = [order.Turn(0, 0, 7), order.Turn(0, 1, 1), order.Turn(0, 1, 2)]
+    assert sorted(turn.when for turn in reversed(turns)) == [turn.when for turn in turns]
+
+
+def test_a_group_mixes_distant_blocks() -> None:
+    groups = order.block_groups(0, 1, 800)
+    spans = [max(group) - min(group) for group in groups]
+    assert np.median(spans) > 400
+
+
+def test_the_answers_do_not_change_between_versions() -> None:
+    assert order.block_groups(0, 1, 6) == [GOLDEN_GROUP[:2], GOLDEN_GROUP[2:4], GOLDEN_GROUP[4:]]
+    assert order.row_order(0, 1, 0, 6).tolist() == GOLDEN_ROWS
+    assert order.Turn(0, 1, 0).all(6).tolist() == GOLDEN_ACTIVE
+    assert order.Turn(0, 1, 0).some(np.arange(6)).tolist() == GOLDEN_SOME
+
+
+@pytest.mark.parametrize(
+    ("blocks", "sizes"),
+    [
+        (1, [1]),
+        (2, [1, 1]),
+        (3, [2, 1]),
+        (5, [2, 3]),
+        (7, [2, 3, 2]),
+        (16, [5, 6, 5]),
+        (24, [8, 8, 8]),
+        (25, [6, 6, 7, 6]),
+    ],
+)
+def test_there_are_three_groups_at_least_so_that_one_is_read_while_another_is_visited(
+    blocks: int, sizes: list[int]
+) -> None:
+    assert [len(group) for group in order.block_groups(0, 1, blocks)] == sizes
+
+
+GOLDEN_GROUP = [1, 4, 3, 0, 2, 5]
+GOLDEN_ROWS = [1, 3, 2, 5, 0, 4]
+GOLDEN_ACTIVE = [1, 2, 4, 5, 3, 0]
+
+
+@pytest.mark.parametrize("other", [(1, 5, 3), (0, 6, 3), (0, 5, 4)])
+def test_draws_are_a_permutation_that_seed_reading_and_draw_decide(
+    other: tuple[int, int, int],
+) -> None:
+    weights = np.linspace(1.0, 2.0, 100)
+    drawn = order.drawn_order(0, 5, 3, weights).tolist()
+    assert drawn == order.drawn_order(0, 5, 3, weights).tolist()
+    assert sorted(drawn) == list(range(100))
+    assert drawn != order.drawn_order(*other, weights).tolist()
+
+
+def test_a_row_is_drawn_first_as_often_as_its_weight_says() -> None:
+    weights = np.array([1.0, 2.0, 7.0])
+    first = [int(order.drawn_order(0, 0, draw, weights)[0]) for draw in range(3000)]
+    shares = np.bincount(first, minlength=3) / len(first)
+    assert np.abs(shares - weights / weights.sum()).max() < 0.03  # three standard deviations
+
+
+def test_no_draws_are_drawn_from_no_rows() -> None:
+    assert order.drawn_order(0, 0, 0, np.zeros(0)).tolist() == []
+
+
+GOLDEN_SOME = [3, 1, 5, 0, 4, 2]

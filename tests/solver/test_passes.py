@@ -1,0 +1,86 @@
+"""Passes over rows in memory: short kernel calls, the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamtron.core import kernels
+from streamtron.core.config import Settings
+from streamtron.core.rows import Rows
+from streamtron.solver import passes
+from tests.helpers.sources import csr, random_rows, trained
+from tests.solver.test_company import source_of
+
+NAMES = ("margins", "combine", "gram_product", "gram_diagonal", "visit_unlearn")
+CUT = 90
+
+
+def some_rows() -> tuple[Rows, np.ndarray[Any, np.dtype[np.int8]]]:
+    rows, labels = random_rows(0, 200, 30)
+    rows[3] = rows[50] = rows[51] = rows[199] = []
+    return csr(rows), np.array(labels, dtype=np.int8)
+
+
+def all_passes() -> list[bytes]:
+    """What every pass finds."""
+    rows, signs = some_rows()
+    v = np.random.default_rng(0).normal(size=31)
+    factors = np.random.default_rng(1).normal(size=len(signs))
+    sums, diagonal, product = np.zeros(31), np.zeros(31), np.zeros(31)
+    passes.combine(rows, factors, 0.7, sums)
+    passes.gram_diagonal(rows, factors, 0.7, diagonal)
+    passes.gram_product(rows, factors, 0.7, v, product)
+    found = passes.margins(rows, signs, 0.7, v), sums, diagonal, product
+    return [array.tobytes() for array in found]
+
+
+def test_cuts_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = all_passes()
+    for cut in (1, 7, CUT, 10**4):
+        monkeypatch.setattr(passes, "NONZEROS_A_CALL", cut)
+        assert all_passes() == whole
+
+
+def test_spans_follow_each_other_from_the_first_row_to_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows, signs = some_rows()
+    for cut in (1, 7, CUT, 10**4):
+        monkeypatch.setattr(passes, "NONZEROS_A_CALL", cut)
+        spans = passes.spans(rows)
+        assert [n for span in spans for n in range(span.start, span.stop)] == [*range(len(signs))]
+        assert len(spans) > len(rows.indices) // (cut + 30)
+
+
+@pytest.mark.parametrize("settings", [Settings(C=50.0, tol=1e-4), Settings(C=50, active_set=6000)])
+def test_no_kernel_call_on_rows_in_memory_visits_more_than_it_may(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest, met = 30, set()
+
+    def watched(name: str) -> Callable[..., Any]:
+        kernel = getattr(kernels, name)
+
+        def call(rows: Rows, *others: Any) -> Any:
+            order = others[0] if name == "visit_unlearn" else np.arange(len(rows.indptr) - 1)
+            nonzeros = int((rows.indptr[order + 1] - rows.indptr[order]).sum())
+            if rows.indptr[-1] > CUT_HELD or rows.indptr[0] > 0:
+                met.add(name)
+                assert nonzeros <= 2 * CUT_HELD + longest, name
+            return kernel(rows, *others)
+
+        return call
+
+    monkeypatch.setattr(passes, "NONZEROS_A_CALL", CUT_HELD)
+    for name in NAMES:
+        monkeypatch.setattr(kernels, name, watched(name))
+    trained(source_of(), settings)
+    assert met == set(NAMES)
+
+
+CUT_HELD = 400
+"""Above what a chunk has (16 rows of 30 columns at most), below what is held."""

@@ -1,0 +1,432 @@
+"""The two-stage procedure: how far it takes which candidates, and that bounds decide it."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import random
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import streamtron
+from streamtron.cli import main
+from streamtron.cluster.client import Workers, connect
+from streamtron.cluster.sweep import on_workers
+from streamtron.core.config import Machine, Settings
+from streamtron.core.errors import SettingsError
+from streamtron.data.writers.corpus import generate
+from streamtron.model.accuracy_bounds import AccuracyBounds
+from streamtron.runs.fit import run as fit_alone
+from streamtron.solver.stages import Stage
+from streamtron.sweeps.folds import Split
+from streamtron.sweeps.grid import candidates_of
+from streamtron.sweeps.halving import PRUNED_BY_BOUND, bracketed_b
+from streamtron.sweeps.plot import plot_sweep
+from streamtron.sweeps.sweep import KeepOutcomes, Sweep, attempt, run_sweep
+from streamtron.sweeps.trial import Trial
+
+LAST_FOUR = ("seconds", "worker", "started", "finished")
+
+CANDIDATES = candidates_of(
+    Settings(stage="1,0.1", tol=1e-4), {"C": (1e-6, 1e-5, 1.0), "rho": (0.0, 10.0)}
+)
+"""Where C is tiny and ρ = 10, the bias calls every row negative, and surely so."""
+
+FATES = [(0, None), (0, PRUNED_BY_BOUND), (1, None), (0, PRUNED_BY_BOUND), (1, None), (1, None)]
+"""(last rung, why dropped) of each of them."""
+
+
+def write_rows(path: Path, count: int, seed: int) -> None:
+    """Rows that one column decides, three of ten positive, beside a column of noise."""
+    chance = random.Random(seed)
+    with path.open("w") as file:
+        for _ in range(count):
+            label = 1 if chance.random() < 0.3 else -1
+            sure = f"{1 if label > 0 else 2}:{2 + chance.random():.3f}"
+            file.write(f"{label} {sure} {3 + chance.randrange(5)}:{chance.random():.3f}\n")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with shards to fit (train, two of them) and to measure on (held-out)."""
+    directory = tmp_path_factory.mktemp("two-stage")
+    for name, count in (("train", 300), ("held-out", 200)):
+        (directory / name).mkdir()
+        for part in range(2):
+            write_rows(directory / name / f"{part}.svm", count, seed=part + count)
+    return directory
+
+
+def swept(place: Path, candidates: Sequence[Settings] = CANDIDATES, **how: Any) -> Sweep:
+    how = {"valid": place / "held-out", "two_stage": True, "machine": Machine()} | how
+    return run_sweep(place / "train", candidates, **how)
+
+
+def lasting(found: Sweep) -> list[dict[str, Any]]:
+    """The table without what is about machine and time."""
+    return [
+        {name: value for name, value in row.items() if name not in LAST_FOUR}
+        for row in found.rows()
+    ]
+
+
+@pytest.fixture(scope="module")
+def found(place: Path) -> Sweep:
+    """A sweep in which candidates have every fate."""
+    return swept(place)
+
+
+# --- who goes how far ----------------------------------------------------------------------------
+
+
+def test_candidates_that_are_met_or_pruned_by_bound_stop_at_the_first_stage_and_others_go_on(
+    found: Sweep,
+) -> None:
+    assert [(trial.rung, trial.dropped) for trial in found.trials] == FATES
+    for trial in found.trials:
+        stopped = trial.rung == 0 and trial.dropped is None
+        assert stopped == (trial.settings.stage == "1" and trial.gap <= 1e-4)
+        assert trial.settings.stage == ("1", "0.1")[trial.rung]
+
+
+def test_a_candidate_is_dropped_exactly_where_its_best_accuracy_is_below_anothers_worst(
+    place: Path, found: Sweep
+) -> None:
+    first = swept(place, [one.but(stage="1") for one in CANDIDATES], two_stage=False)
+    bar = max(trial.at_optimum[0] or 0.0 for trial in first.trials)
+    for trial, after in zip(first.trials, found.trials, strict=True):
+        assert trial.at_optimum[1] is not None
+        may_go_on = trial.gap > 1e-4
+        assert (after.dropped is not None) == (may_go_on and trial.at_optimum[1] < bar)
+        assert after.rung == (may_go_on and trial.at_optimum[1] >= bar)
+        if after.rung == 0:
+            assert after.at_optimum == trial.at_optimum
+            assert after.certificate == trial.certificate
+
+
+def test_equal_bounds_drop_nobody(place: Path) -> None:
+    def all_alike(
+        splits: Sequence[Split], some: Sequence[Settings], cache: str, _: KeepOutcomes
+    ) -> list[list[Trial]]:
+        trials = attempt(splits[0], some, machine=Machine(), cache_dir=cache)
+        return [[replace(trial, at_optimum=(0.5, 0.5)) for trial in trials]]
+
+    found = swept(place, CANDIDATES, attempts=all_alike)
+    assert [trial.dropped for trial in found.trials] == [None] * len(CANDIDATES)
+
+
+def test_a_candidate_that_is_met_can_drop_others_and_be_the_best(place: Path, found: Sweep) -> None:
+    met = found.trials[0]
+    assert (met.rung, met.at_optimum, met.metrics["accuracy"]) == (0, (1.0, 1.0), 1.0)
+    assert found.best.candidate == 0  # of equals the one with the smaller C
+    alone = swept(place, [CANDIDATES[0], CANDIDATES[1]])
+    assert [trial.dropped for trial in alone.trials] == [None, PRUNED_BY_BOUND]
+    assert alone.best.settings == CANDIDATES[0].but(stage="1")
+
+
+def test_a_candidate_that_is_met_is_finished_and_never_dropped(place: Path) -> None:
+    def hopeless_if_met(
+        splits: Sequence[Split], some: Sequence[Settings], cache: str, _: KeepOutcomes
+    ) -> list[list[Trial]]:
+        trials = attempt(splits[0], some, machine=Machine(), cache_dir=cache)
+        ends = [(0.0, 0.1) if trial.stop_reason == "certified" else (0.5, 1.0) for trial in trials]
+        return [[replace(one, at_optimum=two) for one, two in zip(trials, ends, strict=True)]]
+
+    found = swept(place, attempts=hopeless_if_met)
+    assert found.trials[0].stop_reason == "certified"
+    assert [trial.dropped for trial in found.trials] == [None] * len(CANDIDATES)
+    assert [trial.rung for trial in found.trials] == [0, 1, 1, 1, 1, 1]
+
+
+def test_a_dropped_candidate_is_not_the_best_whatever_was_measured(place: Path) -> None:
+    def flattered(
+        splits: Sequence[Split], some: Sequence[Settings], cache: str, _: KeepOutcomes
+    ) -> list[list[Trial]]:
+        trials = attempt(splits[0], some, machine=Machine(), cache_dir=cache)
+        rho = [{**trial.metrics, "accuracy": trial.settings.rho} for trial in trials]
+        return [[replace(one, metrics=other) for one, other in zip(trials, rho, strict=True)]]
+
+    found = swept(place, attempts=flattered)
+    assert [(trial.rung, trial.dropped) for trial in found.trials] == FATES
+    assert found.best.settings.rho == 10
+    assert found.best.dropped is None
+
+
+def test_without_the_flag_the_same_settings_drop_nobody(place: Path) -> None:
+    plain = swept(place, two_stage=False)
+    assert {(trial.rung, trial.dropped, trial.settings.stage) for trial in plain.trials} == {
+        (0, None, "1,0.1")
+    }
+
+
+# --- what the stages are fitted with -------------------------------------------------------------
+
+
+def test_each_rung_is_the_fit_of_its_stage_alone_and_b_comes_from_the_bracket(
+    place: Path, found: Sweep
+) -> None:
+    last = found.trials[4]
+    first = fit_alone(place / "train", CANDIDATES[4].but(stage="1"), machine=Machine())
+    upper = first.report["certificate"]["upper_bound"]
+    b = bracketed_b(Stage(0.1), CANDIDATES[4], first.report["radius"], upper)
+    assert last.settings == CANDIDATES[4].but(stage="0.1", b=(b,))
+    second = fit_alone(place / "train", last.settings, machine=Machine())
+    assert dict(last.certificate) == second.report["certificate"]
+    assert last.readings == first.report["readings"] + second.report["readings"]
+    assert last.full_epochs == first.report["full_epochs"] + second.report["full_epochs"]
+
+
+def test_b_is_what_a_fit_of_both_stages_chooses_between_them(place: Path) -> None:
+    for one in (CANDIDATES[2], CANDIDATES[5], CANDIDATES[2].but(variant="steps")):
+        whole = fit_alone(place / "train", one, machine=Machine())
+        [trial] = swept(place, [one]).trials
+        assert trial.settings.b is not None
+        [b] = trial.settings.b
+        assert b == pytest.approx(whole.report["stages"][1]["b_relative"], rel=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["length", "steps"])
+def test_the_tighter_the_bracket_the_smaller_the_b_that_it_gives(variant: Any) -> None:
+    settings = Settings(variant=variant)
+    tried = [bracketed_b(Stage(0.1), settings, 2.0, upper) for upper in (1.0, 0.5, 0.1)]
+    assert tried == sorted(tried, reverse=True)
+    assert len(set(tried)) == 3
+    assert all(float(f"{b:.6g}") == b for b in tried)
+
+
+def test_b_given_by_hand_is_taken_stage_by_stage(place: Path) -> None:
+    by_hand = [CANDIDATES[4].but(b=(3.0, 0.25), tol=1e-9)]
+    assert [trial.settings.b for trial in swept(place, by_hand).trials] == [(0.25,)]
+    [first] = swept(place, [one.but(max_epochs=1) for one in by_hand], two_stage=False).trials
+    assert first.settings.b == (3.0, 0.25)
+
+
+def test_auto_leaves_the_first_stage_early_and_ends_with_unlearning(place: Path) -> None:
+    tight = [Settings(C=1e-6, rho=10.0, tol=1e-6), Settings(C=1.0, rho=0.0, tol=1e-6)]
+    first, second = swept(place, tight).trials
+    assert (first.dropped, first.settings.stage, first.settings.max_epochs) == (
+        PRUNED_BY_BOUND, "1", 2,
+    )  # fmt: skip
+    assert second.settings == tight[1].but(stage="ascent")
+    assert second.stop_reason == "certified"
+
+
+def test_the_best_is_byte_for_byte_what_fit_writes_with_its_settings(
+    place: Path, tmp_path: Path
+) -> None:
+    found = swept(place, CANDIDATES[4:], model=tmp_path / "best")
+    assert found.best.rung == 1
+    fit_alone(place / "train", found.best.settings, model=tmp_path / "alone", machine=Machine())
+    for name in ("", ".run/witness", ".run/manifest.json"):
+        best, alone = (Path(f"{tmp_path}/{which}{name}") for which in ("best", "alone"))
+        assert best.read_bytes() == alone.read_bytes()
+
+
+# --- the same in any company ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folds", [None, 2])
+def test_candidates_tried_one_by_one_and_backwards_give_the_table_of_one_scan(
+    place: Path, folds: int | None
+) -> None:
+    def backwards(
+        splits: Sequence[Split], some: Sequence[Settings], cache: str, _: KeepOutcomes
+    ) -> list[list[Trial]]:
+        last_first = [
+            [attempt(split, [one], machine=Machine(), cache_dir=cache)[0] for one in some[::-1]]
+            for split in splits
+        ]
+        return [trials[::-1] for trials in last_first]
+
+    how = {"valid": None if folds else place / "held-out", "folds": folds}
+    apart, together = (swept(place, attempts=who, **how) for who in (backwards, None))
+    assert lasting(apart) == lasting(together)
+    assert {(trial.rung, trial.dropped) for trial in together.trials} == set(FATES)
+
+
+def test_with_folds_the_bounds_are_means_over_them(place: Path) -> None:
+    shards = sorted((place / "train").iterdir())
+    one = [CANDIDATES[1].but(stage="1")]
+    parts = [
+        run_sweep(shards[1 - fold], one, valid=shards[fold], machine=Machine()).trials[0]
+        for fold in range(2)
+    ]
+    whole = run_sweep(place / "train", one, folds=2, machine=Machine()).trials[0]
+    for end in (0, 1):
+        ends = [part.at_optimum[end] or 0.0 for part in parts]
+        assert whole.at_optimum[end] == sum(ends) / 2
+        assert 0 < sum(ends) < 2
+
+
+@pytest.mark.parametrize(
+    "count", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
+)
+def test_workers_find_the_table_and_the_model_of_one_process(
+    place: Path, found: Sweep, tmp_path: Path, count: int
+) -> None:
+    told: list[str] = []
+    with connect(count) as workers:
+        attempts = on_workers(
+            workers, machine=Machine(), tell=lambda trial, _: told.append(trial.settings.stage)
+        )
+        many = swept(place, attempts=attempts, model=tmp_path / "best")
+    assert lasting(many) == lasting(found)
+    assert told == ["1"] * 6 + ["0.1"] * 3  # all of a rung before any of the next
+    swept(place, model=tmp_path / "alone")
+    assert (tmp_path / "best").read_bytes() == (tmp_path / "alone").read_bytes()
+
+
+@pytest.mark.parametrize("stage", [pytest.param("1", marks=pytest.mark.slow), "0.1"])
+def test_a_worker_killed_as_the_first_result_of_a_stage_comes_never_costs_a_result(
+    place: Path, found: Sweep, stage: str
+) -> None:
+    killed: list[int] = []
+
+    def kill(trial: Trial, _: str) -> None:
+        if trial.settings.stage == stage and not killed:
+            pids = sorted(workers.client.run(os.getpid).values())
+            os.kill(pids[0], signal.SIGKILL)
+            killed.append(pids[0])
+
+    with connect(2) as workers:
+        many = swept(place, attempts=on_workers(workers, machine=Machine(), tell=kill))
+    assert len(killed) == 1
+    assert lasting(many) == lasting(found)
+
+
+def test_tasks_of_a_stage_are_named_for_it(
+    place: Path, workers: Workers, task_names: list[str]
+) -> None:
+    swept(place, CANDIDATES[-1:], attempts=on_workers(workers, machine=Machine()))
+    assert task_names == ["sweep: C 1, rho 10, stage 1", "sweep: C 1, rho 10, stage 0.1"]
+
+
+# --- the bounds ----------------------------------------------------------------------------------
+
+
+def test_a_row_is_sure_only_if_its_decision_exceeds_what_the_optimum_may_differ_by() -> None:
+    # a decision of 0 is a negative one
+    for sign, decision, wanted in (
+        (1, 1.0, (0, 1)), (1, 1.01, (1, 1)), (1, -0.99, (0, 1)), (1, -1.0, (0, 0)),
+        (-1, -1.0, (1, 1)), (-1, 1.0, (0, 1)), (-1, 1.01, (0, 0)), (-1, -0.99, (0, 1)),
+    ):  # fmt: skip
+        reach = AccuracyBounds(radius=0.2, rho=3.0)  # times ‖(4, 3)‖ is 1
+        reach.add([sign], [decision], [2.0], [4.0])
+        assert reach.accuracy == wanted
+
+
+def test_where_nothing_is_proven_only_rows_of_length_0_are_sure() -> None:
+    reach = AccuracyBounds(math.inf, rho=0.0)
+    reach.add([1, 1, -1], [9.0, 0.0, 0.0], np.ones(3), [1e-30, 0.0, 0.0])
+    assert reach.accuracy == (1 / 3, 2 / 3)
+    assert AccuracyBounds(1.0, 1.0).accuracy is None
+
+
+def test_rows_count_by_their_weight_and_pieces_add_up() -> None:
+    pieces = AccuracyBounds(0.1, 1.0)
+    for sign, decision, weight in ((1, 2.0, 3.0), (-1, 0.05, 2.0), (1, -2.0, 5.0)):
+        pieces.add([sign], [decision], [weight], [1.0])
+    assert pieces.accuracy == (0.3, 0.5)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Generated text to fit (train) and to measure on (held-out)."""
+    directory = tmp_path_factory.mktemp("corpus")
+    for name, rows, first in (("train", 600, 0), ("held-out", 300, 600)):
+        generate(str(directory / name), rows=rows, columns=300, seed=2, shards=2, first_row=first)
+    return directory
+
+
+@pytest.mark.parametrize("C", [1e-4, 0.01, 1.0])
+@pytest.mark.parametrize("rho", [0.0, 1.0])
+def test_the_optimum_is_as_accurate_as_any_looser_certificate_allows(
+    corpus: Path, C: float, rho: float
+) -> None:
+    candidates = [Settings(C=C, rho=rho, tol=tol) for tol in (0.3, 1e-3, 1e-5, 1e-7)]
+    trials = swept(corpus, candidates, valid=corpus / "held-out", two_stage=False).trials
+    optimum = trials[-1].metrics["accuracy"]
+    assert optimum is not None
+    widths = []
+    for trial in trials:
+        least, most = trial.at_optimum
+        assert least is not None
+        assert most is not None
+        assert least <= optimum <= most
+        widths.append(most - least)
+    assert widths == sorted(widths, reverse=True)
+    assert widths[-1] < 0.1  # bounds that allow everything would prove nothing
+
+
+@pytest.mark.parametrize("rho", [0.0, 2.0])
+def test_the_bound_of_every_decision_is_that_of_the_duality_gap(corpus: Path, rho: float) -> None:
+    settings = Settings(C=0.1, rho=rho, tol=1e-4)
+    [trial] = swept(corpus, [settings], valid=corpus / "held-out", two_stage=False).trials
+    model = streamtron.fit(corpus / "train", settings=settings)
+    P, D = (0.5 / trial.certificate[name] ** 2 for name in ("primal_margin", "upper_bound"))
+    least = most = count = 0
+    for path in (corpus / "held-out").iterdir():
+        for row in map(str.split, path.read_text().splitlines()):
+            pairs = [(int(j) - 1, np.float32(v)) for j, v in (word.split(":") for word in row[1:])]
+            f = float(row[0]) * (sum(model.weights[j] * v for j, v in pairs) + model.bias)
+            off = math.sqrt(2 * (P - D) * (rho**2 + sum(float(v) ** 2 for _, v in pairs)))
+            least, most, count = least + (f > off), most + (f > -off), count + 1
+    assert trial.at_optimum == (least / count, most / count)
+    assert 0 < least < most < count
+
+
+# --- what is refused, and the command ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "how", "part"),
+    [
+        ({}, {"halving": True}, "halving and two-stage"),
+        ({}, {"metric": "f1"}, "metric is f1"),
+        ({"stage": "ascent"}, {}, "there is one, ascent"),
+        ({"faithful": True}, {}, "faithful"),
+        ({"multiclass": True}, {"metric": "accuracy"}, "multiclass"),
+    ],
+)
+def test_what_has_no_two_stages_is_refused_before_anything_is_read(
+    tmp_path: Path, changes: dict[str, Any], how: dict[str, Any], part: str
+) -> None:
+    with pytest.raises(SettingsError, match=part):
+        swept(tmp_path / "nonesuch", [Settings(stage="1,0.1").but(**changes)], **how)
+
+
+def test_candidates_at_whose_tolerances_auto_has_other_stages_are_refused(place: Path) -> None:
+    with pytest.raises(SettingsError, match="give --stage"):
+        swept(place, [Settings(tol=0.01), Settings(tol=0.3)])
+
+
+def test_the_command_says_who_was_dropped_and_its_table_is_that_of_python(
+    place: Path, found: Sweep, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    words = ["train", "--valid", "held-out", "--C", "1e-6,1e-5,1", "--rho", "0,10", "--two-stage"]
+    more = ["--stage", "1,0.1", "--tol", "1e-4", "--table", "t.csv"]
+    assert main._run(["sweep", *words, *more]) == 0
+    said = capsys.readouterr().out
+    assert said.count("pruned by bound after stage 1\n") == 2
+    with open("t.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row, trial in zip(rows, found.rows(), strict=True):
+        for name in ("stage", "b", "rung", "dropped", "accuracy_at_least", "accuracy_at_most"):
+            assert row[name] == ("" if trial[name] is None else str(trial[name]))
+
+
+def test_a_dropped_candidate_is_a_hollow_point(found: Sweep, tmp_path: Path) -> None:
+    rows = [row for row in found.rows() if row["stop_reason"] != "epoch limit"]
+    assert any(row["dropped"] for row in rows)
+    plot_sweep(tmp_path / "with.svg", rows, "accuracy")
+    plot_sweep(tmp_path / "all.svg", [{**row, "dropped": None} for row in rows], "accuracy")
+    assert "not to the tolerance" in (tmp_path / "with.svg").read_text()
+    assert "not to the tolerance" not in (tmp_path / "all.svg").read_text()

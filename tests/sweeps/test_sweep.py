@@ -1,0 +1,860 @@
+"""Sweeps: what they try, what they measure, which they choose, and what they leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import math
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from sklearn.datasets import load_svmlight_files
+from sklearn.model_selection import GridSearchCV, PredefinedSplit
+from sklearn.svm import LinearSVC
+
+import streamtron
+from streamtron.cli import options, train
+from streamtron.core.config import METRICS, METRICS_OF_MANY, Machine, Settings
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.data.writers.corpus import generate
+from streamtron.model.linear_model import LinearModel
+from streamtron.runs.convert import convert
+from streamtron.runs.evaluate import evaluate, evaluate_many
+from streamtron.sweeps.folds import Split, splits_of
+from streamtron.sweeps.grid import Range, candidates_of, values_of
+from streamtron.sweeps.halving import at_rung
+from streamtron.sweeps.plot import plot_sweep
+from streamtron.sweeps.sweep import KeepOutcomes, Sweep, attempt, run_sweep
+from streamtron.sweeps.trial import COLUMNS, Trial
+from tests.helpers.processes import Ended, command, here, one_sentence
+
+STREAMTRON = Path(sys.executable).parent / "streamtron"
+TRAIN, HELD = 1200, 400
+
+LAST_FOUR = ["seconds", "worker", "started", "finished"]
+
+Rows = list[dict[str, Any]]
+Run = Callable[..., Ended]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with shards to fit (train, four of them) and to measure on (held-out)."""
+    directory = tmp_path_factory.mktemp("sweep")
+    corpora = (("train", TRAIN, 0, 4), ("held-out", HELD, TRAIN, 2))
+    for name, rows, first, shards in corpora:
+        where = str(directory / name)
+        generate(where, rows=rows, columns=400, seed=1, shards=shards, first_row=first)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def run(place: Path) -> Run:
+    """Run ``streamtron …`` in that directory, within this process."""
+
+    return partial(here, place)
+
+
+@pytest.fixture(scope="module")
+def swept(run: Run, place: Path) -> Rows:
+    """The table of a sweep over six candidates, which has written everything it can write."""
+    done = run(
+        "sweep", "train", "--valid", "held-out", "--C", "0.01,0.1,1", "--rho", "0,1", "--table",
+        "results.parquet", "--plot", "results.svg", "--model", "best", "--report", "best.json",
+        "--witness", "best.witness",
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    (place / "stdout.txt").write_text(done.stdout)
+    return table(place / "results.parquet")
+
+
+def table(path: Path) -> Rows:
+    """The rows of a table file, values of the types that the columns have."""
+    if path.suffix == ".parquet":
+        rows: Rows = pq.read_table(path).to_pylist()
+        return rows
+    with path.open(newline="") as file:
+        return [
+            {name: _read(name, text) for name, text in row.items()} for row in csv.DictReader(file)
+        ]
+
+
+def _read(name: str, text: str) -> Any:
+    kind = COLUMNS[name]
+    return None if text == "" else text == "True" if kind is bool else kind(text)
+
+
+def lasting(rows: Rows, *more: str) -> Rows:
+    """The rows without their last four columns, which are about the machine, and these."""
+    left_out = {*LAST_FOUR, *more}
+    return [{name: value for name, value in row.items() if name not in left_out} for row in rows]
+
+
+def the_best(rows: Rows) -> dict[str, Any]:
+    """The one row that is marked."""
+    [best] = [row for row in rows if row["best"]]
+    return best
+
+
+def _run_files(model: Path) -> list[bytes]:
+    """What a fit leaves behind, but for the cache."""
+    directory = model.with_name(model.name + ".run")
+    return [
+        path.read_bytes() for path in (model, directory / "witness", directory / "manifest.json")
+    ]
+
+
+# --- candidates ----------------------------------------------------------------------------------
+
+
+def test_a_grid_has_every_combination_once_in_the_order_of_the_lists() -> None:
+    grid = candidates_of(Settings(tol=0.5), {"rho": (1.0, 0.0), "C": (10.0, 0.1, 1.0)})
+    assert [(one.C, one.rho) for one in grid] == [
+        (10.0, 1.0), (10.0, 0.0), (0.1, 1.0), (0.1, 0.0), (1.0, 1.0), (1.0, 0.0),
+    ]  # fmt: skip
+    assert {one.tol for one in grid} == {0.5}
+
+
+def test_a_list_of_c_puts_a_delta_of_the_settings_aside_and_the_other_way_round() -> None:
+    assert candidates_of(Settings(delta=2.0), {"C": (3.0,)}) == [Settings(C=3.0)]
+    assert candidates_of(Settings(C=3.0), {"delta": (2.0,)}) == [Settings(delta=2.0)]
+    assert candidates_of(Settings(C=3.0), {"rho": (0.0,)}) == [Settings(C=3.0, rho=0.0)]
+
+
+def test_draws_depend_on_the_seed_alone_and_fewer_are_the_first_of_more() -> None:
+    values = {"C": Range(0.01, 100.0), "rho": (0.0, 1.0)}
+    many = candidates_of(Settings(), values, random=40)
+    assert candidates_of(Settings(tol=0.5), values, random=7) == [
+        one.but(tol=0.5) for one in many[:7]
+    ]
+    other = candidates_of(Settings(seed=1), values, random=40)
+    assert {one.C for one in other}.isdisjoint(one.C for one in many)
+
+
+def test_draws_are_log_uniform_in_the_range_and_uniform_in_the_list() -> None:
+    values = {"C": Range(0.01, 100.0), "rho": (0.0, 1.0, 3.0)}
+    drawn = candidates_of(Settings(), values, random=3000)
+    logs = np.log10([one.C or math.nan for one in drawn])
+    assert -2 <= logs.min() < -1.95
+    assert 1.95 < logs.max() <= 2
+    quarters = np.histogram(logs, bins=4, range=(-2, 2))[0]
+    thirds = [sum(one.rho == rho for one in drawn) for rho in (0.0, 1.0, 3.0)]
+    # five standard deviations of a binomial count
+    assert np.abs(quarters - 750).max() < 5 * math.sqrt(3000 * 0.25 * 0.75)
+    assert max(abs(count - 1000) for count in thirds) < 5 * math.sqrt(3000 * 2 / 9)
+
+
+def test_a_drawn_number_has_so_few_digits_that_it_can_be_typed_and_stays_in_its_range() -> None:
+    for one in candidates_of(Settings(), {"C": Range(0.01, 100.0)}, random=50):
+        assert float(f"{one.C:.6g}") == one.C
+    narrow = Range(0.12345678, 0.12345679)
+    for one in candidates_of(Settings(), {"C": narrow}, random=50):
+        assert one.C is not None
+        assert narrow.low <= one.C <= narrow.high
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ("--C 1,x", "C is '1,x'"),
+        ("--C=", "C is ''"),
+        ("--rho 1,,2", "rho is '1,,2'"),
+        ("--C 1,2,1.0", "the value 1 twice"),
+        ("--C 0,1", "C is 0.0"),
+        ("--rho -1", "rho is -1.0"),
+        ("--C 1 --delta 1", "C and delta"),
+        ("--C 0.1..10", "C is the range 0.1..10: a grid wants a list"),
+        ("--C 10..0.1 --random 3", "0 < LOW < HIGH"),
+        ("--delta 0..1 --random 3", "0 < LOW < HIGH"),
+        ("--rho 0..1 --random 3", "rho is the range 0..1"),
+        ("--C 0.1,1 --random 3", "random draws from a range"),
+        ("--C 0.1..1 --random 0", "random is 0"),
+        ("--metric beauty", "beauty"),
+        ("--folds 1", "folds is 1, and there are 4 shards"),
+        ("--folds 5", "folds is 5, and there are 4 shards"),
+        ("--folds 2 --valid held-out", "folds are for a sweep without validation shards"),
+        ("--halving --faithful", "halving"),
+        ("--table results.xlsx", "results.xlsx: a table is CSV or Parquet"),
+        ("--plot results.gif", "results.gif: a plot is PNG or SVG"),
+    ],
+)
+def test_what_cannot_be_swept_is_one_sentence_that_names_it_and_exit_code_2(
+    words: str, part: str, run: Run, place: Path
+) -> None:
+    one_sentence(run("sweep", "train", "--model", "refused", *words.split()), 2, part)
+    assert not list(place.glob("refused*"))
+
+
+def test_an_empty_list_and_no_candidates_are_refused() -> None:
+    with pytest.raises(SettingsError, match="rho is an empty list"):
+        values_of("rho", [])
+    with pytest.raises(SettingsError, match="at least one"):
+        run_sweep("train", [], machine=Machine())
+    with pytest.raises(SettingsError, match="beauty"):
+        streamtron.sweep("train", metric="beauty")
+
+
+def test_every_setting_is_an_option_of_sweep_and_the_lists_are_those_that_take_many() -> None:
+    words = ["train", "--C", "1,2", "--rho", "0", "--delta", "3..4", "--tol", "0.5"]
+    with train.sweep.make_context("sweep", words) as context:
+        given, _ = options.split(context.params)
+    assert given == {"C": (1.0, 2.0), "rho": (0.0,), "delta": Range(3.0, 4.0), "tol": 0.5}
+    there = {
+        parameter.name for parameter in train.sweep.params if isinstance(parameter, click.Option)
+    }
+    assert set(options.SETTINGS) <= there
+
+
+# --- the table and the best ----------------------------------------------------------------------
+
+
+def test_the_best_is_byte_for_byte_what_fit_writes_with_its_settings(
+    run: Run, place: Path, swept: Rows
+) -> None:
+    best = the_best(swept)
+    words = ("--C", best["C"], "--rho", best["rho"], "--report", "alone.json", "--witness", "w")
+    assert run("fit", "train", "--model", "alone", *words).returncode == 0
+    assert _run_files(place / "best") == _run_files(place / "alone")
+    assert (place / "best.witness").read_bytes() == (place / "w").read_bytes()
+    reports = [json.loads((place / name).read_text()) for name in ("best.json", "alone.json")]
+    assert reports[0]["certificate"] == reports[1]["certificate"]
+    assert reports[0]["settings"] == reports[1]["settings"]
+
+
+def test_the_best_of_a_sweep_can_be_certified_by_its_run_in_one_reading(
+    run: Run, swept: Rows
+) -> None:
+    proof = json.loads(run("certify", "best", "--json").stdout)
+    assert proof["readings"] == 1.0
+    best = the_best(swept)
+    for bound in ("primal_margin", "upper_bound"):
+        assert proof["certificate"][bound] == pytest.approx(best[bound], rel=1e-5)
+
+
+def test_every_row_has_the_metrics_and_the_certificate_of_its_candidate_fitted_alone(
+    run: Run, place: Path, swept: Rows
+) -> None:
+    assert [(row["C"], row["rho"]) for row in swept] == [
+        (C, rho) for C in (0.01, 0.1, 1.0) for rho in (0.0, 1.0)
+    ]
+    for row in swept[1:5:3]:
+        model = streamtron.fit(place / "train", C=row["C"], rho=row["rho"])
+        measured = evaluate(model, place / "held-out").to_dict()
+        assert {name: row[name] for name in METRICS} == {name: measured[name] for name in METRICS}
+        assert model.certificate is not None
+        for name in ("directional_margin", "primal_margin", "upper_bound", "relative_duality_gap"):
+            assert row[name] == model.certificate[name]
+
+
+def test_a_candidate_has_the_same_row_alone_and_in_company(
+    run: Run, place: Path, swept: Rows
+) -> None:
+    for number in (0, 3):
+        row = swept[number]
+        words = ("--C", row["C"], "--rho", row["rho"], "--table", "one.parquet")
+        assert run("sweep", "train", "--valid", "held-out", *words).returncode == 0
+        alone = lasting(table(place / "one.parquet"), "candidate", "best")
+        assert alone == lasting([row], "candidate", "best")
+
+
+def test_the_best_has_the_highest_metric_whichever_is_asked_for(
+    run: Run, place: Path, swept: Rows
+) -> None:
+    assert the_best(swept)["accuracy"] == max(row["accuracy"] for row in swept)
+    words = ("--valid", "held-out", "--C", "0.01,0.1,1", "--rho", "0,1", "--table", "t.csv")
+    chosen = set()
+    for metric in METRICS:
+        assert run("sweep", "train", *words, "--metric", metric).returncode == 0
+        rows = table(place / "t.csv")
+        assert the_best(rows)[metric] == max(row[metric] for row in rows)
+        chosen.add(the_best(rows)["candidate"])
+    assert len(chosen) > 1  # else the option might do nothing
+
+
+def test_of_equals_the_smaller_c_is_the_best_and_then_the_first(tmp_path: Path) -> None:
+    shard = tmp_path / "easy.svm"
+    shard.write_text("1 1:1\n-1 1:-1\n1 1:2\n-1 1:-2\n")
+    found = streamtron.sweep(shard, valid=shard, C=[10, 0.1, 1], rho=[1, 0])
+    assert {trial.metrics["accuracy"] for trial in found.trials} == {1.0}
+    assert (found.best.settings.C, found.best.settings.rho) == (0.1, 1.0)
+    by_delta = streamtron.sweep(shard, valid=shard, delta=[1, 3, 2], rho=[0, 1])
+    assert (by_delta.best.settings.delta, by_delta.best.settings.rho) == (3.0, 0.0)
+
+
+def test_csv_and_parquet_hold_the_same_values_in_columns_of_the_same_names(
+    run: Run, place: Path
+) -> None:
+    words = ("--valid", "held-out", "--delta", "0,1", "--max-epochs", 2)
+    for name in ("same.csv", "same.parquet"):
+        assert run("sweep", "train", *words, "--table", name).returncode in (0, 4)
+    text, binary = (table(place / name) for name in ("same.csv", "same.parquet"))
+    of_many = {*METRICS_OF_MANY, "class"} - {*METRICS}
+    columns = [name for name in COLUMNS if name not in of_many]
+    assert list(text[0]) == list(binary[0]) == columns
+    assert columns[-4:] == LAST_FOUR
+    assert lasting(text) == lasting(binary)
+    assert text[0]["C"] is None  # the hard margin has no C
+    assert text[1]["C"] == 0.5
+
+
+def test_the_last_columns_say_when_and_for_how_long(swept: Rows) -> None:
+    for row in swept:
+        assert row["started"] < row["finished"]
+        assert row["seconds"] > 0
+        assert row["worker"] == "local"
+
+
+def test_stdout_has_a_line_a_candidate_with_a_star_at_the_best(place: Path, swept: Rows) -> None:
+    lines = (place / "stdout.txt").read_text().splitlines()
+    body = lines[1 : 1 + len(swept)]
+    assert len({len(line.split()) for line in body if not line.startswith("*")}) == 1
+    for row, line in zip(swept, body, strict=True):
+        assert line.startswith("*" if row["best"] else " ")
+        assert f"{row['roc_auc']:.5g}" in line.split()
+    assert not lines[1 + len(swept)]
+    best = the_best(swept)
+    assert f"C = {best['C']:g}, rho = {best['rho']:g}" in lines[2 + len(swept)]
+    assert lines[-1].startswith("cache")
+
+
+def test_a_sweep_without_a_model_leaves_only_what_it_was_asked_for(
+    run: Run, place: Path, tmp_path: Path
+) -> None:
+    words = ("--C", "0.1,1", "--tol", 0.5, "--table", tmp_path / "t.csv")
+    before = set(place.iterdir())
+    for valid in ([], ["--valid", "held-out"]):
+        assert run("sweep", "train", *words, *valid).returncode == 0
+    assert set(place.iterdir()) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_the_exit_code_is_that_of_the_best_whatever_became_of_the_others(
+    run: Run, place: Path
+) -> None:
+    # one reading proves tiny C and nothing of large C; neither calls a row positive yet
+    words = ("--max-epochs", 1, "--mini-epochs", 2, "--tol", 0.001, "--valid", "held-out")
+    done = run("sweep", "train", *words, "--C", "0.01,0.0001", "--table", "ends.csv")
+    endings = {row["C"]: row["stop_reason"] for row in table(place / "ends.csv")}
+    assert endings == {0.01: "epoch limit", 0.0001: "certified"}
+    assert the_best(table(place / "ends.csv"))["C"] == 0.0001
+    assert (done.returncode, done.stderr) == (0, "")
+    for more in ([], ["--model", "early"]):
+        early = run("sweep", "train", *words, "--C", "1,10", *more)
+        assert early.returncode == 4
+        assert early.stderr.count("\n") == 1
+        assert "before" in early.stderr
+        assert "--max-epochs" in early.stderr
+    assert (place / "early").is_file()
+
+
+# --- validation shards ---------------------------------------------------------------------------
+
+
+def test_validation_shards_with_another_label_are_refused_before_anything_is_fitted(
+    run: Run, place: Path
+) -> None:
+    (place / "strange.svm").write_text("1 1:1\n3 1:1\n")
+    done = run("sweep", "train", "--valid", "strange.svm", "--model", "strange")
+    one_sentence(done, 3, "strange.svm", "label 3.0")
+    assert not (place / "strange.run").exists()
+
+
+def test_validation_text_beside_tables_is_refused_before_anything_is_fitted(
+    run: Run, place: Path
+) -> None:
+    convert(place / "train", place / "tables", to="parquet")
+    done = run("sweep", "tables", "--valid", "held-out", "--model", "tables.model")
+    one_sentence(done, 3, "libsvm text", "part-00000.parquet has the columns of tables")
+    assert not (place / "tables.model.run").exists()
+
+
+def test_validation_tables_beside_text_are_measured_like_the_text_that_they_were(
+    run: Run, place: Path
+) -> None:
+    convert(place / "held-out", place / "held-out.tables", to="parquet")
+    words = ("--C", "0.1,1", "--index-base", 1, "--table")
+    assert run("sweep", "train", "--valid", "held-out", *words, "of-text.csv").returncode == 0
+    tables = run("sweep", "train", "--valid", "held-out.tables", *words, "of-tables.csv")
+    assert tables.returncode == 0
+    assert lasting(table(place / "of-text.csv")) == lasting(table(place / "of-tables.csv"))
+
+
+def test_a_label_that_only_a_late_validation_row_has_is_refused_where_it_stands(
+    run: Run, place: Path
+) -> None:
+    (place / "late.svm").write_text("1 1:1\n" * 5000 + "3 1:1\n")
+    done = run("sweep", "train", "--valid", "late.svm", "--model", "late", "--tol", 0.5)
+    one_sentence(done, 3, "late.svm, line 5001", "3.0")
+    assert not (place / "late").exists()
+
+
+def test_validation_shards_that_are_not_there_are_refused_before_anything_is_fitted(
+    run: Run, place: Path
+) -> None:
+    one_sentence(run("sweep", "train", "--valid", "nonesuch", "--model", "m"), 3, "nonesuch")
+    assert not (place / "m.run").exists()
+
+
+def test_a_metric_that_no_validation_row_defines_is_refused(run: Run, place: Path) -> None:
+    (place / "positives.svm").write_text("1 1:1\n1 2:1\n")
+    words = ("sweep", "train", "--valid", "positives.svm", "--tol", 0.5)
+    one_sentence(run(*words, "--metric", "roc_auc"), 3, "no candidate has a roc_auc")
+    assert run(*words, "--metric", "recall").returncode == 0
+
+
+def test_a_candidate_without_the_metric_comes_behind_all_that_have_it(tmp_path: Path) -> None:
+    shard = tmp_path / "few-positives.svm"
+    shard.write_text("1 1:1\n" + "-1 2:1\n" * 9)
+    found = streamtron.sweep(shard, valid=shard, C=[0.001, 100], metric="precision")
+    # the smaller C calls no row positive: its precision is 0/0
+    assert [trial.metrics["precision"] for trial in found.trials] == [None, 1.0]
+    assert found.best.settings.C == 100
+
+
+def test_several_validation_shards_are_measured_as_one(run: Run, place: Path) -> None:
+    parts = sorted((place / "held-out").iterdir())
+    words = ("--C", "0.1,1", "--table", "parts.csv")
+    assert run("sweep", "train", "--valid", "held-out", *words).returncode == 0
+    whole = table(place / "parts.csv")
+    given = [word for part in parts for word in ("--valid", part)]
+    assert run("sweep", "train", *given, *words).returncode == 0
+    assert lasting(table(place / "parts.csv")) == lasting(whole)
+
+
+def test_many_models_measured_on_one_reading_have_the_metrics_that_each_has_alone(
+    place: Path,
+) -> None:
+    models = [streamtron.fit(place / "train", C=C) for C in (0.01, 1.0)]
+    together = evaluate_many(models, place / "held-out")
+    assert together == [evaluate(model, place / "held-out") for model in models]
+    assert together[0] != together[1]
+
+
+def test_models_that_would_not_read_the_shards_alike_are_not_measured_together(
+    place: Path,
+) -> None:
+    models = [streamtron.fit(place / "train", index_base=base, tol=0.5) for base in (0, 1)]
+    with pytest.raises(SettingsError, match="one by one"):
+        evaluate_many(models, place / "held-out")
+
+
+# --- folds ---------------------------------------------------------------------------------------
+
+
+def test_without_validation_shards_every_shard_is_held_out_once(place: Path) -> None:
+    shards = [str(path) for path in sorted((place / "train").iterdir())]
+    for folds, wanted in ((None, 4), (2, 2), (3, 3)):
+        splits = splits_of(place / "train", None, folds, Settings())
+        assert len(splits) == wanted
+        assert [split.valid for split in splits] == [shards[k::wanted] for k in range(wanted)]
+        for split in splits:
+            assert sorted(split.shards + split.valid) == shards
+
+
+def test_at_most_five_folds_are_made_unless_more_are_asked_for(tmp_path: Path) -> None:
+    generate(str(tmp_path / "many"), rows=70, columns=80, seed=0, shards=7)
+    assert len(splits_of(tmp_path / "many", None, None, Settings())) == 5
+    assert len(splits_of(tmp_path / "many", None, 7, Settings())) == 7
+
+
+def test_a_single_shard_has_no_folds_and_the_sentence_names_valid(run: Run, place: Path) -> None:
+    shard = next((place / "held-out").iterdir())
+    one_sentence(run("sweep", shard, "--C", "1,2"), 2, shard.name, "--valid")
+
+
+@pytest.fixture(scope="module")
+def folded(run: Run, place: Path) -> Rows:
+    """The table of a sweep over two folds."""
+    words = ("--C", "0.1,1,10", "--folds", 2, "--model", "folded", "--table", "folded.csv")
+    assert run("sweep", "train", *words).returncode == 0
+    return table(place / "folded.csv")
+
+
+def test_with_folds_metrics_are_means_costs_are_sums_and_the_gap_is_the_widest(
+    run: Run, place: Path, folded: Rows
+) -> None:
+    shards = [f"train/{path.name}" for path in sorted((place / "train").iterdir())]
+    by_hand = []
+    for fold in range(2):
+        fit_on, held = shards[1 - fold :: 2], shards[fold::2]
+        valid = [word for shard in held for word in ("--valid", shard)]
+        words = (*fit_on, *valid, "--C", "0.1,1,10", "--table", "fold.csv")
+        assert run("sweep", *words).returncode == 0
+        by_hand.append(table(place / "fold.csv"))
+    for row, one, two in zip(folded, *by_hand, strict=True):
+        for metric in METRICS:
+            assert row[metric] == (one[metric] + two[metric]) / 2
+        for cost in ("readings", "full_epochs"):
+            assert row[cost] == one[cost] + two[cost]
+        worst = max((one, two), key=lambda part: part["relative_duality_gap"])
+        for bound in ("primal_margin", "upper_bound", "relative_duality_gap"):
+            assert row[bound] == worst[bound]
+
+
+def test_with_folds_the_best_is_fitted_on_all_shards_as_fit_does_it(
+    run: Run, place: Path, folded: Rows
+) -> None:
+    best = the_best(folded)
+    assert run("fit", "train", "--model", "whole", "--C", best["C"]).returncode == 0
+    assert _run_files(place / "folded") == _run_files(place / "whole")
+    caches = [sorted((place / f"{name}.run" / "cache").iterdir()) for name in ("folded", "whole")]
+    # the folds' own are gone
+    assert [path.name for path in caches[0]] == [path.name for path in caches[1]]
+
+
+def test_with_folds_and_no_model_asked_for_nothing_is_fitted_on_all_shards(place: Path) -> None:
+    found = streamtron.sweep(place / "train", C=[0.1, 1], folds=2, settings=Settings(tol=0.5))
+    assert found.outcome is None
+    assert found.report is None
+    assert found.exit_code == found.best.exit_code == 0
+
+
+def test_column_0_in_a_single_shard_does_not_disturb_the_fold_without_it(tmp_path: Path) -> None:
+    texts = ("1 0:1 1:1\n-1 2:1\n", "1 1:1\n-1 2:2\n", "1 1:3\n-1 2:1 3:1\n")
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}.svm").write_text(text)
+    found = streamtron.sweep(tmp_path, C=[0.1, 1])
+    assert found.best.metrics["accuracy"] == 1.0
+    assert found.best.settings.index_base == "auto"
+
+
+def test_a_metric_that_one_fold_lacks_is_not_a_mean_of_the_others(run: Run, tmp_path: Path) -> None:
+    for name, text in (("a", "1 1:1\n-1 2:1\n"), ("b", "1 1:2\n-1 2:2\n"), ("c", "1 1:3\n")):
+        (tmp_path / name).write_text(text)
+    trial = streamtron.sweep(tmp_path).best
+    assert trial.metrics["accuracy"] == 1.0
+    assert trial.metrics["roc_auc"] is None
+    one_sentence(run("sweep", tmp_path, "--metric", "roc_auc"), 3, "no candidate has a roc_auc")
+
+
+def test_a_fold_with_one_label_only_is_refused_by_its_number(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
+    (tmp_path / "b.svm").write_text("1 1:2\n1 2:1\n")
+    one_sentence(run("sweep", tmp_path, "--C", 1), 3, "fold 1 of 2:", "two labels")
+
+
+# --- successive halving --------------------------------------------------------------------------
+
+HALVED = ("--valid", "held-out", "--C", "0.001,0.01,0.1,1,10,100", "--rho", "0,1")
+
+
+@pytest.fixture(scope="module")
+def halved(run: Run, place: Path) -> Rows:
+    """The table of a sweep of twelve candidates by successive halving."""
+    words = (*HALVED, "--halving", "--model", "halved", "--table", "halved.csv")
+    assert run("sweep", "train", *words).returncode == 0
+    return table(place / "halved.csv")
+
+
+def test_each_rung_keeps_the_better_half_and_makes_the_tolerance_four_times_tighter(
+    run: Run, place: Path, halved: Rows
+) -> None:
+    assert [sum(row["rung"] >= rung for row in halved) for rung in range(4)] == [12, 6, 3, 0]
+    assert {row["rung"]: row["tol"] for row in halved} == {0: 0.16, 1: 0.04, 2: 0.01}
+    running = {row["candidate"] for row in halved}
+    for rung, tolerance in enumerate((0.16, 0.04)):
+        words = (*HALVED, "--tol", tolerance, "--table", "rung.csv")
+        run("sweep", "train", *words)
+        rows = [row for row in table(place / "rung.csv") if row["candidate"] in running]
+        rows.sort(key=lambda row: (-row["accuracy"], row["C"], row["candidate"]))
+        running = {row["candidate"] for row in rows[: len(rows) // 2]}
+        assert running == {row["candidate"] for row in halved if row["rung"] > rung}
+
+
+def test_with_halving_the_best_is_of_the_last_rung_and_what_fit_writes(
+    run: Run, place: Path, halved: Rows
+) -> None:
+    best = the_best(halved)
+    last = [row for row in halved if row["rung"] == 2]
+    assert best in last
+    assert best["accuracy"] == max(row["accuracy"] for row in last)
+    words = ("--C", best["C"], "--rho", best["rho"])
+    assert run("fit", "train", "--model", "as-halved", *words).returncode == 0
+    assert _run_files(place / "halved") == _run_files(place / "as-halved")
+
+
+def test_a_candidate_left_behind_is_not_the_best_whatever_the_others_come_to(
+    place: Path,
+) -> None:
+    def disappointing(
+        splits: Sequence[Split], some: Sequence[Settings], cache: str, _: KeepOutcomes
+    ) -> list[list[Trial]]:
+        """The accuracy is C at a loose tolerance and nothing at all in the end."""
+        trials = attempt(splits[0], some, machine=Machine(), cache_dir=cache)
+        for trial in trials:
+            assert isinstance(trial.metrics, dict)
+            trial.metrics["accuracy"] = trial.settings.C if trial.settings.tol > 0.2 else 0
+        return [trials]
+
+    found = run_sweep(
+        place / "train", candidates_of(Settings(tol=0.1), {"C": (0.5, 0.75)}), machine=Machine(),
+        valid=place / "held-out", halving=True, attempts=disappointing,
+    )  # fmt: skip
+    assert [trial.metrics["accuracy"] for trial in found.trials] == [0.5, 0]
+    assert found.best.settings.C == 0.75
+
+
+def test_a_candidate_that_goes_on_is_charged_for_the_rungs_before(
+    run: Run, place: Path, halved: Rows
+) -> None:
+    best = the_best(halved)
+    words = ("--valid", "held-out", "--C", best["C"], "--rho", best["rho"], "--table", "once.csv")
+    spent = 0.0
+    for tolerance in (0.16, 0.04, 0.01):
+        assert run("sweep", "train", *words, "--tol", tolerance).returncode == 0
+        spent += table(place / "once.csv")[0]["readings"]
+    assert best["readings"] == spent
+
+
+def test_the_number_kept_is_rounded_up_and_one_candidate_needs_no_rungs(place: Path) -> None:
+    def kept(count: int) -> list[int]:
+        found = streamtron.sweep(
+            place / "train", valid=place / "held-out", C=[0.1 * 2**k for k in range(count)],
+            halving=True, settings=Settings(tol=0.01),
+        )  # fmt: skip
+        last = max(trial.rung for trial in found.trials)
+        return [sum(trial.rung >= rung for trial in found.trials) for rung in range(last + 1)]
+
+    assert kept(1) == [1]
+    assert kept(3) == [3, 2, 1]
+
+
+def test_a_rung_before_the_last_is_loose_however_tight_the_last_one_is() -> None:
+    assert [at_rung(Settings(tol=0.0), before).tol for before in (0, 1, 2)] == [0.0, 0.004, 0.016]
+
+
+# --- against scikit-learn ------------------------------------------------------------------------
+
+
+def _shards(*paths: Path) -> list[tuple[Any, Any]]:
+    """(X, y) of each shard, by scikit-learn's reader, values as float32 has them."""
+    read = load_svmlight_files([str(path) for path in paths], n_features=400, dtype=np.float32)
+    return [(X.astype(np.float64), y) for X, y in zip(read[::2], read[1::2], strict=True)]
+
+
+def _stacked(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+    from scipy import sparse
+
+    return sparse.vstack([X for X, _ in parts]).tocsr(), np.concatenate([y for _, y in parts])
+
+
+def _rival(C: float, rho: float) -> LinearSVC:
+    return LinearSVC(
+        C=C, fit_intercept=rho > 0, intercept_scaling=rho or 1.0, dual=False, tol=1e-12,
+        max_iter=100_000,
+    )  # fmt: skip
+
+
+def test_accuracy_differs_from_linear_svc_only_by_rows_within_the_certified_radius(
+    place: Path,
+) -> None:
+    found = streamtron.sweep(
+        place / "train", valid=place / "held-out", C=[0.01, 0.1, 1], rho=[0, 1],
+        settings=Settings(tol=1e-4),
+    )  # fmt: skip
+    X, y = _stacked(_shards(*sorted((place / "train").iterdir())))
+    X_held, y_held = _stacked(_shards(*sorted((place / "held-out").iterdir())))
+    for row in found.rows():
+        rival = _rival(row["C"], row["rho"]).fit(X, y)
+        decisions = rival.decision_function(X_held)
+        # ‖w − w*‖² ≤ 2 (P − D), and P = 1/(2 γ²) for the margins on both sides
+        gap = 0.5 / row["primal_margin"] ** 2 - 0.5 / row["upper_bound"] ** 2
+        lengths = np.sqrt(X_held.multiply(X_held).sum(axis=1).A1 + row["rho"] ** 2)
+        unsure = np.abs(decisions) <= lengths * math.sqrt(2 * gap) + 1e-6
+        accuracy = float((np.where(decisions > 0, 1, -1) == y_held).mean())
+        assert abs(row["accuracy"] - accuracy) <= unsure.mean() + 1e-12
+        assert unsure.mean() < 0.2  # a radius in which all rows lie would prove nothing
+
+
+def test_folds_give_the_scores_and_the_choice_of_grid_search(place: Path) -> None:
+    parts = _shards(*sorted((place / "train").iterdir()))
+    X, y = _stacked(parts)
+    fold = np.concatenate([np.full(len(part[1]), k % 2) for k, part in enumerate(parts)])
+    grid = {"C": [0.01, 0.1, 1.0, 10.0]}
+    scores = ["accuracy", "precision", "recall", "f1", "roc_auc", "average_precision"]
+    rival = GridSearchCV(
+        _rival(1.0, 1.0), grid, cv=PredefinedSplit(fold), scoring=scores, refit="accuracy"
+    ).fit(X, y)
+    found = streamtron.sweep(place / "train", C=grid["C"], folds=2, settings=Settings(tol=1e-10))
+    for name in scores:
+        ours = [trial.metrics[name] for trial in found.trials]
+        assert ours == pytest.approx(list(rival.cv_results_[f"mean_test_{name}"]), abs=1e-9)
+    assert rival.best_params_["C"] == found.best.settings.C
+
+
+# --- plot ----------------------------------------------------------------------------------------
+
+
+def test_the_plot_marks_the_best_and_has_a_line_a_rho(place: Path, swept: Rows) -> None:
+    drawn = (place / "results.svg").read_text()
+    best = the_best(swept)
+    assert f"best: {best['accuracy']:.4g} at C = {best['C']:g}, gap" in drawn
+    assert "ρ = 0 (no bias)" in drawn
+    assert "ρ = 1 " in drawn
+    assert "not to the tolerance" not in drawn
+
+
+def test_c_is_drawn_on_a_logarithmic_axis_in_its_own_order(swept: Rows, tmp_path: Path) -> None:
+    plot_sweep(tmp_path / "one.svg", swept, "accuracy")
+    plot_sweep(tmp_path / "two.svg", swept[::-1], "accuracy")
+    assert "10^{-1}" in (tmp_path / "one.svg").read_text()  # the label of a tick
+    assert (tmp_path / "one.svg").read_text() == (tmp_path / "two.svg").read_text()
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_the_same_table_is_the_same_picture(suffix: str, swept: Rows, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        plot_sweep(tmp_path / f"{name}.{suffix}", swept, "roc_auc")
+    one, two = ((tmp_path / f"{name}.{suffix}").read_bytes() for name in ("one", "two"))
+    assert one == two
+    plot_sweep(tmp_path / f"other.{suffix}", swept, "f1")
+    assert (tmp_path / f"other.{suffix}").read_bytes() != one
+
+
+def test_the_plot_says_of_which_candidates_the_tolerance_was_not_certified(
+    swept: Rows, tmp_path: Path
+) -> None:
+    stopped = [{**row, "stop_reason": "epoch limit"} if row["best"] else row for row in swept]
+    plot_sweep(tmp_path / "p.svg", stopped, "accuracy")
+    assert "NOT certified" in (tmp_path / "p.svg").read_text()
+    assert "not to the tolerance" in (tmp_path / "p.svg").read_text()
+    halved = [row if row["best"] else {**row, "dropped": "pruned by rank"} for row in swept]
+    plot_sweep(tmp_path / "p.svg", halved, "accuracy")
+    assert "NOT certified" not in (tmp_path / "p.svg").read_text()
+    assert "not to the tolerance" in (tmp_path / "p.svg").read_text()
+
+
+def test_a_plot_of_what_has_no_c_or_no_metric_is_empty_and_no_error(
+    swept: Rows, tmp_path: Path
+) -> None:
+    plot_sweep(tmp_path / "p.svg", [{**row, "C": None} for row in swept], "accuracy")
+    assert "best:" not in (tmp_path / "p.svg").read_text()
+    plot_sweep(tmp_path / "q.svg", [{**row, "accuracy": None} for row in swept], "accuracy")
+    assert "best:" not in (tmp_path / "q.svg").read_text()
+
+
+def test_without_matplotlib_the_sentence_says_what_to_install_before_anything_is_fitted(
+    monkeypatch: pytest.MonkeyPatch, run: Run, place: Path
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = run("sweep", "train", "--model", "unplotted", "--plot", "p.png")
+    one_sentence(done, 2, "matplotlib", "streamtron[plot]")
+    assert not list(place.glob("unplotted*"))
+    assert run("sweep", "train", "--valid", "held-out", "--tol", 0.5).returncode == 0
+
+
+# --- the process and Python ----------------------------------------------------------------------
+
+
+def test_the_process_itself_gives_the_table_and_says_nothing_on_stderr(
+    place: Path, swept: Rows
+) -> None:
+    words = ["train", "--valid", "held-out", "--C", "0.01,0.1,1", "--rho", "0,1"]
+    done = command(place, "sweep", *words, "--table", "process.csv")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert lasting(table(place / "process.csv")) == lasting(swept)
+
+
+def test_shards_of_another_format_give_the_same_table(run: Run, place: Path, swept: Rows) -> None:
+    for name, rows in (("train", TRAIN // 4), ("held-out", HELD // 2)):
+        to = ("--format", "parquet", "--rows-per-shard", rows)
+        assert run("convert", name, f"{name}.d", *to).returncode == 0
+    words = ("--C", "0.01,0.1,1", "--rho", "0,1", "--table", "converted.csv")
+    assert run("sweep", "train.d", "--valid", "held-out.d", *words).returncode == 0
+    assert lasting(table(place / "converted.csv")) == lasting(swept)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_sweep_says_so_and_leaves_no_fold_and_no_model(
+    number: signal.Signals, place: Path
+) -> None:
+    process = subprocess.Popen(
+        [
+            STREAMTRON, "sweep", "train", "--model", "stopped", "--tol", "0", "--stage", "0.01",
+            "--max-epochs", "1000000", "-v", "--table", "stopped.csv",
+        ],
+        cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    for _ in range(3):  # it is at work
+        process.stderr.readline()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=100)
+    assert (process.returncode, out) == (128 + number, "")
+    assert err.splitlines()[-1].startswith(f"stopped by {number.name}")
+    assert not list(place.glob("stopped*"))
+
+
+def test_settings_from_a_file_hold_for_all_candidates_and_lists_given_by_hand_win(
+    run: Run, place: Path
+) -> None:
+    (place / "settings.toml").write_text("delta = 9.0\nrho = 0.0\ntol = 0.25\n")
+    words = ("--config", "settings.toml", "--C", "0.1,1", "--table", "c.csv")
+    assert run("sweep", "train", "--valid", "held-out", *words).returncode == 0
+    rows = table(place / "c.csv")
+    assert [(row["C"], row["rho"], row["tol"]) for row in rows] == [(0.1, 0, 0.25), (1, 0, 0.25)]
+
+
+def test_sweep_in_python_gives_the_rows_and_the_model_of_the_command(
+    place: Path, swept: Rows
+) -> None:
+    found = streamtron.sweep(place / "train", valid=place / "held-out", C="0.01,0.1,1", rho=[0, 1])
+    assert isinstance(found, Sweep)
+    assert lasting(found.rows()) == lasting(swept)
+    assert found.outcome is not None
+    assert found.outcome.model == LinearModel.load(place / "best")
+    assert all(trial.outcome is None for trial in found.trials)
+    assert found.exit_code == 0
+
+
+def test_random_candidates_in_python_are_those_of_the_command(run: Run, place: Path) -> None:
+    words = ("--C", "0.01..10", "--rho", "0,1", "--random", 4, "--seed", 3, "--tol", 0.5)
+    assert run("sweep", "train", "--valid", "held-out", *words, "--table", "r.csv").returncode == 0
+    found = streamtron.sweep(
+        place / "train", valid=place / "held-out", C="0.01..10", rho=[0, 1], random=4,
+        settings=Settings(seed=3, tol=0.5),
+    )  # fmt: skip
+    assert lasting(found.rows()) == lasting(table(place / "r.csv"))
+    assert len({trial.settings.C for trial in found.trials}) == 4
+
+
+@pytest.mark.parametrize("valid", [None, "held-out"])
+def test_candidates_tried_one_by_one_give_the_table_of_one_scan(
+    valid: str | None, place: Path
+) -> None:
+    candidates = candidates_of(Settings(), {"C": (0.01, 1.0, 100.0), "rho": (0.0, 1.0)})
+
+    def one_by_one(
+        splits: Sequence[Split], some: Sequence[Settings], cache: str, _: KeepOutcomes
+    ) -> list[list[Trial]]:
+        return [
+            [attempt(split, [one], machine=Machine(), cache_dir=cache)[0] for one in some]
+            for split in splits
+        ]
+
+    with contextlib.chdir(place):
+        one, many = (
+            run_sweep("train", candidates, valid=valid, folds=None if valid else 2, halving=True,
+                      machine=Machine(), attempts=attempts)
+            for attempts in (one_by_one, None)
+        )  # fmt: skip
+    assert lasting(one.rows()) == lasting(many.rows())
+
+
+def test_shards_that_are_gone_are_a_data_error(tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path)
+    with pytest.raises(DataError, match="no such file"):
+        streamtron.sweep(tmp_path)
