@@ -26,8 +26,8 @@ from data import add_data_arguments, data_sets, need_data
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import StreamtronError
 from streamtron.data import ShardSource, open_shards
-from streamtron.runs.fit import reading_of
-from streamtron.runs.learners import learn
+from streamtron.runs.inputs import reading_from_settings
+from streamtron.runs.learners import train_candidates
 from streamtron.solver.learner import Learner
 
 
@@ -49,7 +49,7 @@ def candidates_of(number: int, **settings: Any) -> list[Settings]:
 
 def opened(path: str, cache: str, settings: Settings) -> ShardSource:
     """The shards of a data set."""
-    return open_shards([path], reading_of(settings), cache_dir=cache, most_labels=None)
+    return open_shards([path], reading_from_settings(settings), cache_dir=cache, most_labels=None)
 
 
 def fill_cache(path: str, cache: str, settings: Settings) -> None:
@@ -63,7 +63,7 @@ def scan(path: str, cache: str, candidates: list[Settings], threads: int | None 
     """All candidates on the same readings."""
     start = time.perf_counter()
     with opened(path, cache, candidates[0]) as source:
-        found = learn(source, candidates, Machine(threads=threads))
+        found = train_candidates(source, candidates, Machine(threads=threads))
         seconds = time.perf_counter() - start
         learners = [learner for own in found for learner in own]
         return Scan(seconds, source.readings, source.bytes_read, learners)
@@ -149,7 +149,7 @@ def compare_classes(path: str, cache: str, settings: Settings) -> dict[str, Any]
     fill_cache(path, cache, settings)
     scan(path, cache, [settings])
     together = scan(path, cache, [settings])
-    most = max(learner.readings for learner in together.learners)
+    most = max(learner.progress.readings for learner in together.learners)
     one_reading = together.bytes_read / together.readings
     return {
         "learners": len(together.learners),

@@ -18,7 +18,7 @@ from streamtron.core.config import Settings
 from streamtron.core.events import ChunkDone, Event, ReadingDone
 from streamtron.data import open_shards
 from streamtron.solver.learner import Learner
-from streamtron.solver.train import train
+from streamtron.solver.schedule import train
 
 
 @dataclass
@@ -113,8 +113,9 @@ def fit(paths: list[str], cache: str, settings: Settings) -> Fit:
         assert source.rows is not None
         assert source.nonzeros is not None
         return Fit(
-            seconds, source.readings, learner.full_epochs, learner.mini_epochs,
-            str(learner.finished), source.rows, source.width, source.nonzeros, learner.bias, proofs,
+            seconds, source.readings, learner.progress.full_epochs, learner.progress.mini_epochs,
+            str(learner.progress.finished), source.rows, source.width, source.nonzeros,
+            learner.bias, proofs,
         )  # fmt: skip
 
 
@@ -133,13 +134,13 @@ def counting_nonzeros() -> Iterator[list[int]]:
         original = getattr(kernels, name)
 
         def call(rows: Any, *arguments: Any) -> Any:
-            by_order = name in ("visit", "visit_unlearn")
+            by_order = name in ("visit", "visit_ascent")
             visited[0] += _nonzeros(rows.indptr, arguments[0] if by_order else None)
             return original(rows, *arguments)
 
         return mock.patch.object(kernels, name, call)
 
-    names = ("visit", "visit_unlearn", "scan", "margins", "combine", "gram_product")
+    names = ("visit", "visit_ascent", "scan", "margins", "combine", "gram_product")
     patches = [counted(name) for name in names]
     for patch in patches:
         patch.start()

@@ -31,7 +31,7 @@ from streamtron.data.formats.libsvm import LibsvmReader
 from streamtron.solver import order
 from streamtron.solver.scan import Frozen
 from streamtron.solver.targets import TargetRule
-from streamtron.solver.weights import Rule, WeightState
+from streamtron.solver.weights import Rule, WeightState, visit
 
 Contender = Callable[[], float]
 
@@ -56,7 +56,7 @@ def timed() -> Iterator[Callable[[], float]]:
 def parse_ours(path: str, threads: int) -> float:
     """Every piece of the file, parsed and checked."""
     with timed() as seconds:
-        for _ in LibsvmReader(path, Path(path).name, Reading(), threads=threads).pieces():
+        for _ in LibsvmReader(path, Path(path).name, Reading(), threads=threads).batches():
             pass
     return seconds()
 
@@ -196,8 +196,8 @@ class Epochs:
         everything = zip(self.held, self.positions, self.targets, parts, erred, strict=True)
         with timed() as seconds:
             for chunk, positions, targets, counts, marks in everything:
-                state.dual.visit(
-                    self.rule, chunk.rows, positions, targets.signs, targets.delta2,
+                visit(
+                    state.dual, self.rule, chunk.rows, positions, targets.signs, targets.delta2,
                     chunk.squares, counts, marks,
                 )  # fmt: skip
         return seconds()
@@ -217,9 +217,9 @@ class Epochs:
             targets = self.rule_of_targets(chunk)
             counts = state.counts[targets.numbers]
             erred = np.zeros(len(counts), dtype=np.uint8)
-            state.dual.visit(
-                self.rule, chunk.rows, self._order(chunk), targets.signs, targets.delta2,
-                chunk.squares, counts, erred,
+            visit(
+                state.dual, self.rule, chunk.rows, self._order(chunk), targets.signs,
+                targets.delta2, chunk.squares, counts, erred,
             )  # fmt: skip
             state.counts[targets.numbers] = counts
 

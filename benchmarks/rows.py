@@ -34,19 +34,19 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
     """The task of a fresh process: train, and what every epoch but the first took and did. (The
     first reading alone holds rows as they come, in their order.)"""
     from streamtron.core.events import Event, ReadingDone, ReadingStarted
-    from streamtron.solver import batched
-    from streamtron.solver import learner as learners
+    from streamtron.solver import batched, in_memory
     from streamtron.solver.learner import Learner
-    from streamtron.solver.train import train
+    from streamtron.solver.schedule import train
 
     chosen = Settings.from_dict(settings)
     found: list[dict[str, float]] = []
 
     with open_shards([path], cache_dir=cache) as source:
         learner = Learner(chosen, source.labels)
-        solved = _timed(Learner, "_end_training")
+        solved = _timed(in_memory, "_put_counts")
         parts = [
-            _timed(learners, "run_alone"), _timed(Learner, "_keep_some"), _timed(batched, "step"),
+            _timed(in_memory, "run_mini_epochs"), _timed(in_memory, "_keep_some"),
+            _timed(batched, "step"),
         ]  # fmt: skip
         start = 0.0
 
@@ -74,7 +74,7 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
             "readings": source.readings,
             "active_rows": len(learner.active),
             "active_bytes": learner.active.nbytes,
-            "stop_reason": learner.finished,
+            "stop_reason": learner.progress.finished,
             "epochs": found[1:],
             "median": medians(found[1:]),
         }

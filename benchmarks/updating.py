@@ -32,7 +32,7 @@ from problem import Problem
 import streamtron
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import StreamtronError
-from streamtron.runs.fit import run_directory
+from streamtron.runs.directory import run_directory
 from streamtron.runs.results import Outcome
 
 

@@ -24,8 +24,9 @@ import measure
 from data import add_data_arguments, data_sets, need_data
 from learners import candidates_of, show
 
-from streamtron.cluster.client import Workers, connect
-from streamtron.cluster.sweep import on_workers
+from streamtron.cluster.client import Workers
+from streamtron.cluster.connect import connect
+from streamtron.cluster.sweep import distributed_trainer
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import StreamtronError
 from streamtron.core.executor import serial
@@ -64,8 +65,8 @@ def works(path: str, directory: Path, candidates: int, threads: int) -> Mapping[
         machine = Machine(threads=threads, cache_dir=cache)
 
         def by(workers: Workers | None) -> Any:
-            attempts = workers and on_workers(workers, machine=Machine(cache_dir=cache))
-            found = run_sweep(shards, tried, valid=shards, machine=machine, attempts=attempts)
+            trainer = workers and distributed_trainer(workers, machine=Machine(cache_dir=cache))
+            found = run_sweep(shards, tried, valid=shards, machine=machine, trainer=trainer)
             return [{k: v for k, v in row.items() if k not in LASTING} for row in found.rows()]
 
         return by

@@ -212,7 +212,7 @@ def jobs(names: Sequence[str], settings: Mapping[str, Any]) -> str:
 
 
 def show(work: Path, names: Sequence[str]) -> None:
-    """Every candidate of the topics that have been fitted, what is proven of it, and its fate."""
+    """Every candidate of the topics that have been fitted, with its certificate and end."""
     print(
         f"\n  {'topic':8} {'delta':>6} {'10³ γ ≥':>9} {'10³ γ ≤':>9} {'gap':>8} {'epochs':>7} "
         f"{'accuracy':>9} {'F1':>7}  stage"

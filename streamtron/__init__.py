@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from streamtron.model.linear_model import LinearModel
     from streamtron.runs.certify import certify
     from streamtron.runs.convert import convert
-    from streamtron.runs.evaluate import evaluate, predict
+    from streamtron.runs.evaluate import evaluate
     from streamtron.runs.fit import fit, run
     from streamtron.runs.forget import forget
+    from streamtron.runs.predict import predict
     from streamtron.runs.update import update
     from streamtron.sweeps.sweep import sweep
 
@@ -45,7 +46,7 @@ _HOME = {
     "forget": ("runs.forget", "forget"),
     "generate": ("data.writers.corpus", "generate"),
     "load": ("model.import_model", "load_any"),
-    "predict": ("runs.evaluate", "predict"),
+    "predict": ("runs.predict", "predict"),
     "run": ("runs.fit", "run"),
     "sweep": ("sweeps.sweep", "sweep"),
     "update": ("runs.update", "update"),

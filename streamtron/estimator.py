@@ -1,6 +1,6 @@
-"""The scikit-learn face: ``LinearSVC``'s problem, solved to a certificate.
+"""StreamtronClassifier: a scikit-learn estimator with a certificate.
 
-Rows in memory go through the very loop that reads shards, so weights are those of the command line.
+Rows in memory go through the same training loop as shards and give the same weights.
 """
 
 from __future__ import annotations
@@ -28,49 +28,54 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import LARGEST_WEIGHT, Label
 from streamtron.data import MemorySource
 from streamtron.model.validation import feature_names
-from streamtron.runs.fit import as_paths, cache_directory, opened
-from streamtron.runs.learners import Found, learn, problems, train_together
+from streamtron.runs.inputs import as_paths, cache_directory, open_training_shards
+from streamtron.runs.learners import (
+    FittedLearner,
+    one_vs_rest_problems,
+    train_candidates,
+    train_learners,
+)
 from streamtron.solver.duals import Counts
 from streamtron.solver.earlier_data import EarlierData
 from streamtron.solver.learner import Learner
+from streamtron.solver.warm_start import set_weights
 
 
 class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A linear classifier with a proven margin; stands in for ``LinearSVC`` in a line.
+    """Linear support vector classifier with a proven duality gap; a replacement of ``LinearSVC``.
 
     Minimises ½(‖w‖² + w_bias²) + Σ C_k max(0, 1 − l_k(w·x_k + ρ w_bias))², a sum and not a mean,
     which is the objective of ``sklearn.svm.LinearSVC(loss="squared_hinge")``; C_k is C times the
-    row's and the class's weight. Two classes are one problem; more are one a class, against the
-    rest, and then only the rows of the class itself bear its class weight (as in LIBLINEAR).
+    weights of row and class. More than two classes are trained one-vs-rest; a class weight then
+    applies to the rows of that class only, as in LIBLINEAR.
 
-    The values of X are rounded to float32 for training, integers beyond 2²⁴ too; what becomes
-    infinite by that is refused. Decisions take X as it is. Where X has at most 4,096 nonzeros the
-    weights are polished by Newton's method, whatever ``tol``; the certificate is what is proven.
+    X is rounded to float32 for training; values that become infinite are an error. Decisions use X
+    as given. Up to 4,096 nonzeros the weights are refined by Newton's method whatever ``tol`` is.
 
     Parameters
     ----------
-    C : price of a slack, > 0.
-    fit_intercept : whether there is a bias.
-    intercept_scaling : ρ > 0, the constant beside every row; the larger, the less the bias costs.
+    C : penalty of the loss, > 0.
+    fit_intercept : whether to fit a bias.
+    intercept_scaling : ρ > 0, the constant feature of the bias; a larger one penalises it less.
     class_weight : None, ``"balanced"`` (n / (classes · n_class), rows counted by their weights),
         or {label: weight > 0}; multiplies C.
-    tol : relative duality gap in [0, 1) at which training ends; 0 = down to rounding. Unlike
-        LinearSVC's it is a promise: the objective is at most this part above the least possible.
+    tol : relative duality gap in [0, 1) at which training ends; 0 = down to rounding. The gap is
+        proven: the optimum is at least (1 − tol) times the objective reached.
     max_iter : full epochs at most, ≥ 1.
-    random_state : of the order of rows, ≥ 0; None is the default seed 0, not chance.
-    warm_start : let ``fit`` begin at the weights and counts of the last one, if that had as many
-        rows, columns and classes. What it converges to is the same, up to the gap.
+    random_state : seed of the order of rows, ≥ 0; None is seed 0.
+    warm_start : begin ``fit`` at the weights and dual variables of the previous fit, if rows,
+        columns and classes are as many. The optimum is the same.
 
     Attributes
     ----------
     coef_ : float64, shape (1, columns), or (classes, columns) where there are more than two.
     intercept_ : float64, shape (1,) or (classes,): ρ w_bias, 0 without a bias.
     classes_ : the labels, sorted; of two, the larger is the positive one.
-    certificate_ : dict of what is proven, see ``Certificate``: ``primal_margin``,
-        ``upper_bound``, ``relative_duality_gap``, ``rows_scanned`` … With more than two classes a
-        list of them, one a class. After ``partial_fit`` see there.
-    n_iter_ : full epochs (the most of any class).
-    n_features_in_, feature_names_in_ : as everywhere in scikit-learn.
+    certificate_ : dict of proven bounds, see ``Certificate``: ``primal_margin``, ``upper_bound``,
+        ``relative_duality_gap``, ``rows_scanned`` … A list of one a class for more than two
+        classes. ``partial_fit`` proves less.
+    n_iter_ : full epochs, the largest number of any class.
+    n_features_in_, feature_names_in_ : as in other scikit-learn estimators.
 
     Examples
     --------
@@ -119,11 +124,11 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
 
         Raises
         ------
-        SettingsError, DataError : both are ValueErrors, as scikit-learn's own are.
+        SettingsError, DataError : both are ValueErrors.
 
         Warns
         -----
-        ConvergenceWarning : ``max_iter`` full epochs did not prove the gap; names the one reached.
+        ConvergenceWarning : ``max_iter`` full epochs did not prove the gap.
         """
         settings = self._settings()
         X, y = self._checked(X, y, reset=True)
@@ -139,21 +144,20 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         classes: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> Self:
-        """Learn from more rows, those of earlier calls (or of ``fit``) being gone.
+        """Train on more rows, without those of earlier calls or of ``fit``.
 
-        The first call is ``fit``, but for classes of which there is no row yet. Each later one
-        maximises the dual over the counts of the new rows, the counts of all earlier ones staying
-        as they are; what is kept of those is their sum a and t, a vector as long as ``coef_``. One
-        pass over rows cut in parts so comes near the optimum of all of them, not to it.
+        The first call is ``fit``, except that classes may be without rows. Each later one maximises
+        the dual over the dual variables of the new rows; those of earlier rows stay fixed, and only
+        their sum, a vector as long as ``coef_``, is kept. One pass over all parts comes near the
+        optimum of all rows, not to it.
 
-        ``certificate_`` afterwards: ``upper_bound`` is proven for all rows given so far, as many as
-        ``rows_scanned``, for a/t is a mean of their patterns. A margin that the weights have on all
-        of them can no more be proven, so all else is None, and ``covers`` says so.
+        ``upper_bound`` of ``certificate_`` is then proven for all ``rows_scanned`` rows given so
+        far. A lower bound would need the earlier rows, so all else is None, and ``covers`` says so.
 
         Parameters
         ----------
         X, y, sample_weight : as in ``fit``.
-        classes : all labels there will be; wanted at the first call.
+        classes : all labels of all calls; required at the first.
 
         Raises
         ------
@@ -172,12 +176,7 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         X, y = self._checked(X, y, reset=first)
         weights = _row_weights(sample_weight, X)
         known = np.unique(np.asarray(classes)) if first else self.classes_
-        if not first and classes is not None and not np.array_equal(known, np.unique(classes)):
-            raise SettingsError(f"classes: {classes}, at the first call they were {known}.")
-        if len(known) < 2:
-            raise DataError(f"classes: {known}. Wanted are at least two.")
-        if strangers := sorted(set(np.unique(y).tolist()) - set(known.tolist()), key=repr):
-            raise DataError(f"y: label {strangers[0]!r} is not one of the classes {known}.")
+        _check_labels(y, known, classes)
         codes = np.searchsorted(known, y)
         if first:
             return self._fit_memory(X, codes, known, weights, settings)
@@ -200,11 +199,11 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
 
         Parameters
         ----------
-        shards : files, directories or globs of libsvm text, Parquet or Arrow. Column j of a matrix
-            to predict is the shards' column j + index base.
-        classes : the labels, where there are more than two; None = two, as they come.
-        machine : memory, cache directory: what does not change the model.
-        names : settings that have no parameter here (``weight="w", index_base=1, active_set=…``).
+        shards : files, directories or globs of libsvm text, Parquet or Arrow. Column j of X in
+            ``predict`` is the shards' column j + index base.
+        classes : the labels if there are more than two; None = two, found in the shards.
+        machine : memory limit, threads, cache directory, which do not change the model.
+        names : other settings, such as ``weight="w", index_base=1, active_set=10**8``.
 
         Raises
         ------
@@ -223,10 +222,12 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         known = None if classes is None else _sorted_labels(classes)
         with (
             cache_directory(None, machine) as cache,
-            opened(as_paths(shards), settings, machine, cache, classes=known) as source,
+            open_training_shards(
+                as_paths(shards), settings, machine, cache, classes=known
+            ) as source,
         ):
             several = known is not None and len(known) > 2
-            [learners] = learn(source, [settings.but(multiclass=several)], machine)
+            [learners] = train_candidates(source, [settings.but(multiclass=several)], machine)
             labels = _sorted_labels(source.labels)
             if len(labels) < 2:
                 raise DataError(
@@ -236,7 +237,7 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
             # of two classes the first label met was the positive one
             sign = -1.0 if not several and source.labels[0] == labels[0] else 1.0
             columns = slice(source.index_base or 0, max(source.width, source.index_base or 0))
-            found = [Found.of(one, columns, sign) for one in learners]
+            found = [FittedLearner.of(one, columns, sign) for one in learners]
             self.n_features_in_ = len(found[0].past.average) - 1
             self._rows = source.rows or 0
             self._take_names(feature_names(source.reading.contract()))
@@ -251,16 +252,16 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         settings: Settings,
     ) -> Self:
         source = MemorySource(X, codes, _numbers(classes), weights)
-        warm = self.warm_start and self._fits(classes, X.shape)
+        warm = self.warm_start and self._same_shape(classes, X.shape)
 
         def learners() -> list[Learner]:
             new = self._learners(codes, classes, weights, settings)
             for number, learner in enumerate(new if warm else ()):
-                self._adopt(learner, number)
+                self._start_from_last(learner, number)
             return new
 
-        finished = train_together(source, learners, settings, Machine())
-        found = [Found.of(learner, slice(0, X.shape[1])) for learner in finished]
+        finished = train_learners(source, learners, settings, Machine())
+        found = [FittedLearner.of(learner, slice(0, X.shape[1])) for learner in finished]
         self._rows = X.shape[0]
         return self._conclude(classes, found, settings)
 
@@ -287,15 +288,19 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         weights: NDArray[np.float64] | None,
         settings: Settings,
     ) -> list[Learner]:
-        """One for two classes, else one a class; to them a class is its number."""
+        """Create one learner for two classes, else one a class; classes are given by number."""
         numbers = _numbers(classes)
         return [
             Learner(settings, numbers, own, positive)
-            for positive, own in problems(numbers, self._class_weights(classes, codes, weights))
+            for positive, own in one_vs_rest_problems(
+                numbers, self._class_weights(classes, codes, weights)
+            )
         ]
 
-    def _conclude(self, classes: NDArray[Any], found: Sequence[Found], settings: Settings) -> Self:
-        """Take over what the learners found, and warn where it is not what was asked for."""
+    def _conclude(
+        self, classes: NDArray[Any], found: Sequence[FittedLearner], settings: Settings
+    ) -> Self:
+        """Set the fitted attributes, and warn if the tolerance was not reached."""
         self.classes_ = classes
         self.n_iter_ = max(one.full_epochs for one in found)
         self._rho = settings.rho
@@ -321,25 +326,25 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         self.certificate_ = certificates[0] if len(certificates) == 1 else certificates
 
     def _take_names(self, names: Sequence[str]) -> None:
-        """The names of the columns, where all of them have one."""
+        """Set ``feature_names_in_`` if every column has a name."""
         self.__dict__.pop("feature_names_in_", None)
         if len(names) >= self.n_features_in_:
             self.feature_names_in_ = np.array(names[: self.n_features_in_], dtype=object)
 
-    # --- starting where the last fit ended ---
+    # --- warm start ---
 
-    def _fits(self, classes: NDArray[Any], shape: tuple[int, int]) -> bool:
-        """Whether the counts of the last fit can be those of these rows."""
+    def _same_shape(self, classes: NDArray[Any], shape: tuple[int, int]) -> bool:
+        """Tell whether classes and shape are those of the previous fit."""
         counts = getattr(self, "_counts", None)
         if counts is None or not np.array_equal(classes, self.classes_):
             return False
         return (self._rows, self.coef_.shape[1]) == shape
 
-    def _adopt(self, learner: Learner, number: int) -> None:
+    def _start_from_last(self, learner: Learner, number: int) -> None:
         bias = float(self.intercept_[number]) / self._rho if self._rho > 0.0 else 0.0
-        learner.set_weights(self.coef_[number].copy(), bias, copy.deepcopy(self._counts[number]))
+        set_weights(learner, self.coef_[number].copy(), bias, copy.deepcopy(self._counts[number]))
 
-    # --- what is given ---
+    # --- settings and input ---
 
     def _settings(self, names: Mapping[str, Any] | None = None) -> Settings:
         if self.fit_intercept and not self.intercept_scaling > 0:
@@ -358,12 +363,12 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
             }
             return Settings.from_dict({**own, **(names or {})})
         except SettingsError as error:
-            raise SettingsError(_by_their_names(str(error))) from error
+            raise SettingsError(_with_sklearn_names(str(error))) from error
         except (TypeError, ValueError) as error:
             raise SettingsError(f"a parameter has a value of the wrong kind: {error}.") from error
 
     def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, NDArray[Any]]:
-        with np.errstate(over="ignore"):  # refused as infinite, by row
+        with np.errstate(over="ignore"):  # then refused as infinite
             X, y = validate_data(
                 self, X, y, accept_sparse="csr", dtype=np.float32, order="C", reset=reset
             )
@@ -379,7 +384,7 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         codes: NDArray[np.intp],
         weights: NDArray[np.float64] | None,
     ) -> dict[Label, float] | None:
-        """Weight of every class by its number."""
+        """Return the weight of every class by its number."""
         if not self.class_weight:
             return None
         if self.class_weight == "balanced":
@@ -395,11 +400,11 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         return tags
 
 
-# --- what is proven, and what is given ---
+# --- certificates and checks of the input ---
 
 
 def _of_past(past: EarlierData) -> dict[str, Any]:
-    """A certificate of the upper bound alone."""
+    """Return a certificate of the upper bound alone."""
     upper, rounding = past.scan_sums.upper_bound()
     unproven = dict.fromkeys(Certificate(0.0, 0.0, None, 0, 0.0).to_dict())
     return {
@@ -410,6 +415,16 @@ def _of_past(past: EarlierData) -> dict[str, Any]:
         "covers": f"the upper bound covers all {past.rows} rows given so far; no lower bound is "
         "proven, for the earlier ones were not there to be scanned at these weights",
     }
+
+
+def _check_labels(y: NDArray[Any], known: NDArray[Any], given: ArrayLike | None) -> None:
+    """Refuse labels of ``partial_fit`` that are not the classes of its first call."""
+    if given is not None and not np.array_equal(known, np.unique(given)):
+        raise SettingsError(f"classes: {given}, at the first call they were {known}.")
+    if len(known) < 2:
+        raise DataError(f"classes: {known}. Wanted are at least two.")
+    if unknown := sorted(set(np.unique(y).tolist()) - set(known.tolist()), key=repr):
+        raise DataError(f"y: label {unknown[0]!r} is not one of the classes {known}.")
 
 
 def _row_weights(sample_weight: ArrayLike | None, X: Any) -> NDArray[np.float64] | None:
@@ -441,7 +456,7 @@ def _need_two_classes(
 
 
 def _numbers(classes: NDArray[Any]) -> list[Label]:
-    """What the classes are to learners."""
+    """Return the classes' numbers, which learners take for labels."""
     return [float(number) for number in range(len(classes))]
 
 
@@ -453,17 +468,17 @@ def _seed(random_state: Any) -> int:
     return operator.index(random_state)
 
 
-def _by_their_names(sentence: str) -> str:
-    """A sentence on a setting, by the name that it has here."""
-    for theirs, ours in SKLEARN_NAMES.items():
-        for start in (f"{ours} ".replace("_", "-"), f"{ours}-of "):
-            if sentence.startswith(start):
-                return theirs + sentence[len(start) - 1 :]
-    return sentence
+def _with_sklearn_names(message: str) -> str:
+    """Replace the setting that a message begins with by scikit-learn's name."""
+    for sklearn_name, name in SKLEARN_NAMES.items():
+        for start in (f"{name} ".replace("_", "-"), f"{name}-of "):
+            if message.startswith(start):
+                return sklearn_name + message[len(start) - 1 :]
+    return message
 
 
 def _sorted_labels(labels: Sequence[Label]) -> list[Label]:
-    """Sorted, and numbers as shards have them."""
+    """Sort labels; numbers become floats, as in shards."""
     array = np.unique(np.asarray(labels))
     found: list[Label] = (array.astype(float) if array.dtype.kind in "iu" else array).tolist()
     return found

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from streamtron.cluster.client import Workers, connect
+from streamtron.cluster.client import Workers
+from streamtron.cluster.connect import connect
 
 
 @pytest.fixture(scope="session")

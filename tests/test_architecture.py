@@ -1,4 +1,4 @@
-"""The packages as docs/architecture draws them: who may import whom, read from source."""
+"""The packages as docs/architecture.md describes them, and what its pages say about files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import doctest
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -155,6 +156,20 @@ def test_whatever_is_public_has_a_docstring(path: Path) -> None:
 def test_the_examples_in_the_docstrings_come_out_as_written(path: Path) -> None:
     found = doctest.testmod(importlib.import_module(_module(path)))
     assert found.failed == 0
+
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in PAGES])
+def test_every_file_that_a_page_names_exists_and_its_examples_come_out_as_written(
+    page: Path,
+) -> None:
+    named = set(re.findall(r"`((?:\w+/)+\w*(?:\.py|\.md)?)`", page.read_text(encoding="utf-8")))
+    assert {
+        name for name in named if not any((at / name).exists() for at in (PACKAGE, ROOT))
+    } == set()
+    assert doctest.testfile(str(page), module_relative=False).failed == 0
 
 
 def _fresh(code: str) -> str:

@@ -21,7 +21,7 @@ from scipy import sparse
 from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.rows import make_rows
-from streamtron.solver.weights import Rule, WeightState
+from streamtron.solver.weights import Rule, WeightState, visit
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
@@ -508,6 +508,6 @@ def test_nonzeros_are_counted_as_kernels_visit_them(load: Any) -> None:
         dual, rule = WeightState(), Rule(10.0, 1.0, False, True, 1.0)
         dual.widen(15)
         counts, erred = np.zeros(3, dtype=np.int32), np.zeros(3, dtype=np.uint8)
-        dual.visit(rule, rows, np.array([2, 0]), signs, prices, np.ones(3), counts, erred)
+        visit(dual, rule, rows, np.array([2, 0]), signs, prices, np.ones(3), counts, erred)
         assert visited == [15 + 7 + 3]
     assert kernels.margins is margins

@@ -83,7 +83,7 @@ def test_rcv1_in_two_stages_sweeps_every_topic_on_workers_and_goes_on_where_it_w
             rows = list(csv.DictReader(file))
         assert {row["worker"] for row in rows} <= {"0", "1"}
         # all slacks are paid where delta is huge: the first stage's certificate says so
-        assert [(row["stage"], row["rung"]) for row in rows] == [("0.1", "1"), ("1", "0")]
+        assert [(row["stage"], row["iteration"]) for row in rows] == [("0.1", "1"), ("1", "0")]
         assert [row["stop_reason"] for row in rows] == ["certified"] * 2
         for row in rows:
             assert f"{1e3 * float(row['upper_bound']):.5f}" in shown

@@ -1,1 +1,1 @@
-"""The commands, by what they are for; each is a thin face of a function that Python has, too."""
+"""The command line: one module per command."""

@@ -1,4 +1,4 @@
-"""``python -m streamtron.cli``: what the installed command does."""
+"""Run the command line with ``python -m streamtron.cli``."""
 
 from streamtron.cli.main import main
 

@@ -1,76 +1,141 @@
-"""The command that runs others: ``batch``."""
+"""The command ``batch``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from streamtron.cli import options
 from streamtron.cli.common import workers_of
-from streamtron.cli.options import cluster_options, verbose_option, workers_memory_option
 from streamtron.core.errors import SettingsError
 
+if TYPE_CHECKING:
+    from streamtron.cluster.jobs import JobStatus
 
-@click.command(short_help="Run the jobs of a TOML file, each after those it needs.")
+
+@click.command(short_help="Run the jobs of a TOML file in the order of their dependencies.")
 @click.argument("file", metavar="JOBS.TOML", type=click.Path())
 @click.option("--again", is_flag=True, help="Run every job, also those that are done.")
-@workers_memory_option
-@cluster_options
-@verbose_option
+@options.distributed_options
+@options.verbose_option
 def batch(file: str, again: bool, **where: Any) -> int:
-    """Run fits, predictions, conversions, … that wait for each other, as JOBS.toml lists them.
+    """Run the commands that JOBS.toml lists, each after those it depends on.
 
-    JOBS.status.json says what became of each, JOBS.logs holds what they printed. Called again, it
-    runs only what is not done. The exit code is 0, or that of the first job that failed.
+    JOBS.status.json holds the status of every job, JOBS.logs what they printed. A second call runs
+    only what is not done. The exit code is 0, or that of the first job that failed.
     """
-    from streamtron.cli.summary.batch import batch_verdict, fate_line
     from streamtron.cluster.batch import load_batch
-    from streamtron.cluster.jobs import exit_code, on_workers, one_by_one, run_batch
+    from streamtron.cluster.jobs import exit_code, run_batch, run_on_workers, run_serially
 
-    commands = _commands()
-    jobs = load_batch(file, partial(command_line, commands))
+    group = click.get_current_context().find_root().command
+    assert isinstance(group, click.Group)
+    jobs = load_batch(file, partial(command_line, group.commands))
+    limited = [name for name, command in group.commands.items() if "memory" in _known(command)]
     with workers_of(**where) as workers:
-        if workers is None:
-            runner = one_by_one
-        else:
-            runner = on_workers(workers, workers.memory_each, _with(commands, "memory"))
-        fates = run_batch(
-            jobs, runner, again=again, listen=lambda fate: click.echo(fate_line(asdict(fate)))
-        )
-    code = exit_code(fates)
-    click.echo(batch_verdict(file, [asdict(fate) for fate in fates]), err=code != 0)
+        runner = run_on_workers(workers, limited) if workers else run_serially
+        statuses = run_batch(jobs, runner, again=again, tell=_print_status)
+    code = exit_code(statuses)
+    click.echo(_verdict(file, statuses), err=code != 0)
     return code
+
+
+def _print_status(status: JobStatus) -> None:
+    said = f": {status.sentence}" if status.sentence else ""
+    click.echo(f"{status.name} ({status.command}): {status.state}{said}")
+
+
+def _verdict(path: str, statuses: Sequence[JobStatus]) -> str:
+    """Return how many jobs are done, and the names of the others."""
+    done = sum(status.state == "done" for status in statuses)
+    parts = [f"{path}: {done} of {len(statuses)} jobs done"]
+    for state in ("failed", "skipped"):
+        names = [status.name for status in statuses if status.state == state]
+        parts += [f"{state}: {', '.join(names)}"] if names else []
+    end = ". Correct what they say, and call it again." if len(parts) > 1 else ""
+    return "; ".join(parts) + end
+
+
+# --- from the parameters of a job to a command line ----------------------------------------------
 
 
 def command_line(
     commands: Mapping[str, click.Command], name: str, given: Mapping[str, Any]
 ) -> list[str]:
-    """The words of a job: a command, and what it is given by the names of its parameters.
+    """Return the arguments of a command, given names and values as TOML has them.
 
     Raises
     ------
-    SettingsError : there is no such command, or it takes no such parameter.
+    SettingsError : an unknown command or name, a value of the wrong kind, a missing value.
+
+    Examples
+    --------
+    >>> from streamtron.cli.main import streamtron
+    >>> command_line(streamtron.commands, "fit", {"shards": "a", "model": "m", "b": [5, 0.1]})
+    ['--b=5,0.1', '--model=m', '--', 'a']
     """
     if name not in commands:
         raise SettingsError(f"there is no command {name}.")
-    return options.command_line(commands[name], given)
+    command = commands[name]
+    known = _known(command)
+    if unknown := sorted(set(given) - set(known)):
+        raise SettingsError(
+            f"{name} has no {', '.join(unknown)}; it knows {', '.join(sorted(known))}."
+        )
+    words = [word for key in sorted(given) for word in _option_words(known[key], key, given[key])]
+    words.append("--")  # an argument may begin with a dash
+    for key in known:
+        if key in given and isinstance(known[key], click.Argument):
+            words += map(_text, given[key] if isinstance(given[key], list) else [given[key]])
+    _check(command, words)
+    return words
 
 
-def _with(commands: Mapping[str, click.Command], option: str) -> list[str]:
-    """The commands that have an option."""
-    return [
-        name
-        for name, command in commands.items()
-        if any(parameter.name == option for parameter in command.params)
-    ]
+def _known(command: click.Command) -> dict[str, click.Parameter]:
+    """Return the parameters that a job can give, by the names of their options."""
+    named = {
+        str(parameter.name)
+        if isinstance(parameter, click.Argument)
+        else max(parameter.opts, key=len).lstrip("-").replace("-", "_"): parameter
+        for parameter in command.params
+    }
+    return {name: named[name] for name in named if name not in ("help", "verbose")}
 
 
-def _commands() -> Mapping[str, click.Command]:
-    """All that a job can be."""
-    group = click.get_current_context().find_root().command
-    assert isinstance(group, click.Group)
-    return group.commands
+def _option_words(option: click.Parameter, name: str, value: Any) -> list[str]:
+    if not isinstance(option, click.Option):
+        return []
+    flag = max(option.opts, key=len)
+    if not option.is_flag:
+        several = value if option.multiple and isinstance(value, list) else [value]
+        return [f"{flag}={_text(one)}" for one in several]
+    if not isinstance(value, bool):
+        raise SettingsError(f"{name} is {value!r}: wanted true or false.")
+    return [flag] if value else option.secondary_opts[:1]
+
+
+def _text(value: Any) -> str:
+    """Write a TOML value as on a command line."""
+    if isinstance(value, list):
+        return ",".join(map(_text, value))
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={_text(weight)}" for name, weight in value.items())
+    return str(value)
+
+
+def _check(command: click.Command, words: list[str]) -> None:
+    """Parse as the command would and make its settings, but run nothing."""
+    try:
+        with click.Context(command, info_name=command.name) as context:
+            command.parse_args(context, list(words))
+            own = {
+                option.name
+                for option in command.params
+                if isinstance(option, options.SettingOption)
+            }
+            given = {name: context.params[name] for name in own if name is not None}
+            options.settings_of(options.split(given)[0], context.params.get("config"))
+    except click.UsageError as error:
+        raise SettingsError(error.format_message()) from error

@@ -1,9 +1,9 @@
-"""The command line: all commands, and the process that runs one of them. Whatever goes wrong
-becomes one sentence on stderr and an exit code.
+"""The command line: all commands, and the process that runs one of them.
 
-0 done; 2 settings; 3 data; 4 stopped before the tolerance was certified; 5 machine; 130 SIGINT,
-143 SIGTERM; 141 where nobody reads the output any more. A command that cannot say what it did does
-it all the same, and ends with 5 or 141 if it would have ended with 0.
+Every failure is one sentence on stderr and an exit code: 0 done; 2 settings; 3 data; 4 stopped
+before the tolerance was certified; 5 machine; 130 SIGINT, 143 SIGTERM; 141 stdout was closed by its
+reader. A command whose summary cannot be printed does its work all the same, and ends with 5 or 141
+where it would have ended with 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,18 @@ from typing import Any, NoReturn
 
 import click
 
-from streamtron.cli import batch, change, data, judge, train
+from streamtron.cli.batch import batch
+from streamtron.cli.cache import cache
+from streamtron.cli.certify import certify
+from streamtron.cli.convert import convert
+from streamtron.cli.evaluate import evaluate
+from streamtron.cli.fit import fit
+from streamtron.cli.forget import forget
+from streamtron.cli.generate import generate
+from streamtron.cli.inspect import inspect
+from streamtron.cli.predict import predict
+from streamtron.cli.sweep import sweep
+from streamtron.cli.update import update
 from streamtron.core.errors import MachineError, StreamtronError
 from streamtron.core.signals import Signalled, signals
 
@@ -30,7 +41,7 @@ BROKEN_PIPE = 128 + signal.SIGPIPE
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="streamtron", message="%(prog)s %(version)s")
 def streamtron() -> None:
-    """Linear classifiers from shards that do not fit in memory, with a proof of how good they are.
+    """Train linear classifiers from shards that do not fit in memory, and prove how good they are.
 
     Exit codes: 0 done, 2 settings, 3 data, 4 stopped before the tolerance was certified, 5 machine
     (disk, memory), 130 and 143 interrupted.
@@ -38,56 +49,48 @@ def streamtron() -> None:
 
 
 for _command in (
-    train.fit,
-    change.update,
-    change.forget,
-    train.sweep,
-    judge.predict,
-    judge.evaluate,
-    judge.certify,
-    judge.inspect,
-    data.convert,
-    data.generate,
-    data.cache,
-    batch.batch,
-):
+    fit, update, forget, sweep, predict, evaluate, certify, inspect, convert, generate, cache,
+    batch,
+):  # fmt: skip
     streamtron.add_command(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run a command and leave the process with its exit code."""
-    _open_all()
-    if sys.stdout is sys.__stdout__:  # else somebody listens in this process
-        sys.stdout = _Said(1, sys.stdout)
+    """Run a command and end the process with its exit code."""
+    _open_standard_streams()
+    if sys.stdout is sys.__stdout__:  # else it is captured in this process
+        sys.stdout = _SafeStream(1, sys.stdout)
     if sys.stderr is sys.__stderr__:
-        sys.stderr = _Said(2, sys.stderr)
+        sys.stderr = _SafeStream(2, sys.stderr)
     code = _run(list(sys.argv[1:] if arguments is None else arguments))
     sys.stdout.flush()
     error = getattr(sys.stdout, "error", None)
     if error is not None and code == 0:
-        unread = error.errno == errno.EPIPE
-        code = BROKEN_PIPE if unread else _complain(*_sentence(error))
+        code = BROKEN_PIPE if error.errno == errno.EPIPE else _complain(*_sentence(error))
     if any(thread.name.startswith("streamtron-") for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)  # a store hangs, a learner is at work: leaving in order would wait for them
+        os._exit(code)  # sys.exit would wait for threads that read a store or train
     sys.exit(code)
 
 
-def _open_all() -> None:
-    """Have a closed stdin, stdout or stderr be /dev/null: a file that is opened later would get its
-    number, and what is said would be written into the file."""
+def _open_standard_streams() -> None:
+    """Open /dev/null in place of a closed stdin, stdout or stderr.
+
+    A file that is opened later would get the free number, and messages would be written into it.
+    """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
 
 
-class _Said(io.TextIOWrapper):
-    """Stdout or stderr as text, which never fails: from the first ``error`` on, nothing is heard.
+class _SafeStream(io.TextIOWrapper):
+    """Stdout or stderr as text, whose errors do not end the command.
 
-    A model must not be lost because what is said of it is. Bytes for ``buffer`` fail as ever.
+    The first error is kept in ``error``, and later text is discarded, so that a model is not lost
+    because its summary cannot be printed. Bytes written to ``buffer`` raise errors as usual.
     """
 
     def __init__(self, number: int, before: Any) -> None:
@@ -104,22 +107,20 @@ class _Said(io.TextIOWrapper):
         try:
             return super().write(text)
         except OSError as error:
-            self._give_up(error)
+            self._discard_from_now(error)
             return len(text)
 
     def flush(self) -> None:
         try:
             super().flush()
         except OSError as error:
-            self._give_up(error)
+            self._discard_from_now(error)
 
-    def _give_up(self, error: OSError) -> None:
+    def _discard_from_now(self, error: OSError) -> None:
         self.error = self.error or OSError(error.errno, error.strerror, self._name)
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(
-            nowhere, self.fileno()
-        )  # what is still to be written, by Python's end at the latest
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self.fileno())  # for what is buffered, which Python writes when it ends
+        os.close(null)
 
 
 def _run(arguments: list[str]) -> int:
@@ -147,17 +148,16 @@ def _run(arguments: list[str]) -> int:
 
 def _usage(error: click.UsageError) -> str:
     command = error.ctx.command_path if error.ctx else "streamtron"
-    words = error.format_message()
-    return f"{words.rstrip('.')}. See {command} --help."
+    return f"{error.format_message().rstrip('.')}. See {command} --help."
 
 
 def _sentence(error: BaseException) -> tuple[str, int]:
-    """What to say of an error, and the exit code."""
+    """Return the sentence for an error, and the exit code."""
     if isinstance(error, StreamtronError):
         return str(error), error.exit_code
     if isinstance(error, Signalled):
         name = signal.Signals(error.number).name
-        kept = ", and the last checkpoint is kept" if error.run and not error.at_border else ""
+        kept = ", and the last checkpoint is kept" if error.run and not error.at_checkpoint else ""
         more = f" Go on from {error.run} with --resume." if error.run else ""
         return f"stopped by {name}; nothing half-written is left{kept}.{more}", 128 + error.number
     if isinstance(error, OSError):

@@ -1,4 +1,4 @@
-"""The options of the command line: one for every setting, and those that several commands share."""
+"""Options of the command line: one for every setting, and those that several commands share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Kind(NamedTuple):
-    """How an option is read from the command line."""
+    """Type of an option, its name in the help, and the function that parses its value."""
 
     type: Any
     metavar: str | None = None
@@ -49,7 +49,7 @@ def _base(text: str) -> int | str:
 
 
 def whole_number(least: int = -(2**63)) -> Callable[[Any], int]:
-    """What reads a whole number that 64 bits hold, from ``least`` on: a type for click."""
+    """Return the click type of a 64-bit integer that is at least ``least``."""
 
     def integer(value: Any) -> int:  # the help shows this name
         text = str(value)
@@ -70,38 +70,39 @@ FLOAT, INT, TEXT, FLAG = Kind(float), Kind(whole_number()), Kind(str), Kind(bool
 SIZE = Kind(str, "SIZE", parse_size)
 
 SETTINGS: dict[str, tuple[Kind, str]] = {
-    "C": (FLOAT, "Price of a slack, above 0 [1]; C = 1/(2 Δ²), as LIBLINEAR's -c."),
+    "C": (FLOAT, "Price of a slack, above 0, as LIBLINEAR's -c; C = 1/(2 Δ²) [1]."),
     "delta": (FLOAT, "Δ ≥ 0 in place of C; 0 is the hard margin, for separable rows."),
     "rho": (FLOAT, "ρ ≥ 0, the constant feature that carries the bias; 0 = no bias."),
-    "stage": (TEXT, "auto, or stages in order: 0 < ε < 2, or ascent, as in 1,0.1."),
+    "stage": (TEXT, "auto, or stages in order, each 0 < ε < 2 or ascent, as in 1,0.1."),
     "variant": (Kind(click.Choice(["length", "steps"])), "The ℓ-margitron or the t-margitron."),
     "b": (
         Kind(str, "NUMBERS", _numbers),
         "b/R^(1+ε) (length) or b/R² (steps), one number a stage [from the bounds].",
     ),
-    "tol": (FLOAT, "Relative duality gap, 0 ≤ tol < 1, that ends the run; 0 = to convergence."),
-    "max_epochs": (INT, "Full epochs at most, from 1 on."),
-    "mini_epochs": (INT, "Mini-epochs at most after a reading, from 0 on."),
-    "active_set": (SIZE, "Memory for the rows that mini-epochs visit; part of the model."),
+    "tol": (FLOAT, "Relative duality gap that ends the run, 0 ≤ tol < 1; 0 = converge."),
+    "max_epochs": (INT, "Full epochs at most, at least 1."),
+    "mini_epochs": (INT, "Mini-epochs after a reading at most, at least 0."),
+    "active_set": (SIZE, "Memory for the rows that mini-epochs visit; it affects the model."),
     "class_weight": (
         Kind(str, "WEIGHTS", _class_weight),
-        "balanced, or LABEL=W,LABEL=W: multiplies C.",
+        "Factors of C: balanced, or LABEL=W,LABEL=W.",
     ),
-    "seed": (INT, "Of the order of rows, from 0 on."),
+    "seed": (INT, "Seed of the order of rows, at least 0."),
     "order": (
         Kind(click.Choice(["random", "sequential"])),
-        "Of the rows; sequential is as in the files, without a cache if no --cache-dir is given.",
+        "Order of rows; sequential is that of the files, and needs no cache.",
     ),
-    "faithful": (FLAG, "The paper's procedure to the letter; needs many readings."),
+    "faithful": (FLAG, "Follow the paper's procedure exactly; needs many readings."),
     "index_base": (
         Kind(click.Choice(["auto", "0", "1"]), None, _base),
         "Number of the first column in text; auto: 1 if column 0 never occurs.",
     ),
-    "weights_in_label": (FLAG, "Text labels are written label:weight."),
-    "multiclass": (FLAG, "Any number of labels, one a row; in text they may be names."),
+    "weights_in_label": (FLAG, "Read text labels as label:weight."),
+    "multiclass": (FLAG, "Take any number of labels, one a row; in text they may be names."),
     "multilabel": (
         FLAG,
-        "Several labels a row or none: 1,5,7 in text, numbers or names; in Parquet, Arrow a list.",
+        "Take several labels a row or none: 1,5,7 in text, numbers or names; in Parquet and Arrow "
+        "a list.",
     ),
     "label": (TEXT, "Parquet, Arrow: the column of labels [found by the usual names]."),
     "weight": (TEXT, "Parquet, Arrow: the column of row weights, ≥ 0 [none]."),
@@ -114,24 +115,24 @@ SETTINGS: dict[str, tuple[Kind, str]] = {
         TEXT,
         "Parquet, Arrow: the list of values beside a list of features [found by the usual names].",
     ),
-    "hash_bits": (INT, "Hash features that have names into 2^N columns, N from 1 to 31."),
-    "hash_seed": (INT, "Of that hash, from 0 on."),
-    "vocabulary": (TEXT, "Or a file of names, one a line: line 1 is column 0."),
-    "allow_duplicate": (FLAG, "Let two shards have the same content."),
+    "hash_bits": (INT, "Hash named features into 2^N columns, N from 1 to 31."),
+    "hash_seed": (INT, "Seed of that hash, at least 0."),
+    "vocabulary": (TEXT, "File of feature names, one a line: line 1 is column 0."),
+    "allow_duplicate": (FLAG, "Accept two shards with the same content."),
     "on_bad_shard": (
         Kind(click.Choice(["error", "skip"])),
-        "Shards that are malformed, cut short or damaged: end the run, or leave them out and list "
-        "them.",
+        "What to do with a malformed, truncated or damaged shard: end the run, or leave it out and "
+        "list it.",
     ),
 }
-"""Every setting: its type on the command line and what the help says of it."""
+"""Setting → its type on the command line and its help."""
 
 LISTS = {
     "C": "Prices of a slack, as in 0.1,1,10, or with --random a range, 0.01..100 [1].",
     "delta": "Δ in place of C: a list, or with --random a range above 0.",
-    "rho": "Constants that carry the bias, as in 0,1; 0 = no bias [1].",
+    "rho": "Constant features that carry the bias, as in 0,1; 0 = no bias [1].",
 }
-"""The settings of which a sweep takes many, and what its help says of them."""
+"""Settings of which a sweep takes several values → their help."""
 
 PROBLEM = ("C", "delta", "rho", "class_weight")
 READING = (
@@ -151,16 +152,23 @@ def option_name(setting: str) -> str:
     return "--" + setting.replace("_", "-")
 
 
-def setting_options(*names: str) -> Callable[[Command], Command]:
-    """Give a command the options of these settings, all of them if none is named. An option that
-    is not given is None, so that a settings file can speak."""
+def _together(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Combine options into one decorator; the help lists them in this order."""
 
     def decorate(command: Command) -> Command:
-        for name in reversed(names or tuple(SETTINGS)):
-            command = _setting_option(name)(command)
+        for decorator in reversed(decorators):
+            command = decorator(command)
         return command
 
     return decorate
+
+
+def setting_options(*names: str) -> Callable[[Command], Command]:
+    """Give a command the options of these settings, by default of all.
+
+    An option that is not given is None, so that a settings file can decide.
+    """
+    return _together(*map(_setting_option, names or SETTINGS))
 
 
 def _setting_option(name: str) -> Callable[[Command], Command]:
@@ -172,17 +180,17 @@ def _setting_option(name: str) -> Callable[[Command], Command]:
     flag = option_name(name)
     if kind is FLAG:
         flag = f"{flag}/--no-{flag[2:]}"
-    return _option(kind, flag, name, help=words, cls=_Setting)
+    return _option(kind, flag, name, help=words, cls=SettingOption)
 
 
-class _Setting(click.Option):
+class SettingOption(click.Option):
     """An option that is a setting."""
 
 
 def _option(
     kind: Kind, *names: str, help: str, cls: type[click.Option] = click.Option
 ) -> Callable[[Command], Command]:
-    # a click type would swallow our sentence: it takes every ValueError for its own
+    # in a click type, the ValueError would lose its message
     def read(_: click.Context, __: click.Parameter, value: Any) -> Any:
         return value if value is None or kind.read is None else kind.read(value)
 
@@ -192,106 +200,97 @@ def _option(
     )  # fmt: skip
 
 
-def candidate_options(command: Command) -> Command:
-    """The options of all settings, where ``--C``, ``--delta`` and ``--rho`` take lists."""
-    command = setting_options(*(name for name in SETTINGS if name not in LISTS))(command)
-    for name in reversed(LISTS):
-        kind = Kind(str, "VALUES", partial(values_of, name))
-        command = _option(kind, option_name(name), name, help=LISTS[name])(command)
-    return command
+candidate_options = _together(
+    *(
+        _option(Kind(str, "VALUES", partial(values_of, name)), option_name(name), name, help=words)
+        for name, words in LISTS.items()
+    ),
+    setting_options(*(name for name in SETTINGS if name not in LISTS)),
+)
+"""Options of all settings, where ``--C``, ``--delta`` and ``--rho`` take lists."""
 
 
-def machine_options(command: Command) -> Command:
-    """``--memory``, ``--cache-dir`` and ``--threads``: they never change what is computed."""
-    words = "Refuse to run if more memory is needed [half of what is there]."
-    threads = "Threads that read and train; never changes the model [all processors]."
-    command = _place_option("MODEL.run/cache; without a MODEL temporary")(command)
-    command = _option(SIZE, "--memory", help=words)(command)
-    return _option(INT, "--threads", help=threads)(command)
-
-
-def reading_options(command: Command) -> Command:
-    """The same of a command that reads and writes nothing, where only workers keep to
-    ``--memory``."""
-    command = _place_option("temporary")(command)
-    command = workers_memory_option(command)
-    threads = "Threads that read, in this process; never changes what is found [all processors]."
-    return _option(INT, "--threads", help=threads)(command)
-
-
-def _place_option(where: str) -> Callable[[Command], Command]:
-    words = f"Where a flat copy of the shards is kept for later readings [{where}]."
+def _cache_option(default: str) -> Callable[[Command], Command]:
+    words = f"Directory for the flat copy of the shards that later readings use [{default}]."
     return click.option("--cache-dir", type=click.Path(), help=words)
 
 
+workers_memory_option = _option(
+    SIZE, "--memory", help="Memory that --workers may use together [half of the machine's]."
+)
+
+machine_options = _together(
+    _option(INT, "--threads",
+            help="Threads that read and train; no effect on the model [all processors]."),
+    _option(SIZE, "--memory",
+            help="Refuse to run if more memory is needed [half of the machine's]."),
+    _cache_option("MODEL.run/cache; without a MODEL temporary"),
+)  # fmt: skip
+"""Options of the machine, which never change what is computed."""
+
+reading_options = _together(
+    _option(INT, "--threads",
+            help="Threads of this process that read; no effect on the result [all processors]."),
+    workers_memory_option,
+    _cache_option("temporary"),
+)  # fmt: skip
+"""Options of the machine for a command that only reads."""
+
 run_dir_option = click.option(
     "--run-dir", type=click.Path(),
-    help="Where checkpoints, witness and cache are kept [MODEL.run].",
+    help="Directory for checkpoints, witness and cache [MODEL.run].",
 )  # fmt: skip
 
+run_options = _together(
+    run_dir_option,
+    click.option("--resume", is_flag=True, help="Go on with an existing run, if there is one."),
+    click.option("--overwrite", is_flag=True, help="Replace an existing run."),
+    _option(Kind(str, "TIME", parse_duration), "--checkpoint-every",
+            help="Time between checkpoints, as in 30s or 5m; 0s = as often as possible, which can "
+            "double the time [5m]."),
+)  # fmt: skip
+"""Options of the run directory."""
 
-def run_options(command: Command) -> Command:
-    """``--run-dir``, ``--resume``, ``--overwrite`` and ``--checkpoint-every``: what a run keeps so
-    that it can be taken up again."""
-    for option in (
-        _option(
-            Kind(str, "TIME", parse_duration),
-            "--checkpoint-every",
-            help="Time between checkpoints, as in 30s or 5m; 0s = as often as possible, which "
-            "takes up to half of the time [5m].",
-        ),
-        click.option("--overwrite", is_flag=True, help="Begin anew where a run is there already."),
-        click.option("--resume", is_flag=True, help="Go on with the run that is there, if any."),
-        run_dir_option,
-    ):  # fmt: skip
-        command = option(command)
-    return command
+cluster_options = _together(
+    click.option("--workers", type=whole_number(1), metavar="N",
+                 help="Distribute the work over N processes of this machine, one thread each; no "
+                 "effect on the result [this process alone]."),
+    click.option("--scheduler", metavar="ADDRESS_OR_FILE",
+                 help="Distribute it over the workers of a running Dask scheduler, tcp://HOST:PORT "
+                 "or its scheduler file. They must see the same files."),
+    click.option("--dashboard", metavar="HOST:PORT",
+                 help="Address of a web page that shows what --workers do [none]."),
+    _option(Kind(str, "TIME", parse_duration), "--worker-timeout",
+            help="Restart one of --workers that has not answered for this time, as in 30s, and "
+            "give its work to another [5m]. A running scheduler has its own limit."),
+)  # fmt: skip
+"""Options that say where the work is done, which never change what is computed."""
 
+distributed_options = _together(workers_memory_option, cluster_options)
+"""The same with ``--memory``, for commands that limit only their workers."""
 
-def cluster_options(command: Command) -> Command:
-    """``--workers``, ``--scheduler``, ``--dashboard``, ``--worker-timeout``: where the work is
-    done, which never changes what is computed. The command gets them by these names."""
-    for option in (
-        _option(Kind(str, "TIME", parse_duration), "--worker-timeout",
-                help="Start one of --workers again that has been silent for so long, as in 30s; "
-                "another one does its work [5m]. A running scheduler has its own limit."),
-        click.option("--dashboard", metavar="HOST:PORT",
-                     help="Show there, in a browser, what --workers are at [nowhere]."),
-        click.option("--scheduler", metavar="ADDRESS_OR_FILE",
-                     help="Or over the workers of a running Dask scheduler: tcp://HOST:PORT, or "
-                     "its scheduler file. They must see the same files."),
-        click.option("--workers", type=whole_number(1), metavar="N",
-                     help="Spread the work over N processes of this machine, one thread each. What "
-                     "comes out is the same [this process alone]."),
-    ):  # fmt: skip
-        command = option(command)
-    return command
-
-
-def workers_memory_option(command: Command) -> Command:
-    """``--memory`` where only workers are limited by it."""
-    words = "Memory that --workers may take together [half of what is there]."
-    return _option(SIZE, "--memory", help=words)(command)
-
-
-def verbose_option(command: Command) -> Command:
-    """``-v``: one line a reading on stderr, and a traceback with an error."""
-    return click.option(
-        "-v", "--verbose", is_flag=True, expose_value=False, callback=_remember_verbose,
-        is_eager=True, help="One line a reading on stderr; a traceback with an error.",
-    )(command)  # fmt: skip
+report_option = click.option(
+    "--report", type=click.Path(dir_okay=False), help="File for a JSON report."
+)
+config_option = click.option(
+    "--config", type=click.Path(), help="TOML file of settings; options given here win."
+)
+shards_argument = click.argument("shards", nargs=-1, required=True, type=click.Path())
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def _remember_verbose(context: click.Context, _: click.Parameter, value: bool) -> None:
     context.meta["verbose"] = value
 
 
-shards_argument = click.argument("shards", nargs=-1, required=True, type=click.Path())
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+verbose_option = click.option(
+    "-v", "--verbose", is_flag=True, expose_value=False, callback=_remember_verbose, is_eager=True,
+    help="Print one line a reading to stderr, and a traceback with an error.",
+)  # fmt: skip
 
 
 def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], Machine]:
-    """The settings that were given, and the machine's limits."""
+    """Split what was given into settings and the limits of the machine."""
     settings = {name: given[name] for name in SETTINGS if given.get(name) is not None}
     machine = {
         name: given[name]
@@ -302,7 +301,7 @@ def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], Machine]:
 
 
 def settings_of(given: Mapping[str, Any], file: str | None = None) -> Settings:
-    """Settings from a file, if there is one, and what was given by hand, which wins.
+    """Make settings of a file, if there is one, and of what was given, which wins.
 
     Examples
     --------
@@ -316,86 +315,10 @@ def settings_of(given: Mapping[str, Any], file: str | None = None) -> Settings:
 
 
 def one_price(given: Mapping[str, Any]) -> dict[str, Any]:
-    """C given by hand puts a delta of the file aside, and the other way round."""
-    aside = {"C": {"delta": None}, "delta": {"C": None}}
+    """Let a given C replace a delta from elsewhere, and the other way round."""
     changes: dict[str, Any] = {}
-    for name in ("C", "delta"):
-        if name in given:
-            changes |= aside[name]
+    if "C" in given:
+        changes["delta"] = None
+    if "delta" in given:
+        changes["C"] = None
     return changes | dict(given)
-
-
-# --- settings of a command that stand in a file --------------------------------------------------
-
-
-def command_line(command: click.Command, given: Mapping[str, Any]) -> list[str]:
-    """The words of a command line from names and values as TOML has them, checked as the command
-    itself would check them.
-
-    Raises
-    ------
-    SettingsError : an unknown name, a value of the wrong kind, something that must be given.
-
-    Examples
-    --------
-    >>> from streamtron.cli.main import streamtron
-    >>> command_line(streamtron.commands["fit"], {"shards": "a", "model": "m", "b": [5, 0.1]})
-    ['--b=5,0.1', '--model=m', '--', 'a']
-    """
-    known = {_name_of(parameter): parameter for parameter in command.params}
-    hidden = {"help", "verbose"}
-    if unknown := sorted(set(given) - (set(known) - hidden)):
-        raise SettingsError(
-            f"{command.name} has no {', '.join(unknown)}; it knows "
-            f"{', '.join(sorted(set(known) - hidden))}."
-        )
-    words = [
-        word
-        for name in sorted(given)
-        if isinstance(option := known[name], click.Option)
-        for word in _option_words(option, name, given[name])
-    ]
-    words.append("--")  # an argument may begin with a dash
-    for argument in command.params:
-        if isinstance(argument, click.Argument) and argument.name in given:
-            value = given[argument.name]
-            words += map(_text, value if isinstance(value, list) else [value])
-    _check(command, words)
-    return words
-
-
-def _name_of(parameter: click.Parameter) -> str:
-    if isinstance(parameter, click.Option):
-        return max(parameter.opts, key=len).lstrip("-").replace("-", "_")
-    return str(parameter.name)
-
-
-def _option_words(option: click.Option, name: str, value: Any) -> list[str]:
-    flag = max(option.opts, key=len)
-    if not option.is_flag:
-        several = value if option.multiple and isinstance(value, list) else [value]
-        return [f"{flag}={_text(one)}" for one in several]
-    if not isinstance(value, bool):
-        raise SettingsError(f"{name} is {value!r}: wanted true or false.")
-    return [flag] if value else option.secondary_opts[:1]
-
-
-def _text(value: Any) -> str:
-    """A TOML value as it is written on a command line."""
-    if isinstance(value, list):
-        return ",".join(map(_text, value))
-    if isinstance(value, Mapping):
-        return ",".join(f"{name}={_text(weight)}" for name, weight in value.items())
-    return str(value)
-
-
-def _check(command: click.Command, words: list[str]) -> None:
-    """Parse as the command would, and make the settings, but run nothing."""
-    try:
-        with click.Context(command, info_name=command.name) as context:
-            command.parse_args(context, list(words))
-            own = {option.name for option in command.params if isinstance(option, _Setting)}
-            given = {name: context.params[name] for name in own if name is not None}
-            settings_of(split(given)[0], context.params.get("config"))
-    except click.UsageError as error:
-        raise SettingsError(error.format_message()) from error

@@ -1,4 +1,4 @@
-"""Progress of a run on a terminal: a bar that shows the reading, its speed and the gap so far."""
+"""Progress of a run: a bar with the reading, its speed and the gap, or one line a reading."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from streamtron.core.events import (
 
 @contextmanager
 def progress(*, verbose: bool = False) -> Iterator[Listener]:
-    """A listener that draws on stderr: a bar on a terminal, and with ``verbose`` one line a
-    reading wherever it goes; else nothing."""
+    """Give a listener that draws a bar if stderr is a terminal, and prints one line a reading with
+    ``verbose``."""
     lines = _Lines() if verbose else ignore
     if not sys.stderr.isatty():
         yield lines
@@ -36,7 +36,7 @@ def progress(*, verbose: bool = False) -> Iterator[Listener]:
 
 
 class _Lines:
-    """One line of constant width a reading, and one a stage."""
+    """Print one line of constant width a reading, and one a stage."""
 
     def __init__(self) -> None:
         self._head = False
@@ -48,11 +48,11 @@ class _Lines:
                 self._head = True
             print(reading_line(event), file=sys.stderr, flush=True)
         elif isinstance(event, StageDone):
-            print(f"stage {event.stage} ended: {event.why}", file=sys.stderr, flush=True)
+            print(f"stage {event.stage} ended: {event.stop_reason}", file=sys.stderr, flush=True)
 
 
 def reading_head() -> str:
-    """The words above ``reading_line``'s columns."""
+    """Return the headings of the columns of ``reading_line``."""
     return (
         f"{'reading':>7} {'stage':>12} {'what':>6} {'updates':>12} {'mini-epochs':>11} "
         f"{'active rows':>12} {'upper bound':>12} {'gap':>9}"
@@ -60,7 +60,7 @@ def reading_head() -> str:
 
 
 def reading_line(event: ReadingDone) -> str:
-    """What a reading came to. An upper bound marked ~ is an estimate, not proven."""
+    """Return the line of a reading. An upper bound marked ~ is an estimate, not proven."""
     certificate = event.certificate
     if certificate is not None and certificate.upper_bound is not None:
         bound, gap = f"{certificate.upper_bound:.6g}", f"{certificate.relative_duality_gap:.3g}"

@@ -1,41 +1,21 @@
-"""Batch jobs: a TOML file of commands with dependencies, checked whole before any of them runs.
+"""Batch jobs: read and check a TOML file of commands that depend on each other.
 
-::
-
-    [[job]]
-    name = "train"
-    command = "fit"
-    shards = ["data/train"]
-    model = "model"
-    C = 0.5
-
-    [[job]]
-    name = "score"
-    command = "predict"
-    after = ["train"]
-    model = "model"
-    shards = "data/new"
-    output = "new.tsv"
-
-Every other name in a job is an argument or an option of its command: ``rows_per_shard`` is
-``--rows-per-shard``. Paths are relative to the file's directory. ``accept_uncertified = true`` lets
-those behind a fit run also if it stopped before its tolerance was certified. A job that may run
-again over its own shards, a ``generate`` or ``convert``, wants ``overwrite = true``; a ``fit`` that
-was cut off goes on by itself, and an ``update`` or ``forget`` finds what is done already. A job is
-done as long as its inputs are what they were when it began: a shard that is added, removed or
-changed makes it, and those behind it, run again. ``jobs`` runs what is read here.
+A ``[[job]]`` table has ``name``, ``command``, ``after`` (names of the jobs it depends on) and
+``accept_uncertified`` (the jobs after a fit run even if it stopped before its tolerance was
+certified). Every other name is an argument or option of the command: ``rows_per_shard`` is
+``--rows-per-shard``. Paths are relative to the file's directory.
 """
 
 from __future__ import annotations
 
 import glob
 import os
-import string
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import chdir
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -44,46 +24,40 @@ from streamtron.core.files import read_toml
 from streamtron.core.sealed import canonical
 from streamtron.data import Manifest, find_shards
 
-OUTPUTS: dict[str, tuple[str, ...]] = {
-    "fit": ("model", "report", "witness"),
-    "update": ("report",),
-    "forget": ("report",),
-    "sweep": ("table", "plot", "model", "report", "witness"),
-    "predict": ("output",),
-    "convert": ("destination",),
-    "generate": ("directory",),
-    "evaluate": (),
-    "certify": (),
-    "inspect": (),
-}
-"""Command → those of its names that are files or directories it writes; no other is run here."""
 
-INPUTS: dict[str, tuple[str, ...]] = {
-    "fit": ("shards", "config", "vocabulary"),
-    "update": ("shards",),
-    "forget": ("shards", "rows", "replaced_by"),
-    "sweep": ("shards", "valid", "config", "vocabulary"),
-    "predict": ("model", "shards"),
-    "convert": ("shards", "vocabulary"),
-    "generate": (),
-    "evaluate": ("model", "shards"),
-    "certify": ("model", "shards", "witness"),
-    "inspect": ("paths", "vocabulary"),
-}
-"""Command → those of its names that are files, directories or globs it reads, but for a run that it
-changes."""
+class Files(NamedTuple):
+    """Parameters of a command that name files, directories or globs. A run that the command changes
+    is neither input nor output."""
 
-OWN = ("name", "command", "after", "accept_uncertified")
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+
+COMMANDS: dict[str, Files] = {
+    "fit": Files(("shards", "config", "vocabulary"), ("model", "report", "witness")),
+    "update": Files(("shards",), ("report",)),
+    "forget": Files(("shards", "rows", "replaced_by"), ("report",)),
+    "sweep": Files(
+        ("shards", "valid", "config", "vocabulary"),
+        ("table", "plot", "model", "report", "witness"),
+    ),
+    "predict": Files(("model", "shards"), ("output",)),
+    "convert": Files(("shards", "vocabulary"), ("destination",)),
+    "generate": Files((), ("directory",)),
+    "evaluate": Files(("model", "shards")),
+    "certify": Files(("model", "shards", "witness")),
+    "inspect": Files(("paths", "vocabulary")),
+}
+"""The commands that a job can be."""
 
 IN_PLACE = ("update", "forget")
-"""Commands that change a run: its argument ``run``."""
+"""Commands that change a run."""
 
-STOPPED = 4
-"""The exit code of a fit that stopped before its tolerance was certified; its model is written."""
+UNCERTIFIED = 4
+"""Exit code of a fit that stopped before its tolerance was certified; its model is written."""
 
 CommandLine = Callable[[str, Mapping[str, Any]], list[str]]
-"""From a command and its settings to the words of its command line; SettingsError if they are
-refused."""
+"""Function from a command and its parameters to the arguments of its command line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +66,13 @@ class Job:
 
     Parameters
     ----------
-    name : its name, as a file can have it.
+    name : unique in the batch, and part of file names.
     words : the command line, ``["fit", "data", "--model", "m"]``.
     after : names of the jobs that must be done before.
-    inputs : absolute paths, globs and URIs of what it reads.
-    outputs : absolute paths of what it writes.
-    digest : of the job and of everything before it: another one where any setting has changed.
+    inputs : absolute paths, globs and URIs that it reads.
+    outputs : absolute paths that it writes.
+    digest : of the settings of this job and of all jobs before it.
     accepted : exit codes with which it is done.
-    changes : the absolute path of the run, or model, that it changes in place; None = none.
     """
 
     name: str
@@ -109,17 +82,22 @@ class Job:
     outputs: tuple[str, ...]
     digest: str
     accepted: tuple[int, ...] = (0,)
-    changes: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Jobs in an order in which each comes after those it needs.
+    """Jobs in an order in which each comes after those it depends on.
 
     Parameters
     ----------
-    path : the file, absolute.
-    jobs : in order; those free to run come as in the file.
+    path : of the TOML file, absolute.
+    jobs : in order; of those that can run next, the first in the file comes first.
+
+    Examples
+    --------
+    >>> batch = Batch("/data/night.toml", ())
+    >>> batch.directory, batch.status_file, batch.logs
+    ('/data', '/data/night.status.json', '/data/night.logs')
     """
 
     path: str
@@ -127,17 +105,27 @@ class Batch:
 
     @property
     def directory(self) -> str:
-        """Where the file is, and where its jobs run."""
+        """The working directory of its jobs."""
         return os.path.dirname(self.path)
+
+    @property
+    def status_file(self) -> str:
+        """The file that says what has become of every job."""
+        return self.path.removesuffix(".toml") + ".status.json"
+
+    @property
+    def logs(self) -> str:
+        """The directory of the jobs' stdout and stderr."""
+        return self.path.removesuffix(".toml") + ".logs"
 
 
 def load_batch(path: str | os.PathLike[str], command_line: CommandLine) -> Batch:
-    """The jobs of a TOML file, all of them checked.
+    """Read a TOML file of jobs and check all of them.
 
     Raises
     ------
     SettingsError : not TOML, an unknown command or setting, a name twice, an ``after`` that is no
-        job, jobs that wait for each other, two jobs that write the same file.
+        job, jobs that depend on each other in a circle, two jobs that write the same file.
     """
     where = os.path.abspath(path)
     tables = {table["name"]: table for table in _tables(where)}
@@ -153,51 +141,55 @@ def load_batch(path: str | os.PathLike[str], command_line: CommandLine) -> Batch
 
 
 def _tables(path: str) -> Iterator[dict[str, Any]]:
-    """The jobs as the file has them, with a checked ``name``, ``command`` and ``after``."""
+    """Yield the tables of the file with checked ``name``, ``command`` and ``after``."""
     content = read_toml(path, "jobs")
     found = content.get("job")
     if set(content) != {"job"} or not isinstance(found, list) or not found:
         raise SettingsError(f"{path}: wanted [[job]] tables and nothing else, found {[*content]}.")
-    met: set[str] = set()
+    names: set[str] = set()
     for number, table in enumerate(found, start=1):
         name = table.get("name") if isinstance(table, dict) else None
-        if not isinstance(name, str) or not name or not set(name) <= _NAME or name[0] in ".-":
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise SettingsError(
                 f"{path}, job number {number}: its name is {name!r}. Wanted: letters, digits, _, "
                 "- and ., the last two not in front."
             )
-        if name in met:
+        if name in names:
             raise _refused(path, name, "the name of an earlier job too")
-        met.add(name)
+        names.add(name)
         after = table.get("after", [])
-        after = [after] if isinstance(after, str) else after
-        if not isinstance(after, list) or not all(isinstance(one, str) for one in after):
-            raise _refused(path, name, f"after is {after!r}, wanted names of jobs")
-        if table.get("accept_uncertified", False) not in (True, False):
-            found_word = repr(table["accept_uncertified"])
-            raise _refused(path, name, f"accept_uncertified is {found_word}, wanted true or false")
-        if table.get("command") not in OUTPUTS:
-            found_word = table.get("command", "missing")
-            raise _refused(
-                path, name, f"command is {found_word}, wanted one of {', '.join(OUTPUTS)}"
-            )
-        yield {**table, "after": after}
+        checked = {**table, "after": [after] if isinstance(after, str) else after}
+        if reason := _table_error(checked):
+            raise _refused(path, name, reason)
+        yield checked
 
 
-_NAME = frozenset(string.ascii_letters + string.digits + "_-.")
+_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
+
+
+def _table_error(table: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with a job's own settings, or None."""
+    after, accept = table["after"], table.get("accept_uncertified", False)
+    if not isinstance(after, list) or not all(isinstance(one, str) for one in after):
+        return f"after is {after!r}, wanted names of jobs"
+    if accept not in (True, False):
+        return f"accept_uncertified is {accept!r}, wanted true or false"
+    if table.get("command") not in COMMANDS:
+        return f"command is {table.get('command', 'missing')}, wanted one of {', '.join(COMMANDS)}"
+    return None
 
 
 def _ordered(path: str, tables: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """The names, each behind those it comes after, else as in the file."""
+    """Yield the names, each after those it depends on, else as in the file."""
     graph = TopologicalSorter({name: table["after"] for name, table in tables.items()})
     try:
         graph.prepare()
     except CycleError as error:
         circle = " after ".join(reversed(error.args[1]))
         raise SettingsError(f"{path}: jobs that wait for each other: {circle}.") from error
-    place = {name: number for number, name in enumerate(tables)}
+    names = list(tables)
     while graph.is_active():
-        for name in sorted(graph.get_ready(), key=place.__getitem__):
+        for name in sorted(graph.get_ready(), key=names.index):
             yield name
             graph.done(name)
 
@@ -205,48 +197,60 @@ def _ordered(path: str, tables: Mapping[str, Mapping[str, Any]]) -> Iterator[str
 def _job(
     path: str, table: Mapping[str, Any], jobs: Mapping[str, Job], command_line: CommandLine
 ) -> Job:
-    name, command = table["name"], table["command"]
-    given = {key: value for key, value in table.items() if key not in OWN}
+    name, command, directory = table["name"], table["command"], os.path.dirname(path)
+    own = ("name", "command", "after", "accept_uncertified")
+    given = {key: value for key, value in table.items() if key not in own}
     try:
-        with chdir(os.path.dirname(path)):  # a settings file it names is looked for here
+        with chdir(directory):  # relative paths of settings files start here
             words = command_line(command, given)
     except SettingsError as error:
         raise _refused(path, name, str(error).rstrip(".")) from error
-    outputs = [given[key] for key in OUTPUTS[command] if key in given]
+    lists = {key: value if isinstance(value, list) else [value] for key, value in given.items()}
+    inputs, outputs = (
+        [str(one) for key in keys for one in lists.get(key, [])] for keys in COMMANDS[command]
+    )
     before = [jobs[other].digest for other in table["after"]]
-    digest = xxhash.xxh3_128_hexdigest(canonical([command, words, before]).encode())
     return Job(
         name,
         (command, *words),
-        tuple(table["after"]),
-        tuple(
-            _absolute(os.path.dirname(path), str(one))
-            for key in INPUTS[command]
-            for one in _listed(given.get(key, []))
-        ),
-        tuple(os.path.join(os.path.dirname(path), str(output)) for output in outputs),
-        digest,
-        (0, STOPPED) if table.get("accept_uncertified") is True else (0,),
-        os.path.join(os.path.dirname(path), given["run"]) if command in IN_PLACE else None,
+        after=tuple(table["after"]),
+        inputs=tuple(_absolute(directory, one) for one in inputs),
+        outputs=tuple(os.path.join(directory, one) for one in outputs),
+        digest=_digest([command, words, before]),
+        accepted=(0, UNCERTIFIED) if table.get("accept_uncertified") else (0,),
     )
 
 
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
 def _absolute(directory: str, path: str) -> str:
-    """A path, glob or URI that is not relative to a directory any more."""
+    """Make a path or glob absolute; a URI is so already."""
     if "://" in path:
         return path
-    there = os.path.lexists(os.path.join(directory, path))
-    return os.path.join(directory if there else glob.escape(directory), path)
+    exists = os.path.lexists(os.path.join(directory, path))
+    return os.path.join(directory if exists else glob.escape(directory), path)
+
+
+def _refuse_shared_outputs(path: str, jobs: Iterable[Job]) -> None:
+    writer: dict[str, str] = {}
+    for job in jobs:
+        for output in map(os.path.normpath, job.outputs):
+            other = writer.setdefault(output, job.name)
+            if other != job.name and job.words[0] not in IN_PLACE:
+                raise _refused(path, job.name, f"{output} is what {other!r} writes too")
+
+
+def _refused(path: str, name: str, reason: str) -> SettingsError:
+    return SettingsError(f"{path}, job {name!r}: {reason}.")
+
+
+# --- the state of inputs -------------------------------------------------------------------------
 
 
 def state_of(inputs: Iterable[str]) -> str:
-    """A digest of the names, sizes and times of all files that paths, globs and URIs stand for; of
-    a run's directory those of its witness and of its shards, and the shards' fingerprints."""
-    return xxhash.xxh3_128_hexdigest(canonical([_stamps(path) for path in inputs]).encode())
+    """Return a digest of the names, sizes and times of all files that paths, globs and URIs name.
+
+    Of a run's directory these are its witness and its shards, with the shards' fingerprints.
+    """
+    return _digest([_stamps(path) for path in inputs])
 
 
 def _stamps(path: str) -> list[Any]:
@@ -260,25 +264,16 @@ def _stamps(path: str) -> list[Any]:
             return [_stamp(os.path.join(path, "witness")), *own]
         return [[shard.path, shard.size, shard.mtime_ns] for shard in find_shards([path])]
     except (StreamtronError, OSError) as error:
-        return [str(error)]  # the job itself will say so
+        return [str(error)]  # the job itself will report it
 
 
 def _stamp(path: str) -> list[Any]:
-    """Name, size and time of a file; only the name where it is none."""
+    """Return name, size and time of a file; only the name if there is none."""
     if not os.path.isfile(path):
         return [path]
     status = os.stat(path)
     return [path, status.st_size, status.st_mtime_ns]
 
 
-def _refuse_shared_outputs(path: str, jobs: Iterable[Job]) -> None:
-    writer: dict[str, str] = {}
-    for job in jobs:
-        for output in map(os.path.normpath, job.outputs):
-            other = writer.setdefault(output, job.name)
-            if other != job.name and job.words[0] not in IN_PLACE:
-                raise _refused(path, job.name, f"{output} is what {other!r} writes too")
-
-
-def _refused(path: str, name: str, why: str) -> SettingsError:
-    return SettingsError(f"{path}, job {name!r}: {why}.")
+def _digest(value: Any) -> str:
+    return xxhash.xxh3_128_hexdigest(canonical(value).encode())

@@ -1,8 +1,8 @@
-"""A sweep's candidates on Dask's workers: each worker fits several of them on its own scan.
+"""Distributed sweep: candidates fitted on Dask's workers, several on one scan of each worker.
 
-What comes out depends on nothing of this: a candidate's trial is the same in any company, on any
-worker, and when it is fitted a second time because the first worker died: from its last checkpoint
-if the workers share the disk that the client keeps the cache on, else anew.
+Results do not depend on the distribution: a candidate's trial is the same beside any others, on any
+worker, and when it is fitted again because its first worker died. It goes on from its last
+checkpoint then if the workers share the disk of the client's cache.
 """
 
 from __future__ import annotations
@@ -17,108 +17,106 @@ from typing import NamedTuple
 
 import xxhash
 
-from streamtron.cluster.client import Workers, memory_here, name_here, still_wanted
+from streamtron.cluster.client import Workers, still_wanted, worker_memory, worker_name
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import MachineError
 from streamtron.core.events import Event
-from streamtron.core.locks import locked
-from streamtron.core.scratch import scratch_directory
-from streamtron.core.sealed import canonical, write_atomically
+from streamtron.core.files import locked, scratch_directory, write_atomically
+from streamtron.core.sealed import canonical
 from streamtron.data import TEMPORARY
-from streamtron.sweeps.folds import Split
-from streamtron.sweeps.grid import candidate_words
-from streamtron.sweeps.sweep import KeepOutcomes, Trainer, attempt
+from streamtron.sweeps.folds import Fold
+from streamtron.sweeps.grid import describe_candidate
+from streamtron.sweeps.sweep import KeepOutcomes, Trainer, fit_and_measure
 from streamtron.sweeps.trial import Trial
 
 SHARE = 0.7
-"""What a fit may take of its worker's memory: Dask pauses a worker at 80 %, and ends it at 95."""
+"""Share of its worker's memory that a fit may use: Dask pauses a worker at 0.8, ends it at 0.95."""
 
-Told = Callable[[Trial, str], None]
-"""Is told of a candidate's trial as soon as it is there, and the fold or ``""``."""
+Tell = Callable[[Trial, str], None]
+"""Is called with every trial as soon as it is finished, and the name of its fold or ``""``."""
 
 
 class Work(NamedTuple):
-    """One task: candidates on one split."""
+    """One task: candidates on one fold.
 
-    split: Split
+    Parameters
+    ----------
+    token : a file that exists for workers that share the client's disk; checkpoints lie beside it.
+    """
+
+    fold: Fold
     candidates: tuple[Settings, ...]
     cache_dir: str
     token: str = ""
-    """a file that is there for whoever shares the client's disk: checkpoints go beside it"""
 
     @property
     def run_dir(self) -> str:
-        """Where its checkpoints go: a directory that no other task has."""
-        what = [list(self.split), [one.to_dict() for one in self.candidates]]
+        """The directory of its checkpoints, which no other task has."""
+        what = [list(self.fold), [one.to_dict() for one in self.candidates]]
         digest = xxhash.xxh3_128_hexdigest(canonical(what).encode())
         return os.path.join(os.path.dirname(self.token), f"task-{digest}")
 
     @property
     def name(self) -> str:
-        """What the dashboard calls it.
+        """Its name on the dashboard.
 
         Examples
         --------
-        >>> Work(Split([], [], "fold 1 of 2"), (Settings(C=1), Settings(C=2)), "").name
+        >>> Work(Fold([], [], "fold 1 of 2"), (Settings(C=1), Settings(C=2)), "").name
         'sweep fold 1 of 2: C 1, rho 1; C 2, rho 1'
         """
-        where = "" if self.split.fold is None else f" {self.split.fold}"
-        return f"sweep{where}: {'; '.join(map(candidate_words, self.candidates))}"
+        where = "" if self.fold.name is None else f" {self.fold.name}"
+        return f"sweep{where}: {'; '.join(map(describe_candidate, self.candidates))}"
 
 
-def ignore(_: Trial, __: str) -> None:
-    """Tell nobody."""
+def distributed_trainer(
+    workers: Workers, *, machine: Machine, tell: Tell = lambda trial, fold: None
+) -> Trainer:
+    """Return the ``trainer`` with which ``run_sweep`` fits and measures on these workers.
 
-
-def on_workers(workers: Workers, *, machine: Machine, tell: Told = ignore) -> Trainer:
-    """Fit and measure on these workers; ``run_sweep`` takes it as ``attempts``.
-
-    Every split's candidates are dealt out to as many tasks as there are workers for it. The flat
-    copy of the shards is shared by all that see the same disk; of a task whose worker dies nothing
-    is lost but time. When nobody waits any more, a task ends with its next chunk.
+    The candidates of every fold are distributed over as many tasks as there are workers for it.
+    All tasks on one disk share the flat copy of the shards. A cancelled task ends after its current
+    chunk.
 
     Parameters
     ----------
-    machine : each task has ``machine.threads`` threads, 1 if nothing is said, and of its worker's
-        memory limit SHARE.
-    tell : is told every trial as its task finishes.
-
-    Raises
-    ------
-    As ``Workers.submit_all`` and ``attempt``.
+    machine : each task has ``machine.threads`` threads, by default 1, and of its worker's memory
+        limit the part SHARE.
+    tell : is called with every trial as its task finishes.
     """
 
-    def attempts(
-        splits: Sequence[Split], candidates: Sequence[Settings], cache_dir: str, lean: KeepOutcomes
+    def train(
+        folds: Sequence[Fold], candidates: Sequence[Settings], cache_dir: str, keep: KeepOutcomes
     ) -> list[list[Trial]]:
-        groups = groups_of(len(candidates), -(-workers.threads // len(splits)))
+        groups = groups_of(len(candidates), -(-workers.threads // len(folds)))
         with _scratch(cache_dir, shared=machine.cache_dir is not None) as scratch:
             token = _token(scratch)
             works = [
                 Work(
-                    _anywhere(split),
+                    _absolute_paths(fold),
                     tuple(candidates[number] for number in group),
-                    os.path.abspath(cache_dir if split.fold is None else scratch),
+                    os.path.abspath(cache_dir if fold.name is None else scratch),
                     token,
                 )
-                for split in splits
+                for fold in folds
                 for group in groups
             ]
 
             def done(place: int, trials: list[Trial]) -> None:
                 for trial in trials:
-                    tell(trial, works[place].split.fold or "")
+                    tell(trial, works[place].fold.name or "")
 
             names = [work.name for work in works]
-            found = iter(workers.submit_all(fit_work, works, names, machine, lean, done=done))
-        return [_in_order(groups, [next(found) for _ in groups]) for _ in splits]
+            found = iter(workers.submit_all(fit_work, works, names, machine, keep, done=done))
+        return [_in_order(groups, [next(found) for _ in groups]) for _ in folds]
 
-    return attempts
+    return train
 
 
 def groups_of(candidates: int, most: int) -> list[range]:
-    """The numbers of the candidates, dealt out like cards: neighbours, which cost about the same,
-    go to different groups.
+    """Distribute the numbers of the candidates over at most ``most`` groups.
+
+    Neighbours, which cost about the same, go to different groups.
 
     Examples
     --------
@@ -130,29 +128,30 @@ def groups_of(candidates: int, most: int) -> list[range]:
 
 
 def _in_order(groups: Sequence[range], found: Sequence[list[Trial]]) -> list[Trial]:
-    """The groups' trials in the order of the candidates, numbered anew."""
-    at = {
-        number: trial
-        for group, trials in zip(groups, found, strict=True)
-        for number, trial in zip(group, trials, strict=True)
+    """Return the groups' trials in the order of the candidates, with their numbers."""
+    trials = {
+        number: replace(trial, candidate=number)
+        for group, own in zip(groups, found, strict=True)
+        for number, trial in zip(group, own, strict=True)
     }
-    return [replace(at[number], candidate=number) for number in sorted(at)]
+    return [trials[number] for number in sorted(trials)]
 
 
-def _anywhere(split: Split) -> Split:
-    """The split with paths that hold wherever a worker was started."""
-    shards, valid = ([_absolute(path) for path in paths] for paths in (split.shards, split.valid))
-    return split._replace(shards=shards, valid=valid)
-
-
-def _absolute(path: str) -> str:
-    return path if "://" in path else os.path.abspath(path)
+def _absolute_paths(fold: Fold) -> Fold:
+    shards, valid = (
+        [path if "://" in path else os.path.abspath(path) for path in paths]
+        for paths in (fold.shards, fold.valid)
+    )
+    return fold._replace(shards=shards, valid=valid)
 
 
 @contextmanager
 def _scratch(cache_dir: str, *, shared: bool) -> Iterator[str]:
-    """A directory for the folds' caches and for checkpoints; at the end also what killed workers
-    were writing goes, unless somebody else may be writing to the same cache."""
+    """Make a directory for the folds' caches and for checkpoints, removed at the end.
+
+    Unfinished files of killed workers are removed from the cache as well, unless it is ``shared``
+    with other processes that may be writing there.
+    """
     os.makedirs(cache_dir, exist_ok=True)
     before = set(os.listdir(cache_dir))
     try:
@@ -166,18 +165,18 @@ def _scratch(cache_dir: str, *, shared: bool) -> Iterator[str]:
 
 
 def _token(directory: str) -> str:
-    """A file with a name that no other directory has."""
+    """Write a file whose name no other directory has."""
     path = os.path.join(os.path.abspath(directory), f"here-{secrets.token_hex(8)}")
     write_atomically(path, [])
     return path
 
 
-# What runs on a worker ---------------------------------------------------------------------------
+# --- on a worker ---------------------------------------------------------------------------------
 
 
-def fit_work(work: Work, machine: Machine, lean: KeepOutcomes) -> list[Trial]:
-    """The trials of a task, within the worker's memory, with the outcomes that ``lean`` leaves."""
-    limit = memory_here()
+def fit_work(work: Work, machine: Machine, keep: KeepOutcomes) -> list[Trial]:
+    """Return the trials of a task, fitted within the worker's memory."""
+    limit = worker_memory()
     own = replace(
         machine,
         cache_dir=work.cache_dir,
@@ -189,18 +188,18 @@ def fit_work(work: Work, machine: Machine, lean: KeepOutcomes) -> list[Trial]:
 
     def listen(_: Event) -> None:
         if not wanted():
-            raise MachineError(f"{work.name}: nobody waits for it any more.")
+            raise MachineError(f"{work.name}: the task was cancelled.")
 
-    trials = attempt(
-        work.split, work.candidates, machine=own, listen=listen, cache_dir=work.cache_dir,
-        run_dir=_run_directory(work), worker=name_here(),
+    trials = fit_and_measure(
+        work.fold, work.candidates, machine=own, listen=listen, cache_dir=work.cache_dir,
+        run_dir=_run_directory(work), worker=worker_name(),
     )  # fmt: skip
-    return lean(trials)
+    return keep(trials)
 
 
 def _run_directory(work: Work) -> str | None:
-    """Where the task's checkpoints go, if this worker sees the client's disk, and nobody else is at
-    the task: a worker that was only cut off may still be."""
+    """Return the directory of the task's checkpoints; None if this worker does not share the
+    client's disk, or another worker, which only lost its connection, still runs the task."""
     if not os.path.exists(work.token):
         return None
     try:

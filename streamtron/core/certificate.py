@@ -1,4 +1,4 @@
-"""Bounds on the maximum directional margin γ_d that a scan at fixed weights proves; their gap.
+"""Bounds on the maximum directional margin γ_d from a scan at fixed weights, and their gap.
 
 With a = Σ c_k y_k, t = Σ c_k and the objective P(v) = ½‖v‖² + Σ C_k max(0, 1 − m_k)², whose least
 value is P* = 1/(2 γ_d²):
@@ -7,8 +7,8 @@ value is P* = 1/(2 γ_d²):
 * γ_d ≥ min_k y_k·a / ‖a‖;
 * γ_d ≥ 1 / √(2 P(s w)) for any weights w and any scale s > 0.
 
-Every bound holds in exact arithmetic: what rounding may have done to it is bounded, term by term,
-and the bound is widened by that. u = 2⁻⁵³ is the unit roundoff.
+Every bound holds in exact arithmetic and is widened by a term-by-term bound on its rounding.
+u = 2⁻⁵³ is the unit roundoff.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from streamtron.core.errors import DataError, InternalError
 from streamtron.core.kernels import UNIT_ROUNDOFF
 
 FEW = 16.0 * UNIT_ROUNDOFF
-"""More than a formula of a dozen operations rounds off, as a part of its terms' magnitudes. Δ_k²
-is among the terms: it comes from C and the row's weights by four operations."""
+"""Bound on the relative rounding of a formula of a dozen operations, including the four by which
+Δ_k² is computed from C and the row's weights."""
 
 LONGEST = 1e100
-"""‖w‖ at most, and its inverse at least: products with float32 values, and their squares times any
-C_k that is allowed, are finite and not 0."""
+"""Largest ‖w‖, and inverse of the smallest: products with float32 values, and their squares times
+any allowed C_k, are finite and not 0."""
 
 Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Proven bounds on γ_d over the rows that one scan saw.
+    """Hold the proven bounds on γ_d over the rows of one scan.
 
     Parameters
     ----------
@@ -45,15 +45,15 @@ class Certificate:
     primal_margin : at most 1 / √(2 P) ≤ γ_d of the model's weights, the scanned ones times
         ``scale``; the directional margin where Δ = 0.
     upper_bound : at least ‖a‖ / t ≥ γ_d; None without counts.
-    rows_scanned : rows the bounds speak of (rows of weight 0 left out).
+    rows_scanned : rows that the bounds cover (without rows of weight 0).
     scale : s, near the one at which P(s w) is least.
-    drift : ‖w − Σ c_k l_k x_k‖ / ‖Σ c_k l_k x_k‖ of the w that training carried, the sums made
-        afresh; None where nothing was carried, or there are no counts.
-    rounding_bound : what has been added to ‖a‖ / t so that no rounding can make it too small.
+    drift : ‖w − Σ c_k l_k x_k‖ / ‖Σ c_k l_k x_k‖ of the running weights w, the sum computed
+        afresh; None without running weights or counts.
+    rounding_bound : what was added to ‖a‖ / t for its rounding.
 
     Raises
     ------
-    InternalError : a lower bound exceeds the upper bound. Both contain their rounding, so one of
+    InternalError : a lower bound exceeds the upper bound. Both include their rounding, so one of
         them is wrong.
 
     Examples
@@ -82,7 +82,7 @@ class Certificate:
 
     @property
     def relative_duality_gap(self) -> float:
-        """1 − (primal margin / upper bound)², its rounding added; 1 where nothing is proven."""
+        """Return 1 − (primal margin / upper bound)², rounding included; 1 if nothing is proven."""
         if self.upper_bound is None or self.primal_margin <= 0.0:
             return 1.0
         ratio = self.primal_margin / self.upper_bound
@@ -90,18 +90,18 @@ class Certificate:
 
     @property
     def primal_objective(self) -> float | None:
-        """At least P of the model's weights: 1 / (2 primal margin²); None where nothing is."""
+        """Bound P of the model's weights from above, 1 / (2 primal margin²); None if unproven."""
         margin = self.primal_margin
         return 0.5 / margin / margin * (1.0 + FEW) if margin > 0.0 else None
 
     @property
     def dual_objective(self) -> float | None:
-        """At most P*: 1 / (2 upper bound²); None without an upper bound."""
+        """Bound P* from below, 1 / (2 upper bound²); None without an upper bound."""
         upper = self.upper_bound
         return 0.5 / upper / upper * (1.0 - FEW) if upper else None
 
     def to_dict(self) -> dict[str, float | int | None]:
-        """Plain numbers, for reports and the model file."""
+        """Return plain numbers for reports and the model file."""
         return {
             **asdict(self),
             "relative_duality_gap": self.relative_duality_gap,
@@ -111,12 +111,12 @@ class Certificate:
 
 
 class Part(NamedTuple):
-    """What some consecutive rows add to the sums of a scan.
+    """Hold what some consecutive rows add to the sums of a scan.
 
     Parameters
     ----------
-    places, bins : int64 and float64, shape (len(places), BIN_SUMS): the bins that these rows fill,
-        and what they add there.
+    places, bins : int64 and float64, shape (len(places), BIN_SUMS): the bins of these rows, and
+        what they add there.
     sums, totals : as ``ScanSums`` has them, of these rows alone.
     columns, values : uint32 and float64: the columns where Σ c_k l_k x_k of these rows is not 0,
         each once, and the sum there.
@@ -131,19 +131,19 @@ class Part(NamedTuple):
 
 
 class ScanSums:
-    """The sums of one scan at fixed weights; a Certificate comes out once every row was seen.
+    """Accumulate the sums of one scan at fixed weights, from which a Certificate is computed.
 
     All sums are compensated: a sum of n terms is off by u of itself, and by 4 n² u² of the sum of
     their magnitudes (Ogita, Rump and Oishi, 2005, Proposition 4.5; 4 for sums that are added up).
 
     Parameters
     ----------
-    scale : s₀ > 0, the scale around which P(s w) is known best (t / ‖a‖²).
+    scale : s₀ > 0, the scale around which P(s w) is bounded most tightly (t / ‖a‖²).
     width : columns so far; ``fresh`` grows with them.
 
     Attributes
     ----------
-    fresh, low : Σ c_k l_k x_k, and what its additions rounded off until ``fold`` adds that to it.
+    fresh, low : Σ c_k l_k x_k, and the rounding errors of its additions until ``fold`` adds them.
     """
 
     def __init__(self, scale: float, width: int) -> None:
@@ -154,24 +154,24 @@ class ScanSums:
         self.totals = np.zeros(4, dtype=np.int64)
 
     def widen(self, width: int) -> None:
-        """Make room for columns met while scanning."""
+        """Add columns that were met while scanning."""
         more = np.zeros(width - len(self.fresh))
         self.fresh = np.concatenate((self.fresh, more))
         self.low = np.concatenate((self.low, more))
 
     def fold(self) -> None:
-        """End the sum of Σ c_k l_k x_k: ``fresh`` is all of it."""
+        """Complete the sum Σ c_k l_k x_k in ``fresh``."""
         if len(self.low):
             self.fresh += self.low
             self.low = np.zeros(0)
 
     def unfold(self) -> None:
-        """Get ready to add more rows."""
+        """Allow more rows to be added."""
         if len(self.low) != len(self.fresh):
             self.low = np.zeros(len(self.fresh))
 
     def add(self, part: Part) -> None:
-        """Add what some rows have summed by themselves; there must be room for their columns."""
+        """Add the sums of some rows; their columns must exist."""
         least = min(self.sums[kernels.LEAST], part.sums[kernels.LEAST])
         lengths = self.sums[kernels.LENGTHS] + part.sums[kernels.LENGTHS]
         bins = self.bins.reshape(-1, kernels.BIN_SUMS)
@@ -189,33 +189,33 @@ class ScanSums:
 
     @property
     def steps(self) -> int:
-        """t = Σ c_k over the scanned rows."""
-        return int(self.totals[kernels.STEPS_SEEN])
+        """Return t = Σ c_k over the scanned rows."""
+        return int(self.totals[kernels.STEPS_SCANNED])
 
     @property
-    def rows_called(self) -> int:
-        """Rows found with y_k·a ≤ threshold."""
-        return int(self.totals[kernels.CALLED])
+    def violators(self) -> int:
+        """Return the number of rows with y_k·a ≤ threshold."""
+        return int(self.totals[kernels.VIOLATORS])
 
     @property
     def fresh_bias(self) -> float:
-        """Σ c_k l_k ρ."""
+        """Return Σ c_k l_k ρ."""
         return _compensated(self.sums, kernels.FRESH_BIAS)
 
     @property
     def sq_norm(self) -> float:
-        """‖a‖² from the counts: ‖Σ c_k l_k x_k‖² + (Σ c_k l_k ρ)² + Σ Δ_k² c_k²."""
+        """Return ‖a‖² from the counts: ‖Σ c_k l_k x_k‖² + (Σ c_k l_k ρ)² + Σ Δ_k² c_k²."""
         self.fold()
-        shared = kernels.sure_square_sum(self.fresh)
+        shared = kernels.compensated_square_sum(self.fresh)
         return shared + self.fresh_bias**2 + self.sq_extension
 
     @property
     def sq_extension(self) -> float:
-        """Σ Δ_k² c_k²."""
+        """Return Σ Δ_k² c_k²."""
         return _compensated(self.sums, kernels.SQ_EXTENSION)
 
     def upper_bound(self) -> tuple[float | None, float]:
-        """(‖a‖ / t widened by a bound on all its rounding, that bound); (None, 0) if t = 0.
+        """Return ‖a‖ / t widened by a bound on its rounding, and that bound; (None, 0) if t = 0.
 
         Each coordinate of a is a compensated sum of products, rounded at most four times: the error
         of a has at most the length (4 + 4 n² u) u Σ c_k ‖y_k‖, n the rows with a count. The rest,
@@ -231,8 +231,7 @@ class ScanSums:
         return norm / self.steps + rounding, rounding
 
     def distance(self, w: Vector) -> float:
-        """‖w − Σ c_k l_k x_k‖ / ‖Σ c_k l_k x_k‖, of weights for any number of columns; 0 without
-        counts."""
+        """Return ‖w − Σ c_k l_k x_k‖ / ‖Σ c_k l_k x_k‖ of any width; 0 without counts."""
         self.fold()
         length = math.sqrt(kernels.square_sum(self.fresh))
         both = min(len(w), len(self.fresh))
@@ -241,7 +240,7 @@ class ScanSums:
         return math.sqrt(off) / length if length else 0.0
 
     def primal(self, sq_weights: float) -> tuple[float, float]:
-        """A bound on P at some scale, and that scale; see ``least_primal``."""
+        """Return a bound on P and the scale at which it holds; see ``least_primal``."""
         return least_primal(self.bins, self.scale, sq_weights, int(self.totals[kernels.ROWS]))
 
     def certificate(
@@ -251,19 +250,19 @@ class ScanSums:
         *,
         hard: bool,
         counted: bool = True,
-        carried: Vector | None = None,
+        running: Vector | None = None,
     ) -> tuple[Certificate, float]:
-        """The certificate of the scanned weights, and P at its scale (inf for the hard margin).
+        """Return the certificate of the scanned weights, and P at its scale (inf if ``hard``).
 
-        ``hard``: Δ = 0 for every row. ``counted``: there are counts. ``carried``: Σ c_k l_k x_k
-        as training carried it, where it is not the w that was scanned.
+        ``hard``: Δ = 0 for every row. ``counted``: there are counts. ``running``: the running
+        weights of training, if other weights were scanned.
 
         Raises
         ------
         InternalError : see ``Certificate``.
         """
         self.fold()
-        sq_weights = kernels.sure_square_sum(w) + bias * bias
+        sq_weights = kernels.compensated_square_sum(w) + bias * bias
         directional = self._directional(sq_weights)
         upper, rounding = self.upper_bound() if counted else (None, 0.0)
         if hard:
@@ -273,12 +272,12 @@ class ScanSums:
         else:
             primal, scale = self.primal(sq_weights)
             margin = (1.0 - FEW) / math.sqrt(2.0 * primal)
-        drift = self.distance(w if carried is None else carried) if counted else None
+        drift = self.distance(w if running is None else running) if counted else None
         rows = int(self.totals[kernels.ROWS])
         return Certificate(directional, margin, upper, rows, scale, drift, rounding), primal
 
     def _directional(self, sq_weights: float) -> float:
-        """At most min y_k·a / ‖a‖, a being the scanned weights and the counts."""
+        """Bound min y_k·a / ‖a‖ from below, for the scanned weights and the counts."""
         norm, least = math.sqrt(sq_weights + self.sq_extension), float(self.sums[kernels.LEAST])
         if not 0.0 < norm < math.inf:
             return 0.0
@@ -286,7 +285,7 @@ class ScanSums:
 
 
 def length_of(w: Vector, bias: float) -> float:
-    """‖w‖, by which a scan bounds the rounding of margins.
+    """Return ‖w‖, from which the rounding of margins is bounded.
 
     Raises
     ------
@@ -304,24 +303,24 @@ def length_of(w: Vector, bias: float) -> float:
 
 
 def no_sums() -> Vector:
-    """A scan's ``sums`` before its first row."""
+    """Return a scan's ``sums`` before its first row."""
     return np.array([math.inf, 0.0, 0.0, 0.0, 0.0, 0.0])
 
 
 def no_bins() -> Vector:
-    """A scan's ``bins`` before its first row."""
+    """Return a scan's ``bins`` before its first row."""
     return np.zeros(kernels.BINS * kernels.BIN_SUMS)
 
 
 def _two_sum(a: Vector, b: Vector) -> tuple[Vector, Vector]:
-    """a + b, and exactly what its rounding took off (Knuth)."""
+    """Return a + b and its exact rounding error (Knuth, 1969)."""
     total = a + b
     grown = total - a
     return total, (a - (total - grown)) + (b - grown)
 
 
 def _add_compensated(total: Vector, part: Vector) -> None:
-    """total ← total + part in place; even places are sums, the next ones what they rounded off."""
+    """Add part to total in place; a place after each sum holds its rounding error."""
     total[::2], off = _two_sum(total[::2], part[::2])
     total[1::2] += part[1::2] + off
 
@@ -331,24 +330,24 @@ def _compensated(sums: Vector, place: int) -> float:
 
 
 def least_primal(bins: Vector, scale: float, sq_weights: float, rows: int) -> tuple[float, float]:
-    """A scale s at which P(s w) = ½ s² ‖w‖² + Σ C_k max(0, 1 − s m_k)² is about least, and a bound
-    that P is not above there; see ``kernels.scan`` for the bins, which bound each m_k from below.
+    """Return an upper bound on P(s w) at a nearly optimal scale s, and s.
 
-    Between the scales s₀ / (j h) and s₀ / ((j+1) h), h = BIN_WIDTH, the rows of bins 0 … j are all
-    that can have a slack. With δ = s − s₀ theirs add up to at most
+    P(s w) = ½ s² ‖w‖² + Σ C_k max(0, 1 − s m_k)²; the bins of ``kernels.scan`` bound each m_k from
+    below. Between the scales s₀ / (j h) and s₀ / ((j+1) h), h = BIN_WIDTH, only rows of bins 0 … j
+    can have a slack. With δ = s − s₀ their losses add up to at most
 
         Σ C (z − δ m)² = Σ C z² − 2 δ Σ C z m + δ² Σ C m².
 
-    A row of bin j may have no slack: then it is below h, and counted. The sums round, and their
-    differences cancel: this is off by at most (16 + 4 n² u) u (√Σ C z² + |δ| √Σ C m²)², which is
-    part of what is minimised, so that no scale is chosen for its noise.
+    A row of bin j may have no slack: its term is then at most C h². Rounding and
+    cancellation of the sums add at most (16 + 4 n² u) u (√Σ C z² + |δ| √Σ C m²)². This
+    is part of what is minimised, so that no scale is chosen for its noise.
 
     Parameters
     ----------
     bins : float64, shape (BINS · BIN_SUMS,).
     scale : s₀ > 0.
     sq_weights : ‖w‖² + w_bias² ≥ 0, off by at most 4 u of itself.
-    rows : n, how many are in the bins at most.
+    rows : n, the largest number of rows in the bins.
 
     Returns
     -------

@@ -1,7 +1,7 @@
-"""Kernels compiled by two processes, on a machine that has none yet; the second runs this module.
+"""Compile kernels in a second process, which runs this module, beside the first fit on a machine.
 
-Both write to numba's cache and load from it what the other has compiled. One begins where a fit
-begins, the other where it ends; they meet in the middle without a word.
+Both processes write to numba's cache and load from it what the other has compiled. The fit compiles
+kernels in the order of their first calls, the second process in reverse order.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from subprocess import DEVNULL, Popen
 from streamtron.core import kernels
 
 COMMAND = [sys.executable, "-P", "-m", "streamtron.core.compiling"]
-"""The second process; no module is taken from the directory it is started in."""
+"""The second process; ``-P`` keeps the current directory out of its module path."""
 
 TRAINING = (
     kernels.squared_norms,
     kernels.shuffle,
     kernels.visit,
-    kernels.visit_unlearn,
+    kernels.visit_ascent,
     kernels.add_scaled,
     kernels.scatter,
     kernels.margins,
@@ -29,18 +29,18 @@ TRAINING = (
     kernels.sum_squares,
     kernels.sum_bins,
 )
-"""What a fit with the default settings calls once it has rows, in the order of the first calls."""
+"""Kernels of a fit with default settings, in the order of their first calls."""
 
 
 @contextmanager
 def compiling_ahead() -> Iterator[None]:
-    """Have what a fit calls late compiled beside it, if this machine has not compiled it yet.
+    """Compile kernels beside a fit, in reverse order, if this machine has not compiled them yet.
 
-    The second process ends by itself, and with the block at the latest.
+    The second process ends with the block at the latest.
     """
     with ExitStack() as stack:
         if kernels.dot.compile():
-            with suppress(OSError):  # it is only a help
+            with suppress(OSError):  # only the time is lost
                 second = Popen(COMMAND, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
                 stack.enter_context(second)
                 stack.callback(second.terminate)

@@ -1,7 +1,7 @@
-"""Settings: what changes the model. What does not (threads, paths, progress) is a `Machine` flag.
+"""Settings, which decide the model, and Machine, which does not (threads, paths, memory).
 
-`Settings` is one flat frozen dataclass, the same names on the command line, in TOML and in
-Python; `SKLEARN_NAMES` is the one table of scikit-learn's words for them.
+Settings have the same names on the command line, in TOML and in Python; `SKLEARN_NAMES` maps
+scikit-learn's names to them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streamtron.core.limits import available_memory, available_processors
 
 Variant = Literal["length", "steps"]
 Order = Literal["random", "sequential"]
-Unlearn = Literal["ascent"]
+Ascent = Literal["ascent"]
 OnBadShard = Literal["error", "skip"]
 
 SKLEARN_NAMES = {
@@ -30,28 +30,27 @@ SKLEARN_NAMES = {
     "tol": "tol",
     "class_weight": "class_weight",
 }
-"""scikit-learn's name → ours."""
+"""Maps scikit-learn's name of a setting to ours."""
 
 METRICS = ("accuracy", "precision", "recall", "f1", "roc_auc", "average_precision")
-"""What a sweep of two classes can choose by; see ``model.metrics.Evaluation``."""
+"""Metrics by which a sweep of two classes can choose; see ``model.metrics.Evaluation``."""
 
 METRICS_OF_MANY = (
     "accuracy", "micro_precision", "micro_recall", "micro_f1", "macro_precision", "macro_recall",
     "macro_f1", "macro_roc_auc", "macro_average_precision",
 )  # fmt: skip
-"""And one of many classes; see ``model.metrics.Evaluation``."""
-
+"""Metrics by which a sweep of many classes can choose."""
 
 SMALLEST, LARGEST = 1e-30, 1e30
-"""What C, weights and ρ lie between, and what none of their products or squares can overflow."""
+"""Range of C, weights and ρ: their products and squares neither overflow nor vanish."""
 
 PRICES = (1e-40, 1e40)
-"""What C_k = C · weight of the row · weight of its class lies between."""
+"""Range of C_k = C · weight of the row · weight of its class."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that decides what model comes out of the same rows.
+    """Hold everything that decides the model of given rows.
 
     The problem is LIBLINEAR's L2-regularised L2-loss support vector machine:
     minimise ½(‖w‖² + w_bias²) + Σ C_k max(0, 1 − l_k(w·x_k + ρ w_bias))² (a sum, not a mean).
@@ -70,8 +69,8 @@ class Settings:
     active_set : bytes for the rows that mini-epochs visit (8 a nonzero + 24 a row).
     class_weight : None, ``"balanced"``, or {label: weight > 0}; multiplies C.
     seed : of the order of rows, ≥ 0.
-    order : ``"random"``, or ``"sequential"``: always as in the files. Then the files themselves are
-        read each time, and no cache is written but in a ``cache_dir`` that is named.
+    order : ``"random"``, or ``"sequential"``: always as in the files, which are then read in every
+        epoch; a cache is written only if ``cache_dir`` is given.
     faithful : the paper's procedure to the letter (file order, active set renewed each full
         epoch, every stage run to convergence, tol 0, no epoch limit).
     index_base : number of the first column in text: ``"auto"``, 0 or 1.
@@ -81,14 +80,14 @@ class Settings:
     multilabel : a row may have several labels or none: ``1,5,7`` in text, a list in Parquet and
         Arrow. Labels in text may be names.
     label, weight, values : column names in Parquet and Arrow; None = the usual names.
-    features : names of the columns that hold the features, or patterns for columns of numbers; a
-        string is taken apart at its commas.
-    hash_bits : features that have names are hashed into 2^hash_bits columns, 1 … 31.
+    features : names of the feature columns, or patterns for columns of numbers; a string is split
+        at its commas.
+    hash_bits : hash named features into 2^hash_bits columns, 1 … 31.
     hash_seed : seed of that hash, 0 … 2³²-1.
-    vocabulary : or else they have their columns from this file, one name a line.
+    vocabulary : file of feature names, one a line, whose line numbers are the columns.
     allow_duplicate : let two shards have the same content.
-    on_bad_shard : ``"skip"`` leaves shards out that cannot be read as data, whole, and lists them;
-        ``"error"`` ends the run. What the disk or the network refuses always ends it.
+    on_bad_shard : ``"error"`` ends the run at a shard that is not readable as data; ``"skip"``
+        leaves the whole shard out and lists it. Errors of disk or network always end the run.
 
     Raises
     ------
@@ -138,38 +137,45 @@ class Settings:
             object.__setattr__(self, "features", _names(self.features))
         if self.C is not None and self.delta is not None:
             raise SettingsError("C and delta are two names of one thing (C = 1/(2 Δ²)): give one.")
-        _need(self.C is None or SMALLEST <= self.C <= LARGEST, "C", self.C, "1e-30 to 1e30")
-        _need(
-            self.delta is None or self.delta == 0 or 1e-15 <= self.delta <= 1e15,
-            "delta",
-            self.delta,
-            "0 (the hard margin), or 1e-15 to 1e15",
-        )
-        _need(
-            self.rho == 0 or SMALLEST <= self.rho <= LARGEST,
-            "rho",
-            self.rho,
-            "0 (no bias), or 1e-30 to 1e30",
-        )
-        _need(self.variant in ("length", "steps"), "variant", self.variant, "length or steps")
-        _need(self.order in ("random", "sequential"), "order", self.order, "random or sequential")
-        _need(
-            self.on_bad_shard in ("error", "skip"),
-            "on-bad-shard",
-            self.on_bad_shard,
-            "error or skip",
-        )
-        _need(0 <= self.tol < 1, "tol", self.tol, "a relative duality gap, 0 ≤ tol < 1")
-        _need(self.max_epochs >= 1, "max-epochs", self.max_epochs, "at least 1")
-        _need(self.mini_epochs >= 0, "mini-epochs", self.mini_epochs, "0 or more")
-        _need(self.active_set >= 0, "active-set", self.active_set, "a size of 0 bytes or more")
-        _need(self.seed >= 0, "seed", self.seed, "0 or more")
-        _need(self.index_base in ("auto", 0, 1), "index-base", self.index_base, "auto, 0 or 1")
-        bits = self.hash_bits
-        _need(bits is None or 1 <= bits <= 31, "hash-bits", bits, "1 to 31")
-        _need(0 <= self.hash_seed < 2**32, "hash-seed", self.hash_seed, "0 to 2³²-1")
-        _need(self.features is None or all(self.features), "features", self.features, "names")
-        if bits is not None and self.vocabulary is not None:
+        self._check_ranges()
+        self._check_clashes()
+        self._check_stages()
+
+    def _check_ranges(self) -> None:
+        C, delta, rho, bits = self.C, self.delta, self.rho, self.hash_bits
+        for name, holds, wanted in (
+            ("C", C is None or SMALLEST <= C <= LARGEST, "1e-30 to 1e30"),
+            (
+                "delta",
+                delta is None or delta == 0 or 1e-15 <= delta <= 1e15,
+                "0 (the hard margin), or 1e-15 to 1e15",
+            ),
+            ("rho", rho == 0 or SMALLEST <= rho <= LARGEST, "0 (no bias), or 1e-30 to 1e30"),
+            ("variant", self.variant in ("length", "steps"), "length or steps"),
+            ("order", self.order in ("random", "sequential"), "random or sequential"),
+            ("on_bad_shard", self.on_bad_shard in ("error", "skip"), "error or skip"),
+            ("tol", 0 <= self.tol < 1, "a relative duality gap, 0 ≤ tol < 1"),
+            ("max_epochs", self.max_epochs >= 1, "at least 1"),
+            ("mini_epochs", self.mini_epochs >= 0, "0 or more"),
+            ("active_set", self.active_set >= 0, "a size of 0 bytes or more"),
+            ("seed", self.seed >= 0, "0 or more"),
+            ("index_base", self.index_base in ("auto", 0, 1), "auto, 0 or 1"),
+            ("hash_bits", bits is None or 1 <= bits <= 31, "1 to 31"),
+            ("hash_seed", 0 <= self.hash_seed < 2**32, "0 to 2³²-1"),
+            ("features", self.features is None or all(self.features), "names"),
+        ):
+            _need(holds, name.replace("_", "-"), getattr(self, name), wanted)
+        if isinstance(self.class_weight, Mapping):
+            for label, weight in self.class_weight.items():
+                within = SMALLEST <= weight <= LARGEST
+                _need(within, f"class-weight of {label}", weight, "a number from 1e-30 to 1e30")
+        elif self.class_weight not in (None, "balanced"):
+            raise SettingsError(
+                f"class-weight {self.class_weight!r}: wanted balanced or label=weight pairs."
+            )
+
+    def _check_clashes(self) -> None:
+        if self.hash_bits is not None and self.vocabulary is not None:
             raise SettingsError("hash-bits and vocabulary both give names their columns: give one.")
         if self.multiclass and self.multilabel:
             raise SettingsError(
@@ -180,15 +186,8 @@ class Settings:
                 "weights-in-label reads label:weight, and with multilabel a row may have several "
                 "labels or none: leave it out, or give the weights in a Parquet column, --weight."
             )
-        if isinstance(self.class_weight, Mapping):
-            for label, weight in self.class_weight.items():
-                wanted = "a number from 1e-30 to 1e30"
-                within = SMALLEST <= weight <= LARGEST
-                _need(within, f"class-weight of {label}", weight, wanted)
-        elif self.class_weight not in (None, "balanced"):
-            raise SettingsError(
-                f"class-weight {self.class_weight!r}: wanted balanced or label=weight pairs."
-            )
+
+    def _check_stages(self) -> None:
         stages = self.stages
         if self.b is not None:
             if len(self.b) != (2 if stages is None else len(stages)):
@@ -202,40 +201,40 @@ class Settings:
 
     @property
     def delta2(self) -> float:
-        """Δ² = 1 / (2 C) of a row of weight 1."""
+        """Return Δ² = 1 / (2 C) of a row of weight 1."""
         if self.delta is not None:
             return self.delta**2
         return 1.0 / (2.0 * (1.0 if self.C is None else self.C))
 
     @property
     def hard(self) -> bool:
-        """Whether Δ = 0: the hard margin."""
+        """Tell whether Δ = 0: the hard margin."""
         return self.delta == 0
 
     @property
-    def stages(self) -> tuple[float | Unlearn, ...] | None:
-        """The stages asked for; None for auto."""
+    def stages(self) -> tuple[float | Ascent, ...] | None:
+        """Return the stages given; None for auto."""
         if self.stage == "auto":
             return None
         return tuple(_stage(word.strip()) for word in self.stage.split(","))
 
     @property
     def random(self) -> bool:
-        """Whether later readings take the rows in an order of their own."""
+        """Tell whether later readings permute the rows."""
         return self.order == "random" and not self.faithful
 
     @property
     def tolerance(self) -> float:
-        """The gap at which the run ends: tol, or 0 where the procedure is the paper's."""
+        """Return the gap at which the run ends: tol, or 0 if faithful."""
         return 0.0 if self.faithful else self.tol
 
     @property
     def epoch_limit(self) -> float:
-        """Full epochs at most."""
+        """Return the largest number of full epochs."""
         return math.inf if self.faithful else self.max_epochs
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, every setting by its name."""
+        """Return every setting as a JSON value."""
         plain = asdict(self)
         for name in ("b", "features"):
             plain[name] = None if plain[name] is None else list(plain[name])
@@ -245,7 +244,7 @@ class Settings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
-        """Settings from plain values; an unknown name is a SettingsError that lists the known."""
+        """Create settings from JSON values; an unknown name is a SettingsError."""
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(values) - known):
             raise SettingsError(
@@ -274,31 +273,29 @@ class Settings:
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Settings:
-        """Settings from a TOML file of ``name = value`` lines.
+        """Read settings from a TOML file of ``name = value`` lines.
 
         Raises
         ------
-        SettingsError : the file is not TOML, or names something that is no setting.
+        SettingsError : the file is not TOML, or has an unknown setting.
         """
         return cls.from_dict(read_toml(path, "settings"))
 
     def but(self, **changes: Any) -> Settings:
-        """The same settings with some changed."""
+        """Return the same settings with some changed."""
         return replace(self, **changes)
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What never changes a bit of the model.
+    """Hold what never changes a bit of the model.
 
     Parameters
     ----------
-    memory : bytes a run may take; None = half of what this process may use.
-    cache_dir : where the flat copy of the shards is kept; None = in the run directory.
-    threads : that read and train, ≥ 1; None = as many as there are processors
-        that this process may use.
-    run_dir : where a run that writes a model keeps its checkpoints, witness and cache; None =
-        beside the model, ``MODEL.run``.
+    memory : bytes that a run may use; None = half of what this process may use.
+    cache_dir : directory of the flat copy of the shards; None = in the run directory.
+    threads : threads that read and train, ≥ 1; None = the processors that this process may use.
+    run_dir : directory of checkpoints, witness and cache; None = ``MODEL.run`` beside the model.
     checkpoint_every : seconds ≥ 0 between checkpoints.
 
     Raises
@@ -317,15 +314,13 @@ class Machine:
 
     @property
     def thread_count(self) -> int:
-        """Threads that read and train."""
+        """Return the number of threads that read and train."""
         return self.threads or available_processors()
 
     @property
     def memory_limit(self) -> int:
-        """Bytes a run may take."""
-        if self.memory is not None:
-            return self.memory
-        return available_memory() // 2
+        """Return the bytes that a run may use."""
+        return available_memory() // 2 if self.memory is None else self.memory
 
 
 def _need(condition: bool, name: str, found: object, wanted: str) -> None:
@@ -338,7 +333,7 @@ def _names(names: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(name.strip() if isinstance(names, str) else name for name in words)
 
 
-def _stage(word: str) -> float | Unlearn:
+def _stage(word: str) -> float | Ascent:
     if word == "ascent":
         return "ascent"
     try:
@@ -357,7 +352,7 @@ _BINARY = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 def parse_size(text: str) -> int:
-    """Bytes from a size as people write it.
+    """Parse a size into bytes.
 
     Examples
     --------
@@ -375,7 +370,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from a duration as people write it.
+    """Parse a duration into seconds.
 
     Examples
     --------
@@ -390,7 +385,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_size(size: float) -> str:
-    """Bytes as people read them.
+    """Format bytes with a unit.
 
     Examples
     --------

@@ -1,20 +1,20 @@
-"""The exception tree. Every message says where, what was found, what was wanted, what to do.
+"""Exceptions. Every message says where, what was found, what was wanted, what to do.
 
 ::
 
-    StreamtronError                 anything streamtron refuses              exit code
-    ├── SettingsError (ValueError)  a setting, or settings that clash            2
-    ├── DataError (ValueError)      what is in the user's files                  3
-    │   └── FileDamaged             a file of our own that fails its checksum    3
+    StreamtronError                 any error raised on purpose              exit code
+    ├── SettingsError (ValueError)  a setting, or settings that conflict         2
+    ├── DataError (ValueError)      the content of the user's files              3
+    │   └── FileDamaged             a file of streamtron fails its checksum      3
     ├── MachineError                disk, memory, network                        5
-    └── InternalError               a proof that contradicts itself              1
+    └── InternalError               contradicting bounds: a defect               1
 """
 
 from __future__ import annotations
 
 
 class StreamtronError(Exception):
-    """Base of everything streamtron refuses on purpose; ``str()`` is one sentence for the user.
+    """Base of all errors raised on purpose; ``str()`` is one sentence for the user.
 
     Examples
     --------
@@ -32,7 +32,7 @@ class SettingsError(StreamtronError, ValueError):
 
 
 class DataError(StreamtronError, ValueError):
-    """A user's file holds something that is refused.
+    """A user's file holds invalid data.
 
     Examples
     --------
@@ -48,12 +48,12 @@ class FileDamaged(DataError):
 
 
 class MachineError(StreamtronError):
-    """The machine says no: disk full, memory limit, file not readable, network gone."""
+    """The machine fails: disk full, memory limit, file not readable, network down."""
 
     exit_code = 5
 
 
 class InternalError(StreamtronError):
-    """What was computed cannot be true: a defect of streamtron, or of the machine's memory."""
+    """A result is impossible: a defect of streamtron, or of the machine's memory."""
 
     exit_code = 1

@@ -1,4 +1,4 @@
-"""What a run tells whoever listens. The library itself prints nothing."""
+"""Events that a run sends to a listener. The library itself prints nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streamtron.core.certificate import Certificate
 
 @dataclass(frozen=True, slots=True)
 class ReadingStarted:
-    """A reading of the data begins. ``rows``, ``nonzeros`` of the whole: None until known."""
+    """A reading begins. ``rows``, ``nonzeros``: totals of the data, None until known."""
 
     reading: int
     purpose: str
@@ -20,7 +20,7 @@ class ReadingStarted:
 
 @dataclass(frozen=True, slots=True)
 class ChunkDone:
-    """A chunk has been read and digested; totals of this reading so far."""
+    """A chunk has been processed. ``rows``, ``nonzeros``: totals of this reading so far."""
 
     reading: int
     rows: int
@@ -29,7 +29,7 @@ class ChunkDone:
 
 @dataclass(frozen=True, slots=True)
 class ReadingDone:
-    """A learner has finished with a reading and the mini-epochs after it."""
+    """A learner has finished a reading and the mini-epochs after it."""
 
     reading: int
     stage: str
@@ -43,10 +43,10 @@ class ReadingDone:
 
 @dataclass(frozen=True, slots=True)
 class StageDone:
-    """A stage has ended; ``why`` is a short clause."""
+    """A stage has ended; ``stop_reason`` is a short clause."""
 
     stage: str
-    why: str
+    stop_reason: str
 
 
 Event = ReadingStarted | ChunkDone | ReadingDone | StageDone
@@ -54,4 +54,4 @@ Listener = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """The listener of those who do not listen."""
+    """Ignore an event: the default listener."""

@@ -1,7 +1,6 @@
-"""Work that falls apart into items, a shard each: one after the other here, or on many workers.
+"""Map a function over parts of the data, such as shards, in this process or on workers.
 
-Whoever has such work takes a ``Executor`` and does not know which one it got: results come in the
-order of the items either way, so nothing that is computed can depend on it.
+Results come in the order of the items, so nothing that is computed depends on the executor.
 """
 
 from __future__ import annotations
@@ -14,23 +13,23 @@ Result = TypeVar("Result")
 
 
 class Executor(Protocol):
-    """Everything that ``function(item, *shared)`` yields for every item, in the items' order.
+    """Yield all results of ``function(item, *shared)`` for every item, in the order of the items.
 
-    ``function`` is a module's own function of no state, ``items`` and ``shared`` are plain data:
-    they may have to travel to another process. An item is asked for when its turn comes.
+    ``function`` is a module-level function without state, ``items`` and ``shared`` can be pickled.
+    An item is taken from the iterable when its turn comes.
     """
 
     def __call__(
         self, function: Callable[..., Iterable[Result]], items: Iterable[Any], *shared: Any
     ) -> Iterator[Result]:
-        """Run it."""
+        """Run the function."""
         ...
 
 
 def serial(
     function: Callable[..., Iterable[Result]], items: Iterable[Any], *shared: Any
 ) -> Iterator[Result]:
-    """The Spread of this process: one item after the other, nothing held back.
+    """Run the items in this process, one after the other.
 
     Examples
     --------

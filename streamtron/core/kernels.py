@@ -2,7 +2,7 @@
 
 Conventions: values float32, sums and weights float64, column numbers uint32, offsets int64,
 counts int32. The caller allocates; permutations come in as arrays; nothing is checked here (a
-Chunk is checked when it is born). Loops over nonzeros count in ``uintp``: without negative-wrap
+Chunk is checked by its reader). Loops over nonzeros count in ``uintp``: without negative-wrap
 tests they are 1.8 times faster. Never ``fastmath``: a kernel equals its oracle bit for bit.
 
 Letters are the paper's: y_k = l_k (x_k, ρ, Δ_k e_k), a = Σ c_k y_k, t = Σ c_k, q_k = ‖y_k‖².
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from streamtron.core.rows import Rows
 
 BIAS, SQ_NORM, LOSS, EXTENSION = 0, 1, 2, 3
-"""Places in ``scalars``: the bias weight, ‖a‖², the loss seen while training (an estimate), and
+"""Places in ``scalars``: the bias weight, ‖a‖², the loss summed while training (an estimate), and
 Σ Δ_k² c_k², the extension's part of ‖a‖²."""
 
 STEPS, UPDATES, CLIPPED = 0, 1, 2
@@ -36,9 +36,9 @@ STEPS, UPDATES, CLIPPED = 0, 1, 2
 
 LEAST, LENGTHS, SQ_EXTENSION, FRESH_BIAS = 0, 1, 2, 4
 """Places in a scan's ``sums``: a lower bound of min y_k·a, Σ c_k ‖y_k‖, Σ Δ_k² c_k², Σ c_k l_k ρ.
-The last two are compensated: what their additions rounded off is summed in the next place."""
+The last two are compensated: the next place sums the rounding errors."""
 
-ROWS, STEPS_SEEN, SUPPORT, CALLED = 0, 1, 2, 3
+ROWS, STEPS_SCANNED, SUPPORT, VIOLATORS = 0, 1, 2, 3
 """Places in a scan's ``totals``: rows, Σ c_k, rows with c_k > 0, rows with y_k·a ≤ threshold."""
 
 BINS = 4096
@@ -58,11 +58,11 @@ rest allows for weights that are divided by a scale and multiplied by another, w
 
 COUNT_MAX = 2**31 - 1
 
-NOT_SUMMED = np.zeros(0)
-"""``dots`` of a scan where nobody has summed them."""
+NO_DOTS = np.zeros(0)
+"""``dots`` of a scan that computes them itself."""
 
 BATCH_WIDTH = 8
-"""Learners whose weights lie side by side: of each column those of all in one cache line."""
+"""Learners in a batch: their weights of one column fill a cache line."""
 
 
 def _frozen(dtype: types.Type) -> types.Array:
@@ -79,7 +79,7 @@ _COUNTS = _frozen(types.int32)
 
 
 def _can_be_kept():
-    """Whether numba has a place for what it compiles; without one it would not compile at all."""
+    """Tell whether numba has a directory for its cache; without one it would refuse to compile."""
     try:
         njit(cache=True)(_can_be_kept)
     except RuntimeError:
@@ -93,15 +93,14 @@ def _can_be_kept():
 
 _KEPT = _can_be_kept()
 _OPTIONS = {"cache": _KEPT, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
-"""Of all that is compiled. Nobody calls it from C: the wrappers were a fifth of the compilation."""
+"""Options of all kernels. Wrappers for calls from C took a fifth of the compilation."""
 
 _first_calls = threading.Lock()
 
 
 @contextlib.contextmanager
 def _no_collection():
-    """The collector finds next to nothing in what a compiler makes, and looks for a fifteenth of
-    the time."""
+    """Disable garbage collection, which takes a fifteenth of the compilation and frees little."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -112,8 +111,10 @@ def _no_collection():
 
 
 class Kernel:
-    """A function compiled for one signature, or loaded from disk, when it is first called: a run
-    pays only for what it uses. Another dtype is a TypeError, not a second compilation."""
+    """Compile a function for one signature, or load it from disk, at its first call.
+
+    Another dtype is a TypeError, not a second compilation.
+    """
 
     def __init__(self, signature, function):
         functools.update_wrapper(self, function)
@@ -122,12 +123,11 @@ class Kernel:
         self._call = self._first_call
 
     def __call__(self, *arguments):
-        """What the function returns."""
+        """Call the compiled function."""
         return self._call(*arguments)
 
     def compile(self):
-        """Compile it, or load it from disk, if nobody has done so; returns whether it was not to be
-        found there, and now is."""
+        """Compile or load the function if needed; return whether it was newly compiled to disk."""
         with _first_calls, _no_collection():
             if self._call is self._compiled:
                 return False
@@ -142,18 +142,18 @@ class Kernel:
 
 
 def kernel(signature):
-    """The one decorator of all kernels."""
+    """Decorate a kernel with its signature."""
     return functools.partial(Kernel, signature)
 
 
 def helper(function):
-    """The one decorator of what kernels call: compiled with the first of them."""
+    """Decorate a function that kernels call; it is compiled with the first of them."""
     return njit(**_OPTIONS, no_cpython_wrapper=True)(function)
 
 
 AHEAD = 4
-"""Rows between the one visited and the one fetched: an order is random, and the processor guesses
-only what lies behind what was read last. Kernels that visit are 1.6 to 2 times faster for it."""
+"""Rows between the one visited and the one prefetched. In random order the processor's own prefetch
+fails; visits are 1.6 to 2 times faster with this one."""
 
 _LINE = 16
 """Column numbers, or values, in a cache line of 64 bytes."""
@@ -161,7 +161,7 @@ _LINE = 16
 
 @intrinsic
 def _fetch(typing_context, array, place):
-    """Ask the processor for the cache line of ``array[place]``; nothing waits, no value changes."""
+    """Prefetch the cache line of ``array[place]``; no value changes."""
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -178,10 +178,10 @@ def _fetch(typing_context, array, place):
 
 @helper
 def _fetch_ahead(rows, order, n, squares, delta2, counts):
-    """Have what is needed of the row visited ``AHEAD`` visits after the n-th one fetched, and later
-    ones' offsets; near the end that of the last one again. Without a branch, and so inlined: as a
-    call of its own it would count references to every array, with locked instructions, which
-    hinder the processor and most of all those who visit the same rows at the same time.
+    """Prefetch the row visited ``AHEAD`` visits after the n-th, and the offsets of later ones.
+
+    Free of branches, and so inlined: a call would count references to every array with locked
+    instructions, which slow down threads that share the arrays.
     """
     i = _fetch_row_ahead(rows, order, n)
     _fetch(squares, i)
@@ -191,7 +191,7 @@ def _fetch_ahead(rows, order, n, squares, delta2, counts):
 
 @helper
 def _fetch_row_ahead(rows, order, n):
-    """The same of the row's nonzeros alone; returns which row it is."""
+    """Prefetch the nonzeros of that row alone; return the row."""
     last = len(order) - 1
     _fetch(rows.indptr, np.uintp(order[np.uintp(min(n + 4 * AHEAD, last))]))
     i = np.uintp(order[np.uintp(min(n + AHEAD, last))])
@@ -230,8 +230,11 @@ def _square(rows, i):
 
 @helper
 def _add_to(sums, place, value):
-    """sums[place] += value; what that rounds off is added to the place after it (Ogita, Rump and
-    Oishi, 2005, Algorithm 4.3): their sum is off by u of itself and n² u² of Σ |values|."""
+    """Add value to sums[place], and its rounding error to the next place.
+
+    The two together are off by u of themselves and n² u² of Σ |values| (Ogita, Rump and Oishi,
+    2005, Algorithm 4.3).
+    """
     before = sums[place]
     after = before + value
     grown = after - before
@@ -241,7 +244,7 @@ def _add_to(sums, place, value):
 
 @helper
 def _add_compensated(rows, i, factor, w, low):
-    """w ← w + factor x_i in place, compensated: ``low`` sums what is rounded off."""
+    """w ← w + factor x_i in place, compensated: ``low`` sums the rounding errors."""
     for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
         column = rows.indices[j]
         value = factor * np.float64(rows.values[j])
@@ -254,13 +257,13 @@ def _add_compensated(rows, i, factor, w, low):
 
 @helper
 def _cost(delta2):
-    """C = 1 / (2 Δ²); 0 for the hard margin (Δ = 0), where no slack has a price."""
+    """Return C = 1 / (2 Δ²); 0 for the hard margin (Δ = 0), which has no loss."""
     return 0.5 / delta2 if delta2 > 0.0 else 0.0
 
 
 @helper
 def _threshold(t, sq_norm, b, epsilon, by_length):
-    """The threshold: b t^(1−ε) (misclast) or b ‖a‖^(1−ε) (misclasl); 0 at t = 0."""
+    """Return the threshold: b t^(1−ε) (steps) or b ‖a‖^(1−ε) (length); 0 at t = 0."""
     if t == 0:
         return 0.0
     if epsilon == 1.0:
@@ -285,7 +288,7 @@ def squared_norms(rows, squares):
 )  # fmt: skip
 def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, scale,
           squares, counts, w, scalars, tallies, erred):  # fmt: skip
-    """Visit rows one after another; where y_k·a ≤ threshold, a ← a + y_k (equation update).
+    """Visit rows in order; where y_k·a ≤ threshold, a ← a + y_k.
 
     Parameters
     ----------
@@ -338,11 +341,12 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, scale,
     types.void(_ROWS, _ORDER, _SIGNS, _REALS, types.float64, types.float64, types.float64,
                _REALS, _I4, _F8, _F8, _I8, _U1)
 )  # fmt: skip
-def visit_unlearn(rows, order, signs, delta2, rho, b, scale,
+def visit_ascent(rows, order, signs, delta2, rho, b, scale,
                   squares, counts, w, scalars, tallies, erred):  # fmt: skip
-    """Visit rows at ε = 1 with unlearning: c_k moves by m = max(⌊(b − y_k·a)/q_k + ½⌋, −c_k).
+    """Ascend the dual row by row: c_k moves by m = max(⌊(b − y_k·a)/q_k + ½⌋, −c_k).
 
-    Exact ascent of b Σ c_k − ½‖a‖² along c_k on the integers, so a ← a + m y_k at once.
+    The exact maximum of b Σ c_k − ½‖a‖² over c_k on the integers (dual coordinate ascent, Hsieh et
+    al., ICML 2008); a ← a + m y_k.
     Arguments as in ``visit``; ``erred`` is set to 1 where a row moved. Counts never pass
     2³¹ − 1: a step cut there is counted in ``tallies[CLIPPED]``.
     """
@@ -386,30 +390,31 @@ def visit_unlearn(rows, order, signs, delta2, rho, b, scale,
     tallies[STEPS], tallies[UPDATES] = t, updates
 
 
-# BATCH_WIDTH learners side by side. numba has no vectors, so what is done to all lanes of a column
-# at once is written down as LLVM has it.
+# --- batches of BATCH_WIDTH learners ---
+#
+# numba has no vector types, so operations on all learners at once are written in LLVM's terms.
 
 _VECTOR = ir.VectorType(ir.DoubleType(), BATCH_WIDTH)
 _NOTHING = ir.Constant(_VECTOR, [0.0] * BATCH_WIDTH)
 
 
 def _splat(builder, number):
-    """The number in every lane."""
+    """Return a vector with the number in every place."""
     undefined, first = ir.Constant(_VECTOR, ir.Undefined), ir.Constant(ir.IntType(32), 0)
     everywhere = ir.Constant(ir.VectorType(ir.IntType(32), BATCH_WIDTH), [0] * BATCH_WIDTH)
     one = builder.insert_element(undefined, number, first)
     return builder.shuffle_vector(one, undefined, everywhere)
 
 
-def _lanes_at(builder, data, place):
-    """Where row ``place`` of an array with BATCH_WIDTH columns begins."""
+def _vector_at(builder, data, place):
+    """Return the address of row ``place`` of an array with BATCH_WIDTH columns."""
     first = builder.mul(place, ir.Constant(place.type, BATCH_WIDTH))
     return builder.bitcast(builder.gep(data, [first]), _VECTOR.as_pointer())
 
 
 @contextlib.contextmanager
 def _each_nonzero(builder, indices, values, start, stop):
-    """A loop over a row's nonzeros, whose body is given the column and the value as a double."""
+    """Loop over a row's nonzeros; the body has the column and the value as a double."""
     one = ir.Constant(start.type, 1)
     with cgutils.for_range_slice(builder, start, stop, one, start.type) as (j, _):
         column = builder.zext(builder.load(builder.gep(indices, [j])), start.type)
@@ -418,15 +423,15 @@ def _each_nonzero(builder, indices, values, start, stop):
 
 
 def _data_of(context, builder, signature, arguments, places):
-    """The data pointers of those arguments that are arrays."""
+    """Return the data pointers of the arguments at these places."""
     made = (context.make_array(signature.args[k])(context, builder, arguments[k]) for k in places)
     return [array.data for array in made]
 
 
 @intrinsic
-def _dot_lanes(typing_context, indices, values, start, stop, w, found, place):
-    """``found[place] = _dot`` of a row's nonzeros ``start`` … ``stop - 1`` with every lane of w
-    (float64, shape (columns, BATCH_WIDTH)), each summed in row order."""
+def _dot_batch(typing_context, indices, values, start, stop, w, found, place):
+    """Compute ``_dot`` of nonzeros ``start`` … ``stop - 1`` with every learner's w into
+    ``found[place]``; w is float64, shape (columns, BATCH_WIDTH)."""
 
     def generate(context, builder, signature, arguments):
         columns, reals, weights, sums = _data_of(
@@ -436,29 +441,28 @@ def _dot_lanes(typing_context, indices, values, start, stop, w, found, place):
         builder.store(_NOTHING, total)
         row = _each_nonzero(builder, columns, reals, arguments[2], arguments[3])
         with row as (column, value):
-            lanes = builder.load(_lanes_at(builder, weights, column), align=8)
-            product = builder.fmul(_splat(builder, value), lanes)
+            weights_of = builder.load(_vector_at(builder, weights, column), align=8)
+            product = builder.fmul(_splat(builder, value), weights_of)
             builder.store(builder.fadd(builder.load(total), product), total)
-        builder.store(builder.load(total), _lanes_at(builder, sums, arguments[6]), align=8)
+        builder.store(builder.load(total), _vector_at(builder, sums, arguments[6]), align=8)
         return context.get_dummy_value()
 
     return types.void(indices, values, start, stop, w, found, place), generate
 
 
 @intrinsic
-def _plus_lanes(typing_context, indices, values, start, stop, factors, w):
-    """``_plus`` of a row's nonzeros in every lane of w, times the lane's factor; where that is 0, a
-    lane stays as it is to the bit."""
+def _plus_batch(typing_context, indices, values, start, stop, factors, w):
+    """Apply ``_plus`` to every learner's w with its own factor; a factor of 0 changes no bit."""
 
     def generate(context, builder, signature, arguments):
-        columns, reals, of_lanes, weights = _data_of(
+        columns, reals, steps, weights = _data_of(
             context, builder, signature, arguments, (0, 1, 4, 5)
         )
-        factor = builder.load(builder.bitcast(of_lanes, _VECTOR.as_pointer()), align=8)
+        factor = builder.load(builder.bitcast(steps, _VECTOR.as_pointer()), align=8)
         moves = builder.fcmp_unordered("!=", factor, _NOTHING)
         row = _each_nonzero(builder, columns, reals, arguments[2], arguments[3])
         with row as (column, value):
-            place = _lanes_at(builder, weights, column)
+            place = _vector_at(builder, weights, column)
             before = builder.load(place, align=8)
             after = builder.fadd(before, builder.fmul(factor, _splat(builder, value)))
             builder.store(builder.select(moves, after, before), place, align=8)
@@ -467,32 +471,31 @@ def _plus_lanes(typing_context, indices, values, start, stop, factors, w):
     return types.void(indices, values, start, stop, factors, w), generate
 
 
-_LANES_F8, _LANES_I8 = types.float64[:, ::1], types.int64[:, ::1]
-_LANES_I4, _LANES_I1 = types.int32[:, ::1], types.int8[:, ::1]
-_LANES_U1 = types.uint8[:, ::1]
+_BATCH_F8, _BATCH_I8 = types.float64[:, ::1], types.int64[:, ::1]
+_BATCH_I4, _BATCH_I1 = types.int32[:, ::1], types.int8[:, ::1]
+_BATCH_U1 = types.uint8[:, ::1]
 
 
-@kernel(types.void(_REALS, types.int64, _LANES_F8))
-def put_lane(vector, k, matrix):
-    """Column k of ``matrix`` (float64, shape (columns, BATCH_WIDTH)) becomes ``vector``, and 0
-    where that ends."""
+@kernel(types.void(_REALS, types.int64, _BATCH_F8))
+def pack_weights(vector, k, matrix):
+    """Copy ``vector`` to column k of ``matrix`` (float64, shape (columns, BATCH_WIDTH)), then 0."""
     for j in range(np.uintp(len(matrix))):
         matrix[j, k] = vector[j] if j < np.uintp(len(vector)) else 0.0
 
 
-@kernel(types.void(_LANES_F8, types.int64, _F8))
-def take_lane(matrix, k, vector):
-    """``vector`` becomes column k of ``matrix``, as far as it goes."""
+@kernel(types.void(_BATCH_F8, types.int64, _F8))
+def unpack_weights(matrix, k, vector):
+    """Copy column k of ``matrix`` to ``vector``, as far as that goes."""
     for j in range(np.uintp(len(vector))):
         vector[j] = matrix[j, k]
 
 
 @kernel(
-    types.void(_ORDER, types.int64, _SIGNS, _REALS, _COUNTS, _LANES_I1, _LANES_F8, _LANES_I4)
+    types.void(_ORDER, types.int64, _SIGNS, _REALS, _COUNTS, _BATCH_I1, _BATCH_F8, _BATCH_I4)
 )  # fmt: skip
-def deal_lane(order, k, signs, delta2, counts, signs_of, delta2_of, counts_of):
-    """What learner k has of the rows in ``order`` becomes column k of what ``visit_unlearn_lanes``
-    takes, which has a row for each visit."""
+def pack_rows(order, k, signs, delta2, counts, signs_of, delta2_of, counts_of):
+    """Copy learner k's values of the rows in ``order`` to column k of the arrays that
+    ``visit_ascent_batch`` takes, which have a row for each visit."""
     for n in range(np.uintp(len(order))):
         i = np.uintp(order[n])
         signs_of[n, k] = signs[i]
@@ -500,35 +503,36 @@ def deal_lane(order, k, signs, delta2, counts, signs_of, delta2_of, counts_of):
         counts_of[n, k] = counts[i]
 
 
-@kernel(types.void(_ORDER, types.int64, _LANES_I4, _LANES_U1, _I4, _U1))
-def collect_lane(order, k, counts_of, erred_of, counts, erred):
-    """The way back: counts of the rows in ``order``, and 1 in ``erred`` where one was moved."""
+@kernel(types.void(_ORDER, types.int64, _BATCH_I4, _BATCH_U1, _I4, _U1))
+def unpack_rows(order, k, counts_of, erred_of, counts, erred):
+    """Copy column k back to the counts of the rows in ``order``, and 1 to ``erred`` if moved."""
     for n in range(np.uintp(len(order))):
         i = np.uintp(order[n])
         counts[i] = counts_of[n, k]
         erred[i] |= erred_of[n, k]
 
 
-@kernel(types.void(_ROWS, _LANES_F8, _LANES_F8))
-def dot_lanes(rows, w, found):
-    """x_i · w of every row and every lane into ``found`` (float64, shape (rows, BATCH_WIDTH)),
-    where w is float64 of shape (columns, BATCH_WIDTH): the sums that ``scan`` makes with each
-    lane's weights."""
+@kernel(types.void(_ROWS, _BATCH_F8, _BATCH_F8))
+def dot_batch(rows, w, found):
+    """Compute x_i · w of every row and learner into ``found`` (float64, shape (rows, BATCH_WIDTH)).
+
+    w is float64, shape (columns, BATCH_WIDTH). The sums are the same to the bit as in ``scan``.
+    """
     for i in range(np.uintp(len(found))):
         start, stop = np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])
-        _dot_lanes(rows.indices, rows.values, start, stop, w, found, i)
+        _dot_batch(rows.indices, rows.values, start, stop, w, found, i)
 
 
 @kernel(
-    types.void(_ROWS, _ORDER, _LANES_I1, _LANES_F8, _F8, _F8, _F8, _REALS,
-               _LANES_I4, _LANES_F8, _LANES_F8, _LANES_I8, _LANES_U1, _LANES_F8)
+    types.void(_ROWS, _ORDER, _BATCH_I1, _BATCH_F8, _F8, _F8, _F8, _REALS,
+               _BATCH_I4, _BATCH_F8, _BATCH_F8, _BATCH_I8, _BATCH_U1, _BATCH_F8)
 )  # fmt: skip
-def visit_unlearn_lanes(rows, order, signs, delta2, rho, b, scale, squares,
+def visit_ascent_batch(rows, order, signs, delta2, rho, b, scale, squares,
                         counts, w, scalars, tallies, erred, room):  # fmt: skip
-    """``visit_unlearn`` for BATCH_WIDTH learners, each of which visits those of the rows that have
-    a sign in its lane, in the same order; what each ends with is the same to the bit.
+    """Run ``visit_ascent`` for BATCH_WIDTH learners in the same order of rows.
 
-    A row and, of each of its columns, the weights of all lanes are fetched once.
+    Each learner visits the rows that have a sign in its column, and ends with the same bits as
+    alone. A row, and all learners' weights of each of its columns, are fetched once.
 
     Parameters
     ----------
@@ -538,14 +542,14 @@ def visit_unlearn_lanes(rows, order, signs, delta2, rho, b, scale, squares,
     rho, b, scale : shape (BATCH_WIDTH,).
     w : float64, shape (columns, BATCH_WIDTH), best at a multiple of 64 bytes.
     scalars, tallies : shape (BATCH_WIDTH, 4) and (BATCH_WIDTH, 3).
-    room : float64, shape (2, BATCH_WIDTH): room for what is summed on the way.
+    room : float64, shape (2, BATCH_WIDTH): working memory.
     """
     products, factors = room[:1], room[1]
     for n in range(len(order)):
         _fetch_row_ahead(rows, order, n)
         i = np.uintp(order[n])
         start, stop = np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])
-        _dot_lanes(rows.indices, rows.values, start, stop, w, products, np.uintp(0))
+        _dot_batch(rows.indices, rows.values, start, stop, w, products, np.uintp(0))
         moves = False
         for k in range(BATCH_WIDTH):
             factors[k] = 0.0
@@ -581,7 +585,7 @@ def visit_unlearn_lanes(rows, order, signs, delta2, rho, b, scale, squares,
             tallies[k, UPDATES] += 1
             erred[n, k] = 1
         if moves:
-            _plus_lanes(rows.indices, rows.values, start, stop, factors, w)
+            _plus_batch(rows.indices, rows.values, start, stop, factors, w)
 
 
 @kernel(
@@ -589,8 +593,8 @@ def visit_unlearn_lanes(rows, order, signs, delta2, rho, b, scale, squares,
                _REALS, types.float64, types.float64, _F8, _F8, _F8, _F8, _I8, _U1, _REALS)
 )  # fmt: skip
 def scan(rows, signs, delta2, squares, counts, rho, bias, threshold, w, length, scale,
-         bins, fresh, low, sums, totals, called, dots):  # fmt: skip
-    """Look at rows at frozen weights: everything a certificate needs, and who is called next.
+         bins, fresh, low, sums, totals, marks, dots):  # fmt: skip
+    """Scan rows at fixed weights: add to the sums of a certificate, and find violators.
 
     With m the least that l (w·x + ρ w_bias) can be, its rounding considered, and z the most that
     1 − s₀ m can be, a row goes into bin ⌊s₀ m / BIN_WIDTH⌋ (below 0: bin 0; beyond the last: left
@@ -600,24 +604,24 @@ def scan(rows, signs, delta2, squares, counts, rho, bias, threshold, w, length, 
     ----------
     rows, signs, delta2, rho, squares : as in ``visit``.
     counts : int32, shape (rows,): c_k, not changed.
-    bias, w : the frozen weights.
-    threshold : rows with y·a ≤ threshold are called.
+    bias, w : the fixed weights.
+    threshold : rows with y·a ≤ threshold are violators.
     length : ‖w‖, from which the rounding of margins is bounded.
     scale : s₀ > 0.
     bins : float64, shape (BINS · BIN_SUMS,), added to in place.
     fresh, low : float64, shape of ``w``: Σ c_k l_k x_k is added in place, compensated.
-    sums, totals : float64 and int64, changed in place; places named at the head of this file.
-    called : uint8, shape (rows,): 1 where y·a ≤ threshold or c > 0, else 0.
-    dots : float64, shape (rows,): x_i · w where ``dot_lanes`` has summed them; else empty.
+    sums, totals : float64 and int64, changed in place; places are named at the top of this file.
+    marks : uint8, shape (rows,): 1 where y·a ≤ threshold or c > 0, else 0.
+    dots : float64, shape (rows,): x_i · w if computed by ``dot_batch``; else empty.
     """
     summed = len(dots) > 0
-    rows_seen, called_rows = totals[ROWS], totals[CALLED]
+    rows_scanned, violators = totals[ROWS], totals[VIOLATORS]
     least = sums[LEAST]
     for i in range(len(signs)):
-        called[i] = 0
+        marks[i] = 0
         if signs[i] == 0:
             continue
-        rows_seen += 1
+        rows_scanned += 1
         l = np.float64(signs[i])
         product = dots[i] if summed else _dot(rows, i, w)
         margin = l * (product + rho * bias)
@@ -638,30 +642,31 @@ def scan(rows, signs, delta2, squares, counts, rho, bias, threshold, w, length, 
         extension = delta2[i] * counts[i]
         least = min(least, sure + extension - 8.0 * UNIT_ROUNDOFF * (abs(sure) + extension))
         if margin + extension <= threshold:
-            called_rows += 1
-            called[i] = 1
+            violators += 1
+            marks[i] = 1
         c = np.float64(counts[i])
         if c > 0.0:
-            called[i] = 1
+            marks[i] = 1
             _add_compensated(rows, i, c * l, fresh, low)
-            totals[STEPS_SEEN] += counts[i]
+            totals[STEPS_SCANNED] += counts[i]
             totals[SUPPORT] += 1
             _add_to(sums, np.uintp(SQ_EXTENSION), delta2[i] * (c * c))
             _add_to(sums, np.uintp(FRESH_BIAS), c * l * rho)
             sums[LENGTHS] += c * math.sqrt(squares[i] + rho * rho + delta2[i])
     sums[LEAST] = least
-    totals[ROWS], totals[CALLED] = rows_seen, called_rows
+    totals[ROWS], totals[VIOLATORS] = rows_scanned, violators
 
 
 @kernel(types.int64(_ROWS, _I4, _F8, _F8, types.uint32[::1], _F8))
 def drain(rows, counts, fresh, low, columns, values):
-    """Take what counted rows have summed out of ``fresh`` and ``low``, which they leave at 0;
-    returns in how many columns that was. O(nonzeros of counted rows), however wide they are.
+    """Move the sums of rows with counts out of ``fresh`` and ``low``; return the number of columns.
+
+    ``fresh`` and ``low`` are 0 afterwards. Cost: the nonzeros of rows with counts.
 
     Parameters
     ----------
     rows, counts : as in ``scan``, which has summed them.
-    fresh, low : float64: Σ c_k l_k x_k and what was rounded off it, changed in place.
+    fresh, low : float64: Σ c_k l_k x_k and its rounding errors, changed in place.
     columns, values : uint32 and float64, as long as the rows have nonzeros: the column numbers
         where the sum is not 0, each once, in the order in which they are met, and the sums there.
     """
@@ -711,7 +716,7 @@ def square_sum(vector: NDArray[np.float64]) -> float:
     return float(dot(vector, vector))
 
 
-def sure_square_sum(vector: NDArray[np.float64]) -> float:
+def compensated_square_sum(vector: NDArray[np.float64]) -> float:
     """Σ v_j², off by at most 3 u of itself however long the vector is: a compensated sum."""
     total = np.zeros(2)
     sum_squares(vector, total)
@@ -882,16 +887,15 @@ def copy_rows(rows, chosen, indptr, indices, values):
 # --- text parsing ---
 
 NOTHING, BAD_LABEL, BAD_WEIGHT, BAD_QUERY, BAD_PAIR, BAD_END = 0, 1, 2, 3, 4, 5
-"""What ``parse_libsvm`` stumbled over; the reader looks at the place and says what it is."""
+"""Kinds of invalid text that ``parse_libsvm`` finds; the reader writes the message."""
 
 PARSED_ROWS, PARSED_LINES, DEFERRED, UNSORTED, TROUBLE, PLACE = 0, 1, 2, 3, 4, 5
 """Places in ``found``: complete rows, complete lines, numbers deferred, whether the columns of
 some row do not rise, what was wrong (``NOTHING``, ``BAD_LABEL``, …) and at which byte."""
 
 LABEL, WEIGHT, VALUE, NAMES = np.arange(4)
-"""What a deferred token is: the label or the weight of a row, the value of a nonzero, or all that
-a row has for labels. (Python's integers would be types of their own: ``_defer`` compiled 4 times.)
-"""
+"""Kinds of deferred tokens: label or weight of a row, value of a nonzero, or all labels of a row.
+numpy integers, because numba would compile ``_defer`` once for each Python integer."""
 
 COLUMN_MAX = 2**32 - 2
 
@@ -922,7 +926,7 @@ def _ends_token(byte):
 
 @helper
 def _skip_blanks(text, at):
-    """The first place from ``at`` on that is neither blank nor tab."""
+    """Return the first place from ``at`` on that is neither blank nor tab."""
     while text[at] == _BLANK or text[at] == _TAB:
         at += np.uintp(1)
     return at
@@ -932,7 +936,7 @@ def _skip_blanks(text, at):
 def _digits(text, at, number):
     """``number`` with the digits from ``at`` on appended, and the place after them.
 
-    Wraps in silence beyond 18 digits: the caller counts them.
+    Overflows silently beyond 18 digits: the caller counts them.
     """
     digit = np.uint8(text[at] - _ZERO)
     while digit <= 9:
@@ -975,7 +979,7 @@ def _exponent(text, at):
 
 @helper
 def _number(text, at):
-    """The decimal number at ``at`` as a double, how sure that double is, and the place after it.
+    """Return the decimal number at ``at`` as a double, its exactness, and the place after it.
 
     mantissa · 10^exponent is correctly rounded (_EXACT) where both factors are exact: mantissa
     ≤ 2⁵³, |exponent| ≤ 22 (Clinger, PLDI 1990). With at most 18 digits and |exponent| ≤ 60 it is
@@ -1032,7 +1036,7 @@ def _fits_float32(number, sure):
 
 @helper
 def _defer(deferred, count, what, which, at, after):
-    """Note in ``deferred`` a token that Python is to read; returns the new count."""
+    """Add to ``deferred`` a token that Python is to parse; return the new count."""
     deferred[count, 0] = what
     deferred[count, 1] = which
     deferred[count, 2] = at
@@ -1156,26 +1160,11 @@ def _line_end(text, at):
 
 
 @kernel(
-    types.void(
-        *[_frozen(types.uint8), types.int64, types.boolean, types.boolean, types.boolean],
-        *[_I8, types.uint32[::1], types.float32[::1], _F8, _F8, _I8, types.int64[:, ::1], _I8],
-    )
-)
-def parse_libsvm(
-    text,
-    first_column,
-    optional,
-    weighted,
-    named,
-    indptr,
-    indices,
-    values,
-    labels,
-    weights,
-    lines,
-    deferred,
-    found,
-):
+    types.void(_frozen(types.uint8), types.int64, types.boolean, types.boolean, types.boolean,
+               _I8, types.uint32[::1], types.float32[::1], _F8, _F8, _I8, types.int64[:, ::1], _I8)
+)  # fmt: skip
+def parse_libsvm(text, first_column, optional, weighted, named,
+                 indptr, indices, values, labels, weights, lines, deferred, found):  # fmt: skip
     """Read whole lines of libsvm text into arrays, up to the first line that is wrong.
 
     Parameters

@@ -1,6 +1,8 @@
-"""The memory and the processors that this process may use: those of the machine, or fewer where a
-control group (a container, a job of a batch system, a systemd service), ``ulimit -v`` or
-``taskset`` says so."""
+"""Memory and processors that this process may use: the machine's, or fewer by a limit.
+
+Limits are those of control groups (containers, batch jobs, systemd services), ``ulimit -v`` and
+``taskset``.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ from pathlib import Path
 
 @cache
 def available_memory(root: str = "/") -> int:
-    """Bytes of memory that this process may use.
+    """Return the bytes of memory that this process may use.
 
     Parameters
     ----------
-    root : the directory in which ``proc`` and the control groups' file systems are found.
+    root : the directory that holds ``proc`` and the control groups' file systems.
     """
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -31,8 +33,7 @@ def available_memory(root: str = "/") -> int:
 
 @cache
 def available_processors(root: str = "/") -> int:
-    """Processors that this process may use, at least 1. A share of one counts as one: it takes two
-    threads to use 1.5 processors.
+    """Return the number of processors that this process may use, at least 1, rounded up.
 
     Parameters
     ----------
@@ -49,7 +50,7 @@ def available_processors(root: str = "/") -> int:
 
 
 def _numbers(path: Path) -> list[int]:
-    """The numbers in a file of a control group; none if there is no such file, or no limit."""
+    """Read the numbers in a control group's file; none if the file or the limit is missing."""
     try:
         return [int(word) for word in path.read_text().split()]
     except (OSError, ValueError):  # version 2 writes "max" where there is no limit
@@ -57,8 +58,10 @@ def _numbers(path: Path) -> list[int]:
 
 
 def _groups(controller: str, root: str) -> Iterator[Path]:
-    """The directories of this process's control group and of those around it, whose limits hold
-    for it as well; of version 1, version 2 or both, as the machine has them."""
+    """Yield the directories of this process's control group and its parents.
+
+    Their limits apply too. The machine may have version 1, version 2 or both.
+    """
     group_of = {
         name: path
         for _, names, path in (line.split(":", 2) for line in _lines(root, "cgroup"))
@@ -86,8 +89,10 @@ def _lines(root: str, name: str) -> list[str]:
 
 
 def _upwards(mount_point: Path, mounted: str, group: str) -> Iterator[Path]:
-    """From a group's directory up to the mount point, where the group ``mounted`` is found. A
-    container often sees no more than that one, by whatever path it is called outside."""
+    """Yield the directories from a group's up to the mount point.
+
+    The mount point shows the group ``mounted``, in a container often the only one that is visible.
+    """
     within = Path(os.path.relpath(group, mounted))
     if ".." not in within.parts:
         for directory in (within, *within.parents):

@@ -1,4 +1,4 @@
-"""The one shape of data: a Chunk is a frozen block of rows in CSR; a ChunkSource delivers them."""
+"""Rows in memory: a Chunk is a read-only block of rows in CSR, a ChunkSource delivers chunks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ BLOCK_ROWS = 4096
 BLOCK_NONZEROS = 1 << 20
 
 LARGEST_WEIGHT = 1e30
-"""Of a row; sums of larger ones, times C, could overflow."""
+"""Largest weight of a row: sums of larger ones, times C, could overflow."""
 
 Label = float | str | bool
-"""A class as the user wrote it. Numbers are floats, whatever their type in the file."""
+"""A class label. Numbers are floats, whatever their type in the file."""
 
 
 class Rows(NamedTuple):
@@ -37,7 +37,7 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Rows in memory with their classes: checked when born, never changed.
+    """Hold rows in memory with their classes; checked by the reader, never changed.
 
     Parameters
     ----------
@@ -62,19 +62,19 @@ class Chunk:
 
     @property
     def nonzeros(self) -> int:
-        """Stored values in the chunk."""
+        """Return the number of stored values."""
         return int(self.rows.indptr[-1] - self.rows.indptr[0])
 
     @cached_property
     def numbers(self) -> NDArray[np.int64]:
-        """The rows' numbers in the whole data, shape (rows,); made once."""
+        """Return the rows' numbers in the whole data, shape (rows,)."""
         numbers = np.concatenate([np.arange(first, last) for first, last in self.ranges])
         freeze(numbers)
         return numbers
 
     @cached_property
     def width(self) -> int:
-        """1 + the largest column number in the chunk; 0 if it has no nonzero. Looked for once."""
+        """Return 1 + the largest column number in the chunk; 0 without nonzeros."""
         start, stop = int(self.rows.indptr[0]), int(self.rows.indptr[-1])
         return int(self.rows.indices[start:stop].max()) + 1 if stop > start else 0
 
@@ -88,7 +88,7 @@ def freeze(*arrays: NDArray) -> None:  # type: ignore[type-arg]
 def make_rows(
     indptr: NDArray[np.int64], indices: NDArray[np.uint32], values: NDArray[np.float32]
 ) -> Rows:
-    """Rows from arrays of the right dtypes, contiguous and frozen. Nothing is checked here."""
+    """Create rows from arrays of the right dtypes, contiguous and read-only, without checks."""
     rows = Rows(
         np.ascontiguousarray(indptr, dtype=np.int64),
         np.ascontiguousarray(indices, dtype=np.uint32),
@@ -107,30 +107,29 @@ class Block(NamedTuple):
 
 
 class ChunkSource(Protocol):
-    """What training sees of the data. ``labels``, ``width`` grow while the first reading runs;
-    ``blocks`` is complete after it.
+    """Data that can be read any number of times, giving the same chunks each time.
 
-    A source may be read any number of times and gives the same chunks each time.
+    ``labels`` and ``width`` grow during the first reading; ``blocks`` is complete after it.
     """
 
     @property
     def labels(self) -> Sequence[Label]:
-        """The classes met so far, in order of appearance; a chunk's codes point here."""
+        """Return the classes met so far, in order of appearance; codes are positions here."""
         ...
 
     @property
     def width(self) -> int:
-        """1 + the largest column number met so far."""
+        """Return 1 + the largest column number met so far."""
         ...
 
     @property
     def blocks(self) -> Sequence[Block]:
-        """The blocks of the data, known after the first complete reading (until then empty)."""
+        """Return the blocks of the data; empty until the first reading is complete."""
         ...
 
     @property
     def nonzeros_read(self) -> int:
-        """Nonzeros delivered so far, whatever for: CONTRACT's ``readings`` counts these."""
+        """Return the nonzeros delivered so far, from which ``readings`` is computed."""
         ...
 
     def chunks(self, order: Iterable[Sequence[int]] | None = None) -> Iterator[Chunk]:

@@ -1,23 +1,17 @@
-"""Sealed files: JSON and arrays in one safetensors file of which no bit is unguarded.
+"""Sealed files: JSON and arrays in one safetensors file, every bit of which is verified.
 
 The header is JSON with sorted keys and no spaces, padded with spaces to a multiple of 8 bytes.
 ``__metadata__`` has two entries: ``streamtron``, the canonical JSON of everything but the tensors,
 and ``digest``, the xxh3_128 of the header without that entry followed by every byte after the
-header. Tensors lie in the order of their names, without gaps, little-endian. A reader builds the
-header again from what it read and compares bytes. This holds for every kind and version of file;
-equal contents are equal files.
+header. Tensors lie in the order of their names, without gaps, little-endian. A reader rebuilds the
+header from what it read and compares bytes. Equal contents give equal files.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import secrets
-import stat
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,8 +19,8 @@ import safetensors.numpy
 import xxhash
 from numpy.typing import NDArray
 
-from streamtron.core.errors import FileDamaged, MachineError
-from streamtron.core.files import regular
+from streamtron.core.errors import FileDamaged
+from streamtron.core.files import reading_from, regular, write_atomically
 
 _DTYPES = {"F64": "<f8", "I32": "<i4", "U32": "<u4", "I64": "<i8", "U8": "|u1"}
 _CODES = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
@@ -34,7 +28,7 @@ _LONGEST_HEADER = 100_000_000  # safetensors' own limit
 
 
 def sealed_bytes(content: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> bytes:
-    """The file that ``write_sealed`` writes: a function of content and tensors alone.
+    """Return the bytes that ``write_sealed`` writes: a function of content and tensors alone.
 
     Examples
     --------
@@ -49,19 +43,17 @@ def sealed_bytes(content: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]
 def write_sealed(
     path: str | os.PathLike[str], content: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]
 ) -> None:
-    """Write a sealed file, whole or not at all.
+    """Write a sealed file, completely or not at all.
 
     Parameters
     ----------
-    content : what JSON can hold; no nan, no inf.
+    content : JSON values without nan and inf.
     tensors : float64, int32, uint32, int64 or uint8, any shape.
 
     Raises
     ------
-    MachineError
-        The file cannot be written.
-    TypeError, ValueError
-        A tensor of another dtype, or content that is not JSON: a mistake of the caller's.
+    MachineError : the file cannot be written.
+    TypeError, ValueError : a tensor of another dtype, or content that is not JSON.
     """
     write_atomically(path, _parts(content, tensors))
 
@@ -69,7 +61,7 @@ def write_sealed(
 def read_sealed(
     path: str | os.PathLike[str], what: str = "model"
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """The content and the tensors of a sealed file; every bit of it is verified.
+    """Read and verify a sealed file; return its content and its tensors.
 
     Parameters
     ----------
@@ -77,10 +69,8 @@ def read_sealed(
 
     Raises
     ------
-    FileDamaged
-        Not a file that ``write_sealed`` wrote, or not the bytes that were written.
-    MachineError
-        The file cannot be read.
+    FileDamaged : not a file that ``write_sealed`` wrote, or not the bytes that were written.
+    MachineError : the file cannot be read.
     """
     raw = _read_if_sealed(path, what)
     stop = 8 + int.from_bytes(raw[:8], "little")
@@ -102,93 +92,8 @@ def read_sealed(
     return content, _tensors(path, header, raw)
 
 
-def write_atomically(path: str | os.PathLike[str], parts: Iterable[bytes | memoryview]) -> None:
-    """Write a file whole or not at all: a new file beside it, synced, then renamed over it.
-
-    A symbolic link is followed, and a file that is replaced leaves its permissions to the new one.
-    A pipe or a device is not replaced: the parts are written into it as they come.
-
-    Raises
-    ------
-    MachineError
-        The machine refuses; a file still holds what it held before.
-    """
-    try:
-        if is_stream(path):
-            with open(path, "ab") as stream:
-                stream.writelines(parts)
-        else:
-            _replace(Path(os.path.realpath(path)), parts)
-    except OSError as error:
-        raise MachineError(f"{path}: cannot be written ({error.strerror or error}).") from error
-
-
-def _replace(target: Path, parts: Iterable[bytes | memoryview]) -> None:
-    new = target.with_name(f"{_temporary(target)}{secrets.token_hex(8)}")
-    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
-    try:
-        # nobody may read through the new file what the old one kept from them, not even for now
-        private = None if mode is None else partial(os.open, mode=0o600)
-        with open(new, "xb", opener=private) as file:
-            if mode is not None:
-                os.fchmod(file.fileno(), mode)
-            file.writelines(parts)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, target)
-    finally:
-        new.unlink(missing_ok=True)
-    sync_directory(target.parent)
-
-
-def is_stream(path: str | os.PathLike[str]) -> bool:
-    """Whether a path names a pipe, a device, or a file that a process has open (``/dev/stdout``):
-    what is written to, never replaced.
-
-    Examples
-    --------
-    >>> is_stream("/dev/null"), is_stream("/dev/stdout"), is_stream("nonesuch")
-    (True, True, False)
-    """
-    real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
-    if real.startswith("/proc/") or (
-        os.path.islink(real) and os.readlink(real).startswith("/proc/")
-    ):
-        return True
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-
-
-def remove_half_written(path: str | os.PathLike[str]) -> None:
-    """Remove what ``write_atomically`` left where its process was killed: for who alone writes
-    ``path``."""
-    target = Path(os.path.realpath(path))
-    for left in target.parent.glob(f"{_temporary(target)}*"):
-        left.unlink(missing_ok=True)
-
-
-def _temporary(target: Path) -> str:
-    """How the names of a file begin while it is written: of another file they begin otherwise."""
-    return f".streamtron-{xxhash.xxh3_64_hexdigest(os.fsencode(target.name))}-"
-
-
-@contextmanager
-def reading_from(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Around what reads a file: an OSError becomes a MachineError that names the file, and so does
-    a file that memory does not hold."""
-    try:
-        yield
-    except OSError as error:
-        raise MachineError(f"{path}: cannot be read ({error.strerror or error}).") from error
-    except MemoryError as error:
-        raise MachineError(f"{path}: does not fit in memory. Give the right file.") from error
-
-
 def canonical(value: Any) -> str:
-    """The one JSON text of a value: keys sorted, no spaces, ASCII, no nan, no inf.
+    """Return the one JSON text of a value: keys sorted, no spaces, ASCII, no nan, no inf.
 
     Examples
     --------
@@ -222,7 +127,7 @@ def _encoded(name: str, tensor: NDArray[Any]) -> tuple[str, NDArray[Any]]:
 
 
 def _sealed_header(header: dict[str, Any], data: Iterable[bytes | memoryview]) -> bytes:
-    """The first bytes of a file: 8 of length, then the header with the digest put in."""
+    """Return the first bytes of a file: 8 of length, then the header with its digest."""
     digest = xxhash.xxh3_128(canonical(header).encode())
     for part in data:
         digest.update(part)
@@ -236,7 +141,7 @@ def _tensors(
     path: str | os.PathLike[str], header: Mapping[str, Any], raw: bytes
 ) -> dict[str, NDArray[Any]]:
     try:
-        # the library would fail without a sentence on some dtypes that it knows
+        # safetensors has no message for some dtypes
         named = {entry["dtype"] for name, entry in header.items() if name != "__metadata__"}
         if odd := named - set(_DTYPES):
             raise ValueError(f"dtype {min(odd)}")
@@ -249,7 +154,7 @@ def _tensors(
 
 
 def _read_if_sealed(path: str | os.PathLike[str], what: str) -> bytes:
-    """All of the file, after a glance at its start: what is not ours may be a terabyte."""
+    """Read a whole file after checking its start: another kind of file may be a terabyte."""
     with reading_from(path), open(path, "rb", opener=regular) as file:
         start, size = file.read(9), os.fstat(file.fileno()).st_size
         length = int.from_bytes(start[:8], "little")
@@ -260,12 +165,3 @@ def _read_if_sealed(path: str | os.PathLike[str], what: str) -> bytes:
         f"{path}: not a streamtron {what}, or cut short: {found}. "
         f"Give a {what} that `streamtron fit` wrote."
     )
-
-
-def sync_directory(directory: Path) -> None:
-    """See to it that the names in a directory are on the disk."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

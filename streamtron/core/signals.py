@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: obeyed at once, or at the next border of a run so that nothing is lost."""
+"""SIGINT and SIGTERM: raised at once, or at a run's next checkpoint so that nothing is lost."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from contextlib import contextmanager
 from types import FrameType
 
 REPEATED = 0.3
-"""Seconds within which a second signal is the first one again: shells and supervisors often send
-it twice."""
+"""Seconds within which a second signal counts as the first: shells and supervisors send twice."""
 
 CLEARING = 2.0
-"""Seconds in which a process that is on its way out clears up and is not stopped once more."""
+"""Seconds after a stop in which further signals are ignored, so that clean-up can finish."""
 
 GRACE = 1.0
-"""Seconds that a run may take to its next border; after that it ends where it is, as soon as the
-kernel call that it is in returns, which takes less than another second."""
+"""Seconds that a run has to reach its next checkpoint. It then stops as soon as the current kernel
+call returns, which takes less than another second."""
 
 
 class Signalled(BaseException):
@@ -26,85 +25,88 @@ class Signalled(BaseException):
 
     Parameters
     ----------
-    number : which.
-    at_border : whether it waited for a border, so that nothing is lost.
+    number : the signal.
+    at_checkpoint : whether it was deferred to a checkpoint, so that nothing is lost.
 
     Attributes
     ----------
-    run : the directory of the run that it ended, if that can be taken up.
+    run : the directory of the stopped run, if that run can be resumed.
     """
 
-    def __init__(self, number: int, *, at_border: bool = False) -> None:
-        self.number, self.at_border = number, at_border
+    def __init__(self, number: int, *, at_checkpoint: bool = False) -> None:
+        self.number, self.at_checkpoint = number, at_checkpoint
         self.run: str | None = None
 
 
-class _Signals:
-    """What has arrived, and whether it may wait."""
+class _State:
+    """The signals that have arrived, and whether one may be deferred."""
 
     def __init__(self) -> None:
         self.last = -math.inf
         self.pending: int | None = None
-        self.may_wait = False
+        self.may_defer = False
         self.raised = -math.inf
 
-    def stop(self, number: int, *, at_border: bool = False) -> Signalled:
-        """What to raise now."""
+    def stop(self, number: int, *, at_checkpoint: bool = False) -> Signalled:
+        """Return the exception to raise now."""
         self.raised = time.monotonic()
         signal.setitimer(signal.ITIMER_REAL, 0.0)
-        return Signalled(number, at_border=at_border)
+        return Signalled(number, at_checkpoint=at_checkpoint)
 
 
-_now = _Signals()
+_state = _State()
 
 
 @contextmanager
 def signals() -> Iterator[None]:
-    """SIGINT and SIGTERM raise ``Signalled`` inside."""
+    """Raise ``Signalled`` inside the context on SIGINT and SIGTERM."""
     handlers = {signal.SIGINT: _arrived, signal.SIGTERM: _arrived, signal.SIGALRM: _too_late}
     old = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    global _now
-    _now = _Signals()
+    global _state
+    _state = _State()
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         for number, handler in old.items():
             signal.signal(number, handler)
-        _now = _Signals()  # what arrived here stops no later run of this process
+        _state = _State()  # a signal of this run must not stop a later one of the process
 
 
 @contextmanager
-def waiting_for_a_border() -> Iterator[None]:
-    """A signal waits for ``at_border``, GRACE seconds at most; a second one does not."""
-    before, _now.may_wait = _now.may_wait, True
+def defer_to_checkpoint() -> Iterator[None]:
+    """Defer the first signal to ``pending_stop``, for at most GRACE seconds."""
+    before, _state.may_defer = _state.may_defer, True
     try:
         yield
     finally:
-        _now.may_wait = before
+        _state.may_defer = before
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
-def waits() -> bool:
-    """Whether a signal waits for a border."""
-    return _now.pending is not None
+def is_pending() -> bool:
+    """Tell whether a signal is deferred to the next checkpoint."""
+    return _state.pending is not None
 
 
-def at_border() -> Signalled | None:
-    """What to raise, once all is in safety, if a signal waits; there is no hurry any more."""
-    return None if _now.pending is None else _now.stop(_now.pending, at_border=True)
+def pending_stop() -> Signalled | None:
+    """Return the exception to raise once the checkpoint is written; None without a signal.
+
+    The time limit of a deferred signal ends here.
+    """
+    return None if _state.pending is None else _state.stop(_state.pending, at_checkpoint=True)
 
 
 def _arrived(number: int, _: FrameType | None) -> None:
-    before, _now.last = _now.last, time.monotonic()
-    if _now.last - before <= REPEATED or _now.last - _now.raised <= CLEARING:
+    before, _state.last = _state.last, time.monotonic()
+    if _state.last - before <= REPEATED or _state.last - _state.raised <= CLEARING:
         return
-    if not _now.may_wait or _now.pending is not None:
-        raise _now.stop(number)
-    _now.pending = number
+    if not _state.may_defer or _state.pending is not None:
+        raise _state.stop(number)
+    _state.pending = number
     signal.setitimer(signal.ITIMER_REAL, GRACE)
 
 
 def _too_late(_: int, __: FrameType | None) -> None:
-    assert _now.pending is not None
-    raise _now.stop(_now.pending)
+    assert _state.pending is not None
+    raise _state.stop(_state.pending)

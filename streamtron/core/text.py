@@ -1,4 +1,4 @@
-"""How numbers, labels, lists and tables are written."""
+"""Format numbers, labels, lists and tables as text."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Lines = Iterator[str]
 Item = tuple[str, object]
 
 MANY = 20
-"""Shards, or labels, listed one by one at most."""
+"""Largest number of shards or labels that are listed one by one."""
 
 
 def aligned(items: Sequence[Item]) -> Lines:
-    """``name   value`` lines, numbers to the right in a column of their own.
+    """Yield ``name   value`` lines with right-aligned numbers.
 
     Examples
     --------
@@ -32,7 +32,7 @@ def aligned(items: Sequence[Item]) -> Lines:
 
 
 def label_text(label: object) -> str:
-    """A label as text shows it: a whole number without its point.
+    """Format a label; a whole number without its decimal point.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def label_text(label: object) -> str:
 
 
 def down(value: float, digits: int = 7) -> str:
-    """A lower bound as people read it: rounded, and still one.
+    """Format a lower bound, rounded down.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def down(value: float, digits: int = 7) -> str:
 
 
 def up(value: float, digits: int = 7) -> str:
-    """An upper bound, or a gap, likewise."""
+    """Format an upper bound or a gap, rounded up."""
     return _rounded(value, digits, ROUND_CEILING)
 
 
@@ -66,7 +66,7 @@ def _rounded(value: float, digits: int, rounding: str) -> str:
 
 
 def number(value: object) -> str:
-    """A number as people read it; ``-`` for None.
+    """Format a number; ``-`` for None.
 
     Examples
     --------
@@ -85,12 +85,12 @@ def class_table(
     columns: Mapping[str, Sequence[str]],
     last: tuple[str, Sequence[str]] = ("", ()),
 ) -> Lines:
-    """One row a class.
+    """Yield the lines of a table with one row a class.
 
     Parameters
     ----------
-    columns : head → cells, to the right.
-    last : head and cells of a last column of text.
+    columns : head → right-aligned cells.
+    last : head and cells of a last, left-aligned column.
 
     Examples
     --------
@@ -108,13 +108,13 @@ def class_table(
 
 
 def and_more(shards: Sequence[Any]) -> Lines:
-    """How many there are beyond those listed one by one."""
+    """Yield a line that counts the entries beyond the first MANY."""
     if len(shards) > MANY:
         yield f"… and {len(shards) - MANY:,} more"
 
 
 def left_out(skipped: Sequence[Mapping[str, str]]) -> Lines:
-    """The shards that could not be read, with the reasons."""
+    """Yield the shards that could not be read, with the reasons."""
     if skipped:
         yield f"{len(skipped):,} shard(s) could not be read and were left out:"
     for shard in skipped[:MANY]:
@@ -123,7 +123,7 @@ def left_out(skipped: Sequence[Mapping[str, str]]) -> Lines:
 
 
 def metric_words(name: str) -> str:
-    """The name of a metric in words.
+    """Return the name of a metric in words.
 
     Examples
     --------

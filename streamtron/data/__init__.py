@@ -1,13 +1,13 @@
-"""Files ↔ chunks; everything here sees rows and never a weight."""
+"""Convert files to chunks and back; no module here uses a model's weights."""
 
 from streamtron.data.arrays import MemorySource
 from streamtron.data.cache.directory import Cache, cache_files, clear_cache, drop_cached
 from streamtron.data.cache.flat_file import TEMPORARY
 from streamtron.data.discover import ShardFile, find_shards
-from streamtron.data.first_reading import Skipped, check_twin, no_rows
+from streamtron.data.first_reading import Skipped, check_duplicate, no_rows
 from streamtron.data.manifest import Manifest, ShardRecord
 from streamtron.data.row_batch import Reading, RowBatch, ShardReader
-from streamtron.data.source import ShardSource, open_reader, open_shards, settled
+from streamtron.data.source import ShardSource, open_reader, open_shards, resolve_reading
 
 __all__ = [
     "TEMPORARY",
@@ -22,12 +22,12 @@ __all__ = [
     "ShardSource",
     "Skipped",
     "cache_files",
-    "check_twin",
+    "check_duplicate",
     "clear_cache",
     "drop_cached",
     "find_shards",
     "no_rows",
     "open_reader",
     "open_shards",
-    "settled",
+    "resolve_reading",
 ]

@@ -1,4 +1,4 @@
-"""Rows in memory as a ChunkSource: the same blocks and chunks as one shard of these rows."""
+"""Read rows in memory as a ChunkSource, with the blocks and chunks of one shard of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
 from streamtron.core.rows import Block, Chunk, Label, freeze, make_rows
-from streamtron.data.blocks import BlockCutter, squares_of
+from streamtron.data.blocks import all_ones, block_cutter, squares_of
+from streamtron.data.row_batch import offsets_of
 
 MOST_COLUMNS = 2**32 - 1
 
@@ -64,7 +65,7 @@ class MemorySource:
         freeze(self._indices, self._values, self._codes)
         self.blocks = tuple(
             Block(start, stop - start, int(self._indptr[stop] - self._indptr[start]))
-            for start, stop, _ in BlockCutter().cuts(self._indptr)
+            for start, stop, _ in block_cutter().cuts(self._indptr)
         )
         self._squares = np.concatenate([self._squares_of(block) for block in self.blocks])
         self.nonzeros_read = 0
@@ -96,21 +97,14 @@ class MemorySource:
         ranges = tuple((block.first_row, block.first_row + block.rows) for block in blocks)
         spans = [(int(self._indptr[a]), int(self._indptr[b])) for a, b in ranges]
         lengths = [np.diff(self._indptr[a : b + 1]) for a, b in ranges]
-        indptr = np.cumsum(_one([np.zeros(1, np.int64), *lengths]), dtype=np.int64)
-        rows = make_rows(
-            indptr,
-            _one([self._indices[a:b] for a, b in spans]),
-            _one([self._values[a:b] for a, b in spans]),
-        )
-        codes = _one([self._codes[a:b] for a, b in ranges])
-        squares = _one([self._squares[a:b] for a, b in ranges])
-        freeze(codes, squares)
-        if self._weights is None:
-            return Chunk(rows, codes, ranges, squares)
-        weights = _one([self._weights[a:b] for a, b in ranges])
-        freeze(weights)
-        all_one = bool((weights == 1).all())
-        return Chunk(rows, codes, ranges, squares, weights=None if all_one else weights)
+        indptr = offsets_of(np.concatenate(lengths))
+        rows = make_rows(indptr, _cut(self._indices, spans), _cut(self._values, spans))
+        codes, squares = _cut(self._codes, ranges), _cut(self._squares, ranges)
+        weights = None if self._weights is None else _cut(self._weights, ranges)
+        if weights is not None and all_ones(weights):
+            weights = None
+        freeze(codes, squares, *(() if weights is None else (weights,)))
+        return Chunk(rows, codes, ranges, squares, weights=weights)
 
     def _squares_of(self, block: Block) -> NDArray[np.float64]:
         indptr = self._indptr[block.first_row : block.first_row + block.rows + 1]
@@ -126,9 +120,10 @@ class MemorySource:
         self.close()
 
 
-def _one(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """The arrays as one; a single one without a copy."""
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+def _cut(array: NDArray[Any], spans: Sequence[tuple[int, int]]) -> NDArray[Any]:
+    """Concatenate parts of an array; a single one is a view."""
+    parts = [array[start:stop] for start, stop in spans]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _csr(X: Any) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.float32]]:

@@ -1,8 +1,4 @@
-"""A shard's rows into blocks: where blocks end, how labels become codes, how parts become a chunk.
-
-Nothing here depends on the pieces that a reader delivers: the same rows of a shard give the same
-blocks and, bit for bit, the same chunks, whatever shards lie before it.
-"""
+"""Cut a shard into blocks and make them chunks, whatever batches its reader delivers."""
 
 from __future__ import annotations
 
@@ -17,11 +13,10 @@ from streamtron.core import rows as chunk
 from streamtron.core.errors import DataError
 from streamtron.core.rows import Chunk, Label, freeze, make_rows
 from streamtron.data.buffers import spare
-from streamtron.data.labels import cut_codes, offsets_of, row_of_code
-from streamtron.data.row_batch import RowBatch
+from streamtron.data.row_batch import RowBatch, cut_codes, offsets_of, row_of, slice_batch
 
 _UNMET = -2
-"""In a lookup of codes: a class of the piece that no row has had yet."""
+"""In a lookup of codes: a class of the batch of which no row was seen."""
 
 
 class Segment(NamedTuple):
@@ -55,47 +50,27 @@ class Segment(NamedTuple):
         return len(self.indices)
 
 
-def cut(piece: RowBatch, start: int, stop: int, codes: NDArray[np.int32]) -> Segment:
-    """Rows ``start`` … ``stop - 1`` of a piece, with the codes given, as views.
+def cut(batch: RowBatch, start: int, stop: int, codes: NDArray[np.int32]) -> Segment:
+    """Cut rows ``start`` … ``stop - 1`` of a batch, as views, and give them codes.
 
-    All columns are looked at, although they should rise within a row: kernels trust the width, and
-    a cache file is no more than a file.
-
-    Examples
-    --------
-    >>> piece = RowBatch(np.array([0, 2, 2]), np.array([3, 9], np.uint32), None,
-    ...               np.zeros(2, np.int32), [1.0], None, "row {}".format)
-    >>> [(part.lowest, part.width) for part in (cut(piece, k, k + 1, []) for k in range(2))]
-    [(3, 10), (None, 0)]
-    """
-    first, last = int(piece.indptr[start]), int(piece.indptr[stop])
-    indices = piece.indices[first:last]
-    _, code_offsets = cut_codes(piece.codes, piece.code_offsets, start, stop)
+    The width comes from all columns, not the last of each row: kernels trust it, and a cache file
+    may be wrong."""
+    part = slice_batch(batch, start, stop)
     return Segment(
-        piece.indptr[start : stop + 1] - first,
-        indices,
-        None if piece.values is None else piece.values[first:last],
+        part.indptr,
+        part.indices,
+        part.values,
         codes,
-        None if piece.weights is None else piece.weights[start:stop],
-        code_offsets,
-        None if piece.squares is None else piece.squares[start:stop],
-        int(indices.min()) if len(indices) else None,
-        int(indices.max()) + 1 if len(indices) else 0,
+        part.weights,
+        part.code_offsets,
+        part.squares,
+        int(part.indices.min()) if len(part.indices) else None,
+        int(part.indices.max()) + 1 if len(part.indices) else 0,
     )
 
 
 def join(parts: Sequence[Segment]) -> Segment:
-    """Consecutive parts as one, text and tables in arrays of their own; values and weights left out
-    where all 1, and squares known.
-
-    Examples
-    --------
-    >>> piece = RowBatch(np.array([0, 1, 2]), np.array([7, 9], np.uint32), np.ones(2, np.float32),
-    ...               np.zeros(2, np.int32), [1.0], None, "row {}".format)
-    >>> whole = join([cut(piece, k, k + 1, piece.codes[k : k + 1]) for k in range(2)])
-    >>> whole.indptr.tolist(), whole.indices.tolist(), whole.values, whole.squares.tolist()
-    ([0, 1, 2], [7, 9], None, [1.0, 1.0])
-    """
+    """Join consecutive parts; leave out values and weights that are all 1, and compute squares."""
     if len(parts) == 1 and parts[0].squares is not None:
         return parts[0]  # of a cache file: as it was joined when that was written
     code_offsets = [part.code_offsets for part in parts if part.code_offsets is not None]
@@ -120,16 +95,7 @@ def join(parts: Sequence[Segment]) -> Segment:
 def squares_of(
     indptr: NDArray[np.int64], indices: NDArray[np.uint32], values: NDArray[np.float32] | None
 ) -> NDArray[np.float64]:
-    """‖x_k‖² of rows in CSR; ``values`` None = all are 1.
-
-    Examples
-    --------
-    >>> indptr, indices = np.array([0, 2, 3]), np.zeros(3, np.uint32)
-    >>> squares_of(indptr, indices, np.array([1, 2, 3], np.float32)).tolist()
-    [5.0, 9.0]
-    >>> squares_of(indptr, indices, None).tolist()
-    [2.0, 1.0]
-    """
+    """Compute ‖x_k‖² of rows in CSR; ``values`` None = all are 1."""
     if values is None:
         return np.diff(indptr).astype(np.float64)
     squares = np.empty(len(indptr) - 1)
@@ -155,13 +121,7 @@ def _join_or_none(
 
 
 def all_ones(array: NDArray[np.floating]) -> bool:
-    """Whether all are 1; mostly told by the first few.
-
-    Examples
-    --------
-    >>> [all_ones(np.array(values)) for values in ([1.0, 1.0], [1.0, 0.5], [])]
-    [True, False, True]
-    """
+    """Tell whether all are 1."""
     return bool((array[:64] == 1).all() and (array == 1).all())
 
 
@@ -169,7 +129,7 @@ _ones = np.ones(0, np.float32)
 
 
 def ones(count: int) -> NDArray[np.float32]:
-    """``count`` ones, read-only and shared by everybody who asks."""
+    """Return ``count`` ones, read-only and shared by all callers."""
     global _ones
     shared = _ones
     if len(shared) < count:
@@ -179,35 +139,43 @@ def ones(count: int) -> NDArray[np.float32]:
     return shared[:count]
 
 
-class BlockCutter:
-    """Where the blocks of one shard end: after the 4,096th row, or the row that fills 2²⁰ nonzeros;
-    and the last one with the shard.
+class RowCutter:
+    """Cut consecutive rows after so many rows, or after the row that fills so many nonzeros.
+
+    Parameters
+    ----------
+    rows, nonzeros : of a group, at least 1.
 
     Examples
     --------
-    >>> cutter = BlockCutter()
+    >>> cutter = RowCutter(4096, 1 << 20)
     >>> [list(cutter.cuts(np.zeros(3001, np.int64))) for _ in range(2)]
     [[(0, 3000, False)], [(0, 1096, True), (1096, 3000, False)]]
     """
 
-    def __init__(self) -> None:
-        self._rows = self._nonzeros = 0  # of the open block
+    def __init__(self, rows: int, nonzeros: int) -> None:
+        self._most_rows, self._most_nonzeros = rows, nonzeros
+        self._rows = self._nonzeros = 0  # of the open group
 
     def cuts(self, indptr: NDArray[np.int64]) -> Iterator[tuple[int, int, bool]]:
-        """Cut the shard's next rows at the ends of blocks: (start, stop, whether a block ends)."""
+        """Cut the next rows at the ends of groups: (start, stop, whether a group ends)."""
         start, rows = 0, len(indptr) - 1
         while start < rows:
-            full = int(indptr[start]) + chunk.BLOCK_NONZEROS - self._nonzeros
+            full = int(indptr[start]) + self._most_nonzeros - self._nonzeros
             by_nonzeros = int(np.searchsorted(indptr, full))
-            by_rows = start + chunk.BLOCK_ROWS - self._rows
-            stop = min(by_nonzeros, by_rows, rows)
+            stop = min(by_nonzeros, start + self._most_rows - self._rows, rows)
             self._rows += stop - start
             self._nonzeros += int(indptr[stop] - indptr[start])
-            ends = self._rows >= chunk.BLOCK_ROWS or self._nonzeros >= chunk.BLOCK_NONZEROS
+            ends = self._rows >= self._most_rows or self._nonzeros >= self._most_nonzeros
             if ends:
                 self._rows = self._nonzeros = 0
             yield start, stop, ends
             start = stop
+
+
+def block_cutter() -> RowCutter:
+    """Cut a shard into blocks of 4,096 rows or 2²⁰ nonzeros."""
+    return RowCutter(chunk.BLOCK_ROWS, chunk.BLOCK_NONZEROS)
 
 
 class LabelTable:
@@ -239,12 +207,7 @@ class LabelTable:
         self._closed = classes is not None
 
     def code(self, label: Label, place: str) -> int:
-        """The label's code, a new one if it is new; ``place`` is where it stands.
-
-        Raises
-        ------
-        DataError : one label too many, or a label of another kind than those before.
-        """
+        """Return the code of a label, which may be new; ``place`` is for messages."""
         kind = _kind(label)
         if self.labels and kind != _kind(self.labels[0]):
             raise DataError(
@@ -285,10 +248,7 @@ def _listed(labels: Sequence[Label], most: int = 5) -> str:
 
 
 class ShardLabels:
-    """One shard's labels in order of appearance, beside those of its source.
-
-    A cache keeps the shard's own codes, which no neighbour can change.
-    """
+    """Number a shard's labels in order of appearance; its cache file keeps these codes."""
 
     def __init__(self, source: LabelTable) -> None:
         self._source = source
@@ -304,35 +264,30 @@ class ShardLabels:
         """int32, shape (labels + 1,): the source's code of each shard code; the last is -1."""
         return np.array([*self._to_shard, -1], np.int32)
 
-    def lookup(self, piece: RowBatch) -> NDArray[np.int32]:
-        """An empty table from a piece's codes to the shard's, which ``codes`` fills as needed."""
-        table = np.full(len(piece.classes) + 1, _UNMET, np.int32)
+    def lookup(self, batch: RowBatch) -> NDArray[np.int32]:
+        """Make an empty table from a batch's codes to the shard's, for ``codes`` to fill."""
+        table = np.full(len(batch.classes) + 1, _UNMET, np.int32)
         table[-1] = -1
         return table
 
     def codes(
-        self, piece: RowBatch, start: int, stop: int, lookup: NDArray[np.int32]
+        self, batch: RowBatch, start: int, stop: int, lookup: NDArray[np.int32]
     ) -> NDArray[np.int32]:
-        """The shard's codes of rows ``start`` … ``stop - 1`` of a piece.
-
-        Raises
-        ------
-        DataError : a label is refused by the source's table; earlier rows are not affected.
-        """
-        mine, offsets = cut_codes(piece.codes, piece.code_offsets, start, stop)
+        """Return the shard's codes of rows ``start`` … ``stop - 1`` of a batch."""
+        mine, offsets = cut_codes(batch.codes, batch.code_offsets, start, stop)
         if (lookup[mine] == _UNMET).any():
             first = np.full(len(lookup), len(mine))
             first[mine[::-1]] = np.arange(len(mine))[::-1]  # of the same code the last one stays
             unmet = np.flatnonzero((lookup == _UNMET) & (first < len(mine)))
-            for code in unmet.tolist():  # in order of appearance, as the piece's classes are
-                place = piece.place(start + row_of_code(offsets, int(first[code])))
-                source_code = self._source.code(piece.classes[code], place)
+            for code in unmet.tolist():  # in order of appearance, as the batch's classes are
+                place = batch.place(start + row_of(offsets, int(first[code])))
+                source_code = self._source.code(batch.classes[code], place)
                 lookup[code] = self._to_shard.setdefault(source_code, len(self._to_shard))
         return lookup[mine]
 
 
 def make_chunk(segment: Segment, to_source: NDArray[np.int32], first_row: int) -> Chunk:
-    """A block as a chunk, whose first row has this number in the whole data."""
+    """Make a block a chunk; ``first_row`` is its number in the whole data."""
     codes = to_source[segment.codes]
     values = ones(segment.nonzeros) if segment.values is None else segment.values
     freeze(codes, *(a for a in (segment.code_offsets, segment.weights) if a is not None))

@@ -1,4 +1,4 @@
-"""Memory that is used again as soon as nobody holds an array in it."""
+"""Reuse memory as soon as no array in it is alive."""
 
 from __future__ import annotations
 
@@ -9,25 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 _AT_ONCE = 1 << 25
-"""Bytes asked for at once, for several buffers: memory that nothing was written to costs nothing,
-and that of a large array comes in large pages, which are soon there."""
+"""Bytes allocated at once, for several buffers: a large array comes in large pages."""
 
 _ALIGNED = 64
 
 
 class Buffers:
-    """Buffers for the rows of chunks: fresh memory takes longer to get, page by page, than rows do
-    to be read into it.
+    """Reuse buffers for the rows of chunks: fresh memory takes longer to get than rows to be read.
 
-    A buffer is used again only when no array in it is alive any more, so what is in it may be kept
-    as long as one likes; for who keeps nothing a handful of buffers does. For one thread.
-
-    Examples
-    --------
-    >>> buffers = Buffers()
-    >>> kept = buffers.take(800)[:10]
-    >>> [len(buffers) for _ in range(3) if len(buffers.take(800)) >= 800]
-    [2, 2, 2]
+    A buffer is reused only when no array in it is alive. For one thread.
     """
 
     def __init__(self) -> None:
@@ -38,8 +28,8 @@ class Buffers:
         return len(self._buffers)
 
     def take(self, size: int) -> NDArray[np.uint8]:
-        """A buffer of ``size`` bytes or more that nobody holds any more, or a new one in the place
-        of those too small."""
+        """Return a free buffer of at least ``size`` bytes, or a new one in the place of free ones
+        that are too small."""
         free = [k for k in range(len(self._buffers)) if sys.getrefcount(self._buffers[k]) <= 2]
         for k in free:
             if len(self._buffers[k]) >= size:
@@ -56,14 +46,12 @@ class Buffers:
         return np.frombuffer(buffer, np.uint8)  # what is made of it refers to it, not to the whole
 
 
-class _Here(threading.local):
-    def __init__(self) -> None:
-        self.buffers = Buffers()
-
-
-_here = _Here()
+_here = threading.local()
 
 
 def spare(size: int) -> NDArray[np.uint8]:
-    """A buffer of this thread's, which are gone with the thread; see ``Buffers.take``."""
-    return _here.buffers.take(size)
+    """Take a buffer of this thread; see ``Buffers.take``."""
+    if not hasattr(_here, "buffers"):
+        _here.buffers = Buffers()
+    buffer: NDArray[np.uint8] = _here.buffers.take(size)
+    return buffer

@@ -1,4 +1,4 @@
-"""From paths to shards in their order."""
+"""Find shards by paths, directories and patterns, in their order."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Literal, NamedTuple, NoReturn
+from typing import Literal, NamedTuple
 
-from streamtron.core.errors import DataError, MachineError
+from streamtron.core.errors import DataError
+from streamtron.core.files import reading_from
 from streamtron.data import storage
 from streamtron.data.deletions import Deletions
-from streamtron.data.prefetch import apart, in_order
+from streamtron.data.prefetch import in_order, run_in_thread
 from streamtron.data.storage import Stamp
 from streamtron.data.table_logs import (
     LOG_DIRECTORIES,
@@ -61,7 +62,7 @@ class _Found(NamedTuple):
 
 
 def find_shards(paths: Sequence[str]) -> list[ShardFile]:
-    """The shards that files, directories (recursively) and glob patterns stand for.
+    """Return the shards that files, directories (recursively) and glob patterns stand for.
 
     Each may be a local path or a URI of an object store (see ``storage``), where a directory is a
     prefix that ends at a slash, and in patterns ``?`` is not a wildcard but begins the options.
@@ -95,9 +96,9 @@ def find_shards(paths: Sequence[str]) -> list[ShardFile]:
 
 
 def _under(root: str) -> list[_Found]:
-    """The files that a root stands for, in order."""
+    """Return the files that a root stands for, in order."""
     if storage.is_uri(root):
-        return apart(lambda: _in_store(root))
+        return run_in_thread(lambda: _in_store(root))
     return [_Found(path, name, storage.stamp(path)) for path, name in _on_disk(root)]
 
 
@@ -119,7 +120,7 @@ def _on_disk(path: str) -> list[tuple[str, str]]:
 
 
 def _before_magic(pattern: str) -> str:
-    """The directories of a pattern that are named outright."""
+    """Return the directories of a pattern that are named outright."""
     while glob.has_magic(pattern):
         pattern = os.path.dirname(pattern)
     return pattern or "."
@@ -133,9 +134,9 @@ def _files(path: str) -> Iterator[str]:
 
 
 def _walk(directory: str) -> Iterator[str]:
-    """Files below a directory, links followed, each real directory once."""
+    """Yield files below a directory, links followed, each real directory once."""
     met = set()
-    for here, directories, names in os.walk(directory, onerror=_unreadable, followlinks=True):
+    for here, directories, names in os.walk(directory, onerror=_raise, followlinks=True):
         if os.path.realpath(here) in met:
             directories.clear()  # a link that leads in a circle
             continue
@@ -144,8 +145,9 @@ def _walk(directory: str) -> Iterator[str]:
         yield from (os.path.join(here, name) for name in names if not _hidden(name))
 
 
-def _unreadable(error: OSError) -> NoReturn:
-    raise MachineError(f"{error.filename}: cannot be read ({error.strerror}).") from error
+def _raise(error: OSError) -> None:
+    with reading_from(error.filename):
+        raise error
 
 
 def _hidden(name: str) -> bool:
@@ -165,9 +167,9 @@ def _named(base: str, files: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _in_store(uri: str) -> list[_Found]:
-    """A key, all keys below a prefix, or those that match a pattern."""
+    """Return a key, all keys below a prefix, or those that match a pattern."""
     place = storage.place(uri)
-    info = storage.look(place)
+    info = storage.file_info(place)
     if info.is_file:
         stamp = storage.stamp_of(place, info)
         return [_Found(place.uri, os.path.basename(place.key), stamp)]
@@ -193,8 +195,7 @@ def _in_store(uri: str) -> list[_Found]:
 def _refuse_logged_keys(
     directory: storage.Place, found: Iterable[str], below: Iterable[str]
 ) -> None:
-    """``refuse_logged`` of keys below a directory, by the names of all keys that are there, and
-    above it by asking."""
+    """Call ``refuse_logged`` for keys; signs above the directory are asked for."""
     signs = {directory.below(at).key.strip("/"): s for at, s in signs_among(below).items()}
     for key in above(directory.key):
         there = directory._replace(key=key)
@@ -209,7 +210,7 @@ def _refuse_logged_keys(
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether a path, or a directory above it, is what a pattern with ``**`` stands for.
+    """Tell whether a path, or a directory above it, is what a pattern with ``**`` stands for.
 
     Examples
     --------

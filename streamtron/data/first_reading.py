@@ -1,9 +1,9 @@
 """The first reading: shards, or their cache files, to blocks in data order.
 
-The reader's pieces are cut where blocks end, which is at the shard's end at the latest; labels get
+The reader's batches are cut where blocks end, which is at the shard's end at the latest; labels get
 their codes, and the cache is written on the way. Without a cache every reading is one of these.
 
-Where bad shards are left out, a shard is proven whole before its first row is delivered: it goes
+Where bad shards are left out, a shard is verified whole before its first row is delivered: it goes
 into its cache file first and is delivered from there, or, without a cache, it is read twice.
 """
 
@@ -20,20 +20,21 @@ import numpy as np
 from streamtron.core.errors import DataError, MachineError
 from streamtron.core.rows import Block, Chunk, Label
 from streamtron.data.blocks import (
-    BlockCutter,
     LabelTable,
     Segment,
     ShardLabels,
+    block_cutter,
     cut,
     join,
     make_chunk,
 )
-from streamtron.data.cache.directory import Cache, shown_bytes
-from streamtron.data.cache.flat_file import CachedShard, Contents, Pick
+from streamtron.data.cache.directory import Cache
+from streamtron.data.cache.flat_file import CachedShard, CacheSlot, Contents
 from streamtron.data.discover import ShardFile
+from streamtron.data.disk import shown_bytes
 from streamtron.data.manifest import Manifest, ShardRecord
 from streamtron.data.prefetch import in_order, raise_if_cancelled
-from streamtron.data.row_batch import Reading, RowBatch, ShardReader
+from streamtron.data.row_batch import Reading, RowBatch, ShardReader, row_of
 from streamtron.data.storage import REQUESTS, StoreError, is_uri, stamp
 
 _log = logging.getLogger("streamtron")
@@ -67,37 +68,42 @@ class Skipped(NamedTuple):
 class DatasetInfo(NamedTuple):
     """What a complete reading knows.
 
-    ``lowest`` is the smallest column number; ``picks[b]`` is block b in the cache, if there
-    is one; ``skipped`` are the shards that could not be read; ``labels`` are
-    those that rows of a weight above 0 have.
+    ``lowest`` is the smallest column number; ``slots[b]`` is block b in the cache, if there is one;
+    ``skipped`` are the shards that could not be read; ``unseen_labels`` occur in no row of a weight
+    above 0.
     """
 
     manifest: Manifest
     blocks: tuple[Block, ...]
     lowest: int | None
-    picks: list[Pick]
+    slots: list[CacheSlot]
     skipped: tuple[Skipped, ...]
-    labels: frozenset[Label]
+    unseen_labels: tuple[Label, ...]
+
+    @property
+    def cache_paths(self) -> set[str]:
+        """The cache's files that later readings use."""
+        return {slot.shard.path for slot in self.slots}
 
 
 class ChunkEvent(NamedTuple):
     """What a reading hands over: a chunk, and what was known when its last row had been met.
 
     Knowledge travels with the chunk because the thread that reads ahead is elsewhere by then.
-    ``bytes`` were fetched from disk since the delivery before, and ``proven`` nonzeros read without
+    ``bytes`` were fetched from disk since the event before, and ``verified`` nonzeros read without
     being delivered.
     """
 
     chunk: Chunk | None
     bytes: int
-    proven: int = 0
+    verified: int = 0
     labels: tuple[Label, ...] = ()
     width: int = 0
-    whole: DatasetInfo | None = None
+    info: DatasetInfo | None = None
 
 
 class FirstReading:
-    """One complete reading of the shards in data order; ``deliveries`` runs it, once.
+    """One complete reading of the shards in data order; ``events`` runs it, once.
 
     Parameters
     ----------
@@ -112,22 +118,22 @@ class FirstReading:
         self._known = known
         self._table = LabelTable(plan.most_labels, plan.classes, plan.met)
         self._blocks: list[Block] = []
-        self._picks: list[Pick] = []
+        self._slots: list[CacheSlot] = []
         self._width = 0
         self._lowest: int | None = None
         self._records: list[ShardRecord] = []
         self._first: dict[str, ShardFile] = {}  # fingerprint → the first shard that has it
         self._met: set[int] = set()  # codes of labels that rows of a weight above 0 have
         self._rows = 0
-        self._bytes = 0  # fetched since the last delivery
+        self._bytes = 0  # fetched since the last event
         self._counted = 0  # fetched of the shard under way
         self._cache: Cache | None = None
         self._uncached: dict[str, int] = {}  # path → bytes of the shards still to be cached
         self._skipped: list[Skipped] = []
-        self._proven = 0  # nonzeros read since the last delivery without being delivered
+        self._verified = 0  # nonzeros read since the last event without being delivered
 
-    def deliveries(self) -> Iterator[ChunkEvent]:
-        """The blocks as chunks, and at last a delivery without a chunk but with the whole."""
+    def events(self) -> Iterator[ChunkEvent]:
+        """Yield the blocks as chunks, and at last an event with what is known of the data."""
         if self._cache_dir is not None:
             self._cache = Cache(self._cache_dir, self._plan.reading)
             unknown = [s for s in self._plan.shards if not self._cache.knows(s)]
@@ -147,11 +153,11 @@ class FirstReading:
         # what was whole once is refused, and not left out, if it is not whole any more
         if not cached and self._plan.skip_bad and not self._known:
             try:
-                cached = self._prove(shard)
+                cached = self._verify(shard)
             except _Unreadable as error:
                 return self._leave_out(shard, str(error))
         if cached:
-            cached = self._mendable(cached, shard)
+            cached = self._repairable(cached, shard)
         reader = cached or self._plan.open_reader(shard, self._plan.reading)
         labels = ShardLabels(self._table)
         before = len(self._blocks)
@@ -167,21 +173,16 @@ class FirstReading:
             self._count(cached.contents.bytes if cached else _fetched(shard))
             if cache and writer:
                 cached = cache.finish(writer, shard, reader.fingerprint(), labels.labels)
-                self._cached_now(shard, cached)
+                self._note_cached(shard, cached)
         self._counted = 0
         if cached:
-            mendable, blocks = self._mendable(cached, shard), len(self._blocks) - before
-            self._picks += [Pick(mendable, number, labels.to_source) for number in range(blocks)]
+            repairable, blocks = self._repairable(cached, shard), len(self._blocks) - before
+            self._slots += [
+                CacheSlot(repairable, number, labels.to_source) for number in range(blocks)
+            ]
 
-    def _prove(self, shard: ShardFile) -> CachedShard | None:
-        """Read a whole shard before any of its rows is delivered, into its cache file if there is
-        a cache; nothing that is known of the data changes.
-
-        Raises
-        ------
-        _Unreadable : its reader refuses it.
-        DataError : it changed meanwhile.
-        """
+    def _verify(self, shard: ShardFile) -> CachedShard | None:
+        """Read a whole shard before any of its rows is delivered, into its cache file if any."""
         cache = self._cache
         reader = self._plan.open_reader(shard, self._plan.reading)
         labels = ShardLabels(LabelTable())
@@ -192,9 +193,9 @@ class FirstReading:
                     if writer:
                         writer.write(segment)
                     else:
-                        self._proven += segment.nonzeros
+                        self._verified += segment.nonzeros
             except DataError as error:
-                check_unchanged(shard)  # who is being rewritten is not a bad shard
+                check_unchanged(shard)  # a shard that is being rewritten is not a bad one
                 raise _Unreadable(str(error)) from error
             check_unchanged(shard)
             self._count(_fetched(shard))
@@ -202,18 +203,18 @@ class FirstReading:
             if not cache or not writer:
                 return None
             cached = cache.finish(writer, shard, reader.fingerprint(), labels.labels)
-        self._cached_now(shard, cached)
+        self._note_cached(shard, cached)
         return cached
 
-    def _mendable(self, cached: CachedShard, shard: ShardFile) -> CachedShard:
-        """The same, made afresh from its source if it turns out to be damaged."""
+    def _repairable(self, cached: CachedShard, shard: ShardFile) -> CachedShard:
+        """Let a damaged cache file be rebuilt from its shard."""
         assert self._cache_dir is not None
         known = cached.fingerprint()
-        cached.remake = partial(_remade, self._plan, self._cache_dir, shard, known)
+        cached.remake = partial(_rebuilt, self._plan, self._cache_dir, shard, known)
         return cached
 
-    def _cached_now(self, shard: ShardFile, cached: CachedShard) -> None:
-        """See to it that the shards still to be cached will fit as well."""
+    def _note_cached(self, shard: ShardFile, cached: CachedShard) -> None:
+        """Check that the shards still to be cached will fit."""
         self._uncached.pop(shard.path, None)
         self._check_rest(cached.contents.bytes, shard.size)
 
@@ -224,31 +225,31 @@ class FirstReading:
         self._counted = 0
 
     def _segments(self, reader: ShardReader, labels: ShardLabels) -> Iterator[Segment]:
-        """A shard's blocks."""
+        """Yield a shard's blocks."""
         parts: list[Segment] = []
-        cutter = BlockCutter()
-        for number, piece in enumerate(reader.pieces()):
+        cutter = block_cutter()
+        for number, batch in enumerate(reader.batches()):
             fetched = getattr(reader, "bytes_read", 0)  # not every reader tells
             self._count(fetched)
             if number == 0 and not isinstance(reader, CachedShard):
-                self._check_first_piece(piece, fetched)
-            lookup = labels.lookup(piece)
-            for start, stop, ends in cutter.cuts(piece.indptr):
-                parts.append(cut(piece, start, stop, labels.codes(piece, start, stop, lookup)))
-                self._refuse_wide(parts[-1], piece, start)
+                self._check_first_batch(batch, fetched)
+            lookup = labels.lookup(batch)
+            for start, stop, ends in cutter.cuts(batch.indptr):
+                parts.append(cut(batch, start, stop, labels.codes(batch, start, stop, lookup)))
+                self._refuse_wide(parts[-1], batch, start)
                 if ends:
                     yield join(parts)
                     parts = []
         if parts:
             yield join(parts)
 
-    def _refuse_wide(self, segment: Segment, piece: RowBatch, first: int) -> None:
-        """Refuse columns there is no room for; ``first`` is the part's first row in the piece."""
+    def _refuse_wide(self, segment: Segment, batch: RowBatch, first: int) -> None:
+        """Refuse columns there is no room for; ``first`` is the part's first row in the batch."""
         if segment.width > self._plan.most_columns:
             at = int(np.argmax(segment.indices >= self._plan.most_columns))
-            row = first + int(np.searchsorted(segment.indptr, at, side="right")) - 1
+            row = first + row_of(segment.indptr, at)
             raise MachineError(
-                f"{piece.place(row)}: column {segment.indices[at]}. Weights up to there would take "
+                f"{batch.place(row)}: column {segment.indices[at]}. Weights up to there would take "
                 f"{shown_bytes(8 * (int(segment.indices[at]) + 1))} (8 bytes a column), and there "
                 f"is room for {self._plan.most_columns} columns. Raise --memory, or renumber or "
                 "hash the columns."
@@ -261,7 +262,7 @@ class FirstReading:
             self._lowest = min(segment.lowest, known)
 
     def _count(self, fetched: int) -> None:
-        """Take note of how many bytes of the shard under way have been fetched so far."""
+        """Count the bytes fetched so far of the shard under way."""
         self._bytes += max(fetched - self._counted, 0)
         self._counted = max(fetched, self._counted)
 
@@ -272,10 +273,10 @@ class FirstReading:
         self._met.update(_codes_that_count(chunk))
         return self._deliver(chunk)
 
-    def _deliver(self, chunk: Chunk | None, whole: DatasetInfo | None = None) -> ChunkEvent:
+    def _deliver(self, chunk: Chunk | None, info: DatasetInfo | None = None) -> ChunkEvent:
         fetched, self._bytes = self._bytes, 0
-        proven, self._proven = self._proven, 0
-        return ChunkEvent(chunk, fetched, proven, tuple(self._table.labels), self._width, whole)
+        verified, self._verified = self._verified, 0
+        return ChunkEvent(chunk, fetched, verified, tuple(self._table.labels), self._width, info)
 
     def _all_known(self) -> DatasetInfo:
         if self._skipped and not self._records:
@@ -285,13 +286,14 @@ class FirstReading:
             )
         if not self._blocks and not self._plan.allow_empty:
             raise no_rows(self._plan.shards)
-        labels = frozenset(self._table.labels[code] for code in self._met)
-        if len(labels) < self._plan.least_labels:
-            raise _too_few(labels, self._table.labels, self._rows)
+        labels = self._table.labels
+        if len(self._met) < self._plan.least_labels:
+            raise _too_few([labels[code] for code in self._met], labels, self._rows)
+        unseen = tuple(label for code, label in enumerate(labels) if code not in self._met)
         manifest = Manifest(tuple(self._records))
         skipped = tuple(self._skipped)
         return DatasetInfo(
-            manifest, tuple(self._blocks), self._lowest, self._picks, skipped, labels
+            manifest, tuple(self._blocks), self._lowest, self._slots, skipped, unseen
         )
 
     def _admit(self, shard: ShardFile, fingerprint: str, blocks: Sequence[Block]) -> None:
@@ -301,18 +303,18 @@ class FirstReading:
             shard.name, shard.path, shard.format, shard.size, shard.mtime_ns,
             fingerprint, rows, nonzeros, self._rows - rows,
         )  # fmt: skip
-        twin = self._first.setdefault(fingerprint, shard) if rows else shard
-        check_twin(twin, shard, self._plan.allow_duplicate)
+        first = self._first.setdefault(fingerprint, shard) if rows else shard
+        check_duplicate(first, shard, self._plan.allow_duplicate)
         if self._known and self._known.shards[len(self._records)] != record:
             raise _changed(shard, "its contents differ from the first reading's")
         self._records.append(record)
 
-    def _check_first_piece(self, piece: RowBatch, fetched: int) -> None:
-        """The same from a first piece and the bytes of the shard that it took, if they are told."""
-        item = 4 if piece.values is None else 8
-        labels = piece.rows if piece.code_offsets is None else piece.rows + len(piece.codes)
-        squares = 0 if piece.values is None else 8 * piece.rows
-        self._check_rest(4 * (piece.rows + labels) + squares + item * len(piece.indices), fetched)
+    def _check_first_batch(self, batch: RowBatch, fetched: int) -> None:
+        """Check the room for the cache by a first batch and the bytes of the shard read for it."""
+        item = 4 if batch.values is None else 8
+        labels = batch.rows if batch.code_offsets is None else batch.rows + len(batch.codes)
+        squares = 0 if batch.values is None else 8 * batch.rows
+        self._check_rest(4 * (batch.rows + labels) + squares + item * len(batch.indices), fetched)
 
     def _check_rest(self, cache_bytes: int, source_bytes: int) -> None:
         """Refuse to go on if the shards still to be cached will not fit, at this ratio."""
@@ -323,7 +325,7 @@ class FirstReading:
 
 
 def _codes_that_count(chunk: Chunk) -> list[int]:
-    """The codes of the labels of rows that have a weight above 0."""
+    """Return the codes of the labels of rows that have a weight above 0."""
     codes = chunk.codes
     if chunk.weights is not None:
         counts = chunk.weights > 0.0
@@ -335,7 +337,7 @@ def _codes_that_count(chunk: Chunk) -> list[int]:
 
 
 def _too_few(counting: Collection[Label], labels: Sequence[Label], rows: int) -> DataError:
-    """What to raise where rows of a weight above 0 have fewer labels than are wanted."""
+    """Make the error where rows of a weight above 0 have too few labels."""
     if not labels:
         return DataError(
             f"none of the {rows} rows has a label: wanted one at least. Check --label."
@@ -352,34 +354,29 @@ def _too_few(counting: Collection[Label], labels: Sequence[Label], rows: int) ->
     )
 
 
-def check_twin(twin: ShardFile, shard: ShardFile, allow_duplicate: bool) -> None:
-    """Refuse a shard with the same bytes as one before it, ``twin``, if that is another one.
-
-    Raises
-    ------
-    DataError
-    """
-    if twin.name != shard.name and not allow_duplicate:
+def check_duplicate(other: ShardFile, shard: ShardFile, allow_duplicate: bool) -> None:
+    """Refuse a shard with the same bytes as another one before it."""
+    if other.name != shard.name and not allow_duplicate:
         raise DataError(
-            f"{shard.name}: the same bytes as {twin.name}. Remove one, or count its rows twice "
+            f"{shard.name}: the same bytes as {other.name}. Remove one, or count its rows twice "
             "with --allow-duplicate."
         )
-    if _left_out(twin) != _left_out(shard):
+    if _left_out(other) != _left_out(shard):
         raise DataError(
-            f"{shard.name}: the same bytes as {twin.name}, but other rows of them were "
+            f"{shard.name}: the same bytes as {other.name}, but other rows of them were "
             "forgotten. Leave it out, or write it without those rows."
         )
 
 
 def no_rows(shards: Sequence[ShardFile]) -> DataError:
-    """What to raise where no shard has a row."""
+    """Make the error where no shard has a row."""
     return DataError(
         f"{shards[0].name}: no rows, in {len(shards)} shard(s). Name shards with rows in them."
     )
 
 
 def _fetched(shard: ShardFile) -> int:
-    """Bytes read from a shard: of a local table the fingerprint is a reading of its own."""
+    """Count the bytes read of a shard: a local table is read again for its fingerprint."""
     return shard.size * (1 if shard.format == "libsvm" or is_uri(shard.path) else 2)
 
 
@@ -391,29 +388,21 @@ class _Unreadable(DataError):
     """A shard's own reader refuses it."""
 
 
-def _remade(plan: Plan, cache_dir: str, shard: ShardFile, fingerprint: str) -> Contents:
-    """Write a shard's cache file afresh, from the very bytes it was made of."""
+def _rebuilt(plan: Plan, cache_dir: str, shard: ShardFile, fingerprint: str) -> Contents:
+    """Rebuild a shard's cache file from the same bytes."""
     reading = FirstReading(plan, cache_dir, None)
     reading._cache = Cache(cache_dir, plan.reading)
     check_unchanged(shard)
     now = plan.open_reader(shard, plan.reading).fingerprint()
     if now != fingerprint:
         raise _changed(shard, "its contents differ from what the cache was made of")
-    made = reading._prove(shard)
+    made = reading._verify(shard)
     assert made is not None
     return made.contents
 
 
 def check_all_unchanged(shards: Iterable[ShardFile]) -> None:
-    """Refuse to go on if one of these is not as it was found; a store is asked of several at once.
-
-    A store that does not answer is no reason to end a run that goes on from its cache.
-
-    Raises
-    ------
-    DataError : it was changed.
-    MachineError : it is not there any more.
-    """
+    """Refuse to go on if a shard was changed; a store that does not answer is only warned of."""
     shards = list(shards)
     threads = REQUESTS if any(is_uri(shard.path) for shard in shards) else 1
     try:
@@ -424,7 +413,7 @@ def check_all_unchanged(shards: Iterable[ShardFile]) -> None:
 
 
 def check_unchanged(shard: ShardFile) -> None:
-    """The same of one shard."""
+    """Refuse to go on if this shard is not as it was found."""
     now = stamp(shard.path, shard.name)
     if not now.may_be(shard.stamp):
         how = f"{shard.size} bytes when the run began, {now.size} now"

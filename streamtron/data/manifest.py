@@ -1,4 +1,4 @@
-"""The manifest: what the shards of a data set are, known after the first reading."""
+"""Record what the shards of a data set are, after the first reading."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from streamtron.core.errors import DataError
-from streamtron.core.files import regular
-from streamtron.core.sealed import reading_from, write_atomically
+from streamtron.core.files import reading_from, regular, write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +79,7 @@ class Manifest:
 
     @classmethod
     def from_dict(cls, fields: Any, where: str = "manifest") -> Manifest:
-        """The manifest that ``to_dict`` wrote.
-
-        Raises
-        ------
-        DataError : a field is missing, of another type, or contradicts the others.
-        """
+        """Make the manifest of what ``to_dict`` returned."""
         try:
             shards = tuple(ShardRecord(**shard) for shard in fields["shards"])
         except (TypeError, KeyError) as error:
@@ -98,16 +92,8 @@ class Manifest:
     def save(self, path: str, home: str | None = None) -> None:
         """Write the manifest as JSON, whole or not at all.
 
-        Of a shard that lies beside the directory of the manifest, or below, it says where from
-        there as well: so it is found when all of them have been moved, or copied, together.
-
-        Parameters
-        ----------
-        home : the directory where the manifest will be read; None = that of ``path``.
-
-        Raises
-        ------
-        MachineError : it cannot be written.
+        A shard beside the directory of the manifest, or below, also gets its relative path, so that
+        all can be moved together. ``home`` is the directory where the manifest will be read.
         """
         start = os.path.abspath(os.path.dirname(path) if home is None else home)
         fields = self.to_dict()
@@ -119,13 +105,7 @@ class Manifest:
 
     @classmethod
     def load(cls, path: str) -> Manifest:
-        """The manifest that ``save`` wrote.
-
-        Raises
-        ------
-        DataError : it is not one.
-        MachineError : the file cannot be read.
-        """
+        """Load the manifest that ``save`` wrote."""
         with reading_from(path), open(path, "rb", opener=regular) as file:
             text = file.read()
         try:
@@ -136,8 +116,7 @@ class Manifest:
 
 
 def _from_here(fields: Any, start: str) -> Any:
-    """The fields with the shards' paths as they are where the manifest is now: those beside it come
-    before those that it knew elsewhere."""
+    """Prefer shards beside the manifest to the paths it recorded."""
     shards = fields.get("shards") if isinstance(fields, dict) else None
     for shard in shards if isinstance(shards, list) else ():
         beside = shard.pop("from_here", None) if isinstance(shard, dict) else None

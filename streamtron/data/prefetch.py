@@ -1,7 +1,4 @@
-"""Reading ahead: an iterator runs in a thread of its own, a bounded number of items in front.
-
-The order of the items is the iterator's, so what arrives never depends on timing.
-"""
+"""Iterate ahead in threads; the order of the items never depends on timing."""
 
 from __future__ import annotations
 
@@ -24,34 +21,27 @@ PATIENCE = 1.5
 _here = threading.local()
 
 
-class _Left(BaseException):
-    """The consumer has left, and the producer is in the midst of an item."""
+class _Cancelled(BaseException):
+    """The consumer has closed the channel while an item was produced."""
 
 
 def raise_if_cancelled() -> None:
-    """End a reading ahead whose consumer has left; to be called by whatever takes long within one
-    item. Nothing happens in a thread that does not read ahead."""
+    """End this thread's work if the consumer of its ``prefetch`` has closed it; nothing elsewhere.
+
+    Whatever takes long within one item calls it.
+    """
     channel = getattr(_here, "channel", None)
     if channel is not None and channel.closed:
-        raise _Left
+        raise _Cancelled
 
 
-def ahead(iterator_factory: Callable[[], Iterator[T]], depth: int = 2) -> Generator[T, None, None]:
-    """The items of ``iterator_factory()``, made in another thread up to ``depth`` items ahead.
+def prefetch(
+    iterator_factory: Callable[[], Iterator[T]], depth: int = 2
+) -> Generator[T, None, None]:
+    """Iterate in another thread, up to ``depth`` items ahead.
 
-    The thread starts with the first item asked for and is gone when the generator ends, fails or
-    is closed; the iterator is then closed too, in its own thread. What it raises is raised here,
-    after the items that came before.
-
-    Parameters
-    ----------
-    iterator_factory : called once, in the thread.
-    depth : items that may wait, ≥ 1.
-
-    Examples
-    --------
-    >>> list(ahead(lambda: iter("abc")))
-    ['a', 'b', 'c']
+    The thread starts with the first item asked for and ends with the generator. What the iterator
+    raises is raised here, after the items before it.
     """
     channel: _Channel[T] = _Channel(depth)
     thread = threading.Thread(
@@ -67,16 +57,9 @@ def ahead(iterator_factory: Callable[[], Iterator[T]], depth: int = 2) -> Genera
             thread.join(PATIENCE)  # a store that hangs is not waited for
 
 
-def apart(function: Callable[[], T]) -> T:
-    """What ``function`` returns or raises, run in another thread: the main thread can then be
-    interrupted by a signal, and leave a store that hangs alone.
-
-    Examples
-    --------
-    >>> apart(lambda: threading.current_thread().name)
-    'streamtron-ahead'
-    """
-    with closing(ahead(lambda: iter([function()]))) as results:
+def run_in_thread(function: Callable[[], T]) -> T:
+    """Call ``function`` in another thread, so that a signal can interrupt the main thread."""
+    with closing(prefetch(lambda: iter([function()]))) as results:
         return next(results)
 
 
@@ -93,9 +76,9 @@ def _produce(iterator_factory: Callable[[], Iterator[T]], channel: _Channel[T]) 
         finally:
             if isinstance(iterator, Generator):
                 iterator.close()
-    except _Left:
+    except _Cancelled:
         channel.end(None)
-    except BaseException as error:  # whatever it is belongs to the consumer
+    except BaseException as error:  # for the consumer
         channel.end(error)
     else:
         channel.end(None)
@@ -104,19 +87,10 @@ def _produce(iterator_factory: Callable[[], Iterator[T]], channel: _Channel[T]) 
 def in_order(
     function: Callable[[T], R], items: Iterable[T], threads: int
 ) -> Generator[R, None, None]:
-    """``function(item)`` for every item, in their order, several made at once.
+    """Yield ``function(item)`` for every item, in their order, computed by several threads.
 
-    ``items`` are asked for here, at most ``threads + 1`` before the first of their results has been
-    delivered. What ``items`` or ``function`` raise is raised after the results that came before.
-
-    Parameters
-    ----------
-    threads : that make results, ≥ 1; with 1 there is no thread but this.
-
-    Examples
-    --------
-    >>> list(in_order(len, ["a", "bcd", "ef"], threads=2))
-    [1, 3, 2]
+    At most ``threads + 1`` items are asked for ahead of their results. Errors are raised after the
+    results before them. One thread means the caller's.
     """
     if threads == 1:
         yield from map(function, items)
@@ -159,7 +133,7 @@ class _Channel(Generic[T]):
         self.closed = False
 
     def put(self, item: T) -> None:
-        """Add an item as soon as there is room; drop it if the consumer has left."""
+        """Add an item as soon as there is room; drop it if the channel is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self.closed or len(self._items) < self._depth)
             if not self.closed:
@@ -167,13 +141,13 @@ class _Channel(Generic[T]):
                 self._changed.notify_all()
 
     def end(self, error: BaseException | None) -> None:
-        """Nothing comes after the items put so far but, perhaps, this error."""
+        """End the items, perhaps with an error."""
         with self._changed:
             self._ended, self._error = True, error
             self._changed.notify_all()
 
     def wait(self) -> bool:
-        """Whether there is another item; raises the producer's error once there is none."""
+        """Wait for an item; False at the end, where the producer's error is raised."""
         with self._changed:
             self._changed.wait_for(lambda: self._items or self._ended)
             if not self._items and self._error is not None:
@@ -181,13 +155,13 @@ class _Channel(Generic[T]):
             return bool(self._items)
 
     def pop(self) -> T:
-        """The next item; there must be one."""
+        """Take the next item; there must be one."""
         with self._changed:
             self._changed.notify_all()
             return self._items.popleft()
 
     def close(self) -> None:
-        """The consumer leaves: waiting items are dropped, the producer stops at its next one."""
+        """Drop the waiting items and stop the producer at its next one."""
         with self._changed:
             self.closed = True
             self._items.clear()

@@ -1,4 +1,4 @@
-"""What every reader gives, pieces of a shard as the file has them; and how it is to be read."""
+"""Define what readers give, batches of rows, and the settings of reading."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from streamtron.core.errors import DataError
 from streamtron.core.rows import Label
 from streamtron.data.formats.feature_names import Vocabulary
-from streamtron.data.labels import cut_codes
 
 IndexBase = Literal["auto", 0, 1]
 
@@ -59,9 +58,9 @@ class Reading:
     vocabulary : features that have names have their columns from here.
     of_text : whether the columns are those of a model that was made from text. Tables count columns
         from 0 whatever the text did, and are numbered as it was.
-    strangers : a name that is not in the vocabulary, or a column of numbers that is none of the
-        features although it matches what was asked for, is ``"refused"``, or gets a column
-        ``"beyond"`` all those that are: prediction counts it, and it weighs 0.
+    unknown_features : a name that is not in the vocabulary, or a column of numbers that matches
+        what was asked for and is not among the features, is ``"refused"``, or gets a column number
+        that is ``"out_of_range"``: prediction counts it, and it weighs 0.
 
     Examples
     --------
@@ -88,11 +87,11 @@ class Reading:
     hash_seed: int = 0
     vocabulary: Vocabulary | None = None
     of_text: bool = False
-    strangers: Literal["refused", "beyond"] = "refused"
+    unknown_features: Literal["refused", "out_of_range"] = "refused"
 
     def contract(self) -> dict[str, Any]:
-        """What a model keeps of it, as plain JSON values."""
-        plain = {ours: getattr(self, theirs) for ours, theirs in _CONTRACT.items()}
+        """Return what a model keeps of it, as plain JSON values."""
+        plain = {name: getattr(self, field_) for name, (field_, _) in _CONTRACT.items()}
         for name in ("features", "asked", "pair"):
             plain[name] = None if plain[name] is None else list(plain[name])
         plain["vocabulary"] = None if self.vocabulary is None else list(self.vocabulary.names)
@@ -100,21 +99,18 @@ class Reading:
 
     @classmethod
     def from_contract(cls, contract: Mapping[str, Any]) -> Reading:
-        """The reading that a contract stands for; what it does not speak of is the default.
-
-        Raises
-        ------
-        DataError : a value that no contract of ours has.
-        """
-        for ours, is_right in _RIGHT.items():
-            if ours in contract and not is_right(contract[ours]):
-                found = f"{ours} = {contract[ours]!r:.60}"
+        """Make the reading of a contract; what is absent there has its default."""
+        given: dict[str, Any] = {}
+        for name, (field_, is_valid) in _CONTRACT.items():
+            if name not in contract:
+                continue
+            value = contract[name]
+            if not is_valid(value):
+                found = f"{name} = {value!r:.60}"
                 raise DataError(f"the model's reader contract has {found}. Fit again.")
-        given = {theirs: contract[ours] for ours, theirs in _CONTRACT.items() if ours in contract}
-        makers = dict.fromkeys(("features", "asked", "pair"), tuple) | {"vocabulary": _vocabulary}
-        for name, make in makers.items():
-            if given.get(name) is not None:
-                given[name] = make(given[name])
+            given[field_] = tuple(value) if isinstance(value, list) else value
+        if given.get("vocabulary") is not None:
+            given["vocabulary"] = Vocabulary(given["vocabulary"])
         given.setdefault("asked", given.get("features"))
         return cls(**given, settled_by="the model")
 
@@ -129,71 +125,60 @@ class Reading:
         return 1 if self.of_text and self.index_base == 1 else 0
 
     def key(self) -> dict[str, Any]:
-        """Plain values that are equal where the same file gives the same pieces."""
-        vocabulary = None if self.vocabulary is None else self.vocabulary.digest
-        shift = {"table_shift": self.table_shift} if self.table_shift else {}
-        return self.contract() | shift | {
-            "labels": self.labels, "weights": self.weights, "strangers": self.strangers,
-            "vocabulary": vocabulary,
-        }  # fmt: skip
-
-
-_CONTRACT = {
-    "index_base": "index_base",
-    "weights_in_label": "weights_in_label",
-    "multiclass": "multiclass",
-    "multilabel": "multilabel",
-    "label": "label_column",
-    "weight": "weight_column",
-    "layout": "layout",
-    "features": "features",
-    "values": "values_column",
-    "asked": "asked",
-    "pair": "pair",
-    "hash_bits": "hash_bits",
-    "hash_seed": "hash_seed",
-    "vocabulary": "vocabulary",
-}
-"""Name in the contract (and of the setting, where there is one) → field."""
+        """Return plain values that are equal where the same file gives the same batches."""
+        key = self.contract() | {"labels": self.labels, "weights": self.weights}
+        key["unknown_features"] = self.unknown_features
+        key["vocabulary"] = None if self.vocabulary is None else self.vocabulary.digest
+        return key | ({"table_shift": self.table_shift} if self.table_shift else {})
 
 
 def _is_text(value: Any) -> bool:
     return value is None or isinstance(value, str)
 
 
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 def _are_names(value: Any) -> bool:
     return value is None or (isinstance(value, list) and all(isinstance(x, str) for x in value))
 
 
-_RIGHT: dict[str, Callable[[Any], bool]] = {
-    "index_base": lambda value: type(value) in (int, str) and value in ("auto", 0, 1),
-    "weights_in_label": lambda value: isinstance(value, bool),
-    "label": _is_text,
-    "weight": _is_text,
-    "layout": lambda value: value is None or value in get_args(Layout),
-    "features": _are_names,
-    "values": _is_text,
-    "asked": _are_names,
-    "pair": _are_names,
-    "hash_bits": lambda value: value is None or (type(value) is int and 1 <= value <= 31),
-    "hash_seed": lambda value: type(value) is int and 0 <= value < 2**32,
-    "vocabulary": _are_names,
+_CONTRACT: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "index_base": ("index_base", lambda x: type(x) in (int, str) and x in ("auto", 0, 1)),
+    "weights_in_label": ("weights_in_label", _is_bool),
+    "multiclass": ("multiclass", _is_bool),
+    "multilabel": ("multilabel", _is_bool),
+    "label": ("label_column", _is_text),
+    "weight": ("weight_column", _is_text),
+    "layout": ("layout", lambda x: x is None or x in get_args(Layout)),
+    "features": ("features", _are_names),
+    "values": ("values_column", _is_text),
+    "asked": ("asked", _are_names),
+    "pair": ("pair", _are_names),
+    "hash_bits": ("hash_bits", lambda x: x is None or (type(x) is int and 1 <= x <= 31)),
+    "hash_seed": ("hash_seed", lambda x: type(x) is int and 0 <= x < 2**32),
+    "vocabulary": ("vocabulary", _are_names),
 }
-"""Name in the contract → whether a value can be meant: a model may come from anywhere."""
+"""Name in the contract (and of the setting, where there is one) → field, and whether a value is
+valid: a model may come from anywhere."""
 
 
-def _vocabulary(names: list[str]) -> Vocabulary:
-    return Vocabulary(tuple(names))
+# Rows -------------------------------------------------------------------------------------------
+
+Offsets = NDArray[np.int64]
+"""Of rows that may have several labels: row i has ``codes[offsets[i]:offsets[i + 1]]``. None where
+every row has one, ``codes[i]``."""
 
 
 class RowBatch(NamedTuple):
     """Some consecutive rows of one shard, checked: columns rise strictly within a row, values are
     finite, weights are finite and ≥ 0. Cut anywhere the reader likes.
 
-    ``codes`` point into ``classes`` (this piece's own table, in order of appearance), -1 = no
+    ``codes`` point into ``classes`` (this batch's own table, in order of appearance), -1 = no
     label. Where a row may have several, row i has ``codes[code_offsets[i]:code_offsets[i+1]]``, all
     different, none of them -1; elsewhere ``code_offsets`` is None. ``values`` is None where all are
-    1, ``squares`` where ‖x_k‖² is not known yet. ``place(i)`` names row i of the piece for a
+    1, ``squares`` where ‖x_k‖² is not known yet. ``place(i)`` names row i of the batch for a
     message: ``"part-0007.svm, line 1204"`` or ``"part-0007.parquet, row group 3, row 17"``.
     """
 
@@ -209,45 +194,43 @@ class RowBatch(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Rows in the piece."""
+        """Rows in the batch."""
         return len(self.indptr) - 1
 
 
-def cut_piece(piece: RowBatch, start: int, stop: int) -> RowBatch:
-    """Rows ``start`` … ``stop - 1`` of a piece, as views; its class table is kept whole.
+def fitting_rows(batch: RowBatch, start: int, nonzeros: int, *, alone: bool) -> int:
+    """Count the rows from ``start`` on that so many nonzeros hold; a row that is ``alone`` always
+    fits."""
+    end = int(batch.indptr[start]) + nonzeros
+    fitting = int(np.searchsorted(batch.indptr, end, side="right")) - 1 - start
+    return max(min(fitting, batch.rows - start), alone)
 
-    Examples
-    --------
-    >>> piece = RowBatch(np.array([0, 1, 3]), np.array([5, 2, 4], np.uint32), None,
-    ...               np.array([0, 0], np.int32), [1.0], None, "row {}".format)
-    >>> last = cut_piece(piece, 1, 2)
-    >>> last.indptr.tolist(), last.indices.tolist(), last.place(0)
-    ([0, 2], [2, 4], 'row 1')
-    """
-    first, last = int(piece.indptr[start]), int(piece.indptr[stop])
-    place = piece.place
-    codes, code_offsets = cut_codes(piece.codes, piece.code_offsets, start, stop)
-    return RowBatch(
-        piece.indptr[start : stop + 1] - first,
-        piece.indices[first:last],
-        None if piece.values is None else piece.values[first:last],
-        codes,
-        piece.classes,
-        None if piece.weights is None else piece.weights[start:stop],
-        lambda i: place(start + i),
-        code_offsets,
+
+def slice_batch(batch: RowBatch, start: int, stop: int) -> RowBatch:
+    """Return rows ``start`` … ``stop - 1`` of a batch, as views; its class table is kept whole."""
+    first, last, place = int(batch.indptr[start]), int(batch.indptr[stop]), batch.place
+    codes, code_offsets = cut_codes(batch.codes, batch.code_offsets, start, stop)
+    return batch._replace(
+        indptr=batch.indptr[start : stop + 1] - first,
+        indices=batch.indices[first:last],
+        values=None if batch.values is None else batch.values[first:last],
+        codes=codes,
+        weights=None if batch.weights is None else batch.weights[start:stop],
+        place=lambda i: place(start + i),
+        code_offsets=code_offsets,
+        squares=None if batch.squares is None else batch.squares[start:stop],
     )
 
 
 class ShardReader(Protocol):
-    """One shard. ``pieces()`` reads it from its start, any number of times."""
+    """One shard. ``batches()`` reads it from its start, any number of times."""
 
-    def pieces(self) -> Iterator[RowBatch]:
+    def batches(self) -> Iterator[RowBatch]:
         """The shard's rows in file order. Raises DataError (contents), MachineError (reading)."""
         ...
 
     def fingerprint(self) -> str:
-        """xxh3-128 of the file's bytes, 32 hex digits; free once ``pieces()`` has streamed them."""
+        """xxh3-128 of the file's bytes, 32 hex digits; free after ``batches()``."""
         ...
 
 
@@ -263,3 +246,41 @@ def beyond_float32(integers: NDArray[Any]) -> NDArray[np.bool_]:
     size = size.astype(np.uint64)  # also right for -2⁶³, whose absolute value wraps onto itself
     last_one = size & (~size + np.uint64(1))
     return (size >> np.uint64(24) >= last_one) & (size > 0)
+
+
+def offsets_of(lengths: NDArray[np.integer]) -> Offsets:
+    """Compute offsets from 0 of rows of these lengths; int64, shape (rows + 1,)."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def cut_codes(
+    codes: NDArray[np.int32], offsets: Offsets | None, start: int, stop: int
+) -> tuple[NDArray[np.int32], Offsets | None]:
+    """Return the codes of rows ``start`` … ``stop - 1`` as a view, and their offsets from 0."""
+    if offsets is None:
+        return codes[start:stop], None
+    first, last = int(offsets[start]), int(offsets[stop])
+    return codes[first:last], offsets[start : stop + 1] - first
+
+
+def row_of(offsets: Offsets | None, at: int) -> int:
+    """Return the row of a nonzero, by ``indptr``, or of a code, by its offsets."""
+    return at if offsets is None else int(np.searchsorted(offsets, at, side="right")) - 1
+
+
+def repeated(codes: NDArray[np.int32], offsets: Offsets | None) -> tuple[int, int] | None:
+    """Return the first row that has a label twice, and that label's code; None where no row has.
+
+    Examples
+    --------
+    >>> repeated(np.array([1, 0, 1, 1]), np.array([0, 2, 4])), repeated(np.array([1, 1]), None)
+    ((1, 1), None)
+    """
+    if offsets is None or (lengths := np.diff(offsets)).max(initial=0) <= 1:
+        return None
+    rows = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
+    keys = np.sort(rows << 32 | codes)
+    again = keys[1:][keys[1:] == keys[:-1]]
+    return (int(again[0]) >> 32, int(again[0]) & 0xFFFFFFFF) if len(again) else None

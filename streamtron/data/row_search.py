@@ -1,5 +1,4 @@
-"""Rows that are looked for: by a value in a column of a table, or by the rows that are missing in
-a file that was written anew."""
+"""Find rows by the value of a column, or by their absence in a file written again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where shards lie: local files, and objects in stores named by URIs, behind the same few doors.
+"""Read files by path or URI: local files, and objects in stores.
 
 A URI is ``scheme://root/key?options``: ``s3``, ``gs``, ``hdfs`` and ``abfs`` are opened by
 ``pyarrow.fs``, ``file`` is a local path, other schemes go to fsspec if it is installed. Endpoint
@@ -27,6 +27,7 @@ import xxhash
 from pyarrow import fs
 
 from streamtron.core.errors import DataError, MachineError, StreamtronError
+from streamtron.core.files import reading_from
 from streamtron.data.prefetch import raise_if_cancelled
 
 READ_BYTES = 1 << 20
@@ -35,8 +36,8 @@ RANGE_BYTES = 1 << 22
 REQUESTS = 4
 """Requests under way at once: one connection rarely gives what the network can."""
 GOOGLE_PATIENCE = 30
-"""Seconds that a request to Google's store is tried again. Arrow would do so for 15 minutes, where
-there is nobody to ask for a token, say; ``retry_limit_seconds`` in a URI says otherwise."""
+"""Seconds that a request to Google's store is retried. Arrow's default is 15 minutes, also where no
+token can be had; ``retry_limit_seconds`` in a URI sets another limit."""
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?]*)([^?]*)(\?.*)?", re.DOTALL)
 _SECRET = re.compile(r"[?&]([^=&]*(?:secret|password|token|key|sig)[^=&]*)=", re.IGNORECASE)
@@ -46,20 +47,19 @@ _ARROW = (*_BUCKETS, "hdfs", "viewfs", "abfs", "abfss")
 
 
 class Stamp(NamedTuple):
-    """What tells a file from one that has taken its place: bytes, and the time of its last change.
+    """Size and time of the last change of a file, which tell whether it was replaced.
 
-    Stores tell times in whole seconds, or sometimes finer and sometimes not: theirs are cut. What
-    is written within a second is told apart by the tag.
+    Stores give times in whole seconds, or sometimes finer and sometimes not: theirs are cut to
+    seconds. Changes within a second are told apart by the tag.
     """
 
     size: int
     mtime_ns: int
     tag: str = ""
-    """what S3 calls these very bytes (ETag, and the version where it keeps several); "" elsewhere,
-    and where it is not known"""
+    """ETag in S3, and the version where it keeps several; "" elsewhere and where it is unknown"""
 
     def may_be(self, other: Stamp) -> bool:
-        """Whether both can be of the same bytes: all that is known of both is equal.
+        """Tell whether both can be of the same bytes: all that is known of both is equal.
 
         Examples
         --------
@@ -71,11 +71,11 @@ class Stamp(NamedTuple):
 
 
 class StoreError(MachineError):
-    """A store, or the way to it, refuses: nothing is known of what is in it."""
+    """A store, or the network on the way to it, refuses; its contents are not known."""
 
 
 class Place(NamedTuple):
-    """Something in a store: ``key`` is unescaped, without slashes at its ends."""
+    """A file or directory of a store; ``key`` is unescaped, without slashes at its ends."""
 
     root: str
     """scheme and authority as written: ``s3://bucket``"""
@@ -84,20 +84,20 @@ class Place(NamedTuple):
     """``?endpoint_override=…``, or nothing"""
     filesystem: fs.FileSystem
     base: str
-    """what the file system calls the root: ``bucket``"""
+    """path of the root in the file system: ``bucket``"""
 
     @property
     def path(self) -> str:
-        """What the file system calls it."""
+        """The path in the file system."""
         return f"{self.base}/{self.key}" if self.key else self.base or "/"
 
     @property
     def uri(self) -> str:
-        """The URI, which names it for ever after."""
+        """The URI, as manifests have it."""
         return f"{self.root}{'/' if self.key else ''}{quote(self.key, safe='/*[]')}{self.options}"
 
     def below(self, name: str) -> Place:
-        """What has this name in this directory."""
+        """Return the entry of this name in this directory."""
         return self._replace(key=f"{self.key}/{name}" if self.key else name)
 
 
@@ -105,7 +105,7 @@ class Place(NamedTuple):
 
 
 def is_uri(path: str) -> bool:
-    """Whether a path is in a store and not on a local disk; ``file://`` is no store.
+    """Tell whether a path is in a store; ``file://`` is a local path.
 
     Examples
     --------
@@ -117,7 +117,7 @@ def is_uri(path: str) -> bool:
 
 
 def local_path(path: str) -> str:
-    """A local path as the operating system takes it: ``file://`` undone, ``~`` expanded.
+    """Return the path for the operating system: ``file://`` removed, ``~`` expanded.
 
     Examples
     --------
@@ -133,7 +133,7 @@ def local_path(path: str) -> str:
 
 
 def file_name(path: str) -> str:
-    """The last part of a path or of a URI's key, which tells the format and the compression.
+    """Return the last part of a path or of a URI's key, which tells format and compression.
 
     Examples
     --------
@@ -145,20 +145,14 @@ def file_name(path: str) -> str:
 
 
 def place(uri: str) -> Place:
-    """What a URI names, with the file system that opens it.
-
-    Raises
-    ------
-    DataError : the URI is not one that the store's library takes, or holds a secret.
-    MachineError : the library is not there, or cannot reach the store.
-    """
+    """Parse a URI and connect to its file system."""
     found = _URI.match(uri)
     assert found is not None, uri
     root, options = f"{found[1].lower()}://{found[2]}", found[4] or ""
     _refuse_secrets(root, options)
     if root.endswith("//") and root.startswith(_BUCKETS):
         raise DataError(f"{uri}: no bucket. Write {root}bucket/key.")
-    with sentences(uri):
+    with store_errors(uri):
         try:
             filesystem, base = _connected(root, options)
         except ImportError as error:
@@ -175,11 +169,11 @@ def place(uri: str) -> Place:
 
 
 def _refuse_secrets(root: str, options: str) -> None:
-    """URIs stand in manifests and messages: a secret in one would be everywhere."""
+    """Refuse a URI with a secret: URIs are written to manifests and messages."""
     scheme, _, authority = root.partition("://")
-    who, at, where = authority.rpartition("@")
+    user, at, where = authority.rpartition("@")
     named = _SECRET.search(options)
-    if (at and ":" in who) or named:
+    if (at and ":" in user) or named:
         raise DataError(
             f"{scheme}://{where}: a secret in the URI{f' ({named[1]})' if named else ''}. Give "
             "it in the environment (AWS_SECRET_ACCESS_KEY and the like), where no file keeps it."
@@ -188,7 +182,7 @@ def _refuse_secrets(root: str, options: str) -> None:
 
 @lru_cache
 def _connected(root: str, options: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a root, and what it calls the root; one for all files of a store."""
+    """Connect to the file system of a root; return it with its path of the root."""
     scheme = root.partition("://")[0]
     if scheme in _GOOGLE and "retry_limit_seconds=" not in options:
         options += f"{'&' if options else '?'}retry_limit_seconds={GOOGLE_PATIENCE}"
@@ -205,42 +199,25 @@ def _connected(root: str, options: str) -> tuple[fs.FileSystem, str]:
 
 
 def stamp(path: str, name: str | None = None) -> Stamp:
-    """Size and time of a file.
-
-    Parameters
-    ----------
-    name : what messages call a local file; a URI is named in full.
-
-    Raises
-    ------
-    DataError : a pipe, a device, a directory.
-    MachineError : it is not there or cannot be read.
-    """
+    """Return size and time of a file; ``name`` is what messages call a local file."""
     if is_uri(path):
         there = place(path)
         if there.filesystem.type_name == "s3":
             return _tagged_stamp(there)
-        with sentences(path):
+        with store_errors(path):
             info = there.filesystem.get_file_info(there.path)
         if info.type != fs.FileType.File:
             raise MachineError(f"{path}: cannot be read (it is not there). Check the URI.")
         return stamp_of(there, info)
-    try:
+    with reading_from(name or path):
         status = os.stat(path)
-    except OSError as error:
-        raise MachineError(f"{name or path}: cannot be read ({error.strerror}).") from error
     if not stat.S_ISREG(status.st_mode):
         raise DataError(f"{path}: not a file. Shards are read several times; copy it to a file.")
     return Stamp(status.st_size, status.st_mtime_ns)
 
 
 def stamp_of(there: Place, info: fs.FileInfo) -> Stamp:
-    """The stamp of a file that a store has told of; S3 is asked again, for a listing has no tags.
-
-    Raises
-    ------
-    MachineError : the store cannot be asked, or does not tell when a file was changed.
-    """
+    """Return the stamp of a listed file; S3 is asked again, since a listing has no tags."""
     if there.filesystem.type_name == "s3":
         return _tagged_stamp(there)
     seconds = info.mtime_ns // 10**9 if info.mtime_ns else _changed_at(there, info.path)
@@ -248,8 +225,8 @@ def stamp_of(there: Place, info: fs.FileInfo) -> Stamp:
 
 
 def _tagged_stamp(there: Place) -> Stamp:
-    """Size, time and tag of an object, by the one request with which it is opened."""
-    with sentences(there.uri), there.filesystem.open_input_file(there.path) as file:
+    """Return size, time and tag of an object, in one request."""
+    with store_errors(there.uri), there.filesystem.open_input_file(there.path) as file:
         told = {name: value.decode() for name, value in file.metadata().items()}
         seconds = int(datetime.fromisoformat(told["Last-Modified"]).timestamp())
         tag = " ".join(told[name] for name in ("ETag", "VersionId") if name in told)
@@ -257,8 +234,8 @@ def _tagged_stamp(there: Place) -> Stamp:
 
 
 def _changed_at(there: Place, path: str) -> int:
-    """The second of a file's last change where only fsspec may know it."""
-    with sentences(there.uri):
+    """Ask fsspec for the second of a file's last change."""
+    with store_errors(there.uri):
         try:
             return int(there.filesystem.handler.fs.modified(path).timestamp())
         except (AttributeError, NotImplementedError) as error:
@@ -268,14 +245,9 @@ def _changed_at(there: Place, path: str) -> int:
             ) from error
 
 
-def look(there: Place) -> fs.FileInfo:
-    """What a key is: a file, a directory (keys go on behind it) or nothing.
-
-    Raises
-    ------
-    MachineError : the store cannot be asked, or there is no such bucket.
-    """
-    with sentences(there.uri):
+def file_info(there: Place) -> fs.FileInfo:
+    """Tell whether a key is a file, a directory (other keys begin with it) or absent."""
+    with store_errors(there.uri):
         info = there.filesystem.get_file_info(there.path)
         if info.type != fs.FileType.NotFound or not there.root.startswith(_BUCKETS):
             return info
@@ -288,14 +260,9 @@ def look(there: Place) -> fs.FileInfo:
 
 
 def files_below(directory: Place) -> Iterator[tuple[str, fs.FileInfo]]:
-    """Every file below a directory with its path relative to it, in no order.
-
-    Raises
-    ------
-    MachineError : the store cannot be asked.
-    """
+    """List all files below a directory with their relative paths, in no order."""
     selector = fs.FileSelector(directory.path, recursive=True, allow_not_found=True)
-    with sentences(directory.uri):
+    with store_errors(directory.uri):
         infos = directory.filesystem.get_file_info(selector)
     above = len(directory.path.rstrip("/")) + 1
     for info in infos:
@@ -307,15 +274,9 @@ def files_below(directory: Place) -> Iterator[tuple[str, fs.FileInfo]]:
 
 
 def blocks(path: str, name: str, size: int = READ_BYTES) -> Iterator[bytes]:
-    """A file's bytes from its start, at most ``size`` at a time.
+    """Read a file from its start, at most ``size`` bytes at a time.
 
-    Parameters
-    ----------
-    name : what messages call a local file; a URI is named in full.
-
-    Raises
-    ------
-    MachineError : the file cannot be read.
+    ``name`` is what messages call a local file; a URI is named in full.
     """
     for block in _stored_blocks(path, size) if is_uri(path) else _local_blocks(path, name, size):
         raise_if_cancelled()
@@ -323,26 +284,16 @@ def blocks(path: str, name: str, size: int = READ_BYTES) -> Iterator[bytes]:
 
 
 def read_into(path: str, name: str, space: Callable[[], memoryview]) -> Iterator[memoryview]:
-    """A local file's bytes from its start, each time as many as fit where ``space`` says then; what
-    is yielded is the part of it that was filled.
-
-    Raises
-    ------
-    MachineError : the file cannot be read.
-    """
-    with _opened(path, name) as file:
-        while count := file.readinto(place := space()):
+    """Read a local file from its start into the buffers that ``space`` returns; yield the part of
+    each that was filled."""
+    with reading_from(name), FileIO(path) as file:
+        while count := file.readinto(buffer := space()):
             raise_if_cancelled()
-            yield place[:count]
+            yield buffer[:count]
 
 
 def fingerprint(path: str, name: str) -> str:
-    """xxh3-128 of a file's bytes, 32 hex digits; one reading.
-
-    Raises
-    ------
-    MachineError : the file cannot be read.
-    """
+    """Compute xxh3-128 of a file's bytes, 32 hex digits; this reads the file."""
     digest = xxhash.xxh3_128()
     for block in blocks(path, name):
         digest.update(block)
@@ -350,19 +301,10 @@ def fingerprint(path: str, name: str) -> str:
 
 
 def open_arrow(path: str) -> pa.NativeFile:
-    """A file for random access; whoever opens it closes it.
+    """Open a file for random access.
 
-    What goes wrong in a store, now or while the file is read, is a MachineError that names the
-    URI; a local file raises the operating system's OSError.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.NamedTemporaryFile() as file:
-    ...     _ = file.write(b"PAR1"), file.flush()
-    ...     with open_arrow(file.name) as opened:
-    ...         opened.size(), opened.read(3)
-    (4, b'PAR')
+    Errors of a store, now or while the file is read, are a MachineError with the URI; a local file
+    raises OSError.
     """
     if not is_uri(path):
         return pa.OSFile(path)
@@ -370,13 +312,13 @@ def open_arrow(path: str) -> pa.NativeFile:
 
 
 class _Guarded:
-    """A store's file whose errors are our sentences: the Parquet library passes them on as they
-    are, where it would call the store's own a damaged file."""
+    """A store's file that raises MachineError: the Parquet library would turn the store's own error
+    into one about a damaged file."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
         there = place(uri)
-        with sentences(uri):
+        with store_errors(uri):
             self._file = there.filesystem.open_input_file(there.path)
 
     @property
@@ -393,26 +335,14 @@ class _Guarded:
         return int(self._file.seek(to, whence))
 
     def read(self, count: int) -> bytes:
-        with sentences(self._uri):
+        with store_errors(self._uri):
             return bytes(self._file.read(count))
 
 
 def _local_blocks(path: str, name: str, size: int) -> Iterator[bytes]:
-    with _opened(path, name) as file:
+    with reading_from(name), FileIO(path) as file:
         while block := file.read(size):
             yield block
-
-
-@contextmanager
-def _opened(path: str, name: str) -> Iterator[FileIO]:
-    try:
-        with FileIO(path) as file:
-            yield file
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise MachineError(
-            f"{name}: cannot be read ({reason}). Check the path, its permissions and the disk."
-        ) from error
 
 
 def _stored_blocks(uri: str, size: int) -> Iterator[bytes]:
@@ -420,7 +350,7 @@ def _stored_blocks(uri: str, size: int) -> Iterator[bytes]:
     if there.root.startswith(_GOOGLE):
         yield from _streamed(there, uri, size)
         return
-    with sentences(uri):
+    with store_errors(uri):
         file = there.filesystem.open_input_file(there.path)
     with file:
         for part in _ranges(file, uri):
@@ -429,15 +359,14 @@ def _stored_blocks(uri: str, size: int) -> Iterator[bytes]:
 
 
 def _streamed(there: Place, uri: str, size: int) -> Iterator[bytes]:
-    """The file in order, in answer to one request. Google's files for random access hold Python's
-    lock until their first byte is there: no thread could go on, nor any signal be obeyed, while a
-    store does not answer."""
-    with sentences(uri):
+    """Read a file by one request. Google's files for random access hold Python's lock until their
+    first byte arrives: while the store does not answer, no thread runs and no signal is handled."""
+    with store_errors(uri):
         left = there.filesystem.get_file_info(there.path).size or 0
         file = there.filesystem.open_input_stream(there.path, compression=None)
     with file:
         while left > 0:
-            with sentences(uri):
+            with store_errors(uri):
                 part = file.read(size)
             if not part:
                 raise MachineError(f"{uri}: cannot be read (it ends early). Run again.")
@@ -446,14 +375,14 @@ def _streamed(there: Place, uri: str, size: int) -> Iterator[bytes]:
 
 
 def _ranges(file: pa.NativeFile, uri: str) -> Iterator[bytes]:
-    """The file in parts of RANGE_BYTES, in order, while the next ones are on their way."""
-    with sentences(uri):
+    """Read a file in parts of RANGE_BYTES, in order, REQUESTS of them at once."""
+    with store_errors(uri):
         size = file.size()
     starts = range(0, size, RANGE_BYTES)
     with ThreadPoolExecutor(REQUESTS, "streamtron-store") as pool:
         coming = deque(pool.submit(file.read_at, RANGE_BYTES, at) for at in starts[:REQUESTS])
         for number, start in enumerate(starts, REQUESTS):
-            with sentences(uri):
+            with store_errors(uri):
                 part = coming.popleft().result()
             if len(part) != min(RANGE_BYTES, size - start):
                 raise MachineError(f"{uri}: cannot be read (it ends early). Run again.")
@@ -463,7 +392,7 @@ def _ranges(file: pa.NativeFile, uri: str) -> Iterator[bytes]:
             yield part
 
 
-# Sentences ---------------------------------------------------------------------------------------
+# Errors ------------------------------------------------------------------------------------------
 
 _CREDENTIALS = "Check the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) and their rights."
 _AWS = {
@@ -494,8 +423,8 @@ _ERROR = re.compile(r"AWS Error (\w+)|google::cloud::Status\((\w+)")
 
 
 @contextmanager
-def sentences(uri: str) -> Iterator[None]:
-    """Around what a store's library does: whatever it raises becomes one sentence with the URI."""
+def store_errors(uri: str) -> Iterator[None]:
+    """Turn any exception of a store's library into a StoreError with the URI."""
     try:
         yield
     except StreamtronError:
@@ -506,7 +435,7 @@ def sentences(uri: str) -> Iterator[None]:
 
 
 def _explained(error: Exception) -> tuple[str, str]:
-    """What is wrong, and what to do."""
+    """Say what is wrong, and what to do."""
     if _HADOOP.search(str(error)):
         return _NO_HADOOP
     found = _ERROR.search(str(error))
@@ -515,7 +444,7 @@ def _explained(error: Exception) -> tuple[str, str]:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of a library's message, which may be a page."""
+    """Return the first line of a library's message, shortened."""
     if isinstance(error, FileNotFoundError):
         return "it is not there"
     lines = str(error).strip().splitlines() or [type(error).__name__]

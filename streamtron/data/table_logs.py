@@ -1,9 +1,8 @@
-"""Directories whose files are not the rows: tables that a log governs, and unfinished data sets.
+"""Refuse directories whose files are not the rows: tables with a log, and unfinished data sets.
 
-Beside the files of their current version, tables of Delta Lake, Apache Iceberg and Apache Hudi keep
-those of earlier ones and of rows that were deleted; which is which stands in a log alone, and a
-listing of shards ignores its name. What ``streamtron convert`` was putting in place when it was
-killed is a part of a data set that looks like a whole one.
+Tables of Delta Lake, Apache Iceberg and Apache Hudi keep files of earlier versions and deleted rows
+beside the current ones, and only a log tells which is which. A ``streamtron convert`` that was
+killed leaves a part of a data set.
 """
 
 from __future__ import annotations
@@ -30,16 +29,7 @@ LOG_DIRECTORIES = ("_delta_log", ".hoodie", "metadata")
 
 
 def sign_on_disk(directory: str) -> str | None:
-    """The sign in a local directory.
-
-    Examples
-    --------
-    >>> import os, tempfile
-    >>> with tempfile.TemporaryDirectory() as directory:
-    ...     os.mkdir(os.path.join(directory, "_delta_log"))
-    ...     sign_on_disk(directory)
-    '_delta_log'
-    """
+    """Return the sign of a table or an unfinished data set in a local directory, or None."""
     for name in (UNFINISHED, *_LOGS):
         if os.path.lexists(os.path.join(directory, name)):
             return name
@@ -48,7 +38,7 @@ def sign_on_disk(directory: str) -> str | None:
 
 
 def signs_among(names: Iterable[str]) -> dict[str, str]:
-    """Directory → sign, from the names of all files below a prefix, relative to it.
+    """Map directories to signs, by the names of all files below a prefix.
 
     Examples
     --------
@@ -67,8 +57,7 @@ def signs_among(names: Iterable[str]) -> dict[str, str]:
 
 
 def above(directory: str) -> Iterator[str]:
-    """The directories above one that may be a part of a table, as their names tell: a partition
-    such as ``day=7``, or ``data``.
+    """Yield the directories above a partition such as ``day=7``, or above ``data``.
 
     Examples
     --------
@@ -87,17 +76,9 @@ def refuse_logged(
     sign_of: Callable[[str], str | None],
     shown: Callable[[str], str] = str,
 ) -> None:
-    """Refuse files that are not the rows, by the signs in their directories.
+    """Refuse files that are not the rows, by the signs in their directories, up to ``base``.
 
-    Parameters
-    ----------
-    files, base : paths, and the directory above all of them that was named.
-    sign_of : the sign in a directory, or None; called once for each.
-    shown : what messages call a directory.
-
-    Raises
-    ------
-    DataError
+    ``sign_of`` returns the sign in a directory, or None; ``shown`` names a directory in messages.
     """
     within = {directory for file in files for directory in _between(file, base)}
     for directory in (*above(base), base, *sorted(within)):
@@ -113,7 +94,7 @@ def refuse_unfinished(file: str) -> None:
 
 
 def _between(file: str, base: str) -> Iterator[str]:
-    """The directories from a file's own up to ``base``, which is left out."""
+    """Yield the directories from a file's own up to ``base``, which is left out."""
     directory = os.path.dirname(file)
     while len(directory) > len(base):
         yield directory

@@ -1,1 +1,1 @@
-"""The fitted model: its file, what it may hold, how others write theirs, how well it decides."""
+"""The fitted model: file, validation, import and export, metrics, accuracy bounds."""

@@ -1,4 +1,4 @@
-"""How far the optimum may be from a model that has a certificate, in accuracy on any rows."""
+"""Bound the accuracy of the optimum on any rows, by the certificate of a model."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from streamtron.model.linear_model import LinearModel
 UNIT_ROUNDOFF = 0.5 * sys.float_info.epsilon
 
 FAR = 1e150
-"""In place of an infinite radius: beyond any decision, and finite times any length."""
+"""Replaces an infinite radius: larger than any decision, and finite times any length."""
 
 
 class AccuracyBounds:
-    """Between what and what the optimum's accuracy lies on rows of two classes.
+    """Bounds of the optimum's accuracy on rows of two classes.
 
     With f(x) = w·x + ρ w_bias and ‖w − w*‖ ≤ √(2(P − D)) = radius, |f(x) − f*(x)| ≤ ‖(x, ρ)‖ ·
-    radius. So the optimum is surely right or surely wrong, as the model is, on a row whose |f(x)|
-    exceeds that; on any other row it may be either.
+    radius. Where |f(x)| exceeds that, the optimum and the model decide alike; on any other row the
+    optimum may be right or wrong.
 
     Parameters
     ----------
@@ -32,9 +32,9 @@ class AccuracyBounds:
 
     Examples
     --------
-    >>> reach = AccuracyBounds(radius=0.5, rho=0.0)
-    >>> reach.add([1, 1, -1, -1], [0.9, 0.2, 0.7, -0.4], np.ones(4), np.ones(4))
-    >>> reach.accuracy  # surely right, unsure, surely wrong, unsure
+    >>> bounds = AccuracyBounds(radius=0.5, rho=0.0)
+    >>> bounds.add([1, 1, -1, -1], [0.9, 0.2, 0.7, -0.4], np.ones(4), np.ones(4))
+    >>> bounds.accuracy  # right, unknown, wrong, unknown
     (0.25, 0.75)
     """
 
@@ -46,7 +46,7 @@ class AccuracyBounds:
 
     @classmethod
     def of(cls, model: LinearModel) -> Self:
-        """Of a model of two classes that has a certificate.
+        """Return the bounds for a model of two classes that has a certificate.
 
         The radius contains the rounding of decisions: each is off by at most (columns + 8) u
         ‖(x, ρ)‖ ‖(w, w_bias)‖, u = 2⁻⁵³ (Higham, 2002, eq. 3.5).
@@ -61,7 +61,7 @@ class AccuracyBounds:
     def add(
         self, signs: ArrayLike, decisions: ArrayLike, weights: ArrayLike, lengths: ArrayLike
     ) -> None:
-        """Take in the rows of a chunk.
+        """Add the rows of a chunk.
 
         Parameters
         ----------
@@ -80,7 +80,7 @@ class AccuracyBounds:
 
     @property
     def accuracy(self) -> tuple[float, float] | None:
-        """The least and the most, in [0, 1], on all rows so far; None if they weigh nothing."""
+        """Bounds in [0, 1] on all rows so far; None if their weight is 0."""
         if not self._weight:
             return None
         # sums of whole numbers are exact, those of other weights are off by u a row

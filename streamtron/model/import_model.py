@@ -1,4 +1,4 @@
-"""Other people's models: LIBLINEAR's text and plain coefficients, told apart by what they hold."""
+"""Import models of other programs: LIBLINEAR's text, or plain coefficients."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.files import regular
+from streamtron.core.files import reading_from, regular
 from streamtron.core.rows import Label
-from streamtron.core.sealed import reading_from
 from streamtron.model.linear_model import LinearModel
 
 _CRAMMER_SINGER = "MCSVM_CS"
@@ -27,7 +26,7 @@ _LIBLINEAR_CLASSIFIERS = {
 }
 
 _NO_NPY = (ValueError, EOFError, FloatingPointError, SyntaxError, TokenError, RecursionError)
-"""What numpy raises on a header that is not one."""
+"""Errors that numpy raises on a malformed header."""
 
 
 def load_any(
@@ -37,13 +36,12 @@ def load_any(
     bias_last: bool = False,
     classes: Sequence[Label] | None = None,
 ) -> LinearModel:
-    """Read a model of ours or of others, told apart by what the file holds, not by its name.
+    """Load a streamtron model, or import another one, by the first bytes of the file.
 
-    The keywords are ``import_model``'s and speak of foreign files only. Raises what
-    ``LinearModel.load`` and ``import_model`` raise.
+    The keywords, and what else is raised, are those of ``import_model`` and ``LinearModel.load``.
     """
     path = Path(path)
-    if _is_foreign(_first_bytes(path)):
+    if _is_text_or_npy(_first_bytes(path)):
         return import_model(path, index_base=index_base, bias_last=bias_last, classes=classes)
     if bias_last or (index_base, classes) != (None, None):
         _refuse(path, "a file that holds its own index base, bias and classes")
@@ -94,9 +92,9 @@ def import_model(
     start = _first_bytes(path)
     if _is_liblinear(start):
         if bias_last or classes is not None:
-            _refuse(path, "a LIBLINEAR model, which says itself what its bias and classes are")
+            _refuse(path, "a LIBLINEAR model, which has its own bias and classes")
         return _from_liblinear(path, 1 if index_base is None else index_base)
-    if not _is_foreign(start):
+    if not _is_text_or_npy(start):
         raise DataError(
             f"{path}: neither a LIBLINEAR text model nor coefficients; it begins with {start[:9]!r}"
             f". {_advice(start)}"
@@ -131,8 +129,8 @@ def _first_bytes(path: Path) -> bytes:
         return file.read(4096)
 
 
-def _is_foreign(start: bytes) -> bool:
-    # our own files have zeros in their first 8 bytes; text has none anywhere
+def _is_text_or_npy(start: bytes) -> bool:
+    # streamtron's files have zeros in their first 8 bytes; text has none
     return start.startswith(b"\x93NUMPY") or (start.isascii() and start != b"" and 0 not in start)
 
 
@@ -147,7 +145,7 @@ def _advice(start: bytes) -> str:
 
 
 class _Head(NamedTuple):
-    """What the head of a LIBLINEAR model says."""
+    """The head of a LIBLINEAR model."""
 
     solver: str
     labels: list[float]
@@ -157,7 +155,7 @@ class _Head(NamedTuple):
 
     @property
     def vectors(self) -> int:
-        """Weights a line."""
+        """Number of weights in a line."""
         return 1 if len(self.labels) == 2 and self.solver != _CRAMMER_SINGER else len(self.labels)
 
 
@@ -193,8 +191,8 @@ def _from_liblinear(path: Path, index_base: Literal[0, 1]) -> LinearModel:
 
 
 def _in_order_of_classes(table: NDArray[np.float64], labels: list[float]) -> NDArray[np.float64]:
-    """Shape (lines,) towards the larger of two labels, else (lines, labels) in rising order."""
-    if table.shape[1] == 1:  # they point to the label that LIBLINEAR names first
+    """Return weights of shape (lines,) towards the larger of two labels, else (lines, labels)."""
+    if table.shape[1] == 1:  # positive towards the label that LIBLINEAR names first
         return table[:, 0] if labels[0] > labels[1] else -table[:, 0]
     rising = table[:, np.argsort(labels)]
     return rising[:, 1] - rising[:, 0] if len(labels) == 2 else rising
@@ -263,7 +261,7 @@ def _not_empty(path: Path, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _numbers(path: Path, lines: Iterable[str], first: int) -> Iterator[float]:
-    """The numbers in text, one a line or all on one line; ``first`` is the number of line one."""
+    """Yield numbers, one a line or all on one line; ``first`` is the number of the first line."""
     widest = filled = 0
     for number, line in enumerate(lines, first):
         words = line.partition("#")[0].replace(",", " ").split()
@@ -278,7 +276,7 @@ def _numbers(path: Path, lines: Iterable[str], first: int) -> Iterator[float]:
 
 
 def _rows(path: Path, lines: Iterable[str], first: int, width: int) -> Iterator[float]:
-    """The numbers of a table in text, ``width`` of them a line."""
+    """Yield the numbers of a table, ``width`` of them a line."""
     for number, line in enumerate(lines, first):
         words = line.split()
         if len(words) not in (0, width):

@@ -1,4 +1,4 @@
-"""LinearModel: weights, what made them and what is proven of them; its decisions and its file."""
+"""The fitted model: weights, settings and certificate; its decisions and its file."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from streamtron.core.errors import DataError, FileDamaged, SettingsError
+from streamtron.core.files import write_atomically
 from streamtron.core.rows import Label, Rows
-from streamtron.core.sealed import read_sealed, sealed_bytes, write_atomically, write_sealed
+from streamtron.core.sealed import read_sealed, sealed_bytes, write_sealed
 from streamtron.model.validation import (
     Kind,
     check_feature_names,
@@ -29,20 +30,20 @@ from streamtron.model.validation import (
 )
 
 FORMAT_VERSIONS = {"two classes": 1, "multiclass": 2, "multilabel": 2}
-"""Kind of model → version of its file; that of two classes is as it was before there were more."""
+"""Kind of model → version of its file."""
 
 
 class Decisions(NamedTuple):
-    """What a model says of a chunk's rows."""
+    """Decisions for the rows of a chunk."""
 
     values: NDArray[np.float64]
     """shape (rows,), or (rows, K) of a model of many classes: w·x + bias"""
-    beyond: int
+    out_of_range: int
     """nonzeros in columns beyond the model's width; they weigh 0"""
 
 
 class Direction(NamedTuple):
-    """One learner of a model: what tells one class from the rest."""
+    """Weights of one class against the rest."""
 
     positive: Label
     """the class where w·x + bias > 0"""
@@ -57,12 +58,12 @@ class LinearModel:
     """A linear classifier of two classes, or of many.
 
     * **Two classes:** ``classes[1]`` where w·x + bias > 0, else ``classes[0]``.
-    * **Multiclass:** K ≥ 3 classes, each with weights of its own that tell it from the rest; a row
-      is of the class whose decision is highest, of the first among equals.
-    * **Multilabel** (``reading["multilabel"]``): K ≥ 1 classes, and a row has every class whose
-      decision is above 0: all, some or none.
+    * **Multiclass:** K ≥ 3 classes, each with weights against the rest; a row gets the class with
+      the highest decision, the first of equals.
+    * **Multilabel** (``reading["multilabel"]``): K ≥ 1 classes; a row gets every class whose
+      decision is above 0.
 
-    Two models are equal if their files are, byte for byte.
+    Two models are equal if their files are equal, byte for byte.
 
     Parameters
     ----------
@@ -73,7 +74,7 @@ class LinearModel:
         where there are K rows of weights.
     classes : in rising order, all numbers, all strings or all booleans; K of them where there are
         K rows of weights.
-    settings : JSON; what changed the model.
+    settings : JSON; all that determines the model besides the data.
     certificate : JSON; what is proven (``directional_margin``, ``primal_margin``, ``upper_bound``,
         ``relative_duality_gap``, ``rows_scanned`` …); None if nothing is. Of many classes see
         ``joint_certificate``.
@@ -107,14 +108,14 @@ class LinearModel:
 
     def __post_init__(self) -> None:
         weights = checked_weights(self.weights)
-        settle = object.__setattr__
-        settle(self, "weights", weights)
-        settle(self, "bias", checked_bias(self.bias, weights))
-        settle(self, "settings", plain("settings", self.settings))
-        settle(self, "reading", checked_reading(self.reading, weights))
-        settle(self, "classes", checked_classes(self.classes, self.kind, weights))
+        assign = object.__setattr__
+        assign(self, "weights", weights)
+        assign(self, "bias", checked_bias(self.bias, weights))
+        assign(self, "settings", plain("settings", self.settings))
+        assign(self, "reading", checked_reading(self.reading, weights))
+        assign(self, "classes", checked_classes(self.classes, self.kind, weights))
         if self.certificate is not None:
-            settle(self, "certificate", checked_certificate(self.certificate, weights))
+            assign(self, "certificate", checked_certificate(self.certificate, weights))
 
     @property
     def kind(self) -> Kind:
@@ -125,7 +126,7 @@ class LinearModel:
 
     @property
     def columns(self) -> int:
-        """The model's width: columns that have a weight."""
+        """The model's width."""
         return int(self.weights.shape[-1])
 
     @property
@@ -135,9 +136,8 @@ class LinearModel:
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """The names of the columns, of a model made from columns of numbers or with a vocabulary,
-        in the order of their numbers; () where there are none. The last ones may have no weight.
-        """
+        """The names of the columns, in the order of their numbers; () if they have none. The last
+        ones may be beyond the model's width."""
         return feature_names(self.reading)
 
     def __eq__(self, other: object) -> bool:
@@ -146,7 +146,7 @@ class LinearModel:
         return self.to_bytes() == other.to_bytes()
 
     def directions(self) -> Iterator[Direction]:
-        """The learners: one for two classes, else one a class, in the order of ``classes``."""
+        """Yield one direction for two classes, else one a class, in the order of ``classes``."""
         if self.weights.ndim == 1:
             yield Direction(self.classes[1], self.weights, float(self.bias), self.certificate)
             return
@@ -158,7 +158,7 @@ class LinearModel:
     # --- decisions -------------------------------------------------------------------------------
 
     def decision_function(self, X: ArrayLike | sparse.sparray) -> NDArray[np.float64]:
-        """w·x + bias of every row, summed in float64 column by column.
+        """Compute w·x + bias of every row, in float64.
 
         Parameters
         ----------
@@ -193,7 +193,7 @@ class LinearModel:
         return self._decided(rows)
 
     def decision_rows(self, rows: Rows) -> Decisions:
-        """w·x + bias of a chunk's rows, whose columns are numbered as in the shards.
+        """Compute w·x + bias of a chunk's rows, whose columns are numbered as in the shards.
 
         Parameters
         ----------
@@ -209,7 +209,7 @@ class LinearModel:
         >>> from streamtron.core.rows import make_rows
         >>> model = LinearModel(np.array([1.0, 2.0]), 0.5, (0.0, 1.0), {}, None, {"index_base": 1})
         >>> model.decision_rows(make_rows(np.array([0, 1, 1, 3]), np.array([2, 1, 9]), np.ones(3)))
-        Decisions(values=array([2.5, 0.5, 1.5]), beyond=1)
+        Decisions(values=array([2.5, 0.5, 1.5]), out_of_range=1)
         """
         start, stop = int(rows.indptr[0]), int(rows.indptr[-1])
         columns = rows.indices[start:stop].astype(np.int64) - self.index_base
@@ -219,16 +219,17 @@ class LinearModel:
                 "Give rows numbered as those the model was fitted on."
             )
         known = columns < self.columns
-        beyond = len(known) - int(np.count_nonzero(known))
-        if beyond == len(known):
-            alone = np.full((len(rows.indptr) - 1, *np.shape(self.bias)), self.bias)
-            return Decisions(alone, beyond)
+        out_of_range = len(known) - int(np.count_nonzero(known))
+        if out_of_range == len(known):
+            return Decisions(
+                np.full((len(rows.indptr) - 1, *np.shape(self.bias)), self.bias), out_of_range
+            )
         values = rows.values[start:stop]
-        if beyond:  # a value of 0 in column 0 adds nothing
+        if out_of_range:  # a value of 0 in column 0 adds nothing
             values, columns = values * known, columns * known
         shape = (len(rows.indptr) - 1, self.columns)
         matrix = sparse.csr_array((values, columns, rows.indptr - start), shape=shape)
-        return Decisions(self._decided(matrix), beyond)
+        return Decisions(self._decided(matrix), out_of_range)
 
     def _decided(self, rows: sparse.csr_array) -> NDArray[np.float64]:
         # weights.T lies row by row, so that a nonzero adds K neighbours at once
@@ -237,7 +238,7 @@ class LinearModel:
         return values
 
     def chosen(self, decisions: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Which classes the decisions of a model of many classes choose.
+        """Return which classes are predicted by a model of many classes.
 
         Parameters
         ----------
@@ -254,9 +255,7 @@ class LinearModel:
         return chosen
 
     def labels(self, decisions: NDArray[np.float64]) -> NDArray[Any]:
-        """The class of each row's decisions: of two ``classes[1]`` where it is > 0, else
-        ``classes[0]``; of many the one whose decision is highest (the first of equals); of a
-        multilabel model all whose decision is > 0.
+        """Return the predicted class of every row, by the rules of the class docstring.
 
         Returns
         -------
@@ -272,17 +271,17 @@ class LinearModel:
         return labels
 
     def predict(self, X: ArrayLike | sparse.sparray) -> NDArray[Any]:
-        """The class, or the classes, of every row of X: ``labels(decision_function(X))``."""
+        """Return the class, or the classes, of every row of X."""
         return self.labels(self.decision_function(X))
 
     # --- the file --------------------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:
-        """The model's file: a function of the model alone."""
+        """Return the bytes of the model's file."""
         return sealed_bytes(self._content(), self._tensors())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model; on an error ``path`` still holds what it held before.
+        """Write the model; after an error ``path`` is as before.
 
         Raises
         ------
@@ -298,9 +297,9 @@ class LinearModel:
         Raises
         ------
         FileDamaged
-            Not a streamtron model, or not the bytes that were written.
+            Not a streamtron model, or damaged.
         DataError
-            A format version that this streamtron does not know.
+            An unknown format version.
         MachineError
             The file cannot be read.
         """
@@ -329,14 +328,12 @@ class LinearModel:
         """Write LIBLINEAR's text model (L2R_L2LOSS_SVC); ``weights[…, j]`` is its feature j + 1.
 
         The bias is written as the weight of a feature of value 1, so LIBLINEAR's decision values
-        are ours up to rounding, with the sign of the larger class; of many classes, one against
-        the rest in the order of ``classes``.
+        are the same up to rounding; many classes are written in the order of ``classes``.
 
         Raises
         ------
         SettingsError
-            A multilabel model, or classes that are not integers: LIBLINEAR's model can hold no
-            others.
+            A multilabel model, or classes that are not integers.
         MachineError
             The file cannot be written.
         """
@@ -360,7 +357,7 @@ class LinearModel:
         write_atomically(path, (head.encode(), *self._liblinear_lines()))
 
     def _liblinear_lines(self) -> Iterator[bytes]:
-        """The weights of each feature, of every class; the biases last."""
+        """Yield a line with the weights of every class for each feature; the biases last."""
         for weights in (*self.weights.T, self.bias):
             yield "".join(f"{weight:.17g} " for weight in np.ravel(weights)).encode() + b"\n"
 
@@ -378,7 +375,7 @@ class LinearModel:
 
 
 def joint_certificate(learners: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The certificate of a model of many classes.
+    """Join the certificates of many classes.
 
     Parameters
     ----------

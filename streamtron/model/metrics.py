@@ -1,9 +1,9 @@
-"""How well decisions meet labels: metrics that stream, and the two that need every decision sorted.
+"""Classification metrics of any number of rows.
 
 A model is a list of one-vs-rest problems, of two classes a list of one. Precision, recall and F1
-come from four sums each. ROC AUC and average precision need the rows in order of their decisions:
-scikit-learn computes them where these fit in memory; where they do not, sorted runs are spooled to
-disk and merged. Either way ties are handled as scikit-learn does.
+come from four sums each. ROC AUC and average precision need sorted decisions: scikit-learn computes
+them where these fit in memory; otherwise sorted runs are written to disk and merged, with ties
+handled as in scikit-learn.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LIMIT_ROWS = 1 << 20
 """Decisions held in memory by default: at most 17 MB, and about 140 MB while they are sorted."""
 
 FEWEST_HELD = 1 << 14
-"""Rows of which each of many classes holds the decisions in memory at least."""
+"""Rows whose decisions each of many classes holds in memory at least."""
 
 _RECORD_BYTES = 24  # one record of a run: −decision, weight of the positives, of the negatives
 
@@ -61,8 +61,8 @@ class Evaluation:
     Parameters
     ----------
     metrics : name → value, of the names above.
-    accuracy_at_optimum : the least and the most that the accuracy of the optimum can be, see
-        ``model.accuracy_bounds.AccuracyBounds``; None where that was not asked for.
+    accuracy_at_optimum : bounds of the optimum's accuracy, see
+        ``model.accuracy_bounds.AccuracyBounds``; None if not computed.
     """
 
     metrics: Mapping[str, Any]
@@ -74,23 +74,21 @@ class Evaluation:
         return self.metrics[name]
 
     def to_dict(self) -> Metrics:
-        """The metrics by name, ready for JSON."""
+        """Return the metrics by name, as plain values."""
         return dict(self.metrics)
 
 
 class ScoreSpool:
-    """Collects truth, decisions and weights of any number of rows; then ``evaluation()``.
+    """Collect labels, decisions and weights of any number of rows for an ``evaluation()``.
 
     Parameters
     ----------
-    classes : the K labels, in the order of the decisions; none where there are two classes, which
-        are one problem.
-    limit_rows : decisions held in memory, ≥ 1, of all classes together (but of each those of
-        FEWEST_HELD rows); beyond that, sorted runs go to disk (24 bytes a distinct decision). It
-        decides memory and speed, and of the results only the last digits.
-    directory : where the runs go, in one nameless file that vanishes with this object or the
-        process; the system's temporary directory if None.
-    ranking : whether ROC AUC and average precision are wanted; without them nothing is kept.
+    classes : the K labels, in the order of the decisions; none for two classes, one problem.
+    limit_rows : decisions held in memory, ≥ 1, of all classes together, but FEWEST_HELD of each;
+        more are written to disk as sorted runs (24 bytes a distinct decision). Changes at most the
+        last digits of the results.
+    directory : of the runs, in one unnamed temporary file; None = the system's.
+    ranking : whether to compute ROC AUC and average precision; else no decision is kept.
 
     Raises
     ------
@@ -149,7 +147,7 @@ class ScoreSpool:
         chosen: NDArray[np.bool_] | None = None,
         others: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Take in the rows of a chunk.
+        """Add the rows of a chunk.
 
         Parameters
         ----------
@@ -165,7 +163,7 @@ class ScoreSpool:
         DataError
             A decision that is not finite, a weight that is negative or not finite.
         MachineError
-            The disk takes no more runs.
+            The disk is full.
         """
         shape = (len(truth), len(self._cases))
         weights = np.ones(len(truth)) if weights is None else weights
@@ -186,7 +184,7 @@ class ScoreSpool:
             self._hold(truth, decisions, weights)
 
     def evaluation(self) -> Evaluation:
-        """The metrics of all rows so far; more may be added afterwards."""
+        """Return the metrics of all rows so far; more may be added."""
         found = [self._metrics(k) for k in range(len(self._cases))]
         (tn, fp), (fn, tp) = self._cases[0].tolist()
         weight = tn + fp + fn + tp
@@ -224,7 +222,7 @@ class ScoreSpool:
         )
 
     def _metrics(self, k: int) -> Metrics:
-        """Those of one problem."""
+        """Return the metrics of one problem."""
         (tn, fp), (fn, tp) = self._cases[k].tolist()
         auc, average_precision = self._ranking(k, positives=fn + tp, negatives=tn + fp)
         return {
@@ -275,14 +273,14 @@ class ScoreSpool:
 
 
 def ratio(part: float, whole: float) -> float | None:
-    """A share; None if there is nothing to share."""
+    """Return part / whole; None if the whole is 0."""
     return part / whole if whole else None
 
 
 def prf(
     true_positives: float, false_positives: float, false_negatives: float
 ) -> dict[str, float | None]:
-    """Precision, recall and F1 from the weights of the cases; None where 0/0.
+    """Return precision, recall and F1 from the weights of the cases; None for 0/0.
 
     Examples
     --------
@@ -298,7 +296,7 @@ def prf(
 
 
 def _means(classes: Sequence[Metrics]) -> Metrics:
-    """The micro and the macro figures."""
+    """Return the micro and macro means."""
     cases = ("true_positives", "false_positives", "false_negatives")
     micro = prf(*(sum(each[name] for each in classes) for name in cases))
     defined = {name: [each[name] or 0.0 for each in classes] for name in micro}
@@ -332,7 +330,7 @@ def _records(truth: NDArray[np.bool_], decisions: Floats, weights: Floats) -> Fl
 
 
 def _tied(records: Floats) -> Floats:
-    """The records in order, those of equal decisions summed into one."""
+    """Sort records, and sum those of equal decisions."""
     if not len(records):
         return records
     records = records[np.argsort(records[:, 0], kind="stable")]
@@ -343,7 +341,7 @@ def _tied(records: Floats) -> Floats:
 
 
 def _ranking_of_groups(groups: Iterable[Floats]) -> tuple[float, float]:
-    """ROC AUC and average precision from blocks of tied records, the highest decisions first.
+    """Compute ROC AUC and average precision from blocks of tied records, highest decisions first.
 
     With p, n the weights tied at one decision, tp, fp those down to and including it, P, N all:
     AUC = Σ n (tp − p/2) / (P N) and average precision = Σ p tp/(tp + fp) / P.
@@ -359,13 +357,9 @@ def _ranking_of_groups(groups: Iterable[Floats]) -> tuple[float, float]:
 
 
 class _RunFile:
-    """One nameless temporary file for all sorted runs.
+    """An unnamed temporary file of all sorted runs, made when first written to.
 
-    It is read by explicit calls, not mapped: mapped pages count as this process's memory.
-
-    Parameters
-    ----------
-    directory : where it is; the system's temporary directory if None. Made when first written to.
+    Not mapped: mapped pages count as this process's memory.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
@@ -374,12 +368,12 @@ class _RunFile:
         self._records = 0
 
     def append(self, records: Floats) -> tuple[int, int]:
-        """Write records behind all others; where they begin and end.
+        """Append records and return where they begin and end.
 
         Raises
         ------
         MachineError
-            The disk takes no more.
+            The disk is full.
         """
         with self._disk():
             if self._file is None:
@@ -392,7 +386,7 @@ class _RunFile:
         return start, self._records
 
     def read(self, start: int, stop: int) -> Floats:
-        """Records ``start`` … ``stop - 1``."""
+        """Read records ``start`` … ``stop - 1``."""
         assert self._file is not None
         with self._disk():
             self._file.seek(start * _RECORD_BYTES)
@@ -400,7 +394,7 @@ class _RunFile:
         return np.frombuffer(data, np.float64).reshape(-1, 3)
 
     def close(self) -> None:
-        """Give the disk space back."""
+        """Release the disk space."""
         if self._file is not None:
             self._file.close()
 
@@ -417,10 +411,9 @@ class _RunFile:
 
 
 def _merged(file: _RunFile, spans: Sequence[tuple[int, int]], limit_rows: int) -> Iterator[Floats]:
-    """All records of the runs in order, in blocks of about ``limit_rows``; a tie is never cut.
+    """Yield all records in order, in blocks of about ``limit_rows`` that never split a tie.
 
-    What lies up to the lowest end of what is in memory is complete: no run has a decision twice, so
-    nothing unread can tie with it.
+    Keys up to the least of the cursors' last ones are complete: no run has a decision twice.
     """
     block = max(limit_rows // len(spans), 1)
     cursors = [_Cursor(file, *span, block) for span in spans]
@@ -433,14 +426,14 @@ def _merged(file: _RunFile, spans: Sequence[tuple[int, int]], limit_rows: int) -
 
 
 class _Cursor:
-    """A place in one run, with up to ``block`` records after it in memory."""
+    """A position in a run, with up to ``block`` of the next records in memory."""
 
     def __init__(self, file: _RunFile, start: int, stop: int, block: int) -> None:
         self._file, self._next, self._stop, self._block = file, start, stop, block
         self._held: Floats = np.empty((0, 3))
 
     def known_up_to(self) -> float:
-        """Read on if little is left; the last key in memory, infinity if nothing comes after it."""
+        """Return the last key in memory, after reading on if few records are left; ∞ at the end."""
         if len(self._held) <= self._block // 2 and self._next < self._stop:
             stop = min(self._next + self._block - len(self._held), self._stop)
             self._held = np.concatenate([self._held, self._file.read(self._next, stop)])

@@ -1,4 +1,4 @@
-"""What a model may hold: each part checked, and brought into the one form that its file has."""
+"""Validate the parts of a model, and bring each into the form that its file has."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Kind = Literal["two classes", "multiclass", "multilabel"]
 
 
 def checked_weights(weights: ArrayLike) -> NDArray[np.float64]:
-    """A read-only copy, without −0, whose transpose is contiguous.
+    """Return a read-only copy, without −0, whose transpose is contiguous.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def checked_weights(weights: ArrayLike) -> NDArray[np.float64]:
 
 
 def checked_bias(bias: ArrayLike, weights: NDArray[np.float64]) -> float | NDArray[np.float64]:
-    """One number, or a read-only array of one for each row of weights; no −0.
+    """Return one number, or a read-only array of one for each row of weights; no −0.
 
     Raises
     ------
@@ -63,11 +63,11 @@ def checked_bias(bias: ArrayLike, weights: NDArray[np.float64]) -> float | NDArr
 def checked_classes(
     classes: Iterable[Label], kind: Kind, weights: NDArray[np.float64]
 ) -> tuple[Label, ...]:
-    """The labels as Python values, numbers as floats.
+    """Return the labels as Python values, numbers as floats.
 
     Raises
     ------
-    SettingsError : not as many as the weights tell apart, of several kinds, or not rising.
+    SettingsError : another number than the weights', of several kinds, or not rising.
     """
     labels = tuple(_checked_label(label) for label in classes)
     wanted = 2 if kind == "two classes" else len(weights)
@@ -86,7 +86,7 @@ def checked_classes(
 
 
 def checked_reading(reading: Mapping[str, Any], weights: NDArray[np.float64]) -> dict[str, Any]:
-    """The reader's contract, with ``columns`` filled in.
+    """Return the reader's contract, with ``columns`` filled in.
 
     Raises
     ------
@@ -105,8 +105,7 @@ def checked_reading(reading: Mapping[str, Any], weights: NDArray[np.float64]) ->
 
 
 def feature_names(reading: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the columns in the order of their numbers, by a reader's contract; none where
-    columns have numbers only.
+    """Return the names of the columns in the order of their numbers; () if they have none.
 
     Examples
     --------
@@ -120,13 +119,9 @@ def feature_names(reading: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def check_feature_names(names: tuple[str, ...], X: Any) -> None:
-    """Refuse a data frame with columns of other names, or in another order: by scikit-learn's own
-    rule, which says what a data frame is and warns of one whose columns have no names.
+    """Raise a DataError if a data frame has columns of other names, or in another order.
 
-    Raises
-    ------
-    DataError
-    """
+    By scikit-learn's rule, which also warns of a data frame whose columns have no names."""
     from sklearn.utils.validation import _check_feature_names
 
     # its warnings name the class
@@ -141,7 +136,7 @@ def check_feature_names(names: tuple[str, ...], X: Any) -> None:
 def checked_certificate(
     certificate: Mapping[str, Any], weights: NDArray[np.float64]
 ) -> dict[str, Any]:
-    """The certificate; of many classes one that has ``learners``.
+    """Return the certificate; of many classes one that has ``learners``.
 
     Raises
     ------
@@ -158,7 +153,7 @@ def checked_certificate(
 
 
 def plain(name: str, mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """The mapping as JSON would give it back, so that a model equals its file read again.
+    """Return the mapping as JSON reads it back, so that a model equals its file.
 
     Raises
     ------
@@ -174,7 +169,7 @@ def plain(name: str, mapping: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_int32(label: Label) -> bool:
-    """Whether LIBLINEAR's C code can hold the label.
+    """Return whether LIBLINEAR's C code can hold the label.
 
     Examples
     --------

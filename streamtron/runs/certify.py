@@ -1,12 +1,11 @@
-"""Proofs for a model that exists already: ours or anybody's, with a witness or without."""
+"""Certify: bound how far an existing model is from the optimum, with a witness or without."""
 
 from __future__ import annotations
 
 import logging
 import math
 import os
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,54 +15,56 @@ from numpy.typing import NDArray
 from streamtron.core import theory
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import Machine, Settings
-from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.errors import DataError, SettingsError, StreamtronError
 from streamtron.core.executor import Executor
 from streamtron.core.rows import Chunk, Label
 from streamtron.data import ShardSource, deletions, open_shards
 from streamtron.model.linear_model import Direction, LinearModel, joint_certificate
 from streamtron.runs import witness as witness_file
-from streamtron.runs.drift import carried_by
-from streamtron.runs.fit import as_paths, cache_directory, reading_of_model
-from streamtron.runs.learners import class_weights
-from streamtron.runs.scan import Scans
+from streamtron.runs.finished import FinishedRun, read_finished
+from streamtron.runs.inputs import Paths, as_paths, cache_directory, reading_from_model
+from streamtron.runs.learners import class_weights_of, is_one_vs_rest
+from streamtron.runs.results import in_order, sign_of_learner
+from streamtron.runs.scan import Scans, add_blocks, scan_request
 from streamtron.solver import order
-from streamtron.solver.block_scan import BlockScan, Called, PartialSums, ScanRequest
 from streamtron.solver.duals import Counts
-from streamtron.solver.learner import LARGE_DRIFT, Learner
-from streamtron.solver.subproblem import run_alone
-from streamtron.solver.targets import Targets
+from streamtron.solver.learner import Learner
+from streamtron.solver.proving import LARGE_DRIFT
+from streamtron.solver.subproblem import run_mini_epochs
+from streamtron.solver.train import begin_reading, finish_reading, take_chunk
+from streamtron.solver.warm_start import begin_search, room, set_weights, start_from_slacks
 
 _log = logging.getLogger(__name__)
 
+Weights = Sequence[NDArray[np.float64]]
+
 SEARCH_TOLERANCE = 1e-4
-"""The search for an upper bound ends early once its own gap is this small."""
+"""Gap at which the search for an upper bound ends early."""
 
 SCALED = 0.25
-"""Best scales from this to its inverse are known well after one scan."""
+"""A scan at scale s finds the best scale well if it lies in [SCALED · s, s / SCALED]."""
 
 RESCANS = 8
-"""Scans more, at most, to find the best scale of weights of another length."""
+"""Largest number of further scans to find the best scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was proven of a model's weights on these rows; of many classes, of that with the widest
-    gap.
+    """What is proven of a model's weights on these rows; of many classes, of the widest gap.
 
     Parameters
     ----------
     certificate : primal margin and scale of the model's direction, upper bound of the data; with
-        a run also the drift of what training carried.
+        a run also the drift of its running weights.
     weights_scale : the s at which s · weights is certified (1 for a model that we trained).
     readings : of the data, as a whole.
     decision_radius : at that scale every decision value of a row x is within
         decision_radius · ‖(x, ρ)‖ of the optimum's.
-    distance : ‖v − u‖ / ‖u‖, of the weights v at that scale from u = t/‖a‖² Σ c_k l_k x_k, those
-        that the witness's counts make where the dual is largest: both are the optimum's where the
-        gap is 0. No drift, for v are the weights of the least primal. None without a witness.
-    rows_excluded : rows of the shards that the witness leaves out, of which nothing is proven.
-    classes : of many classes (label, proof) of each against the rest, in their order, all on the
-        same readings.
+    distance : ‖v − u‖ / ‖u‖ of the weights v at that scale from u = t/‖a‖² Σ c_k l_k x_k, made of
+        the witness's counts at the largest dual; both are the optimum where the gap is 0. None
+        without a witness.
+    rows_excluded : rows of the shards that the witness leaves out; nothing is proven of them.
+    classes : of many classes (label, proof) of each against the rest, in order.
     """
 
     certificate: Certificate
@@ -75,8 +76,8 @@ class Proof:
     classes: tuple[tuple[Label, Proof], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for ``--json``; of many classes the joint certificate, and ``learners``, a
-        list of the proofs with their ``label``."""
+        """Return plain values; of many classes the joint certificate and ``learners``, a list of
+        the proofs with their ``label``."""
         if self.classes:
             learners = [{"label": label, **proof.to_dict()} for label, proof in self.classes]
             joint = joint_certificate([each["certificate"] for each in learners])
@@ -94,7 +95,7 @@ class Proof:
 
 def certify(
     model: LinearModel,
-    shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    shards: Paths,
     *,
     witness: str | os.PathLike[str] | None = None,
     run: str | os.PathLike[str] | None = None,
@@ -104,13 +105,13 @@ def certify(
     machine: Machine | None = None,
     executor: Executor | None = None,
 ) -> Proof:
-    """How far from the best possible a model is at most, on these rows.
+    """Bound how far a model is from the optimum on these rows.
 
-    With a witness: one reading. Without: one reading for the primal margin and the best scale,
-    one that turns slacks into counts, then mini-epochs and frozen scans, at most ``readings`` more
-    in all, for the upper bound. Where the rows that matter do not fit in the active set, the last
-    of these train as rows pass. Weights whose best scale is far from 1 (a perceptron's, say) take
-    further scans, at most RESCANS, before the search begins.
+    With a witness: one reading. Without: one reading for the primal margin and the best scale, one
+    that turns slacks into counts, then mini-epochs and scans at fixed weights, at most ``readings``
+    more in all, for the upper bound. If the working set does not fit in the active set, the last of
+    these train as rows pass. Weights whose best scale is far from 1 (a perceptron's, say) take up
+    to RESCANS further scans before the search.
 
     Of many classes each is certified against the rest, all on the same readings; in the search for
     upper bounds they share the active set.
@@ -119,99 +120,126 @@ def certify(
     ----------
     model : any linear model; its reader's contract says how the shards are read.
     witness : the counts of these rows.
-    run : directory of the run that the model, the shards and the witness are of: the weights that
-        it carried are held against those that the counts make, which is the certificate's
-        ``drift``. Where it is more than rounding, a warning says so; the run repairs it when it
-        goes on. None = no drift is told.
-    accept_exclusions : take a witness that leaves rows of the shards out, which were forgotten if
-        it is honest: nothing is proven of them, and how many they are is ``rows_excluded``.
-    settings : the problem (C or delta, rho, class_weight) for a foreign model; None = the model's.
+    run : directory of the model's run: the certificate's ``drift`` compares the running weights of
+        its last checkpoint with those that the counts make, and a warning is logged where it is
+        more than rounding. None = no drift.
+    accept_exclusions : accept a witness that leaves out rows of the shards, which were forgotten if
+        it is honest; nothing is proven of them, and ``rows_excluded`` is their number.
+    settings : the problem (C or delta, rho, class_weight) of an imported model; None = the model's.
     readings : at most, after the first, without a witness.
-    executor : workers that scan the shards side by side; None = this process. What is proven is the
-        same to the last bit. Without a witness they read the shards once more, to count the rows,
-        which is not told among the readings; the rows that matter come to this process, which also
-        makes the readings that train, and the first one of ``class_weight="balanced"``.
+    executor : workers that scan the shards; None = this process. The result is the same to the last
+        bit. Without a witness, workers read the shards once more to count the rows (not among the
+        readings told), and this process holds the working set and makes the readings that train
+        and the first one of ``class_weight="balanced"``.
 
     Raises
     ------
-    DataError : labels that are not the model's, a witness of other rows or, unless that is
-        accepted, one that leaves rows out; damaged files.
+    DataError : labels that are not the model's; a witness of other rows, or one that leaves rows
+        out without ``accept_exclusions``; damaged files.
     SettingsError : a bias where rho is 0.
     """
     machine = machine or Machine()
     problem = settings or Settings.from_dict(dict(model.settings))
-    directions = list(model.directions())
     with (
         cache_directory(None, machine) as cache,
         open_shards(
             as_paths(shards),
-            reading_of_model(model),
+            reading_from_model(model),
             cache_dir=cache if witness is None else machine.cache_dir,
             classes=model.classes,
             allow_duplicate=problem.allow_duplicate,
             threads=machine.threads,
         ) as source,
     ):
+        distances: list[float | None] = [None for _ in model.directions()]
         scans = Scans(source, executor, cache_dir=cache, allow_duplicate=problem.allow_duplicate)
-        known = carried = None
-        if witness is not None:
-            source.exclude(_excluded(witness, accept_exclusions))
-            known = _witness(witness, scans.fingerprints(), len(directions))
-            carried = None if run is None else carried_by(run, model, witness)
+        if witness is None:
+            found = _search(scans, model, _learners(problem, source, model, None), readings)
+        else:
+            source.exclude(_exclusions(witness, accept_exclusions))
+            known = _load_witness(witness, scans.fingerprints(), len(distances))
+            running = None if run is None else running_weights(run, model, witness)
+            learners = _learners(problem, source, model, known.counts)
             scans = Scans(source, executor, rows=known.shard_rows)
-        learners = _learners(problem, source, model, directions)
-        counts = [None] * len(directions) if known is None else known.counts
-        for learner, direction, own in zip(learners, directions, counts, strict=True):
-            _adopt(learner, direction, model.index_base, own)
-        trained = [_trained_scale(direction) for direction in directions]
-        if known is not None:
-            found = _scan(scans, learners, trained, counted=True)
+            found = _scan(scans, learners, _trained_scales(model), counted=True)
             if source.rows not in (None, known.rows):
                 raise DataError(f"the shards hold {source.rows} rows, the witness {known.rows}.")
-            found = _with_drift(found, learners, carried)
-        else:
-            found = _scan(scans, learners, trained, first=True)
-            for learner in learners:
-                learner.begin_search()
-            found = _rescan_if_scaled(scans, learners, trained, found)
-            found = _search_upper_bounds(scans, learners, found, readings)
-        proofs = [
-            Proof(
-                each,
-                each.scale / scale,
-                scans.readings,
-                theory.decision_radius(each.primal_margin, each.upper_bound),
-                None if known is None else _distance(learner, each),
-                deletions.total(shard.without for shard in source.shards if shard.without),
-            )
-            for learner, each, scale in zip(learners, found, trained, strict=True)
-        ]
-        if model.kind == "two classes":
-            return proofs[0]
-        widest = max(proofs, key=lambda each: each.certificate.relative_duality_gap)
-        return replace(widest, classes=tuple(zip(model.classes, proofs, strict=True)))
+            distances = [*map(_distance, learners, found)]
+            found = _with_drift(found, learners, running)
+        excluded = deletions.total(shard.without for shard in source.shards if shard.without)
+        return _proof(model, found, scans.readings, distances, excluded)
+
+
+def _proof(
+    model: LinearModel,
+    found: Sequence[Certificate],
+    readings: float,
+    distances: Sequence[float | None],
+    excluded: int,
+) -> Proof:
+    proofs = [
+        Proof(
+            each,
+            each.scale / scale,
+            readings,
+            theory.decision_radius(each.primal_margin, each.upper_bound),
+            distance,
+            excluded,
+        )
+        for each, scale, distance in zip(found, _trained_scales(model), distances, strict=True)
+    ]
+    if model.kind == "two classes":
+        return proofs[0]
+    widest = max(proofs, key=lambda each: each.certificate.relative_duality_gap)
+    return replace(widest, classes=tuple(zip(model.classes, proofs, strict=True)))
 
 
 def _learners(
-    problem: Settings, source: ShardSource, model: LinearModel, directions: Sequence[Direction]
+    problem: Settings, source: ShardSource, model: LinearModel, counts: Sequence[Counts] | None
 ) -> list[Learner]:
-    """Learners of the model's problem, one a direction."""
+    """Return a learner for every direction of the model, with its weights and counts."""
+    directions = list(model.directions())
     exact = problem.but(
         stage="ascent", b=None, tol=SEARCH_TOLERANCE, faithful=False,
         active_set=problem.active_set // len(directions),
     )  # fmt: skip
-    weights = class_weights(source, problem)
+    [weights] = class_weights_of(source, [problem])
     learners = []
-    for positive, *_ in directions:
-        own = weights
+    for k, direction in enumerate(directions):
+        own, positive = weights, direction.positive
         if weights is not None and model.kind != "two classes":
             own = {positive: weights.get(positive, 1.0)}  # the rest weighs 1
-        learners.append(Learner(exact, source.labels, own, positive=positive))
+        learner = Learner(exact, source.labels, own, positive=positive)
+        _set_weights(learner, direction, model.index_base, None if counts is None else counts[k])
+        learners.append(learner)
     return learners
 
 
-def _excluded(path: str | os.PathLike[str], accepted: bool) -> list[deletions.Deletions]:
-    """The rows that a witness leaves out."""
+def _set_weights(learner: Learner, direction: Direction, base: int, counts: Counts | None) -> None:
+    """Give a learner the weights as training left them, numbered as the shards number columns."""
+    scale, rho = _trained_scale(direction), learner.settings.rho
+    w = np.concatenate((np.zeros(base), direction.weights)) / scale
+    if rho == 0.0 and direction.bias != 0.0:
+        raise SettingsError(
+            f"the model has the bias {direction.bias:g}, but rho is 0. Give --rho as it was "
+            "trained with (LIBLINEAR's -B)."
+        )
+    set_weights(learner, w, direction.bias / rho / scale if rho > 0.0 else 0.0, counts)
+
+
+def _trained_scale(direction: Direction) -> float:
+    return float((direction.certificate or {}).get("scale") or 1.0)
+
+
+def _trained_scales(model: LinearModel) -> list[float]:
+    return [_trained_scale(direction) for direction in model.directions()]
+
+
+# --- with a witness ------------------------------------------------------------------------------
+
+
+def _exclusions(path: str | os.PathLike[str], accepted: bool) -> list[deletions.Deletions]:
+    """Return the rows that a witness leaves out; raise a DataError unless that is accepted."""
     found = witness_file.contents(path).deletions
     if found and not accepted:
         raise DataError(
@@ -222,7 +250,7 @@ def _excluded(path: str | os.PathLike[str], accepted: bool) -> list[deletions.De
     return found
 
 
-def _witness(
+def _load_witness(
     path: str | os.PathLike[str], fingerprints: Sequence[tuple[str, str]], learners: int
 ) -> witness_file.Witness:
     found = witness_file.load(path, fingerprints)
@@ -234,20 +262,88 @@ def _witness(
     return found
 
 
-def _trained_scale(direction: Direction) -> float:
-    return float((direction.certificate or {}).get("scale") or 1.0)
+def running_weights(
+    run: str | os.PathLike[str], model: LinearModel, witness: str | os.PathLike[str]
+) -> Weights | None:
+    """Read w = Σ c_k l_k x_k as training updated it, from the last checkpoint of a run.
+
+    These are not the model's weights, which are scaled and those of the least primal.
+
+    Parameters
+    ----------
+    run : its directory.
+    model : the run's.
+    witness : its counts must be those of the checkpoint.
+
+    Returns
+    -------
+    float64 vectors, one a direction, by the columns' numbers in the shards. None, after a warning,
+    if the last checkpoint does not belong to the witness.
+    """
+    try:
+        with read_finished(run) as ended:
+            found = _learners_of_run(ended, model, witness)
+    except StreamtronError as error:
+        _log.warning("%s The drift of the running weights is not told.", error)
+        return None
+    sign = sign_of_learner(ended.checkpoint.labels, model.classes, ended.settings)
+    return [sign * learner.running.w for learner in found]
 
 
-def _adopt(learner: Learner, direction: Direction, base: int, counts: Counts | None) -> None:
-    """The direction's weights as training left them, numbered as the shards number columns."""
-    scale, rho = _trained_scale(direction), learner.settings.rho
-    w = np.concatenate((np.zeros(base), direction.weights)) / scale
-    if rho == 0.0 and direction.bias != 0.0:
-        raise SettingsError(
-            f"the model has the bias {direction.bias:g}, but rho is 0. Give --rho as it was "
-            "trained with (LIBLINEAR's -B)."
+def _learners_of_run(
+    ended: FinishedRun, model: LinearModel, witness: str | os.PathLike[str]
+) -> Sequence[Learner]:
+    """Restore the run's learners, in the order of the model's directions."""
+    labels, settings = ended.checkpoint.labels, ended.settings
+    learners = ended.learners()
+    counts = witness_file.contents(witness)
+    wanted = len(labels) if is_one_vs_rest(settings) else 1
+    complete = len(learners) == wanted and all(learner.progress.finished for learner in learners)
+    if complete and len(labels) == len(model.classes) and set(labels) == set(model.classes):
+        found = in_order(learners, labels, settings)
+        if len(found) == counts.learners and all(
+            _has_counts(learner, *counts.gaps(number)) for number, learner in enumerate(found)
+        ):
+            return found
+    raise DataError(f"{ended.path}: its last checkpoint has other counts than {witness}.")
+
+
+def _has_counts(learner: Learner, gaps: NDArray[np.uint32], counts: NDArray[np.int32]) -> bool:
+    own = learner.counts.gaps()
+    return np.array_equal(own[0], gaps) and np.array_equal(own[1], counts)
+
+
+def _with_drift(
+    found: Sequence[Certificate], learners: Sequence[Learner], running: Weights | None
+) -> list[Certificate]:
+    """Return the certificates with the drift of the running weights."""
+    if running is None:
+        return [replace(each, drift=None) for each in found]
+    drifts = []
+    for learner, w in zip(learners, running, strict=True):
+        assert learner.frozen is not None
+        drifts.append(learner.frozen.scan_sums.distance(w))
+    if not all(drift <= LARGE_DRIFT for drift in drifts):  # also where one is nan
+        _log.warning(
+            "the running weights have drifted by %.1g of their length from those that the counts "
+            "make. The certificate rests on the counts; streamtron update sums the weights afresh "
+            "from them, as do forget and fit --resume where they train on.",
+            max(drifts),
         )
-    learner.set_weights(w, direction.bias / rho / scale if rho > 0.0 else 0.0, counts)
+    return [replace(each, drift=drift) for each, drift in zip(found, drifts, strict=True)]
+
+
+def _distance(learner: Learner, certificate: Certificate) -> float:
+    """Return ``Proof.distance``."""
+    assert learner.frozen is not None
+    scan_sums = learner.frozen.scan_sums
+    if not scan_sums.steps:
+        return 0.0
+    scale = certificate.scale * scan_sums.sq_norm / scan_sums.steps
+    return scan_sums.distance(scale * learner.frozen.w)
+
+
+# --- scans ---------------------------------------------------------------------------------------
 
 
 def _scan(
@@ -258,12 +354,17 @@ def _scan(
     counted: bool = False,
     first: bool = False,
 ) -> list[Certificate]:
-    """What one reading at the models' own weights proves; ``counted``: by the counts that they
-    have. The ``first`` tells R too."""
+    """Certify the models' own weights by one reading.
+
+    Parameters
+    ----------
+    counted : whether the learners have counts, for the upper bound.
+    first : whether R is still unknown.
+    """
     for learner, scale in zip(learners, scales, strict=True):
-        learner.begin_reading(0, scale)
-    views = [_view(learner)._replace(threshold=-math.inf, first=first) for learner in learners]
-    _add(scans.read(views, [learner.counts for learner in learners]), learners)
+        begin_reading(learner, 0, scale)
+    requests = [scan_request(one)._replace(threshold=-math.inf, first=first) for one in learners]
+    add_blocks(scans.read(requests, [learner.counts for learner in learners]), learners)
     found = []
     for learner in learners:
         assert learner.frozen is not None
@@ -271,73 +372,19 @@ def _scan(
     return found
 
 
-def _view(learner: Learner) -> ScanRequest:
-    frozen = learner.frozen
-    assert frozen is not None
-    rho, scale = learner.settings.rho, frozen.scan_sums.scale
-    return ScanRequest(learner.targets, frozen.w, frozen.bias, rho, scale, frozen.threshold)
+# --- without a witness ---------------------------------------------------------------------------
 
 
-def _add(blocks: Generator[BlockScan, None, None], learners: Sequence[Learner]) -> None:
-    """Give the learners what was seen of the blocks, in their order."""
-    with closing(blocks):
-        for block in blocks:
-            for learner, seen in zip(learners, block.seen, strict=True):
-                _add_seen(learner, block, seen)
-
-
-def _add_seen(learner: Learner, block: BlockScan, seen: PartialSums) -> None:
-    frozen = learner.frozen
-    assert frozen is not None
-    if block.width > len(frozen.w):
-        frozen.widen(block.width)
-    frozen.scan_sums.add(seen.part)
-    learner.observe(seen.sq_radius, seen.least_delta2)
-    if seen.made is not None:
-        learner.counts.put(*seen.made)
-    if seen.called is not None:
-        _hold(learner, block, seen.called)
-
-
-def _hold(learner: Learner, block: BlockScan, called: Called) -> None:
-    """Have the learner hold the rows that it called, as long as there is room."""
-    at = np.searchsorted(block.numbers, called.numbers)
-    signs, delta2 = np.zeros(len(block.numbers), np.int8), np.zeros(len(block.numbers))
-    signs[at], delta2[at] = called.signs, called.delta2
-    targets = Targets(block.numbers, signs, delta2, block.squares)
-    learner.hold(block.held, at, targets, called.rows)
-
-
-def _with_drift(
-    found: Sequence[Certificate],
-    learners: Sequence[Learner],
-    carried: Sequence[NDArray[np.float64]] | None,
+def _search(
+    scans: Scans, model: LinearModel, learners: Sequence[Learner], readings: int
 ) -> list[Certificate]:
-    """The certificates with the drift of what a run carried, the scanned weights being others."""
-    if carried is None:
-        return [replace(each, drift=None) for each in found]
-    drifts = []
-    for learner, w in zip(learners, carried, strict=True):
-        assert learner.frozen is not None
-        drifts.append(learner.frozen.scan_sums.distance(w))
-    if not all(drift <= LARGE_DRIFT for drift in drifts):  # also where one is no number
-        _log.warning(
-            "the weights that the run carried have drifted by %.1g of their length from those that "
-            "its counts make. The certificate rests on the counts; streamtron update makes the "
-            "weights afresh from them, as do forget and fit --resume where they go on.",
-            max(drifts),
-        )
-    return [replace(each, drift=drift) for each, drift in zip(found, drifts, strict=True)]
-
-
-def _distance(learner: Learner, certificate: Certificate) -> float:
-    """How far the certified weights are from the counts', each at its best scale."""
-    assert learner.frozen is not None
-    scan_sums = learner.frozen.scan_sums
-    if not scan_sums.steps:
-        return 0.0
-    scale = certificate.scale * scan_sums.sq_norm / scan_sums.steps
-    return scan_sums.distance(scale * learner.frozen.w)
+    """Certify the models' own weights, then search for upper bounds."""
+    scales = _trained_scales(model)
+    found = _scan(scans, learners, scales, first=True)
+    for learner in learners:
+        begin_search(learner)
+    found = _rescan_if_scaled(scans, learners, scales, found)
+    return _search_upper_bounds(scans, learners, found, readings)
 
 
 def _rescan_if_scaled(
@@ -346,8 +393,9 @@ def _rescan_if_scaled(
     scales: Sequence[float],
     found: Sequence[Certificate],
 ) -> list[Certificate]:
-    """P(s) is known best around the scale that a scan is given: weights of another length (a
-    perceptron's, say) are scanned again, around the best scale that was seen."""
+    """Scan again around the best scale found, until it is close to the scanned one.
+
+    P(s) is known best around the scale of a scan."""
     best, around = list(found), list(scales)
     for _ in range(RESCANS):
         far = [
@@ -367,56 +415,57 @@ def _rescan_if_scaled(
 def _search_upper_bounds(
     scans: Scans, learners: Sequence[Learner], found: Sequence[Certificate], readings: int
 ) -> list[Certificate]:
-    """The certificates with the upper bounds that at most ``readings`` more readings find: counts
-    from the slacks in the first of them, then mini-epochs and frozen scans."""
-    bounds: list[list[tuple[float, float]]] = [[] for _ in learners]
+    """Return the certificates with the least upper bounds found in at most ``readings`` readings:
+    counts from the slacks in the first of them, then mini-epochs and scans at fixed weights."""
+    bounds: dict[Learner, list[tuple[float, float]]] = {learner: [] for learner in learners}
     if readings >= 2 and not learners[0].settings.hard:
-        _seed(scans, learners, [each.scale for each in found])
+        _counts_from_slacks(scans, learners, [each.scale for each in found])
         for reading in range(2, readings + 1):
-            searching = [learner for learner in learners if not learner.finished]
+            searching = [learner for learner in learners if not learner.progress.finished]
             if not searching:
                 break
             for learner in searching:
-                learner.begin_reading(reading)
+                begin_reading(learner, reading)
             _read(scans, searching)
-            for learner, own in zip(learners, bounds, strict=True):
-                if learner in searching:
-                    run_alone(learner.finish_reading())
-                    now = learner.certificate
-                    if now is not None and now.upper_bound is not None:
-                        own.append((now.upper_bound, now.rounding_bound))
-    least = [min(own, default=(None, 0.0)) for own in bounds]
+            for learner in searching:
+                run_mini_epochs(finish_reading(learner))
+                now = learner.certificate
+                if now is not None and now.upper_bound is not None:
+                    bounds[learner].append((now.upper_bound, now.rounding_bound))
+    least = [min(bounds[learner], default=(None, 0.0)) for learner in learners]
     return [
         replace(each, upper_bound=upper, rounding_bound=rounding)
         for each, (upper, rounding) in zip(found, least, strict=True)
     ]
 
 
-def _seed(scans: Scans, learners: Sequence[Learner], scales: Sequence[float]) -> None:
-    """One reading that turns the slacks of each learner's weights into counts, and holds the rows
-    that have one."""
+def _counts_from_slacks(scans: Scans, learners: Sequence[Learner], scales: Sequence[float]) -> None:
+    """Turn the slacks of each learner's weights into counts by one reading; hold those rows."""
     for learner, scale in zip(learners, scales, strict=True):
-        learner.begin_reading(1, scale)
-    views = [_view(one)._replace(threshold=-math.inf, b=one.b) for one in learners]
-    _add(scans.read(views, [Counts() for _ in learners], _rooms(learners)), learners)
+        begin_reading(learner, 1, scale)
+    requests = [
+        scan_request(one)._replace(threshold=-math.inf, b=one.progress.b) for one in learners
+    ]
+    add_blocks(scans.read(requests, [Counts() for _ in learners], _rooms(learners)), learners)
     for learner in learners:
-        learner.seed()
+        start_from_slacks(learner)
 
 
 def _read(scans: Scans, learners: Sequence[Learner]) -> None:
-    """One reading that certifies and holds the rows that matter. Some learners may train in it:
-    they see the chunks in the order of the data, and so this process reads."""
+    """Read once: scan and hold violators, or train, as each learner does in this reading.
+
+    Learners that train visit the chunks in the order of the data, so this process reads."""
     scanning = [learner for learner in learners if learner.mode == "scan"]
     training = [learner for learner in learners if learner.mode == "train"]
 
     def train(chunk: Chunk) -> None:
         for learner in training:
-            learner.take(chunk, order.file_order(len(chunk)))
+            take_chunk(learner, chunk, order.file_order(len(chunk)))
 
-    views, counts = map(_view, scanning), [learner.counts for learner in scanning]
-    blocks = scans.read(list(views), counts, _rooms(scanning), train if training else None)
-    _add(blocks, scanning)
+    requests, counts = list(map(scan_request, scanning)), [learner.counts for learner in scanning]
+    blocks = scans.read(requests, counts, _rooms(scanning), train if training else None)
+    add_blocks(blocks, scanning)
 
 
 def _rooms(learners: Sequence[Learner]) -> Callable[[], list[int]]:
-    return lambda: [learner.room for learner in learners]
+    return lambda: [room(learner) for learner in learners]

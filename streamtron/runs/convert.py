@@ -1,4 +1,4 @@
-"""Shards of any format into libsvm text or Parquet, whatever the readers understand."""
+"""Convert shards of any readable format into libsvm text or Parquet."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from streamtron.data import (
     no_rows,
     open_reader,
     open_shards,
-    settled,
+    resolve_reading,
 )
 from streamtron.data.first_reading import check_unchanged
-from streamtron.data.prefetch import ahead
-from streamtron.data.row_batch import RowBatch, cut_piece
+from streamtron.data.prefetch import prefetch
+from streamtron.data.row_batch import RowBatch, slice_batch
 from streamtron.data.writers.new_shards import new_shards
 from streamtron.data.writers.shards import (
     ENDINGS,
@@ -37,9 +37,9 @@ from streamtron.data.writers.shards import (
     labels_of,
     write_shards,
 )
-from streamtron.data.writers.shards import convert as convert_pieces
-from streamtron.runs.evaluate import Paths
-from streamtron.runs.fit import as_paths, reading_of
+from streamtron.data.writers.shards import convert as convert_batches
+from streamtron.runs.inputs import Paths, as_paths, reading_from_settings
+from streamtron.runs.learners import read_to_end
 from streamtron.runs.outputs import check_outputs
 
 
@@ -53,12 +53,12 @@ def convert(
     overwrite: bool = False,
     executor: Executor | None = None,
 ) -> Written:
-    """Write shards anew in the other format, or in the same one cut otherwise.
+    """Convert shards into another format, or into shards of another size.
 
-    Text numbers columns as its source did, or from 1 where that was no text; Parquet always from
-    0. Rows keep their order, labels and weights; names of features become numbers. With the
-    setting ``multilabel`` labels are lists in Parquet and ``1,5,7`` in text, where a label may be
-    a name (also with ``multiclass``). All shards appear together at the end.
+    Text numbers columns as its source did, or from 1 where that was not text; Parquet always from
+    0. Rows keep their order, labels and weights; names of features become numbers. With
+    ``multilabel`` labels are lists in Parquet and ``1,5,7`` in text; there and with ``multiclass``
+    a label may be a name. All shards appear together at the end.
 
     Parameters
     ----------
@@ -68,8 +68,8 @@ def convert(
     settings : how the shards are read: ``index_base``, ``weights_in_label``, ``label``, ….
     rows_per_shard : at least 1.
     overwrite : replace the shards of an earlier conversion.
-    executor : workers that see shards and destination; they read the shards once to count the rows
-        and once more to write the same files as one process, which reads them once.
+    executor : workers that see shards and destination. They read the shards twice, to count the
+        rows and to write them; one process reads them once and writes the same files.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def convert(
     paths = as_paths(shards)
     check_outputs({}, paths, directories={"destination": destination})
     found = find_shards(paths)
-    reading = settled(found[0], reading_of(settings))
+    reading = resolve_reading(found[0], reading_from_settings(settings))
     weights = settings.weight is not None or settings.weights_in_label
     if weights and settings.multilabel and to == "libsvm":
         raise SettingsError(
@@ -100,8 +100,8 @@ def convert(
     if executor is not None:
         return _convert_on_workers(executor, found, reading, target)
     base = _base(paths, reading, to)
-    return convert_pieces(
-        _pieces(found, replace(reading, index_base=base)),
+    return convert_batches(
+        _batches(found, replace(reading, index_base=base)),
         target.directory,
         to=to,
         index_base=base,
@@ -113,21 +113,20 @@ def convert(
     )
 
 
-def _pieces(shards: Iterable[ShardFile], reading: Reading) -> Iterator[RowBatch]:
+def _batches(shards: Iterable[ShardFile], reading: Reading) -> Iterator[RowBatch]:
     for shard in shards:
-        yield from ahead(open_reader(shard, reading).pieces)
+        yield from prefetch(open_reader(shard, reading).batches)
         check_unchanged(shard)
 
 
 def _base(paths: list[str], reading: Reading, to: Format) -> Literal[0, 1]:
-    """The number of the first column; ``auto`` takes a reading, but where no number changes."""
+    """Return the number of the first column; ``auto`` takes a reading, if numbers change."""
     with open_shards(paths, reading, cache_dir=None, most_labels=None,
                      allow_duplicate=True) as source:  # fmt: skip
         if source.index_base is None and to == "libsvm":
             return 0
         if source.index_base is None:
-            for _ in source.chunks():
-                pass
+            read_to_end(source)
         return 1 if source.index_base == 1 else 0
 
 
@@ -135,7 +134,7 @@ def _base(paths: list[str], reading: Reading, to: Format) -> Literal[0, 1]:
 
 
 class Target(NamedTuple):
-    """Where the new shards go, and what they shall be like."""
+    """Where the new shards are written, and how."""
 
     directory: str
     to: Format
@@ -147,7 +146,7 @@ class Target(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What has to be known of a shard before its rows can be written by several workers."""
+    """What several workers must know of a shard before they write its rows."""
 
     rows: int
     has_column_0: bool
@@ -155,13 +154,13 @@ class Survey(NamedTuple):
 
 
 class RowRange(NamedTuple):
-    """Consecutive new shards that one worker writes, and where their rows are."""
+    """Consecutive new shards that one worker writes, and the old shards of their rows."""
 
     name: str
-    """of the shard in which they begin"""
+    """of the first old shard"""
     shards: Sequence[ShardFile]
     skip: int
-    """rows of the first of these shards that belong to others"""
+    """first rows of the first old shard, which belong to other workers"""
     rows: int
     paths: Sequence[str]
     rows_per_shard: int
@@ -187,8 +186,8 @@ def _convert_on_workers(
     reading = replace(reading, index_base=base)
     with new_shards(target.directory, ENDINGS[target.to], target.overwrite) as shard_path:
         paths = [shard_path(number) for number in range(-(-sum(rows) // target.rows_per_shard))]
-        works = _stretches(shards, rows, paths, target.rows_per_shard)
-        written = reduce(Written.plus, executor(write_range, works, reading, target.to, style))
+        ranges = _row_ranges(shards, rows, paths, target.rows_per_shard)
+        written = reduce(Written.plus, executor(write_range, ranges, reading, target.to, style))
         if written.rows != sum(rows):
             raise DataError(
                 f"{shards[0].name} and the shards after it held {sum(rows):,} rows when they were "
@@ -201,32 +200,32 @@ def _convert_on_workers(
 def survey(shard: ShardFile, reading: Reading) -> Iterator[Survey]:
     """Read a shard for its ``Survey``."""
     rows, has_column_0, labels = 0, False, Labels(None, False)
-    for piece in open_reader(shard, reading).pieces():
-        if labels.type is None and piece.rows:
-            labels = labels_of([piece])
-        rows += piece.rows
-        has_column_0 |= bool((piece.indices == 0).any())
+    for batch in open_reader(shard, reading).batches():
+        if labels.type is None and batch.rows:
+            labels = labels_of([batch])
+        rows += batch.rows
+        has_column_0 |= bool((batch.indices == 0).any())
     check_unchanged(shard)
     yield Survey(rows, has_column_0, labels)
 
 
 def write_range(
-    stretch: RowRange, reading: Reading, to: Format, style: ShardStyle
+    rows: RowRange, reading: Reading, to: Format, style: ShardStyle
 ) -> Iterator[Written]:
-    """Write the shards of a stretch."""
-    pieces = _some_rows(_pieces(stretch.shards, reading), stretch.skip, stretch.rows)
-    written = write_shards(pieces, stretch.paths.__getitem__, to, style, stretch.rows_per_shard)
-    check_unchanged(stretch.shards[-1])  # of which only the first rows may have been wanted
+    """Write the new shards of a row range."""
+    batches = _some_rows(_batches(rows.shards, reading), rows.skip, rows.rows)
+    written = write_shards(batches, rows.paths.__getitem__, to, style, rows.rows_per_shard)
+    check_unchanged(rows.shards[-1])  # perhaps only its first rows were read
     yield written
 
 
-def _some_rows(pieces: Iterator[RowBatch], skip: int, rows: int) -> Iterator[RowBatch]:
-    for piece in pieces:
-        start = min(skip, piece.rows)
-        stop = min(piece.rows, start + rows)
+def _some_rows(batches: Iterator[RowBatch], skip: int, rows: int) -> Iterator[RowBatch]:
+    for batch in batches:
+        start = min(skip, batch.rows)
+        stop = min(batch.rows, start + rows)
         skip, rows = skip - start, rows - (stop - start)
         if stop > start:
-            yield cut_piece(piece, start, stop)
+            yield slice_batch(batch, start, stop)
         if not rows:
             return
 
@@ -234,30 +233,29 @@ def _some_rows(pieces: Iterator[RowBatch], skip: int, rows: int) -> Iterator[Row
 def _surveyed_base(
     surveys: Sequence[Survey], shards: Sequence[ShardFile], reading: Reading, to: Format
 ) -> Literal[0, 1]:
-    """What ``_base`` says, from surveys."""
+    """Return the number of the first column, as ``_base``, from surveys."""
     if reading.index_base != "auto":
         return reading.index_base
     kept = shards[0].format != "libsvm" or to == "libsvm"
     return 0 if kept or any(known.has_column_0 for known in surveys) else 1
 
 
-def _stretches(
+def _row_ranges(
     shards: Sequence[ShardFile], rows: Sequence[int], paths: Sequence[str], rows_per_shard: int
 ) -> list[RowRange]:
-    """The new shards that begin in one old shard are one worker's: it reads on into those behind
-    for the last of them, so little is read twice."""
+    """Give the new shards that begin in one old shard to one worker: little is read twice."""
     firsts = list(accumulate(rows, initial=0))
     end = firsts.pop()
     numbers = range(len(paths))
-    works = []
+    ranges = []
     for at, some in groupby(numbers, lambda n: bisect_right(firsts, n * rows_per_shard) - 1):
         mine = list(some)
         first, stop = mine[0] * rows_per_shard, min((mine[-1] + 1) * rows_per_shard, end)
         until = bisect_right(firsts, stop - 1)
-        works.append(
+        ranges.append(
             RowRange(
                 shards[at].name, shards[at:until], first - firsts[at], stop - first,
                 [paths[number] for number in mine], rows_per_shard,
             )
         )  # fmt: skip
-    return works
+    return ranges

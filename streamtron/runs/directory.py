@@ -1,4 +1,4 @@
-"""The run directory: what a run needs to be taken up again, whatever ended it."""
+"""The run directory: record, checkpoints and locks of a run, so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,9 +21,10 @@ from streamtron.core.errors import (
     SettingsError,
     StreamtronError,
 )
-from streamtron.core.locks import LOCK, locked
+from streamtron.core.files import LOCK, locked, reading_from, write_atomically
 from streamtron.core.rows import Label
-from streamtron.core.sealed import read_sealed, reading_from, write_atomically, write_sealed
+from streamtron.core.sealed import read_sealed, write_sealed
+from streamtron.data import ShardFile
 from streamtron.runs import transaction
 from streamtron.solver.checkpoint import State
 
@@ -31,14 +32,16 @@ _log = logging.getLogger(__name__)
 
 RECORD_VERSION = 3
 CHECKPOINT_VERSION = 4
-"""Of what a checkpoint means, too: a reading goes on in the order in which it began, and before
-version 4 later readings had other blocks, or other groups, and a solve could be half done."""
+"""Raised as well when the order of a reading changes, in which an older checkpoint is amid."""
 
 MAY_CHANGE = ("tol", "max_epochs")
-"""Settings that a run which is taken up may have otherwise than before."""
+"""Settings that may differ when a run is resumed."""
 
 WORTH_KEEPING = 10.0
-"""Seconds of reading that are saved before a solve begins, however rare checkpoints are to be."""
+"""Seconds of reading after which a checkpoint is written before a solve, whatever the interval."""
+
+RUN_SUFFIX = ".run"
+"""Suffix of a run directory, after the name of its model."""
 
 CHECKPOINT, BEFORE = "checkpoint", "checkpoint.before"
 
@@ -46,8 +49,18 @@ Stamps = Sequence[tuple[str, int, int]]
 """(name, bytes, time of the last change in ns) of every shard, in order."""
 
 
+def run_directory(model: str | os.PathLike[str]) -> str:
+    """Return where a run keeps its witness, manifest and cache: ``MODEL.run``."""
+    return os.fspath(model) + RUN_SUFFIX
+
+
+def stamps_of(shards: Iterable[ShardFile]) -> Stamps:
+    """Return the stamps of shards."""
+    return [(shard.name, shard.size, shard.mtime_ns) for shard in shards]
+
+
 class Checkpoint(NamedTuple):
-    """A state, the labels met when it was taken, and what the run had read and taken by then."""
+    """The solver's state, the labels met so far, and what had been read, in so many seconds."""
 
     state: State
     labels: list[Label]
@@ -57,35 +70,29 @@ class Checkpoint(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What a run is of.
-
-    Parameters
-    ----------
-    settings : plain values.
-    stamps : of its shards, in order.
-    """
+    """Settings of a run, as plain values, and the stamps of its shards, in order."""
 
     settings: dict[str, Any]
     stamps: list[tuple[str, int, int]]
 
 
 class Run:
-    """A run directory that is locked; see ``open_run``."""
+    """A locked run directory; see ``open_run``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @property
     def begun(self) -> bool:
-        """Whether there is a checkpoint, whole or not."""
+        """Whether there is a checkpoint, damaged or not."""
         return any((self.path / name).exists() for name in (CHECKPOINT, BEFORE))
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint; the one before is kept until this one is whole, and beside it.
+        """Write a checkpoint; the previous one is kept beside it.
 
         Raises
         ------
-        MachineError : it cannot be written; the one before stands.
+        MachineError : it cannot be written; the previous one is still there.
         """
         state = checkpoint.state
         content = {
@@ -104,20 +111,20 @@ class Run:
             write_sealed(self.path / CHECKPOINT, content, state.arrays)
         except (MachineError, OSError) as error:
             raise MachineError(
-                f"{error} Put that right; --resume goes on from the checkpoint before, if there is "
-                "one."
+                f"{error} Put that right; --resume continues from the previous checkpoint, if "
+                "there is one."
             ) from error
 
     def load(self) -> Checkpoint | None:
-        """The last whole checkpoint; None if there is none. One that is damaged is removed with a
-        warning: it must not take the place of the one before it."""
+        """Read the last intact checkpoint; None if there is none. Damaged ones are removed with a
+        warning, so that they never replace the previous one."""
         found, damaged = last_checkpoint(self.path)
         for path in damaged:
             path.unlink()
         return found
 
     def forget(self) -> None:
-        """Remove what an earlier run left, but for the cache, which fits whoever reads the same."""
+        """Remove the files of an earlier run, except the cache."""
         for name in (CHECKPOINT, BEFORE, "witness", "manifest.json", "run.json", "deletions"):
             (self.path / name).unlink(missing_ok=True)
 
@@ -133,29 +140,27 @@ def open_run(
     resume: bool = False,
     overwrite: bool = False,
 ) -> Iterator[Run]:
-    """The run directory, made or taken up, locked until the context ends or the process dies.
+    """Create or resume a run directory, locked until the context ends or the process dies.
 
     Parameters
     ----------
-    settings, stamps : the run's settings and shards, which must be those of a run that is taken
-        up, but for ``MAY_CHANGE``.
-    model : where the run's model is; None = there is none, and nobody changes the run.
-    cache : where its flat files are, if not in the run directory.
-    resume : go on with the run that is there, if any.
-    overwrite : begin anew whatever is there.
+    settings, stamps : of the run. A resumed run must have the same, except for ``MAY_CHANGE``.
+    model : path of the run's model; None = the run has none, and is never updated.
+    cache : directory of its flat files, if not in the run directory.
+    resume : continue an existing run.
+    overwrite : start over, whatever is there.
 
     Raises
     ------
-    SettingsError : a run is there, and neither was said; other settings than the run's.
-    DataError : other shards than the run's; a directory that is not a run's.
-    MachineError : another process has it; it cannot be written.
+    SettingsError : a run exists, and neither ``resume`` nor ``overwrite``; other settings.
+    DataError : other shards; not a run directory.
+    MachineError : locked by another process; cannot be written.
     """
     run = Run(Path(path))
     with reading_from(path):
         run.path.mkdir(parents=True, exist_ok=True)
     with locked(run.path):
-        for left in run.path.glob(".streamtron-*"):
-            left.unlink(missing_ok=True)  # half-written by a process that was killed
+        remove_temporary(run.path)
         if model is not None:
             transaction.recover(run.path, model, cache)
         there = (run.path / "run.json").exists()
@@ -170,31 +175,39 @@ def open_run(
             yield run
         except (StreamtronError, signals.Signalled) as error:
             if not run.begun:
-                run.forget()  # there is nothing to go on with
+                run.forget()  # nothing to resume
                 (run.path / LOCK).unlink(missing_ok=True)
             elif isinstance(error, signals.Signalled):
                 error.run = os.fspath(path)
             raise
 
 
+def remove_temporary(path: Path) -> None:
+    """Remove files that a killed process left half-written."""
+    for left in path.glob(".streamtron-*"):
+        left.unlink(missing_ok=True)
+
+
 def refuse_existing(path: str | os.PathLike[str]) -> None:
-    """Raise the SettingsError that a run is there already, if one is."""
+    """Raise a SettingsError if there is a run at ``path``."""
     if (Path(path) / "run.json").exists():
         raise SettingsError(
-            f"{path}: a run is there already. Go on with it by --resume, begin anew by "
+            f"{path}: a run is there already. Continue it with --resume, start over with "
             "--overwrite, or give another --model or --run-dir."
         )
 
 
-class Saver:
-    """Saves a run at borders: every so often, at its end, and where a signal stops it.
+class CheckpointWriter:
+    """Write checkpoints at intervals, at the end, and before a signal stops the run.
+
+    Implements ``solver.schedule.Checkpointer``.
 
     Parameters
     ----------
-    run : where to.
+    run : where they are written.
     every : seconds between checkpoints.
-    checkpoint : makes one of a state.
-    at_end : whether the end is saved, too; else it is with whoever waits for it.
+    checkpoint : makes a checkpoint of a state.
+    at_end : whether the end is saved.
     """
 
     def __init__(
@@ -205,50 +218,46 @@ class Saver:
         *,
         at_end: bool = True,
     ) -> None:
-        self.run, self.every, self.checkpoint, self.at_end = run, every, checkpoint, at_end
+        self.run, self.every, self.make, self.at_end = run, every, checkpoint, at_end
         self._saved, self._took = time.monotonic(), 0.0
 
-    def border(self, state: Callable[[], State]) -> None:
-        """See ``solver.train.Checkpointer``."""
-        stopped = signals.at_border()
+    def checkpoint(self, state: Callable[[], State]) -> None:
+        """Save if the interval is over or a signal came, which is then raised."""
+        stopped = signals.pending_stop()
         if stopped or self._since() >= self.every:
             self._save(state)
         if stopped:
             raise stopped
 
     def before_solves(self, state: Callable[[], State]) -> None:
-        """See ``solver.train.Checkpointer``: a solve is lost where the process is killed amid it,
-        but not what was read before."""
+        """Save what was read: a process killed amid a solve loses the solve alone."""
         if self._since() >= WORTH_KEEPING:
             self._save(state)
 
-    def due(self) -> bool:
-        """See ``solver.train.Checkpointer``: after a signal no solve begins. A solve can be far
-        shorter than it takes to save, which gets half of the time between solves at most."""
-        return signals.waits() or self._since() >= max(self.every, self._took)
+    def checkpoint_due(self) -> bool:
+        """Return whether to save before the next solve: at most half of the time is for saving."""
+        return signals.is_pending() or self._since() >= max(self.every, self._took)
 
     def end(self, state: Callable[[], State]) -> None:
-        """See ``solver.train.Checkpointer``: what the run came to can be taken further, or added
-        to."""
-        stopped = signals.at_border()
+        """Save the final state, from which the run can be continued or updated."""
+        stopped = signals.pending_stop()
         if self.at_end:
             self._save(state)
         if stopped:
             raise stopped
 
     def _since(self) -> float:
-        """Seconds since the last checkpoint."""
         return time.monotonic() - self._saved
 
     def _save(self, state: Callable[[], State]) -> None:
         began = time.monotonic()
-        self.run.save(self.checkpoint(state()))
+        self.run.save(self.make(state()))
         self._saved = time.monotonic()
         self._took = self._saved - began
 
 
 def write_record(path: Path, settings: Settings, stamps: Stamps) -> None:
-    """Write what the run is of, ``run.json``; see ``Record``."""
+    """Write ``run.json``; see ``Record``."""
     record = {
         "run_version": RECORD_VERSION,
         "settings": settings.to_dict(),
@@ -259,11 +268,11 @@ def write_record(path: Path, settings: Settings, stamps: Stamps) -> None:
 
 
 def read_record(path: Path) -> Record:
-    """What a run is of.
+    """Read ``run.json``.
 
     Raises
     ------
-    DataError : there is none that this streamtron can read.
+    DataError : not a record of this version.
     """
     where = path / "run.json"
     try:
@@ -275,12 +284,12 @@ def read_record(path: Path) -> Record:
         return Record(dict(record["settings"]), stamps)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DataError(
-            f"{where}: not the record of a run ({error}). Begin anew with --overwrite."
+            f"{where}: not the record of a run ({error}). Start over with --overwrite."
         ) from error
 
 
 def _check_same(path: Path, settings: Settings, stamps: Stamps) -> None:
-    """Refuse other settings and shards than the run's."""
+    """Refuse settings or shards other than the run's."""
     before, known = read_record(path)
     now = json.loads(json.dumps(settings.to_dict()))
     _check_settings(path, before, now)
@@ -289,14 +298,14 @@ def _check_same(path: Path, settings: Settings, stamps: Stamps) -> None:
         gone, new = sorted(ours - theirs), sorted(theirs - ours)
         what = f"{gone[0]} is missing" if gone else f"{new[0] if new else 'the order'} is new"
         raise DataError(
-            f"{path}: the run is of other shards ({what}). Give the same ones, begin anew with "
+            f"{path}: the run has other shards ({what}). Give the same ones, start over with "
             "--overwrite, or add shards with streamtron update."
         )
     for old, found in zip(known, stamps, strict=True):
         if old != tuple(found):
             raise DataError(
                 f"{old[0]}: changed since the run began ({old[1]} bytes then, {found[1]} now, or "
-                "touched). Put it back as it was, or begin anew with --overwrite."
+                "touched). Put it back as it was, or start over with --overwrite."
             )
 
 
@@ -310,15 +319,14 @@ def _check_settings(path: Path, before: Mapping[str, Any], now: Mapping[str, Any
         name = changed[0]
         more = f" (and {', '.join(changed[1:])})" if changed[1:] else ""
         raise SettingsError(
-            f"{path}: {name} is {now.get(name)}, the run has {before.get(name)}{more}. A run that "
-            f"is taken up keeps its settings, but for {' and '.join(MAY_CHANGE)}; begin anew with "
+            f"{path}: {name} is {now.get(name)}, the run has {before.get(name)}{more}. A resumed "
+            f"run keeps its settings, except for {' and '.join(MAY_CHANGE)}; start over with "
             "--overwrite."
         )
 
 
 def last_checkpoint(directory: Path) -> tuple[Checkpoint | None, list[Path]]:
-    """The last whole checkpoint of a run, if there is one; and those that are damaged, of which a
-    warning tells."""
+    """Read the last intact checkpoint of a run, if there is one; log and return damaged ones."""
     damaged: list[Path] = []
     for name in (CHECKPOINT, BEFORE):
         path = directory / name
@@ -326,7 +334,7 @@ def last_checkpoint(directory: Path) -> tuple[Checkpoint | None, list[Path]]:
             if path.exists():
                 return _checkpoint(path), damaged
         except FileDamaged as error:
-            _log.warning("%s The checkpoint before it is used, if there is one.", error)
+            _log.warning("%s The previous checkpoint is used, if there is one.", error)
             damaged.append(path)
     return None, damaged
 
@@ -337,7 +345,7 @@ def _checkpoint(path: Path) -> Checkpoint:
     if version != CHECKPOINT_VERSION:
         raise DataError(
             f"{path}: checkpoint version {version}, this streamtron reads {CHECKPOINT_VERSION}. "
-            "Use the streamtron that wrote it, or begin anew with --overwrite."
+            "Use the streamtron that wrote it, or start over with --overwrite."
         )
     try:
         state = State(int(content["reading"]), int(content["chunks"]), content["state"], arrays)
@@ -349,6 +357,4 @@ def _checkpoint(path: Path) -> Checkpoint:
             float(content["seconds"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise FileDamaged(
-            f"{path}: sealed, but what it holds is no checkpoint ({error})."
-        ) from error
+        raise FileDamaged(f"{path}: intact, but not a checkpoint ({error}).") from error

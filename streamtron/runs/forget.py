@@ -1,4 +1,4 @@
-"""Rows that a run is to forget: their counts, their part of the weights, all that was kept."""
+"""Forget rows: delete them and their counts from a finished run, and train on."""
 
 from __future__ import annotations
 
@@ -18,37 +18,40 @@ from streamtron.core.events import Listener, ignore
 from streamtron.core.rows import Chunk
 from streamtron.data import ShardRecord, ShardSource, deletions
 from streamtron.runs import transaction
-from streamtron.runs.ended import locate, open_ended
 from streamtron.runs.exclusions import (
-    Choice,
-    Leaving,
+    Exclusions,
+    RowsToDelete,
+    known_rows,
     replaced,
     rows_by_key,
     rows_by_list,
-    still_there,
     whole_shards,
 )
-from streamtron.runs.fit import as_paths
-from streamtron.runs.learners import Room, class_weights, finished_learners
-from streamtron.runs.results import Outcome, conclude, write_outcome
-from streamtron.runs.update import Kept, Last, settings_now, stage
+from streamtron.runs.finished import (
+    EditableRun,
+    FinalState,
+    changed_settings,
+    locate,
+    open_finished,
+)
+from streamtron.runs.inputs import Paths, as_paths
+from streamtron.runs.results import Outcome, build_outcome, write_outcome
+from streamtron.solver.changes import begin_change, narrow, subtract_rows
 from streamtron.solver.checkpoint import State
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
-from streamtron.solver.removed_rows import subtract_rows
-from streamtron.solver.train import train
+from streamtron.solver.proving import sum_afresh
 
 _log = logging.getLogger(__name__)
 
 WORTH = 0.5
-"""Shards with at most this part of the nonzeros are read once more to subtract the rows that leave.
-Of more, a is summed by the reading that comes anyway: it ends as well, and on RCV1 took at most as
-many readings, all rows or a tenth of them held."""
+"""Largest part of the nonzeros that is read once more to subtract the deleted rows. Beyond it, a is
+summed afresh by the reading that follows anyway; on RCV1 that took at most as many readings."""
 
 
 def forget(
     run: str | os.PathLike[str],
-    shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    shards: Paths = (),
     *,
     key: str | None = None,
     values: str | Sequence[str | int | float] = (),
@@ -60,53 +63,49 @@ def forget(
     machine: Machine | None = None,
     listen: Listener = ignore,
 ) -> Outcome:
-    """Take rows out of a run that has ended, and go on from there to a certificate over the rows
-    that are left.
+    """Delete rows from a finished run, and train on until the remaining rows are certified.
 
-    What is forgotten: whole shards; with ``key`` the rows of tables whose column has one of
-    ``values``; with ``rows`` those that a file lists; with ``replaced_by`` the rows that a shard
-    was written anew without. Rows of a shard that still holds them get deletions, in the run's
-    directory and in the witness, and are not there for whoever reads for this run, now or later;
-    see ``data.deletions``.
+    Deleted are whole shards; with ``key`` the rows of tables whose column has one of ``values``;
+    with ``rows`` those that a file lists; with ``replaced_by`` the rows that a new file of the
+    shard lacks. If a shard still holds deleted rows, its deletions are recorded in the run's
+    directory and in the witness, and every reading for this run leaves them out; see
+    ``data.deletions``.
 
-    The rows' counts are gone exactly. a = Σ c_k y_k loses their part by subtraction, which reads
-    their shards alone, from the cache if they are there; where a shard is gone everywhere, or the
-    rows are scattered over most of the data, a is summed afresh from what is left. Then training
-    goes on from a. Model, witness, checkpoint, manifest and cache of the run hold nothing of the
-    rows when this returns; what was written elsewhere, a witness or a copy of the model, is not
+    The rows' counts are deleted exactly. Their part of a = Σ c_k y_k is subtracted, which reads
+    their shards, from the cache if possible; if a shard is gone, or the rows are scattered over
+    most of the data, a is summed afresh. Then training continues from a. Afterwards model, witness,
+    checkpoint, manifest and cache of the run hold nothing of the rows; copies elsewhere are not
     looked for.
 
-    Whenever it is interrupted, the run is as it was before, but for cache files; or it is as it is
-    to be, as soon as it is opened. This can be called again in either case: what is not in the run,
-    or not any more, is listed in the report as ``not_in_run``, and where there is nothing else to
-    forget the run is left as it is.
+    An interrupted call leaves the run as it was (except cache files) or completely changed, and may
+    be repeated: what the run does not have is listed in the report as ``not_in_run``; if nothing
+    is left to delete, the run stays as it is.
 
     Parameters
     ----------
     run : the model, or its run directory.
-    shards : names as the manifest has them, or paths; the files may be gone already, unless only
-        rows of them are to be forgotten. With ``key``: where to look; none = in all shards.
-    key, values : a column of the tables, whether or not features are in it, and the values in it
-        of the rows to forget, as text or numbers.
-    rows : a CSV file whose first line is ``shard,row``: name or path of a shard, and the number
-        that the row has in its file, from 0, those counted that were forgotten before.
-    replaced_by : the file, perhaps of the shard's own path, that takes its place. Its rows are
+    shards : names as in the manifest, or paths; the files may be gone, unless only some of their
+        rows are deleted. With ``key``: where to look; none = in all shards.
+    key, values : a column of the tables, which need not be a feature, and its values in the rows to
+        delete, as text or numbers.
+    rows : a CSV file whose first line is ``shard,row``: name or path of a shard, and the number of
+        the row in its file, from 0, earlier deletions counted.
+    replaced_by : the file, perhaps at the shard's own path, that takes its place. Its rows are
         matched with the shard's, in their order; their counts carry over.
     tol, max_epochs : from now on; None = as the run has them.
     report : also write the report there.
 
     Returns
     -------
-    Outcome of the rows that are left: model, report, witness.
+    Outcome of the remaining rows: model, report, witness.
 
     Raises
     ------
-    SettingsError : a faithful run; ``key`` for text shards; ways to name rows that do not go
-        together.
-    DataError : no run that has ended; all of its rows, or all that have one of the labels; a file
-        that has other rows than the shard that it replaces, or one that the run does not have; the
-        shards that are left are not as they were.
-    MachineError : no room, another process has the run.
+    SettingsError : a faithful run; ``key`` for text shards; options that exclude each other.
+    DataError : no finished run; no row, or no row of a label, would remain; a new file with rows
+        that the shard does not have, or for a shard that the run does not have; a remaining shard
+        that changed.
+    MachineError : memory, disk; the run is locked by another process.
 
     Examples
     --------
@@ -121,50 +120,41 @@ def forget(
     ...     one, streamtron.forget(root / "m.st", "1.svm").report["rows"]
     (3, 2)
     """
-    _check_ways(bool(as_paths(shards)), key, values, rows, replaced_by)
+    _check_options(bool(as_paths(shards)), key, values, rows, replaced_by)
     began, machine = time.perf_counter(), machine or Machine()
     place = locate(run, machine.run_dir)
-    with open_ended(place, machine.cache_dir) as ended:
-        kept = Kept.of(ended, settings_now(ended, tol, max_epochs), place.model)
-        kept.check_report(
-            report, [os.fspath(path) for path in (rows, replaced_by) if path], machine
-        )
-        directory, names = kept.cache_directory(machine), as_paths(shards)
-        if key is not None:
-            wanted = [values] if isinstance(values, str) else [str(value) for value in values]
-            choice = rows_by_key(kept, names, key, wanted)
-        elif rows is not None:
-            choice = rows_by_list(kept, os.fspath(rows))
-        elif replaced_by is not None:
-            choice = replaced(kept, names, os.fspath(replaced_by), directory)
-        else:
-            choice = whole_shards(kept, names)
-        changed = any(each.changed(kept) for each in choice.leaving)
+    with open_finished(place, machine.cache_dir) as ended:
+        target = EditableRun.of(ended, changed_settings(ended, tol, max_epochs), place.model)
+        inputs = [os.fspath(path) for path in (rows, replaced_by) if path]
+        target.check_report(report, inputs, machine)
+        directory, names = target.cache_directory(machine), as_paths(shards)
+        chosen = _choose(target, names, key, values, rows, replaced_by, directory)
+        changed = any(each.changes(target) for each in chosen.shards)
         if changed:
-            outcome, used = _forget(kept, choice, machine, listen, began)
+            outcome, used = _forget(target, chosen, machine, listen, began)
         else:
-            outcome = kept.as_it_stands()
-        outcome.report["not_in_run"] = choice.missing
-        if report is not None:  # before the change counts: a run that has had it has this, too
+            outcome = target.unchanged()
+        outcome.report["not_in_run"] = chosen.missing
+        if report is not None:  # before the commit: a committed change has its report
             write_outcome(outcome, report=report)
         if changed:
-            known = [shard.fingerprint for shard in kept.manifest.shards]
+            known = [shard.fingerprint for shard in target.manifest.shards]
             remove = ["checkpoint.before", *([] if outcome.deletions else [deletions.NAME])]
             stale = transaction.Stale(directory, known, used)
-            transaction.finish(ended.path, kept.model_path, remove, stale)
+            transaction.commit(ended.path, target.model_path, remove, stale)
     return outcome
 
 
-def _check_ways(
+def _check_options(
     named: bool,
     key: str | None,
     values: str | Sequence[str | int | float],
     rows: str | os.PathLike[str] | None,
     replaced_by: str | os.PathLike[str] | None,
 ) -> None:
-    """Refuse ways to name rows that do not go together."""
+    """Raise a SettingsError if options exclude each other, or none is given."""
     if sum(way is not None for way in (key, rows, replaced_by)) > 1:
-        raise SettingsError("--key, --rows and --replaced-by name rows each in its own way: one.")
+        raise SettingsError("--key, --rows and --replaced-by exclude each other. Give one.")
     if (key is None) != (len(values) == 0):
         raise SettingsError("--key names a column and --value what is in it: give both.")
     if rows is not None and named:
@@ -173,55 +163,70 @@ def _check_ways(
         raise SettingsError("nothing to forget. Name shards, or rows with --key or --rows.")
 
 
+def _choose(
+    target: EditableRun,
+    names: Sequence[str],
+    key: str | None,
+    values: str | Sequence[str | int | float],
+    rows: str | os.PathLike[str] | None,
+    replaced_by: str | os.PathLike[str] | None,
+    cache: str,
+) -> Exclusions:
+    """Find the rows to delete."""
+    if key is not None:
+        wanted = [values] if isinstance(values, str) else [str(value) for value in values]
+        return rows_by_key(target, names, key, wanted)
+    if rows is not None:
+        return rows_by_list(target, os.fspath(rows))
+    if replaced_by is not None:
+        return replaced(target, names, os.fspath(replaced_by), cache)
+    return whole_shards(target, names)
+
+
 def _forget(
-    kept: Kept,
-    choice: Choice,
-    machine: Machine,
-    listen: Listener,
-    began: float,
+    target: EditableRun, chosen: Exclusions, machine: Machine, listen: Listener, began: float
 ) -> tuple[Outcome, list[str]]:
-    """The outcome of what is left, staged, and the cache's files that it uses."""
-    leaving = choice.leaving
-    if not sum(each.rows_left for each in leaving):
+    """Train on without the rows, and stage the changed run.
+
+    Returns
+    -------
+    The outcome, and the files of the cache that it uses.
+    """
+    shards = chosen.shards
+    if not sum(each.rows_left for each in shards):
         raise DataError(
-            f"{kept.ended.path}: these are all rows of the run, and nothing would be left. Remove "
-            "the model and its run directory."
+            f"{target.ended.path}: these are all rows of the run, and nothing would be left. "
+            "Remove the model and its run directory."
         )
-    settings = kept.settings
-    with kept.source([each.file for each in leaving if each.file], machine) as source:
-        weights = class_weights(source, settings)
-        state = kept.ended.checkpoint.state
-        learners = finished_learners(state, settings, source.labels, weights)
-        staying = []
+    with target.source([each.file for each in shards if each.file], machine) as source:
+        learners = target.restore(source)
+        remaining = []
         for learner in learners:
-            learner.begin_change()
-            stay, learner.counts = _parted(learner.counts, leaving)
-            staying.append(stay)
-        read = choice.nonzeros_read
-        read += _subtract(kept, leaving, learners, kept.cache_directory(machine))
-        for learner, stay in zip(learners, staying, strict=True):
+            begin_change(learner)
+            stay, learner.counts = _split(learner.counts, shards)
+            remaining.append(stay)
+        read = chosen.nonzeros_read
+        read += _subtract(target, shards, learners, target.cache_directory(machine))
+        for learner, stay in zip(learners, remaining, strict=True):
             learner.counts = stay
-        last = _Last(source, learners)
-        room = Room(settings, machine, learners[0].pool)
-        train(
-            source, learners, settings, listen, threads=machine.thread_count, room=room,
-            checkpointer=last, abreast=room.abreast,
-        )  # fmt: skip
+        final = _FinalState(source, learners)
+        target.train(source, learners, machine, listen, final)
         assert source.nonzeros is not None
         readings = (read + source.nonzeros_read) / source.nonzeros
         seconds = time.perf_counter() - began
-        outcome = conclude(source, learners, settings, seconds, readings=readings)
-        stage(kept, source, outcome, last.state)
-        return outcome, sorted(source.cached_at)
+        outcome = build_outcome(source, learners, target.settings, seconds, readings=readings)
+        target.stage(source, outcome, final.state)
+        assert source.info is not None
+        return outcome, sorted(source.info.cache_paths)
 
 
-def _parted(counts: Counts, leaving: Sequence[Leaving]) -> tuple[Counts, Counts]:
-    """The counts of the rows that stay, by the numbers that they are going to have, and of those
-    that leave, by the numbers that they had."""
+def _split(counts: Counts, shards: Sequence[RowsToDelete]) -> tuple[Counts, Counts]:
+    """Return the counts of the remaining rows, by their new numbers, and those of the deleted rows,
+    by their old numbers."""
     stay, leave = Counts(), Counts()
     numbers, values = counts.entries()
     start = 0
-    for shard, gone, file in leaving:
+    for shard, gone, file in shards:
         own = slice(*np.searchsorted(numbers, (shard.first_row, shard.first_row + shard.rows)))
         places, held = numbers[own] - shard.first_row, values[own]
         leaves = np.isin(places, gone) if file else np.ones(len(places), dtype=bool)
@@ -233,76 +238,78 @@ def _parted(counts: Counts, leaving: Sequence[Leaving]) -> tuple[Counts, Counts]
 
 
 def _subtract(
-    kept: Kept, leaving: Sequence[Leaving], learners: Sequence[Learner], directory: str
+    target: EditableRun, deleted: Sequence[RowsToDelete], learners: Sequence[Learner], cache: str
 ) -> int:
-    """Take the part of the rows that leave, whose counts the learners hold, out of a; where they
-    are gone, or scattered (WORTH), a is summed by the next reading. Returns the nonzeros read."""
+    """Subtract the rows, whose counts the learners hold, from a; return the nonzeros read.
+
+    If rows cannot be read, or are scattered (WORTH), the next reading sums a afresh.
+    """
     counted = [learner.counts.entries()[0] for learner in learners]
-    shards = [each.shard for each in leaving if any(_some(own, each.shard) for own in counted)]
-    scattered = sum(shard.nonzeros for shard in shards) > WORTH * kept.manifest.nonzeros
-    if scattered or not all(learner.carries for learner in learners):
-        _sum_afresh(learners)
+    shards = [each.shard for each in deleted if any(_any_in(own, each.shard) for own in counted)]
+    scattered = sum(shard.nonzeros for shard in shards) > WORTH * target.manifest.nonzeros
+    if scattered or any(learner.unsummed for learner in learners):
+        for learner in learners:
+            sum_afresh(learner)
         return 0
     with ExitStack() as stack:
         sources: list[ShardSource] = []
         try:
             for shard in shards:
-                sources.append(stack.enter_context(still_there(kept, shard, directory)))
-            subtract_rows(_rows(sources, shards), learners)
+                sources.append(stack.enter_context(known_rows(target, shard, cache)))
+            subtract_rows(_renumbered(sources, shards), learners)
         except StreamtronError as error:
-            _log.warning("%s The weights are summed afresh from the shards that are left.", error)
-            _sum_afresh(learners)
+            _log.warning("%s The weights are summed afresh from the remaining shards.", error)
+            for learner in learners:
+                sum_afresh(learner)
         return sum(source.nonzeros_read for source in sources)
 
 
-def _sum_afresh(learners: Sequence[Learner]) -> None:
-    for learner in learners:
-        learner.sum_afresh()
-
-
-def _some(numbers: NDArray[np.int64], shard: ShardRecord) -> bool:
-    """Whether some of these rows, rising, are the shard's."""
+def _any_in(numbers: NDArray[np.int64], shard: ShardRecord) -> bool:
+    """Return whether some of these rising row numbers are the shard's."""
     start, stop = np.searchsorted(numbers, (shard.first_row, shard.first_row + shard.rows))
     return bool(start < stop)
 
 
-def _rows(sources: Sequence[ShardSource], shards: Sequence[ShardRecord]) -> Iterator[Chunk]:
+def _renumbered(sources: Sequence[ShardSource], shards: Sequence[ShardRecord]) -> Iterator[Chunk]:
+    """Read the chunks of the sources with row numbers as in the run."""
     for source, shard in zip(sources, shards, strict=True):
         for chunk in source.chunks():
             [(start, stop)] = chunk.ranges
             yield replace(chunk, ranges=((shard.first_row + start, shard.first_row + stop),))
 
 
-class _Last(Last):
-    """Keeps the end, of a run whose shards are all there and in which every label has a row, and
-    nothing of columns that no row has any more."""
+class _FinalState(FinalState):
+    """Keep the final state, without columns that no remaining row has.
+
+    Raises a DataError after the first reading if a shard was skipped or a label has no row left.
+    """
 
     def __init__(self, source: ShardSource, learners: Sequence[Learner]) -> None:
         self.source, self.learners = source, learners
         self._names = {shard.name for shard in source.shards}
-        self._known = False
+        self._checked = False
 
-    def border(self, state: Callable[[], State]) -> None:
-        """Refuse as soon as it is known, which is after the first reading."""
-        if self._known or self.source.manifest is None:
+    def checkpoint(self, state: Callable[[], State]) -> None:
+        """Check the shards and the labels once they are known."""
+        if self._checked or self.source.manifest is None:
             return
-        self._known = True
+        self._checked = True
         for shard in self.source.skipped:
             if shard.name in self._names:
                 raise DataError(
                     f"{shard.reason} The run has counts of this shard's rows: put it back as it "
                     "was, or forget it whole."
                 )
-        if self.source.unmet:
+        if self.source.info and (unseen := self.source.info.unseen_labels):
             raise DataError(
-                f"no row that is left has the label {self.source.unmet[0]}, which the model has. "
-                "Nothing was forgotten: fit anew on shards without these rows, to another model, "
-                "and remove this one and its run directory."
+                f"no remaining row has the label {unseen[0]}, which the model has. Nothing was "
+                "forgotten: fit anew on shards without these rows, to another model, and remove "
+                "this one and its run directory."
             )
 
     def end(self, state: Callable[[], State]) -> None:
-        """The end is kept."""
-        self.border(state)
+        """Check, narrow the weights, and keep the state."""
+        self.checkpoint(state)
         for learner in self.learners:
-            learner.narrow(self.source.width)
+            narrow(learner, self.source.width)
         super().end(state)

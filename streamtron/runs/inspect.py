@@ -1,4 +1,4 @@
-"""What is in a file of ours or in a set of shards, told as plain values."""
+"""Describe a model, a witness, a run directory or shards as plain values."""
 
 from __future__ import annotations
 
@@ -11,40 +11,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.config import Machine, Settings
-from streamtron.core.errors import MachineError, SettingsError, StreamtronError
-from streamtron.core.locks import holder
-from streamtron.core.rows import Chunk, Label
+from streamtron.core.errors import SettingsError, StreamtronError
+from streamtron.core.files import lock_holder, reading_from
+from streamtron.core.rows import Chunk
 from streamtron.core.sealed import read_sealed
 from streamtron.core.text import label_text
-from streamtron.data import Manifest, Reading, deletions, open_shards
+from streamtron.data import Manifest, deletions, open_shards
 from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import Direction, LinearModel
 from streamtron.runs import transaction, witness
-from streamtron.runs.directory import Record, last_checkpoint, read_record
-from streamtron.runs.ended import ENDING
-from streamtron.runs.fit import reading_of
-from streamtron.runs.learners import finished_learners
+from streamtron.runs.directory import RUN_SUFFIX, Record, last_checkpoint, read_record
+from streamtron.runs.inputs import reading_from_settings
+from streamtron.runs.learners import restore_finished
 from streamtron.runs.memory import memory_needed
 
 Kind = Literal["model", "witness", "run", "shards"]
 
 LARGEST = 10
-"""Weights shown of a model."""
+"""Number of weights shown of a model."""
 
 
 def kind_of(path: str | os.PathLike[str]) -> Kind:
-    """What a path holds: told by the first bytes, not by the name."""
+    """Return what a path holds, by the first bytes of a file and not by its name."""
     if os.path.isfile(os.path.join(path, "run.json")):
         return "run"
-    if os.path.isfile(os.path.join(path, "manifest.json")) and os.fspath(path).endswith(ENDING):
+    if os.path.isfile(os.path.join(path, "manifest.json")) and os.fspath(path).endswith(RUN_SUFFIX):
         return "run"
     if not os.path.isfile(path):
         return "shards"
-    try:
-        with open(path, "rb") as file:
-            start = file.read(16)
-    except OSError as error:
-        raise MachineError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    with reading_from(path), open(path, "rb") as file:
+        start = file.read(16)
     if start[8:9] == b"{":  # our sealed files: 8 bytes of length, then JSON
         return (
             "witness" if "witness_version" in read_sealed(path, "model or witness")[0] else "model"
@@ -53,13 +49,11 @@ def kind_of(path: str | os.PathLike[str]) -> Kind:
 
 
 def inspect(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[str, Any]:
-    """What a model, a witness, a run directory or shards hold.
-
-    Shards are read once, whole.
+    """Describe a model, a witness, a run directory, or shards, which are read once.
 
     Raises
     ------
-    SettingsError : several paths of which one is not shards.
+    SettingsError : several paths that are not all shards.
     DataError, MachineError
     """
     paths = [_run_of(path) for path in paths]
@@ -75,8 +69,8 @@ def inspect(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[
 
 
 def describe_model(model: LinearModel) -> dict[str, Any]:
-    """Width, classes, settings, certificate, reader's contract and the largest weights; of many
-    classes ``learners``, a list with the weights and the certificate of each."""
+    """Describe width, classes, settings, certificate, reading and largest weights; of many
+    classes also ``learners``, a list with the weights and the certificate of each."""
     learners = [_learner(each, model) for each in model.directions()]
     facts = {
         "kind": "model",
@@ -104,22 +98,22 @@ def _learner(learner: Direction, model: LinearModel) -> dict[str, Any]:
 
 
 def _largest(weights: NDArray[np.float64], model: LinearModel) -> list[dict[str, Any]]:
-    """Column, name and weight of the heaviest columns."""
+    """Return column, name and weight of the columns with the largest weights."""
     names = model.feature_names
-    heaviest = np.argsort(-np.abs(weights), kind="stable")[:LARGEST]
+    largest = np.argsort(-np.abs(weights), kind="stable")[:LARGEST]
     return [
         {
             "column": int(j) + model.index_base,
             **({"name": names[j]} if j < len(names) else {}),
             "weight": float(weights[j]),
         }
-        for j in heaviest
+        for j in largest
         if weights[j]
     ]
 
 
 def describe_witness(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The shards a witness speaks of, rows that have a count, and t, the sum of all counts."""
+    """Describe a witness: its shards, the rows with a count, and t, the sum of all counts."""
     found = witness.contents(path)
     return {
         "kind": "witness",
@@ -134,16 +128,15 @@ def describe_witness(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _run_of(path: str) -> str:
-    """A model that is not written yet stands for its run."""
-    run = path.rstrip("/") + ENDING
+    """Return the run directory of a model that is not written yet."""
+    run = path.rstrip("/") + RUN_SUFFIX
     return run if not os.path.exists(path) and os.path.isdir(run) else path
 
 
 def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a run is of, how far it has come and what can be done next; of one that has ended its
-    shards with their rows, its witness, the rows it has forgotten since, the size of its cache.
+    """Describe a run's settings, shards, witness, cache and progress, and what can be done next.
 
-    Nothing is written. What is damaged in it, or half-way, is told and not refused.
+    Nothing is written. Damaged or incomplete files are described, not refused.
     """
     directory = Path(path)
     record = read_record(directory) if (directory / "run.json").is_file() else None
@@ -174,14 +167,14 @@ def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 _NEXT = {
-    "running": "wait for it; what it has come to is as of its last checkpoint",
+    "running": "wait for it; its progress is shown as of its last checkpoint",
     "ended": "certify {run} proves it again; update and forget change it; fit --resume with a "
-    "smaller --tol takes it further",
+    "smaller --tol trains on",
     "stopped": "streamtron fit with the same shards and settings and --resume goes on from the "
-    "last checkpoint, --overwrite begins anew",
-    "begun": "streamtron fit with the same shards and settings and --resume begins it: no "
+    "last checkpoint, --overwrite starts over",
+    "begun": "streamtron fit with the same shards and settings and --resume starts it: no "
     "checkpoint was written yet",
-    "change cut off": "call the update or forget that was cut off again, which ends it",
+    "change interrupted": "call the update or forget that was interrupted again to complete it",
 }
 """State of a run → what can be done next."""
 
@@ -189,25 +182,25 @@ _NEXT = {
 def _state(
     directory: Path, progress: Mapping[str, Any] | None, manifest: Manifest | None
 ) -> tuple[str, str | None]:
-    """In which state a run is, see ``_NEXT``, and which process is at work on it."""
-    process = holder(directory)
+    """Return the state of a run, see ``_NEXT``, and the process that works on it."""
+    process = lock_holder(directory)
     if process is not None:
         return "running", process
     if transaction.pending(directory):
-        return "change cut off", None
+        return "change interrupted", None
     if manifest is not None and (progress is None or progress["finished"] is not False):
         return "ended", None
     return ("begun" if progress is None else "stopped"), None
 
 
 def _manifest(directory: Path) -> Manifest | None:
-    """Of the shards, where they have been read whole and the run has come to an end."""
+    """Load the manifest, which a run has once it has ended."""
     path = directory / "manifest.json"
     return Manifest.load(str(path)) if path.is_file() else None
 
 
 def _progress(directory: Path, record: Record) -> dict[str, Any] | None:
-    """How far a run had come at its last checkpoint; None if there is none."""
+    """Return the progress of a run at its last checkpoint; None if there is none."""
     checkpoint, _ = last_checkpoint(directory)
     if checkpoint is None:
         return None
@@ -221,22 +214,22 @@ def _progress(directory: Path, record: Record) -> dict[str, Any] | None:
     }
     try:
         settings = Settings.from_dict(record.settings)
-        learners = finished_learners(checkpoint.state, settings, checkpoint.labels, None)
+        learners = restore_finished(checkpoint.state, settings, checkpoint.labels, None)
     except StreamtronError:
-        return found  # of another version: what it says of itself is all
+        return found  # of another version
     gaps = [one.certificate.relative_duality_gap for one in learners if one.certificate]
     return found | {
         "finished": bool(learners) and all(one.finished is not None for one in learners),
-        "full_epochs": max((one.full_epochs for one in learners), default=0),
+        "full_epochs": max((one.progress.full_epochs for one in learners), default=0),
         "stage": max((one.stage.name for one in learners), default=None),
         "relative_duality_gap": max(gaps) if len(gaps) == len(learners) > 0 else None,
     }
 
 
 def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[str, Any]:
-    """Files, rows, columns, nonzeros, the rows of each label, and the memory a fit would need."""
-    with open_shards(list(paths), reading_of(settings, labels="optional"), cache_dir=None,
-                     most_labels=None, allow_duplicate=True,
+    """Describe files, rows, columns, nonzeros, rows of each label, and the memory a fit needs."""
+    reading = reading_from_settings(settings, labels_required=False)
+    with open_shards(list(paths), reading, cache_dir=None, most_labels=None, allow_duplicate=True,
                      threads=machine.threads,
                      on_bad_shard=settings.on_bad_shard) as source:  # fmt: skip
         counts, unlabelled = np.zeros(0, dtype=np.int64), 0
@@ -251,13 +244,15 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
             "kind": "shards",
             "format": source.shards[0].format,
             "layout": source.reading.layout,
-            "features": _features(source.reading),
+            "features": None if source.reading.features is None else list(source.reading.features),
             "rows": source.manifest.rows,
             "columns": columns,
             "nonzeros": source.manifest.nonzeros,
             "bytes": source.manifest.bytes,
             "index_base": source.index_base,
-            "labels": _labels(source.labels, counts),
+            "labels": {
+                label_text(label): int(n) for label, n in zip(source.labels, counts, strict=True)
+            },
             "unlabelled_rows": unlabelled,
             "shards": source.manifest.to_dict()["shards"],
             "skipped": [shard._asdict() for shard in source.skipped],
@@ -265,20 +260,11 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
         }
 
 
-def _features(reading: Reading) -> list[str] | None:
-    """The columns that the features were found in."""
-    return None if reading.features is None else list(reading.features)
-
-
 def _unlabelled(chunk: Chunk) -> int:
-    """Rows of a chunk without a label."""
+    """Count the rows of a chunk without a label."""
     if chunk.code_offsets is None:
         return int(np.count_nonzero(chunk.codes < 0))
     return int(np.count_nonzero(np.diff(chunk.code_offsets) == 0))
-
-
-def _labels(labels: Sequence[Label], counts: np.ndarray[Any, Any]) -> dict[str, int]:
-    return {label_text(label): int(n) for label, n in zip(labels, counts, strict=True)}
 
 
 def _plan(settings: Settings, machine: Machine, rows: int, columns: int) -> dict[str, Any]:
@@ -291,5 +277,5 @@ def _plan(settings: Settings, machine: Machine, rows: int, columns: int) -> dict
 
 
 def directory_bytes(directory: str | os.PathLike[str]) -> int:
-    """Bytes of the files below a directory; 0 if it is not there."""
+    """Return the bytes of the files below a directory; 0 if it does not exist."""
     return sum(path.stat().st_size for path in Path(directory).rglob("*") if path.is_file())

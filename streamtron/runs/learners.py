@@ -1,10 +1,13 @@
-"""From a problem to its learners: two classes are one, more are one a class; all that fit in
-memory learn side by side on the same readings."""
+"""Train the learners of a problem: one for two classes, else one a class against the rest.
+
+Learners that fit in memory together train on the same readings, others in groups, one group after
+another. What a learner finds is the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,26 +24,34 @@ from streamtron.solver import stages
 from streamtron.solver.checkpoint import NOT_BEGUN, RestoredLearner, Resumed, State
 from streamtron.solver.duals import Counts
 from streamtron.solver.earlier_data import EarlierData
+from streamtron.solver.in_memory import release_rows
 from streamtron.solver.learner import Learner
-from streamtron.solver.one_vs_rest import Classes, Families
-from streamtron.solver.train import Checkpointer, Group, train
+from streamtron.solver.one_vs_rest import CandidateClasses, Classes
+from streamtron.solver.schedule import Checkpointer, Group, train
+from streamtron.solver.state import Regime
+from streamtron.solver.stopping import reopen
 from streamtron.solver.working_set import Pool
 
 ClassWeights = Mapping[Label, float]
 
 
-class Crowded(MachineError):
-    """Not all learners fit in memory side by side; ``fit`` of them do."""
+def is_one_vs_rest(settings: Settings) -> bool:
+    """Return whether there is a learner for every label."""
+    return settings.multiclass or settings.multilabel
+
+
+class LearnersExceedMemory(MachineError):
+    """Not all learners fit in memory together; ``fit`` of them do."""
 
     def __init__(self, learners: int, fit: int) -> None:
         super().__init__(
-            f"{learners} learners do not fit in memory side by side, {fit} would. Give a larger "
+            f"{learners} learners do not fit in memory together, {fit} would. Give a larger "
             "--memory."
         )
         self.fit = fit
 
 
-def learn(
+def train_candidates(
     source: ShardSource,
     candidates: Sequence[Settings],
     machine: Machine,
@@ -49,225 +60,219 @@ def learn(
     checkpointer: Checkpointer | None = None,
     state: State | None = None,
 ) -> list[list[Learner]]:
-    """Finished learners of every candidate: one for two classes; with ``multiclass`` or
-    ``multilabel`` one a label, in the order of ``source.labels``.
-
-    Learners that do not all fit in memory run in groups, each with readings of its own; what they
-    find is the same.
+    """Train every candidate on the same readings.
 
     Parameters
     ----------
-    candidates : settings that differ in nothing that decides reading, order and seed.
-    checkpointer, state : see ``solver.train.train``; with a state the run is taken up there.
+    candidates : settings that agree in all that decides reading, order and seed.
+    checkpointer, state : see ``solver.schedule.train``; training resumes from ``state``.
+
+    Returns
+    -------
+    Of every candidate its finished learners: one for two classes, else one a label, in the order
+    of ``source.labels``.
     """
     weights = class_weights_of(source, candidates)
-    task = _Task(source, candidates, weights, machine, listen, Pool())
-    if state is not None and state.at_once:
-        return task.in_groups(state.at_once, checkpointer, state)
-    try:
-        if several(candidates[0]):
-            return task.by_class(checkpointer, state)
-        return task.of_two_classes(checkpointer, state)
-    except Crowded as crowded:
-        at_once = crowded.fit
-    return task.in_groups(at_once, checkpointer, None)
+    at_once = 0 if state is None else state.at_once
+    if not at_once:
+        try:
+            return _train_as_labels_appear(
+                source, candidates, weights, machine, listen, checkpointer, state
+            )
+        except LearnersExceedMemory as error:
+            at_once, state = error.fit, None
+    labels: Sequence[Label | None] = [None]
+    if is_one_vs_rest(candidates[0]):
+        if source.rows is None and state is None:
+            read_to_end(source)  # now every label is known
+        labels = list(source.labels)
+    found = [
+        [_learner(settings, source, own, label) for label in labels]
+        for settings, own in zip(candidates, weights, strict=True)
+    ]
+    learners = [learner for own in found for learner in own]
+    train_in_groups(source, learners, at_once, candidates[0], machine, listen, checkpointer, state)
+    return found
 
 
-def several(settings: Settings) -> bool:
-    """Whether there is a learner for every label."""
-    return settings.multiclass or settings.multilabel
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """Candidates, with the class weights of each, and what they learn from."""
-
-    source: ShardSource
-    candidates: Sequence[Settings]
-    weights: Sequence[ClassWeights | None]
-    machine: Machine
-    listen: Listener
-    pool: Pool
-
-    def of_two_classes(
-        self, checkpointer: Checkpointer | None, state: State | None
-    ) -> list[list[Learner]]:
-        learners = [
-            Learner(settings, self.source.labels, own, pool=self.pool)
-            for settings, own in self._each()
-        ]
-        resumed = None
-        if state is not None:
-            fresh = iter(learners)
-            held = state.learners(lambda _: next(fresh), "learners")
-            resumed = _resumed(state, learners, held)
-        self._train(learners, None, checkpointer, resumed)
-        return [[learner] for learner in learners]
-
-    def by_class(
-        self, checkpointer: Checkpointer | None, state: State | None
-    ) -> list[list[Learner]]:
-        own = [
-            Classes(settings, self.source.labels, weights, self.pool)
-            for settings, weights in self._each()
-        ]
-        families, resumed = Families(own), None
-        held = [] if state is None else families.restore(state)
-        there = [learner for classes in own for learner in classes.learners]
-        if state is not None:
-            resumed = _resumed(state, there, held)
-        self._train(there, families, checkpointer, resumed)
-        return [classes.learners for classes in own]
-
-    def _each(self) -> Iterator[tuple[Settings, ClassWeights | None]]:
-        return zip(self.candidates, self.weights, strict=True)
-
-    def _train(
-        self,
-        learners: Sequence[Learner],
-        new_classes: Families | None,
-        checkpointer: Checkpointer | None,
-        resumed: Resumed | None,
-    ) -> None:
-        room = Room(self.candidates[0], self.machine, self.pool)
-        if resumed is not None:
-            room.shared &= any(held.learner.holding_all for held in resumed.held)
-        train(
-            self.source, learners, self.candidates[0], self.listen,
-            new_classes=new_classes, threads=self.machine.thread_count,
-            checkpointer=checkpointer, resumed=resumed, room=room, abreast=room.abreast,
-        )  # fmt: skip
-
-    def in_groups(
-        self, at_once: int, checkpointer: Checkpointer | None, state: State | None
-    ) -> list[list[Learner]]:
-        """One group after another; each learner gives its rows back when its group is done."""
-        source = self.source
-        labels: Sequence[Label | None] = [None]
-        if several(self.candidates[0]):
-            if source.rows is None and state is None:
-                for _ in source.chunks():  # until every label is known
-                    pass
-            labels = list(source.labels)
-        found = [
-            [_one(settings, source, own, label) for label in labels]
-            for settings, own in self._each()
-        ]
-        every = [learner for own in found for learner in own]
-        groups = _Groups(every, at_once, checkpointer, state)
-        groups.train(source, self.candidates[0], self.machine, self.listen)
-        return found
-
-
-def finished_learners(
-    state: State, settings: Settings, labels: Sequence[Label], weights: ClassWeights | None
-) -> list[Learner]:
-    """The learners of a run that has ended, holding no rows; ``labels`` as the state's codes have
-    them.
-
-    Raises
-    ------
-    KeyError, TypeError, ValueError : the state is none.
-    """
-    pool = Pool()
-    family = Classes(settings, labels, weights, pool)
-
-    def one(_: Label | None) -> Learner:
-        return Learner(settings, labels, weights, pool=pool)
-
-    held = state.learners(family.make if several(settings) else one, "learners")
-    return [each.learner for each in held]
-
-
-def _resumed(state: State, learners: Sequence[Learner], held: Sequence[RestoredLearner]) -> Resumed:
-    return Resumed(state.reading, state.chunks, held, [one for one in learners if one.reopen()])
-
-
-def _alone(_: Sequence[Learner]) -> bool:
-    """No learner in company where memory is short."""
-    return False
-
-
-class _Groups:
-    """Learners trained one group after another; each gives its rows back when its group is done.
-
-    Parameters
-    ----------
-    learners, at_once : all, and how many a group is of.
-    checkpointer, state : see ``solver.train.train``; with a state, which is of all of them, those
-        that have finished are not trained again.
-    """
-
-    def __init__(
-        self,
-        learners: Sequence[Learner],
-        at_once: int,
-        checkpointer: Checkpointer | None = None,
-        state: State | None = None,
-    ) -> None:
-        self.learners, self.at_once, self.checkpointer, self.state = (
-            learners,
-            at_once,
-            checkpointer,
-            state,
-        )
-        fresh = iter(learners)
-        self.held = [] if state is None else state.learners(lambda _: next(fresh), "learners")
-
-    def train(
-        self, source: ChunkSource, settings: Settings, machine: Machine, listen: Listener = ignore
-    ) -> None:
-        """Train them all."""
-        together = Group(self.learners, self.at_once)
-        for start in range(0, len(self.learners), self.at_once):
-            group, pool = self.learners[start : start + self.at_once], Pool()
-            for learner in group:
-                learner.pool = pool
-            train(
-                source, group, settings, listen, threads=machine.thread_count,
-                checkpointer=self.checkpointer, resumed=self._resumed(start), group=together,
-                abreast=_alone,
-            )  # fmt: skip
-            for learner in group:
-                learner.release_rows()
-                learner.pool = Pool()
-
-    def _resumed(self, start: int) -> Resumed | None:
-        """Where a group is taken up; None = it begins."""
-        held = self.held[start : start + self.at_once]
-        if self.state is None or not any(one.learner.begun for one in held):
-            return None
-        learners = [one.learner for one in held]
-        if any(learner.finished is None for learner in learners):
-            return _resumed(self.state, learners, held)
-        following = 1 + max(learner.reading for learner in learners)
-        return _resumed(replace(self.state, reading=following, chunks=NOT_BEGUN), learners, held)
-
-
-def train_together(
+def train_learners(
     source: ChunkSource,
     make: Callable[[], list[Learner]],
     settings: Settings,
     machine: Machine,
 ) -> list[Learner]:
-    """Learners whose classes are known, trained side by side or, if they do not all fit in memory,
-    in groups; ``make`` makes them anew."""
+    """Train learners whose classes are known; ``make`` returns them new each time."""
     learners, pool = make(), Pool()
     for learner in learners:
         learner.pool = pool
     try:
-        room = Room(settings, machine, pool)
-        train(
-            source, learners, settings, threads=machine.thread_count, room=room,
-            abreast=room.abreast,
-        )  # fmt: skip
-    except Crowded as crowded:
+        train_together(source, learners, settings, machine)
+    except LearnersExceedMemory as error:
         learners = make()
-        _Groups(learners, crowded.fit).train(source, settings, machine)
+        train_in_groups(source, learners, error.fit, settings, machine)
     return learners
 
 
-def _one(
+def _train_as_labels_appear(
+    source: ShardSource,
+    candidates: Sequence[Settings],
+    weights: Sequence[ClassWeights | None],
+    machine: Machine,
+    listen: Listener,
+    checkpointer: Checkpointer | None,
+    state: State | None,
+) -> list[list[Learner]]:
+    """Train all together; a class gets its learners when its first row is read."""
+    pool, classes, learners = Pool(), None, []
+    restored: list[RestoredLearner] = []
+    if is_one_vs_rest(candidates[0]):
+        own = [
+            Classes(settings, source.labels, weight, pool)
+            for settings, weight in zip(candidates, weights, strict=True)
+        ]
+        classes = CandidateClasses(own)
+        restored = [] if state is None else classes.restore(state)
+        learners = [learner for one in own for learner in one.learners]
+    else:
+        learners = [
+            Learner(settings, source.labels, weight, pool=pool)
+            for settings, weight in zip(candidates, weights, strict=True)
+        ]
+        restored = _restored(state, learners)
+    train_together(
+        source, learners, candidates[0], machine, listen, pool=pool, new_classes=classes,
+        checkpointer=checkpointer,
+        resumed=None if state is None else _resumed(state, learners, restored),
+    )  # fmt: skip
+    if classes is not None:
+        return [one.learners for one in classes.candidates]
+    return [[learner] for learner in learners]
+
+
+def train_together(
+    source: ChunkSource,
+    learners: Sequence[Learner],
+    settings: Settings,
+    machine: Machine,
+    listen: Listener = ignore,
+    *,
+    pool: Pool | None = None,
+    new_classes: CandidateClasses | None = None,
+    checkpointer: Checkpointer | None = None,
+    resumed: Resumed | None = None,
+) -> None:
+    """Train learners on the same readings.
+
+    Parameters
+    ----------
+    learners : changed in place; they share ``pool`` (None = the pool of the first).
+    new_classes, checkpointer, resumed : see ``solver.schedule.train``.
+
+    Raises
+    ------
+    LearnersExceedMemory : they do not fit; seen in the first reading.
+    """
+    guard = MemoryGuard(settings, machine, learners[0].pool if pool is None else pool)
+    if resumed is not None:
+        guard.shared &= any(one.learner.regime == Regime.ALL_ROWS for one in resumed.held)
+    train(
+        source, learners, settings, listen, new_classes=new_classes, threads=machine.thread_count,
+        checkpointer=checkpointer, resumed=resumed, room=guard, can_batch=guard.can_batch,
+    )  # fmt: skip
+
+
+def train_in_groups(
+    source: ChunkSource,
+    learners: Sequence[Learner],
+    at_once: int,
+    settings: Settings,
+    machine: Machine,
+    listen: Listener = ignore,
+    checkpointer: Checkpointer | None = None,
+    state: State | None = None,
+) -> None:
+    """Train ``at_once`` learners at a time; a group's rows are released when it is done.
+
+    Parameters
+    ----------
+    checkpointer, state : see ``solver.schedule.train``; a state is of all learners, and those that
+        have finished are not trained again.
+    """
+    restored = _restored(state, learners)
+    for start in range(0, len(learners), at_once):
+        group, pool = learners[start : start + at_once], Pool()
+        for learner in group:
+            learner.pool = pool
+        resumed = _resumed_group(state, restored[start : start + at_once])
+        train(
+            source, group, settings, listen, threads=machine.thread_count,
+            checkpointer=checkpointer, resumed=resumed, group=Group(learners, at_once),
+            can_batch=lambda _: False,
+        )  # fmt: skip
+        for learner in group:
+            release_rows(learner)
+            learner.pool = Pool()
+
+
+def read_to_end(source: ChunkSource) -> None:
+    """Read all rows, so that their number, width and labels are known."""
+    for _ in source.chunks():
+        pass
+
+
+def restore_finished(
+    state: State, settings: Settings, labels: Sequence[Label], weights: ClassWeights | None
+) -> list[Learner]:
+    """Restore the learners of a finished run, which hold no rows.
+
+    Parameters
+    ----------
+    labels : in the order of the state's label codes.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError : ``state`` is not the state of a run.
+    """
+    pool = Pool()
+    classes = Classes(settings, labels, weights, pool)
+
+    def two_classes(_: Label | None) -> Learner:
+        return Learner(settings, labels, weights, pool=pool)
+
+    make = classes.make if is_one_vs_rest(settings) else two_classes
+    return [each.learner for each in state.learners(make, "learners")]
+
+
+def _restored(state: State | None, learners: Sequence[Learner]) -> list[RestoredLearner]:
+    """Put a state into new learners, in their order."""
+    new = iter(learners)
+    return [] if state is None else state.learners(lambda _: next(new), "learners")
+
+
+def _resumed(
+    state: State, learners: Sequence[Learner], restored: Sequence[RestoredLearner]
+) -> Resumed:
+    reopened = [learner for learner in learners if reopen(learner)]
+    return Resumed(state.reading, state.chunks, restored, reopened)
+
+
+def _begun(learner: Learner) -> bool:
+    """Return whether the learner has read a row."""
+    return learner.progress.readings > 0 or learner.extent.rows > 0
+
+
+def _resumed_group(state: State | None, restored: Sequence[RestoredLearner]) -> Resumed | None:
+    """Return where a group resumes; None if it has not begun."""
+    learners = [one.learner for one in restored]
+    if state is None or not any(_begun(learner) for learner in learners):
+        return None
+    if all(learner.progress.finished is not None for learner in learners):
+        following = 1 + max(learner.progress.reading for learner in learners)
+        state = replace(state, reading=following, chunks=NOT_BEGUN)
+    return _resumed(state, learners, restored)
+
+
+def _learner(
     settings: Settings, source: ShardSource, weights: ClassWeights | None, label: Label | None
 ) -> Learner:
     if label is not None and weights is not None:
@@ -275,9 +280,8 @@ def _one(
     return Learner(settings, source.labels, weights, label)
 
 
-class Room:
-    """Whether learners fit in memory side by side, told chunk by chunk of the first reading, while
-    the data's width and the rows that all of them hold become known."""
+class MemoryGuard:
+    """Check in the first reading, chunk by chunk, that the learners fit in memory together."""
 
     def __init__(self, settings: Settings, machine: Machine, pool: Pool) -> None:
         self.settings, self.machine, self.pool = settings, machine, pool
@@ -285,11 +289,11 @@ class Room:
         self.shared = stages.plan(settings)[-1].ascent
 
     def __call__(self, learners: int, chunk: Chunk) -> None:
-        """Before learners take a chunk.
+        """Check the memory before ``learners`` learners see a chunk.
 
         Raises
         ------
-        Crowded : they do not fit, if it goes on like this.
+        LearnersExceedMemory
         """
         self.columns = max(self.columns, chunk.width)
         [(_, self.rows)] = chunk.ranges
@@ -297,56 +301,47 @@ class Room:
             self.shared = self.pool.offer(
                 chunk.rows, chunk.numbers, chunk.squares, self.settings.active_set
             )
-        if learners > 1 and self._need(learners) > self.machine.memory_limit:
+        if learners > 1 and not self._fits(learners):
             fit = next((n for n in range(learners - 1, 1, -1) if self._fits(n)), 1)
-            raise Crowded(learners, fit)
+            raise LearnersExceedMemory(learners, fit)
 
-    def abreast(self, learners: Sequence[Learner]) -> bool:
-        """Whether each thread may look at rows for BATCH_WIDTH of them, and solve as many, at a
-        time."""
+    def can_batch(self, learners: Sequence[Learner]) -> bool:
+        """Return whether each thread may scan and solve BATCH_WIDTH learners at a time."""
         held = max(learner.active.nbytes for learner in learners)
         needs = memory_needed(
             replace(self.settings, active_set=held),
-            rows=max(learner.rows_met for learner in learners),
-            columns=max(len(learner.dual.w) for learner in learners), learners=len(learners),
-            threads=self.machine.thread_count, shared=self.shared, abreast=kernels.BATCH_WIDTH,
+            rows=max(learner.extent.rows for learner in learners),
+            columns=max(len(learner.running.w) for learner in learners), learners=len(learners),
+            threads=self.machine.thread_count, shared=self.shared, batch_width=kernels.BATCH_WIDTH,
         )  # fmt: skip
         return sum(need.size for need in needs) <= self.machine.memory_limit
 
     def _fits(self, learners: int) -> bool:
-        return self._need(learners) <= self.machine.memory_limit
-
-    def _need(self, learners: int) -> int:
         needs = memory_needed(
             self.settings, rows=self.rows, columns=self.columns, learners=learners,
             threads=self.machine.thread_count, shared=self.shared,
         )  # fmt: skip
-        return sum(need.size for need in needs)
-
-
-def class_weights(source: ShardSource, settings: Settings) -> ClassWeights | None:
-    """``class_weights_of`` one candidate."""
-    return class_weights_of(source, [settings])[0]
+        return sum(need.size for need in needs) <= self.machine.memory_limit
 
 
 def class_weights_of(
     source: ShardSource, candidates: Sequence[Settings]
 ) -> list[ClassWeights | None]:
-    """The weight of every label, for every candidate: as given, or n / (classes · n_label), counted
-    by row weights, which needs a first reading."""
+    """Return the weight of every label, for every candidate.
+
+    ``"balanced"`` weights n / (classes · n_label), rows counted by their weights, take a reading.
+    """
     balanced = None
-    found: list[ClassWeights | None] = []
-    for settings in candidates:
-        if settings.class_weight == "balanced":
-            balanced = balanced or _balanced(source)
-            found.append(balanced)
-        else:
-            found.append(given_class_weights(settings) or None)
-    return found
+    if any(settings.class_weight == "balanced" for settings in candidates):
+        balanced = _balanced(source)
+    return [
+        balanced if settings.class_weight == "balanced" else given_class_weights(settings) or None
+        for settings in candidates
+    ]
 
 
 def given_class_weights(settings: Settings) -> dict[Label, float]:
-    """The weights that the settings give labels by name."""
+    """Return the weights that the settings give to labels by name."""
     if not isinstance(settings.class_weight, Mapping):
         return {}
     return {_as_label(text): weight for text, weight in settings.class_weight.items()}
@@ -379,11 +374,11 @@ def _as_label(text: Label) -> Label:
     return text
 
 
-# --- what the scikit-learn face keeps of a learner ---
+# --- for the scikit-learn estimator --------------------------------------------------------------
 
 
-class Found(NamedTuple):
-    """What a learner found, without the rows it held."""
+class FittedLearner(NamedTuple):
+    """What the estimator keeps of a finished learner: all but its rows."""
 
     past: EarlierData
     certificate: Certificate
@@ -392,20 +387,25 @@ class Found(NamedTuple):
     stop_reason: str
 
     @classmethod
-    def of(cls, learner: Learner, columns: slice, sign: float = 1.0) -> Found:
-        """From a finished learner; ``columns`` and ``sign`` as in ``EarlierData.of``."""
+    def of(cls, learner: Learner, columns: slice, sign: float = 1.0) -> FittedLearner:
+        """Summarise a finished learner; ``columns`` and ``sign`` as in ``EarlierData.of``."""
         assert learner.certificate is not None
-        assert learner.finished is not None
+        assert learner.progress.finished is not None
         past = EarlierData.of(learner, columns, sign)
-        stop_reason = learner.finished
-        return cls(past, learner.certificate, learner.counts, learner.full_epochs, stop_reason)
+        return cls(
+            past,
+            learner.certificate,
+            learner.counts,
+            learner.progress.full_epochs,
+            learner.progress.finished,
+        )
 
 
-def problems(
+def one_vs_rest_problems(
     labels: Sequence[Label], weights: ClassWeights | None
 ) -> list[tuple[Label, ClassWeights | None]]:
-    """(positive label, class weights) of every learner: one for two labels, else one a label, in
-    which all others are the rest, of weight 1."""
+    """Return (positive label, class weights) of every learner: one for two labels, else one a
+    label, where all other labels are the rest, of weight 1."""
     if len(labels) == 2:
         return [(labels[1], weights)]
     return [(label, weights and {label: weights.get(label, 1.0)}) for label in labels]

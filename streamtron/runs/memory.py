@@ -1,4 +1,4 @@
-"""The memory a command needs, summed before it runs; the limit never changes what is computed."""
+"""Sum the memory that a command needs, before it runs. The limit never changes a result."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from streamtron.solver.order import GROUP
 from streamtron.solver.working_set import ROW_BYTES as ACTIVE_ROW_BYTES
 
 LEARNER_BYTES = 8 * 10
-"""A column, for every learner: its weights, those summed afresh from the counts, the best so far,
-the average, those carried while others are watched; and a copy of each for a checkpoint."""
+"""A column, for every learner: the running weights, those summed afresh, the best, the average,
+those that are scanned; and a copy of each for a checkpoint."""
 
 SOLVER_BYTES = 8 * 8
 """A column, for every learner that is being solved in memory: the solver's vectors."""
@@ -23,10 +23,10 @@ COLUMN_BYTES = LEARNER_BYTES + SOLVER_BYTES
 """A column, for one learner."""
 
 SHARED_ROW_BYTES = 9
-"""A row that all hold, for every learner but the first: its sign and Δ_k²."""
+"""A shared row, for every learner but the first: its sign and Δ_k²."""
 
 SOLVER_SHARE = 1 / 6
-"""What the solver keeps a row held (margins, slacks, costs, counts), beside the active set."""
+"""Margins, slacks, costs and counts of the rows held, as a part of the active set."""
 
 ROW_BYTES = 4
 """One int32 count."""
@@ -48,25 +48,25 @@ def memory_needed(
     learners: int = 1,
     threads: int = 1,
     shared: bool = True,
-    abreast: int = 1,
+    batch_width: int = 1,
 ) -> list[Need]:
-    """What a fit keeps in memory, item by item, in bytes.
+    """Return what a fit keeps in memory, item by item, in bytes.
 
     Parameters
     ----------
-    learners, threads : side by side.
-    shared : whether all learners hold the same rows, which are then there once.
-    abreast : learners that each thread solves at a time; if several, it has the weights of
-        BATCH_WIDTH once more.
+    learners : that train together.
+    shared : whether all learners hold the same rows, which are then stored once.
+    batch_width : learners that each thread solves at a time; if several, the thread has another
+        copy of BATCH_WIDTH weight vectors.
 
     Examples
     --------
     >>> [need.size for need in memory_needed(Settings(), rows=10**6, columns=10**6)][1:3]
     [144000000, 4000000]
     """
-    solving = min(learners, threads * abreast)
+    solving = min(learners, threads * batch_width)
     a_column = LEARNER_BYTES * learners + SOLVER_BYTES * solving
-    if abreast > 1:
+    if batch_width > 1:
         a_column += 8 * BATCH_WIDTH * threads
     active = settings.active_set * (1 if shared else learners)
     if shared:
@@ -83,18 +83,13 @@ def memory_needed(
 
 
 def columns_allowed(settings: Settings, machine: Machine) -> int:
-    """The widest data whose weights fit in memory beside everything else."""
+    """Return the largest number of columns whose weights fit in memory."""
     rest = sum(need.size for need in memory_needed(settings, rows=0, columns=0))
     return max(0, (machine.memory_limit - rest) // COLUMN_BYTES)
 
 
 def check_memory(needs: Iterable[Need], machine: Machine) -> None:
-    """Refuse a run that does not fit.
-
-    Raises
-    ------
-    MachineError : with the sum, item by item.
-    """
+    """Raise a MachineError, with the sum item by item, if a run does not fit."""
     needs = list(needs)
     total = sum(need.size for need in needs)
     if total > machine.memory_limit:

@@ -1,4 +1,4 @@
-"""Outputs must replace no input and not each other: the check before anything is read."""
+"""Check, before anything is read, that outputs replace neither an input nor each other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 
 from streamtron.core.errors import SettingsError
-from streamtron.core.sealed import is_stream
+from streamtron.core.files import is_stream
 from streamtron.data import find_shards
 
 StrPath = str | os.PathLike[str]
@@ -20,19 +20,19 @@ def check_outputs(
     directories: Mapping[str, StrPath | None] | None = None,
     cache: StrPath | None = None,
 ) -> None:
-    """Refuse outputs that would replace an input, or each other.
+    """Raise a SettingsError if outputs would replace an input or each other.
 
-    Files are compared by device and inode, so symbolic and hard links are seen through. Inputs in
-    an object store are never written to, and not looked at.
+    Files are compared by device and inode, which resolves links. Inputs in an object store are
+    never written to, and are not checked.
 
     Parameters
     ----------
-    files : what is written to which path, as in ``{"report": "r.json"}``; None = it is not. Pipes
-        and devices may be given twice, but not for the model, which has its run beside it.
+    files : name → path, as in ``{"report": "r.json"}``; None = not written. Pipes and devices may
+        be given twice, but not for the model.
     inputs : files, directories and globs that are read.
-    directories : those in which files of fixed names are written, such as the run directory: no
-        input may lie there and no other output.
-    cache : the cache directory, which may hold anything, but must not be one of the files.
+    directories : where files of fixed names are written, such as the run directory; no input and
+        no other output may be there.
+    cache : the cache directory, which must not be one of the files.
 
     Raises
     ------
@@ -66,7 +66,7 @@ too. Name another file.
 def _refuse_shared(
     files: Mapping[str, str], directories: Mapping[str, str], cache: StrPath | None
 ) -> None:
-    """Raise the SettingsError that two outputs are at one place, if they are."""
+    """Raise a SettingsError if two outputs are the same file."""
     writers = {_identity(directory): name for directory, name in directories.items()}
     if cache is not None:
         writers[_identity(cache)] = "cache"
@@ -86,10 +86,10 @@ def _refuse_shared(
 def _refuse_inputs(
     files: Mapping[str, str], directories: Mapping[str, str], inputs: Iterable[StrPath]
 ) -> None:
-    """Raise the SettingsError that an input would be replaced, if one would be."""
+    """Raise a SettingsError if an output would replace an input."""
     there = {_identity(path): name for name, path in files.items() if os.path.exists(path)}
     if not there and not any(map(os.path.isdir, directories)):
-        return  # nothing is replaced by what is new
+        return  # all outputs are new
     for read in _local_files(inputs):
         if (name := there.get(_identity(read))) is not None:
             raise SettingsError(
@@ -105,7 +105,7 @@ def _refuse_inputs(
 
 
 def _identity(path: StrPath) -> tuple[int, int] | str:
-    """What two paths have in common if they are one file; of what is not there, its real path."""
+    """Return device and inode of a file, or the real path of a missing one."""
     try:
         found = os.stat(path)
     except OSError:
@@ -114,7 +114,7 @@ def _identity(path: StrPath) -> tuple[int, int] | str:
 
 
 def _local_files(paths: Iterable[StrPath]) -> Iterator[str]:
-    """The files that paths stand for; what is not there is for its reader to refuse."""
+    """Yield the local files of paths; missing ones are left to the reader."""
     for path in [os.fspath(path) for path in paths]:
         if "://" in path:
             continue

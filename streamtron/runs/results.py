@@ -1,4 +1,4 @@
-"""What a run came to: model, report, witness; from the learners to the files."""
+"""Results of a run: model, report and witness, made from learners and written to files."""
 
 from __future__ import annotations
 
@@ -16,37 +16,35 @@ from numpy.typing import NDArray
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
+from streamtron.core.files import remove_half_written, write_atomically
 from streamtron.core.rows import Label
-from streamtron.core.sealed import remove_half_written, write_atomically
 from streamtron.data import Manifest, ShardSource, Skipped, deletions
 from streamtron.data.deletions import Deletions
 from streamtron.model.linear_model import LinearModel, joint_certificate
 from streamtron.runs import witness as witness_file
-from streamtron.runs.learners import given_class_weights, several
+from streamtron.runs.learners import given_class_weights, is_one_vs_rest
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
 
-ENDINGS = ("certified", "converged", "no margin", "epoch limit")
-"""How a learner may end; of several learners the last one named here speaks for all."""
+EXIT_CODES = {"certified": 0, "converged": 0, "no margin": 4, "epoch limit": 4}
+"""Stop reason of a learner → exit code. Of several learners the last reason here is the run's."""
 
-EXIT_CODES = {"certified": 0, "converged": 0, "epoch limit": 4, "no margin": 4}
-"""Whether what was asked for was had."""
+STOP_REASONS = tuple(EXIT_CODES)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """What a run came to.
+    """Results of a run.
 
     Parameters
     ----------
     model : with its certificate.
     report : plain values, the report file's content.
-    ending : ``"certified"``, ``"converged"``, ``"epoch limit"``, or ``"no margin"`` (Δ = 0, and no
-        classifier has a margin above the upper bound, which is a ten-thousandth of the rows' length
-        or less).
-    counts : the witness: of every learner, those of two classes or one a class.
-    manifest : what the shards contain.
-    deletions : the rows of them that were forgotten and left out.
+    stop_reason : ``"certified"``, ``"converged"``, ``"epoch limit"``, or ``"no margin"``: Δ = 0,
+        and the upper bound of the margin is at most 10⁻⁴ of the rows' length.
+    counts : the witness: the counts of every learner.
+    manifest : of the shards.
+    deletions : rows of the shards that were forgotten.
     """
 
     model: LinearModel
@@ -62,7 +60,7 @@ class Outcome:
         return EXIT_CODES[self.stop_reason]
 
 
-def conclude(
+def build_outcome(
     source: ShardSource,
     learners: Sequence[Learner],
     settings: Settings,
@@ -71,16 +69,16 @@ def conclude(
     readings: float | None = None,
     before: LinearModel | None = None,
 ) -> Outcome:
-    """The outcome of one candidate's learners, which are finished.
+    """Build the outcome of finished learners.
 
     Parameters
     ----------
-    readings : those that it took, alone; None = all that the source delivered.
-    before : the model of rows that the source does not have, whose columns stay.
+    readings : of these learners alone; None = all readings of the source.
+    before : model of other rows, at least as wide as which the new model is.
 
     Raises
     ------
-    SettingsError : class weights for a label that is not there.
+    SettingsError : class weights for a label that the data does not have.
     """
     labels = list(source.labels)
     _check_class_weights(settings, labels)
@@ -98,7 +96,7 @@ def conclude(
     return _outcome(data, model, learners, settings, source.manifest, source.skipped, deleted)
 
 
-def as_it_stands(
+def unchanged_outcome(
     model: LinearModel,
     learners: Sequence[Learner],
     settings: Settings,
@@ -107,13 +105,7 @@ def as_it_stands(
     skipped: Sequence[Skipped],
     deleted: tuple[Deletions, ...],
 ) -> Outcome:
-    """The outcome of a run that has ended and is left as it is; nothing is read.
-
-    Parameters
-    ----------
-    model : the run's.
-    learners : finished; ``labels`` as they met them.
-    """
+    """Build the outcome of a finished run that stays as it is; nothing is read."""
     learners = in_order(learners, list(labels), settings)
     data = {
         "rows": manifest.rows, "nonzeros": manifest.nonzeros, "readings": 0.0, "seconds": 0.0,
@@ -131,9 +123,9 @@ def _outcome(
     skipped: Sequence[Skipped],
     deleted: tuple[Deletions, ...],
 ) -> Outcome:
-    """The outcome with its report; ``data``: what was read."""
-    own = [_own_report(learner, skipped) for learner in learners]
-    stop_reason = max((each["stop_reason"] for each in own), key=ENDINGS.index)
+    """Build the outcome; ``data`` are the report's entries about readings."""
+    own = [_report_of(learner, skipped) for learner in learners]
+    stop_reason = max((each["stop_reason"] for each in own), key=STOP_REASONS.index)
     report: dict[str, Any] = {
         **data,
         "columns": model.columns,
@@ -158,8 +150,8 @@ def _outcome(
 
 
 def _excluding(report: Mapping[str, Any], deleted: Sequence[Deletions]) -> dict[str, Any]:
-    """The report whose certificates have the number of ``rows_excluded``. The model's do not: it is
-    the model of the rows that are left, whatever else their files hold."""
+    """Add ``rows_excluded`` to the report's certificates. The model's have none: it is the model of
+    the remaining rows."""
     excluded = {"rows_excluded": deletions.total(deleted)}
     found = {**report, "certificate": {**report["certificate"], **excluded}}
     if "learners" in report:
@@ -170,14 +162,13 @@ def _excluding(report: Mapping[str, Any], deleted: Sequence[Deletions]) -> dict[
     return found
 
 
-def behind(outcome: Outcome, before: Manifest, deleted: tuple[Deletions, ...]) -> Outcome:
-    """The outcome of rows that were added behind others which were not read: manifest, witness and
-    the rows that were forgotten are of all of them.
+def append_outcome(outcome: Outcome, before: Manifest, deleted: tuple[Deletions, ...]) -> Outcome:
+    """Extend the outcome of added rows, so that manifest, witness and deletions cover all rows.
 
     Parameters
     ----------
-    before : the shards before.
-    deleted : the rows of them that were forgotten.
+    before : the shards that were not read.
+    deleted : rows of these that were forgotten.
     """
     added = tuple(
         replace(shard, first_row=shard.first_row + before.rows) for shard in outcome.manifest.shards
@@ -200,11 +191,14 @@ def write_outcome(
     witness: str | os.PathLike[str] | None = None,
     home: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Write what a run leaves behind: the model; witness and manifest in its run directory; the
-    report; the witness once more. What is None is not written.
+    """Write the model, the run's witness and manifest, the report, and a copy of the witness.
 
-    The run's old witness and manifest go first: wherever the disk is full, no model is left beside
-    another's witness. ``home`` is the run directory where ``run`` is one that takes its place.
+    What is None is not written. The run's old witness and manifest are removed first, so that a
+    full disk never leaves a model beside another model's witness.
+
+    Parameters
+    ----------
+    home : the run directory, if ``run`` is a staged copy of it.
 
     Raises
     ------
@@ -212,7 +206,7 @@ def write_outcome(
     """
     for path in (model, report, witness) if run is not None else ():
         if path is not None:
-            remove_half_written(path)  # by a process that was killed: the run is locked
+            remove_half_written(path)  # by a killed process: the run is locked
     if run is not None:
         for name in ("witness", "manifest.json"):
             Path(run, name).unlink(missing_ok=True)
@@ -237,25 +231,26 @@ def _save_witness(path: str | os.PathLike[str], outcome: Outcome) -> None:
 
 
 def peak_memory() -> int:
-    """Peak resident memory of this process so far, in bytes."""
+    """Return the peak resident memory of this process, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def in_order(learners: Sequence[Learner], labels: list[Label], settings: Settings) -> list[Learner]:
-    """The learners that the model has, in the order of its classes; ``labels`` as they were met."""
-    if not several(settings):
+    """Return the learners in the order of the model's classes; ``labels`` in the order of codes."""
+    if not is_one_vs_rest(settings):
         return list(learners)
     by_label = dict(zip(labels, learners, strict=True))
-    classes = sorted(labels, key=_key)
+    classes = sorted(labels, key=_sort_key)
     if len(classes) == 2 and not settings.multilabel:
-        classes = classes[1:]  # two learners that differ in nothing but the sign
+        classes = classes[1:]  # the two learners differ in their sign only
     return [by_label[label] for label in classes]
 
 
-def turn(labels: Sequence[Label], classes: Sequence[Label], settings: Settings) -> float:
-    """±1, by which a learner's weights are multiplied to be the model's: of two classes the larger
-    is +1 there, and without a positive label the learner's is the first one met."""
-    return -1.0 if not several(settings) and labels[0] == classes[0] else 1.0
+def sign_of_learner(labels: Sequence[Label], classes: Sequence[Label], settings: Settings) -> float:
+    """Return ±1, the factor of a learner's weights in the model.
+
+    The model's positive class is the larger of two, the learner's is the first one met."""
+    return -1.0 if not is_one_vs_rest(settings) and labels[0] == classes[0] else 1.0
 
 
 def _model(
@@ -264,9 +259,9 @@ def _model(
     settings: Settings,
     before: LinearModel | None,
 ) -> LinearModel:
-    classes = tuple(sorted(source.labels, key=_key))
+    classes = tuple(sorted(source.labels, key=_sort_key))
     two = len(learners) == 1 and not settings.multilabel
-    sign = turn(source.labels, classes, settings)
+    sign = sign_of_learner(source.labels, classes, settings)
     base = source.index_base if before is None else before.index_base
     width = max(source.width - (base or 0), 0 if before is None else before.columns)
     weights = np.array([sign * _weights(learner, base or 0, width) for learner in learners])
@@ -276,7 +271,7 @@ def _model(
         weights=weights[0] if two else weights,
         bias=float(bias[0]) if two else bias,
         classes=classes,
-        # the names of the vocabulary are in the contract; the path of its file is not the model's
+        # the vocabulary is in the reader's contract; the path of its file is not stored
         settings=settings.but(vocabulary=None).to_dict(),
         certificate=certificates[0] if two else joint_certificate(certificates),
         reading={**source.reading.contract(), "index_base": base},
@@ -290,31 +285,25 @@ def _weights(learner: Learner, base: int, columns: int) -> NDArray[np.float64]:
     return weights
 
 
-def _own_report(learner: Learner, skipped: Sequence[Skipped]) -> dict[str, Any]:
+def _report_of(learner: Learner, skipped: Sequence[Skipped]) -> dict[str, Any]:
     return {
-        "full_epochs": learner.full_epochs,
-        "stop_reason": _ending(learner),
-        "radius": math.sqrt(learner.sq_radius),
-        "clipped": learner.dual.clipped,
-        "drift_repaired": learner.drift_repaired,
-        "stages": [stage.to_dict() for stage in learner.reports],
+        "full_epochs": learner.progress.full_epochs,
+        "stop_reason": learner.progress.finished,
+        "radius": math.sqrt(learner.extent.sq_radius),
+        "clipped_updates": learner.running.clipped_updates,
+        "drift_repaired": learner.best.drift_repaired,
+        "stages": [stage.to_dict() for stage in learner.progress.reports],
         "certificate": _certificate(learner, skipped),
     }
 
 
 def _certificate(learner: Learner, skipped: Sequence[Skipped]) -> dict[str, Any]:
-    """The certificate as plain values. It covers the rows that were read: ``skipped`` lists the
-    shards, with the reasons, that it says nothing of, where there are any."""
+    """Return the certificate as plain values, with the skipped shards, which it does not cover."""
     assert learner.certificate is not None
     plain: dict[str, Any] = learner.certificate.to_dict()
     if skipped:
         plain["skipped"] = [shard._asdict() for shard in skipped]
     return plain
-
-
-def _ending(learner: Learner) -> str:
-    assert learner.finished is not None
-    return learner.finished
 
 
 def _check_class_weights(settings: Settings, labels: list[Label]) -> None:
@@ -324,5 +313,5 @@ def _check_class_weights(settings: Settings, labels: list[Label]) -> None:
         raise SettingsError(f"class-weight names the label {unknown[0]}, the data has {has}.")
 
 
-def _key(label: Label) -> Any:
+def _sort_key(label: Label) -> Any:
     return label

@@ -1,10 +1,11 @@
-"""A change of a run that has ended, all or nothing: what it writes lies in a directory of its own
-until it is whole; one rename makes it count, and who opens the run next to change it ends it.
+"""Change a finished run, all or nothing.
 
-``change/`` is being written: a process that died left the run as it was. ``changed/`` is whole:
-what is in it takes the place of what the run has. A run may have come from anybody, so the plan
-that lies there names files of the run directory and of its cache, by their bare names, and nothing
-else; which model is the run's is said by whoever opens it.
+A change is written into ``change/`` of the run directory. Renaming that to ``changed/`` commits it;
+its files are then moved into place, now or when the run is next opened to be changed. A process
+that dies before the commit leaves the run as it was.
+
+A run directory may come from an untrusted source. So the plan in ``changed/`` names files of the
+run and of its cache by bare names only, and the caller says which model is the run's.
 """
 
 from __future__ import annotations
@@ -18,43 +19,36 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from streamtron.core.errors import DataError
-from streamtron.core.sealed import reading_from, sync_directory, write_atomically
+from streamtron.core.files import reading_from, sync_directory, write_atomically
 from streamtron.data import drop_cached
 
 _log = logging.getLogger(__name__)
 
-UNDER_WAY, WHOLE = "change", "changed"
+STAGED, COMMITTED = "change", "changed"
 MODEL, PLAN, CACHE = "model", "change.json", "cache"
 
 
 def begin(run: Path) -> Path:
-    """An empty directory for what the change writes, as it is to lie in the run; ``model`` in it is
-    the run's model."""
-    drop(run)
-    staged = run / UNDER_WAY
+    """Create an empty directory for the changed files; ``model`` in it is the run's model."""
+    discard(run)
+    staged = run / STAGED
     staged.mkdir()
     return staged
 
 
-def drop(run: Path) -> None:
-    """Forget a change that was not whole."""
-    shutil.rmtree(run / UNDER_WAY, ignore_errors=True)
+def discard(run: Path) -> None:
+    """Discard a change that was not committed."""
+    shutil.rmtree(run / STAGED, ignore_errors=True)
 
 
 def pending(run: Path) -> bool:
-    """Whether a change counts of which something is not in place yet."""
-    return (run / WHOLE / PLAN).exists()
+    """Return whether a committed change is not completely in place."""
+    return (run / COMMITTED / PLAN).exists()
 
 
 class Stale(NamedTuple):
-    """Flat files that a change makes useless.
-
-    Parameters
-    ----------
-    directory : the cache.
-    fingerprints : of the shards.
-    used : paths of flat files of these shards that are kept.
-    """
+    """Flat files that a change makes useless: those in the cache ``directory`` of shards with
+    these ``fingerprints``, except the paths in ``used``."""
 
     directory: str
     fingerprints: Sequence[str]
@@ -62,13 +56,13 @@ class Stale(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What is to be done beside putting the files in place.
+    """What a commit removes.
 
     Parameters
     ----------
     remove : names of files in the run directory.
-    fingerprints, used : as ``Stale`` has them, but ``used`` by names.
-    elsewhere : the cache's directory where it is not the run's own, to be told, never touched.
+    fingerprints, used : see ``Stale``; ``used`` by names.
+    elsewhere : the cache directory, if it is not the run's own.
     """
 
     remove: list[str]
@@ -77,21 +71,20 @@ class _Plan(NamedTuple):
     elsewhere: str | None
 
 
-def finish(
+def commit(
     run: Path,
     model: str | os.PathLike[str],
     remove: Sequence[str] = (),
     stale: Stale | None = None,
 ) -> None:
-    """The change is whole: put it in place, and remove files, by their names in the run, and what
-    is stale in the cache.
+    """Commit a change, put it in place, and remove files of the run and stale flat files.
 
     Raises
     ------
-    MachineError : something cannot be written; who opens the run next tries again, or finds the run
-        as it was, where the change did not count yet.
+    MachineError : something cannot be written. If the change was committed, the next call that
+        opens the run to change it completes it.
     """
-    staged, plan, cache = run / UNDER_WAY, _Plan(list(remove), [], [], None), None
+    staged, plan, cache = run / STAGED, _Plan(list(remove), [], [], None), None
     if stale is not None:
         cache = os.path.abspath(stale.directory)
         own = cache == os.path.abspath(run / CACHE)
@@ -101,7 +94,7 @@ def finish(
         )
     write_atomically(staged / PLAN, [json.dumps(plan._asdict()).encode()])
     with reading_from(run):
-        os.replace(staged, run / WHOLE)
+        os.replace(staged, run / COMMITTED)
         sync_directory(run)
     recover(run, model, cache)
 
@@ -109,20 +102,21 @@ def finish(
 def recover(
     run: Path, model: str | os.PathLike[str], cache: str | os.PathLike[str] | None = None
 ) -> None:
-    """Put a change in place that is whole, if there is one. However often this is interrupted, what
-    comes out is the same; the caller holds the run's lock.
+    """Put a committed change in place, if there is one. May be interrupted and repeated.
+
+    The caller holds the run's lock.
 
     Parameters
     ----------
-    model : where the run's model is.
-    cache : where its flat files are, if not in the run directory.
+    model : path of the run's model.
+    cache : directory of its flat files, if not in the run directory.
 
     Raises
     ------
     MachineError : something cannot be written.
-    DataError : the change is not one of ours.
+    DataError : the plan is malformed.
     """
-    staged = run / WHOLE
+    staged = run / COMMITTED
     if not pending(run):
         if staged.is_dir():
             with reading_from(staged):
@@ -145,15 +139,15 @@ def recover(
 
 
 def _drop_stale(run: Path, plan: _Plan, cache: str | os.PathLike[str] | None) -> None:
-    """Remove flat files that the change made useless, but in no directory that only it names."""
+    """Remove stale flat files: in the run's own cache, or in the directory that the caller gave."""
     if not plan.fingerprints:
         return
     directory = os.path.abspath(run / CACHE)
     if plan.elsewhere is not None:
         if cache is None or os.path.abspath(cache) != plan.elsewhere:
             _log.warning(
-                "%s: a change that was cut off has been put in place; its cache, which may hold "
-                "rows that it forgot, is elsewhere. Clear it: streamtron cache --clear %s",
+                "%s: an interrupted change was completed. Its cache is elsewhere and may hold rows "
+                "that were forgotten. Clear it: streamtron cache --clear %s",
                 run,
                 plan.elsewhere,
             )
@@ -180,5 +174,5 @@ def _plan(path: Path) -> _Plan:
 
 
 def _is_name(name: object) -> bool:
-    """Whether this is a bare name, which leads nowhere else."""
+    """Return whether this is a bare file name."""
     return isinstance(name, str) and os.path.basename(name) == name and name not in ("", ".", "..")

@@ -1,8 +1,8 @@
-"""The witness: counts by shard fingerprint and row, from which anybody re-proves an upper bound.
+"""Witness files: counts by shard fingerprint and row, which re-prove an upper bound.
 
-A sealed safetensors file; for every learner, the gaps between the rows that have a positive count
-(uint32) and those counts (int32): a few bytes a support row. Rows that were forgotten have no
-number; which rows of a shard they are stands beside the counts, so that a reading leaves them out.
+A sealed safetensors file. For every learner it holds the gaps between rows with a positive count
+(uint32) and these counts (int32): a few bytes a support row. Forgotten rows are not numbered; they
+are listed beside the counts, so that a reading leaves them out.
 """
 
 from __future__ import annotations
@@ -27,19 +27,18 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 2
 
 MOST_ROWS = 2**48
-"""No shard has as many rows: a row takes a byte at least."""
+"""More rows than any shard has: a row takes at least a byte."""
 
 
 class Counted(NamedTuple):
-    """A shard as a witness knows it."""
+    """A shard of a witness."""
 
     fingerprint: str
     rows: int
 
 
 class Contents(NamedTuple):
-    """What a witness file holds, checked: the shards, the rows that are left out of them, and gaps
-    and counts of so many learners."""
+    """Validated contents of a witness file: shards, deleted rows, gaps and counts of learners."""
 
     shards: list[Counted]
     deletions: list[Deletions]
@@ -48,17 +47,16 @@ class Contents(NamedTuple):
 
     @property
     def counts(self) -> list[NDArray[np.int32]]:
-        """The counts above 0 of every learner."""
+        """The positive counts of every learner."""
         return [self.tensors[_counts(number)] for number in range(self.learners)]
 
     def gaps(self, number: int) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
-        """Of one learner, as ``Counts.gaps``, by the rows of the shards in the file's order."""
+        """Return ``Counts.gaps`` of one learner, with the shards in the file's order."""
         return self.tensors[_gaps(number)], self.tensors[_counts(number)]
 
 
 class Witness(NamedTuple):
-    """Counts, one learner after another: of two classes there is one, else one a class in the order
-    of the model's classes; and how many rows every shard has."""
+    """Counts of every learner, in the order of the model's classes, and rows of every shard."""
 
     counts: tuple[Counts, ...]
     shard_rows: tuple[int, ...]
@@ -75,13 +73,13 @@ def save(
     manifest: Manifest,
     left_out: Sequence[Deletions] = (),
 ) -> None:
-    """Write the counts of all rows, in the row order of the manifest, and which rows were left out.
+    """Write the counts of all rows, in the row order of the manifest, and the deleted rows.
 
     Raises
     ------
     MachineError : the file cannot be written.
     """
-    content, tensors = deletions.packed([replace(deletion, path="") for deletion in left_out])
+    content, tensors = deletions.encode([replace(deletion, path="") for deletion in left_out])
     for number, own in enumerate(counts):
         tensors[_gaps(number)], tensors[_counts(number)] = own.gaps()
     shards = [{"fingerprint": one.fingerprint, "rows": one.rows} for one in manifest.shards]
@@ -90,7 +88,7 @@ def save(
 
 
 def load(path: str | os.PathLike[str], shards: Sequence[tuple[str, str]]) -> Witness:
-    """The counts of the shards given, matched by fingerprint whatever their names and order.
+    """Load the counts of the given shards, matched by fingerprint.
 
     Parameters
     ----------
@@ -99,8 +97,8 @@ def load(path: str | os.PathLike[str], shards: Sequence[tuple[str, str]]) -> Wit
 
     Raises
     ------
-    FileDamaged : not the bytes that were written, or counts that no run writes.
-    DataError : no witness, or a witness of other shards.
+    FileDamaged : a damaged file, or counts that no run writes.
+    DataError : not a witness, or one of other shards.
     MachineError : the file cannot be read.
     """
     found = contents(path)
@@ -113,7 +111,7 @@ def load(path: str | os.PathLike[str], shards: Sequence[tuple[str, str]]) -> Wit
 
 
 def contents(path: str | os.PathLike[str]) -> Contents:
-    """What is in the file, in little memory.
+    """Read and validate a witness file, in little memory.
 
     Raises
     ------
@@ -125,7 +123,7 @@ def contents(path: str | os.PathLike[str]) -> Contents:
     try:
         table = [Counted(shard["fingerprint"], shard["rows"]) for shard in content["shards"]]
         for shard in table:
-            _check(shard)
+            _check_shard(shard)
         rows = sum(shard.rows for shard in table)
         for number in range(content["learners"]):
             _check_counts(number, rows, tensors)
@@ -133,14 +131,14 @@ def contents(path: str | os.PathLike[str]) -> Contents:
         raise FileDamaged(
             f"{path}: sealed, but what it holds is no witness ({error}). Fit again with --witness."
         ) from error
-    deleted = deletions.unpacked(content, tensors, path)
+    deleted = deletions.decode(content, tensors, path)
     return Contents(table, deleted, content["learners"], tensors)
 
 
 def _matched(
     path: str | os.PathLike[str], fingerprints: Sequence[str], shards: Sequence[tuple[str, str]]
 ) -> list[int]:
-    """For each of the shards given, the number that it has in the witness."""
+    """Return the number that each of the given shards has in the witness."""
     known: dict[str, list[int]] = {}
     for number, fingerprint in enumerate(fingerprints):
         known.setdefault(fingerprint, []).append(number)
@@ -160,14 +158,14 @@ def _matched(
     return order
 
 
-def _check(shard: Counted) -> None:
+def _check_shard(shard: Counted) -> None:
     known = type(shard.fingerprint) is str and type(shard.rows) is int
     if not known or not 0 <= shard.rows < MOST_ROWS:
         raise ValueError(f"a shard of {shard.rows!r} rows of {shard.fingerprint!r}")
 
 
 def _check_counts(number: int, rows: int, tensors: Mapping[str, NDArray[Any]]) -> None:
-    """ValueError unless these are positive counts of rows that there are."""
+    """Raise a ValueError unless all counts are positive and all rows exist."""
     gaps, counts = tensors[_gaps(number)], tensors[_counts(number)]
     check_gaps(gaps, counts)
     if len(gaps) and int(gaps.sum(dtype=np.uint64)) >= rows:
@@ -175,12 +173,12 @@ def _check_counts(number: int, rows: int, tensors: Mapping[str, NDArray[Any]]) -
 
 
 def reordered(counts: Counts, rows: Sequence[int], order: Sequence[int]) -> Counts:
-    """The counts with the shards in another order, or with some of them left out.
+    """Return the counts with some of the shards, in another order.
 
     Parameters
     ----------
     rows : of every shard.
-    order : the numbers of those that stay, in their new order.
+    order : numbers of the shards, in their new order.
     """
     first = np.concatenate(([0], np.cumsum(rows)))
     moved, start = Counts(), 0

@@ -1,8 +1,8 @@
-"""Learners in company: the same rows, looked at once for all of them.
+"""Batches of learners that read the same rows together.
 
-Where ``kernels.BATCH_WIDTH`` learners or fewer look at the same rows in the same order, a row is
-fetched once, and of each of its columns the weights of all, which lie side by side. What each finds
-is, to the bit, what it finds alone.
+At most ``kernels.BATCH_WIDTH`` learners share a pass over rows in the same order: a row is fetched
+once, and with each of its columns the weights of all, which are stored side by side. Each learner
+finds, to the bit, what it finds by itself.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.rows import Chunk
-from streamtron.solver.learner import Learner, Solve
+from streamtron.solver.in_memory import Solve
+from streamtron.solver.learner import Learner
 from streamtron.solver.subproblem import MiniEpoch
 from streamtron.solver.threads import Threads
 
 LEAST = 4
-"""Fewer learners a row look as fast by themselves: putting weights side by side takes time, and so
-does fetching a line for a weight or two of it."""
+"""The least number of learners in a batch: fewer are as fast one by one, for storing weights side
+by side takes time."""
 
 DENSE = 4
 """Nonzeros a column, below which that takes longer than it saves."""
@@ -40,7 +41,7 @@ Vector = NDArray[np.float64]
 T = TypeVar("T")
 
 
-class Running:
+class PendingSolve:
     """A learner's solve and the mini-epoch that it wants next: ``epoch``; None before it has begun,
     and when it has ended.
 
@@ -72,12 +73,12 @@ class Running:
         self.epoch = next(self._solve, None)
 
 
-def teams(learners: Sequence[T], threads: int) -> list[list[T]]:
-    """Neighbours in teams of at most BATCH_WIDTH, a team a thread as long as that is enough.
+def batches_of(learners: Sequence[T], threads: int) -> list[list[T]]:
+    """Neighbours in batches of at most BATCH_WIDTH, a batch a thread as long as that is enough.
 
     Examples
     --------
-    >>> teams(range(7), threads=2)
+    >>> batches_of(range(7), threads=2)
     [[0, 1, 2], [3, 4, 5, 6]]
     """
     found: list[list[T]] = []
@@ -89,15 +90,15 @@ def teams(learners: Sequence[T], threads: int) -> list[list[T]]:
     return found
 
 
-def while_it_pays(team: Sequence[T]) -> list[list[T]]:
-    """What is left of a team: a team, or everybody alone.
+def regroup(batch: Sequence[T]) -> list[list[T]]:
+    """Regroup what is left of a batch: a batch, or each by itself.
 
     Examples
     --------
-    >>> while_it_pays("abcd"), while_it_pays("abc")
+    >>> regroup("abcd"), regroup("abc")
     ([['a', 'b', 'c', 'd']], [['a'], ['b'], ['c']])
     """
-    return [list(team)] if len(team) >= LEAST else [[one] for one in team]
+    return [list(batch)] if len(batch) >= LEAST else [[one] for one in batch]
 
 
 # --- scans ---
@@ -106,29 +107,29 @@ def while_it_pays(team: Sequence[T]) -> list[list[T]]:
 def dots(chunk: Chunk, scanning: Sequence[Learner], threads: Threads) -> Mapping[Learner, Vector]:
     """x_k·w of a chunk's rows and every learner that scans them, where it pays to sum them
     together."""
-    many = [team for team in teams(scanning, threads.number) if len(team) >= LEAST]
+    many = [batch for batch in batches_of(scanning, threads.number) if len(batch) >= LEAST]
     found: dict[Learner, Vector] = {}
 
-    def sum_together(team: Sequence[Learner]) -> None:
-        w = _side_by_side([learner.frozen.w for learner in team if learner.frozen is not None])
+    def sum_together(batch: Sequence[Learner]) -> None:
+        w = _side_by_side([learner.frozen.w for learner in batch if learner.frozen is not None])
         sums = np.empty((len(chunk), kernels.BATCH_WIDTH))
-        kernels.dot_lanes(chunk.rows, w, sums)
-        found.update(zip(team, np.ascontiguousarray(sums.T[: len(team)]), strict=True))
+        kernels.dot_batch(chunk.rows, w, sums)
+        found.update(zip(batch, np.ascontiguousarray(sums.T[: len(batch)]), strict=True))
 
-    threads.work(sum_together, [team for team in many if _fits(chunk, team)])
+    threads.work(sum_together, [batch for batch in many if _fits(chunk, batch)])
     return found
 
 
-def _fits(chunk: Chunk, team: Sequence[Learner]) -> bool:
+def _fits(chunk: Chunk, batch: Sequence[Learner]) -> bool:
     """Whether there are weights for all columns, and few enough to be put side by side."""
-    columns = max(len(learner.frozen.w) for learner in team if learner.frozen is not None)
+    columns = max(len(learner.frozen.w) for learner in batch if learner.frozen is not None)
     return chunk.width <= columns <= chunk.nonzeros // DENSE
 
 
 # --- visits of rows in memory ---
 
 
-def step(solves: Sequence[Running]) -> None:
+def step(solves: Sequence[PendingSolve]) -> None:
     """Go on with solves, none of which has ended: begin one that has not begun, or make the
     mini-epochs of those furthest behind, several at once where they are over the same rows."""
     for one in solves:
@@ -164,7 +165,7 @@ def _common_order(crowd: Sequence[MiniEpoch]) -> NDArray[np.int64] | None:
     columns are many beside the nonzeros visited, or most rows are visited by few of them."""
     if len(crowd) < LEAST or not all(epoch.problem.rule.ascent for epoch in crowd):
         return None
-    columns = max(len(epoch.problem.dual.w) for epoch in crowd)
+    columns = max(len(epoch.problem.running.w) for epoch in crowd)
     active, turn = crowd[0].problem.active, crowd[0].turn
     if DENSE * columns * len(active) > active.nonzeros * max(epoch.rows for epoch in crowd):
         return None
@@ -182,15 +183,15 @@ def _common_order(crowd: Sequence[MiniEpoch]) -> NDArray[np.int64] | None:
 def _make_together(crowd: Sequence[MiniEpoch], order: NDArray[np.int64]) -> None:
     """Make at most BATCH_WIDTH mini-epochs at once."""
     problems = [epoch.problem for epoch in crowd]
-    duals = [problem.dual for problem in problems]
+    running = [problem.running for problem in problems]
     active, signs = problems[0].active, [_signs(epoch) for epoch in crowd]
-    w = _side_by_side([dual.w for dual in duals])
+    w = _side_by_side([each.w for each in running])
     of_lanes = np.zeros((3, kernels.BATCH_WIDTH))
     of_lanes[:, : len(crowd)] = np.transpose(
-        [(one.rule.rho, one.rule.b, one.dual.scale) for one in problems]
+        [(one.rule.rho, one.rule.b, one.running.scale) for one in problems]
     )
-    scalars = _padded([dual.scalars for dual in duals])
-    tallies = _padded([dual.tallies for dual in duals])
+    scalars = _padded([each.scalars for each in running])
+    tallies = _padded([each.tallies for each in running])
     room = _empty(2, kernels.BATCH_WIDTH, np.float64)
     shape = (min(VISITS, len(order)), kernels.BATCH_WIDTH)
     own_signs, delta2 = np.zeros(shape, np.int8), np.zeros(shape)
@@ -200,16 +201,16 @@ def _make_together(crowd: Sequence[MiniEpoch], order: NDArray[np.int64]) -> None
         n = len(some)
         erred[:] = 0
         for k, one in enumerate(problems):
-            kernels.deal_lane(some, k, signs[k], one.delta2, one.counts, own_signs, delta2, counts)
-        kernels.visit_unlearn_lanes(
+            kernels.pack_rows(some, k, signs[k], one.delta2, one.counts, own_signs, delta2, counts)
+        kernels.visit_ascent_batch(
             active.rows, some, own_signs[:n], delta2[:n], *of_lanes, active.squares,
             counts[:n], w, scalars, tallies, erred[:n], room,
         )  # fmt: skip
         for k, one in enumerate(problems):
-            kernels.collect_lane(some, k, counts, erred, one.counts, one.erred)
-    for k, dual in enumerate(duals):
-        kernels.take_lane(w, k, dual.w)
-        dual.scalars[:], dual.tallies[:] = scalars[k], tallies[k]
+            kernels.unpack_rows(some, k, counts, erred, one.counts, one.moved)
+    for k, each in enumerate(running):
+        kernels.unpack_weights(w, k, each.w)
+        each.scalars[:], each.tallies[:] = scalars[k], tallies[k]
 
 
 def _signs(epoch: MiniEpoch) -> NDArray[np.int8]:
@@ -227,7 +228,7 @@ def _side_by_side(vectors: Sequence[Vector]) -> NDArray[np.float64]:
     line."""
     found: NDArray[np.float64] = _empty(max(map(len, vectors)), kernels.BATCH_WIDTH, np.float64)
     for k in range(kernels.BATCH_WIDTH):
-        kernels.put_lane(vectors[k] if k < len(vectors) else NO_VECTOR, k, found)
+        kernels.pack_weights(vectors[k] if k < len(vectors) else NO_VECTOR, k, found)
     return found
 
 

@@ -26,14 +26,14 @@ from streamtron.solver.working_set import NONZERO_BYTES, ROW_BYTES, RowStore
 
 
 class ScanRequest(NamedTuple):
-    """What rows are looked at with: one learner's weights, at rest.
+    """A scan at one learner's fixed weights.
 
     Parameters
     ----------
     targets : the learner's signs and prices.
     w, bias, rho : its weights; columns beyond w weigh 0.
     scale : s₀, around which the least primal is looked for.
-    threshold : rows with y·a ≤ threshold or a count are called.
+    threshold : rows with y·a ≤ threshold or a count are violators.
     b : counts are not given, but made from the slacks, b to a unit of dual; None = they are given.
     first : whether R and the least Δ² are wanted.
     """
@@ -55,8 +55,8 @@ class Numbered(NamedTuple):
     counts: NDArray[np.int32]
 
 
-class Called(NamedTuple):
-    """The rows of a block that a view calls.
+class Violators(NamedTuple):
+    """The violators of a block: rows that the request asks for.
 
     Parameters
     ----------
@@ -79,14 +79,14 @@ class PartialSums(NamedTuple):
     part : its sums.
     sq_radius, least_delta2 : R² and the least Δ_k², for a view that wants them; else 0 and ∞.
     made : the counts made from slacks; None where they are given.
-    called : None where no rows are wanted.
+    violators : None where no rows are wanted.
     """
 
     part: Part
     sq_radius: float
     least_delta2: float
     made: Numbered | None
-    called: Called | None
+    violators: Violators | None
 
 
 class BlockScan(NamedTuple):
@@ -122,7 +122,7 @@ def scan_blocks(
     ----------
     chunks : a block each, in the order of the data; closed at the end.
     counts : c_k of every row, for each of the views.
-    rooms : bytes of called rows that are wanted, for each of the views: the first of them, up to
+    rooms : bytes of violators that are wanted, for each of the views: the first of them, up to
         one that finds no room. None = none are wanted.
 
     Raises
@@ -169,13 +169,13 @@ class _Look:
         kernels.scan(
             rows, targets.signs, targets.delta2, targets.squares, counts, view.rho, view.bias,
             view.threshold, self._w, self._length, view.scale, self._bins, self._fresh, self._low,
-            sums, totals, marks, kernels.NOT_SUMMED,
+            sums, totals, marks, kernels.NO_DOTS,
         )  # fmt: skip
         part = Part(*self._filled(), sums, totals, *self._drained(rows, counts))
         counted = counts > 0
         made = Numbered(targets.numbers[counted], counts[counted])
-        called, places = self._call(rows, targets, np.flatnonzero(marks))
-        return PartialSums(part, *extent, None if view.b is None else made, called), places
+        violators, places = self._violators(rows, targets, np.flatnonzero(marks))
+        return PartialSums(part, *extent, None if view.b is None else made, violators), places
 
     def _widen(self, width: int) -> None:
         if width > len(self._w):
@@ -207,9 +207,9 @@ class _Look:
         found = kernels.drain(rows, counts, self._fresh, self._low, columns, values)
         return columns[:found], values[:found]
 
-    def _call(
+    def _violators(
         self, rows: Rows, targets: Targets, chosen: NDArray[np.int64]
-    ) -> tuple[Called | None, NDArray[np.int64]]:
+    ) -> tuple[Violators | None, NDArray[np.int64]]:
         """The rows at positions ``chosen``, and the positions of those for which there is room."""
         if self._room is None:
             return None, chosen[:0]
@@ -217,8 +217,10 @@ class _Look:
         fits = int(np.searchsorted(np.cumsum(sizes), self._room, side="right"))
         self._room = self._room - int(sizes[:fits].sum()) if fits == len(chosen) else 0
         own = chosen[:fits]
-        called = Called(len(chosen), targets.numbers[own], targets.signs[own], targets.delta2[own])
-        return called, own
+        found = Violators(
+            len(chosen), targets.numbers[own], targets.signs[own], targets.delta2[own]
+        )
+        return found, own
 
 
 def _extent(targets: Targets, rho: float) -> tuple[float, float]:

@@ -1,7 +1,11 @@
-"""All that the rest of a run depends on, taken at a border between chunks and put back."""
+"""The state of a run between two chunks, as JSON and arrays, and the run resumed from it.
+
+Only the classes named in ``_KNOWN`` are ever built, from their fields alone: nothing in a file is
+executed."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,24 +15,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.certificate import ScanSums
+from streamtron.core.certificate import Certificate, ScanSums
+from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, FileDamaged
-from streamtron.core.rows import Chunk, Label
-from streamtron.solver.encoding import Arrays, Packer, unpack
+from streamtron.core.rows import Chunk, ChunkSource, Label
+from streamtron.solver import order
+from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
+from streamtron.solver.report import StageReport
+from streamtron.solver.scan import Frozen
+from streamtron.solver.stages import Stage
+from streamtron.solver.state import Average, BestWeights, Extent, Progress, Regime
+from streamtron.solver.weights import WeightState
+
+_KNOWN = (
+    Average, BestWeights, Certificate, Extent, Frozen, Progress, ScanSums, Stage, StageReport,
+    WeightState,
+)  # fmt: skip
+_CLASSES: dict[str, type] = {known.__name__: known for known in _KNOWN}
 
 _NOT_STATE = ("settings", "targets", "pool", "active")
-"""What a learner is made from, and rows: those are read again."""
-
+"""What a learner is made from, and rows, which are read again."""
 
 NOT_BEGUN = -1
-"""Chunks digested of a reading that has not begun."""
+"""The number of chunks taken of a reading that has not begun."""
+
+Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A run at a border: ``chunks`` of reading ``reading`` have been digested by all learners, and
-    each knows whether it has finished the reading.
+    """The state of a run: all learners have taken ``chunks`` chunks of reading ``reading``.
 
     Parameters
     ----------
@@ -47,92 +64,107 @@ class State:
         reading: int,
         chunks: int,
         learners: Sequence[Learner],
-        waiting: Sequence[Learner] = (),
+        placeholders: Sequence[Learner] = (),
         *,
         at_once: int = 0,
     ) -> State:
-        """The state of learners, those of one class in the order of the candidates, until they go
-        on: their arrays are not copied.
+        """Take the state of learners, those of one class in the order of the candidates. Their
+        arrays are not copied: it holds until they continue.
 
-        ``at_once``: of how many a group is, where they learn in groups; 0 = all together."""
-        packer = Packer()
+        ``at_once``: the number of learners in a group; 0 = all together."""
+        encoder = Encoder()
         content = {
-            "learners": [_packed(learner, packer) for learner in learners],
-            "waiting": [_packed(learner, packer) for learner in waiting],
+            "learners": [_encoded(learner, encoder) for learner in learners],
+            "placeholders": [_encoded(learner, encoder) for learner in placeholders],
             "at_once": at_once,
         }
-        return cls(reading, chunks, content, packer.arrays)
+        return cls(reading, chunks, content, encoder.arrays)
 
     @property
     def at_once(self) -> int:
-        """See ``of``."""
+        """The number of learners in a group; 0 = all together."""
         return int(self.content["at_once"])
+
+    @property
+    def all_finished(self) -> bool:
+        """Whether all learners have finished. True where the content is no state, which
+        ``learners`` reports."""
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            numbers = range(len(self.content["learners"]))
+            return all(self.fields(number)["progress.finished"] is not None for number in numbers)
+        return True
+
+    def fields(self, number: int) -> dict[str, Any]:
+        """The encoded fields of a learner by name, those of its objects as ``object.field``."""
+        found = dict(self.content["learners"][number]["fields"]["dict"])
+        for name, value in list(found.items()):
+            if isinstance(value, dict) and "fields" in value:
+                own = value["fields"]["dict"]
+                found |= {f"{name}.{field}": inner for field, inner in own}
+        return found
 
     def learners(
         self, make: Callable[[Label | None], Learner], group: str
     ) -> list[RestoredLearner]:
-        """The learners of a group, ``"learners"`` or ``"waiting"``, with the rows they are to
-        hold again; ``make`` gives a new one for a positive label.
+        """Restore the learners of a group, ``"learners"`` or ``"placeholders"``; ``make`` gives a
+        new one for a positive label.
 
         Raises
         ------
         FileDamaged : the content is no state.
         """
         try:
-            return [self._held(packed, make) for packed in self.content[group]]
+            return [self._restored(encoded, make) for encoded in self.content[group]]
         except (LookupError, TypeError, ValueError, AttributeError, StopIteration) as error:
             raise FileDamaged(
                 f"a checkpoint that is whole, but no state of a run ({error!r}). "
                 "Begin anew with --overwrite."
             ) from error
 
-    def _held(self, packed: Any, make: Callable[[Label | None], Learner]) -> RestoredLearner:
-        learner = make(packed["positive"])
-        fields = unpack(packed["fields"], self.arrays)
-        held = _numbers(packed["held"], self.arrays)
-        _check(learner, fields)
+    def _restored(self, encoded: Any, make: Callable[[Label | None], Learner]) -> RestoredLearner:
+        learner = make(encoded["positive"])
+        fields = decode(encoded["fields"], self.arrays)
+        held = encoded["held"]
+        numbers = np.arange(held) if isinstance(held, int) else decode(held, self.arrays)
+        _validate(learner, fields)
         vars(learner).update(fields)
-        for report in learner.reports:
+        learner.regime = Regime(learner.regime)
+        for report in learner.progress.reports:
             report.restart_clock()
-        return RestoredLearner(learner, held)
+        return RestoredLearner(learner, numbers.astype(np.int64))
 
 
-def _packed(learner: Learner, packer: Packer) -> dict[str, Any]:
+def _encoded(learner: Learner, encoder: Encoder) -> dict[str, Any]:
     fields = {name: value for name, value in vars(learner).items() if name not in _NOT_STATE}
-    positive = learner.targets.positive
+    positive, active = learner.targets.positive, learner.active
+    every_row = learner.regime == Regime.ALL_ROWS
     return {
         "positive": positive if isinstance(positive, float | str | bool) else None,
-        # of those who hold all rows, how many there were
-        "held": len(learner.active) if learner.holding_all else packer.pack(learner.active.numbers),
-        "fields": packer.pack(fields),
+        "held": len(active) if every_row else encoder.encode(active.numbers),
+        "fields": encoder.encode(fields),
     }
 
 
-def _check(learner: Learner, fields: dict[str, Any]) -> None:
+def _validate(learner: Learner, fields: dict[str, Any]) -> None:
     """Raise ValueError where fields are missing, or arrays are not what kernels take unchecked."""
     if fields.keys() != vars(learner).keys() - set(_NOT_STATE):
         raise ValueError("other fields than a learner has")
-    dual, frozen = fields["dual"], fields["frozen"]
-    alike = [(dual.scalars, np.zeros(4)), (dual.tallies, np.zeros(3, dtype=np.int64))]
-    wide = [dual.w]
+    running, frozen = fields["running"], fields["frozen"]
+    alike = [(running.scalars, np.zeros(4)), (running.tallies, np.zeros(3, dtype=np.int64))]
+    wide = [running.w]
     if frozen is not None:
         fresh = ScanSums(1.0, 0)
         found = frozen.scan_sums
         alike += [
             (getattr(found, name), getattr(fresh, name)) for name in ("bins", "sums", "totals")
         ]
-        wide += [frozen.w, found.fresh] + ([] if frozen.carried is None else [frozen.carried])
-    alike += [(one, np.zeros(len(dual.w))) for one in wide]
+        wide += [frozen.w, found.fresh] + ([] if frozen.running is None else [frozen.running])
+    alike += [(one, np.zeros(len(running.w))) for one in wide]
     if any(one.dtype != other.dtype or one.shape != other.shape for one, other in alike):
         raise ValueError("arrays of another kind or length")
-    if fields["finished"] is None and not math.isfinite(kernels.square_sum(dual.w)):
+    unfinished = fields["progress"].finished is None
+    if unfinished and not math.isfinite(kernels.square_sum(running.w)):
         raise ValueError("weights that are no numbers")
-
-
-def _numbers(held: Any, arrays: Arrays) -> NDArray[np.int64]:
-    if isinstance(held, int):
-        return np.arange(held, dtype=np.int64)
-    return arrays[held["array"]].astype(np.int64)
 
 
 class RestoredLearner:
@@ -148,11 +180,12 @@ class RestoredLearner:
         return not len(self._missing)
 
     def take(self, chunk: Chunk) -> None:
-        """Hold those rows of a chunk whose turn it is."""
+        """Hold the rows of a chunk that are next."""
         learner = self.learner
-        if learner.finished is None and chunk.width > len(learner.dual.w):
+        columns = len(learner.running.w)
+        if learner.finished is None and chunk.width > columns:
             raise DataError(
-                f"the checkpoint knows {len(learner.dual.w)} columns, the shards have column "
+                f"the checkpoint knows {columns} columns, the shards have column "
                 f"{chunk.width - 1}. Begin anew with --overwrite."
             )
         if self.complete:
@@ -162,7 +195,7 @@ class RestoredLearner:
         chosen = places[: int(np.argmin(places >= 0)) if (places < 0).any() else None]
         if not len(chosen):
             return
-        if learner.holding_all:
+        if learner.regime == Regime.ALL_ROWS:
             learner.active.share(learner.pool, chunk.rows, targets)
         else:
             learner.active.add(chunk.rows, chosen, targets)
@@ -171,7 +204,7 @@ class RestoredLearner:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Where a run is taken up, and what its learners are to hold again.
+    """Where a run is resumed, and what its learners are to hold again.
 
     Parameters
     ----------
@@ -187,24 +220,33 @@ class Resumed:
 
     @property
     def first(self) -> bool:
-        """Whether it is taken up within the first reading, which then begins anew, and those
-        chunks that have been digested are only held again."""
+        """Whether it is resumed within the first reading, which then begins anew: the chunks that
+        have been taken are only held again."""
         return self.reading == 0 and self.chunks != NOT_BEGUN
 
-    @property
-    def incomplete(self) -> list[RestoredLearner]:
-        """Those who go on, and whose rows are not all held again."""
-        return [
-            held
-            for held in self.held
-            if not held.complete
-            and (held.learner.finished is None or held.learner in self.reopened)
-        ]
-
-    def take_again(self, chunk: Chunk) -> None:
-        """A chunk of the first reading that had been digested."""
+    def restore(self, chunk: Chunk) -> None:
+        """Hold the rows of a chunk of the first reading that had been taken."""
         for held in self.held:
             held.take(chunk)
+
+    def restore_rows(self, source: ChunkSource, settings: Settings) -> None:
+        """Read the rows that were held: all rows in the data's order, some in the order of the
+        reading that found them."""
+        for chunk in source.chunks():
+            self.restore(chunk)
+        missing = [
+            held for held in self.held
+            if not held.complete
+            and (held.learner.finished is None or held.learner in self.reopened)
+        ]  # fmt: skip
+        for reading in {held.learner.progress.reading for held in missing}:
+            groups = order.reading_order(settings, reading, source) or []
+            if reading == self.reading:
+                groups = groups[: self.chunks]
+            for chunk in source.chunks(groups):
+                for held in missing:
+                    if held.learner.progress.reading == reading:
+                        held.take(chunk)
 
 
 def _places(chunk: Chunk, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -216,3 +258,79 @@ def _places(chunk: Chunk, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         places[inside] = numbers[: len(places)][inside] - start + before
         before += stop - start
     return places
+
+
+# --- values as JSON and arrays ---
+
+
+class Encoder:
+    """Encodes values; ``arrays`` collects their arrays, each once however often it occurs.
+
+    Examples
+    --------
+    >>> encoder = Encoder()
+    >>> vector = np.array([1.0, 2.0])
+    >>> encoded = encoder.encode({"w": vector, "best": [vector, math.inf]})
+    >>> found = decode(encoded, encoder.arrays)
+    >>> found["w"] is found["best"][0], found["best"][1]
+    (True, inf)
+    """
+
+    def __init__(self) -> None:
+        self.arrays: Arrays = {}
+        self._names: dict[int, str] = {}
+
+    def encode(self, value: Any) -> Any:
+        """Encode None, numbers, text, lists, arrays, dictionaries, counts, and objects of the known
+        classes."""
+        if value is None or isinstance(value, bool | str | int):
+            return value
+        if isinstance(value, float):
+            return value if math.isfinite(value) else {"float": str(value)}
+        if isinstance(value, np.ndarray):
+            return {"array": self._name(value)}
+        if isinstance(value, list | tuple):
+            return [self.encode(item) for item in value]
+        if isinstance(value, dict):
+            return {"dict": [[self.encode(key), self.encode(item)] for key, item in value.items()]}
+        if isinstance(value, Counts):
+            return {"counts": [self._name(array) for array in value.gaps()]}
+        name = type(value).__name__
+        if _CLASSES.get(name) is not type(value):
+            raise TypeError(f"{name}: no part of a checkpoint")
+        names = getattr(type(value), "__slots__", None) or vars(value)
+        fields = {field: getattr(value, field) for field in names}
+        return {"class": name, "fields": self.encode(fields)}
+
+    def _name(self, array: NDArray[Any]) -> str:
+        name = self._names.setdefault(id(array), f"{len(self._names):06d}")
+        self.arrays[name] = array  # and keeps it alive, so that no other gets its id
+        return name
+
+
+def decode(encoded: Any, arrays: Arrays) -> Any:
+    """Decode what ``Encoder`` encoded.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError : it is not encoded so.
+    """
+    if isinstance(encoded, list):
+        return [decode(item, arrays) for item in encoded]
+    if not isinstance(encoded, dict):
+        return encoded
+    if "float" in encoded:
+        return float(encoded["float"])
+    if "array" in encoded:
+        return arrays[encoded["array"]]
+    if "counts" in encoded:
+        return Counts.of_gaps(*(arrays[name] for name in encoded["counts"]))
+    if "dict" in encoded:
+        return {decode(key, arrays): decode(item, arrays) for key, item in encoded["dict"]}
+    known, fields = _CLASSES[encoded["class"]], decode(encoded["fields"], arrays)
+    if fields.keys() != set(getattr(known, "__slots__", fields)):
+        raise ValueError(f"other fields than {known.__name__} has")
+    made: Any = object.__new__(known)
+    for name, value in fields.items():
+        object.__setattr__(made, name, value)
+    return made

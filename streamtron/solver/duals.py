@@ -35,7 +35,7 @@ Ranges = Sequence[tuple[int, int]]
 
 
 class Counts:
-    """c_k ≥ 0 of every row, int32, by row number; 0 where nobody has put one.
+    """c_k ≥ 0 of every row, int32, by row number; 0 where none has been set.
 
     A learner of a rare class gives few rows a count: its pages without any cost nothing, and those
     with few cost 6 bytes a count.

@@ -1,4 +1,4 @@
-"""Rows that are gone: what is kept of them, and how a learner learns from more."""
+"""The summary of earlier data that ``partial_fit`` keeps, and training on more rows."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.certificate import ScanSums
 from streamtron.core.rows import ChunkSource
-from streamtron.solver.learner import SOLVED, Learner
+from streamtron.solver.learner import Learner
 from streamtron.solver.order import Turn
 from streamtron.solver.scan import Frozen
 from streamtron.solver.solve import solve
 from streamtron.solver.stages import Stage, choose_b
-from streamtron.solver.subproblem import Subproblem, Turns, run_alone
+from streamtron.solver.stopping import ROUNDING_GAP
+from streamtron.solver.subproblem import Subproblem, Turns, run_mini_epochs
 from streamtron.solver.targets import Targets
 from streamtron.solver.weights import Rule, WeightState
 from streamtron.solver.working_set import ActiveSet
@@ -95,25 +96,25 @@ class EarlierData:
         """
         settings, active = learner.settings, ActiveSet(sys.maxsize)
         for chunk in source.chunks():
-            learner.measure(chunk)
             targets = learner.targets(chunk)
+            learner.observe(chunk, targets)
             present = np.flatnonzero(targets.signs)
             active.add(chunk.rows, present, targets)
         if not len(active):
             return
-        b = choose_b(FINISH, settings, learner.sq_radius, None, learner.least_delta2)
+        b = choose_b(FINISH, settings, learner.extent.sq_radius, None, learner.extent.least_delta2)
         self._refine(b)
         counts = np.zeros(len(active), dtype=np.int32)
         problem = Subproblem(
             active,
             counts,
-            self._dual(),
+            self._running_weights(),
             Rule(self.b, FINISH.epsilon, by_length=False, ascent=True, rho=settings.rho),
             self._turns(settings.seed),
-            alone=False,
+            whole=False,
         )
-        target = max(0.1 * settings.tol, SOLVED)
-        best = run_alone(solve(problem, target, settings.mini_epochs)).v
+        target = max(0.1 * settings.tol, ROUNDING_GAP)
+        best = run_mini_epochs(solve(problem, target, settings.mini_epochs)).v
         assert best is not None
         self._add(active, counts, settings.rho)
         self.average += len(active) / self.rows * (best - self.average)
@@ -124,20 +125,22 @@ class EarlierData:
         counted as finely as they need, and their total stays below 2⁶¹."""
         self.b = self.b or b
         finer = max(0, math.floor(math.log2(b / self.b)))
-        steps = int(self.totals[kernels.STEPS_SEEN])
+        steps = int(self.totals[kernels.STEPS_SCANNED])
         power = min(finer, LARGEST_TOTAL - steps.bit_length())
         factor = 2.0**power
         self.fresh *= factor
         self.sums[1:] *= factor
         self.sums[[kernels.SQ_EXTENSION, kernels.SQ_EXTENSION + 1]] *= factor
         # a total too large is halved and rounded down, which makes the upper bound larger: it holds
-        self.totals[kernels.STEPS_SEEN] = steps << power if power >= 0 else steps >> -power
+        self.totals[kernels.STEPS_SCANNED] = steps << power if power >= 0 else steps >> -power
         self.b *= factor
 
-    def _dual(self) -> WeightState:
-        dual, past = WeightState(), self.scan_sums
-        dual.settle(past.fresh.copy(), past.fresh_bias, past.sq_extension, past.steps)
-        return dual
+    def _running_weights(self) -> WeightState:
+        running, earlier = WeightState(), self.scan_sums
+        running.settle(
+            earlier.fresh.copy(), earlier.fresh_bias, earlier.sq_extension, earlier.steps
+        )
+        return running
 
     def _turns(self, seed: int) -> Turns:
         numbers = itertools.count()
@@ -145,7 +148,7 @@ class EarlierData:
 
     def _add(self, active: ActiveSet, counts: NDArray[np.int32], rho: float) -> None:
         """Sum these rows' part of a on top of the earlier ones', by a scan, which bounds the
-        rounding; the weights that it scans are nobody's."""
+        rounding; it scans at weights of 0."""
         scan = Frozen(np.zeros(len(self.fresh)), 0.0, 1.0, 0.0)
         scan.scan_sums = self.scan_sums
         targets = Targets(active.numbers, active.signs, active.delta2, active.squares)

@@ -1,4 +1,4 @@
-"""One learner a class, against the rest: born when the first row of its class comes."""
+"""One learner a class, against the rest: made when the first row of its class is read."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from streamtron.solver.checkpoint import RestoredLearner, State
 from streamtron.solver.learner import Learner
 from streamtron.solver.working_set import Pool
 
-NOBODY = cast(Label, object())
-"""The positive class of a learner whose class has not come yet: it is no label's equal."""
+NO_LABEL = cast(Label, object())
+"""The positive class of a placeholder: it equals no label."""
 
 
 class Classes:
-    """The learners of one problem with a class for every label that is met.
+    """The learners of one problem, one a label, made while the first reading runs.
 
-    Before its first row comes, a class has nothing but rest: all classes still to come are one
-    learner, and each begins as its twin. So every class learns what it would have learned had it
-    been known from the start, and the data need not be read for its labels first.
+    Before the first row of a class all rows are negative to it: one placeholder trains for all
+    classes not met yet, and the learner of a new class begins as its copy. So every class learns
+    what it would have learned had it been known from the start, without a reading for labels.
 
     Parameters
     ----------
     settings : what to solve and how.
     labels : the source's labels by code, growing while the first reading runs.
-    class_weights : weight of a label, 1 where it is not named; a class's own rows bear its weight,
-        the rest bears 1 (as in LIBLINEAR).
-    pool : where rows are held, see ``Learner``.
+    class_weights : weight of a label, 1 where it is not named: of the rows of a class; the rest has
+        the weight 1 (as in LIBLINEAR).
+    pool : see ``Learner``.
     """
 
     def __init__(
@@ -42,37 +42,32 @@ class Classes:
         self.labels, self.class_weights = labels, class_weights
         self.learners: list[Learner] = []
         self.settings, self.pool = settings, pool
-        self._waiting = self.make(None)
-
-    @property
-    def waiting(self) -> Learner:
-        """The learner of all classes that are still to come."""
-        return self._waiting
+        self.placeholder = self.make(None)
 
     def make(self, label: Label | None) -> Learner:
-        """A new learner of a class; None: of those that have not come."""
-        positive = NOBODY if label is None else label
+        """Make the learner of a class; None: a placeholder."""
+        positive = NO_LABEL if label is None else label
         return Learner(self.settings, self.labels, self._own(label), positive, self.pool)
 
     def make_again(self, label: Label | None) -> Learner:
-        """A new learner in the place of the one that a class had when a run was interrupted; of
-        classes in the order of their coming."""
+        """Make the learner of a class, or the placeholder, of a run that is resumed; classes in the
+        order in which they were met."""
         learner = self.make(label)
         if label is None:
-            self._waiting = learner
+            self.placeholder = learner
         else:
             self.learners.append(learner)
         return learner
 
-    def born(self) -> list[Learner]:
-        """A learner for every label met since the last call, in the labels' order."""
-        newborn = []
+    def new_learners(self) -> list[Learner]:
+        """Make a learner for every label met since the last call, in the labels' order."""
+        added = []
         for label in self.labels[len(self.learners) :]:
-            learner = self._waiting.twin(label)
+            learner = self.placeholder.copy_for(label)
             learner.targets.class_weights = self._own(label)
-            newborn.append(learner)
-        self.learners += newborn
-        return newborn
+            added.append(learner)
+        self.learners += added
+        return added
 
     def _own(self, label: Label | None) -> Mapping[Label, float] | None:
         if self.class_weights is None or label is None:
@@ -80,25 +75,24 @@ class Classes:
         return {label: self.class_weights.get(label, 1.0)}
 
 
-class Families:
+class CandidateClasses:
     """The classes of several candidates, read together.
 
     Examples
     --------
     >>> labels: list[Label] = []
-    >>> families = Families([Classes(Settings(C=1), labels), Classes(Settings(C=2), labels)])
+    >>> candidates = CandidateClasses([Classes(Settings(C=C), labels) for C in (1, 2)])
     >>> labels += ["a", "b"]
-    >>> [learner.settings.C for learner in families.born()]
+    >>> [learner.settings.C for learner in candidates.new_learners()]
     [1.0, 1.0, 2.0, 2.0]
     """
 
-    def __init__(self, families: Sequence[Classes]) -> None:
-        self.families = families
+    def __init__(self, candidates: Sequence[Classes]) -> None:
+        self.candidates = candidates
 
     def restore(self, state: State) -> list[RestoredLearner]:
-        """Go on with the learners that there were when a run was interrupted, those that wait
-        included; the classes are to be new. Whose a learner is its place says: of every class the
-        first is the first candidate's, for so they are born.
+        """Restore the learners and placeholders of a run; the classes are to be new. Of every class
+        the first learner is the first candidate's, for so they were made.
 
         Raises
         ------
@@ -107,17 +101,17 @@ class Families:
         met: Counter[Label | None] = Counter()
 
         def make(label: Label | None) -> Learner:
-            family = self.families[met[label]]
+            classes = self.candidates[met[label]]
             met[label] += 1
-            return family.make_again(label)
+            return classes.make_again(label)
 
-        return [*state.learners(make, "learners"), *state.learners(make, "waiting")]
+        return [*state.learners(make, "learners"), *state.learners(make, "placeholders")]
 
     @property
-    def waiting(self) -> list[Learner]:
-        """One a candidate."""
-        return [family.waiting for family in self.families]
+    def placeholders(self) -> list[Learner]:
+        """The placeholder of every candidate."""
+        return [classes.placeholder for classes in self.candidates]
 
-    def born(self) -> list[Learner]:
-        """The learners born in every candidate since the last call."""
-        return [learner for family in self.families for learner in family.born()]
+    def new_learners(self) -> list[Learner]:
+        """Make the learners of the labels met since the last call, of every candidate."""
+        return [learner for classes in self.candidates for learner in classes.new_learners()]

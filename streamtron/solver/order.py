@@ -1,7 +1,7 @@
-"""Which chunk, which row, when: a pure function of (seed, reading), nothing to store.
+"""The order of blocks and rows: a function of (seed, reading), so that nothing is stored.
 
-Bias, stated: later readings interleave GROUP blocks drawn at random from the whole data, rows
-permuted within the group. On files sorted by label or day a group mixes GROUP distant places.
+Later readings interleave GROUP blocks drawn at random from the whole data, with their rows
+permuted. In files sorted by label or day a group mixes GROUP distant places.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ import xxhash
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
+from streamtron.core.config import Settings
+from streamtron.core.rows import Chunk, ChunkSource
 
 GROUP = 8
-"""Blocks interleaved at a time in all readings but the first."""
+"""Blocks interleaved at a time in all readings but the first. More mix a sorted file better and
+take more memory."""
 
 _BLOCKS, _ROWS, _ACTIVE, _DRAWN, _SOME = 0, 1, 2, 3, 4
 
@@ -54,15 +57,32 @@ def block_groups(seed: int, reading: int, blocks: int) -> list[Sequence[int]]:
     return [shuffled[start:stop] for start, stop in pairwise(borders)]
 
 
+def reading_order(
+    settings: Settings, reading: int, source: ChunkSource
+) -> list[Sequence[int]] | None:
+    """Groups of blocks in the order of a reading; None: as they come (the first reading, for text
+    has no random access, and ``--order sequential``)."""
+    if not settings.random or reading == 0:
+        return None
+    return block_groups(settings.seed, reading, len(source.blocks))
+
+
+def visiting_order(settings: Settings, reading: int, chunk: Chunk) -> NDArray[np.int64]:
+    """Positions of a chunk's rows in the order of visits."""
+    if not settings.random:
+        return file_order(len(chunk))
+    return row_order(settings.seed, reading, chunk.ranges[0][0], len(chunk))
+
+
 def row_order(seed: int, reading: int, first_row: int, rows: int) -> NDArray[np.int64]:
-    """Positions of a chunk's rows in the order of visits; ``first_row`` tells chunks apart."""
+    """Positions of a chunk's rows in the order of visits; ``first_row`` identifies the chunk."""
     return _permutation(rows, seed, reading, _ROWS, first_row)
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Which mini-epoch over rows in memory. Learners whose turn is the same visit rows in the same
-    order, whichever of them each one visits: so they can visit them together.
+    """The number of a mini-epoch over rows in memory, of which its order is a function. Learners at
+    the same turn visit rows in the same order, whichever rows each one visits: they can be batched.
 
     Parameters
     ----------

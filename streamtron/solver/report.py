@@ -35,7 +35,7 @@ class StageReport:
     paper_upper_bound: float | None = None
     f_est: float | None = None
     direct_fraction: float | None = None
-    why: str = ""
+    stop_reason: str = ""
     seconds: float = 0.0
     _began: float = field(default_factory=time.perf_counter)
     _updates_before: int = 0
@@ -52,7 +52,7 @@ class StageReport:
 
     def end(
         self,
-        why: str,
+        stop_reason: str,
         updates: int,
         certificate: Certificate | None,
         *,
@@ -62,7 +62,7 @@ class StageReport:
         converged: bool,
     ) -> None:
         """Close the report. ``steps``: t of a stage that began at a = 0, else None."""
-        self.why, self.updates = why, updates - self._updates_before
+        self.stop_reason, self.updates = stop_reason, updates - self._updates_before
         self.seconds = time.perf_counter() - self._began
         epsilon = self.epsilon if isinstance(self.epsilon, float) else 1.0
         by_length = self.variant == "length"

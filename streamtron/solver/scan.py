@@ -1,4 +1,4 @@
-"""Weights that do not move while a reading passes: the only thing that can be certified."""
+"""Scan rows at fixed weights: nothing else can be certified."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from streamtron.solver.targets import Targets
 
 
 class Frozen:
-    """Weights at rest for one reading, and what the rows say of them.
+    """Weights fixed for one reading, and the sums over its rows.
 
     Parameters
     ----------
-    w, bias : the weights; nobody else may change them until the reading is over.
+    w, bias : the weights, which must not change until the reading is over.
     scale : s₀, around which the least primal is looked for.
-    threshold : rows with y·a ≤ threshold are called.
-    carried : Σ c_k l_k x_k as training carried it, where that is not w.
+    threshold : rows with y·a ≤ threshold are violators.
+    running : the running weights at the begin of the reading, where they are not w.
     """
 
     def __init__(
@@ -28,19 +28,20 @@ class Frozen:
         bias: float,
         scale: float,
         threshold: float,
-        carried: NDArray[np.float64] | None = None,
+        running: NDArray[np.float64] | None = None,
     ) -> None:
-        self.w, self.bias, self.threshold, self.carried = w, bias, threshold, carried
+        self.w, self.bias, self.threshold, self.running = w, bias, threshold, running
         self.length = length_of(w, bias)
+        self.beside_training = False  # whether the same reading updates the running weights
         self.scan_sums = ScanSums(scale, len(w))
 
     @property
-    def anybody_called(self) -> bool:
-        """Whether some row so far would move a."""
-        return self.scan_sums.rows_called > 0
+    def has_violators(self) -> bool:
+        """Whether some row so far is at most at the threshold."""
+        return self.scan_sums.violators > 0
 
     def widen(self, columns: int) -> None:
-        """Make room for columns met while reading."""
+        """Make room for more columns."""
         self.w = np.concatenate((self.w, np.zeros(columns - len(self.w))))
         self.scan_sums.widen(columns)
 
@@ -50,25 +51,25 @@ class Frozen:
         targets: Targets,
         counts: NDArray[np.int32],
         rho: float,
-        dots: NDArray[np.float64] = kernels.NOT_SUMMED,
+        dots: NDArray[np.float64] = kernels.NO_DOTS,
     ) -> NDArray[np.uint8]:
-        """Look at rows; 1 for those with y·a ≤ threshold or a count.
+        """Scan rows; 1 for those with y·a ≤ threshold or a count.
 
         ``counts``: c_k of these rows, as they were when the reading began. ``dots``: x_k·w of each,
-        where they have been summed already.
+        where they are known already.
         """
-        called = np.zeros(len(counts), dtype=np.uint8)
+        marked = np.zeros(len(counts), dtype=np.uint8)
         scan_sums = self.scan_sums
         scan_sums.unfold()
         kernels.scan(
             rows, targets.signs, targets.delta2, targets.squares, counts, rho, self.bias,
             self.threshold, self.w, self.length, scan_sums.scale, scan_sums.bins, scan_sums.fresh,
-            scan_sums.low, scan_sums.sums, scan_sums.totals, called, dots,
+            scan_sums.low, scan_sums.sums, scan_sums.totals, marked, dots,
         )  # fmt: skip
-        return called
+        return marked
 
     def certificate(self, *, hard: bool, counted: bool = True) -> tuple[Certificate, float]:
-        """What the complete reading proves, and P at the certificate's scale."""
+        """The certificate of a complete reading, and P at its scale."""
         return self.scan_sums.certificate(
-            self.w, self.bias, hard=hard, counted=counted, carried=self.carried
+            self.w, self.bias, hard=hard, counted=counted, running=self.running
         )

@@ -1,7 +1,7 @@
 """The rows in memory, solved: dual coordinate ascent while it pays, then Newton's method.
 
-A solve is a generator: it yields every mini-epoch that it wants, and whoever runs it makes it, so
-that several learners can share one pass over the rows (see ``company``).
+A solve is a generator that yields every mini-epoch it needs: its caller makes them, so that several
+learners can share one pass over the rows (see ``batched``).
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.solver import newton
-from streamtron.solver.solution import Solution, Vector
-from streamtron.solver.subproblem import MiniEpoch, Subproblem, Turns
-from streamtron.solver.weights import Rule, WeightState
+from streamtron.solver.subproblem import MiniEpoch, Solution, Subproblem, Turns, Vector
+from streamtron.solver.weights import Rule, WeightState, estimated_primal, forget_loss
 from streamtron.solver.working_set import ActiveSet
 
 LIVE_VISITS = (4, 8, 16, 32)
-"""Visits of the rows that moved or have a count, to one of all rows in memory: in the first round,
-the second, … and the last for all rounds after. Parts have the first number always."""
+"""Mini-epochs over the live rows (moved, or with a count) to one over all rows in memory: in round
+1, 2, 3, and later; of a block always 4. More of them are cheap, fewer find violators sooner."""
 
 PASSING = 2.0
 """From the second round on a gap that is estimated at so many targets is measured: the loss seen in
@@ -44,7 +43,8 @@ FEW_COLUMNS = 16
 """With this many rows a column, Newton's method comes before any visit."""
 
 RELAXATION = 1.25
-"""How far counts of rows solved in parts go beyond their part's solution."""
+"""How many times as far as to its solution the counts of a block go: above 1, as the other blocks
+will follow, and below 2, as in successive over-relaxation."""
 
 REFINEMENT = (10, 1000)
 """Counts, a and b are scaled by at least and at most this where the resolution is the limit."""
@@ -85,7 +85,7 @@ def solve(
         problem.rule = rule
         problem.set_counts(counts)  # too few mini-epochs to make Newton's counts pay
     ascent.finish()
-    if problem.others is not None:
+    if problem.rest is not None:
         _over_relax(problem, counts, objective)
     return ascent.found
 
@@ -93,7 +93,7 @@ def solve(
 def solve_hard(
     active: ActiveSet,
     counts: NDArray[np.int32],
-    dual: WeightState,
+    running: WeightState,
     rule: Rule,
     turns: Turns,
     target: float,
@@ -105,7 +105,7 @@ def solve_hard(
 
     Parameters
     ----------
-    active, counts, dual, rule, turns : as ``Subproblem`` takes them; every row with a count is
+    active, counts, running, rule, turns : as ``Subproblem`` takes them; every row with a count is
         held.
     target, mini_epochs : as ``solve`` takes them.
     hardest : the last Δ².
@@ -113,12 +113,12 @@ def solve_hard(
     best, spent = None, 0
     for softness in SOFTNESS:
         problem = Subproblem(
-            active, counts, dual, rule, turns, alone=True, softness=softness * hardest
+            active, counts, running, rule, turns, whole=True, softness=softness * hardest
         )
         of_each = max(1, mini_epochs // len(SOFTNESS))
         found = yield from solve(problem, target, of_each, best=best, exact=True)
         rule, best, spent = problem.rule, found.v, spent + found.mini_epochs
-    dual.settle(dual.w, dual.bias, 0.0, dual.steps)
+    running.settle(running.w, running.bias, 0.0, running.steps)
     return Solution(rule.b, v=best, mini_epochs=spent)
 
 
@@ -126,9 +126,9 @@ def visit_until_still(problem: Subproblem, mini_epochs: int) -> Generator[MiniEp
     """Up to so many mini-epochs over all rows held, ended by one that makes no update; returns how
     many."""
     for before in range(mini_epochs):
-        updates = problem.dual.updates
+        updates = problem.running.updates
         yield problem.mini_epoch()
-        if problem.dual.updates == updates:
+        if problem.running.updates == updates:
             return before + 1
     return mini_epochs
 
@@ -152,21 +152,21 @@ class _Ascent:
         self.visits = 0
         self.visited = 0.0  # in mini-epochs over all rows held
         self.moved = self.promised = False
-        self.total = np.zeros(len(problem.dual.w) + 1)  # of a/b after each of the later mini-epochs
+        self.total = np.zeros(len(problem.running.w) + 1)  # of a/b after later mini-epochs
         self.summed = 0
 
     def run(self) -> Generator[MiniEpoch, None, None]:
         """Until the gap is met, or no finer resolution is left to meet it, or mini-epochs are
         spent."""
-        found, dual = self.found, self.problem.dual
-        if self._few_columns() and dual.steps:
-            self.consider(dual.augmented(dual.scale))
+        found, running = self.found, self.problem.running
+        if self._few_columns() and running.steps:
+            self.consider(running.augmented(running.scale))
             self._step_by_newton()
         first = True
         while found.gap > self.target and self.visited + 1.0 <= self.mini_epochs:
             spent = yield from self._round(promise=1.0 if first else PASSING)
             if first and self.moved and self._looks_unsolved():
-                self.gaps.append(1.0 - dual.objective / dual.estimated_primal())
+                self.gaps.append(1.0 - running.objective / estimated_primal(running))
             else:
                 self._consider_last_and_average()
                 if found.gap <= self.target:
@@ -183,7 +183,7 @@ class _Ascent:
     def finish(self) -> None:
         """Polish the weights where that is wanted, or to be had for little; take stock."""
         problem, found = self.problem, self.found
-        if problem.others is None and found.v is not None:
+        if problem.rest is None and found.v is not None:
             if problem.active.nonzeros <= SMALL:
                 self.consider(problem.minimise_narrowed(found.v, EXACT**2), newton.FLAT)
             elif self.target <= EXACT:
@@ -205,21 +205,21 @@ class _Ascent:
     def _round(self, promise: float) -> Generator[MiniEpoch, None, float]:
         """One mini-epoch over all rows, and some over the live ones, until these look solved: their
         estimated gap is ``promise`` targets. Returns what they visited, in mini-epochs."""
-        problem, dual = self.problem, self.problem.dual
-        visited, updates = self.visited, dual.updates
-        schedule = LIVE_VISITS if problem.others is None else LIVE_VISITS[:1]
+        problem, running = self.problem, self.problem.running
+        visited, updates = self.visited, running.updates
+        schedule = LIVE_VISITS if problem.rest is None else LIVE_VISITS[:1]
         left = schedule[min(self.rounds, len(schedule) - 1)]
         self.rounds += 1
-        problem.erred[:] = 0
+        problem.moved[:] = 0
         yield from self._mini_epoch(None)
-        live = np.flatnonzero((problem.erred != 0) | (problem.counts > 0))
-        self.moved, self.promised = dual.updates > updates, False
+        live = np.flatnonzero((problem.moved != 0) | (problem.counts > 0))
+        self.moved, self.promised = running.updates > updates, False
         if self.summed >= self.visits // 2:
             self._forget_average()  # it is of the later half of all visits
         while left and self.visited + len(live) / len(problem.active) <= self.mini_epochs:
-            dual.forget_loss()
+            forget_loss(running)
             yield from self._mini_epoch(live)
-            if problem.others is None and self._looks_solved(promise * self.target):
+            if problem.rest is None and self._looks_solved(promise * self.target):
                 self.promised = True
                 break
             left -= 1
@@ -235,7 +235,7 @@ class _Ascent:
         self._remember()
 
     def _remember(self) -> None:
-        self.problem.dual.add_to(self.total, 1.0 / self.problem.rule.b)
+        self.problem.running.add_to(self.total, 1.0 / self.problem.rule.b)
         self.summed += 1
 
     def _forget_average(self) -> None:
@@ -246,8 +246,8 @@ class _Ascent:
 
     def _few_columns(self) -> bool:
         """Whether Newton's method is cheaper than any visit: it needs a few passes a column."""
-        columns = int(np.count_nonzero(self.problem.dual.w))
-        return FEW_COLUMNS * columns <= len(self.problem.active) and self.problem.others is None
+        columns = int(np.count_nonzero(self.problem.running.w))
+        return FEW_COLUMNS * columns <= len(self.problem.active) and self.problem.rest is None
 
     def _last_round(self) -> bool:
         return self.visited + 2.0 > self.mini_epochs
@@ -267,13 +267,13 @@ class _Ascent:
 
     def _looks_solved(self, target: float) -> bool:
         """Whether the loss seen in passing promises so small a gap: an estimate."""
-        dual = self.problem.dual
-        return dual.objective >= (1.0 - target) * dual.estimated_primal()
+        running = self.problem.running
+        return running.objective >= (1.0 - target) * estimated_primal(running)
 
     def _looks_unsolved(self) -> bool:
         """Whether it is no use yet to ask all rows for the true P: the first round's estimate
         knows too little of the rows that are not live, so it is rather too small."""
-        if self.problem.others is not None or self._last_round():
+        if self.problem.rest is not None or self._last_round():
             return False
         return not self._looks_solved((1.0 if self.found.v is None else UNSOLVED) * self.target)
 
@@ -307,8 +307,8 @@ class _Ascent:
         found.newton += 1
         self.consider(v)
         alpha = 2.0 * problem.cost * np.maximum(0.0, 1.0 - margins)
-        alone = problem.others is None
-        if alone and problem.choose_resolution(alpha, self.target * found.primal):
+        whole = problem.rest is None
+        if whole and problem.choose_resolution(alpha, self.target * found.primal):
             self._forget_average()  # it was of another b
         problem.round_dual(alpha)
         if not self.visits:
@@ -330,9 +330,8 @@ def _rounds_missing(before: float, gap: float, target: float) -> float:
 
 
 def _over_relax(problem: Subproblem, before: NDArray[np.int32], objective: float) -> None:
-    """A part solved exactly while others stand still is followed by their moving on: counts go
-    RELAXATION times as far from ``before`` as they went (successive over-relaxation), if D is then
-    still above ``objective``, which it was before."""
+    """Move counts RELAXATION times as far from ``before`` as the solve did, if D then still exceeds
+    ``objective``, which it was before: the later blocks move on in the same direction."""
     solved = problem.counts.copy()
     moved = before + np.floor(RELAXATION * (solved.astype(np.float64) - before) + 0.5)
     problem.set_counts(np.clip(moved, 0, kernels.COUNT_MAX).astype(np.int32))

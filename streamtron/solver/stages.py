@@ -12,13 +12,14 @@ FIRST_B = 5.0
 """b/R² of the first stage at ε = 1, as in the paper."""
 
 ASCENT_B = 500.0
-"""b/R² of an unlearning stage: its resolution."""
+"""b/R² of the ascent stage, the resolution of the integer grid: 5 stalls between gaps of 10⁻² and
+10⁻³, from 50 on 10⁻³ is reached; the larger it is, the less room counts have to 2³¹."""
 
 COUNT_OF_ONE = float(1 << 27)
 """The largest count that a slack of 1 may come to: slacks are rarely above 16."""
 
 ACCURACY = 0.05
-"""δ of (bl) where the upper bound is ‖a‖/t, which is tight: the stage promises 1/(1 + ε + δ)."""
+"""δ where the upper bound is ‖a‖/t, which is tight: the stage promises γ'_d ≥ γ_d/(1 + ε + δ)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,8 @@ def plan(settings: Settings) -> tuple[Stage, ...]:
     """The stages of a run, in order.
 
     Auto is ε = 1, which brackets γ_d whatever b is; then, if the tolerance is so loose that its
-    promise can meet it, ε = 0.1 with b from that bracket; then unlearning, which goes to the
-    optimum itself. The paper's own procedure is ε = 1 and 0.1, each to convergence.
+    promise can meet it, ε = 0.1 with b from that bracket; then dual coordinate ascent, which
+    goes to the optimum itself. The paper's own procedure is ε = 1 and 0.1, each to convergence.
 
     Examples
     --------
@@ -84,13 +85,13 @@ def promised_gap(epsilon: float) -> float:
     return 1.0 - theory.promised_fraction_length(epsilon, ACCURACY) ** 2
 
 
-def why_next(plan: tuple[Stage, ...], number: int, settings: Settings) -> str:
-    """Why auto leaves a stage, and why it passes over ε = 0.1 where it does.
+def reason_to_leave(plan: tuple[Stage, ...], number: int, settings: Settings) -> str:
+    """Tell why the automatic plan leaves a stage, and why it leaves out ε = 0.1 if it does.
 
     Examples
     --------
     >>> settings = Settings()
-    >>> why_next(plan(settings), 0, settings)
+    >>> reason_to_leave(plan(settings), 0, settings)
     'its bracket is known; 0.1 left out: it promises a gap of 0.24'
     """
     if number == 0 and settings.stages is None and plan[1].ascent:
@@ -121,7 +122,7 @@ def choose_b(
 ) -> float:
     """b of a stage that begins, in absolute terms.
 
-    Given by hand, or: 5 R² at ε = 1 (500 R² with unlearning); for other ε ≤ 1 from (bl) or (bt)
+    Given by hand, or: 5 R² at ε = 1 (500 R² for ascent); for other ε ≤ 1 from (bl) or (bt)
     at the tightest upper bound known on γ_d (R if there is none), with the paper's δ where the
     procedure is the paper's; 5 times b's scale for ε > 1, where the paper has no rule.
 
@@ -145,4 +146,4 @@ def choose_b(
         # (bt) with its guard at ε < ½ asks for hundreds of readings, so the guard is left out
         relative = ((1.0 - epsilon / 2.0) * (gamma_up / radius) ** 2) ** (1.0 - epsilon)
         return float(sq_radius * relative * ACCURACY**-epsilon)
-    return theory.b_second_stage(radius, epsilon, gamma_up, 1.0 if settings.faithful else ACCURACY)
+    return theory.b_length(radius, epsilon, 1.0 if settings.faithful else ACCURACY, gamma_up)

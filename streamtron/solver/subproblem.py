@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.solver import newton, passes
 from streamtron.solver.order import Turn
-from streamtron.solver.solution import RestOfDual, Vector, extension_of
-from streamtron.solver.weights import Rule, WeightState
+from streamtron.solver.weights import Rule, WeightState, visit
 from streamtron.solver.working_set import ActiveSet
 
 LARGEST_COUNT = float(1 << 29)
@@ -25,6 +24,29 @@ Turns = Callable[[], Turn]
 """The turn of the next mini-epoch, each time it is asked."""
 
 T = TypeVar("T")
+Vector = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class Solution:
+    """What is known of the rows in memory after a solve.
+
+    Parameters
+    ----------
+    b : the resolution, which a solve may have refined.
+    a : the running weights over b, augmented.
+    v : the best weights found, augmented, at scale 1.
+    primal, gap : P(v) over these rows, and 1 − D/P(v) before over-relaxation.
+    mini_epochs, newton : mini-epochs spent; calls of Newton's method.
+    """
+
+    b: float
+    a: Vector | None = None
+    v: Vector | None = None
+    primal: float = math.inf
+    gap: float = 1.0
+    mini_epochs: int = 0
+    newton: int = 0
 
 
 class Subproblem:
@@ -34,10 +56,10 @@ class Subproblem:
     Parameters
     ----------
     active, counts : the rows held, and c_i (changed in place) of each.
-    dual : a (changed in place).
+    running : the running weights a (changed in place).
     rule : how rows are visited; its b is the resolution of the counts.
     turns : in which turn each mini-epoch visits the rows.
-    alone : whether every row with a count is held (v₀ = 0).
+    whole : whether every row with a count is in memory (v₀ = 0).
     softness : a Δ² > 0 that is every row's instead of its own.
     """
 
@@ -45,20 +67,22 @@ class Subproblem:
         self,
         active: ActiveSet,
         counts: NDArray[np.int32],
-        dual: WeightState,
+        running: WeightState,
         rule: Rule,
         turns: Turns,
         *,
-        alone: bool,
+        whole: bool,
         softness: float | None = None,
     ) -> None:
-        self.active, self.counts, self.dual, self.rule = active, counts, dual, rule
-        self.erred = np.zeros(len(active), dtype=np.uint8)
+        self.active, self.counts, self.running, self.rule = active, counts, running, rule
+        self.moved = np.zeros(len(active), dtype=np.uint8)
         self._turns = turns
         self.delta2 = active.delta2 if softness is None else np.full(len(active), softness)
-        self.others = None if alone else RestOfDual(active, self.delta2, counts, dual, rule.rho)
+        self.rest = None
+        if not whole:
+            self.rest = RestOfDual(active, self.delta2, counts, running, rule.rho)
         if softness is not None:
-            self.sum_afresh()  # the carried ‖a‖ is of another Δ
+            self.sum_afresh()  # the running ‖a‖ is of another Δ
 
     @cached_property
     def cost(self) -> Vector:
@@ -70,39 +94,39 @@ class Subproblem:
     @property
     def center(self) -> Vector:
         """v₀, shape (columns + 1,)."""
-        if self.others is None:
-            return np.zeros(len(self.dual.w) + 1)
-        return self.others.a / self.rule.b
+        if self.rest is None:
+            return np.zeros(len(self.running.w) + 1)
+        return self.rest.a / self.rule.b
 
     @property
     def weights(self) -> Vector:
         """a / b, augmented, shape (columns + 1,)."""
-        return self.dual.augmented(1.0 / self.rule.b)
+        return self.running.augmented(1.0 / self.rule.b)
 
     @property
     def objective(self) -> float:
-        """D: at its best scale, or at 1/b where other rows have a part in it."""
-        return self.dual.objective if self.others is None else self.objective_at_b
+        """D: at its best scale, or at 1/b where rows outside memory have a count."""
+        return self.running.objective if self.rest is None else self.objective_at_b
 
     @property
     def objective_at_b(self) -> float:
         """D at the scale 1/b."""
-        return self.dual.objective_at(self.rule.b)
+        return self.running.steps / self.rule.b - 0.5 * self.running.sq_norm / self.rule.b**2
 
     def mini_epoch(self, live: NDArray[np.int64] | None = None) -> MiniEpoch:
         """The next mini-epoch, over the rows at positions ``live``, or over all."""
         return MiniEpoch(self, self._turns(), live)
 
     def primal(self, v: Vector) -> tuple[float, float]:
-        """P(θ v) and θ: the best scale, or 1 where other rows have a part in a."""
+        """P(θ v) and θ: the best scale, or 1 where rows outside memory have a count."""
         active = self.active
         margins = passes.margins(active.rows, active.signs, self.rule.rho, v)
-        theta = 1.0 if self.others is not None else newton.best_scale(v, margins, self.cost)
+        theta = 1.0 if self.rest is not None else newton.best_scale(v, margins, self.cost)
         slacks = np.maximum(0.0, 1.0 - theta * margins)
         primal = 0.5 * kernels.square_sum(theta * v - self.center)
         primal += kernels.dot(self.cost * slacks, slacks)
-        if self.others is not None:
-            primal += self.others.objective_at(self.rule.b)
+        if self.rest is not None:
+            primal += self.rest.objective_at(self.rule.b)
         return primal, theta
 
     def minimise(self, start: Vector, precision: float, *, proven: bool) -> tuple[Vector, Vector]:
@@ -139,16 +163,16 @@ class Subproblem:
 
     def sum_afresh(self) -> None:
         """a and t from the counts."""
-        others, held = self.others, np.zeros(len(self.dual.w) + 1)
+        rest, held = self.rest, np.zeros(len(self.running.w) + 1)
         factors = self.counts.astype(np.float64) * self.active.signs
         passes.combine(self.active.rows, factors, self.rule.rho, held)
         extension = extension_of(self.delta2, self.counts)
         steps = int(self.counts.sum(dtype=np.int64))
-        if others is not None:
-            held += others.a
-            extension += others.extension
-            steps += others.steps
-        self.dual.settle(held[:-1].copy(), float(held[-1]), extension, steps)
+        if rest is not None:
+            held += rest.a
+            extension += rest.extension
+            steps += rest.steps
+        self.running.settle(held[:-1].copy(), float(held[-1]), extension, steps)
 
     def choose_resolution(self, alpha: Vector, error: float) -> bool:
         """Choose b for counts b α, rounded: fine enough that rounding costs D under a tenth of
@@ -167,16 +191,45 @@ class Subproblem:
     def refine(self, factor: int) -> bool:
         """A finer resolution: counts, a and b times a whole number, nothing lost; whether there is
         one. Only where the counts of all rows are at hand."""
-        if self.others is not None:
+        if self.rest is not None:
             return False
         if not self.counts.any():
             self.sum_afresh()  # a finer b would only magnify what rounding has left of a
             if self.rule.b >= float(np.max(self.active.squares + self.delta2)) + self.rule.rho**2:
                 return False
-        factor = self.dual.rescale(int(self.counts.max(initial=0)), factor)
+        factor = self.running.rescale(int(self.counts.max(initial=0)), factor)
         self.counts *= np.int32(factor)
         self.rule = replace(self.rule, b=self.rule.b * factor)
         return factor > 1
+
+
+class RestOfDual:
+    """The part of a that belongs to rows outside memory: fixed while those in memory are solved."""
+
+    def __init__(
+        self,
+        active: ActiveSet,
+        delta2: Vector,
+        counts: NDArray[np.int32],
+        running: WeightState,
+        rho: float,
+    ) -> None:
+        held = np.zeros(len(running.w) + 1)
+        passes.combine(active.rows, counts.astype(np.float64) * active.signs, rho, held)
+        self.a = running.augmented(1.0) - held
+        self.extension = running.extension - extension_of(delta2, counts)
+        self.steps = running.steps - int(counts.sum(dtype=np.int64))
+
+    def objective_at(self, b: float) -> float:
+        """t/b − ‖a‖²/(2b²) of these rows alone, which makes the primal of the rows in memory
+        comparable with the dual of all rows."""
+        square = float(kernels.square_sum(self.a)) + self.extension
+        return self.steps / b - 0.5 * square / b**2
+
+
+def extension_of(delta2: Vector, counts: NDArray[np.int32]) -> float:
+    """Σ Δ_k² c_k²."""
+    return float(kernels.dot(delta2 * counts, counts.astype(np.float64)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,14 +250,14 @@ class MiniEpoch:
         """Visit them."""
         problem, active = self.problem, self.problem.active
         order = self.turn.all(len(active)) if self.live is None else self.turn.some(self.live)
-        problem.dual.visit(
-            problem.rule, active.rows, order, active.signs, problem.delta2, active.squares,
-            problem.counts, problem.erred,
+        visit(
+            problem.running, problem.rule, active.rows, order, active.signs, problem.delta2,
+            active.squares, problem.counts, problem.moved,
         )  # fmt: skip
 
 
-def run_alone(solve: Generator[MiniEpoch, None, T]) -> T:
-    """Make every mini-epoch that a solve asks for; what it returns in the end."""
+def run_mini_epochs(solve: Generator[MiniEpoch, None, T]) -> T:
+    """Run a solve by itself; returns what it returns."""
     while True:
         try:
             epoch = next(solve)

@@ -1,5 +1,4 @@
-"""Threads that share out what is to be done; who has nothing to do may be given a part of what
-another one has."""
+"""Threads that take tasks from one queue; a task may add others, which idle threads take."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 Task = Callable[[T], Iterable[T] | None]
-"""What is done with an item; it may tell of more items, which are next."""
+"""What is done with an item; it may return more items, which are next."""
 
 
 class Threads:
@@ -49,7 +48,7 @@ class Threads:
 
 
 class _Round(Generic[T]):
-    """Items that are to be done, by whoever takes the next."""
+    """A queue of items, from which each thread takes the next."""
 
     def __init__(self, items: Iterable[T]) -> None:
         self._turns = deque(enumerate(items))
@@ -66,11 +65,11 @@ class _Round(Generic[T]):
 
     @property
     def idle(self) -> bool:
-        """Whether somebody waits for an item."""
+        """Whether a thread waits for an item."""
         return self._waiting > 0 and not self._turns
 
     def take_turns(self, task: Task[T]) -> None:
-        """Do items until there are none, and nobody is at work who might tell of more."""
+        """Do items until there are none, and no running task can add others."""
         while turn := self._next():
             number, item = turn
             further: list[T] = []
@@ -97,13 +96,13 @@ class _Round(Generic[T]):
             return self._turns.popleft()
 
     def fail(self, error: BaseException) -> None:
-        """Nobody takes another turn, nor waits for one: a signal may have come at any line."""
+        """Stop all threads before their next item: a signal may have come at any line."""
         with self._changed:
             self._failed[self._last] = error
             self._changed.notify_all()
 
     def raise_first(self) -> None:
-        """What the first item raised that raised something."""
+        """Raise what the first item that failed raised."""
         if self._failed:
             raise self._failed[min(self._failed)]
 

@@ -1,4 +1,4 @@
-"""a = Σ c_k y_k as training carries it: the part all rows share, its norm, and t."""
+"""The running weights a = Σ c_k y_k, and how a visited row changes them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from streamtron.core.rows import Rows
 from streamtron.solver import passes
 
 LARGEST_SCALED = 1 << 28
-"""Counts are not scaled beyond this, so that training has room to 2³¹."""
+"""The largest count after a change of resolution: ascent then has room to 2³¹ − 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When a visited row moves a: threshold b t^(1−ε) or b ‖a‖^(1−ε), or unlearning at b."""
+    """How a visited row changes a: by a step of dual coordinate ascent at the resolution b
+    (``ascent``), or by y_k if y_k·a ≤ b t^(1−ε), or b ‖a‖^(1−ε) (``by_length``)."""
 
     b: float
     epsilon: float
@@ -28,8 +29,9 @@ class Rule:
 
 
 class WeightState:
-    """a without the extension (``w`` and the bias weight), ‖a‖², Σ Δ_k² c_k², t; counts are kept
-    by whoever holds the rows."""
+    """The running weights: ``w`` and the bias weight, with ‖a‖², Σ Δ_k² c_k² and t = Σ c_k.
+
+    ``scalars`` and ``tallies`` are laid out as the kernels take them."""
 
     def __init__(self) -> None:
         self.w = np.zeros(0)
@@ -47,6 +49,11 @@ class WeightState:
         return float(self.scalars[kernels.SQ_NORM])
 
     @property
+    def extension(self) -> float:
+        """Σ Δ_k² c_k²."""
+        return float(self.scalars[kernels.EXTENSION])
+
+    @property
     def steps(self) -> int:
         """t = Σ c_k."""
         return int(self.tallies[kernels.STEPS])
@@ -57,8 +64,8 @@ class WeightState:
         return int(self.tallies[kernels.UPDATES])
 
     @property
-    def clipped(self) -> int:
-        """Steps that were cut because a count would have passed 2³¹ − 1."""
+    def clipped_updates(self) -> int:
+        """Updates that were clipped because a count would have passed 2³¹ − 1."""
         return int(self.tallies[kernels.CLIPPED])
 
     @property
@@ -68,34 +75,13 @@ class WeightState:
 
     @property
     def upper_bound(self) -> float | None:
-        """‖a‖ / t: an estimate, since a drifts by rounding; None if that has left nothing of it."""
+        """‖a‖ / t: an estimate, for a drifts by rounding; None if t or ‖a‖ is 0."""
         return math.sqrt(self.sq_norm) / self.steps if self.steps and self.sq_norm > 0.0 else None
 
     @property
     def objective(self) -> float:
         """D = t² / (2 ‖a‖²) ≤ P*: the dual at the best scale (an estimate, as above)."""
         return 0.5 * self.steps * self.scale
-
-    @property
-    def sound(self) -> bool:
-        """Whether ‖a‖² is about that of a's parts: rounding alone never parts them so far."""
-        parts = kernels.square_sum(self.w) + self.bias * self.bias
-        parts += float(self.scalars[kernels.EXTENSION])
-        off = abs(parts - self.sq_norm)
-        return math.isfinite(off) and off <= 0.5 * max(parts, self.sq_norm)
-
-    def objective_at(self, b: float) -> float:
-        """t/b − ‖a‖²/(2b²): the dual at the scale 1/b."""
-        return self.steps / b - 0.5 * self.sq_norm / b**2
-
-    def estimated_primal(self) -> float:
-        """½ s₀² ‖w‖² + the loss of rows visited since ``forget_loss``: no bound, as a moved."""
-        weights = float(self.scalars[kernels.SQ_NORM] - self.scalars[kernels.EXTENSION])
-        return 0.5 * self.scale**2 * weights + float(self.scalars[kernels.LOSS])
-
-    def forget_loss(self) -> None:
-        """Begin a new estimate."""
-        self.scalars[kernels.LOSS] = 0.0
 
     def augmented(self, scale: float) -> NDArray[np.float64]:
         """scale · (w, w_bias), shape (columns + 1,)."""
@@ -105,22 +91,22 @@ class WeightState:
         return found
 
     def add_to(self, total: NDArray[np.float64], scale: float) -> None:
-        """The same is added to ``total`` in place."""
+        """Add the same to ``total`` in place."""
         kernels.add_scaled(scale, self.w, total[:-1])
         total[-1] += scale * self.bias
 
     def widen(self, columns: int) -> None:
-        """Make room for columns met while reading."""
+        """Make room for more columns."""
         self.w = np.concatenate((self.w, np.zeros(columns - len(self.w))))
 
     def restart(self) -> None:
-        """a = 0, t = 0."""
+        """Set a and t to 0."""
         self.w[:] = 0.0
         self.scalars[:] = 0.0
         self.tallies[kernels.STEPS] = 0
 
     def settle(self, w: NDArray[np.float64], bias: float, extension: float, steps: int) -> None:
-        """Take a as summed afresh."""
+        """Set a to sums made afresh from the counts."""
         self.w = w
         self.scalars[kernels.BIAS] = bias
         self.scalars[kernels.EXTENSION] = extension
@@ -128,34 +114,55 @@ class WeightState:
         self.tallies[kernels.STEPS] = steps
 
     def rescale(self, largest: int, factor: int) -> int:
-        """Multiply a by a whole factor ≥ 1, so far as the largest count stays small enough;
-        returns the factor taken, by which the caller multiplies the counts."""
+        """Multiply a by a whole factor ≥ 1, less if the largest count would pass LARGEST_SCALED;
+        returns the factor, by which the caller multiplies the counts."""
         factor = max(1, min(factor, LARGEST_SCALED // max(largest, 1)))
         self.w *= factor
         self.scalars *= (factor, float(factor) ** 2, 1.0, float(factor) ** 2)
         self.tallies[kernels.STEPS] *= factor
         return factor
 
-    def visit(
-        self,
-        rule: Rule,
-        rows: Rows,
-        positions: NDArray[np.int64],
-        signs: NDArray[np.int8],
-        delta2: NDArray[np.float64],
-        squares: NDArray[np.float64],
-        counts: NDArray[np.int32],
-        erred: NDArray[np.uint8],
-    ) -> None:
-        """Visit rows in the order of ``positions`` by the rule; a and ``counts`` (of ``rows``)
-        change in place, ``erred`` becomes 1 where a row moved a. ``squares`` are ‖x_k‖²."""
-        scale = self.scale  # one for all visits, so that cutting them changes no bit
-        state = (squares, counts, self.w, self.scalars, self.tallies, erred)
-        for some in passes.visits(rows, positions):
-            if rule.ascent:
-                kernels.visit_unlearn(rows, some, signs, delta2, rule.rho, rule.b, scale, *state)
-            else:
-                kernels.visit(
-                    rows, some, signs, delta2, rule.rho, rule.b, rule.epsilon, rule.by_length,
-                    scale, *state,
-                )  # fmt: skip
+
+def consistent(running: WeightState) -> bool:
+    """Whether ‖a‖² agrees with the parts of a within half of it: rounding alone stays far below."""
+    parts = kernels.square_sum(running.w) + running.bias * running.bias + running.extension
+    off = abs(parts - running.sq_norm)
+    return math.isfinite(off) and off <= 0.5 * max(parts, running.sq_norm)
+
+
+def estimated_primal(running: WeightState) -> float:
+    """½ s₀² ‖w‖² + the loss of the rows visited since ``forget_loss``: no bound, for a moved."""
+    weights = running.sq_norm - running.extension
+    return 0.5 * running.scale**2 * weights + float(running.scalars[kernels.LOSS])
+
+
+def forget_loss(running: WeightState) -> None:
+    """Begin a new estimate."""
+    running.scalars[kernels.LOSS] = 0.0
+
+
+def visit(
+    running: WeightState,
+    rule: Rule,
+    rows: Rows,
+    positions: NDArray[np.int64],
+    signs: NDArray[np.int8],
+    delta2: NDArray[np.float64],
+    squares: NDArray[np.float64],
+    counts: NDArray[np.int32],
+    moved: NDArray[np.uint8],
+) -> None:
+    """Visit rows in the order of ``positions`` by the rule.
+
+    The running weights and ``counts`` (of ``rows``) change in place; ``moved`` becomes 1 where a
+    row changed them. ``squares`` are ‖x_k‖². To change the update rule, change the kernels."""
+    scale = running.scale  # one for all kernel calls, so that cutting them changes no bit
+    state = (squares, counts, running.w, running.scalars, running.tallies, moved)
+    for some in passes.visits(rows, positions):
+        if rule.ascent:
+            kernels.visit_ascent(rows, some, signs, delta2, rule.rho, rule.b, scale, *state)
+        else:
+            kernels.visit(
+                rows, some, signs, delta2, rule.rho, rule.b, rule.epsilon, rule.by_length,
+                scale, *state,
+            )  # fmt: skip

@@ -139,13 +139,13 @@ class RowStore:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RowStore:
         """The rows, and not the room beyond them."""
-        twin, rows = RowStore(), self._rows
-        twin._indptr, twin._numbers = self._indptr[: rows + 1].copy(), self.numbers.copy()
-        twin._squares = self.squares.copy()
-        twin._indices = self._indices[: self.nonzeros].copy()
-        twin._values = self._values[: self.nonzeros].copy()
-        twin._rows = rows
-        return twin
+        made, rows = RowStore(), self._rows
+        made._indptr, made._numbers = self._indptr[: rows + 1].copy(), self.numbers.copy()
+        made._squares = self.squares.copy()
+        made._indices = self._indices[: self.nonzeros].copy()
+        made._values = self._values[: self.nonzeros].copy()
+        made._rows = rows
+        return made
 
 
 class Pool(RowStore):
@@ -163,8 +163,8 @@ class Pool(RowStore):
         squares: NDArray[np.float64],
         budget: int,
     ) -> bool:
-        """Hold consecutive rows, all or none of them; whether they are held now. Learners in
-        company offer the same rows, and the first one's are taken."""
+        """Hold consecutive rows, all or none of them; whether they are held now. All sharers
+        offer the same rows, and the first one's are taken."""
         with self._lock:
             if self._rows and numbers[-1] <= self._numbers[self._rows - 1]:
                 return True
@@ -175,18 +175,18 @@ class Pool(RowStore):
             return True
 
     def join(self) -> None:
-        """One more holds its rows here."""
+        """Count one more sharer."""
         with self._lock:
             self._sharers += 1
 
     def leave(self) -> None:
-        """One less."""
+        """Count one sharer less."""
         with self._lock:
             self._sharers -= 1
 
     def part(self, chosen: NDArray[np.int64], rows: int, budget: int) -> RowStore:
-        """The rows at positions ``chosen`` (rising) of the first ``rows``, for one who leaves: in
-        place if nobody else is here, so that memory is not needed twice."""
+        """The rows at positions ``chosen`` (rising) of the first ``rows``, for a set that no longer
+        shares: in place if it was the last one, so that memory is not needed twice."""
         part = RowStore()
         if self._sharers > 1:
             part.add(self.first(rows), chosen, self.numbers, self.squares, budget)
@@ -307,13 +307,13 @@ class ActiveSet:
         """Δ_k²."""
         return self._delta2[: self._rows]
 
-    def twin(self) -> ActiveSet:
-        """A set of the same rows, which it shares if they are shared already."""
+    def copy(self) -> ActiveSet:
+        """A set of the same rows, shared if these are."""
         memo = {id(self._pool): self._pool} if self._pool is not None else {}
-        twin = copy.deepcopy(self, memo)
-        if twin._pool is not None:
-            twin._pool.join()
-        return twin
+        made = copy.deepcopy(self, memo)
+        if made._pool is not None:
+            made._pool.join()
+        return made
 
     def _leave(self) -> None:
         if self._pool is not None:

@@ -1,4 +1,4 @@
-"""What a sweep fits on and what it measures on: validation shards, or folds of the shards."""
+"""What a sweep fits on and measures on: validation shards, or folds of the shards."""
 
 from __future__ import annotations
 
@@ -9,51 +9,57 @@ from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import Label
 from streamtron.data import Reading, find_shards, open_shards
-from streamtron.runs.evaluate import Paths
-from streamtron.runs.fit import as_paths, reading_of
-from streamtron.runs.learners import several
+from streamtron.runs.inputs import Paths, as_paths, reading_from_settings
+from streamtron.runs.learners import is_one_vs_rest
 
 FOLDS = 5
-"""Folds at most, unless it is said how many."""
+"""Default number of folds; fewer if there are fewer shards."""
 
 
-class Split(NamedTuple):
-    """Shards to fit on and shards to measure on."""
-
-    shards: list[str]
-    valid: list[str]
-    fold: str | None
-    """what messages call it; None: all shards, and others to measure on"""
-
-
-def splits_of(
-    shards: Paths, valid: Paths | None, folds: int | None, settings: Settings
-) -> list[Split]:
-    """The one split that validation shards make, or as many as there are folds.
+class Fold(NamedTuple):
+    """Shards to fit on and shards to measure on.
 
     Parameters
     ----------
-    folds : from 2 to the number of shards; None = ``FOLDS``, or one a shard where there are fewer.
+    name : for messages; None if ``valid`` are validation shards and ``shards`` all others.
+    """
+
+    shards: list[str]
+    valid: list[str]
+    name: str | None
+
+
+def folds_of(
+    shards: Paths, valid: Paths | None, count: int | None, settings: Settings
+) -> list[Fold]:
+    """Return the one fold that validation shards make, or ``count`` folds of the shards.
+
+    Parameters
+    ----------
+    count : from 2 to the number of shards; None = ``FOLDS``, or the number of shards if smaller.
     settings : how the shards are read.
 
     Raises
     ------
     SettingsError : folds beside validation shards, more of them than shards, or a single shard.
-    DataError : no shards; validation shards that begin with other labels, or have another layout.
+    DataError : no shards; validation shards with other labels or another layout.
     """
     paths = as_paths(shards)
     if valid is None:
-        return _folds([shard.path for shard in find_shards(paths)], folds)
-    if folds is not None:
+        return _cross_validation([shard.path for shard in find_shards(paths)], count)
+    if count is not None:
         raise SettingsError("folds are for a sweep without validation shards: give one.")
-    split = Split(paths, as_paths(valid), None)
-    _check_alike(split, settings)
-    return [split]
+    fold = Fold(paths, as_paths(valid), None)
+    _check_alike(fold, settings)
+    return [fold]
 
 
-def _folds(paths: list[str], folds: int | None) -> list[Split]:
-    """Shard k, in their order, is in fold k mod ``folds``: shards that come later move none, and
-    shards in the order of their labels or days are in all folds alike."""
+def _cross_validation(paths: list[str], folds: int | None) -> list[Fold]:
+    """Hold out shard k in fold k mod ``folds``.
+
+    Later shards then leave the folds of earlier ones as they were, and shards in the order of their
+    labels or days are spread over all folds.
+    """
     if len(paths) < 2:
         raise SettingsError(
             f"{paths[0]}: a single shard has no folds. Name the rows to measure on with --valid, "
@@ -65,7 +71,7 @@ def _folds(paths: list[str], folds: int | None) -> list[Split]:
             f"folds is {count}, and there are {len(paths)} shards: wanted 2 to {len(paths)}."
         )
     return [
-        Split(
+        Fold(
             [path for at, path in enumerate(paths) if at % count != fold],
             paths[fold::count],
             f"fold {fold + 1} of {count}",
@@ -74,24 +80,25 @@ def _folds(paths: list[str], folds: int | None) -> list[Split]:
     ]
 
 
-def _check_alike(split: Split, settings: Settings) -> None:
-    """Refuse validation shards that no model of the others reads, or whose first rows already have
-    other labels, where there are two: a block of each is read now, and the whole of them only when
-    all candidates are fitted."""
-    many = several(settings)
-    known, reading = _beginning(split.shards, reading_of(settings), many)
-    theirs = replace(reading, strangers="beyond", of_text=reading.layout is None)
-    there, _ = _beginning(split.valid, theirs, many)
-    others = [label for label in there if label not in known]
+def _check_alike(fold: Fold, settings: Settings) -> None:
+    """Refuse validation shards that the models will not read, or with other labels.
+
+    Only the first block of each is read now; the rest is checked when all candidates are fitted.
+    """
+    many = is_one_vs_rest(settings)
+    known, reading = _beginning(fold.shards, reading_from_settings(settings), many)
+    theirs = replace(reading, unknown_features="out_of_range", of_text=reading.layout is None)
+    found, _ = _beginning(fold.valid, theirs, many)
+    others = [label for label in found if label not in known]
     if others and len(known) == 2 and not many:
         raise DataError(
-            f"{split.valid[0]}: a row has the label {others[0]!r}, the rows to fit on have "
+            f"{fold.valid[0]}: a row has the label {others[0]!r}, the rows to fit on have "
             f"{known[0]!r} and {known[1]!r}. Name validation shards with the same labels."
         )
 
 
 def _beginning(paths: list[str], reading: Reading, many: bool) -> tuple[list[Label], Reading]:
-    """The first labels, and the reading as the first shard has settled it."""
+    """Return the labels of the first block, and the reading as the first shard decides it."""
     with open_shards(
         paths, reading, cache_dir=None, most_labels=None if many else 2, allow_duplicate=True
     ) as source:

@@ -1,4 +1,4 @@
-"""What a sweep tries: lists and ranges of C, delta, rho become candidates, which are settings."""
+"""Candidates of a sweep: settings made from lists and ranges of C, delta and rho."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST = 100_000
 
 
 class Range(NamedTuple):
-    """Numbers from ``low`` to ``high``, to be drawn uniformly on a logarithmic scale."""
+    """Numbers from ``low`` to ``high``, to be drawn log-uniformly."""
 
     low: float
     high: float
@@ -33,13 +33,15 @@ class Range(NamedTuple):
 
 Values = tuple[float, ...] | Range
 
+_WANTED = "numbers between commas, as in 0.1,1,10, or a range to draw from, as in 0.01..100"
+
 
 def values_of(name: str, given: str | float | Iterable[float] | Range) -> Values:
-    """The values of a setting: as people write them, ``0.1,1`` or ``0.01..100``, or as numbers.
+    """Return the values of a setting, given as text, ``0.1,1`` or ``0.01..100``, or as numbers.
 
     Parameters
     ----------
-    name : ``"C"``, ``"delta"`` or ``"rho"``, for the message.
+    name : ``"C"``, ``"delta"`` or ``"rho"``.
 
     Raises
     ------
@@ -53,7 +55,13 @@ def values_of(name: str, given: str | float | Iterable[float] | Range) -> Values
     if isinstance(given, str):
         given = _parsed(name, given)
     if isinstance(given, Range):
-        return _checked_range(name, given)
+        if name == "rho":
+            raise SettingsError(
+                f"rho is the range {given}: it is drawn from a list. Give one, as in 0,1."
+            )
+        if not 0 < given.low < given.high < math.inf:
+            raise SettingsError(f"{name} is the range {given}: wanted LOW..HIGH, 0 < LOW < HIGH.")
+        return given
     values = (float(given),) if isinstance(given, int | float) else tuple(map(float, given))
     if not values:
         raise SettingsError(f"{name} is an empty list: wanted {_WANTED}.")
@@ -63,43 +71,28 @@ def values_of(name: str, given: str | float | Iterable[float] | Range) -> Values
     return values
 
 
-_WANTED = "numbers between commas, as in 0.1,1,10, or a range to draw from, as in 0.01..100"
-
-
 def _parsed(name: str, text: str) -> Values:
     low, dots, high = text.partition("..")
     try:
-        if dots:
-            return Range(float(low), float(high))
-        return tuple(float(word) for word in text.split(","))
+        return Range(float(low), float(high)) if dots else tuple(map(float, text.split(",")))
     except ValueError as error:
         raise SettingsError(f"{name} is {text!r}: wanted {_WANTED}.") from error
-
-
-def _checked_range(name: str, given: Range) -> Range:
-    if name == "rho":
-        raise SettingsError(
-            f"rho is the range {given}: it is drawn from a list. Give one, as in 0,1."
-        )
-    if not 0 < given.low < given.high < math.inf:
-        raise SettingsError(f"{name} is the range {given}: wanted LOW..HIGH, 0 < LOW < HIGH.")
-    return given
 
 
 def candidates_of(
     settings: Settings, values: Mapping[str, Values], random: int | None = None
 ) -> list[Settings]:
-    """The candidates: all combinations of the lists, or so many drawn at random.
+    """Return the candidates: all combinations of the lists, or ``random`` drawn ones.
 
-    Combinations come in the order of ``NAMES``, the last name changing fastest. What is drawn
-    depends on ``settings.seed`` alone, and the first of many are the same as few: numbers of a
-    range log-uniformly, to ``DIGITS`` significant digits, of a list uniformly.
+    Combinations come in the order of ``NAMES``, the last name changing fastest. Of a range, numbers
+    are drawn log-uniformly to ``DIGITS`` significant digits, of a list uniformly. What is drawn
+    depends on ``settings.seed`` alone, and a smaller ``random`` gives the first of a larger one.
 
     Parameters
     ----------
     settings : what all candidates share.
-    values : of the names among ``NAMES`` in which they differ.
-    random : how many to draw, ≥ 1; None = all combinations.
+    values : of those among ``NAMES`` in which they differ.
+    random : number of candidates to draw, ≥ 1; None = all combinations.
 
     Raises
     ------
@@ -116,59 +109,45 @@ def candidates_of(
     """
     if "C" in values and "delta" in values:
         raise SettingsError("C and delta are two names of one thing (C = 1/(2 Δ²)): give one.")
-    names = [name for name in NAMES if name in values]
-    ranges = {name: given for name, given in values.items() if isinstance(given, Range)}
-    if random is None:
-        _refuse_ranges(ranges)
-        combinations: Iterable[tuple[float, ...]] = product(*(values[name] for name in names))
-    else:
-        combinations = _drawn([values[name] for name in names], random, settings.seed)
-        if not ranges:
-            raise SettingsError(
-                "random draws from a range, and there is none: give --C LOW..HIGH, or leave "
-                "--random out to try all combinations of the lists."
-            )
-    return [_candidate(settings, dict(zip(names, one, strict=True))) for one in combinations]
-
-
-def _refuse_ranges(ranges: Mapping[str, Range]) -> None:
-    for name, given in ranges.items():
+    own = {name: values[name] for name in NAMES if name in values}
+    ranges = [name for name in own if isinstance(own[name], Range)]
+    if random is None and ranges:
         raise SettingsError(
-            f"{name} is the range {given}: a grid wants a list, as in 0.1,1,10. Give one, or "
-            "--random N to draw N candidates."
+            f"{ranges[0]} is the range {own[ranges[0]]}: a grid wants a list, as in 0.1,1,10. Give "
+            "one, or --random N to draw N candidates."
         )
+    if random is not None and not 1 <= random <= MOST:
+        raise SettingsError(f"random is {random}: wanted a number of candidates, 1 to {MOST:,}.")
+    if random is not None and not ranges:
+        raise SettingsError(
+            "random draws from a range, and there is none: give --C LOW..HIGH, or leave "
+            "--random out to try all combinations of the lists."
+        )
+    price = {"C": None, "delta": None} if "C" in own or "delta" in own else {}
+    combinations: Iterable[tuple[float, ...]] = product(*own.values())
+    if random is not None:
+        draw = Random(settings.seed).random  # Python promises that its numbers never change
+        combinations = (tuple(_at(draw(), one) for one in own.values()) for _ in range(random))
+    return [settings.but(**{**price, **dict(zip(own, one, strict=True))}) for one in combinations]
 
 
-def _drawn(values: list[Values], count: int, seed: int) -> list[tuple[float, ...]]:
-    if not 1 <= count <= MOST:
-        raise SettingsError(f"random is {count}: wanted a number of candidates, 1 to {MOST:,}.")
-    # the one generator whose numbers Python promises never to change
-    chance = Random(seed)
-    return [tuple(_draw(given, chance.random()) for given in values) for _ in range(count)]
-
-
-def _draw(values: Values, chance: float) -> float:
-    """The value at ``chance``, 0 ≤ chance < 1, of the way through the list or the range."""
+def _at(share: float, values: Values) -> float:
+    """Return the value at ``share``, 0 ≤ share < 1, of the way through a list or range."""
     if not isinstance(values, Range):
-        return values[int(chance * len(values))]
-    drawn = math.exp(math.log(values.low) + chance * math.log(values.high / values.low))
+        return values[int(share * len(values))]
+    drawn = math.exp(math.log(values.low) + share * math.log(values.high / values.low))
     return min(max(float(f"{drawn:.{DIGITS}g}"), values.low), values.high)
 
 
-def _candidate(settings: Settings, own: Mapping[str, float]) -> Settings:
-    price = {"C": None, "delta": None} if "C" in own or "delta" in own else {}
-    return settings.but(**{**price, **own})
-
-
-def candidate_words(settings: Settings) -> str:
-    """A candidate of a sweep in a few words.
+def describe_candidate(settings: Settings) -> str:
+    """Return a candidate in a few words.
 
     Examples
     --------
-    >>> candidate_words(Settings(delta=0.5, rho=0))
+    >>> describe_candidate(Settings(delta=0.5, rho=0))
     'delta 0.5, rho 0'
     """
-    hand = settings.delta
-    price = f"C {0.5 / settings.delta2:g}" if hand is None else f"delta {hand:g}"
+    given = settings.delta
+    price = f"C {0.5 / settings.delta2:g}" if given is None else f"delta {given:g}"
     stage = "" if settings.stage == "auto" else f", stage {settings.stage}"
     return f"{price}, rho {settings.rho:g}{stage}"

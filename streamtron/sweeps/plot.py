@@ -1,4 +1,4 @@
-"""A sweep as a picture: the validation metric against C. The only module that knows matplotlib."""
+"""Plot of a sweep: the validation metric against C. Only this module imports matplotlib."""
 
 from __future__ import annotations
 
@@ -8,27 +8,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from streamtron.core.errors import SettingsError
-from streamtron.core.sealed import write_atomically
+from streamtron.core.files import write_atomically
 from streamtron.core.text import metric_words
 
 ENDINGS = (".png", ".svg")
 
 SIZE = (6.4, 4.0)
-"""Inches, at 150 dots each."""
+"""Width and height in inches, at 150 dots each."""
 
 MARKERS = "osD^v"
-"""Of the lines in their order: where two meet, both can be seen."""
+"""Markers of the lines in their order, so that both show where two lines meet."""
 
 Row = Mapping[str, Any]
 
 
 def check_plot(path: str | os.PathLike[str]) -> None:
-    """Refuse at once a plot that could not be drawn at the end.
-
-    Raises
-    ------
-    SettingsError : neither ``.png`` nor ``.svg``, or no matplotlib.
-    """
+    """Refuse a plot that is neither PNG nor SVG, or without matplotlib, by a SettingsError."""
     if not os.fspath(path).endswith(ENDINGS):
         raise SettingsError(f"{path}: a plot is PNG or SVG. Name it .png or .svg.")
     try:
@@ -40,28 +35,18 @@ def check_plot(path: str | os.PathLike[str]) -> None:
         ) from error
 
 
-def plot_sweep(
-    path: str | os.PathLike[str],
-    rows: Sequence[Row],
-    metric: str,
-    size: tuple[float, float] = SIZE,
-) -> None:
+def plot_sweep(path: str | os.PathLike[str], rows: Sequence[Row], metric: str) -> None:
     """Draw the metric against C, one line a ρ, and mark the best.
 
-    A hollow point is a candidate whose tolerance was not certified, or that was dropped before.
-    Candidates of the hard margin have no C and are left out, as are those without the metric. Equal
-    tables are equal pictures.
+    A hollow point is a candidate that was dropped, or whose tolerance was not certified. Candidates
+    of the hard margin, which have no C, and those without the metric are left out. Equal tables
+    give equal files.
 
     Parameters
     ----------
     path : ends with ``.png`` or ``.svg``.
     rows : of a sweep's table.
-    metric : the column to draw.
-    size : width and height in inches, at 150 dots each.
-
-    Raises
-    ------
-    SettingsError, MachineError
+    metric : a column of it.
     """
     check_plot(path)
     import matplotlib
@@ -69,13 +54,13 @@ def plot_sweep(
 
     shown = [row for row in rows if row["C"] is not None and row[metric] is not None]
     with matplotlib.rc_context({"svg.hashsalt": "streamtron"}):
-        figure = Figure(figsize=size, dpi=150, layout="constrained")
+        figure = Figure(figsize=SIZE, dpi=150, layout="constrained")
         _draw(figure.subplots(), shown, metric)
         if shown:  # above the axes, where it covers no point
             figure.legend(loc="outside upper left", ncols=3, fontsize="small", frameon=False)
         kind = os.fspath(path)[-3:]
         file = io.BytesIO()
-        # a picture with a date in it would never be the same twice
+        # a date would make every file different
         figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
     write_atomically(path, [file.getvalue()])
 
@@ -96,7 +81,7 @@ def _draw(axes: Any, rows: Sequence[Row], metric: str) -> None:
 
 
 def _lines(rows: Sequence[Row]) -> Iterator[tuple[float, list[Row]]]:
-    """(ρ, its rows by rising C), the smallest ρ first."""
+    """Yield (ρ, its rows by rising C), the smallest ρ first."""
     for rho in sorted({row["rho"] for row in rows}):
         yield rho, sorted((row for row in rows if row["rho"] == rho), key=lambda row: row["C"])
 
@@ -111,7 +96,7 @@ def _draw_line(
     axes.scatter(
         Cs, values, s=26, c=faces, marker=marker, edgecolors=color, linewidths=1.2, zorder=3
     )
-    # in the legend the point is full, whatever the first one is
+    # a filled point for the legend
     label = f"ρ = {rho:g}" if rho else "ρ = 0 (no bias)"
     axes.scatter([], [], s=26, c=color, marker=marker, label=label)
 

@@ -1,15 +1,14 @@
-"""Many settings on the same shards: which of them does best on rows that it has not seen.
+"""Sweep: fit many settings on the same shards and find which does best on other rows.
 
-All candidates are learners of one scan, and are measured on one reading of the validation shards.
-What is decided, which candidates go on and which is best, is decided when all are measured, never
-by which of them was faster.
+All candidates learn from the same readings and are measured on one reading of the validation
+shards. Which candidates go on and which is best is decided when all are measured, so it does not
+depend on which was faster.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -18,26 +17,20 @@ from typing import Any
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener, ignore
-from streamtron.core.scratch import scratch_directory
+from streamtron.core.files import scratch_directory
 from streamtron.core.text import label_text
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import Evaluation
-from streamtron.runs.directory import refuse_existing
-from streamtron.runs.evaluate import Paths, evaluate_many
-from streamtron.runs.fit import (
-    Outcome,
-    as_paths,
-    cache_directory,
-    run,
-    run_directory,
-    run_many,
-    write_outcome,
-)
-from streamtron.runs.learners import several
+from streamtron.runs.directory import refuse_existing, run_directory
+from streamtron.runs.evaluate import evaluate_many
+from streamtron.runs.fit import fit_many, run
+from streamtron.runs.inputs import Paths, as_paths, cache_directory
+from streamtron.runs.learners import is_one_vs_rest
 from streamtron.runs.outputs import check_outputs
-from streamtron.sweeps.folds import Split, splits_of
+from streamtron.runs.results import Outcome, write_outcome
+from streamtron.sweeps.folds import Fold, folds_of
 from streamtron.sweeps.grid import Range, candidates_of, values_of
-from streamtron.sweeps.halving import Rungs, rungs_of, without_idle_outcomes
+from streamtron.sweeps.halving import Schedule, keep_best_outcome, schedule_of
 from streamtron.sweeps.trial import (
     Trial,
     certificate_of,
@@ -48,31 +41,32 @@ from streamtron.sweeps.trial import (
 )
 
 HELD_ROWS = 1 << 17
-"""Validation rows whose decisions a candidate holds in memory, 2 MB, before they go to disk; the
-same in any company, for the last digits of ROC AUC depend on it."""
+"""Validation rows whose decisions a candidate keeps in memory, 2 MB, before they go to disk; the
+last digits of ROC AUC depend on it."""
 
 Given = str | float | Iterable[float] | Range
 
 KeepOutcomes = Callable[[Sequence[Trial]], list[Trial]]
-"""Takes from trials of candidates that were fitted together the outcomes nobody will ask for."""
+"""Function that removes the outcomes that are not needed from trials that were fitted together."""
 
-Trainer = Callable[[Sequence[Split], Sequence[Settings], str, KeepOutcomes], list[list[Trial]]]
-"""Who fits and measures: every candidate on every split, one list of trials a split. The third
-argument is where the flat copy of the shards is kept, the last one may be used or not."""
+Trainer = Callable[[Sequence[Fold], Sequence[Settings], str, KeepOutcomes], list[list[Trial]]]
+"""Function that fits and measures every candidate on every fold and returns one list of trials a
+fold. Its third argument is the directory of the flat copy of the shards; it may call the last one
+on any trials."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sweep:
-    """What a sweep came to.
+    """Result of a sweep.
 
     Parameters
     ----------
     trials : one a candidate, in their order.
-    best : the trial with the highest metric, of equals the one with the smallest C, then the
-        first; among those that were not dropped.
-    metric : by which it is the best.
+    best : of those that were not dropped the trial with the highest metric, of equals that with
+        the smallest C, then the first.
+    metric : the name of that metric.
     outcome : of the best candidate's fit on all shards, equal to that of ``run`` with its
-        settings; None where folds have decided and no model was asked for.
+        settings; None for a sweep over folds without a model.
     """
 
     trials: tuple[Trial, ...]
@@ -82,16 +76,16 @@ class Sweep:
 
     @property
     def exit_code(self) -> int:
-        """0 if the best is certified or converged, else 4, whatever became of the others."""
+        """0 if the best is certified or converged, else 4."""
         return (self.outcome or self.best).exit_code
 
     @property
     def report(self) -> dict[str, Any] | None:
-        """What the report file of the best one's fit holds; None without an outcome."""
+        """The report of the best candidate's fit; None without an outcome."""
         return None if self.outcome is None else self.outcome.report
 
     def rows(self) -> list[dict[str, Any]]:
-        """The table: a row a candidate, columns as ``sweep.trial.COLUMNS`` has them."""
+        """Return the table: a row a candidate, columns as in ``sweeps.trial.COLUMNS``."""
         return [trial.row(self.best) for trial in self.trials]
 
 
@@ -111,7 +105,7 @@ def sweep(
     settings: Settings | None = None,
     machine: Machine | None = None,
     listen: Listener = ignore,
-    attempts: Trainer | None = None,
+    trainer: Trainer | None = None,
 ) -> Sweep:
     """Fit all combinations of C (or delta) and rho, and find which does best on other rows.
 
@@ -119,23 +113,20 @@ def sweep(
     ----------
     shards : files, directories or globs of libsvm text, Parquet or Arrow.
     valid : shards to measure on; without them, folds of ``shards``.
-    C, delta, rho : a number, numbers, text as in ``"0.1,1"``; C or delta also a range to draw
+    C, delta, rho : a number, numbers, or text as in ``"0.1,1"``; C or delta also a range to draw
         from, ``"0.01..100"``.
-    random : draw so many candidates; None = all combinations.
-    folds : fit so many times, each time without every so-manieth shard, and measure on these;
-        None = 5, or one a shard where there are fewer.
-    halving : first all candidates to a loose tolerance, then the better half to a tighter one,
-        and so on to ``tol``.
-    two_stage : first all candidates through the first stage of ``settings.stage``, then through the
-        next those not certified yet whose optimum may still be as accurate as any other's.
+    random : number of candidates to draw; None = all combinations.
+    folds : number of cross-validation folds of whole shards; None = 5, or the number of shards.
+    halving : successive halving, from a loose tolerance to ``tol``.
+    two_stage : fit all candidates through the first stage of ``settings.stage``, and through the
+        next those not certified yet whose optimum may still be the most accurate.
     metric : ``accuracy``, ``precision``, ``recall``, ``f1``, ``roc_auc``, ``average_precision``; of
-        many classes (``multiclass``, ``multilabel``) ``accuracy``, the share of rows all whose
-        labels are right, or one of the others as ``micro_…`` or ``macro_…``, see
-        ``Evaluation``; of ROC AUC and average precision there are macro means alone.
-    model : write the best there, as ``fit`` does; with folds it is fitted on all shards.
+        many classes ``accuracy``, the share of rows all of whose labels are right, or one of the
+        others as ``micro_…`` or ``macro_…``, the last two only as ``macro_…``.
+    model : file for the best model, as ``fit`` writes it; with folds it is fitted on all shards.
     settings : what all candidates share.
     machine, listen : as in ``fit``.
-    attempts : who fits and measures, ``attempts.on_workers(…)`` say; None = this process.
+    trainer : fits and measures, ``distributed_trainer(…)`` for example; None = this process.
 
     Raises
     ------
@@ -150,15 +141,13 @@ def sweep(
     ...     result = sweep(shard, valid=shard, C=[0.1, 1], rho=0)
     >>> [(trial.settings.C, trial.metrics["accuracy"]) for trial in result.trials]
     [(0.1, 1.0), (1.0, 1.0)]
-    >>> result.best.settings.C
-    0.1
     """
     given = {"C": C, "delta": delta, "rho": rho}
     values = {name: values_of(name, one) for name, one in given.items() if one is not None}
     return run_sweep(
         shards, candidates_of(settings or Settings(), values, random), valid=valid, folds=folds,
         halving=halving, two_stage=two_stage, metric=metric, model=model,
-        machine=machine or Machine(), listen=listen, attempts=attempts,
+        machine=machine or Machine(), listen=listen, trainer=trainer,
     )  # fmt: skip
 
 
@@ -177,38 +166,34 @@ def run_sweep(
     machine: Machine,
     overwrite: bool = False,
     listen: Listener = ignore,
-    attempts: Trainer | None = None,
+    trainer: Trainer | None = None,
 ) -> Sweep:
-    """A sweep over candidates that are settings already, and all that it leaves behind.
+    """Sweep over candidates that are settings, and write the best one's files.
 
     Parameters as in ``sweep``; ``report`` and ``witness`` are the best one's, as in ``run``.
-    ``attempts`` calls ``attempt`` for every split, for all candidates at once or in groups: the
-    trials are the same; None = here, one split after the other.
     """
-    _check_candidates(candidates)
+    if not candidates:
+        raise SettingsError("no candidates: give at least one.")
     check_metric(metric, candidates[0])
-    rungs = rungs_of(candidates, metric, halving=halving, two_stage=two_stage)
+    schedule = schedule_of(candidates, metric, halving=halving, two_stage=two_stage)
     kept = None if model is None else machine.run_dir or run_directory(model)
+    vocabularies = {one.vocabulary for one in candidates}
     check_outputs(
         {"model": model, "report": report, "witness": witness},
-        [
-            *as_paths(shards),
-            *as_paths(valid or ()),
-            *filter(None, {one.vocabulary for one in candidates}),
-        ],
+        [*as_paths(shards), *as_paths(valid or ()), *filter(None, vocabularies)],
         directories={"run directory": kept},
         cache=machine.cache_dir,
     )
-    splits = splits_of(shards, valid, folds, candidates[0])
+    if trainer is None:
+        trainer = partial(_train_here, machine=machine, listen=listen)
+    parts = folds_of(shards, valid, folds, candidates[0])
     if kept is not None and not overwrite:
         refuse_existing(kept)
     with cache_directory(kept, machine) as cache:
-        if attempts is None:
-            attempts = partial(_here, machine=machine, listen=listen)
-        trials = _all_rungs(splits, candidates, rungs, metric, attempts, cache)
+        trials = _all_iterations(parts, candidates, schedule, metric, trainer, cache)
     best = ranked((trial for trial in trials if trial.dropped is None), metric)[0]
     outcome, best = best.outcome, replace(best, outcome=None)
-    trials = [replace(trial, outcome=None) for trial in trials]  # the others' models are let go
+    trials = [replace(trial, outcome=None) for trial in trials]
     if outcome is not None:
         write_outcome(outcome, model=model, run=kept, report=report, witness=witness)
     elif model or report or witness:
@@ -219,59 +204,53 @@ def run_sweep(
     return Sweep(tuple(trials), best, metric, outcome)
 
 
-def _check_candidates(candidates: Sequence[Settings]) -> None:
-    if not candidates:
-        raise SettingsError("no candidates: give at least one.")
-
-
 # --- trials --------------------------------------------------------------------------------------
 
 
-def _all_rungs(
-    splits: Sequence[Split],
+def _all_iterations(
+    parts: Sequence[Fold],
     candidates: Sequence[Settings],
-    rungs: Rungs,
+    schedule: Schedule,
     metric: str,
-    attempts: Trainer,
+    trainer: Trainer,
     cache: str,
 ) -> list[Trial]:
-    """A trial for every candidate; only those that may be the best keep their outcomes."""
+    """Return the last trial of every candidate; only those that can be the best keep outcomes."""
     trials: dict[int, Trial] = {}
-    running, rung = list(range(len(candidates))), 0
+    running, iteration = list(range(len(candidates))), 0
     while running:
-        own = [rungs.settings(rung, candidates[number], trials.get(number)) for number in running]
-        lean = partial(without_idle_outcomes, rungs=rungs, rung=rung, metric=metric)
-        folds = zip(*attempts(splits, own, cache, lean), strict=True)
-        found = [_mean(one, parts) for one, parts in zip(own, folds, strict=True)]
+        own = [
+            schedule.settings(iteration, candidates[number], trials.get(number))
+            for number in running
+        ]
+        keep = partial(keep_best_outcome, schedule=schedule, iteration=iteration, metric=metric)
+        by_fold = zip(*trainer(parts, own, cache, keep), strict=True)
+        found = [_mean(one, trials_of) for one, trials_of in zip(own, by_fold, strict=True)]
         for number, trial in zip(running, found, strict=True):
-            trials[number] = _behind(trials.get(number), trial, number, rung)
+            trial = replace(trial, candidate=number, iteration=iteration)
+            before = trials.get(number)
+            trials[number] = trial if before is None else _with_costs_of([before, trial], trial)
         check_measured(found, metric)
-        there = [trial for _, trial in sorted(trials.items()) if trial.dropped is None]
-        running, dropped = rungs.after(rung, there)
+        left = [trial for _, trial in sorted(trials.items()) if trial.dropped is None]
+        running, dropped = schedule.after(iteration, left)
         for number in (*running, *dropped):
             trials[number] = replace(trials[number], outcome=None, dropped=dropped.get(number))
-        rung += 1
+        iteration += 1
     return [trials[number] for number in range(len(candidates))]
 
 
-def _behind(before: Trial | None, trial: Trial, number: int, rung: int) -> Trial:
-    """A trial with what its candidate has cost on earlier rungs."""
-    trial = replace(trial, candidate=number, rung=rung)
-    return trial if before is None else _added([before, trial], trial)
-
-
-def _here(
-    splits: Sequence[Split],
+def _train_here(
+    folds: Sequence[Fold],
     candidates: Sequence[Settings],
     cache_dir: str,
-    lean: KeepOutcomes,
+    keep: KeepOutcomes,
     **how: Any,
 ) -> list[list[Trial]]:
-    return [lean(attempt(split, candidates, cache_dir=cache_dir, **how)) for split in splits]
+    return [keep(fit_and_measure(fold, candidates, cache_dir=cache_dir, **how)) for fold in folds]
 
 
-def attempt(
-    split: Split,
+def fit_and_measure(
+    fold: Fold,
     candidates: Sequence[Settings],
     *,
     machine: Machine,
@@ -280,53 +259,46 @@ def attempt(
     run_dir: str | None = None,
     worker: str = "local",
 ) -> list[Trial]:
-    """Fit candidates on one scan of a split's shards, and measure them on one reading of the rest.
+    """Fit candidates on the same readings of a fold, and measure them on one reading of the rest.
 
     Parameters
     ----------
-    candidates, run_dir : as ``run_many`` takes them.
-    worker : who does it, for the table.
+    candidates, run_dir : as in ``run_many``.
+    worker : name for the table.
 
     Returns
     -------
-    list of Trial, one a candidate in their order, with their outcomes if the split has all shards;
-    each but for ``seconds``, ``started`` and ``finished`` the same in any company.
+    list of Trial, one a candidate, with its outcome if the fold has all shards. A trial does not
+    depend on the other candidates, but for ``seconds``, ``started`` and ``finished``.
     """
-    if split.fold is None:
-        return _measured(split, candidates, machine, listen, cache_dir, run_dir, worker)
+    if fold.name is None:
+        return _measured(fold, candidates, machine, listen, cache_dir, run_dir, worker)
     # columns as they are numbered: column 0 may occur in the fold's own shards alone
     numbered = [one.but(index_base=0) if one.index_base == "auto" else one for one in candidates]
     try:
-        with _fold_cache(cache_dir) as own:
-            trials = _measured(split, numbered, machine, listen, own, run_dir, worker)
+        os.makedirs(cache_dir, exist_ok=True)
+        # blocks end elsewhere than in all shards, so a fold needs a flat copy of its own
+        with scratch_directory("fold-", cache_dir) as own:
+            trials = _measured(fold, numbered, machine, listen, own, run_dir, worker)
     except (DataError, SettingsError) as error:
-        raise type(error)(f"{split.fold}: {error}") from error
+        raise type(error)(f"{fold.name}: {error}") from error
     return [replace(trial, outcome=None) for trial in trials]
 
 
-@contextmanager
-def _fold_cache(cache: str) -> Iterator[str]:
-    """A directory for the flat copy of a fold: blocks end elsewhere than in the whole, so nobody
-    else can use it."""
-    os.makedirs(cache, exist_ok=True)
-    with scratch_directory("fold-", cache) as directory:
-        yield directory
-
-
 def _measured(
-    split: Split, candidates: Sequence[Settings], machine: Machine, listen: Listener, cache: str,
+    fold: Fold, candidates: Sequence[Settings], machine: Machine, listen: Listener, cache: str,
     run_dir: str | None, worker: str,
 ) -> list[Trial]:  # fmt: skip
     started = _now()
-    outcomes = run_many(
-        split.shards, candidates, machine=machine, listen=listen, cache_dir=cache, run_dir=run_dir
+    outcomes = fit_many(
+        fold.shards, candidates, machine=machine, listen=listen, cache_dir=cache, run_dir=run_dir
     )
     models = [outcome.model for outcome in outcomes]
     _check_classes(models[0], candidates[0])
-    measured = evaluate_many(models, split.valid, limit_rows=HELD_ROWS, at_optimum=True)
-    finished = _now()
+    measured = evaluate_many(models, fold.valid, limit_rows=HELD_ROWS, at_optimum=True)
+    times = {"worker": worker, "started": started, "finished": _now()}
     return [
-        _trial(number, settings, outcome, evaluation, worker, started, finished)
+        _trial(number, settings, outcome, evaluation, **times)
         for number, (settings, outcome, evaluation) in enumerate(
             zip(candidates, outcomes, measured, strict=True)
         )
@@ -334,9 +306,8 @@ def _measured(
 
 
 def _check_classes(model: LinearModel, settings: Settings) -> None:
-    """Refuse many classes of which there are but two: they are one problem, with metrics of its
-    own."""
-    if several(settings) and model.kind == "two classes":
+    """Refuse ``multiclass`` for two classes, which are one problem with other metrics."""
+    if is_one_vs_rest(settings) and model.kind == "two classes":
         first, second = map(label_text, model.classes)
         raise DataError(
             f"the rows to fit on have two labels, {first} and {second}, which are one problem and "
@@ -345,30 +316,26 @@ def _check_classes(model: LinearModel, settings: Settings) -> None:
 
 
 def _trial(
-    number: int, settings: Settings, outcome: Outcome, evaluation: Evaluation,
-    worker: str,
-    started: str, finished: str,
-) -> Trial:  # fmt: skip
-    report, found = outcome.report, evaluation.to_dict()
+    number: int, settings: Settings, outcome: Outcome, evaluation: Evaluation, **times: str
+) -> Trial:
+    report, metrics = outcome.report, evaluation.to_dict()
     return Trial(
         candidate=number, settings=settings,
-        metrics={name: found[name] for name in metrics_of(settings)},
+        metrics={name: metrics[name] for name in metrics_of(settings)},
         certificate=certificate_of(report), readings=report["readings"],
-        full_epochs=report["full_epochs"], stop_reason=outcome.stop_reason, rung=0,
-        radius=report.get("radius"),
-        at_optimum=evaluation.accuracy_at_optimum or (None, None),
-        seconds=report["seconds"], worker=worker, started=started, finished=finished,
-        outcome=outcome,
+        full_epochs=report["full_epochs"], stop_reason=outcome.stop_reason, iteration=0,
+        radius=report.get("radius"), at_optimum=evaluation.accuracy_at_optimum or (None, None),
+        seconds=report["seconds"], outcome=outcome, **times,
     )  # fmt: skip
 
 
-def _mean(settings: Settings, parts: Sequence[Trial]) -> Trial:
-    """The trial that a candidate's trials on all folds make; of a single one, itself."""
-    worst = max(parts, key=lambda part: (part.exit_code, part.gap))
-    metrics = {name: _average([part.metrics[name] for part in parts]) for name in worst.metrics}
-    least, most = (_average([part.at_optimum[end] for part in parts]) for end in (0, 1))
-    found = replace(worst, settings=settings, metrics=metrics, at_optimum=(least, most))
-    return _added(parts, found)
+def _mean(settings: Settings, trials: Sequence[Trial]) -> Trial:
+    """Combine a candidate's trials on all folds: mean metrics, and the widest gap."""
+    worst = max(trials, key=lambda trial: (trial.exit_code, trial.gap))
+    metrics = {name: _average([trial.metrics[name] for trial in trials]) for name in worst.metrics}
+    least, most = (_average([trial.at_optimum[end] for trial in trials]) for end in (0, 1))
+    mean = replace(worst, settings=settings, metrics=metrics, at_optimum=(least, most))
+    return _with_costs_of(trials, mean)
 
 
 def _average(values: list[float | None]) -> float | None:
@@ -376,15 +343,15 @@ def _average(values: list[float | None]) -> float | None:
     return sum(known) / len(known) if len(known) == len(values) else None
 
 
-def _added(parts: Sequence[Trial], trial: Trial) -> Trial:
-    """The trial with what all the parts have cost together."""
+def _with_costs_of(trials: Sequence[Trial], trial: Trial) -> Trial:
+    """Return a trial with the total costs of others."""
     return replace(
         trial,
-        readings=sum(part.readings for part in parts),
-        full_epochs=sum(part.full_epochs for part in parts),
-        seconds=sum(part.seconds for part in parts),
-        started=min(part.started for part in parts),
-        finished=max(part.finished for part in parts),
+        readings=sum(one.readings for one in trials),
+        full_epochs=sum(one.full_epochs for one in trials),
+        seconds=sum(one.seconds for one in trials),
+        started=min(one.started for one in trials),
+        finished=max(one.finished for one in trials),
     )
 
 

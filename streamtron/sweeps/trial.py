@@ -1,4 +1,4 @@
-"""What a sweep has found: a trial for each candidate, their ranking, their table."""
+"""Trials of a sweep: one for each candidate, their ranking and their table."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 
 from streamtron.core.config import METRICS, METRICS_OF_MANY, Settings
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.sealed import write_atomically
+from streamtron.core.files import write_atomically
 from streamtron.core.text import label_text
-from streamtron.runs.learners import several
+from streamtron.runs.learners import is_one_vs_rest
 from streamtron.runs.results import EXIT_CODES, Outcome
 
 BOUNDS = ("directional_margin", "primal_margin", "upper_bound", "relative_duality_gap")
-"""What the table has of a certificate."""
+"""Columns from a certificate."""
 
 AT_OPTIMUM = ("accuracy_at_least", "accuracy_at_most")
-"""What the optimum's accuracy on the validation rows can be; see
+"""Bounds of the optimum's accuracy on the validation rows; see
 ``accuracy_bounds.AccuracyBounds``."""
 
 COLUMNS: dict[str, type] = {
@@ -32,7 +32,7 @@ COLUMNS: dict[str, type] = {
     "tol": float,
     "stage": str,
     "b": str,
-    "rung": int,
+    "iteration": int,
     **dict.fromkeys((*METRICS, *METRICS_OF_MANY), float),
     "class": str,
     **dict.fromkeys(BOUNDS, float),
@@ -47,36 +47,34 @@ COLUMNS: dict[str, type] = {
     "started": str,
     "finished": str,
 }
-"""Columns of a table and their types; some of the metrics, and the class, are of many classes only,
-some of two. All but the last four depend on data and settings alone."""
+"""Column of a table → its type. Some metrics and the class are for many classes only, or for two
+only. All but the last four depend on data and settings alone."""
 
 ENDINGS = (".csv", ".parquet")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trial:
-    """What became of a candidate.
+    """One fit of a candidate, measured on the validation rows.
 
     Parameters
     ----------
     candidate : its number, from 0.
-    settings : its own, of the last rung it reached: with successive halving that rung's ``tol``,
-        in the two-stage procedure its ``stage``, ``b`` and ``max_epochs``.
-    metrics : name, of ``metrics_of(settings)`` → value on the validation rows, None where it is not
-        defined; with folds the mean over them.
+    settings : of its last iteration: in successive halving with the ``tol`` there, in the two-stage
+        procedure with the ``stage``, ``b`` and ``max_epochs``.
+    metrics : of ``metrics_of(settings)``, None where undefined; with folds their mean.
     certificate : of its model, see ``certificate_of``; with folds the one with the widest gap.
-    readings, full_epochs : all that it took, over rungs and folds.
-    ending : see ``Outcome``; with folds, of the fold whose certificate it is.
-    rung : the last one it reached, from 0.
-    radius : R of the rows that it was fitted on; with folds, of those whose certificate it is.
-    at_optimum : the least and the most that the accuracy of its optimum can be on the validation
-        rows; with folds the means over them; None where it is not known.
-    seconds : of its fits.
-    worker : who fitted it.
-    started, finished : ISO 8601, UTC: between these it was fitted and measured.
-    outcome : of its fit on all shards, while it may still be the best.
-    dropped : why it goes no further after its last rung, see ``rungs``; None = it does, or it was
-        the last.
+    readings, full_epochs : total over iterations and folds.
+    stop_reason : see ``Outcome``; with folds, of the fold whose certificate it is.
+    iteration : its last one, from 0.
+    radius : R of the rows that it was fitted on; with folds, of the fold whose certificate it is.
+    at_optimum : lower and upper bound of its optimum's accuracy on the validation rows, None where
+        unknown; with folds their means.
+    seconds : total of its fits.
+    worker : that fitted it.
+    started, finished : ISO 8601, UTC.
+    outcome : of its fit on all shards, while it can still be the best.
+    dropped : why it does not go on, see ``halving``; None = it does, or this was its end.
     """
 
     candidate: int
@@ -86,7 +84,7 @@ class Trial:
     readings: float
     full_epochs: int
     stop_reason: str
-    rung: int
+    iteration: int
     radius: float | None
     at_optimum: tuple[float | None, float | None]
     seconds: float
@@ -98,7 +96,7 @@ class Trial:
 
     @property
     def gap(self) -> float:
-        """The relative duality gap that is proven."""
+        """The proven relative duality gap."""
         return float(self.certificate["relative_duality_gap"])
 
     @property
@@ -107,7 +105,7 @@ class Trial:
         return EXIT_CODES[self.stop_reason]
 
     def row(self, best: Trial) -> dict[str, Any]:
-        """The trial's row of the table: values for those of ``COLUMNS`` that it has."""
+        """Return its row of the table: values for those of ``COLUMNS`` that it has."""
         values = {
             **{name: getattr(self, name) for name in _OWN},
             **price(self.settings),
@@ -124,14 +122,14 @@ class Trial:
 
 
 _OWN = (
-    "candidate", "rung", "readings", "full_epochs", "stop_reason", "dropped", "seconds", "worker",
-    "started", "finished",
+    "candidate", "iteration", "readings", "full_epochs", "stop_reason", "dropped", "seconds",
+    "worker", "started", "finished",
 )  # fmt: skip
-"""Columns that a trial has by their names."""
+"""Columns that are attributes of a trial."""
 
 
 def price(settings: Settings) -> dict[str, float | None]:
-    """C and Δ, of which one was given: C = 1/(2 Δ²), None for the hard margin.
+    """Return C and Δ, given either: C = 1/(2 Δ²), None for the hard margin.
 
     Examples
     --------
@@ -144,31 +142,26 @@ def price(settings: Settings) -> dict[str, float | None]:
 
 
 def metrics_of(settings: Settings) -> tuple[str, ...]:
-    """What a candidate is measured by.
+    """Return the names of the metrics of a candidate.
 
     Examples
     --------
     >>> "f1" in metrics_of(Settings()), "f1" in metrics_of(Settings(multilabel=True))
     (True, False)
     """
-    return METRICS_OF_MANY if several(settings) else METRICS
+    return METRICS_OF_MANY if is_one_vs_rest(settings) else METRICS
 
 
 def check_metric(metric: str, settings: Settings) -> None:
-    """Refuse to choose by what candidates with these settings are not measured by.
-
-    Raises
-    ------
-    SettingsError
-    """
+    """Refuse a metric that candidates with these settings do not have, by a SettingsError."""
     wanted = metrics_of(settings)
     if metric not in wanted:
-        classes = "many classes" if several(settings) else "two classes"
+        classes = "many classes" if is_one_vs_rest(settings) else "two classes"
         raise SettingsError(f"metric {metric!r}: of {classes}, wanted one of {', '.join(wanted)}.")
 
 
 def certificate_of(report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is proven of a fit; of many classes, of the one with the widest gap, which is named.
+    """Return the certificate of a fit; of many classes that with the widest gap, and its class.
 
     Parameters
     ----------
@@ -191,8 +184,10 @@ def certificate_of(report: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def ranked(trials: Iterable[Trial], metric: str) -> list[Trial]:
-    """The trials, the best first: by the metric, of equals the smaller C, then the order they
-    were given in. A trial without the metric comes behind all that have it."""
+    """Return the trials, the best first: by the metric, of equals the smaller C, then their order.
+
+    A trial without the metric comes after all that have it.
+    """
 
     def key(trial: Trial) -> tuple[float, float, int]:
         found = trial.metrics[metric]
@@ -202,12 +197,7 @@ def ranked(trials: Iterable[Trial], metric: str) -> list[Trial]:
 
 
 def check_measured(trials: Sequence[Trial], metric: str) -> None:
-    """Refuse to choose where there is nothing to choose by.
-
-    Raises
-    ------
-    DataError : no trial has the metric.
-    """
+    """Refuse to choose if no trial has the metric, by a DataError."""
     if all(trial.metrics[metric] is None for trial in trials):
         raise DataError(
             f"no candidate has a {metric} on the validation rows: they lack a class, or nothing "
@@ -219,21 +209,16 @@ def check_measured(trials: Sequence[Trial], metric: str) -> None:
 
 
 def check_table(path: str | os.PathLike[str]) -> None:
-    """Refuse a table whose name does not say what it is.
-
-    Raises
-    ------
-    SettingsError : neither ``.csv`` nor ``.parquet``.
-    """
+    """Refuse a table that is neither CSV nor Parquet, by a SettingsError."""
     if not os.fspath(path).endswith(ENDINGS):
         raise SettingsError(f"{path}: a table is CSV or Parquet. Name it .csv or .parquet.")
 
 
 def write_table(path: str | os.PathLike[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write the rows of a sweep as CSV or Parquet, as the name says.
+    """Write the rows of a sweep as CSV or Parquet, by the ending of the name.
 
-    In CSV, numbers are the shortest decimals that read back as the same float64, and what is not
-    defined is empty.
+    In CSV, numbers are the shortest decimals that read back as the same float64, and undefined
+    values are empty.
 
     Raises
     ------

@@ -20,7 +20,8 @@ import click
 import pytest
 from safetensors import safe_open
 
-from streamtron.cli import main, options, train
+from streamtron.cli import main, options
+from streamtron.cli.fit import fit
 from streamtron.cli.progress import reading_head, reading_line
 from streamtron.core import signals as interruption
 from streamtron.core.config import Settings, format_size
@@ -80,7 +81,7 @@ def model(place: Path, process: Run) -> Path:
 def test_every_setting_is_an_option_of_fit_and_has_its_name() -> None:
     names = [field.name for field in fields(Settings)]
     assert list(options.SETTINGS) == names
-    there = {word for parameter in train.fit.params for word in parameter.opts}
+    there = {word for parameter in fit.params for word in parameter.opts}
     assert {options.option_name(name) for name in names} <= there
     machine_and_files = {
         "--memory", "--cache-dir", "--threads", "--model", "--report", "--witness", "--config",
@@ -92,7 +93,7 @@ def test_every_setting_is_an_option_of_fit_and_has_its_name() -> None:
 
 
 def test_the_help_of_an_option_ends_with_the_default_of_its_setting() -> None:
-    given = {parameter.name: parameter for parameter in train.fit.params}
+    given = {parameter.name: parameter for parameter in fit.params}
     for field in fields(Settings):
         option = given[field.name]
         assert isinstance(option, click.Option)
@@ -115,7 +116,7 @@ def test_options_become_settings_of_the_right_kinds() -> None:
         "train", "--model", "m", "--C", "2", "--stage", "1,0.1", "--b", "5,0.25", "--active-set",
         "2MB", "--class-weight", "1=2,-1=0.5", "--index-base", "1", "--faithful",
     ]  # fmt: skip
-    with train.fit.make_context("fit", words) as context:
+    with fit.make_context("fit", words) as context:
         given, _ = options.split(context.params)
     assert given == {
         "C": 2.0, "stage": "1,0.1", "b": (5.0, 0.25), "active_set": 2_000_000,
@@ -260,7 +261,7 @@ def test_a_full_disk_under_stdout_is_one_sentence_and_exit_code_5(run: Run, mode
 
 
 BROKEN = "PIPE"
-"""A pipe that nobody reads from."""
+"""A pipe whose reader has closed it."""
 
 
 @pytest.mark.parametrize(
@@ -513,7 +514,7 @@ def test_a_liblinear_model_needs_c_and_is_bracketed_by_the_same_upper_bound(
     assert done.returncode == 0, done.stderr
     proven = json.loads(done.stdout)["certificate"]
     assert ours.certificate is not None
-    # the bounds of one problem: nobody's lower bound is above anybody's upper bound
+    # the bounds of one problem: no lower bound is above any upper bound
     assert proven["primal_margin"] == pytest.approx(ours.certificate["primal_margin"], rel=1e-6)
     assert proven["primal_margin"] <= ours.certificate["upper_bound"]
     assert ours.certificate["primal_margin"] <= proven["upper_bound"]

@@ -32,8 +32,8 @@ from streamtron.data.cache.flat_file import _END, _HEAD, _TAIL, CachedShard, Ent
 from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness
-from tests.core.test_sealed import sealed_by_a_stranger
 from tests.data.test_source import bits
+from tests.helpers.sealed import sealed_by_a_stranger
 
 DEEP = "[" * 100_000 + "]" * 100_000
 HUGE = 2**60
@@ -195,14 +195,14 @@ def test_a_sealed_model_of_nonsense_is_refused(tmp_path: Path, change: dict[str,
 def test_a_readers_contract_of_nonsense_is_refused_before_shards_are_read(
     entry: dict[str, Any],
 ) -> None:
-    from streamtron.runs.fit import reading_of_model
+    from streamtron.runs.inputs import reading_from_model
 
     reading = {"index_base": 0, "layout": "lists", "hash_bits": 4, **entry}
     try:
         model = LinearModel(MODEL.weights, 0.0, MODEL.classes, {}, None, reading)
     except SettingsError:
         return  # refused even sooner
-    assert next(iter(entry)) in refusal(lambda: reading_of_model(model), DataError)
+    assert next(iter(entry)) in refusal(lambda: reading_from_model(model), DataError)
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_a_flat_file_forged_down_to_its_checksums_leads_nowhere(
     contents = read_contents(str(cached))
     assert contents is not None
     shard = CachedShard(str(cached), "a.svm", contents)
-    assert str(cached) in refusal(lambda: list(shard.pieces()), FileDamaged)
+    assert str(cached) in refusal(lambda: list(shard.batches()), FileDamaged)
 
 
 def test_a_footer_that_trades_nonzeros_for_rows_leads_nowhere(cached: Path) -> None:
@@ -350,7 +350,7 @@ def test_a_footer_that_trades_nonzeros_for_rows_leads_nowhere(cached: Path) -> N
     contents = read_contents(str(cached))
     assert contents is not None, "as many bytes, and the same"
     shard = CachedShard(str(cached), "a.svm", contents)
-    assert str(cached) in refusal(lambda: list(shard.pieces()), FileDamaged)
+    assert str(cached) in refusal(lambda: list(shard.batches()), FileDamaged)
 
 
 def test_a_forged_column_counts_for_the_width_that_kernels_trust(cached: Path) -> None:

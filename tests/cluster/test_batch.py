@@ -9,7 +9,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,16 +20,16 @@ import pytest
 import streamtron
 from streamtron.cli import main
 from streamtron.cli.batch import command_line
-from streamtron.cluster.batch import INPUTS, OUTPUTS, Batch, Job, load_batch
-from streamtron.cluster.client import connect
+from streamtron.cluster.batch import COMMANDS, Batch, load_batch
+from streamtron.cluster.connect import connect
 from streamtron.cluster.jobs import (
-    Ended,
     JobStatus,
-    Order,
+    Tell,
+    begin,
     exit_code,
-    on_workers,
-    one_by_one,
     run_batch,
+    run_on_workers,
+    run_serially,
 )
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.data.writers.corpus import generate
@@ -87,37 +88,39 @@ def _load(directory: Path, text: str) -> Batch:
 
 
 def _run(directory: Path, text: str, **how: Any) -> dict[str, JobStatus]:
-    """Every job's fate after one call, and in ``ran`` those that were started by it."""
-    fates = run_batch(
-        _load(directory, text), how.pop("runner", one_by_one), listen=lambda _: None, **how
+    """Every job's status after one call, and in ``ran`` those that were started by it."""
+    statuses = run_batch(
+        _load(directory, text), how.pop("runner", run_serially), tell=lambda _: None, **how
     )
-    return {fate.name: fate for fate in fates}
+    return {status.name: status for status in statuses}
 
 
-def in_process(jobs: Sequence[Job], orders: Sequence[Order], tell: Callable[..., None]) -> None:
+def in_process(batch: Batch, tell: Tell) -> None:
     """A Runner without processes, for what is not about them: the real commands, fast."""
-    for job, order in zip(jobs, orders, strict=True):
-        tell(job.name, "running")
-        with contextlib.chdir(order.directory), contextlib.redirect_stdout(io.StringIO()):
-            code = main._run(list(order.words))
-        tell(job.name, Ended(code, "", "", "", code in order.accepted))
+    for job in batch.jobs:
+        status = begin(job)
+        tell(status)
+        with contextlib.chdir(batch.directory), contextlib.redirect_stdout(io.StringIO()):
+            code = main._run(list(job.words))
+        state = "done" if code in job.accepted else "failed"
+        tell(replace(status, exit_code=code, state=state))
 
 
 def _started(directory: Path, text: str, **how: Any) -> list[str]:
     """The jobs that one call starts."""
     started: list[str] = []
 
-    def listen(fate: JobStatus) -> None:
-        if fate.state == "running":
-            started.append(fate.name)
+    def note(status: JobStatus) -> None:
+        if status.state == "running":
+            started.append(status.name)
 
-    run_batch(_load(directory, text), in_process, listen=listen, **how)
+    run_batch(_load(directory, text), in_process, tell=note, **how)
     return started
 
 
 def _states(directory: Path) -> dict[str, str]:
     content = json.loads((directory / "night.status.json").read_text())
-    return {fate["name"]: fate["state"] for fate in content["jobs"]}
+    return {status["name"]: status["state"] for status in content["jobs"]}
 
 
 # --- what a file may say -------------------------------------------------------------------------
@@ -196,10 +199,10 @@ def test_two_jobs_may_not_write_the_same_file(tmp_path: Path) -> None:
         _load(tmp_path, twice)
 
 
-def test_every_command_that_a_batch_knows_names_outputs_that_it_has() -> None:
-    for name in set(OUTPUTS) & set(main.streamtron.commands):
+def test_every_command_that_a_batch_knows_has_the_parameters_that_name_its_files() -> None:
+    for name, files in COMMANDS.items():
         parameters = {parameter.name for parameter in main.streamtron.commands[name].params}
-        assert set(OUTPUTS[name]) <= parameters
+        assert {*files.inputs, *files.outputs} <= parameters
 
 
 # --- what runs -----------------------------------------------------------------------------------
@@ -295,8 +298,8 @@ def test_the_jobs_behind_one_that_runs_again_are_not_done_even_if_the_batch_is_k
         path.unlink()
     (tmp_path / "held-out").rmdir()
 
-    def killed(jobs: Any, orders: Any, tell: Any) -> None:
-        in_process(jobs[:1], orders[:1], tell)
+    def killed(batch: Batch, tell: Tell) -> None:
+        in_process(replace(batch, jobs=batch.jobs[:1]), tell)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -306,8 +309,8 @@ def test_the_jobs_behind_one_that_runs_again_are_not_done_even_if_the_batch_is_k
 
 
 def test_a_batch_that_runs_is_not_run_by_another_process(tmp_path: Path) -> None:
-    def meanwhile(jobs: Any, orders: Any, tell: Any) -> None:
-        with pytest.raises(MachineError, match="running already"):
+    def meanwhile(batch: Batch, tell: Tell) -> None:
+        with pytest.raises(MachineError, match=r"night\.logs: in use by process \d+"):
             _run(tmp_path, MAKE)
 
     _run(tmp_path, MAKE, runner=meanwhile)
@@ -327,10 +330,10 @@ def test_jobs_behind_a_fit_that_stopped_too_early_run_only_if_that_is_accepted(
     fit = FIT.replace("shards='a'", "shards='train'") + "stage='1'\nmax_epochs=1\n"
     see = "[[job]]\nname='see'\ncommand='inspect'\npaths='m'\nafter='a'\n"
     generate(str(tmp_path / "train"), rows=400, columns=200, seed=0)
-    fates = _run(tmp_path, f"{fit}accept_uncertified={accept}\n{see}")
-    assert fates["a"].exit_code == 4
-    assert "the tolerance was certified" in fates["a"].sentence
-    assert fates["see"].state == last
+    statuses = _run(tmp_path, f"{fit}accept_uncertified={accept}\n{see}")
+    assert statuses["a"].exit_code == 4
+    assert "the tolerance was certified" in statuses["a"].sentence
+    assert statuses["see"].state == last
 
 
 def test_a_job_ended_by_a_signal_is_the_machines_failure() -> None:
@@ -435,24 +438,25 @@ def test_a_proof_of_a_run_is_made_again_where_its_shards_or_its_witness_have_cha
 def test_a_shard_that_comes_while_a_job_runs_makes_it_run_again(night: Path) -> None:
     _add(night, "late.svm")
 
-    def meanwhile(jobs: Any, orders: Any, tell: Any) -> None:
-        tell("score", "running")
+    def meanwhile(batch: Batch, tell: Tell) -> None:
+        [status] = [begin(job) for job in batch.jobs if job.name == "score"]
+        tell(status)
         _add(night, "new/1.svm")
-        tell("score", Ended(0, "", "", "", True))
+        tell(replace(status, state="done", exit_code=0))
 
     _run(night, NIGHT, runner=meanwhile)
     assert _started(night, NIGHT) == ["see", "score"]
 
 
 def test_a_fit_that_was_cut_off_begins_anew_where_its_shards_have_changed(night: Path) -> None:
-    def cut_off(jobs: Any, orders: Any, tell: Any) -> None:
-        tell("train", "running")
+    def cut_off(batch: Batch, tell: Tell) -> None:
+        tell(begin(batch.jobs[0]))
         raise KeyboardInterrupt
 
     words: list[str] = []
 
-    def told(jobs: Any, orders: Any, tell: Any) -> None:
-        words.extend(orders[0].words)
+    def told(batch: Batch, tell: Tell) -> None:
+        words.extend(batch.jobs[0].words)
         raise KeyboardInterrupt
 
     for how, change in (
@@ -471,24 +475,17 @@ def test_a_fit_that_was_cut_off_begins_anew_where_its_shards_have_changed(night:
 def test_workers_tell_what_the_inputs_were_when_their_job_began(night: Path) -> None:
     _add(night, "new/1.svm")
     with connect(1) as workers:
-        _run(night, NIGHT, runner=on_workers(workers))
+        _run(night, NIGHT, runner=run_on_workers(workers))
     assert _started(night, NIGHT) == []
     _touch(night, "new/1.svm")
     assert _started(night, NIGHT) == ["see", "score"]
 
 
-def test_every_command_that_a_batch_knows_names_inputs_that_it_has() -> None:
-    assert set(INPUTS) == set(OUTPUTS)
-    for name in set(INPUTS) & set(main.streamtron.commands):
-        parameters = {parameter.name for parameter in main.streamtron.commands[name].params}
-        assert set(INPUTS[name]) <= parameters
-
-
 def test_no_job_imports_what_lies_in_its_directory(night: Path) -> None:
     for name in ("click", "numpy", "streamtron", "socket"):
         (night / f"{name}.py").write_text("open('imported', 'w').close()\n")
-    fates = _run(night, NIGHT, again=True)
-    assert {fate.state for fate in fates.values()} == {"done"}
+    statuses = _run(night, NIGHT, again=True)
+    assert {status.state for status in statuses.values()} == {"done"}
     assert not (night / "imported").exists()
 
 
@@ -599,12 +596,12 @@ def test_a_batch_on_workers_ends_as_one_by_one_and_cancelled_jobs_end(tmp_path: 
     text += '[[job]]\nname="last"\ncommand="inspect"\npaths="long"\nafter="long"\n'
     here = _run(one, text)
     with connect(2) as workers:
-        there = _run(many, text, runner=on_workers(workers))
-        assert {name: fate.state for name, fate in there.items()} == {
+        there = _run(many, text, runner=run_on_workers(workers))
+        assert {name: status.state for name, status in there.items()} == {
             "make": "done", "hold": "done", "table": "done", "long": "failed", "last": "skipped",
         }  # fmt: skip
-        for name, fate in here.items():
-            assert (fate.state, fate.exit_code, fate.sentence) == (
+        for name, status in here.items():
+            assert (status.state, status.exit_code, status.sentence) == (
                 there[name].state, there[name].exit_code, there[name].sentence,
             )  # fmt: skip
         assert (many / "table" / "part-00000.parquet").read_bytes() == (
@@ -617,8 +614,8 @@ def test_a_batch_on_workers_ends_as_one_by_one_and_cancelled_jobs_end(tmp_path: 
         ):
             run_batch(
                 _load(many, LONG.replace('after="make"', "") + MAKE.replace("train", "t2")),
-                on_workers(guest),
-                listen=_stop_when_one_is_done,
+                run_on_workers(guest),
+                tell=_stop_when_one_is_done,
             )
         _until(lambda: not any((many / "long").iterdir()))
 
@@ -627,6 +624,6 @@ class _Enough(BaseException):
     """As a signal would."""
 
 
-def _stop_when_one_is_done(fate: JobStatus) -> None:
-    if fate.state == "done":
+def _stop_when_one_is_done(status: JobStatus) -> None:
+    if status.state == "done":
         raise _Enough

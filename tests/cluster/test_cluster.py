@@ -18,13 +18,15 @@ import numpy as np
 import pytest
 
 from streamtron.cli import main
-from streamtron.cluster.client import Workers, connect
+from streamtron.cluster.client import Workers
+from streamtron.cluster.connect import connect
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.data.writers.corpus import generate
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.convert import convert
-from streamtron.runs.evaluate import evaluate, write_predictions
+from streamtron.runs.evaluate import evaluate
+from streamtron.runs.predict import write_predictions
 
 COLUMNS = 200
 ROWS = 9000
@@ -188,7 +190,7 @@ def test_what_tasks_have_in_common_is_with_every_worker_so_that_any_may_have_the
     workers: Workers,
 ) -> None:
     workers.client.wait_for_workers(2)
-    workers.client.amm.stop()  # every two seconds Dask takes away the copies that nobody waits for
+    workers.client.amm.stop()  # every two seconds Dask removes copies that no task waits for
     try:
         results = workers(_two, [1, 2], 10)
         assert next(results) == 11
@@ -248,7 +250,7 @@ def test_an_error_in_a_shard_is_the_sentence_of_one_process(
     for number in range(6):
         (directory / f"{number}.svm").write_text("1 1:1\n" if number != 4 else "1 1:1\n1 2:x\n")
     sentences = []
-    for more in ({}, {"spread": guest}):
+    for more in ({}, {"executor": guest}):
         with pytest.raises(DataError) as caught:
             write_predictions(model, directory, tmp_path / "out", **more)  # type: ignore[arg-type]
         sentences.append(str(caught.value))
@@ -502,7 +504,7 @@ def test_workers_that_cannot_be_started_are_a_sentence() -> None:
 def test_a_scheduler_that_does_not_answer_is_a_sentence() -> None:
     with (
         pytest.raises(MachineError, match=r"no scheduler answered within 0\.5 s"),
-        connect(scheduler="tcp://127.0.0.1:1", patience=0.5),
+        connect(scheduler="tcp://127.0.0.1:1", timeout=0.5),
     ):
         pass
 
@@ -571,7 +573,7 @@ def test_a_worker_that_is_stopped_before_the_client_comes_is_a_sentence(schedule
         os.kill(stopped.pid, signal.SIGSTOP)
         with (
             pytest.raises(MachineError, match=r"a worker there has not answered for 2 s"),
-            connect(scheduler=scheduler, patience=2.0),
+            connect(scheduler=scheduler, timeout=2.0),
         ):
             pass
 
@@ -579,7 +581,7 @@ def test_a_worker_that_is_stopped_before_the_client_comes_is_a_sentence(schedule
 def test_a_scheduler_without_workers_is_a_sentence(scheduler: str) -> None:
     with (
         pytest.raises(MachineError, match="a scheduler without workers"),
-        connect(scheduler=scheduler, patience=0.5),
+        connect(scheduler=scheduler, timeout=0.5),
     ):
         pass
 

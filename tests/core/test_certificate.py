@@ -16,8 +16,10 @@ from streamtron.core.certificate import Certificate, ScanSums, length_of
 from streamtron.core.config import Settings
 from streamtron.core.errors import InternalError
 from streamtron.core.rows import freeze
-from streamtron.solver.learner import Learner, Solve
-from streamtron.solver.train import train
+from streamtron.solver import schedule
+from streamtron.solver.in_memory import Solve
+from streamtron.solver.learner import Learner
+from streamtron.solver.train import begin_reading, finish_reading
 from tests.helpers.oracle import Oracle, Row, best_scale, gamma_d, primal_value
 from tests.helpers.sources import ListSource, csr, dense, random_rows
 
@@ -56,7 +58,7 @@ class Trained:
             rows, signs, delta2, squares, counts, self.rho, self.bias, threshold, w,
             length_of(w, self.bias), scale, scan_sums.bins, scan_sums.fresh, scan_sums.low,
             scan_sums.sums, scan_sums.totals, np.zeros(len(signs), dtype=np.uint8),
-            kernels.NOT_SUMMED,
+            kernels.NO_DOTS,
         )  # fmt: skip
         return scan_sums
 
@@ -119,7 +121,7 @@ def trained_sets(draw: st.DrawFn, hard: bool = False) -> Trained:
         if draw(st.booleans()):
             twin.visit(k)
         else:
-            twin.visit_unlearn(k)
+            twin.visit_ascent(k)
     assume(twin.t > 0)
     return Trained(rows, signs, delta2, rho, twin.w, twin.bias, twin.counts)
 
@@ -285,6 +287,8 @@ def test_least_primal_is_within_1e_5_of_the_least_where_the_scale_is_within_a_fa
 
 counts = st.one_of(st.integers(0, 5), st.integers(2**30, 2**31 - 1))
 wild = st.floats(-1000.0, 1000.0, width=32, allow_subnormal=False).filter(bool)
+rhos = st.just(0.0) | st.floats(1e-30, 2.0)
+"""As `Settings` allow it; squares of smaller ones vanish."""
 
 
 @st.composite
@@ -295,7 +299,7 @@ def counted_sets(draw: st.DrawFn) -> Trained:
     signs = [draw(st.sampled_from([-1, 1])) for _ in range(n)]
     delta2 = [draw(st.sampled_from([0.0, 1e-8, 1.0])) for _ in range(n)]
     c = draw(st.lists(counts, min_size=n, max_size=n).filter(any))
-    return Trained(rows, signs, delta2, draw(st.floats(0.0, 2.0)), [0.0] * COLUMNS, 0.0, c)
+    return Trained(rows, signs, delta2, draw(rhos), [0.0] * COLUMNS, 0.0, c)
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
@@ -360,34 +364,36 @@ def test_a_scan_of_a_part_of_the_rows_says_how_few_it_saw(case: Trained) -> None
 
 
 class Watched(Learner):
-    """A learner that notices when what it certifies moves under its eyes."""
+    """A learner whose counts and scanned weights are kept at the begin of a reading."""
 
     X: np.ndarray[tuple[int, int], np.dtype[np.float64]]
     proven = refused = 0
     w_before = b""
 
-    def begin_reading(self, reading: int, scale: float | None = None) -> None:
-        super().begin_reading(reading, scale)
-        self.counts_before = self.counts.dense(len(self.X)).astype(np.float64)
-        self.w_before = self.frozen.w.tobytes() if self.frozen is not None else b""
 
-    def finish_reading(self) -> Solve:
-        before, frozen = self.certificate, self.frozen
-        at_rest = frozen is not None and frozen.w.tobytes() == self.w_before
-        seen = None if frozen is None else frozen.scan_sums.fresh.copy()  # training takes it over
-        solve = super().finish_reading()
-        if self.certificate is before or frozen is None or self.certificate is None:
-            self.refused += 1
-            return solve
-        assert at_rest, "the weights moved while they were scanned"
-        assert self.certificate.rows_scanned == len(self.X)
-        assert frozen.scan_sums.steps == self.counts_before.sum()
-        fresh = self.X.T @ self.counts_before
-        size = abs(self.X).T @ self.counts_before
-        assert seen is not None
-        assert np.abs(seen[: len(fresh)] - fresh).max() <= 1e-12 * size.max()
-        self.proven += 1
-        return solve
+def begin_watched(self: Watched, reading: int, scale: float | None = None) -> None:
+    begin_reading(self, reading, scale)
+    self.counts_before = self.counts.dense(len(self.X)).astype(np.float64)
+    self.w_before = self.frozen.w.tobytes() if self.frozen is not None else b""
+
+
+def finish_watched(self: Watched) -> Solve:
+    """Finish a reading, and compare what was certified with what there was at its begin."""
+    before, frozen = self.certificate, self.frozen
+    at_rest = frozen is not None and frozen.w.tobytes() == self.w_before
+    seen = None if frozen is None else frozen.scan_sums.fresh.copy()  # training takes it over
+    yield from finish_reading(self)
+    if self.certificate is before or frozen is None or self.certificate is None:
+        self.refused += 1
+        return
+    assert at_rest, "the weights moved while they were scanned"
+    assert self.certificate.rows_scanned == len(self.X)
+    assert frozen.scan_sums.steps == self.counts_before.sum()
+    fresh = self.X.T @ self.counts_before
+    size = abs(self.X).T @ self.counts_before
+    assert seen is not None
+    assert np.abs(seen[: len(fresh)] - fresh).max() <= 1e-12 * size.max()
+    self.proven += 1
 
 
 def watched(seed: int, n: int, chosen: Settings, block_rows: int) -> Watched:
@@ -396,7 +402,10 @@ def watched(seed: int, n: int, chosen: Settings, block_rows: int) -> Watched:
     source = ListSource(csr(rows), labels, block_rows=block_rows)
     learner = Watched(chosen, source.labels, positive=1)
     learner.X = dense(rows, 6) * np.array(labels)[:, None]
-    train(source, [learner], chosen)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schedule, "begin_reading", begin_watched)
+        patch.setattr(schedule, "finish_reading", finish_watched)
+        schedule.train(source, [learner], chosen)
     found = learner.certificate
     assert found is not None
     assert found.upper_bound is not None

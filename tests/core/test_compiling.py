@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from streamtron.core import compiling
-from tests.helpers.processes import COMMAND
+from tests.helpers.processes import COMMAND, python
 
 WAITS = """\
 import os
@@ -23,14 +23,6 @@ try:
 except ChildProcessError:
     print("gone")
 """
-
-
-def python(kernels: Path, *words: object) -> str:
-    """What Python prints where compiled kernels lie in a directory of their own."""
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(kernels)}
-    command = [sys.executable, *map(str, words)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return done.stdout
 
 
 def compiled(kernels: Path) -> set[str]:

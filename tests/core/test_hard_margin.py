@@ -6,18 +6,21 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from streamtron.cli import main
-from streamtron.core import kernels
 from streamtron.core.config import Machine, Settings
 from streamtron.runs.fit import run
 from streamtron.runs.results import EXIT_CODES
-from streamtron.solver.learner import NO_MARGIN, Learner
-from streamtron.solver.solution import Solution
-from streamtron.solver.train import train
+from streamtron.solver import in_memory
+from streamtron.solver.learner import Learner
+from streamtron.solver.schedule import train
+from streamtron.solver.solve import solve_hard
+from streamtron.solver.stopping import NO_MARGIN
+from streamtron.solver.weights import WeightState
 from tests.helpers.oracle import Oracle, Row, gamma_d
 from tests.helpers.sources import ListSource, csr, random_rows, trained
 
@@ -43,7 +46,7 @@ def brackets(
     """Certified within tol, the best margin between its bounds, and the lower one is γ'_d of the
     weights as they are, recomputed in plain lists."""
     found = learner.certificate
-    assert learner.finished == "certified"
+    assert learner.progress.finished == "certified"
     assert found is not None
     assert found.upper_bound is not None
     assert found.relative_duality_gap <= tol
@@ -132,27 +135,27 @@ def test_rows_that_were_separated_are_never_said_to_have_none_however_small_the_
     assert found.upper_bound is not None
     assert found.directional_margin > 0
     assert found.upper_bound < NO_MARGIN * radius(rows, 1.0)
-    assert learner.finished != "no margin"
+    assert learner.progress.finished != "no margin"
 
 
-class Watched(Learner):
-    """Looks at the extension after every training in memory."""
+def test_the_small_extension_of_rows_in_memory_is_gone_when_they_are_solved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    extensions = []
 
-    extensions: tuple[float, ...] = ()
+    def noted(active: Any, counts: Any, running: WeightState, *others: Any) -> Any:
+        found = yield from solve_hard(active, counts, running, *others)
+        extensions.append(running.extension)
+        return found
 
-    def _take_solution(self, found: Solution) -> None:
-        super()._take_solution(found)
-        self.extensions = (*self.extensions, float(self.dual.scalars[kernels.EXTENSION]))
-
-
-def test_the_small_extension_of_rows_in_memory_is_gone_when_they_are_solved() -> None:
+    monkeypatch.setattr(in_memory, "solve_hard", noted)
     rows, labels = separable(0, 0.5)
     source = ListSource(csr(rows), labels)
     chosen = Settings(delta=0, tol=1e-3)
-    learner = Watched(chosen, source.labels)
+    learner = Learner(chosen, source.labels)
     train(source, [learner], chosen)
-    assert learner.finished == "certified"
-    assert set(learner.extensions) == {0.0}
+    assert learner.progress.finished == "certified"
+    assert set(extensions) == {0.0}
 
 
 def test_a_best_margin_of_a_thousandth_of_R_is_certified_too() -> None:
@@ -160,7 +163,7 @@ def test_a_best_margin_of_a_thousandth_of_R_is_certified_too() -> None:
     rows[7] = [(COLUMNS, 1e3 * labels[7])]
     source = ListSource(csr(rows), labels, block_rows=32)
     learner = trained(source, Settings(delta=0, tol=0.02, max_epochs=40), positive=1)
-    assert learner.dual.clipped == 0
+    assert learner.running.clipped_updates == 0
     brackets(learner, rows, labels, 1.0, 0.02)
 
 
@@ -178,13 +181,13 @@ def test_inseparable_rows_end_the_run_as_such_with_next_to_no_room_for_a_margin(
     source = ListSource(csr(rows), labels, block_rows=32)
     learner = trained(source, Settings(delta=0, rho=rho, active_set=active_set))
     found = learner.certificate
-    assert learner.finished == "no margin"
+    assert learner.progress.finished == "no margin"
     assert found is not None
     assert found.upper_bound is not None
     assert found.directional_margin <= 0
     assert 0 <= found.upper_bound <= NO_MARGIN * radius(rows, rho)
-    assert learner.reports[-1].why is not None
-    assert learner.reports[-1].why.startswith("no margin above")
+    assert learner.progress.reports[-1].stop_reason is not None
+    assert learner.progress.reports[-1].stop_reason.startswith("no margin above")
 
 
 def test_an_ending_without_a_margin_is_exit_code_4() -> None:

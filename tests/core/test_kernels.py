@@ -18,42 +18,12 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.rows import Rows, freeze
 from streamtron.data.blocks import squares_of
-from tests.core.test_compiling import python
-from tests.helpers.oracle import LARGEST_COUNT, Oracle, Row, scattered, shuffled, splitmix64
+from tests.helpers.kernel_cases import COLUMNS, Case, cases, frozen, singles
+from tests.helpers.oracle import LARGEST_COUNT, Oracle, scattered, shuffled, splitmix64
+from tests.helpers.processes import python
 from tests.helpers.sources import csr
 
 prove = settings(max_examples=120, deadline=None, derandomize=True)
-
-COLUMNS = 6
-
-
-@dataclass
-class Case:
-    """Some rows, what to solve on them, and a state that training might have left."""
-
-    rows: list[Row]
-    signs: list[int]
-    delta2: list[float]
-    rho: float
-    order: list[int]
-    b: float
-    epsilon: float
-    by_length: bool
-    scale: float
-    counts: list[int] = field(default_factory=list)
-
-    def twin(self) -> Oracle:
-        """The oracle, in the state that the counts say."""
-        labels = [sign or 1 for sign in self.signs]
-        variant = "length" if self.by_length else "steps"
-        twin = Oracle(
-            self.rows, labels, self.delta2, self.rho,
-            b=self.b, epsilon=self.epsilon, variant=variant, width=COLUMNS,
-        )  # fmt: skip
-        for k, count in enumerate(self.counts):
-            if count and self.signs[k]:
-                twin._add(k, count, twin.extended_margin(k), twin.sq_length(k))
-        return twin
 
 
 class State:
@@ -72,36 +42,6 @@ class State:
         return self.counts, self.w, self.scalars, self.tallies, self.erred
 
 
-singles = st.floats(-(2.0**20), 2.0**20, width=32, allow_subnormal=False)
-values = st.one_of(st.integers(-8, 8).map(lambda n: n / 4), singles).filter(bool)
-nonzeros = st.dictionaries(st.integers(0, COLUMNS - 1), values, max_size=COLUMNS)
-extensions = st.one_of(st.sampled_from([0.0, 0.25, 1.0]), st.floats(1e-6, 1e6))
-
-
-@st.composite
-def cases(draw: st.DrawFn, started: bool = True, rows: list[Row] | None = None) -> Case:
-    if rows is None:
-        rows = [sorted(row.items()) for row in draw(st.lists(nonzeros, min_size=1, max_size=7))]
-    n = len(rows)
-
-    def each(element: st.SearchStrategy[float]) -> list[float]:
-        return draw(st.lists(element, min_size=n, max_size=n))
-
-    counted = started and draw(st.booleans())
-    return Case(
-        rows=rows,
-        signs=[int(sign) for sign in each(st.sampled_from([-1, -1, 0, 1, 1]))],
-        delta2=each(extensions),
-        rho=draw(st.one_of(st.sampled_from([0.0, 0.1, 1.0]), st.floats(0.01, 100.0))),
-        order=draw(st.lists(st.integers(0, n - 1), max_size=60)),
-        b=draw(st.floats(1e-3, 1e6)),
-        epsilon=draw(st.one_of(st.just(1.0), st.floats(0.05, 1.9))),
-        by_length=draw(st.booleans()),
-        scale=draw(st.floats(1e-6, 10.0)),
-        counts=[int(c) for c in each(st.integers(0, 1000))] if counted else [0] * n,
-    )
-
-
 @st.composite
 def crowds(draw: st.DrawFn) -> tuple[list[Case], list[int]]:
     """Learners of the same rows, and the order in which they visit them."""
@@ -115,12 +55,6 @@ def arrays(case: Case) -> tuple[Rows, NDArray[np.int8], NDArray[np.float64]]:
     signs, delta2 = np.array(case.signs, dtype=np.int8), np.array(case.delta2)
     freeze(signs, delta2)
     return csr(case.rows), signs, delta2
-
-
-def frozen(values: list[int] | list[float], dtype: type) -> NDArray[np.generic]:
-    array = np.array(values, dtype=dtype)
-    freeze(array)
-    return array
 
 
 def cost(delta2: float) -> float:
@@ -149,7 +83,7 @@ def plain_visits(case: Case, twin: Oracle, *, ascent: bool) -> Told:
             continue
         told.loss += seen_loss(case, twin, k)
         before = twin.counts[k]
-        m = twin.visit_unlearn(k) if ascent else int(twin.visit(k))
+        m = twin.visit_ascent(k) if ascent else int(twin.visit(k))
         if m:
             told.extension += case.delta2[k] * (m * (2.0 * before + m))
             told.moved.append(k)
@@ -218,7 +152,7 @@ def test_a_visit_leaves_a_full_count_as_it_is_and_tallies_it() -> None:
 
 def run_unlearn(case: Case, state: State) -> None:
     rows, signs, delta2 = arrays(case)
-    kernels.visit_unlearn(
+    kernels.visit_ascent(
         rows, frozen(case.order, np.int64), signs, delta2, case.rho, case.b, case.scale,
         squares_of(*rows), *state.arrays,
     )  # fmt: skip
@@ -257,7 +191,7 @@ def test_learners_side_by_side_equal_their_oracles_bit_for_bit(
     scalars = side_by_side([state.scalars for state in states]).T.copy()
     tallies = side_by_side([state.tallies for state in states]).T.copy()
     of_lanes = side_by_side([np.array([case.rho, case.b, case.scale]) for case in lanes])
-    kernels.visit_unlearn_lanes(
+    kernels.visit_ascent_batch(
         rows, frozen(order, np.int64), signs,
         side_by_side([np.array(case.delta2)[order] for case in lanes]), *of_lanes,
         squares_of(*rows), counts, w, scalars, tallies, erred, np.empty((2, kernels.BATCH_WIDTH)),
@@ -273,11 +207,11 @@ def test_learners_side_by_side_equal_their_oracles_bit_for_bit(
 
 def test_a_vector_is_put_into_a_lane_and_taken_out_again() -> None:
     matrix = np.full((4, kernels.BATCH_WIDTH), 7.0)
-    kernels.put_lane(frozen([1.0, 2.0, 3.0], np.float64), 5, matrix)
+    kernels.pack_weights(frozen([1.0, 2.0, 3.0], np.float64), 5, matrix)
     assert matrix[:, 5].tolist() == [1.0, 2.0, 3.0, 0.0]
     assert (np.delete(matrix, 5, axis=1) == 7.0).all()
     vector = np.zeros(2)
-    kernels.take_lane(matrix, 5, vector)
+    kernels.unpack_weights(matrix, 5, vector)
     assert vector.tolist() == [1.0, 2.0]
 
 
@@ -286,7 +220,7 @@ def test_what_a_learner_has_of_rows_is_dealt_by_visits_and_collected_again() -> 
     shape = (3, kernels.BATCH_WIDTH)
     signs, delta2 = np.full(shape, 7, np.int8), np.full(shape, 7.0)
     counts, erred = np.full(shape, 7, np.int32), np.zeros(shape, np.uint8)
-    kernels.deal_lane(
+    kernels.pack_rows(
         order, 2, frozen([1, -1, 0, -1], np.int8), frozen([0.5, 1.0, 1.5, 2.0], np.float64),
         frozen([10, 11, 12, 13], np.int32), signs, delta2, counts,
     )  # fmt: skip
@@ -296,7 +230,7 @@ def test_what_a_learner_has_of_rows_is_dealt_by_visits_and_collected_again() -> 
     assert all((np.delete(array, 2, axis=1) == 7).all() for array in (signs, delta2, counts))
     counts[:, 2], erred[:, 2] = [23, 20, 22], [1, 0, 0]
     own, moved = np.zeros(4, np.int32), np.array([0, 0, 1, 0], np.uint8)
-    kernels.collect_lane(order, 2, counts, erred, own, moved)
+    kernels.unpack_rows(order, 2, counts, erred, own, moved)
     assert own.tolist() == [20, 0, 22, 23]
     assert moved.tolist() == [0, 0, 1, 1]
 
@@ -305,7 +239,7 @@ def test_side_by_side_a_learner_that_does_not_move_keeps_the_sign_of_its_zeros()
     w = np.full((1, kernels.BATCH_WIDTH), -0.0)
     signs = np.array([[1, 0, 0, 0, 0, 0, 0, 0]], np.int8)
     state = np.zeros((kernels.BATCH_WIDTH, 4)), np.zeros((kernels.BATCH_WIDTH, 3), np.int64)
-    kernels.visit_unlearn_lanes(
+    kernels.visit_ascent_batch(
         csr([[(0, 1.0)]]), frozen([0], np.int64), signs, np.zeros(signs.shape),
         *np.ones((3, kernels.BATCH_WIDTH)), frozen([1.0], np.float64),
         np.zeros(signs.shape, np.int32),
@@ -320,7 +254,7 @@ def test_side_by_side_a_step_beyond_the_largest_count_is_cut_there_and_told() ->
     signs, counts = np.ones(shape, np.int8), np.full(shape, LARGEST_COUNT - 3, np.int32)
     state = np.zeros((kernels.BATCH_WIDTH, 4)), np.zeros((kernels.BATCH_WIDTH, 3), np.int64)
     b = np.full(kernels.BATCH_WIDTH, 1e6)
-    kernels.visit_unlearn_lanes(
+    kernels.visit_ascent_batch(
         csr([[(0, 1.0)]]), frozen([0], np.int64), signs, np.zeros(shape),
         np.zeros(kernels.BATCH_WIDTH),
         b, np.ones(kernels.BATCH_WIDTH), frozen([1.0], np.float64), counts, np.zeros(shape), *state,
@@ -418,14 +352,14 @@ def plain_scan(case: Case, twin: Oracle, threshold: float, length: float) -> Par
         seen.sums[kernels.LEAST] = min(seen.sums[kernels.LEAST], least)
         extended = m + extension
         if extended <= threshold:
-            seen.totals[kernels.CALLED] += 1
+            seen.totals[kernels.VIOLATORS] += 1
         seen.called[k] = int(extended <= threshold or c > 0)
         if c > 0:
             for column, value in row:
                 pair = [seen.fresh[column], seen.low[column]]
                 add_to(pair, 0, float(c) * l * value)
                 seen.fresh[column], seen.low[column] = pair
-            seen.totals[kernels.STEPS_SEEN] += c
+            seen.totals[kernels.STEPS_SCANNED] += c
             seen.totals[kernels.SUPPORT] += 1
             add_to(seen.sums, kernels.SQ_EXTENSION, d2 * (float(c) * c))
             add_to(seen.sums, kernels.FRESH_BIAS, c * l * case.rho)
@@ -452,7 +386,7 @@ def test_products_side_by_side_are_summed_in_row_order(
     twins = [case.twin() for case in lanes]
     found = np.full((len(lanes[0].rows), kernels.BATCH_WIDTH), math.nan)
     w = side_by_side([np.array(twin.w) for twin in twins])
-    kernels.dot_lanes(csr(lanes[0].rows), w, found)
+    kernels.dot_batch(csr(lanes[0].rows), w, found)
     for k, (case, twin) in enumerate(zip(lanes, twins, strict=True)):
         assert found[:, k].tolist() == products(case, twin)
 
@@ -617,7 +551,7 @@ def test_rows_may_begin_past_the_first_nonzero() -> None:
 
 
 @pytest.mark.parametrize(
-    "kernel", [kernels.visit, kernels.visit_unlearn, kernels.visit_unlearn_lanes]
+    "kernel", [kernels.visit, kernels.visit_ascent, kernels.visit_ascent_batch]
 )
 def test_rows_are_fetched_ahead_without_counting_references(kernel: kernels.Kernel) -> None:
     compiled = njit(**kernels._OPTIONS | {"cache": False})(kernel.__wrapped__)

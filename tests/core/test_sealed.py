@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +13,10 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamtron.core.errors import DataError, FileDamaged, MachineError
-from streamtron.core.sealed import read_sealed, sealed_bytes, write_atomically, write_sealed
+from streamtron.core.errors import FileDamaged, MachineError
+from streamtron.core.sealed import read_sealed, sealed_bytes, write_sealed
+from tests.helpers.models import refused
+from tests.helpers.sealed import sealed_by_a_stranger
 
 CONTENT = {"name": "é\n", "numbers": [1, 0.1, None]}
 TENSORS = {
@@ -29,12 +30,6 @@ TENSORS = {
 RAW = sealed_bytes(CONTENT, TENSORS)
 STOP = 8 + int.from_bytes(RAW[:8], "little")
 """Where the header ends."""
-
-
-def refused(action, kind=DataError) -> str:
-    with pytest.raises(kind) as caught:
-        action()
-    return str(caught.value)
 
 
 def assert_same(found, wanted) -> None:
@@ -210,18 +205,6 @@ def test_a_header_that_says_the_same_in_other_bytes_is_refused(tmp_path, blank):
 # --- what was never ours -------------------------------------------------------------------------
 
 
-def sealed_by_a_stranger(header: dict, data: bytes) -> bytes:
-    """What somebody who knows the rule of the seal could write."""
-
-    def text(value):
-        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-
-    digest = xxhash.xxh3_128(text(header) + data).hexdigest()
-    header = {**header, "__metadata__": {**header["__metadata__"], "digest": digest}}
-    length = -(-len(text(header)) // 8) * 8
-    return length.to_bytes(8, "little") + text(header).ljust(length) + data
-
-
 def described(dtype: object, size: int) -> dict:
     entry = {"dtype": dtype, "shape": [1], "data_offsets": [0, size]}
     return {"__metadata__": {"streamtron": "{}"}, "x": entry}
@@ -293,66 +276,3 @@ def test_a_header_nested_without_end_is_refused_and_not_followed(tmp_path):
 def test_a_file_that_cannot_be_read_is_the_machines_fault_and_named(tmp_path, name):
     message = refused(lambda: read_sealed(tmp_path / name), MachineError)
     assert f"{tmp_path / name}: cannot be read" in message
-
-
-# --- whole or not at all -------------------------------------------------------------------------
-
-
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
-    path = tmp_path / "m"
-    write_atomically(path, [b"old"])
-
-    def full(_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    message = refused(lambda: write_atomically(path, [b"new"]), MachineError)
-    assert "m: cannot be written (No space left" in message
-    assert path.read_bytes() == b"old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["m"]
-
-
-def test_parts_that_fail_on_the_way_leave_the_old_file_and_nothing_else(tmp_path):
-    path = tmp_path / "m"
-    write_atomically(path, [b"old"])
-
-    def parts():
-        yield b"new"
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_atomically(path, parts())
-    assert path.read_bytes() == b"old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["m"]
-
-
-def test_a_write_into_no_directory_is_refused(tmp_path):
-    where = tmp_path / "absent" / "m"
-    message = refused(lambda: write_atomically(where, [b""]), MachineError)
-    assert f"{where}: cannot be written" in message
-
-
-def test_a_write_syncs_file_and_directory_and_renames_between(tmp_path, monkeypatch):
-    done = []
-    fsync, replace = os.fsync, os.replace
-
-    def synced(descriptor):
-        done.append("directory" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file")
-        fsync(descriptor)
-
-    def replaced(old, new):
-        done.append("rename")
-        assert Path(old).parent == Path(new).parent
-        replace(old, new)
-
-    monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(os, "replace", replaced)
-    write_sealed(tmp_path / "m", CONTENT, TENSORS)
-    assert done == ["file", "rename", "directory"]
-
-
-def test_a_write_follows_a_symbolic_link(tmp_path):
-    (tmp_path / "link").symlink_to(tmp_path / "m")
-    write_atomically(tmp_path / "link", [b"a", memoryview(b"b")])
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "m").read_bytes() == b"ab"

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import assume, given, settings
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from streamtron.core import theory
 from streamtron.core.certificate import Certificate
+from tests.helpers import paper
 from tests.helpers.oracle import LARGEST_COUNT, Oracle, Row, explicit, file_order, gamma_d
 
 SLACK = 1e-9
@@ -148,13 +150,13 @@ def finished(
 @prove
 @given(finished("steps"))
 def test_steps_converge_within_the_updates_of_theorems_1_and_5(run: Finished) -> None:
-    assert run.t <= theory.updates_bound_steps(*run.settings, run.gamma[0]) * (1 + SLACK)
+    assert run.t <= paper.updates_bound_steps(*run.settings, run.gamma[0]) * (1 + SLACK)
 
 
 @prove
 @given(finished("steps"))
 def test_steps_reach_the_fraction_promised_before_the_run(run: Finished) -> None:
-    assert run.fraction >= theory.fraction_bound_steps(*run.settings, run.gamma[0])
+    assert run.fraction >= paper.fraction_bound_steps(*run.settings, run.gamma[0])
 
 
 @prove
@@ -179,22 +181,22 @@ def test_steps_U_and_gamma_d_lie_below_the_bound_of_remark_1(run: Finished) -> N
 @prove
 @given(finished("steps", epsilons_to_one))
 def test_steps_reach_remark_2s_fraction_where_its_condition_holds(run: Finished) -> None:
-    assume(run.b >= theory.least_b_steps(run.problem.R, run.epsilon, run.gamma[1]))
-    strong = theory.strong_fraction_bound_steps(*run.settings, run.gamma[1])
+    assume(run.b >= paper.least_b_steps(run.problem.R, run.epsilon, run.gamma[1]))
+    strong = paper.strong_fraction_bound_steps(*run.settings, run.gamma[1])
     assert run.fraction >= strong
-    assert strong >= theory.fraction_bound_steps(*run.settings) * (1 - SLACK)
+    assert strong >= paper.fraction_bound_steps(*run.settings) * (1 - SLACK)
 
 
 @settings(prove, max_examples=60)
 @given(problems(), st.sampled_from([0.3, 0.45, 0.5, 0.8, 1.0]), deltas, orders)
 def test_b_steps_keeps_the_promise_of_remark_2(problem, epsilon, delta, order) -> None:  # type: ignore[no-untyped-def]
-    b = theory.b_steps(problem.R, epsilon, delta, problem.gamma[1])
+    b = paper.b_steps(problem.R, epsilon, delta, problem.gamma[1])
     # where (bt) must be lifted to keep the promise, b is generous and a run may be long
-    assume(theory.updates_bound_steps(problem.R, b, epsilon, problem.gamma[0]) < 3e4)
+    assume(paper.updates_bound_steps(problem.R, b, epsilon, problem.gamma[0]) < 3e4)
     oracle = problem.oracle(b, epsilon, "steps")
     oracle.run(order)
     reached = oracle.certificate().directional_margin / problem.gamma[0] * (1 + SLACK)
-    assert reached >= theory.promised_fraction_steps(epsilon, delta)
+    assert reached >= paper.promised_fraction_steps(epsilon, delta)
 
 
 # --- Theorems 2, 3 and 5, Remark 4: length ---
@@ -203,16 +205,16 @@ def test_b_steps_keeps_the_promise_of_remark_2(problem, epsilon, delta, order) -
 @prove
 @given(finished("length"))
 def test_length_converges_within_the_updates_of_theorems_2_and_5(run: Finished) -> None:
-    assert run.t <= theory.updates_bound_length(*run.settings, run.gamma[0]) * (1 + SLACK)
+    assert run.t <= paper.updates_bound_length(*run.settings, run.gamma[0]) * (1 + SLACK)
 
 
 @prove
 @given(finished("length"))
 def test_length_reaches_the_fractions_promised_before_the_run(run: Finished) -> None:
-    weak = theory.fraction_bound_length(*run.settings, run.gamma[0])
+    weak = paper.fraction_bound_length(*run.settings, run.gamma[0])
     assert run.fraction >= weak
     if run.epsilon <= 1.0:
-        strong = theory.strong_fraction_bound_length(*run.settings, run.gamma[1])
+        strong = paper.strong_fraction_bound_length(*run.settings, run.gamma[1])
         assert run.fraction >= strong
         assert strong >= weak * (1 - SLACK)
 
@@ -254,7 +256,7 @@ def test_b_length_and_remark_4_keep_the_promise_of_theorem_3(  # type: ignore[no
     R, gamma = problem.R, problem.gamma[1]
     if remark_4:
         assume(epsilon < 0.3 and delta <= 0.7 * (R / gamma) ** 2)
-        b = theory.b_length_small_epsilon(R, epsilon, delta, gamma)
+        b = paper.b_length_small_epsilon(R, epsilon, delta, gamma)
     else:
         b = theory.b_length(R, epsilon, delta, gamma)
     assume(2.0 * b / gamma ** (1 + epsilon) < 1e4**epsilon)
@@ -270,7 +272,7 @@ def test_at_theorem_2s_bound_a_would_be_longer_than_it_can_be(
     epsilon: float, R: float, b: float
 ) -> None:
     # Lemma 4 as displayed: g(t₀) > 0, though a parenthesis in its proof is misplaced
-    t = theory.updates_bound_length(R, b, epsilon, 1.0)
+    t = paper.updates_bound_length(R, b, epsilon, 1.0)
     assume(t < 1e12)
     assert theory.length_bound_length(R, b, epsilon, 1.0, math.ceil(t)) < math.ceil(t)
 
@@ -280,7 +282,7 @@ def test_at_theorem_2s_bound_a_would_be_longer_than_it_can_be(
 def test_the_root_of_lemma_1_lies_between_its_bounds(
     alpha: float, beta: float, epsilon: float
 ) -> None:
-    low, high = theory.root_bounds(alpha, beta, epsilon)
+    low, high = paper.root_bounds(alpha, beta, epsilon)
     g_low, g_high = (t**epsilon - alpha * t ** (epsilon - 1) - beta for t in (low, high))
     room = SLACK * (beta + alpha)
     assert g_low <= room
@@ -317,7 +319,7 @@ def test_no_other_scale_beats_the_best_scale(run: Finished, factors: list[float]
         slacks = [max(0.0, 1.0 - m) for m in oracle.margins(scaled, s * bias)]
         P = 0.5 * (sum(x * x for x in scaled) + (s * bias) ** 2)
         P += sum(x * x / (2 * d2) for x, d2 in zip(slacks, oracle.delta2, strict=True))
-        assert theory.margin_from_primal(P) <= best.primal_margin * (1 + SLACK)
+        assert paper.margin_from_primal(P) <= best.primal_margin * (1 + SLACK)
 
 
 @settings(prove, max_examples=60)
@@ -378,9 +380,9 @@ def test_at_epsilon_1_both_variants_are_one_algorithm_with_one_theory(
             theory.upper_bound_after_run(R, b, 1.0, t),
             theory.upper_bound_after_run_length(R, b, 1.0, t, 0.1),
         ),
-        (theory.updates_bound_steps(R, b, 1.0, 0.1), theory.updates_bound_length(R, b, 1.0, 0.1)),
-        (theory.fraction_bound_steps(R, b, 1.0), theory.fraction_bound_length(R, b, 1.0)),
-        (theory.limit_fraction_steps(1.0), theory.limit_fraction_length(1.0)),
+        (paper.updates_bound_steps(R, b, 1.0, 0.1), paper.updates_bound_length(R, b, 1.0, 0.1)),
+        (paper.fraction_bound_steps(R, b, 1.0), paper.fraction_bound_length(R, b, 1.0)),
+        (paper.limit_fraction_steps(1.0), paper.limit_fraction_length(1.0)),
     ]
     for steps, length in pairs:
         assert steps == pytest.approx(length, rel=1e-12)
@@ -399,7 +401,7 @@ def test_after_a_warm_start_f_est_with_the_excess_holds(
     for k in range(len(problem.rows)):
         oracle._add(k, counts[k], oracle.extended_margin(k), oracle.sq_length(k))
     assume(oracle.t > 0 and oracle.sq_norm > 0)
-    excess = theory.warm_start_excess(problem.R, b, epsilon, oracle.t, oracle.certificate().length)
+    excess = paper.warm_start_excess(problem.R, b, epsilon, oracle.t, oracle.certificate().length)
     assert oracle.run().converged
     proven = oracle.certificate()
     fraction = proven.directional_margin / problem.gamma[0] * (1 + SLACK)
@@ -413,7 +415,7 @@ def test_a_warm_start_can_break_f_est_without_the_excess() -> None:
     oracle = Oracle([[(0, 2.0)], [(0, 0.5), (1, 2.0)]], [1, 1], [0.0, 0.0], b=0.5)
     R = math.sqrt(4.25)
     oracle._add(0, 40, 0.0, 4.0)
-    excess = theory.warm_start_excess(R, 0.5, 1.0, 40, oracle.certificate().length)
+    excess = paper.warm_start_excess(R, 0.5, 1.0, 40, oracle.certificate().length)
     oracle.run()
     direct = theory.direct_fraction_steps(0.5, 1.0, oracle.t, oracle.certificate().length)
     assert direct < theory.f_est_steps(R, 0.5, 1.0, oracle.t)
@@ -428,7 +430,7 @@ def ascent(oracle: Oracle, order: Callable[[int, list[int]], list[int]]) -> Iter
     for epoch in itertools.count():
         moved = False
         for k in order(epoch, list(range(len(oracle.rows)))):
-            if m := oracle.visit_unlearn(k):
+            if m := oracle.visit_ascent(k):
                 moved = True
                 yield m
         if not moved:
@@ -446,7 +448,7 @@ def test_unlearning_raises_F_or_keeps_F_and_raises_t_and_so_ends(  # type: ignor
     for _ in ascent(oracle, order):
         now = (b * oracle.t - 0.5 * oracle.sq_norm, oracle.t)  # exact: all in binary fractions
         assert now > before
-        assert now[1] <= theory.unlearning_updates_bound(b, problem.gamma[0]) * (1 + SLACK)
+        assert now[1] <= paper.unlearning_updates_bound(b, problem.gamma[0]) * (1 + SLACK)
         assert min(oracle.counts) >= 0
         before = now
     assert sum(oracle.counts) == oracle.t
@@ -458,7 +460,7 @@ def test_unlearning_stalls_at_the_fraction_promised(problem, beta, order) -> Non
     R, b = problem.R, beta * problem.R**2
     oracle = problem.oracle(b, 1.0, "steps")
     list(ascent(oracle, order))
-    proven, promised = oracle.certificate(), theory.unlearning_fraction(R, b)
+    proven, promised = oracle.certificate(), paper.unlearning_fraction(R, b)
     assert proven.directional_margin / proven.upper_bound * (1 + SLACK) >= promised
     stop = b - R * R / 2
     direct = theory.direct_fraction_steps(stop, 1.0, oracle.t, proven.length)
@@ -477,7 +479,7 @@ def test_the_gap_where_unlearning_stalls_is_within_its_bound(problem, beta, orde
     stall_sum = sum(oracle.sq_length(k) ** 2 / oracle.delta2[k] for k in support)
     gap = proven.relative_duality_gap
     primal = theory.primal_from_margin(proven.primal_margin)
-    assert gap * primal <= theory.unlearning_gap(b, stall_sum) * (1 + SLACK)
+    assert gap * primal <= paper.unlearning_gap(b, stall_sum) * (1 + SLACK)
 
 
 @settings(prove, max_examples=60)
@@ -485,7 +487,7 @@ def test_the_gap_where_unlearning_stalls_is_within_its_bound(problem, beta, orde
 def test_b_unlearning_guarantees_the_gap_wanted(problem, wanted, order) -> None:  # type: ignore[no-untyped-def]
     sizes = [problem.oracle(1.0, 1.0, "steps").sq_length(k) for k in range(len(problem.rows))]
     stall_sum = sum(q * q / d2 for q, d2 in zip(sizes, problem.delta2, strict=True))
-    b = theory.b_unlearning(stall_sum, wanted, theory.primal_from_margin(problem.gamma[1]))
+    b = paper.b_unlearning(stall_sum, wanted, theory.primal_from_margin(problem.gamma[1]))
     assume(b > problem.R**2 / 2)
     oracle = problem.oracle(b, 1.0, "steps")
     list(ascent(oracle, order))
@@ -510,14 +512,14 @@ def test_rounding_half_away_from_zero_never_ends_where_floor_does() -> None:
 
 def test_unlearning_never_takes_a_count_beyond_int32() -> None:
     oracle = Oracle([[(0, 2.0**-20)]], [1], [0.0], b=1.0)
-    assert oracle.visit_unlearn(0) == LARGEST_COUNT
-    assert oracle.visit_unlearn(0) == 0
+    assert oracle.visit_ascent(0) == LARGEST_COUNT
+    assert oracle.visit_ascent(0) == 0
     assert oracle.counts == [LARGEST_COUNT]
 
 
 def test_a_row_of_length_0_is_left_alone() -> None:
     oracle = Oracle([[]], [1], [0.0], b=1.0)
-    assert oracle.visit_unlearn(0) == 0
+    assert oracle.visit_ascent(0) == 0
     assert oracle.t == 0
 
 
@@ -573,15 +575,15 @@ def test_the_strong_fractions_are_just_below_those_at_the_root_itself(
     alpha = (1 + epsilon) ** (2 - whole) / (2 * epsilon) / gamma**2
     t = bisected_root(alpha, (1 + epsilon) * b / gamma ** (1 + epsilon), epsilon)
     exact = b / (gamma ** (1 + epsilon) * t**epsilon)
-    strong = theory.strong_fraction_bound_length(1.0, b, epsilon, gamma)
+    strong = paper.strong_fraction_bound_length(1.0, b, epsilon, gamma)
     assert theory.promised_fraction_length(epsilon, delta) * (1 - SLACK) <= strong
     assert 0.6 * exact <= strong <= exact * (1 + SLACK)
 
-    b = theory.b_steps(1.0, epsilon, delta, gamma)
+    b = paper.b_steps(1.0, epsilon, delta, gamma)
     t = bisected_root(gamma**-2, kappa * b / gamma**2, epsilon)
     exact = 1 / (t ** (epsilon - 1) / b + kappa)
-    strong = theory.strong_fraction_bound_steps(1.0, b, epsilon, gamma)
-    assert theory.promised_fraction_steps(epsilon, delta) * (1 - SLACK) <= strong
+    strong = paper.strong_fraction_bound_steps(1.0, b, epsilon, gamma)
+    assert paper.promised_fraction_steps(epsilon, delta) * (1 - SLACK) <= strong
     assert 0.6 * exact <= strong <= exact * (1 + SLACK)
 
 
@@ -591,9 +593,9 @@ def test_bt_and_bl_give_their_promise_at_the_lower_bounds_of_their_proofs(
     epsilon: float, gamma: float, delta: float
 ) -> None:
     whole, kappa = int(epsilon == 1), 2 / (2 - epsilon)
-    b = theory.b_steps(1.0, epsilon, delta, gamma)
+    b = paper.b_steps(1.0, epsilon, delta, gamma)
     t = (kappa * b / gamma**2) ** (1 / epsilon)
-    promised = theory.promised_fraction_steps(epsilon, delta)
+    promised = paper.promised_fraction_steps(epsilon, delta)
     assert promised == pytest.approx(1 / (t ** (epsilon - 1) / b + kappa))
 
     b = theory.b_length(1.0, epsilon, delta, gamma)
@@ -609,7 +611,7 @@ def test_remark_4s_b_keeps_the_last_term_of_its_proof_below_delta(
     epsilon: float, gamma: float, part: float
 ) -> None:
     delta = part * (1 + 1 / math.e) * (2 + epsilon) / math.e / gamma**2 * (1 - SLACK)
-    b = theory.b_length_small_epsilon(1.0, epsilon, delta, gamma)
+    b = paper.b_length_small_epsilon(1.0, epsilon, delta, gamma)
     t = ((1 + epsilon) * b / gamma ** (1 + epsilon)) ** (1 / epsilon)
     last = (2 + epsilon) / (b * gamma ** (1 - epsilon)) * (math.log(t) / t) ** (1 - epsilon)
     assert 0.5 * delta < last <= delta
@@ -623,28 +625,28 @@ def test_every_bound_is_blind_to_the_unit_of_length(
 ) -> None:
     small = epsilon <= 1.0
     for power, updates, fraction in (
-        (2.0, theory.updates_bound_steps, theory.fraction_bound_steps),
-        (1 + epsilon, theory.updates_bound_length, theory.fraction_bound_length),
+        (2.0, paper.updates_bound_steps, paper.fraction_bound_steps),
+        (1 + epsilon, paper.updates_bound_length, paper.fraction_bound_length),
     ):
         scaled = (unit, 0.1 * unit**power, epsilon, gamma * unit)
         assert updates(*scaled) == pytest.approx(updates(1.0, 0.1, epsilon, gamma))
         assert fraction(*scaled) == pytest.approx(fraction(1.0, 0.1, epsilon, gamma))
     if small:
-        chosen = theory.b_steps(unit, epsilon, delta, gamma * unit) / unit**2
-        assert chosen == pytest.approx(theory.b_steps(1.0, epsilon, delta, gamma))
+        chosen = paper.b_steps(unit, epsilon, delta, gamma * unit) / unit**2
+        assert chosen == pytest.approx(paper.b_steps(1.0, epsilon, delta, gamma))
         chosen = theory.b_length(unit, epsilon, delta, gamma * unit) / unit ** (1 + epsilon)
         assert chosen == pytest.approx(theory.b_length(1.0, epsilon, delta, gamma))
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 1.5, 1.9])
 def test_promises_approach_their_limits_as_b_grows(epsilon: float) -> None:
-    steps, length = theory.limit_fraction_steps(epsilon), theory.limit_fraction_length(epsilon)
-    assert theory.fraction_bound_steps(2.0, 1e25, epsilon, 0.5) == pytest.approx(steps)
-    assert theory.fraction_bound_length(2.0, 1e25, epsilon, 0.5) == pytest.approx(length)
+    steps, length = paper.limit_fraction_steps(epsilon), paper.limit_fraction_length(epsilon)
+    assert paper.fraction_bound_steps(2.0, 1e25, epsilon, 0.5) == pytest.approx(steps)
+    assert paper.fraction_bound_length(2.0, 1e25, epsilon, 0.5) == pytest.approx(length)
     if epsilon <= 1.0:
-        strong = theory.strong_fraction_bound_length(2.0, 1e25, epsilon, 0.5)
+        strong = paper.strong_fraction_bound_length(2.0, 1e25, epsilon, 0.5)
         assert strong == pytest.approx(length)
-        strong = theory.strong_fraction_bound_steps(2.0, 1e25, epsilon, 0.5)
+        strong = paper.strong_fraction_bound_steps(2.0, 1e25, epsilon, 0.5)
         assert strong == pytest.approx(steps)
 
 
@@ -706,10 +708,10 @@ def test_f_est_at_epsilon_1_needs_the_integer_part_the_paper_drops() -> None:
 
 
 def test_an_N_outside_the_constraints_exists_and_N_opt_is_clamped() -> None:
-    assert not theory.N_is_constrained(1.0, 0.1, 0.01, 10, 5)
-    assert theory.N_is_constrained(1.0, 0.1, 0.01, 10, 1)
-    assert theory.N_is_constrained(1.0, 0.1, 0.01, 40, 40)
-    assert not theory.N_is_constrained(1.0, 0.1, 0.01, 40, 41)
+    assert not paper.N_is_constrained(1.0, 0.1, 0.01, 10, 5)
+    assert paper.N_is_constrained(1.0, 0.1, 0.01, 10, 1)
+    assert paper.N_is_constrained(1.0, 0.1, 0.01, 40, 40)
+    assert not paper.N_is_constrained(1.0, 0.1, 0.01, 40, 41)
     assert theory.best_N(1.0, 0.1, 0.001, 10**6) == 251
     assert theory.best_N(1.0, 0.1, 0.001, 100) == 100
 
@@ -732,12 +734,12 @@ def test_remark_2_is_false_below_its_condition_and_refused_there() -> None:
     )
     oracle.run()
     R, (low, high) = math.sqrt(1.0001), gamma_d(oracle.rows, oracle.labels, oracle.delta2)
-    t_b, _ = theory.root_bounds((R / high) ** 2, 2 / 1.95 * 0.0099 / high**2, 0.05)
+    t_b, _ = paper.root_bounds((R / high) ** 2, 2 / 1.95 * 0.0099 / high**2, 0.05)
     claimed = 1 / (R * R / 0.0099 * t_b ** (0.05 - 1) + 2 / 1.95)
     assert oracle.certificate().directional_margin / low < 0.8 * claimed
-    assert theory.threshold_peak(R, 0.0099, 0.05) > oracle.t
+    assert paper.threshold_peak(R, 0.0099, 0.05) > oracle.t
     with pytest.raises(ValueError, match="least_b_steps"):
-        theory.strong_fraction_bound_steps(R, 0.0099, 0.05, high)
+        paper.strong_fraction_bound_steps(R, 0.0099, 0.05, high)
 
 
 def test_b_steps_is_lifted_exactly_where_the_papers_delta_is_too_large() -> None:
@@ -748,10 +750,10 @@ def test_b_steps_is_lifted_exactly_where_the_papers_delta_is_too_large() -> None
         * g ** (1 / epsilon - 2)
         * (1 + kappa * g) ** (-1 / epsilon)
     )
-    least = theory.least_b_steps(1.0, epsilon, g)
-    assert theory.b_steps(1.0, epsilon, 0.99 * limit, g) > least
-    assert theory.b_steps(1.0, epsilon, limit, g) == pytest.approx(least)
-    assert theory.b_steps(1.0, epsilon, 1.01 * limit, g) == least
+    least = paper.least_b_steps(1.0, epsilon, g)
+    assert paper.b_steps(1.0, epsilon, 0.99 * limit, g) > least
+    assert paper.b_steps(1.0, epsilon, limit, g) == pytest.approx(least)
+    assert paper.b_steps(1.0, epsilon, 1.01 * limit, g) == least
 
 
 @prove
@@ -764,7 +766,7 @@ def test_the_bound_on_the_threshold_peaks_at_t_star_and_only_falls_without_one(
     def bound(t: float) -> float:
         return 1 / math.sqrt(t ** (2 * epsilon - 1) + kappa * b * t**epsilon)
 
-    peak = theory.threshold_peak(1.0, b, epsilon)
+    peak = paper.threshold_peak(1.0, b, epsilon)
     if peak >= 1.0:
         assert bound(peak) >= max(bound(peak * 1.1), bound(peak / 1.1))
     else:
@@ -773,11 +775,11 @@ def test_the_bound_on_the_threshold_peaks_at_t_star_and_only_falls_without_one(
 
 def test_remark_4_is_the_smaller_b_only_for_epsilon_near_0() -> None:
     for epsilon in (0.001, 0.005):
-        remark_4 = theory.b_length_small_epsilon(1.0, epsilon, epsilon, 0.01)
-        assert theory.smaller_b_length(1.0, epsilon, epsilon, 0.01) == remark_4
+        remark_4 = paper.b_length_small_epsilon(1.0, epsilon, epsilon, 0.01)
+        assert paper.smaller_b_length(1.0, epsilon, epsilon, 0.01) == remark_4
         assert remark_4 < theory.b_length(1.0, epsilon, epsilon, 0.01)
     for epsilon in (0.05, 0.1, 0.5, 1.0):
-        smaller = theory.smaller_b_length(1.0, epsilon, epsilon, 0.01)
+        smaller = paper.smaller_b_length(1.0, epsilon, epsilon, 0.01)
         assert smaller == theory.b_length(1.0, epsilon, epsilon, 0.01)
 
 
@@ -787,14 +789,14 @@ def test_each_gamma_errs_on_the_side_its_docstring_asks_for(
     epsilon: float, gamma: float, more: float, delta: float
 ) -> None:
     up, b = gamma * more, theory.b_length(1.0, epsilon, delta, gamma)
-    for updates in (theory.updates_bound_steps, theory.updates_bound_length):
+    for updates in (paper.updates_bound_steps, paper.updates_bound_length):
         assert updates(1.0, b, epsilon, gamma) >= updates(1.0, b, epsilon, up)
-    for choice in (theory.b_steps, theory.b_length, theory.smaller_b_length):
+    for choice in (paper.b_steps, theory.b_length, paper.smaller_b_length):
         assert choice(1.0, epsilon, delta, gamma) <= choice(1.0, epsilon, delta, up)
-    strong = theory.strong_fraction_bound_length
+    strong = paper.strong_fraction_bound_length
     assert strong(1.0, b, epsilon, gamma) >= strong(1.0, b, epsilon, up) * (1 - SLACK)
-    enough = max(b, theory.least_b_steps(1.0, epsilon, up))
-    steps = theory.strong_fraction_bound_steps
+    enough = max(b, paper.least_b_steps(1.0, epsilon, up))
+    steps = paper.strong_fraction_bound_steps
     assert steps(1.0, enough, epsilon, gamma) >= steps(1.0, enough, epsilon, up) * (1 - SLACK)
     f_est = theory.f_est_length
     assert f_est(1.0, b, epsilon, 50, gamma, 1) <= f_est(1.0, b, epsilon, 50, up, 1) * (1 + SLACK)
@@ -806,15 +808,15 @@ def test_each_gamma_errs_on_the_side_its_docstring_asks_for(
         lambda: theory.length_bound_length(1.0, 1.0, 1.5, 0.5, 9),
         lambda: theory.f_est_length(1.0, 1.0, 1.5, 9, 0.1),
         lambda: theory.upper_bound_after_run_length(1.0, 1.0, 1.5, 9, 0.1),
-        lambda: theory.fraction_bound_steps(1.0, 1.0, 1.5),
-        lambda: theory.fraction_bound_length(1.0, 1.0, 1.5),
-        lambda: theory.strong_fraction_bound_steps(1.0, 1.0, 1.5, 0.5),
-        lambda: theory.strong_fraction_bound_length(1.0, 1.0, 1.5, 0.5),
-        lambda: theory.threshold_peak(1.0, 1.0, 1.5),
-        lambda: theory.b_steps(1.0, 1.5, 0.1, 0.5),
+        lambda: paper.fraction_bound_steps(1.0, 1.0, 1.5),
+        lambda: paper.fraction_bound_length(1.0, 1.0, 1.5),
+        lambda: paper.strong_fraction_bound_steps(1.0, 1.0, 1.5, 0.5),
+        lambda: paper.strong_fraction_bound_length(1.0, 1.0, 1.5, 0.5),
+        lambda: paper.threshold_peak(1.0, 1.0, 1.5),
+        lambda: paper.b_steps(1.0, 1.5, 0.1, 0.5),
         lambda: theory.b_length(1.0, 1.5, 0.1, 0.5),
-        lambda: theory.b_length_small_epsilon(1.0, 1.0, 0.1, 0.5),
-        lambda: theory.N_is_constrained(1.0, 1.0, 0.1, 9, 1),
+        lambda: paper.b_length_small_epsilon(1.0, 1.0, 0.1, 0.5),
+        lambda: paper.N_is_constrained(1.0, 1.0, 0.1, 9, 1),
     ],
 )
 def test_a_formula_is_refused_beyond_its_epsilon(call: Callable[[], float]) -> None:
@@ -825,19 +827,19 @@ def test_a_formula_is_refused_beyond_its_epsilon(call: Callable[[], float]) -> N
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: theory.updates_bound_steps(0.0, 1.0, 1.0, 0.5), "R = 0.0"),
-        (lambda: theory.updates_bound_length(1.0, math.nan, 1.0, 0.5), "b = nan"),
-        (lambda: theory.updates_bound_length(1.0, 1.0, 1.0, -0.5), "gamma_d = -0.5"),
-        (lambda: theory.updates_bound_steps(1.0, 1.0, 2.0, 0.5), "epsilon = 2.0"),
-        (lambda: theory.updates_bound_steps(1.0, 1.0, 0.0, 0.5), "epsilon = 0.0"),
+        (lambda: paper.updates_bound_steps(0.0, 1.0, 1.0, 0.5), "R = 0.0"),
+        (lambda: paper.updates_bound_length(1.0, math.nan, 1.0, 0.5), "b = nan"),
+        (lambda: paper.updates_bound_length(1.0, 1.0, 1.0, -0.5), "gamma_d = -0.5"),
+        (lambda: paper.updates_bound_steps(1.0, 1.0, 2.0, 0.5), "epsilon = 2.0"),
+        (lambda: paper.updates_bound_steps(1.0, 1.0, 0.0, 0.5), "epsilon = 0.0"),
         (lambda: theory.f_est_steps(1.0, 1.0, 1.0, 0), "t = 0"),
         (lambda: theory.f_est_length(1.0, 1.0, 0.5, 9, 0.1, 10), "N = 10"),
         (lambda: theory.f_est_length(1.0, 1.0, 0.5, 9, 0.1, 0), "N = 0"),
         (lambda: theory.b_length(1.0, 0.5, 0.0, 0.1), "delta = 0.0"),
-        (lambda: theory.b_length_small_epsilon(1.0, 0.1, 9.0, 0.9), "delta = 9.0"),
-        (lambda: theory.unlearning_fraction(1.0, 0.5), "larger b"),
-        (lambda: theory.b_unlearning(1.0, 0.0, 1.0), "gap = 0.0"),
-        (lambda: theory.margin_from_primal(0.0), "primal = 0.0"),
+        (lambda: paper.b_length_small_epsilon(1.0, 0.1, 9.0, 0.9), "delta = 9.0"),
+        (lambda: paper.unlearning_fraction(1.0, 0.5), "larger b"),
+        (lambda: paper.b_unlearning(1.0, 0.0, 1.0), "gap = 0.0"),
+        (lambda: paper.margin_from_primal(0.0), "primal = 0.0"),
     ],
 )
 def test_an_argument_out_of_range_is_named(call: Callable[[], float], words: str) -> None:
@@ -846,22 +848,22 @@ def test_an_argument_out_of_range_is_named(call: Callable[[], float], words: str
 
 
 def test_a_bound_too_large_for_a_float_is_infinite() -> None:
-    assert theory.updates_bound_length(1.0, 1.0, 0.005, 1e-3) == math.inf
-    assert theory.updates_bound_steps(1.0, 1.0, 0.005, 1e-3) == math.inf
+    assert paper.updates_bound_length(1.0, 1.0, 0.005, 1e-3) == math.inf
+    assert paper.updates_bound_steps(1.0, 1.0, 0.005, 1e-3) == math.inf
 
 
 def test_the_papers_second_stage_promises_less_the_better_its_upper_bound_is() -> None:
     epsilon, gamma = 0.1, 0.0085295
-    loose, tight = (theory.delta_of_second_stage(epsilon, gamma, gamma * f) for f in (1.33, 1.001))
+    loose, tight = (paper.delta_of_second_stage(epsilon, gamma, gamma * f) for f in (1.33, 1.001))
     promised = theory.promised_fraction_length
     assert promised(epsilon, loose) > 0.84
     assert promised(epsilon, tight) < 0.48
     assert promised(epsilon, 1.0) == pytest.approx(1 / (2 + epsilon))
     R = math.sqrt(15)
-    papers = theory.b_second_stage(R, epsilon, 1.33 * gamma)
+    papers = paper.b_second_stage(R, epsilon, 1.33 * gamma)
     assert papers == pytest.approx(theory.b_length(R, epsilon, loose, gamma))
-    chosen = theory.b_second_stage(R, epsilon, 1.001 * gamma, delta=0.05)
-    strong = theory.strong_fraction_bound_length(R, chosen, epsilon, 1.001 * gamma)
+    chosen = paper.b_second_stage(R, epsilon, 1.001 * gamma, delta=0.05)
+    strong = paper.strong_fraction_bound_length(R, chosen, epsilon, 1.001 * gamma)
     assert strong >= promised(epsilon, 0.05) > 0.86
 
 
@@ -886,7 +888,7 @@ def test_the_length_threshold_is_0_where_a_has_returned_to_0(epsilon: float) -> 
 
 def test_adult_gets_the_papers_b_from_its_upper_bound() -> None:
     R = math.sqrt(15)
-    b = theory.b_second_stage(R, 0.1, 0.0113517)
+    b = paper.b_second_stage(R, 0.1, 0.0113517)
     assert round(1e5 * b / R**1.1, 1) == 577.1
 
 
@@ -898,7 +900,7 @@ def test_table_4_follows_from_the_two_stage_rule(
     R2: float, gamma_up: float, b_relative: float
 ) -> None:
     R = math.sqrt(R2)
-    b = theory.b_second_stage(R, 0.1, gamma_up / 1000)
+    b = paper.b_second_stage(R, 0.1, gamma_up / 1000)
     assert 1e5 * b / R**1.1 == pytest.approx(b_relative, rel=0.003)
 
 
@@ -907,11 +909,11 @@ def test_adults_first_stage_upper_bound_is_remark_1_at_b_5_R2() -> None:
     t_c = round(11 * R2 / gamma_up**2)
     up = theory.upper_bound_after_run(math.sqrt(R2), 5 * R2, 1.0, t_c)
     assert up == pytest.approx(gamma_up, rel=1e-6)
-    assert theory.fraction_bound_steps(math.sqrt(R2), 5 * R2, 1.0) <= 6.8839 / 11.3517
+    assert paper.fraction_bound_steps(math.sqrt(R2), 5 * R2, 1.0) <= 6.8839 / 11.3517
 
 
 def test_adults_optimum_and_its_margin_belong_together() -> None:
-    assert theory.margin_from_primal(6872.597884) == pytest.approx(0.0085295189, rel=1e-8)
+    assert paper.margin_from_primal(6872.597884) == pytest.approx(0.0085295189, rel=1e-8)
     assert theory.primal_from_margin(0.0085295189) == pytest.approx(6872.597884, rel=1e-8)
 
 
@@ -926,21 +928,12 @@ def test_the_relative_gap_is_primal_less_dual_over_primal(upper: float, part: fl
 # --- the module ---
 
 
-def test_every_public_function_has_an_example_and_all_examples_hold() -> None:
-    public = [n for n, f in vars(theory).items() if callable(f) and not n.startswith("_")]
-    assert len(public) > 30
-    assert [n for n in public if ">>>" not in (getattr(theory, n).__doc__ or "")] == []
-    assert doctest.testmod(theory).failed == 0
-
-
-@pytest.mark.parametrize(
-    ("path", "allowed"), [("streamtron/core/theory.py", {"__future__", "math"})]
-)
-def test_theory_imports_only_math(path: str, allowed: set[str]) -> None:
-    tree = ast.parse((Path(__file__).parents[2] / path).read_text(encoding="utf-8"))
-    found = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
-    found |= {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
-    assert found <= allowed
+@pytest.mark.parametrize("module", [theory, paper])
+def test_every_public_function_has_an_example_and_all_examples_hold(module: ModuleType) -> None:
+    public = [n for n, f in vars(module).items() if callable(f) and not n.startswith("_")]
+    assert len(public) > 12
+    assert [n for n in public if ">>>" not in (getattr(module, n).__doc__ or "")] == []
+    assert doctest.testmod(module).failed == 0
 
 
 def test_the_oracle_imports_nothing_of_the_package() -> None:

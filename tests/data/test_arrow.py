@@ -18,8 +18,8 @@ from streamtron.data.formats import arrow as arrow_module
 from streamtron.data.formats.arrow import ArrowReader
 from streamtron.data.formats.parquet import ParquetReader
 from streamtron.data.row_batch import Reading, RowBatch
-from streamtron.runs.evaluate import predict
 from streamtron.runs.fit import fit
+from streamtron.runs.predict import predict
 from tests.data.test_layouts import LAYOUTS, NAMES, Vocabulary, named
 from tests.data.test_parquet import rows_of
 from tests.helpers.processes import Process
@@ -57,7 +57,7 @@ def table_of(layout: str, rows: Rows = ROWS) -> pa.Table:
 
 
 def read(path: Path, **reading: Any) -> list[RowBatch]:
-    return list(ArrowReader(str(path), "rows.arrow", Reading(**reading)).pieces())
+    return list(ArrowReader(str(path), "rows.arrow", Reading(**reading)).batches())
 
 
 @pytest.mark.parametrize("format_", FORMATS)
@@ -71,7 +71,7 @@ def test_every_layout_gives_the_same_rows_as_in_parquet(
     names = named({name: table[name] for name in table.schema.names})
     reading = Reading(vocabulary=Vocabulary(NAMES) if names else None)
     path = str(tmp_path / "rows.parquet")
-    wanted = rows_of(list(ParquetReader(path, "rows.parquet", reading).pieces()))
+    wanted = rows_of(list(ParquetReader(path, "rows.parquet", reading).batches()))
     assert rows_of(read(tmp_path / "rows.arrow", vocabulary=reading.vocabulary)) == wanted
 
 
@@ -89,12 +89,14 @@ def test_a_row_is_named_by_its_record_batch_and_its_place_in_it(
         read(tmp_path / "rows.arrow")
 
 
-def test_pieces_stay_within_their_nonzeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamtron.data.formats.table_rows.PIECE_NONZEROS", 2)
+def test_batches_stay_within_their_nonzeros(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamtron.data.formats.table_rows.BATCH_NONZEROS", 2)
     FORMATS["file"](table_of("lists"), tmp_path / "rows.arrow")
-    pieces = read(tmp_path / "rows.arrow")
-    assert [len(piece.indices) for piece in pieces if len(piece.indices) > 2] == [3]
-    assert len(rows_of(pieces)) == len(ROWS)
+    batches = read(tmp_path / "rows.arrow")
+    assert [len(batch.indices) for batch in batches if len(batch.indices) > 2] == [3]
+    assert len(rows_of(batches)) == len(ROWS)
 
 
 def test_the_same_rows_as_arrow_and_as_parquet_give_the_same_weights_and_predictions(
@@ -145,7 +147,7 @@ def test_the_fingerprint_is_xxh3_128_of_the_bytes(tmp_path: Path) -> None:
     assert ArrowReader(str(path), "rows.arrow", Reading()).fingerprint() == digest
 
 
-def test_a_file_without_rows_gives_no_piece(tmp_path: Path) -> None:
+def test_a_file_without_rows_gives_no_batch(tmp_path: Path) -> None:
     for format_ in FORMATS:
         FORMATS[format_](table_of("map").slice(0, 0), tmp_path / "rows.arrow")
         assert rows_of(read(tmp_path / "rows.arrow")) == []
@@ -170,7 +172,7 @@ def test_what_is_no_arrow_file_or_a_part_of_one_is_refused_by_name(tmp_path: Pat
 
 def test_a_file_that_is_not_there_is_the_machines_matter(tmp_path: Path) -> None:
     reader = ArrowReader(str(tmp_path / "none.arrow"), "none.arrow", Reading())
-    for action in (lambda: list(reader.pieces()), reader.fingerprint, reader.schema):
+    for action in (lambda: list(reader.batches()), reader.fingerprint, reader.schema):
         with pytest.raises(MachineError, match=r"none\.arrow: cannot be read \(No such file"):
             action()
 
@@ -189,7 +191,7 @@ for position in range(len(good)):
     bad[position] ^= 1 << int(random.integers(8))
     path.write_bytes(bad)
     try:
-        list(ArrowReader(str(path), "a", Reading(vocabulary=Vocabulary(names))).pieces())
+        list(ArrowReader(str(path), "a", Reading(vocabulary=Vocabulary(names))).batches())
     except StreamtronError:
         pass
 """

@@ -246,12 +246,12 @@ def test_what_the_machine_the_settings_or_the_labels_refuse_is_not_skipped(tmp_p
 
 def test_a_shard_being_rewritten_is_refused_and_not_skipped(tmp_path: Path) -> None:
     class Disturbed:
-        """A reader of a file that somebody writes to."""
+        """A reader of a file that is being written."""
 
         def __init__(self, shard: Any, reading: Reading) -> None:
             self.shard = shard
 
-        def pieces(self) -> Iterator[Any]:
+        def batches(self) -> Iterator[Any]:
             Path(self.shard.path).write_bytes(b"half of")
             raise DataError(f"{self.shard.name}, line 1: half of a line.")
             yield
@@ -271,7 +271,7 @@ def test_only_the_first_complete_reading_leaves_shards_out(tmp_path: Path) -> No
     malformed(tmp_path / "b.svm")
     with opened(tmp_path, None, on_bad_shard="skip") as source:
         first = [bits(chunk) for chunk in source.chunks()]
-        (tmp_path / "b.svm").unlink()  # nobody minds
+        (tmp_path / "b.svm").unlink()  # without effect
         assert [bits(chunk) for chunk in source.chunks()] == first
         before = (tmp_path / "c.svm").stat()
         content = (tmp_path / "c.svm").read_bytes()
@@ -328,9 +328,9 @@ def test_a_fit_that_skips_says_so_in_summary_report_model_and_certificate(tmp_pa
     assert model.certificate == {**(wanted.certificate or {}), "skipped": [entry]}
     assert "skipped" not in (wanted.certificate or {})
     assert entry["reason"] in command(tmp_path, "inspect", "m").stdout
-    proven = command(tmp_path, "certify", "m", "--json")
-    assert proven.returncode == 0, proven.stderr
-    assert json.loads(proven.stdout)["certificate"]["rows_scanned"] == 80
+    verified = command(tmp_path, "certify", "m", "--json")
+    assert verified.returncode == 0, verified.stderr
+    assert json.loads(verified.stdout)["certificate"]["rows_scanned"] == 80
     looked = command(tmp_path, "inspect", "data", *skip, "--json")
     assert json.loads(looked.stdout)["skipped"] == [entry]
 

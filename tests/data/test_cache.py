@@ -26,10 +26,11 @@ from streamtron.core.errors import DataError, FileDamaged, MachineError
 from streamtron.data import Reading, RowBatch, cache_files, clear_cache, open_shards
 from streamtron.data.buffers import Buffers
 from streamtron.data.cache import flat_file
-from streamtron.data.cache.directory import Cache, _load_sources, shown_bytes
+from streamtron.data.cache.directory import Cache, _load_sources
 from streamtron.data.cache.flat_file import CachedShard, GroupReader, read_contents
+from streamtron.data.disk import shown_bytes
 from streamtron.solver.learner import Learner
-from streamtron.solver.train import train
+from streamtron.solver.schedule import train
 from tests.data.test_source import ListReader, Row, bits, small_blocks, source_of, write_shard
 
 
@@ -59,7 +60,7 @@ def cache(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the shards whose pieces were asked for."""
+    """The names of the shards whose batches were asked for."""
     monkeypatch.setattr(ListReader, "opened", names := [])
     return names
 
@@ -118,14 +119,14 @@ def test_two_runs_that_write_one_cache_at_the_same_time_keep_what_the_other_has_
     assert opened == []
 
 
-def test_of_many_who_write_the_list_of_sources_at_once_none_loses_what_another_wrote(
+def test_many_writers_of_the_list_of_sources_lose_nothing(
     cache: Path,
 ) -> None:
     names = [[f"{run}-{k}" for k in range(30)] for run in range(8)]
 
     def run(mine: list[str]) -> None:
         for name in mine:
-            Cache(str(cache), Reading()).hold(name)
+            Cache(str(cache), Reading()).retain(name)
 
     with ThreadPoolExecutor(len(names)) as pool:
         list(pool.map(run, names))
@@ -162,18 +163,18 @@ def test_the_bytes_of_a_cache_file_do_not_depend_on_how_the_reader_cuts(
     shards: Path, cache: Path
 ) -> None:
     class Crumbs(ListReader):
-        def pieces(self) -> Iterator[RowBatch]:
-            for piece in super().pieces():
-                for k in range(len(piece.codes)):
-                    a, b = piece.indptr[k : k + 2]
+        def batches(self) -> Iterator[RowBatch]:
+            for batch in super().batches():
+                for k in range(len(batch.codes)):
+                    a, b = batch.indptr[k : k + 2]
                     yield RowBatch(
-                        piece.indptr[k : k + 2] - a,
-                        piece.indices[a:b],
-                        None if piece.values is None else piece.values[a:b],
-                        piece.codes[k : k + 1],
-                        piece.classes,
-                        np.ones(1) if piece.weights is None else piece.weights[k : k + 1],
-                        lambda i, place=piece.place, k=k: place(k + i),
+                        batch.indptr[k : k + 2] - a,
+                        batch.indices[a:b],
+                        None if batch.values is None else batch.values[a:b],
+                        batch.codes[k : k + 1],
+                        batch.classes,
+                        np.ones(1) if batch.weights is None else batch.weights[k : k + 1],
+                        lambda i, place=batch.place, k=k: place(k + i),
                     )
 
     other = cache.with_name("crumbs")
@@ -217,7 +218,7 @@ def flip(path: Path, bit: int) -> None:
 def read_all(path: Path) -> list[Any]:
     contents = read_contents(str(path))
     assert contents is not None
-    return list(CachedShard(str(path), "a.svm", contents).pieces())
+    return list(CachedShard(str(path), "a.svm", contents).batches())
 
 
 def test_every_flipped_bit_of_head_footer_and_end_is_noticed(shards: Path, cache: Path) -> None:
@@ -292,7 +293,7 @@ def test_a_flipped_bit_found_in_a_later_reading_costs_a_warning_and_no_bit_of_th
     assert opened == ["b.svm"], "made afresh once, and whole from then on"
     [warning] = told(caplog)
     assert warning.startswith(f"{path}, block 1: the checksum differs.")
-    assert warning.endswith("It is made afresh from b.svm.")
+    assert warning.endswith("It is rebuilt from b.svm.")
     assert path.stat().st_size == good
     assert read_all(path)
 
@@ -331,7 +332,7 @@ def test_a_later_run_makes_a_damaged_file_afresh_and_learns_the_same(
     assert opened == ["b.svm"]
     [warning] = told(caplog)
     assert str(path) in warning
-    assert "It is made afresh from b.svm." in warning
+    assert "It is rebuilt from b.svm." in warning
     assert [(path, path.read_bytes()) for path in flat_files(cache)] == files
 
 
@@ -360,14 +361,14 @@ def test_a_damaged_file_whose_source_reads_otherwise_now_is_refused(
     class Fickle(ListReader):
         """Of the same bytes it makes other rows each time."""
 
-        def pieces(self) -> Iterator[RowBatch]:
-            for piece in super().pieces():
-                yield piece._replace(indices=piece.indices + np.uint32(len(self.opened)))
+        def batches(self) -> Iterator[RowBatch]:
+            for batch in super().batches():
+                yield batch._replace(indices=batch.indices + np.uint32(len(self.opened)))
 
     with source_of(shards, cache, open_reader=Fickle) as source:
         list(source.chunks())
         spoil_second_block(cache, rows=9)
-        with pytest.raises(FileDamaged, match="made afresh it holds other rows than before"):
+        with pytest.raises(FileDamaged, match="rebuilt it holds other rows than before"):
             list(source.chunks())
 
 
@@ -461,7 +462,7 @@ def test_a_disk_without_room_is_refused_before_much_is_written(
     class Telling(ListReader):
         bytes_read = 1
 
-    needed = (16 * 7 + 8 * 14) * total  # the first piece's, for one byte of source
+    needed = (16 * 7 + 8 * 14) * total  # the first batch's, for one byte of source
     disk(monkeypatch, needed - 1)
     with pytest.raises(MachineError) as caught:
         read(shards, cache, open_reader=Telling)
@@ -677,50 +678,48 @@ def test_training_holds_no_chunk_while_it_waits_for_the_next(
 ) -> None:
     reader = GroupReader()
     monkeypatch.setattr("streamtron.data.source.GroupReader", lambda: reader)
-    monkeypatch.setattr("streamtron.data.source.ahead", lambda factory, depth: factory())
+    monkeypatch.setattr("streamtron.data.source.prefetch", lambda factory, depth: factory())
     settings = Settings(active_set=64, tol=1e-6, max_epochs=4)
     with source_of(shards, cache) as source:
         learners = [Learner(settings, source.labels) for _ in range(3)]
         train(source, learners, settings, threads=2)
         assert source.readings > 2
-    assert len(reader.buffers) == 1, "whoever reads ahead would need one more"
+    assert len(reader.buffers) == 1, "reading ahead would need one more"
 
 
-def test_a_buffer_is_used_again_as_soon_as_nobody_holds_it(shards: Path, cache: Path) -> None:
+def test_a_buffer_is_used_again_when_no_array_in_it_is_alive(shards: Path, cache: Path) -> None:
     with source_of(shards, cache) as source:
         list(source.chunks())
-        whole = source._whole
-    assert whole is not None
+        info = source.info
+    assert info is not None
     reader = GroupReader()
-    with reader.files:
-        chunk = reader.chunk(whole.picks[:1], ((0, 5),))
-        at = chunk.rows.indptr.ctypes.data
-        codes = chunk.codes
-        del chunk
-        other = reader.chunk(whole.picks[2:3], ((7, 12),))
-        assert other.rows.indptr.ctypes.data != at, "the codes of the first are still held"
-        del codes, other
-        assert reader.chunk(whole.picks[:1], ((0, 5),)).rows.indptr.ctypes.data == at
+    chunk = reader.chunk(info.slots[:1], ((0, 5),))
+    at = chunk.rows.indptr.ctypes.data
+    codes = chunk.codes
+    del chunk
+    other = reader.chunk(info.slots[2:3], ((7, 12),))
+    assert other.rows.indptr.ctypes.data != at, "the codes of the first are still held"
+    del codes, other
+    assert reader.chunk(info.slots[:1], ((0, 5),)).rows.indptr.ctypes.data == at
 
 
-def test_many_files_are_read_with_few_descriptors(tmp_path: Path, cache: Path) -> None:
+def test_many_files_are_read_and_none_stays_open(tmp_path: Path, cache: Path) -> None:
     for number in range(9):
         write_shard(tmp_path / f"{number}.svm", [(1.0, 1.0, {number: 1.5})])
     wanted = [([2.0 - 0.5], [k]) for k in range(9)]
     with source_of(tmp_path, cache) as source:
         list(source.chunks())
-        whole = source._whole
-    assert whole is not None
-    files = flat_file.OpenFiles(most=2)
-    with files:
-        for pick in whole.picks:
-            files.descriptor(pick.shard.path)
-            assert len(files._descriptors) <= 2
+        info = source.info
+    assert info is not None
+    reader, open_before = GroupReader(), os.listdir("/proc/self/fd")
+    for number, slot in enumerate(info.slots):
+        reader.chunk([slot], ((number, number + 1),))
+        assert len(os.listdir("/proc/self/fd")) == len(open_before)
     found = [
-        (piece.values.tolist(), piece.indices.tolist())
-        for pick in whole.picks
-        for piece in pick.shard.pieces()
-        if piece.values is not None
+        (batch.values.tolist(), batch.indices.tolist())
+        for slot in info.slots
+        for batch in slot.shard.batches()
+        if batch.values is not None
     ]
     assert found == wanted
 

@@ -24,7 +24,7 @@ Row = tuple[Label | None, dict[int, float], float]
 """label, values by column, weight"""
 
 
-def piece_of(rows: list[Row], weighted: bool = False, place: str = "row {}") -> RowBatch:
+def batch_of(rows: list[Row], weighted: bool = False, place: str = "row {}") -> RowBatch:
     classes = list(dict.fromkeys(label for label, _, _ in rows if label is not None))
     columns = [sorted(values) for _, values, _ in rows]
     return RowBatch(
@@ -38,18 +38,18 @@ def piece_of(rows: list[Row], weighted: bool = False, place: str = "row {}") -> 
     )
 
 
-def rows_of(pieces: Iterator[RowBatch]) -> list[Row]:
+def rows_of(batches: Iterator[RowBatch]) -> list[Row]:
     return [
         (
-            None if code < 0 else piece.classes[code],
+            None if code < 0 else batch.classes[code],
             {
-                int(piece.indices[k]): 1.0 if piece.values is None else float(piece.values[k])
-                for k in range(piece.indptr[i], piece.indptr[i + 1])
+                int(batch.indices[k]): 1.0 if batch.values is None else float(batch.values[k])
+                for k in range(batch.indptr[i], batch.indptr[i + 1])
             },
-            1.0 if piece.weights is None else float(piece.weights[i]),
+            1.0 if batch.weights is None else float(batch.weights[i]),
         )
-        for piece in pieces
-        for i, code in enumerate(piece.codes)
+        for batch in batches
+        for i, code in enumerate(batch.codes)
     ]
 
 
@@ -57,14 +57,14 @@ def shards(directory: Path) -> list[Path]:
     return sorted(directory.iterdir())
 
 
-def parquet_pieces(directory: Path, **reading: Any) -> Iterator[RowBatch]:
+def parquet_batches(directory: Path, **reading: Any) -> Iterator[RowBatch]:
     for path in shards(directory):
-        yield from ParquetReader(str(path), path.name, Reading(**reading)).pieces()
+        yield from ParquetReader(str(path), path.name, Reading(**reading)).batches()
 
 
-def libsvm_pieces(directory: Path, **reading: Any) -> Iterator[RowBatch]:
+def libsvm_batches(directory: Path, **reading: Any) -> Iterator[RowBatch]:
     for path in shards(directory):
-        yield from LibsvmReader(str(path), path.name, Reading(**reading)).pieces()
+        yield from LibsvmReader(str(path), path.name, Reading(**reading)).batches()
 
 
 SOME: list[Row] = [
@@ -102,20 +102,20 @@ def test_text_to_parquet_to_text_gives_the_same_rows_and_at_last_the_same_bytes(
 ) -> None:
     root = tmp_path_factory.mktemp("round")
     first, second, third = root / "text", root / "parquet", root / "again"
-    pieces = [piece_of(part, weighted=True) for part in (rows[:cut], rows[cut:])]
+    batches = [batch_of(part, weighted=True) for part in (rows[:cut], rows[cut:])]
     text_base: Any = int(base)
     common: Any = {"weights": True, "rows_per_shard": rows_per_shard}
-    convert(pieces, str(first), to="libsvm", index_base=0, text_base=text_base, **common)
+    convert(batches, str(first), to="libsvm", index_base=0, text_base=text_base, **common)
     text = {"weights_in_label": True, "index_base": text_base}
     shifted = [(label, {c + text_base: v for c, v in row.items()}, w) for label, row, w in rows]
-    assert rows_of(libsvm_pieces(first, **text)) == shifted
+    assert rows_of(libsvm_batches(first, **text)) == shifted
     written = convert(
-        libsvm_pieces(first, **text), str(second), to="parquet", index_base=text_base, **common
+        libsvm_batches(first, **text), str(second), to="parquet", index_base=text_base, **common
     )
-    assert rows_of(parquet_pieces(second, weight_column="weight")) == rows
+    assert rows_of(parquet_batches(second, weight_column="weight")) == rows
     assert written[:2] == (len(rows), sum(len(row) for _, row, _ in rows))
     assert written.bytes == sum(path.stat().st_size for path in shards(second))
-    back = parquet_pieces(second, weight_column="weight")
+    back = parquet_batches(second, weight_column="weight")
     convert(back, str(third), to="libsvm", index_base=0, text_base=text_base, **common)
     assert [p.read_bytes() for p in shards(third)] == [p.read_bytes() for p in shards(first)]
 
@@ -146,10 +146,10 @@ def test_the_float32_that_short_decimals_get_wrong_really_needs_more_digits() ->
 
 def test_real_rows_survive_text_to_parquet_to_text(tmp_path: Path, shared_data: Path) -> None:
     source = LibsvmReader(str(shared_data / "heart_scale"), "heart_scale", Reading())
-    rows = rows_of(source.pieces())
-    convert(source.pieces(), str(tmp_path / "p"), to="parquet", index_base=1)
-    convert(parquet_pieces(tmp_path / "p"), str(tmp_path / "t"), to="libsvm", index_base=0)
-    assert rows_of(libsvm_pieces(tmp_path / "t")) == rows
+    rows = rows_of(source.batches())
+    convert(source.batches(), str(tmp_path / "p"), to="parquet", index_base=1)
+    convert(parquet_batches(tmp_path / "p"), str(tmp_path / "t"), to="libsvm", index_base=0)
+    assert rows_of(libsvm_batches(tmp_path / "t")) == rows
     assert len(rows) == 270
 
 
@@ -161,8 +161,8 @@ def test_parquet_keeps_labels_of_every_kind(tmp_path: Path, kind: str) -> None:
         "no label in some rows": (None, 2.0, None),
     }
     rows: list[Row] = [(label, {1: 0.5}, 1.0) for label in kinds[kind]]
-    convert([piece_of(rows)], str(tmp_path), to="parquet", index_base=0)
-    back = rows_of(parquet_pieces(tmp_path, labels="optional"))
+    convert([batch_of(rows)], str(tmp_path), to="parquet", index_base=0)
+    back = rows_of(parquet_batches(tmp_path, labels="optional"))
     assert back == rows
     assert [type(row[0]) for row in back] == [type(label) for label in kinds[kind]]
 
@@ -171,11 +171,11 @@ def test_parquet_keeps_labels_of_every_kind(tmp_path: Path, kind: str) -> None:
 
 
 def test_text_is_plain_libsvm_in_the_base_that_was_asked_for(tmp_path: Path) -> None:
-    convert([piece_of(SOME)], str(tmp_path / "1"), to="libsvm", index_base=0)
+    convert([batch_of(SOME)], str(tmp_path / "1"), to="libsvm", index_base=0)
     assert (tmp_path / "1" / "part-00000.svm").read_text() == (
         "1 1:0.5 8:-2\n-1\n1 4:0.1\n2.5 4294967294:1\n"
     )
-    convert([piece_of(SOME)], str(tmp_path / "0"), to="libsvm", index_base=0, text_base=0)
+    convert([batch_of(SOME)], str(tmp_path / "0"), to="libsvm", index_base=0, text_base=0)
     assert (tmp_path / "0" / "part-00000.svm").read_text() == (
         "1 0:0.5 7:-2\n-1\n1 3:0.1\n2.5 4294967293:1\n"
     )
@@ -185,19 +185,19 @@ def test_booleans_become_1_and_0_and_weights_stand_behind_the_label_in_text(
     tmp_path: Path,
 ) -> None:
     rows: list[Row] = [(True, {1: 1.0}, 0.25), (False, {}, 3.0)]
-    convert([piece_of(rows, weighted=True)], str(tmp_path), to="libsvm", index_base=1, weights=True)
+    convert([batch_of(rows, weighted=True)], str(tmp_path), to="libsvm", index_base=1, weights=True)
     assert (tmp_path / "part-00000.svm").read_text() == "1:0.25 1:1\n0:3\n"
 
 
-def test_pieces_without_values_or_weights_are_written_with_ones(tmp_path: Path) -> None:
-    piece = piece_of(SOME)._replace(values=None)
-    convert([piece], str(tmp_path), to="parquet", index_base=0, weights=True)
+def test_batches_without_values_or_weights_are_written_with_ones(tmp_path: Path) -> None:
+    batch = batch_of(SOME)._replace(values=None)
+    convert([batch], str(tmp_path), to="parquet", index_base=0, weights=True)
     table = pq.read_table(tmp_path / "part-00000.parquet")
     assert table.column("values").to_pylist() == [[1, 1], [], [1], [1]]
     assert table.column("weight").to_pylist() == [1, 1, 1, 1]
 
 
-def test_shards_have_the_rows_asked_for_and_equal_bytes_however_the_pieces_were_cut(
+def test_shards_have_the_rows_asked_for_and_equal_bytes_however_the_batches_were_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(convert_module, "GROUP_ROWS", 4)
@@ -210,10 +210,10 @@ def test_shards_have_the_rows_asked_for_and_equal_bytes_however_the_pieces_were_
     found = []
     for number, cuts in enumerate(([50], [1] * 50, [7, 0, 20, 23])):
         ends = np.cumsum(cuts)
-        pieces = [piece_of(rows[end - n : end]) for end, n in zip(ends, cuts, strict=True)]
+        batches = [batch_of(rows[end - n : end]) for end, n in zip(ends, cuts, strict=True)]
         for to in ("parquet", "libsvm"):
             directory = tmp_path / f"{to}{number}"
-            convert(pieces, str(directory), to=to, index_base=0, rows_per_shard=15)  # type: ignore[arg-type]
+            convert(batches, str(directory), to=to, index_base=0, rows_per_shard=15)  # type: ignore[arg-type]
             found.append((to, [path.read_bytes() for path in shards(directory)]))
     assert found[:2] == found[2:4] == found[4:]
     assert [len(text.splitlines()) for text in found[1][1]] == [15, 15, 15, 5]
@@ -224,7 +224,7 @@ def test_shards_have_the_rows_asked_for_and_equal_bytes_however_the_pieces_were_
     ]
     assert all(group.num_rows <= 4 for group in groups)
     assert all(group.column(0).num_values <= 6 + 4 or group.num_rows == 1 for group in groups)
-    assert rows_of(parquet_pieces(tmp_path / "parquet0")) == rows
+    assert rows_of(parquet_batches(tmp_path / "parquet0")) == rows
 
 
 def test_rows_wait_in_memory_for_no_more_than_a_row_group(
@@ -234,17 +234,17 @@ def test_rows_wait_in_memory_for_no_more_than_a_row_group(
     delivered, written, waiting = 0, 0, []
     merged = convert_module._merged
 
-    def counting(pieces: list[RowBatch]) -> RowBatch:
+    def counting(batches: list[RowBatch]) -> RowBatch:
         nonlocal written
         waiting.append(delivered - written)
-        written += sum(len(piece.codes) for piece in pieces)
-        return merged(pieces)
+        written += sum(len(batch.codes) for batch in batches)
+        return merged(batches)
 
     def source() -> Iterator[RowBatch]:
         nonlocal delivered
         for _ in range(500):
             delivered += len(SOME)
-            yield piece_of(SOME)
+            yield batch_of(SOME)
 
     monkeypatch.setattr(convert_module, "_merged", counting)
     total = convert(source(), str(tmp_path), to="libsvm", index_base=0, rows_per_shard=700)
@@ -254,7 +254,7 @@ def test_rows_wait_in_memory_for_no_more_than_a_row_group(
 
 def test_every_page_is_written_with_a_checksum(tmp_path: Path) -> None:
     rows: list[Row] = [(1.0, {k: k / 7 for k in range(30)}, 1.0)] * 50
-    convert([piece_of(rows)], str(tmp_path), to="parquet", index_base=0)
+    convert([batch_of(rows)], str(tmp_path), to="parquet", index_base=0)
     [path] = shards(tmp_path)
     good = path.read_bytes()
     column = pq.read_metadata(path).row_group(0).column(1)
@@ -264,15 +264,15 @@ def test_every_page_is_written_with_a_checksum(tmp_path: Path) -> None:
         bad[position] ^= 1
         path.write_bytes(bad)
         with pytest.raises(DataError, match="damaged"):
-            rows_of(parquet_pieces(tmp_path))
+            rows_of(parquet_batches(tmp_path))
 
 
 # All or nothing --------------------------------------------------------------------------------
 
 
 def failing(error: Exception) -> Iterator[RowBatch]:
-    yield piece_of(SOME)
-    yield piece_of(SOME)
+    yield batch_of(SOME)
+    yield batch_of(SOME)
     raise error
 
 
@@ -280,7 +280,7 @@ def failing(error: Exception) -> Iterator[RowBatch]:
 def test_a_conversion_that_fails_leaves_the_directory_as_it_was(
     tmp_path: Path, error: Exception
 ) -> None:
-    convert([piece_of(SOME)], str(tmp_path), to="libsvm", index_base=0, rows_per_shard=1)
+    convert([batch_of(SOME)], str(tmp_path), to="libsvm", index_base=0, rows_per_shard=1)
     before = {path.name: path.read_bytes() for path in shards(tmp_path)}
     with pytest.raises(type(error)):
         convert(
@@ -299,7 +299,7 @@ def test_no_shard_is_visible_before_the_last_one_is_written(tmp_path: Path) -> N
 
     def source() -> Iterator[RowBatch]:
         for _ in range(30):
-            yield piece_of(SOME)
+            yield batch_of(SOME)
             seen.extend(p.name for p in tmp_path.iterdir() if not p.name.startswith("."))
 
     convert(source(), str(tmp_path), to="parquet", index_base=0, rows_per_shard=8)
@@ -310,11 +310,11 @@ def test_no_shard_is_visible_before_the_last_one_is_written(tmp_path: Path) -> N
 def test_overwriting_replaces_all_shards_of_an_earlier_conversion_and_its_debris(
     tmp_path: Path,
 ) -> None:
-    convert([piece_of(SOME)], str(tmp_path), to="libsvm", index_base=0, rows_per_shard=1)
+    convert([batch_of(SOME)], str(tmp_path), to="libsvm", index_base=0, rows_per_shard=1)
     (tmp_path / ".part-00099.svm.partial").write_text("killed")
     with pytest.raises(SettingsError, match=r"not empty, holds 4 shards from 'part-00000\.svm'"):
-        convert([piece_of(SOME)], str(tmp_path), to="parquet", index_base=0)
-    convert([piece_of(SOME)], str(tmp_path), to="parquet", index_base=0, overwrite=True)
+        convert([batch_of(SOME)], str(tmp_path), to="parquet", index_base=0)
+    convert([batch_of(SOME)], str(tmp_path), to="parquet", index_base=0, overwrite=True)
     assert [path.name for path in shards(tmp_path)] == ["part-00000.parquet"]
 
 
@@ -324,52 +324,52 @@ def test_a_directory_with_files_of_others_is_refused_and_not_touched(
 ) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(SettingsError, match=r"not empty, holds 'thesis\.tex'"):
-        convert([piece_of(SOME)], str(tmp_path), to="parquet", index_base=0, overwrite=overwrite)
+        convert([batch_of(SOME)], str(tmp_path), to="parquet", index_base=0, overwrite=overwrite)
     assert [path.name for path in shards(tmp_path)] == ["thesis.tex"]
 
 
 def test_a_destination_that_cannot_be_written_is_the_machines_matter(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no directory")
     with pytest.raises(MachineError, match=r"file/x: cannot be written \(Not a directory\)"):
-        convert([piece_of(SOME)], str(tmp_path / "file" / "x"), to="libsvm", index_base=0)
+        convert([batch_of(SOME)], str(tmp_path / "file" / "x"), to="libsvm", index_base=0)
 
 
 # Refusals --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("pieces", "options", "sentence"),
+    ("batches", "options", "sentence"),
     [
         (
-            [piece_of([("CCAT", {1: 1.0}, 1.0)], place="a.parquet, row group 0, row {}")],
+            [batch_of([("CCAT", {1: 1.0}, 1.0)], place="a.parquet, row group 0, row {}")],
             {"to": "libsvm"},
             "a.parquet, row group 0, row 0: label 'CCAT' is a string, and libsvm text has "
             "numbers as labels. Convert to Parquet.",
         ),
         (
-            [piece_of([(1.0, {1: 1.0}, 1.0), (None, {2: 1.0}, 1.0)], place="a, row {}")],
+            [batch_of([(1.0, {1: 1.0}, 1.0), (None, {2: 1.0}, 1.0)], place="a, row {}")],
             {"to": "libsvm"},
             "a, row 1: no label, and libsvm text needs one in every row. Convert to Parquet.",
         ),
         (
-            [piece_of(SOME), piece_of([("x", {1: 1.0}, 1.0)], place="b.svm, line {}")],
+            [batch_of(SOME), batch_of([("x", {1: 1.0}, 1.0)], place="b.svm, line {}")],
             {"to": "parquet"},
             "b.svm, line 0: label 'x' where the rows before have labels of type float. "
             "One data set has one type of label.",
         ),
         (
-            [piece_of([(1.0, {}, 1.0)]), piece_of([(True, {}, 1.0)], place="b, row {}")],
+            [batch_of([(1.0, {}, 1.0)]), batch_of([(True, {}, 1.0)], place="b, row {}")],
             {"to": "parquet"},
             "b, row 0: label True where the rows before have labels of type float. "
             "One data set has one type of label.",
         ),
         (
-            [piece_of([(1.0, {}, 1.0), (1.0, {5: 1.0, 0: 2.0}, 1.0)], place="c.svm, line {}")],
+            [batch_of([(1.0, {}, 1.0), (1.0, {5: 1.0, 0: 2.0}, 1.0)], place="c.svm, line {}")],
             {"to": "parquet", "index_base": 1},
             "c.svm, line 1: column 0 in a file declared 1-based. Use --index-base 0.",
         ),
         (
-            [piece_of(SOME, weighted=True, place="d, row {}")],
+            [batch_of(SOME, weighted=True, place="d, row {}")],
             {"to": "parquet"},
             "d, row 0: row weights that would be lost. Ask for weights to be written, or read "
             "the rows without them.",
@@ -379,22 +379,22 @@ def test_a_destination_that_cannot_be_written_is_the_machines_matter(tmp_path: P
     ids=["string", "unlabelled", "mixed", "bool is no float", "base", "weights", "nothing"],
 )
 def test_what_cannot_be_written_is_refused_with_the_row_and_nothing_is_left(
-    tmp_path: Path, pieces: list[RowBatch], options: dict[str, Any], sentence: str
+    tmp_path: Path, batches: list[RowBatch], options: dict[str, Any], sentence: str
 ) -> None:
     destination = tmp_path / "out"
     with pytest.raises(DataError) as caught:
-        convert(pieces, str(destination), **({"index_base": 0} | options))
+        convert(batches, str(destination), **({"index_base": 0} | options))
     assert str(caught.value).removeprefix(f"{destination}: ") == sentence
     assert not destination.exists() or not any(destination.iterdir())
 
 
-def test_the_row_is_named_also_where_several_pieces_make_one_row_group(tmp_path: Path) -> None:
-    good = piece_of(SOME, place="good, row {}")
-    bad = piece_of([(1.0, {}, 1.0), (None, {}, 1.0)], place="bad, row {}")
+def test_the_row_is_named_also_where_several_batches_make_one_row_group(tmp_path: Path) -> None:
+    good = batch_of(SOME, place="good, row {}")
+    bad = batch_of([(1.0, {}, 1.0), (None, {}, 1.0)], place="bad, row {}")
     with pytest.raises(DataError, match=r"^bad, row 1: no label"):
         convert([good, good, bad], str(tmp_path), to="libsvm", index_base=0)
 
 
 def test_a_shard_of_no_rows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"rows per shard 0\. A shard needs at least 1 row\."):
-        convert([piece_of(SOME)], str(tmp_path), to="libsvm", index_base=0, rows_per_shard=0)
+        convert([batch_of(SOME)], str(tmp_path), to="libsvm", index_base=0, rows_per_shard=0)

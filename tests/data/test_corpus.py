@@ -37,9 +37,9 @@ class Corpus(NamedTuple):
         return Corpus(self.features[start:stop], self.labels[start:stop])
 
 
-def gather(pieces: object, columns: int, base: int = 0) -> Corpus:
+def gather(batches: object, columns: int, base: int = 0) -> Corpus:
     features, labels = [], []
-    for p in pieces:  # type: ignore[attr-defined]
+    for p in batches:  # type: ignore[attr-defined]
         indices = p.indices.astype(np.int64) - base
         features.append(sp.csr_matrix((p.values, indices, p.indptr), (len(p.codes), columns)))
         labels.append(np.array(p.classes)[p.codes])
@@ -78,12 +78,12 @@ def test_text_and_parquet_hold_the_same_rows_however_many_shards(tmp_path: Path)
     wanted = made(4500, columns, seed=3)
     texts = sorted((tmp_path / "t").iterdir())
     assert [path.name for path in texts] == [f"part-0000{k}.svm" for k in range(7)]
-    pieces = (p for path in texts for p in LibsvmReader(str(path), "t", Reading()).pieces())
-    assert gather(pieces, columns, base=1).same(wanted)
+    batches = (p for path in texts for p in LibsvmReader(str(path), "t", Reading()).batches())
+    assert gather(batches, columns, base=1).same(wanted)
     parquets = sorted((tmp_path / "p").iterdir())
     assert [pq.read_metadata(path).num_rows for path in parquets] == [2250, 2250]
-    pieces = (p for path in parquets for p in ParquetReader(str(path), "p", Reading()).pieces())
-    assert gather(pieces, columns).same(wanted)
+    batches = (p for path in parquets for p in ParquetReader(str(path), "p", Reading()).batches())
+    assert gather(batches, columns).same(wanted)
 
 
 # The promised shape ----------------------------------------------------------------------------
@@ -189,5 +189,5 @@ def test_numbers_out_of_range_are_refused(
 
 
 def test_a_row_is_named_by_its_number_in_the_whole_corpus() -> None:
-    [piece] = corpus_rows(10, 2000, 0, first_row=5000)
-    assert piece.place(2) == "generated corpus, row 5002"
+    [batch] = corpus_rows(10, 2000, 0, first_row=5000)
+    assert batch.place(2) == "generated corpus, row 5002"

@@ -74,11 +74,11 @@ def ours(lines: list[bytes], path: Path) -> Rows:
     """What our reader makes of a file of these lines."""
     path.write_bytes(b"\n".join(lines) + b"\n")
     parts = []
-    for piece in LibsvmReader(str(path), "x", Reading(), piece_bytes=1 << 14).pieces():
-        values = np.ones(len(piece.indices), np.float32) if piece.values is None else piece.values
-        labels = np.array(piece.classes)[piece.codes]
-        columns = piece.indices.astype(np.int64)
-        parts.append(Rows(labels, np.diff(piece.indptr), columns, values.view(np.uint32)))
+    for batch in LibsvmReader(str(path), "x", Reading(), batch_bytes=1 << 14).batches():
+        values = np.ones(len(batch.indices), np.float32) if batch.values is None else batch.values
+        labels = np.array(batch.classes)[batch.codes]
+        columns = batch.indices.astype(np.int64)
+        parts.append(Rows(labels, np.diff(batch.indptr), columns, values.view(np.uint32)))
     return joined(parts)
 
 

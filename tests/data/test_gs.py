@@ -55,7 +55,7 @@ create_server("127.0.0.1", 0, in_memory=True, default_bucket="data").run()
 
 class Emulator:
     """The server in a process of its own, on a port of its own choosing, with the bucket
-    ``data``; with ``stall`` it never answers who asks for what is in an object."""
+    ``data``; with ``stall`` it never answers requests for the contents of an object."""
 
     def __init__(self, *words: str) -> None:
         self._process = subprocess.Popen(
@@ -80,7 +80,7 @@ class Emulator:
         urllib.request.urlopen(request, timeout=60).close()
 
     def wait_until_reached(self) -> None:
-        """Until somebody is not answered."""
+        """Wait until a request is not answered."""
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "reached\n"
 

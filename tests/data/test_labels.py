@@ -31,13 +31,12 @@ from streamtron.data import Reading, RowBatch, cache_files, open_shards
 from streamtron.data.formats.arrow import ArrowReader
 from streamtron.data.formats.libsvm import LibsvmReader
 from streamtron.data.formats.parquet import ParquetReader
-from streamtron.data.labels import cut_codes
-from streamtron.data.row_batch import cut_piece
+from streamtron.data.row_batch import cut_codes, slice_batch
 from streamtron.runs.convert import convert
-from streamtron.runs.fit import reading_of
+from streamtron.runs.inputs import reading_from_settings
 from streamtron.solver.learner import Learner
+from streamtron.solver.schedule import train
 from streamtron.solver.targets import TargetRule
-from streamtron.solver.train import train
 from tests.data.test_source import bits, small_blocks
 from tests.helpers.rows_in_memory import RowsInMemory
 
@@ -57,27 +56,27 @@ def labels_of(codes: Any, offsets: Any, classes: Sequence[Label]) -> list[list[L
     return [[classes[code] for code in codes[a:b]] for a, b in itertools.pairwise(offsets)]
 
 
-def rows_of(piece: RowBatch) -> list[Row]:
-    """A piece as plain rows."""
-    values = np.ones(len(piece.indices), np.float32) if piece.values is None else piece.values
-    labels = labels_of(piece.codes, piece.code_offsets, piece.classes)
-    spans = itertools.pairwise(piece.indptr.tolist())
+def rows_of(batch: RowBatch) -> list[Row]:
+    """A batch as plain rows."""
+    values = np.ones(len(batch.indices), np.float32) if batch.values is None else batch.values
+    labels = labels_of(batch.codes, batch.code_offsets, batch.classes)
+    spans = itertools.pairwise(batch.indptr.tolist())
     return [
-        (own, dict(zip(piece.indices[a:b].tolist(), values[a:b].tolist(), strict=True)))
+        (own, dict(zip(batch.indices[a:b].tolist(), values[a:b].tolist(), strict=True)))
         for own, (a, b) in zip(labels, spans, strict=True)
     ]
 
 
 def read_text(
-    directory: Path, text: str | bytes, reading: Reading = SEVERAL, piece_bytes: int = 1 << 20
+    directory: Path, text: str | bytes, reading: Reading = SEVERAL, batch_bytes: int = 1 << 20
 ) -> list[RowBatch]:
     path = directory / "x.svm"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return list(LibsvmReader(str(path), "x.svm", reading, piece_bytes).pieces())
+    return list(LibsvmReader(str(path), "x.svm", reading, batch_bytes).batches())
 
 
 def text_rows(*given: Any, **more: Any) -> list[Row]:
-    return [row for piece in read_text(*given, **more) for row in rows_of(piece)]
+    return [row for batch in read_text(*given, **more) for row in rows_of(batch)]
 
 
 def refusal(directory: Path, text: str | bytes, reading: Reading = SEVERAL) -> str:
@@ -119,10 +118,10 @@ def lines(draw: st.DrawFn) -> str:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(lines(), min_size=1, max_size=12), st.integers(1, 200))
 def test_rows_equal_those_of_scikit_learn_where_both_accept_a_file(
-    tmp_path_factory: pytest.TempPathFactory, drawn: list[str], piece_bytes: int
+    tmp_path_factory: pytest.TempPathFactory, drawn: list[str], batch_bytes: int
 ) -> None:
     text = "\n".join([*drawn, "1 1:1"]).encode()
-    found = text_rows(tmp_path_factory.mktemp("text"), text, piece_bytes=piece_bytes)
+    found = text_rows(tmp_path_factory.mktemp("text"), text, batch_bytes=batch_bytes)
     assert [(sorted(own), row) for own, row in found] == sklearn_rows(text)  # type: ignore[type-var]
 
 
@@ -137,13 +136,13 @@ def test_what_scikit_learn_writes_is_read_with_rows_that_have_no_label(tmp_path:
 
 
 def test_labels_keep_the_order_in_which_a_row_has_them(tmp_path: Path) -> None:
-    [piece] = read_text(tmp_path, "7,1,5 3:1\n 2:1\n5\n")
-    assert piece.classes == [7.0, 1.0, 5.0]
-    assert piece.codes.tolist() == [0, 1, 2, 2]
-    assert piece.code_offsets is not None
-    assert piece.code_offsets.tolist() == [0, 3, 3, 4]
-    assert (piece.codes.dtype, piece.code_offsets.dtype) == (np.int32, np.int64)
-    assert [piece.place(i) for i in range(3)] == [f"x.svm, line {n}" for n in (1, 2, 3)]
+    [batch] = read_text(tmp_path, "7,1,5 3:1\n 2:1\n5\n")
+    assert batch.classes == [7.0, 1.0, 5.0]
+    assert batch.codes.tolist() == [0, 1, 2, 2]
+    assert batch.code_offsets is not None
+    assert batch.code_offsets.tolist() == [0, 3, 3, 4]
+    assert (batch.codes.dtype, batch.code_offsets.dtype) == (np.int32, np.int64)
+    assert [batch.place(i) for i in range(3)] == [f"x.svm, line {n}" for n in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("reading", [SEVERAL, NAMED])
@@ -153,26 +152,26 @@ def test_a_label_is_a_number_where_it_is_written_as_one_and_else_a_name(
     text = "GCAT 3:1\nqux 1:1\nqid 2:1\ngrößer # C11\n1.2.3\n0x1 1:1\n1_0\n"
     names = ["GCAT", "qux", "qid", "größer", "1.2.3", "0x1", "1_0"]
     assert [own for own, _ in text_rows(tmp_path, text, reading)] == [[name] for name in names]
-    [piece] = read_text(tmp_path, "1 1:1\n+1\n1.0\n1e0\n-0\n0\n", reading)
-    assert repr(piece.classes) == "[1.0, 0.0]"  # -0 is 0
-    assert piece.codes.tolist() == [0, 0, 0, 0, 1, 1]
+    [batch] = read_text(tmp_path, "1 1:1\n+1\n1.0\n1e0\n-0\n0\n", reading)
+    assert repr(batch.classes) == "[1.0, 0.0]"  # -0 is 0
+    assert batch.codes.tolist() == [0, 0, 0, 0, 1, 1]
 
 
 def test_a_row_of_many_classes_has_one_label_and_may_have_none_where_they_are_optional(
     tmp_path: Path,
 ) -> None:
-    [piece] = read_text(
+    [batch] = read_text(
         tmp_path, "C11 1:1\n 2:1\nE12\n", Reading(multiclass=True, labels="optional")
     )
-    assert piece.code_offsets is None
-    assert piece.codes.tolist() == [0, -1, 1]
+    assert batch.code_offsets is None
+    assert batch.codes.tolist() == [0, -1, 1]
     assert "the row has no label but begins with 2:1" in refusal(tmp_path, "C11\n 2:1\n", NAMED)
 
 
 def test_labels_are_numbers_beside_weights_also_with_many_classes(tmp_path: Path) -> None:
     weighted = Reading(multiclass=True, weights_in_label=True)
-    [piece] = read_text(tmp_path, "3:0.5 1:1\n4 1:1\n", weighted)
-    assert (piece.classes, piece.weights is not None) == ([3.0, 4.0], True)
+    [batch] = read_text(tmp_path, "3:0.5 1:1\n4 1:1\n", weighted)
+    assert (batch.classes, batch.weights is not None) == ([3.0, 4.0], True)
     assert "no finite decimal number" in refusal(tmp_path, "C11:2 1:1\n", weighted)
 
 
@@ -211,9 +210,9 @@ def test_a_bad_line_is_refused_with_file_and_line(
     tmp_path: Path, reading: Reading, line: str | bytes, sentence: str, end: str
 ) -> None:
     data = line if isinstance(line, bytes) else line.encode()
-    for piece_bytes in (1, 1 << 20):
+    for batch_bytes in (1, 1 << 20):
         with pytest.raises(DataError) as caught:
-            read_text(tmp_path, b"\n2 1:1\n" + data + end.encode(), reading, piece_bytes)
+            read_text(tmp_path, b"\n2 1:1\n" + data + end.encode(), reading, batch_bytes)
         assert str(caught.value).startswith(f"x.svm, line 3: {sentence}")
 
 
@@ -226,11 +225,11 @@ def test_the_first_of_several_bad_lines_is_the_one_reported(tmp_path: Path) -> N
 @settings(max_examples=500, deadline=None)
 @given(st.text("012.,:-a# \n\tqid\r\xe4\0", max_size=40).map(str.encode), st.integers(1, 50))
 def test_any_near_miss_text_is_read_as_scikit_learn_does_or_refused_with_file_and_line(
-    tmp_path_factory: pytest.TempPathFactory, text: bytes, piece_bytes: int
+    tmp_path_factory: pytest.TempPathFactory, text: bytes, batch_bytes: int
 ) -> None:
     found, sentence = [], "x.svm, line "
     try:
-        found = text_rows(tmp_path_factory.mktemp("text"), text, piece_bytes=piece_bytes)
+        found = text_rows(tmp_path_factory.mktemp("text"), text, batch_bytes=batch_bytes)
     except DataError as error:
         sentence = str(error)
     assert sentence.startswith("x.svm, line ")
@@ -287,7 +286,7 @@ def read_parquet(directory: Path, column: pa.Array, **reading: Any) -> list[RowB
     path = directory / "x.parquet"
     pq.write_table(table(column), path)
     given = Reading(**{"multilabel": True, **reading})
-    return list(ParquetReader(str(path), "x.parquet", given).pieces())
+    return list(ParquetReader(str(path), "x.parquet", given).batches())
 
 
 def read_arrow(directory: Path, column: pa.Array, **reading: Any) -> list[RowBatch]:
@@ -297,7 +296,7 @@ def read_arrow(directory: Path, column: pa.Array, **reading: Any) -> list[RowBat
         writer.write_table(whole)
     given = Reading(**{"multilabel": True, **reading})
     with patch("streamtron.data.formats.arrow.SLICE_ROWS", 2):
-        return list(ArrowReader(str(path), "x.arrow", given).pieces())
+        return list(ArrowReader(str(path), "x.arrow", given).batches())
 
 
 BOTH = pytest.mark.parametrize("read", [read_parquet, read_arrow])
@@ -309,7 +308,7 @@ def test_lists_of_labels_of_every_type_are_read_alike(
     tmp_path: Path, read: Any, type_: pa.DataType, write: Any, label: Any
 ) -> None:
     labels = pa.array([[write(item) for item in row] for row in LISTS], type_)
-    found = [row for piece in read(tmp_path, labels) for row in rows_of(piece)]
+    found = [row for batch in read(tmp_path, labels) for row in rows_of(batch)]
     assert [own for own, _ in found] == [[label(item) for item in row] for row in LISTS]
     assert [type(item) for own, _ in found for item in own] == [label] * 4
 
@@ -317,7 +316,7 @@ def test_lists_of_labels_of_every_type_are_read_alike(
 @BOTH
 def test_lists_of_booleans_and_lists_of_one_length_are_read(tmp_path: Path, read: Any) -> None:
     labels = pa.array([[True, False], [False, True], [True, False]], pa.list_(pa.bool_(), 2))
-    found = [own for piece in read(tmp_path, labels) for own, _ in rows_of(piece)]
+    found = [own for batch in read(tmp_path, labels) for own, _ in rows_of(batch)]
     assert found == [[True, False], [False, True], [True, False]]
 
 
@@ -325,15 +324,15 @@ def test_lists_of_booleans_and_lists_of_one_length_are_read(tmp_path: Path, read
 def test_lists_that_are_all_empty_are_rows_without_a_label(tmp_path: Path, read: Any) -> None:
     for type_ in (None, pa.list_(pa.null()), pa.list_(pa.string())):
         found = read(tmp_path, pa.array([[], [], []], type_))
-        assert [own for piece in found for own, _ in rows_of(piece)] == [[], [], []]
-        assert all(piece.classes == [] for piece in found)
+        assert [own for batch in found for own, _ in rows_of(batch)] == [[], [], []]
+        assert all(batch.classes == [] for batch in found)
 
 
 @BOTH
 def test_a_column_without_lists_has_one_label_a_row(tmp_path: Path, read: Any) -> None:
     found = read(tmp_path, pa.array(["a", "b", "a"]))
-    assert all(piece.code_offsets is not None for piece in found)
-    assert [own for piece in found for own, _ in rows_of(piece)] == [["a"], ["b"], ["a"]]
+    assert all(batch.code_offsets is not None for batch in found)
+    assert [own for batch in found for own, _ in rows_of(batch)] == [["a"], ["b"], ["a"]]
 
 
 @BOTH
@@ -363,18 +362,18 @@ def test_a_null_is_no_label_where_labels_are_optional(
     tmp_path: Path, read: Any, labels: pa.Array
 ) -> None:
     found = read(tmp_path, labels, labels="optional")
-    assert [own for piece in found for own, _ in rows_of(piece)] == [["a"], [], ["b"]]
+    assert [own for batch in found for own, _ in rows_of(batch)] == [["a"], [], ["b"]]
 
 
 @BOTH
 def test_a_table_without_labels_is_read_where_they_are_optional(tmp_path: Path, read: Any) -> None:
     found = read(tmp_path, pa.array([1, 2, 3]), labels="optional")
-    assert sum(len(piece.codes) for piece in found) == 3
+    assert sum(len(batch.codes) for batch in found) == 3
     path = tmp_path / "bare.parquet"
     pq.write_table(table(pa.array([[1]] * 3)).drop_columns("labels"), path)
     reading = Reading(multilabel=True, labels="optional")
-    [piece] = ParquetReader(str(path), "bare.parquet", reading).pieces()
-    assert rows_of(piece) == [([], {k: 0.5}) for k in range(3)]
+    [batch] = ParquetReader(str(path), "bare.parquet", reading).batches()
+    assert rows_of(batch) == [([], {k: 0.5}) for k in range(3)]
 
 
 @BOTH
@@ -392,18 +391,18 @@ def test_a_column_of_single_labels_goes_before_one_of_lists_unless_a_row_has_sev
 ) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(table(pa.array([[1], [2]])).append_column("y", pa.array([3, 4])), path)
-    [piece] = ParquetReader(str(path), "x.parquet", Reading()).pieces()
-    assert piece.classes == [3.0, 4.0]
+    [batch] = ParquetReader(str(path), "x.parquet", Reading()).batches()
+    assert batch.classes == [3.0, 4.0]
     with pytest.raises(DataError, match=r"'labels' and 'y' could all be the labels"):
-        list(ParquetReader(str(path), "x.parquet", SEVERAL).pieces())
+        list(ParquetReader(str(path), "x.parquet", SEVERAL).batches())
 
 
 def test_a_list_of_labels_is_not_taken_for_values(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(table(pa.array([[1.0], [2.0, 3.0]])).drop_columns("values"), path)
-    [piece] = ParquetReader(str(path), "x.parquet", SEVERAL).pieces()
-    assert piece.values is None
-    assert piece.classes == [1.0, 2.0, 3.0]
+    [batch] = ParquetReader(str(path), "x.parquet", SEVERAL).batches()
+    assert batch.values is None
+    assert batch.classes == [1.0, 2.0, 3.0]
 
 
 # --- the same chunks from everywhere ---
@@ -506,10 +505,10 @@ def test_a_label_too_many_or_of_another_kind_is_refused_with_its_row(tmp_path: P
         list(source.chunks())
 
 
-def test_a_cut_piece_has_the_labels_of_its_rows(tmp_path: Path) -> None:
-    [piece] = read_text(tmp_path, "a,b 1:1\n 2:1\nc 3:1\nb,c,a 4:1\n")
+def test_a_cut_batch_has_the_labels_of_its_rows(tmp_path: Path) -> None:
+    [batch] = read_text(tmp_path, "a,b 1:1\n 2:1\nc 3:1\nb,c,a 4:1\n")
     for start, stop in itertools.combinations(range(5), 2):
-        assert rows_of(cut_piece(piece, start, stop)) == rows_of(piece)[start:stop]
+        assert rows_of(slice_batch(batch, start, stop)) == rows_of(batch)[start:stop]
 
 
 # --- the cache ---
@@ -683,7 +682,7 @@ def test_settings_that_contradict_several_labels_are_refused(other: str) -> None
 
 def test_the_contract_of_a_model_says_how_many_labels_its_rows_have() -> None:
     for setting in ("multilabel", "multiclass"):
-        reading = reading_of(Settings(**{setting: True}))
+        reading = reading_from_settings(Settings(**{setting: True}))
         assert getattr(reading, setting)
         assert Reading.from_contract(json.loads(json.dumps(reading.contract()))) == reading
     assert Reading.from_contract({}) == Reading()
@@ -756,7 +755,7 @@ def test_weights_beside_several_labels_are_converted_to_parquet_and_not_to_text(
 
 
 def test_the_type_of_labels_is_told_by_the_first_row_that_has_one(tmp_path: Path) -> None:
-    text = " 1:1\n" * 250_000 + "news 2:1\n"  # more than one piece
+    text = " 1:1\n" * 250_000 + "news 2:1\n"  # more than one batch
     (tmp_path / "a.svm").write_text(text)
     written = convert(
         tmp_path / "a.svm", tmp_path / "p", to="parquet", settings=Settings(multilabel=True)
@@ -802,14 +801,14 @@ def test_documents_of_several_topics_are_read_as_they_are(
         f"{','.join(own)} {row}" for own, (_, row) in zip(topics, documents, strict=True)
     )
     found = read_text(tmp_path, several)
-    assert [own for piece in found for own, _ in rows_of(piece)] == topics
+    assert [own for batch in found for own, _ in rows_of(batch)] == topics
     assert len({label for own in topics for label in own}) > 80
     plain = read_text(tmp_path, "".join(map(" ".join, documents)), Reading())
     for name in ("indptr", "indices", "values"):
         ours, theirs = (
             np.concatenate([np.diff(getattr(p, name)) if name == "indptr" else getattr(p, name)
-                            for p in pieces])
-            for pieces in (found, plain)
+                            for p in batches])
+            for batches in (found, plain)
         )  # fmt: skip
         assert np.array_equal(ours, theirs)
     ccat = ["CCAT" in own for own in topics]

@@ -16,8 +16,9 @@ from streamtron.data import open_shards
 from streamtron.data.row_batch import Reading
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.convert import convert
-from streamtron.runs.evaluate import evaluate, predict, write_predictions
+from streamtron.runs.evaluate import evaluate
 from streamtron.runs.fit import fit
+from streamtron.runs.predict import predict, write_predictions
 
 Table = dict[str, Any]
 
@@ -169,8 +170,8 @@ def test_columns_that_the_model_does_not_know_are_counted_and_weigh_0_in_predict
     new = write(tmp_path / "new.parquet", unlabelled | more)
     [after] = predict(model, new)
     assert after.decisions.tolist() == before.decisions.tolist()
-    assert (before.beyond, after.beyond) == (0, 2 + 1 + 4)
-    assert write_predictions(model, new, tmp_path / "out").beyond == 7
+    assert (before.out_of_range, after.out_of_range) == (0, 2 + 1 + 4)
+    assert write_predictions(model, new, tmp_path / "out").out_of_range == 7
     assert evaluate(model, write(tmp_path / "b.parquet", known | more)).rows == 4
 
 
@@ -178,7 +179,7 @@ def test_a_model_of_named_columns_reads_those_and_counts_no_others(tmp_path: Pat
     fit(write(tmp_path / "a.parquet", COLUMNS), model=tmp_path / "m", features="f0,f1")
     model = LinearModel.load(tmp_path / "m")
     [scores] = predict(model, write(tmp_path / "b.parquet", COLUMNS | {"f2": [9.0] * 4}))
-    assert scores.beyond == 0
+    assert scores.out_of_range == 0
 
 
 # Pairs -------------------------------------------------------------------------------------------

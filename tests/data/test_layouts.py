@@ -18,14 +18,16 @@ from hypothesis import strategies as st
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError, StreamtronError
 from streamtron.data import ShardSource, open_shards
-from streamtron.data.formats.columns import find_columns, settle
+from streamtron.data.formats.columns import find_columns, resolve_layout
 from streamtron.data.formats.feature_names import Hashing, Vocabulary, load_vocabulary
 from streamtron.data.formats.parquet import ParquetReader
 from streamtron.data.row_batch import Reading, RowBatch
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.convert import convert
-from streamtron.runs.evaluate import evaluate, predict, write_predictions
-from streamtron.runs.fit import fit, reading_of_model
+from streamtron.runs.evaluate import evaluate
+from streamtron.runs.fit import fit
+from streamtron.runs.inputs import reading_from_model
+from streamtron.runs.predict import predict, write_predictions
 from tests.data.test_parquet import rows_of
 
 Row = dict[int, float]
@@ -125,7 +127,7 @@ def read(
 ) -> list[RowBatch]:
     path = directory / "rows.parquet"
     pq.write_table(pa.table(columns), path, write_page_checksum=True, **options)
-    return list(ParquetReader(str(path), "rows.parquet", reading).pieces())
+    return list(ParquetReader(str(path), "rows.parquet", reading).batches())
 
 
 def named(columns: dict[str, Any]) -> bool:
@@ -151,21 +153,21 @@ def test_the_same_rows_in_any_layout_give_the_same_bits(
     labels = {"extra": [[None]] * len(rows), "y": list(range(len(rows))), "name": ["x"] * len(rows)}
     columns = LAYOUTS[layout](rows)
     reading = Reading(vocabulary=Vocabulary(NAMES) if named(columns) else None)
-    pieces = read(directory, labels | columns, reading, row_group_size=5)
+    batches = read(directory, labels | columns, reading, row_group_size=5)
     wanted = [
         (float(k), sorted(row), [row[j] for j in sorted(row)], 1.0) for k, row in enumerate(rows)
     ]
-    assert rows_of(pieces) == wanted
-    for piece in pieces:
-        assert (piece.indptr.dtype, piece.indices.dtype) == (np.int64, np.uint32)
-        assert piece.values is not None
-        assert piece.values.dtype == np.float32
+    assert rows_of(batches) == wanted
+    for batch in batches:
+        assert (batch.indptr.dtype, batch.indices.dtype) == (np.int64, np.uint32)
+        assert batch.values is not None
+        assert batch.values.dtype == np.float32
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_slice_of_a_longer_batch_gives_its_own_rows(layout: str) -> None:
     from streamtron.data.formats.layouts import Spot
-    from streamtron.data.formats.table_rows import make_piece
+    from streamtron.data.formats.table_rows import make_batch
 
     rows: list[Row] = [{5: 1.0}, {}, {0: 2.0, 3: 3.0}, {1: 4.0}, {0: 5.0, 5: 6.0}]
     batch = pa.record_batch(LAYOUTS[layout](rows)).slice(1, 3)
@@ -174,8 +176,8 @@ def test_a_slice_of_a_longer_batch_gives_its_own_rows(layout: str) -> None:
     )
     reading = Reading(labels="optional", vocabulary=vocabulary)
     columns = find_columns(batch.schema, reading, "f")
-    piece = make_piece(batch, columns, reading, Spot("f", "row group 0", 0))
-    assert [row[1:3] for row in rows_of([piece])] == [
+    batch = make_batch(batch, columns, reading, Spot("f", "row group 0", 0))
+    assert [row[1:3] for row in rows_of([batch])] == [
         ([], []), ([0, 3], [2.0, 3.0]), ([1], [4.0]),
     ]  # fmt: skip
 
@@ -198,25 +200,25 @@ def test_hashed_names_are_the_columns_of_scikit_learns_hash_and_collisions_are_a
         added = {column: np.float32(sum(sorted(sums[column]))) for column in sorted(sums)}
         wanted.append((list(added), list(added.values())))
     for layout in ("map of names", "lists of names"):
-        pieces = read(directory, LAYOUTS[layout](rows), reading)
-        assert [row[1:3] for row in rows_of(pieces)] == wanted
+        batches = read(directory, LAYOUTS[layout](rows), reading)
+        assert [row[1:3] for row in rows_of(batches)] == wanted
 
 
 def test_the_order_in_which_a_row_names_its_features_does_not_change_a_sum(tmp_path: Path) -> None:
     met = [name for name in map(str, range(99)) if Hashing(1).columns([name])[0] == 0]
     pairs = list(zip(met, [1e30, 1.0, -1e30], strict=False))
     bags = pa.array([list(bag) for bag in permutations(pairs)], pa.map_(pa.string(), pa.float64()))
-    [piece] = read(tmp_path, one(bags), Reading(labels="optional", hash_bits=1))
-    assert piece.indices.tolist() == [0] * 6
-    assert piece.values is not None
-    assert len(set(piece.values.tolist())) == 1
+    [batch] = read(tmp_path, one(bags), Reading(labels="optional", hash_bits=1))
+    assert batch.indices.tolist() == [0] * 6
+    assert batch.values is not None
+    assert len(set(batch.values.tolist())) == 1
 
 
 def test_a_list_of_names_counts_how_often_each_occurs(tmp_path: Path) -> None:
     tokens = pa.array([["b", "a", "b", "b"], [], ["a"]])
     vocabulary = Vocabulary(("a", "b"))
-    pieces = read(tmp_path, {"tokens": tokens}, Reading(labels="optional", vocabulary=vocabulary))
-    assert [row[1:3] for row in rows_of(pieces)] == [([0, 1], [1.0, 3.0]), ([], []), ([0], [1.0])]
+    batches = read(tmp_path, {"tokens": tokens}, Reading(labels="optional", vocabulary=vocabulary))
+    assert [row[1:3] for row in rows_of(batches)] == [([0, 1], [1.0, 3.0]), ([], []), ([0], [1.0])]
 
 
 def test_columns_of_numbers_take_integers_booleans_and_floats_and_store_no_zeros(
@@ -318,7 +320,7 @@ def test_of_a_wide_table_a_message_names_the_first_columns() -> None:
 
 def test_once_settled_patterns_and_usual_names_are_names_and_nothing_else() -> None:
     schema = pa.schema({"a*": NUMBER, "b": NUMBER, "target": NUMBER})
-    settled = settle(schema, Reading(features=("*",)), "first")
+    settled = resolve_layout(schema, Reading(features=("*",)), "first")
     assert (settled.features, settled.label_column) == (("a*", "b"), "target")
     other = pa.schema({"ab": NUMBER, "b": NUMBER, "y": NUMBER, "target": NUMBER})
     with pytest.raises(DataError, match=r"looked for 'a\*'"):
@@ -409,8 +411,8 @@ def test_a_bad_name_is_refused_in_a_sentence_that_names_its_row(
 
 def test_names_of_one_hash_are_no_repetition(tmp_path: Path) -> None:
     columns = maps([("a", 1.0), ("b", 2.0), ("c", 4.0)], key=pa.string())
-    pieces = read(tmp_path, columns, Reading(labels="optional", hash_bits=1))
-    assert sum(rows_of(pieces)[0][2]) == 7.0
+    batches = read(tmp_path, columns, Reading(labels="optional", hash_bits=1))
+    assert sum(rows_of(batches)[0][2]) == 7.0
     assert set(Hashing(1).columns(["a", "b", "c"]).tolist()) <= {0, 1}
 
 
@@ -497,7 +499,7 @@ def test_the_models_contract_names_layout_columns_and_names(tmp_path: Path) -> N
         "layout": "map of names", "features": ["features"], "values": "", "hash_seed": 0,
         "vocabulary": list(NAMES),
     }  # fmt: skip
-    reading = reading_of_model(model)
+    reading = reading_from_model(model)
     assert reading.contract() == {k: v for k, v in model.reading.items() if k != "columns"}
 
 
@@ -541,13 +543,13 @@ def test_a_name_beyond_the_vocabulary_weighs_0_in_prediction_and_is_counted_and_
     pq.write_table(pa.table({"tokens": strange, "y": [1, -1] * 4}), path)
     [after] = predict(model, path)
     assert after.decisions.tolist() == before.decisions.tolist()
-    assert (before.beyond, after.beyond) == (0, 12)
-    assert write_predictions(model, path, tmp_path / "out").beyond == 12
+    assert (before.out_of_range, after.out_of_range) == (0, 12)
+    assert write_predictions(model, path, tmp_path / "out").out_of_range == 12
     assert evaluate(model, path).accuracy == 1
     with pytest.raises(DataError, match="'new' is not in the vocabulary of 2 names"):
         fit(path, vocabulary=str(names))
     with pytest.raises(DataError, match="'new' is not in the vocabulary of 2 names"):
-        list(open_shards([str(path)], reading_of_model(model), cache_dir=None).chunks())
+        list(open_shards([str(path)], reading_from_model(model), cache_dir=None).chunks())
 
 
 @pytest.mark.parametrize("cached", [False, True])
@@ -617,7 +619,7 @@ def test_vocabularies_of_the_same_names_share_a_cache_and_of_others_do_not() -> 
     assert reading.key() == Reading(vocabulary=Vocabulary(("a", "b")), settled_by="x").key()
     assert reading.key() != Reading(vocabulary=Vocabulary(("b", "a"))).key()
     assert reading.key() != Reading().key()
-    assert reading.key() != replace(reading, strangers="beyond").key()
+    assert reading.key() != replace(reading, unknown_features="out_of_range").key()
     assert len(str(reading.key()["vocabulary"])) == 32, "a digest, for vocabularies may be large"
 
 

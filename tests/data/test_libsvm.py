@@ -27,8 +27,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_svmlight_file
 
 from streamtron.core.errors import DataError, MachineError
-from streamtron.data.formats import compression
-from streamtron.data.formats import lines as whole_lines
+from streamtron.data.formats import text_stream
 from streamtron.data.formats.libsvm import LibsvmReader, is_libsvm_name
 from streamtron.data.row_batch import Reading, RowBatch
 
@@ -46,7 +45,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 
 
 class Row(NamedTuple):
-    """One row, whatever pieces it came in; values as float32 bits, so that -0 is not 0."""
+    """One row, whatever batches it came in; values as float32 bits, so that -0 is not 0."""
 
     label: float | None
     columns: list[int]
@@ -59,32 +58,32 @@ def bits_of(token: str | bytes | float) -> int:
     return int(np.float32(float(token)).view(np.uint32))
 
 
-def rows_of(piece: RowBatch) -> list[Row]:
-    """A piece as plain rows."""
-    values = np.ones(len(piece.indices), np.float32) if piece.values is None else piece.values
+def rows_of(batch: RowBatch) -> list[Row]:
+    """A batch as plain rows."""
+    values = np.ones(len(batch.indices), np.float32) if batch.values is None else batch.values
     bits = values.view(np.uint32).tolist()
-    weights = [1.0] * len(piece.codes) if piece.weights is None else piece.weights.tolist()
+    weights = [1.0] * len(batch.codes) if batch.weights is None else batch.weights.tolist()
     return [
         Row(
-            None if code < 0 else piece.classes[code],
-            piece.indices[start:stop].tolist(),
+            None if code < 0 else batch.classes[code],
+            batch.indices[start:stop].tolist(),
             bits[start:stop],
             weight,
         )
         for code, start, stop, weight in zip(
-            piece.codes.tolist(),
-            piece.indptr[:-1].tolist(),
-            piece.indptr[1:].tolist(),
+            batch.codes.tolist(),
+            batch.indptr[:-1].tolist(),
+            batch.indptr[1:].tolist(),
             weights,
             strict=True,
         )
     ]
 
 
-def pieces(
+def batches(
     data: bytes,
     reading: Reading = PLAIN,
-    piece_bytes: int = 1 << 20,
+    batch_bytes: int = 1 << 20,
     name: str = "x.svm",
     threads: int = 1,
 ) -> list[RowBatch]:
@@ -92,20 +91,20 @@ def pieces(
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, name)
         path.write_bytes(data)
-        return list(LibsvmReader(str(path), name, reading, piece_bytes, threads).pieces())
+        return list(LibsvmReader(str(path), name, reading, batch_bytes, threads).batches())
 
 
 def read(
-    data: bytes, reading: Reading = PLAIN, piece_bytes: int = 1 << 20, name: str = "x.svm"
+    data: bytes, reading: Reading = PLAIN, batch_bytes: int = 1 << 20, name: str = "x.svm"
 ) -> list[Row]:
     """The rows of a file with these bytes."""
-    return [row for piece in pieces(data, reading, piece_bytes, name) for row in rows_of(piece)]
+    return [row for batch in batches(data, reading, batch_bytes, name) for row in rows_of(batch)]
 
 
-def refusal(data: bytes, reading: Reading = PLAIN, piece_bytes: int = 1 << 20) -> str:
+def refusal(data: bytes, reading: Reading = PLAIN, batch_bytes: int = 1 << 20) -> str:
     """The sentence with which a file with these bytes is refused."""
     with pytest.raises(DataError) as caught:
-        read(data, reading, piece_bytes)
+        read(data, reading, batch_bytes)
     return str(caught.value)
 
 
@@ -185,21 +184,21 @@ def files(draw: st.DrawFn, *, is_sorted: bool = True) -> bytes:
 
 
 @settings(max_examples=300, deadline=None)
-@given(data=files(), piece_bytes=st.integers(1, 200))
+@given(data=files(), batch_bytes=st.integers(1, 200))
 def test_rows_equal_those_of_scikit_learn_where_both_accept_a_file(
-    data: bytes, piece_bytes: int
+    data: bytes, batch_bytes: int
 ) -> None:
     expected = sklearn_rows(data) if oracle(data) else []
-    assert read(data, piece_bytes=piece_bytes) == expected == oracle(data)
+    assert read(data, batch_bytes=batch_bytes) == expected == oracle(data)
 
 
 @settings(max_examples=300, deadline=None)
-@given(data=files(is_sorted=False), piece_bytes=st.integers(1, 200), mark=st.booleans())
+@given(data=files(is_sorted=False), batch_bytes=st.integers(1, 200), mark=st.booleans())
 def test_rows_equal_the_plain_python_oracle_with_columns_sorted(
-    data: bytes, piece_bytes: int, mark: bool
+    data: bytes, batch_bytes: int, mark: bool
 ) -> None:
     data = b"\xef\xbb\xbf" * mark + data
-    assert read(data, piece_bytes=piece_bytes) == oracle(data)
+    assert read(data, batch_bytes=batch_bytes) == oracle(data)
 
 
 @settings(max_examples=200, deadline=None)
@@ -210,60 +209,60 @@ def test_rows_equal_the_plain_python_oracle_with_columns_sorted(
         ),
         max_size=6,
     ).map(b"".join),
-    piece_bytes=st.integers(1, 40),
+    batch_bytes=st.integers(1, 40),
 )
 def test_rows_and_refusals_do_not_depend_on_where_the_file_is_cut(
-    data: bytes, piece_bytes: int
+    data: bytes, batch_bytes: int
 ) -> None:
     def outcome(size: int) -> list[Row] | str:
         try:
-            return read(data, piece_bytes=size)
+            return read(data, batch_bytes=size)
         except DataError as error:
             return str(error)
 
-    assert outcome(piece_bytes) == outcome(1 << 20)
+    assert outcome(batch_bytes) == outcome(1 << 20)
 
 
-def test_pieces_have_the_promised_types_and_a_place_for_every_row() -> None:
+def test_batches_have_the_promised_types_and_a_place_for_every_row() -> None:
     data = b"# head\n\n3 1:2\n\n1\n3 7:1 9:1\n"
-    [piece] = pieces(data, WEIGHTED)
-    arrays = (piece.indptr, piece.indices, piece.values, piece.codes, piece.weights)
+    [batch] = batches(data, WEIGHTED)
+    arrays = (batch.indptr, batch.indices, batch.values, batch.codes, batch.weights)
     dtypes = [np.dtype(kind) for kind in ("i8", "u4", "f4", "i4", "f8")]
     assert [array.dtype for array in arrays if array is not None] == dtypes
-    assert piece.indptr.tolist() == [0, 1, 1, 3]
-    assert piece.classes == [3.0, 1.0]
-    assert piece.codes.tolist() == [0, 1, 0]
-    assert [piece.place(i) for i in range(3)] == [f"x.svm, line {n}" for n in (3, 5, 6)]
+    assert batch.indptr.tolist() == [0, 1, 1, 3]
+    assert batch.classes == [3.0, 1.0]
+    assert batch.codes.tolist() == [0, 1, 0]
+    assert [batch.place(i) for i in range(3)] == [f"x.svm, line {n}" for n in (3, 5, 6)]
 
 
 def test_places_count_lines_from_the_start_of_the_file_whatever_the_cut() -> None:
     data = b"# head\n\n3 1:2\n\n1\n3 7:1 9:1"
-    found = [p.place(i) for p in pieces(data, piece_bytes=3) for i in range(len(p.codes))]
+    found = [p.place(i) for p in batches(data, batch_bytes=3) for i in range(len(p.codes))]
     assert found == [f"x.svm, line {n}" for n in (3, 5, 6)]
 
 
 def test_values_are_none_only_where_all_are_one() -> None:
-    assert pieces(b"1 1:1 5:1.0\n0 3:+1\n")[0].values is None
-    some = pieces(b"1 1:1 5:1\n0 3:0\n")[0].values
+    assert batches(b"1 1:1 5:1.0\n0 3:+1\n")[0].values is None
+    some = batches(b"1 1:1 5:1\n0 3:0\n")[0].values
     assert some is not None
     assert some.tolist() == [1.0, 1.0, 0.0]
 
 
-def test_earlier_pieces_keep_their_contents_when_later_ones_are_read() -> None:
+def test_earlier_batches_keep_their_contents_when_later_ones_are_read() -> None:
     data = b"".join(b"%d %d:%d.5 %d:2\n" % (i % 3, i + 1, i, i) for i in range(300))
-    kept = pieces(data, piece_bytes=50)
+    kept = batches(data, batch_bytes=50)
     assert len(kept) > 20
-    assert [row for piece in kept for row in rows_of(piece)] == oracle(data)
+    assert [row for batch in kept for row in rows_of(batch)] == oracle(data)
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"# nothing\n\n", b"\xef\xbb\xbf", b"  \r\n\t"])
-def test_a_file_without_rows_gives_no_piece(data: bytes) -> None:
-    assert pieces(data) == []
+def test_a_file_without_rows_gives_no_batch(data: bytes) -> None:
+    assert batches(data) == []
 
 
-def test_a_line_longer_than_a_piece_is_read_whole() -> None:
+def test_a_line_longer_than_a_batch_is_read_whole() -> None:
     data = b"1 " + b" ".join(b"%d:0.25" % i for i in range(5000)) + b"\n-1 2:1\n"
-    assert read(data, piece_bytes=64) == oracle(data)
+    assert read(data, batch_bytes=64) == oracle(data)
 
 
 # --- labels and weights ---
@@ -273,7 +272,7 @@ def test_rows_without_a_label_have_none_where_labels_are_optional() -> None:
     data = b"1:2 3:1\n-1 2:1\nqid:3 4:1\n 7:1.5e0\n5\n"
     assert [row.label for row in read(data, OPTIONAL)] == [None, -1.0, None, None, 5.0]
     assert [row.columns for row in read(data, OPTIONAL)] == [[1, 3], [2], [4], [7], []]
-    codes = [code for piece in pieces(data, OPTIONAL) for code in piece.codes.tolist()]
+    codes = [code for batch in batches(data, OPTIONAL) for code in batch.codes.tolist()]
     assert codes == [-1, 0, -1, -1, 1]
 
 
@@ -282,7 +281,7 @@ def test_weights_in_labels_are_read_and_are_one_where_missing() -> None:
     found = read(data, WEIGHTED)
     assert [row.weight for row in found] == [0.1, 0.0, 1.0, 12345678901234567890.5, 0.0]
     assert [row.label for row in found] == [1.0, -1.0, -1.0, 1.0, 1.0]
-    assert pieces(b"1 1:1\n")[0].weights is None
+    assert batches(b"1 1:1\n")[0].weights is None
 
 
 @pytest.mark.parametrize(
@@ -303,7 +302,7 @@ def test_a_first_pair_is_label_and_weight_where_weights_are_declared_and_labels_
 
 
 def test_minus_zero_and_zero_are_one_class() -> None:
-    assert pieces(b"-0 1:1\n0 1:1\n0.0\n")[0].codes.tolist() == [0, 0, 0]
+    assert batches(b"-0 1:1\n0 1:1\n0.0\n")[0].codes.tolist() == [0, 0, 0]
 
 
 def test_reading_text_does_not_import_pandas(tmp_path: Path) -> None:
@@ -319,17 +318,17 @@ def test_reading_text_does_not_import_pandas(tmp_path: Path) -> None:
 
 def test_classes_are_numbered_as_they_appear_even_when_there_are_thousands() -> None:
     names = [(i * 7919) % 5003 for i in range(5003)]
-    [piece] = pieces("".join(f"{name} 1:1\n" for name in names).encode())
-    assert piece.classes == names
-    assert piece.codes.tolist() == list(range(5003))
+    [batch] = batches("".join(f"{name} 1:1\n" for name in names).encode())
+    assert batch.classes == names
+    assert batch.codes.tolist() == list(range(5003))
 
 
 def test_two_classes_are_told_apart_wherever_the_second_one_begins() -> None:
     for count in (1, 2, 5):
         for second in (0.5, -1.0):
-            [piece] = pieces(b"1 1:1\n" * count + f"{second} 1:1\n1\n".encode())
-            assert piece.classes == [1.0, second]
-            assert piece.codes.tolist() == [0] * count + [1, 0]
+            [batch] = batches(b"1 1:1\n" * count + f"{second} 1:1\n1\n".encode())
+            assert batch.classes == [1.0, second]
+            assert batch.codes.tolist() == [0] * count + [1, 0]
 
 
 # --- numbers ---
@@ -545,8 +544,8 @@ REFUSED = [
 @pytest.mark.parametrize(("line", "sentence"), REFUSED)
 def test_a_bad_line_is_refused_with_file_and_line(line: bytes, sentence: str, end: bytes) -> None:
     data = b"# head\n1 1:1\n" + line + end
-    for piece_bytes in (1, 1 << 20):
-        assert refusal(data, piece_bytes=piece_bytes).startswith(f"x.svm, line 3: {sentence}")
+    for batch_bytes in (1, 1 << 20):
+        assert refusal(data, batch_bytes=batch_bytes).startswith(f"x.svm, line 3: {sentence}")
 
 
 @pytest.mark.parametrize(
@@ -604,11 +603,11 @@ def test_a_file_of_another_format_is_refused_with_its_name(data: bytes, what: st
 
 
 @settings(max_examples=300, deadline=None)
-@given(data=st.binary(max_size=60), piece_bytes=st.integers(1, 70))
-def test_any_bytes_are_read_or_refused_with_file_and_line(data: bytes, piece_bytes: int) -> None:
+@given(data=st.binary(max_size=60), batch_bytes=st.integers(1, 70))
+def test_any_bytes_are_read_or_refused_with_file_and_line(data: bytes, batch_bytes: int) -> None:
     outcome = ""
     try:
-        read(data, piece_bytes=piece_bytes)
+        read(data, batch_bytes=batch_bytes)
     except DataError as error:
         outcome = str(error)
     assert outcome == "" or outcome.startswith("x.svm, line ")
@@ -627,11 +626,11 @@ def test_what_is_read_of_near_miss_text_is_what_scikit_learn_or_the_oracle_reads
 
 
 def test_a_line_without_end_is_refused_before_memory_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_lines, "LINE_LIMIT", 1 << 20)
+    monkeypatch.setattr(text_stream, "LINE_LIMIT", 1 << 20)
     endless = b"1 " + b"1:1 " * (1 << 19)
     for before in (b"", b"1 1:1\n", b"1 1:1\n" * 5000):
         place = f"x.svm, line {before.count(b'1 1:1') + 1}: longer than 1,048,576 bytes"
-        assert place in refusal(before + endless, piece_bytes=1 << 10)
+        assert place in refusal(before + endless, batch_bytes=1 << 10)
 
 
 # --- where scikit-learn differs: line, what we do, what it does ---
@@ -681,9 +680,9 @@ TEXT = b"".join(b"%d %d:0.%d 90000:1\n" % (i % 2, i, i) for i in range(20_000))
 
 
 @pytest.mark.parametrize("suffix", PACK)
-@pytest.mark.parametrize("piece_bytes", [1 << 12, 1 << 20])
-def test_a_compressed_file_equals_the_plain_one(suffix: str, piece_bytes: int) -> None:
-    assert read(PACK[suffix](TEXT), piece_bytes=piece_bytes, name="x.svm" + suffix) == oracle(TEXT)
+@pytest.mark.parametrize("batch_bytes", [1 << 12, 1 << 20])
+def test_a_compressed_file_equals_the_plain_one(suffix: str, batch_bytes: int) -> None:
+    assert read(PACK[suffix](TEXT), batch_bytes=batch_bytes, name="x.svm" + suffix) == oracle(TEXT)
 
 
 @pytest.mark.parametrize("suffix", PACK)
@@ -724,8 +723,8 @@ def test_the_fingerprint_is_of_the_stored_bytes_read_before_or_not(
     path = tmp_path / name
     path.write_bytes(stored)
     fresh, used, begun = (LibsvmReader(str(path), name, Reading(), 1 << 12) for _ in range(3))
-    next(begun.pieces())
-    list(used.pieces())
+    next(begun.batches())
+    list(used.batches())
     path_after = used.fingerprint()
     expected = xxhash.xxh3_128(stored).hexdigest()
     assert fresh.fingerprint() == path_after == begun.fingerprint() == expected
@@ -735,7 +734,7 @@ def test_a_fingerprint_costs_no_second_reading(tmp_path: Path) -> None:
     path = tmp_path / "x.svm"
     path.write_bytes(TEXT)
     reader = LibsvmReader(str(path), "x.svm", Reading())
-    list(reader.pieces())
+    list(reader.batches())
     path.unlink()
     assert reader.fingerprint() == xxhash.xxh3_128(TEXT).hexdigest()
 
@@ -746,12 +745,12 @@ def told(data: bytes, threads: int, name: str = "x.svm") -> list[object]:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, name)
         path.write_bytes(data)
-        reader = LibsvmReader(str(path), name, PLAIN, piece_bytes=200, threads=threads)
+        reader = LibsvmReader(str(path), name, PLAIN, batch_bytes=200, threads=threads)
         try:
-            for piece in reader.pieces():
-                rows = rows_of(piece)
-                places = [piece.place(row) for row in range(len(rows))]
-                found += [(rows, places, piece.classes, reader.bytes_read)]
+            for batch in reader.batches():
+                rows = rows_of(batch)
+                places = [batch.place(row) for row in range(len(rows))]
+                found += [(rows, places, batch.classes, reader.bytes_read)]
         except DataError as error:
             return [*found, str(error)]
         return [*found, reader.bytes_read, reader.fingerprint()]
@@ -760,8 +759,8 @@ def told(data: bytes, threads: int, name: str = "x.svm") -> list[object]:
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compressed data are unpacked, and handed on, in small steps."""
-    monkeypatch.setattr(compression, "_SIP", 64)
-    monkeypatch.setattr(compression, "_UNPACKED_BYTES", 100)
+    monkeypatch.setattr(text_stream, "_SIP", 64)
+    monkeypatch.setattr(text_stream, "_UNPACKED_BYTES", 100)
 
 
 MANY_LINES = [f"{k % 3} {k + 1}:{k / 7} {k + 9}:1e-{k % 40}".encode() for k in range(2_000)]
@@ -799,11 +798,11 @@ def test_damage_in_a_compressed_file_is_told_after_a_bad_line_before_it(
     assert "damaged" in str(told(gzip.compress(lines[0]) + b"junk", threads, "x.svm.gz")[-1])
 
 
-def test_pieces_can_be_read_again_and_at_the_same_time(tmp_path: Path) -> None:
+def test_batches_can_be_read_again_and_at_the_same_time(tmp_path: Path) -> None:
     path = tmp_path / "x.svm"
     path.write_bytes(TEXT)
     reader = LibsvmReader(str(path), "x.svm", Reading(), 1 << 12)
-    both = zip(reader.pieces(), reader.pieces(), strict=True)
+    both = zip(reader.batches(), reader.batches(), strict=True)
     pairs = [(rows_of(a), rows_of(b), a.place(0), b.place(0)) for a, b in both]
     assert all(a == b and x == y for a, b, x, y in pairs)
     assert sum(len(a) for a, *_ in pairs) == 20_000
@@ -811,7 +810,7 @@ def test_pieces_can_be_read_again_and_at_the_same_time(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_read_is_the_machines_error(tmp_path: Path) -> None:
     reader = LibsvmReader(str(tmp_path / "gone.svm"), "gone.svm", Reading())
-    for action in (reader.fingerprint, lambda: list(reader.pieces())):
+    for action in (reader.fingerprint, lambda: list(reader.batches())):
         with pytest.raises(MachineError, match=r"^gone\.svm: cannot be read \(No such file"):
             action()
 
@@ -834,7 +833,7 @@ def test_a_name_is_libsvm_text_unless_another_format_claims_it(name: str, expect
 def test_adult_has_its_known_rows_and_columns(shared_data: Path) -> None:
     path = shared_data / "a9a.xz"
     found = [
-        row for p in LibsvmReader(str(path), "a9a.xz", ONE_BASED).pieces() for row in rows_of(p)
+        row for p in LibsvmReader(str(path), "a9a.xz", ONE_BASED).batches() for row in rows_of(p)
     ]
     assert len(found) == 32_561
     assert max(row.columns[-1] for row in found if row.columns) == 123
@@ -847,6 +846,6 @@ def test_adult_has_its_known_rows_and_columns(shared_data: Path) -> None:
 def test_real_files_equal_scikit_learns_reading(shared_data: Path, name: str) -> None:
     stored = (shared_data / name).read_bytes()
     reader = LibsvmReader(str(shared_data / name), name, ONE_BASED)
-    found = [row for piece in reader.pieces() for row in rows_of(piece)]
+    found = [row for batch in reader.batches() for row in rows_of(batch)]
     assert found == sklearn_rows(lzma.decompress(stored) if name.endswith(".xz") else stored)
     assert reader.fingerprint() == xxhash.xxh3_128(stored).hexdigest()

@@ -99,7 +99,7 @@ NAMING_A_FILE = {
     "a scheduler file": ("evaluate", "done", "rows.svm", "--scheduler", "FILE"),
     "a list of rows": ("forget", "done", "--rows", "FILE"),
 }
-"""Commands that read a file which somebody has written by hand."""
+"""Commands that read a file that is written by hand."""
 
 NO_SUCH_FILE = {
     "pipe": "not a file but a pipe",
@@ -245,6 +245,6 @@ def test_more_workers_than_there_is_memory_for_are_refused_and_not_started(place
     )
 
 
-def test_more_candidates_than_anybody_fits_are_refused_and_not_drawn(place: Path) -> None:
+def test_far_too_many_candidates_are_refused_and_not_drawn(place: Path) -> None:
     done = here(place, "sweep", "rows.svm", "--C", "1..2", "--random", 10**9)
     one_sentence(done, 2, "random is 1000000000: wanted a number of candidates, 1 to 100,000")

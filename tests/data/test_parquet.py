@@ -18,7 +18,7 @@ from streamtron.data.formats import parquet, table_rows
 from streamtron.data.formats.columns import Columns
 from streamtron.data.formats.layouts import Spot
 from streamtron.data.formats.parquet import ParquetReader
-from streamtron.data.formats.table_rows import make_piece
+from streamtron.data.formats.table_rows import make_batch
 from streamtron.data.row_batch import Reading, RowBatch
 
 Write = Callable[..., str]
@@ -38,7 +38,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def read(path: str, **reading: Any) -> list[RowBatch]:
-    return list(ParquetReader(path, "rows.parquet", Reading(**reading)).pieces())
+    return list(ParquetReader(path, "rows.parquet", Reading(**reading)).batches())
 
 
 def refusal(path: str, **reading: Any) -> str:
@@ -47,16 +47,16 @@ def refusal(path: str, **reading: Any) -> str:
     return str(caught.value)
 
 
-def rows_of(pieces: list[RowBatch]) -> list[tuple[Any, list[int], list[float], float]]:
+def rows_of(batches: list[RowBatch]) -> list[tuple[Any, list[int], list[float], float]]:
     """Plain (label, columns, values, weight) of every row."""
     rows = []
-    for piece in pieces:
-        for i, code in enumerate(piece.codes):
-            span = slice(piece.indptr[i], piece.indptr[i + 1])
-            columns = piece.indices[span].tolist()
-            values = [1.0] * len(columns) if piece.values is None else piece.values[span].tolist()
-            label = None if code < 0 else piece.classes[code]
-            weight = 1.0 if piece.weights is None else float(piece.weights[i])
+    for batch in batches:
+        for i, code in enumerate(batch.codes):
+            span = slice(batch.indptr[i], batch.indptr[i + 1])
+            columns = batch.indices[span].tolist()
+            values = [1.0] * len(columns) if batch.values is None else batch.values[span].tolist()
+            label = None if code < 0 else batch.classes[code]
+            weight = 1.0 if batch.weights is None else float(batch.weights[i])
             rows.append((label, columns, values, weight))
     return rows
 
@@ -80,19 +80,19 @@ FLOATS = [pa.float16(), pa.float32(), pa.float64()]
 
 @pytest.mark.parametrize("item", INTEGERS, ids=str)
 def test_column_numbers_of_every_integer_type_arrive_as_uint32(write: Write, item: Any) -> None:
-    [piece] = read(write(sample(indices=pa.array([[0, 127], [3]], pa.list_(item)))))
-    assert piece.indices.dtype == np.uint32
-    assert piece.indices.tolist() == [0, 127, 3]
+    [batch] = read(write(sample(indices=pa.array([[0, 127], [3]], pa.list_(item)))))
+    assert batch.indices.dtype == np.uint32
+    assert batch.indices.tolist() == [0, 127, 3]
 
 
 @pytest.mark.parametrize("item", INTEGERS + FLOATS, ids=str)
 def test_values_of_every_number_type_arrive_as_float32(write: Write, item: Any) -> None:
     values = pa.array(np.array([3, 2, 1])).cast(item)
     lists = pa.ListArray.from_arrays(pa.array([0, 2, 3], pa.int32()), values)
-    [piece] = read(write(sample(values=lists)))
-    assert piece.values is not None
-    assert piece.values.dtype == np.float32
-    assert piece.values.tolist() == [3, 2, 1]
+    [batch] = read(write(sample(values=lists)))
+    assert batch.values is not None
+    assert batch.values.dtype == np.float32
+    assert batch.values.tolist() == [3, 2, 1]
 
 
 @pytest.mark.parametrize("list_type", [pa.list_, pa.large_list, lambda item: pa.list_(item, 2)])
@@ -120,8 +120,8 @@ def test_a_batch_that_is_a_slice_of_longer_lists_gives_its_own_rows(list_type: A
         }
     ).slice(1, 2)
     columns = Columns("y", "lists", ("i",), "v")
-    piece = make_piece(batch, columns, Reading(), Spot("f", "row group 0", 0))
-    assert rows_of([piece]) == [(1.0, [0, 3], [1.0, 2.0], 1.0), (2.0, [1, 2], [3.0, 4.0], 1.0)]
+    batch = make_batch(batch, columns, Reading(), Spot("f", "row group 0", 0))
+    assert rows_of([batch]) == [(1.0, [0, 3], [1.0, 2.0], 1.0), (2.0, [1, 2], [3.0, 4.0], 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -140,22 +140,22 @@ def test_a_batch_that_is_a_slice_of_longer_lists_gives_its_own_rows(list_type: A
 def test_labels_keep_their_kind_and_codes_follow_the_order_of_appearance(
     write: Write, labels: pa.Array, wanted: list[Any]
 ) -> None:
-    [piece] = read(write({"indices": pa.array([[0], [1], [2]]), "y": labels}))
-    assert [piece.classes[code] for code in piece.codes] == wanted
-    assert [type(label) for label in piece.classes] == [type(wanted[0])] * len(piece.classes)
-    assert piece.classes == list(dict.fromkeys(wanted))
+    [batch] = read(write({"indices": pa.array([[0], [1], [2]]), "y": labels}))
+    assert [batch.classes[code] for code in batch.codes] == wanted
+    assert [type(label) for label in batch.classes] == [type(wanted[0])] * len(batch.classes)
+    assert batch.classes == list(dict.fromkeys(wanted))
 
 
 def test_a_file_without_values_has_all_values_1_and_says_so_by_none(write: Write) -> None:
-    [piece] = read(write(sample(values=None)))
-    assert piece.values is None
+    [batch] = read(write(sample(values=None)))
+    assert batch.values is None
 
 
 def test_values_named_by_the_empty_string_are_all_1_though_a_list_of_floats_is_there(
     write: Write,
 ) -> None:
-    [piece] = read(write(sample()), values_column="")
-    assert piece.values is None
+    [batch] = read(write(sample()), values_column="")
+    assert batch.values is None
 
 
 def test_unsorted_columns_are_sorted_with_their_values_and_rows_without_nonzeros_are_kept(
@@ -180,10 +180,10 @@ def test_unsorted_columns_are_sorted_with_their_values_and_rows_without_nonzeros
 def test_a_weight_is_read_only_when_it_is_named(write: Write) -> None:
     path = write(sample(weight=pa.array([3, 0], pa.int16())))
     assert read(path)[0].weights is None
-    [piece] = read(path, weight_column="weight")
-    assert piece.weights is not None
-    assert piece.weights.dtype == np.float64
-    assert piece.weights.tolist() == [3.0, 0.0]
+    [batch] = read(path, weight_column="weight")
+    assert batch.weights is not None
+    assert batch.weights.dtype == np.float64
+    assert batch.weights.tolist() == [3.0, 0.0]
 
 
 def test_named_columns_are_taken_dots_in_names_included_and_others_are_never_decoded(
@@ -208,9 +208,9 @@ def test_with_optional_labels_a_missing_column_and_a_null_both_give_code_minus_1
     assert [row[0] for row in rows_of(read(path, labels="optional"))] == [None, "a"]
     path = write(sample(label=pa.array([None, 7])))
     assert [row[0] for row in rows_of(read(path, labels="optional"))] == [None, 7.0]
-    [piece] = read(write(sample(label=None)), labels="optional", label_column="y")
-    assert piece.codes.tolist() == [-1, -1]
-    assert piece.classes == []
+    [batch] = read(write(sample(label=None)), labels="optional", label_column="y")
+    assert batch.codes.tolist() == [-1, -1]
+    assert batch.classes == []
 
 
 def test_the_largest_column_number_and_integers_up_to_2_to_the_24_pass(write: Write) -> None:
@@ -220,7 +220,7 @@ def test_the_largest_column_number_and_integers_up_to_2_to_the_24_pass(write: Wr
     assert rows_of(read(path)) == [(0.0, [2**32 - 2], [-(2.0**24)], 1.0)]
 
 
-def test_a_file_without_rows_gives_no_piece(write: Write) -> None:
+def test_a_file_without_rows_gives_no_batch(write: Write) -> None:
     schema = pa.schema({"indices": pa.list_(pa.int64()), "label": pa.int64()})
     assert read(write(schema.empty_table())) == []
 
@@ -231,33 +231,33 @@ def test_columns_come_as_numbered_whatever_the_base(write: Write) -> None:
         assert read(path, index_base=base)[0].indices.tolist() == [1, 3, 2]
 
 
-# Pieces ----------------------------------------------------------------------------------------
+# Batches ----------------------------------------------------------------------------------------
 
 
-def test_pieces_stay_within_their_nonzeros_and_together_are_all_rows(
+def test_batches_stay_within_their_nonzeros_and_together_are_all_rows(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_rows, "PIECE_NONZEROS", 50)
+    monkeypatch.setattr(table_rows, "BATCH_NONZEROS", 50)
     random = np.random.default_rng(0)
     lengths = random.integers(0, 30, 300)
-    lengths[17] = 200  # one row longer than a piece may be
+    lengths[17] = 200  # one row longer than a batch may be
     indices = [list(range(length)) for length in lengths]
     path = write({"indices": indices, "y": list(range(300))}, row_group_size=77)
-    pieces = read(path)
-    assert [row[:2] for row in rows_of(pieces)] == [
+    batches = read(path)
+    assert [row[:2] for row in rows_of(batches)] == [
         (float(k), columns) for k, columns in enumerate(indices)
     ]
-    assert sorted(len(piece.indices) for piece in pieces if len(piece.indices) > 50) == [200]
-    assert all(piece.indptr[0] == 0 and piece.indptr.dtype == np.int64 for piece in pieces)
+    assert sorted(len(batch.indices) for batch in batches if len(batch.indices) > 50) == [200]
+    assert all(batch.indptr[0] == 0 and batch.indptr.dtype == np.int64 for batch in batches)
 
 
 def test_a_row_is_named_by_its_row_group_and_its_place_in_it(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet, "BATCH_ROWS", 3)
-    monkeypatch.setattr(table_rows, "PIECE_NONZEROS", 2)
+    monkeypatch.setattr(table_rows, "BATCH_NONZEROS", 2)
     path = write({"indices": [[k] for k in range(20)], "y": list(range(20))}, row_group_size=8)
-    places = [piece.place(i) for piece in read(path) for i in range(len(piece.codes))]
+    places = [batch.place(i) for batch in read(path) for i in range(len(batch.codes))]
     assert places == [f"rows.parquet, row group {k // 8}, row {k % 8}" for k in range(20)]
     indices = [[k] for k in range(20)]
     indices[13] = [-4]
@@ -280,7 +280,7 @@ def test_one_giant_row_group_is_read_in_bounded_memory(write: Write) -> None:
     before = pa.total_allocated_bytes()
     peak = 0
     tracemalloc.start()
-    for _ in ParquetReader(path, "rows", Reading()).pieces():
+    for _ in ParquetReader(path, "rows", Reading()).batches():
         peak = max(peak, pa.total_allocated_bytes() - before + tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
     assert peak < decoded * 0.6
@@ -288,7 +288,7 @@ def test_one_giant_row_group_is_read_in_bounded_memory(write: Write) -> None:
 
 def test_a_reader_can_be_read_twice_and_gives_the_same(write: Write) -> None:
     reader = ParquetReader(write(sample()), "rows", Reading())
-    assert rows_of(list(reader.pieces())) == rows_of(list(reader.pieces()))
+    assert rows_of(list(reader.batches())) == rows_of(list(reader.batches()))
 
 
 def test_the_fingerprint_is_xxh3_128_of_the_bytes(write: Write) -> None:
@@ -395,7 +395,7 @@ def test_a_null_label_that_hides_in_a_dictionary_is_refused() -> None:
     batch = pa.record_batch({"i": pa.array([[1], [2]]), "y": labels})
     assert labels.null_count == 0
     with pytest.raises(DataError, match=r"f, row group 4, row 31: null in column 'y'"):
-        make_piece(batch, Columns("y", "lists", ("i",)), Reading(), Spot("f", "row group 4", 30))
+        make_batch(batch, Columns("y", "lists", ("i",)), Reading(), Spot("f", "row group 4", 30))
 
 
 def test_a_repeated_column_is_found_behind_other_rows_that_merely_need_sorting(
@@ -522,7 +522,7 @@ def test_what_is_no_parquet_file_or_a_part_of_one_is_refused_by_name(
 
 def test_a_file_that_is_not_there_is_the_machines_matter(tmp_path: Path) -> None:
     reader = ParquetReader(str(tmp_path / "none.parquet"), "none.parquet", Reading())
-    for action in (lambda: list(reader.pieces()), reader.fingerprint):
+    for action in (lambda: list(reader.batches()), reader.fingerprint):
         with pytest.raises(MachineError, match=r"none\.parquet: cannot be read \(No such file"):
             action()
 

@@ -34,8 +34,8 @@ from streamtron.data import (
     storage,
 )
 from streamtron.data.blocks import squares_of
-from streamtron.data.prefetch import THREAD_NAME, ahead, in_order
-from streamtron.data.source import open_reader, settled
+from streamtron.data.prefetch import THREAD_NAME, in_order, prefetch
+from streamtron.data.source import open_reader, resolve_reading
 from streamtron.data.writers.shards import ShardStyle
 from streamtron.runs import convert
 from tests.helpers.rows_in_memory import RowsInMemory
@@ -45,7 +45,7 @@ Row = tuple[float | str | None, float, dict[int, float]]
 
 
 class ListReader:
-    """A ShardReader over a JSON file: the sizes of its pieces, and rows."""
+    """A ShardReader over a JSON file: the sizes of its batches, and rows."""
 
     opened: list[str] = []  # noqa: RUF012 - shared on purpose
 
@@ -55,16 +55,16 @@ class ListReader:
     def fingerprint(self) -> str:
         return xxhash.xxh3_128_hexdigest(Path(self.shard.path).read_bytes())
 
-    def pieces(self) -> Iterator[RowBatch]:
+    def batches(self) -> Iterator[RowBatch]:
         self.opened.append(self.shard.name)
         content = json.loads(Path(self.shard.path).read_text())
         first = 0
         for size in content["sizes"]:
-            yield make_piece(content["rows"][first : first + size], self.shard.name, first)
+            yield make_batch(content["rows"][first : first + size], self.shard.name, first)
             first += size
 
 
-def make_piece(rows: Sequence[Any], name: str, first: int) -> RowBatch:
+def make_batch(rows: Sequence[Any], name: str, first: int) -> RowBatch:
     labels = [(type(label), label) for label, _, _ in rows]  # for True == 1.0
     classes = list(dict.fromkeys(pair for pair in labels if pair[1] is not None))
     weights = np.array([weight for _, weight, _ in rows], np.float64)
@@ -86,7 +86,7 @@ def _by_column(pair: tuple[str, float]) -> int:
 
 
 def write_shard(path: Path, rows: Sequence[Row], sizes: Sequence[int] | None = None) -> Path:
-    """``sizes`` are the rows of each piece; they are part of the file and so of its fingerprint."""
+    """``sizes`` are the rows of each batch; they are part of the file and so of its fingerprint."""
     sizes = [len(rows)] if sizes is None else sizes
     path.write_text(json.dumps({"sizes": sizes, "rows": rows}))
     return path
@@ -145,7 +145,7 @@ def cut_at_random(draw: st.DrawFn, count: int) -> list[int]:
 
 @st.composite
 def cut_rows(draw: st.DrawFn) -> tuple[list[Row], list[tuple[int, list[int]]]]:
-    """Rows, and how they are cut into shards and these into pieces."""
+    """Rows, and how they are cut into shards and these into batches."""
     rows = draw(rows_strategy)
     return rows, [(n, cut_at_random(draw, n)) for n in cut_at_random(draw, len(rows))]
 
@@ -192,19 +192,19 @@ def test_blocks_are_those_of_the_definition_and_end_with_their_shard(
 
 
 @st.composite
-def rows_in_pieces(draw: st.DrawFn) -> tuple[list[Row], list[int]]:
-    """The rows of a shard, and the sizes of its pieces."""
+def rows_in_batches(draw: st.DrawFn) -> tuple[list[Row], list[int]]:
+    """The rows of a shard, and the sizes of its batches."""
     rows = draw(rows_strategy)
     return rows, cut_at_random(draw, len(rows))
 
 
 @settings(max_examples=40, deadline=None)
-@given(rows_in_pieces(), st.randoms(use_true_random=False))
+@given(rows_in_batches(), st.randoms(use_true_random=False))
 def test_chunks_are_bit_for_bit_the_same_however_a_reader_cuts_and_wherever_they_are_stored(
     tmp_path_factory: pytest.TempPathFactory, case: Any, random: Any
 ) -> None:
     rows, sizes = case
-    directory = tmp_path_factory.mktemp("pieces")
+    directory = tmp_path_factory.mktemp("batches")
     write_shard(directory / "a.svm", rows, sizes)
     with small_blocks():
         dense = np.full((len(rows), 31), np.nan)
@@ -287,7 +287,7 @@ def test_a_block_ends_with_the_4096th_row_or_the_row_that_fills_a_million_nonzer
     (tmp_path / "a.svm").write_text("stands for the rows below")
 
     class Big(ListReader):
-        def pieces(self) -> Iterator[RowBatch]:
+        def batches(self) -> Iterator[RowBatch]:
             codes = np.zeros(len(rows), np.int32)
             yield RowBatch(indptr, indices, None, codes, [1.0], None, str)
 
@@ -448,8 +448,8 @@ def test_a_shard_that_changed_since_it_was_found_is_not_opened(tmp_path: Path) -
 
 def test_a_shard_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
     class Disturbed(ListReader):
-        def pieces(self) -> Iterator[RowBatch]:
-            yield from super().pieces()
+        def batches(self) -> Iterator[RowBatch]:
+            yield from super().batches()
             write_shard(Path(self.shard.path), [(1.0, 1.0, {})] * 2)
 
     write_shard(tmp_path / "a.svm", [(1.0, 1.0, {})])
@@ -475,8 +475,8 @@ def test_a_shard_replaced_while_it_is_converted_is_refused(
         def __init__(self, *given: Any) -> None:
             self.real = real(*given)
 
-        def pieces(self) -> Iterator[RowBatch]:
-            found = list(self.real.pieces())
+        def batches(self) -> Iterator[RowBatch]:
+            found = list(self.real.batches())
             other.replace(path)
             yield from found
 
@@ -584,7 +584,7 @@ def test_bytes_read_grow_while_a_shard_is_read_and_end_at_its_size(tmp_path: Pat
             for _ in source.chunks():
                 counted.append(source.bytes_read)
             assert counted == sorted(counted)
-            assert len(set(counted)) >= 4, "a piece is some 1 MB of text"
+            assert len(set(counted)) >= 4, "a batch is some 1 MB of text"
             assert counted[0] <= counted[-1] / 2
             found = source.bytes_read
         assert found == sum(sizes)
@@ -602,10 +602,10 @@ def test_bytes_read_of_a_table_grow_with_its_rows_to_its_size(suffix: str, tmp_p
         with pa.OSFile(str(path), "wb") as sink, new(sink, table.schema) as writer:
             writer.write_table(table, max_chunksize=20_000)
     [shard] = find_shards([str(path)])
-    reader, delivered = open_reader(shard, settled(shard, Reading())), 0
+    reader, delivered = open_reader(shard, resolve_reading(shard, Reading())), 0
     assert reader.bytes_read == 0
-    for piece in reader.pieces():
-        delivered += len(piece.codes)
+    for batch in reader.batches():
+        delivered += len(batch.codes)
         assert reader.bytes_read == pytest.approx(shard.size * delivered / 60_000, rel=0.03)
     assert delivered == 60_000
 
@@ -635,7 +635,7 @@ def test_reading_ahead_keeps_the_order_and_at_most_depth_items_wait() -> None:
                 waiting.set()
             yield k
 
-    items = ahead(numbers, depth=2)
+    items = prefetch(numbers, depth=2)
     assert next(items) == 0
     assert waiting.wait(30)
     assert made == [0, 1, 2, 3]
@@ -647,7 +647,7 @@ def test_an_error_ahead_is_raised_after_the_items_before_it() -> None:
         yield from (1, 2)
         raise DataError("a.svm, line 3: broken")
 
-    items = ahead(failing)
+    items = prefetch(failing)
     assert [next(items), next(items)] == [1, 2]
     with pytest.raises(DataError, match=r"a\.svm, line 3: broken"):
         next(items)
@@ -655,7 +655,7 @@ def test_an_error_ahead_is_raised_after_the_items_before_it() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_results_come_in_the_order_of_the_items_whoever_is_done_first(threads: int) -> None:
+def test_results_come_in_the_order_of_the_items(threads: int) -> None:
     others_done = threading.Event()
 
     def slow_at_first(k: int) -> int:
@@ -726,7 +726,7 @@ def test_a_reading_ahead_stops_in_the_midst_of_hashing_an_endless_file() -> None
         yield "begun"
         yield storage.fingerprint("/dev/zero", "zero")
 
-    items = ahead(hashing)
+    items = prefetch(hashing)
     next(items)
     items.close()
     assert reading_threads() == []
@@ -742,7 +742,7 @@ def test_closing_closes_the_iterator_in_its_own_thread() -> None:
         finally:
             closed_in.append(threading.current_thread())
 
-    items = ahead(endless)
+    items = prefetch(endless)
     next(items)
     items.close()
     assert [thread.name for thread in closed_in] == [THREAD_NAME]

@@ -39,10 +39,10 @@ WORDS = [("spam", {"buy": 1.0, "now": 2.0}), ("ham", {"see": 1.0, "you": 1.0}), 
 
 def rows_in(path: Path, reading: Reading | None = None) -> list[tuple[object, dict[int, float]]]:
     """(label, {column: value}) of every row of a file."""
-    pieces = list(ParquetReader(str(path), path.name, reading or Reading()).pieces())
+    batches = list(ParquetReader(str(path), path.name, reading or Reading()).batches())
     return [
         (label, dict(zip(columns, values, strict=True)))
-        for label, columns, values, _ in rows_of(pieces)
+        for label, columns, values, _ in rows_of(batches)
     ]
 
 

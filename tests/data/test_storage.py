@@ -378,7 +378,7 @@ def test_a_table_is_fetched_once_and_its_copy_is_gone_with_the_reading(
     assert min(requests) >= 5
     cache = tmp_path / "_cache"
     with open_shards(["s3://data/t"], cache_dir=str(cache)) as source:
-        source._settle()  # the columns are those of the first shard's footer
+        source._resolve()  # the columns are those of the first shard's footer
         own.requests()
         first = chunks_of(source)
         assert source.bytes_read == sum(shard.size for shard in source.shards)
@@ -396,7 +396,7 @@ def test_no_room_for_the_copy_of_a_table_is_a_sentence_and_not_a_byte_is_fetched
     own.put("data/a.parquet", (tmp_path / "a.parquet").read_bytes())
     usage = type(shutil.disk_usage("/"))
     with open_shards(["s3://data/a.parquet"], cache_dir=None) as source:
-        source._settle()
+        source._resolve()
         own.requests()
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 0))
         with pytest.raises(MachineError, match=r"s3://data/a\.parquet: no copy of it can be kept"):
@@ -516,7 +516,7 @@ def test_a_cache_of_an_object_is_not_used_for_one_written_within_the_same_second
 def test_an_object_is_told_apart_by_its_time_alone(s3: Server, bucket: str) -> None:
     place = storage.place(f"s3://{bucket}/a.svm")
     s3.put(f"{bucket}/a.svm", TEXT)
-    info = storage.look(place)
+    info = storage.file_info(place)
     assert storage.stamp(place.uri) == storage.stamp_of(place, info)
     assert storage.stamp(place.uri).mtime_ns == info.mtime_ns // 10**9 * 10**9 > 10**18
 
@@ -729,7 +729,7 @@ def test_googles_store_is_given_up_after_half_a_minute_unless_the_uri_says_other
 
 
 def test_the_page_that_a_library_writes_becomes_its_first_line() -> None:
-    with pytest.raises(MachineError) as caught, storage.sentences("abfs://h/a"):
+    with pytest.raises(MachineError) as caught, storage.store_errors("abfs://h/a"):
         raise OSError("Unable to load libazure\ndlopen(/usr/lib/a.so) failed\n" + 50 * "no\n")
     assert str(caught.value) == (
         "abfs://h/a: cannot be read (Unable to load libazure). Check the URI, the network and the "

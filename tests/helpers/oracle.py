@@ -156,7 +156,7 @@ class Oracle:
             self._add(k, 1, extended, self.sq_length(k))
         return mistake
 
-    def visit_unlearn(self, k: int, b: float | None = None) -> int:
+    def visit_ascent(self, k: int, b: float | None = None) -> int:
         """a ← a + m y, m = max(⌊(b − y·a)/q + ½⌋, −c), clipped to what a count can hold."""
         q = self.sq_length(k)
         if q == 0.0:

@@ -241,3 +241,11 @@ if __name__ == "__main__":
     code = _next_code(socket.socket(fileno=int(sys.argv[1])))
     if code is not None:
         _run(code)
+
+
+def python(kernels: Path, *words: object) -> str:
+    """What Python prints where compiled kernels lie in a directory of their own."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(kernels)}
+    command = [sys.executable, *map(str, words)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout

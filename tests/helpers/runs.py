@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import streamtron
-from streamtron.runs.ended import locate, open_ended
+from streamtron.cli.main import main
+from streamtron.runs.finished import locate, open_finished
 from streamtron.runs.scan import ScanTask, scan_shard
 from streamtron.solver.block_scan import BlockScan
 from tests.helpers.processes import COMMAND, Ended, Process, command
@@ -148,8 +150,9 @@ def killed(
     return process.end()
 
 
-KILLED_AT_A_CALL = """
+KILL_AT_A_CALL = """
 import json, os, signal, sys, streamtron
+from streamtron.runs.finished import locate, open_finished
 left = int(sys.argv[1])
 def one(call):
     def counted(*a, **k):
@@ -160,17 +163,21 @@ def one(call):
     return counted
 for name in ("replace", "fsync", "mkdir", "unlink", "rmdir"):
     setattr(os, name, one(getattr(os, name)))
-getattr(streamtron, sys.argv[2])(sys.argv[3], **json.loads(sys.argv[4]))
+if sys.argv[2] == "recover":
+    with open_finished(locate(sys.argv[3])):
+        pass
+else:
+    getattr(streamtron, sys.argv[2])(sys.argv[3], **json.loads(sys.argv[4]))
 os.write(1, str(int(sys.argv[1]) - left).encode())
 """
-"""Ends itself before a system call that changes the disk; else it tells how many there were."""
+"""Ends itself before a system call that changes the disk; else it prints how many there were."""
 
 
-def killed_at_call(number: int, change: str, model: Path, words: object) -> tuple[int, str]:
-    """A change of a run, ``update`` or ``forget``, killed at a system call that changes the disk,
-    the so-maniest: its exit code, and how many there were if it lived."""
+def killed_at_call(number: int, change: str, model: Path, words: object = None) -> tuple[int, str]:
+    """A change of a run, ``update``, ``forget`` or ``recover``, killed before a system call that
+    changes the disk: its exit code, and how many calls there were if it was not killed."""
     arguments = (number, change, model, json.dumps(words))
-    ended = Process(KILLED_AT_A_CALL, *arguments, cwd=model.parent).end()
+    ended = Process(KILL_AT_A_CALL, *arguments, cwd=model.parent).end()
     return ended.returncode, ended.stdout
 
 
@@ -196,7 +203,7 @@ def end_of_kill(
     as after, ``new``, and nothing else; calling again makes it as after."""
     code, _ = killed_at_call(moment, change, place / "m", words)
     assert code == WAS_KILLED, moment
-    with open_ended(locate(place / "m")):
+    with open_finished(locate(place / "m")):
         pass  # who opens it next puts a whole change in place
     found = state(place)
     assert found in (old, new), moment
@@ -217,3 +224,22 @@ def dies_amid_a_scan(task: ScanTask, *shared: Any) -> Iterator[BlockScan]:
             Path(mark).touch()
             os.kill(os.getpid(), signal.SIGKILL)
         yield block
+
+
+TOL = 0.01
+
+
+def fit(shards: list[Path], model: Path, **settings: Any) -> dict[str, Any]:
+    wanted = streamtron.Settings.from_dict({"C": 5.0, "index_base": 0, **settings})
+    return streamtron.run(shards, wanted, model=model, machine=streamtron.Machine()).report
+
+
+def gap(report: dict[str, Any]) -> float:
+    return float(report["certificate"]["relative_duality_gap"])
+
+
+def code(*arguments: str) -> int:
+    """The exit code of a command."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(str(ended.value.code))

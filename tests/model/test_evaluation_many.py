@@ -235,7 +235,7 @@ def test_row_weights_enter_the_metrics_of_many_classes():
 def test_rows_of_which_not_one_has_a_class_of_the_model_are_refused_with_both_lists(labels):
     model, X = random_model(("1", "2", "3"))
     source = ListSource(as_rows(X), labels * 100)
-    with pytest.raises(DataError, match="not one row has a class of the model") as caught:
+    with pytest.raises(DataError, match="no row has a class of the model") as caught:
         evaluate_source([model], source)
     assert repr(labels[0]) in str(caught.value)
     assert "the classes '1', '2', '3'" in str(caught.value)
@@ -243,5 +243,5 @@ def test_rows_of_which_not_one_has_a_class_of_the_model_are_refused_with_both_li
 
 def test_booleans_are_not_taken_for_the_numbers_that_python_says_they_equal():
     model, X = random_model((0.0, 1.0, 2.0))
-    with pytest.raises(DataError, match="not one row has a class"):
+    with pytest.raises(DataError, match="no row has a class"):
         evaluate_source([model], ListSource(as_rows(X), [True, False] * 150))

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from streamtron.core.errors import FileDamaged, MachineError, SettingsError
 from streamtron.model.import_model import import_model, load_any
 from streamtron.model.linear_model import LinearModel
-from tests.model.test_model import liblinear_decisions, make_model, random_matrix, refused
+from tests.helpers.models import liblinear_decisions, make_model, random_matrix, refused
 
 # --- LIBLINEAR -----------------------------------------------------------------------------------
 

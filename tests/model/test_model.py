@@ -19,35 +19,16 @@ from hypothesis import strategies as st
 from liblinear import liblinearutil
 from scipy import sparse
 
-from streamtron.core.errors import DataError, FileDamaged, MachineError, SettingsError
+from streamtron.core.errors import FileDamaged, MachineError, SettingsError
 from streamtron.core.rows import make_rows
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.model.linear_model import LinearModel, joint_certificate
+from tests.helpers.models import liblinear_decisions, make_model, random_matrix, refused
 
 ROOT = Path(__file__).parents[2]
 
 
-def make_model(weights=(1.5, -2.0, 0.1), bias=0.25, classes=(-1.0, 1.0), **more) -> LinearModel:
-    settings = more.pop("settings", {"C": 0.1, "seed": 0, "stages": [1.0, 0.1]})
-    certificate = more.pop("certificate", {"upper_bound": 1 / 3, "rows_scanned": 7})
-    reading = {"index_base": 1, "names": ["é", "b\n"], **more}
-    return LinearModel(np.array(weights), bias, classes, settings, certificate, reading)
-
-
-def refused(action, kind=DataError) -> str:
-    with pytest.raises(kind) as caught:
-        action()
-    return str(caught.value)
-
-
 # --- decisions -----------------------------------------------------------------------------------
-
-
-def random_matrix(rows=50, columns=20, seed=0):
-    rng = np.random.default_rng(seed)
-    dense = rng.normal(size=(rows, columns)) * (rng.random((rows, columns)) < 0.3)
-    dense[[0, 7, rows - 1]] = 0
-    return dense.astype(np.float32), rng.normal(size=columns)
 
 
 def as_rows(dense, base, before=0):
@@ -88,7 +69,7 @@ def test_streamed_rows_get_the_bits_of_the_matrix_whatever_their_base_and_offset
     model = make_model(weights, index_base=base)
     decided = model.decision_rows(as_rows(dense, base, before))
     assert np.array_equal(decided.values, model.decision_function(dense))
-    assert decided.beyond == 0
+    assert decided.out_of_range == 0
 
 
 @pytest.mark.parametrize("width", [0, 1, 13, 20])
@@ -97,7 +78,7 @@ def test_columns_beyond_the_width_weigh_nothing_and_their_nonzeros_are_counted(w
     decided = make_model(weights[:width]).decision_rows(as_rows(dense, 1))
     padded = np.concatenate([weights[:width], np.zeros(20 - width)])
     assert np.array_equal(decided.values, make_model(padded).decision_function(dense))
-    assert decided.beyond == np.count_nonzero(dense[:, width:])
+    assert decided.out_of_range == np.count_nonzero(dense[:, width:])
 
 
 def test_empty_rows_and_no_rows_are_decided_by_the_bias_alone():
@@ -241,7 +222,7 @@ def test_streamed_rows_of_many_classes_get_the_bits_of_the_matrix_however_cut(ba
     pieces = [dense[:1], dense[1:30], dense[30:]]
     decided = [model.decision_rows(as_rows(piece, base, 3)) for piece in pieces]
     assert np.array_equal(np.concatenate([each.values for each in decided]), expected)
-    assert sum(each.beyond for each in decided) == np.count_nonzero(dense[:, width:])
+    assert sum(each.out_of_range for each in decided) == np.count_nonzero(dense[:, width:])
 
 
 def test_a_multiclass_row_has_the_class_of_the_highest_decision_and_the_first_of_equals():
@@ -532,11 +513,6 @@ def test_a_save_that_fails_leaves_the_old_model_and_nothing_else(tmp_path, monke
 
 
 # --- LIBLINEAR's text ----------------------------------------------------------------------------
-
-
-def liblinear_decisions(model, dense):
-    labels, _, values = liblinearutil.predict([], sparse.csr_matrix(dense), model, "-q")
-    return np.array(labels), np.array(values)[:, 0]
 
 
 @pytest.mark.parametrize("bias", [0.0, -0.3])

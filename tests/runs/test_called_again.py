@@ -16,8 +16,8 @@ import streamtron
 from streamtron.cli import main
 from streamtron.cli.batch import command_line
 from streamtron.cluster.batch import load_batch
-from streamtron.cluster.client import connect
-from streamtron.cluster.jobs import JobStatus, on_workers, one_by_one, run_batch
+from streamtron.cluster.connect import connect
+from streamtron.cluster.jobs import JobStatus, run_batch, run_on_workers, run_serially
 from streamtron.runs import transaction
 from tests.cluster.test_batch import in_process
 from tests.helpers.processes import Process
@@ -103,11 +103,11 @@ def killed_at(module, name, when):
     setattr(module, name, now)
 
 if where == "before it counts":
-    killed_at(transaction, "finish", "before")
+    killed_at(transaction, "commit", "before")
 elif where == "before it is put in place":
     killed_at(os, "replace", lambda a, b: str(b).endswith("changed"))
 else:
-    killed_at(transaction, "finish", "after")
+    killed_at(transaction, "commit", "after")
 sys.exit(main._run(words))
 """
 
@@ -144,7 +144,7 @@ def test_an_update_that_is_killed_is_made_once_in_the_end(
     assert ("in the run already" in capfd.readouterr().out) == MOMENTS[when]
     assert shards_of(place) == names
     assert json.loads(report.read_text())["rows"] == len(names) * ROWS // 3
-    assert not (place / "m.run" / transaction.UNDER_WAY).exists()
+    assert not (place / "m.run" / transaction.STAGED).exists()
 
 
 @pytest.mark.parametrize("when", MOMENTS)
@@ -165,19 +165,19 @@ def _started(place: Path, text: str = BATCH, runner: Any = in_process, **how: An
     when it ends."""
     started: list[str] = []
 
-    def listen(fate: JobStatus) -> None:
-        if fate.state == "running":
-            started.append(fate.name)
+    def note(status: JobStatus) -> None:
+        if status.state == "running":
+            started.append(status.name)
 
     (place / "night.toml").write_text(text)
-    fates = run_batch(
+    statuses = run_batch(
         load_batch(place / "night.toml", partial(command_line, main.streamtron.commands)),
         runner,
-        listen=listen,
+        tell=note,
         **how,
     )
-    assert {fate.name: (fate.state, fate.sentence) for fate in fates} == {
-        fate.name: ("done", "") for fate in fates
+    assert {status.name: (status.state, status.sentence) for status in statuses} == {
+        status.name: ("done", "") for status in statuses
     }
     return started
 
@@ -208,14 +208,14 @@ from streamtron.cli import main
 from streamtron.cluster import jobs
 job, when = sys.argv[1:3]
 
-real = jobs._StatusFile.tell
-def tell(board, name, what):
-    if name == job and when == "has ended" and what != "running":
+real = jobs._StatusFile.update
+def update(file, status):
+    if status.name == job and when == "has ended" and status.state != "running":
         os.kill(os.getpid(), signal.SIGKILL)
-    real(board, name, what)
-    if name == job and when == "has begun" and what == "running":
+    real(file, status)
+    if status.name == job and when == "has begun" and status.state == "running":
         os.kill(os.getpid(), signal.SIGKILL)
-jobs._StatusFile.tell = tell
+jobs._StatusFile.update = update
 sys.exit(main._run(["batch", "night.toml", *sys.argv[3:]]))
 """
 
@@ -251,7 +251,7 @@ def test_a_batch_on_workers_that_is_killed_after_a_change_finishes_when_called_a
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert shards_of(place) == ["0.svm", "1.svm"]
     with connect(1) as workers:
-        assert _started(place, runner=on_workers(workers)) == []  # it is not told who begins
+        assert _started(place, runner=run_on_workers(workers)) == []  # it is not told who begins
     assert shards_of(place) == ["1.svm"]
 
 
@@ -270,7 +270,7 @@ def test_a_batch_killed_at_any_moment_finishes_when_called_again_with_every_chan
     process.kill()
     process.stdout.close()
     process.wait()
-    _started(place, runner=one_by_one)
+    _started(place, runner=run_serially)
     assert shards_of(place) == ["1.svm"]
     assert _started(place) == []
 

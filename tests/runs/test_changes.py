@@ -15,30 +15,9 @@ import pytest
 import streamtron
 from streamtron.data.writers.corpus import generate
 from streamtron.runs import transaction
-from streamtron.runs.ended import locate, open_ended
+from streamtron.runs.finished import locate, open_finished
 from tests.helpers.processes import Process
-from tests.helpers.runs import WAS_KILLED, state
-from tests.runs.test_updating import fit
-
-RECOVER = """
-import os, signal, sys
-from streamtron.runs.ended import locate, open_ended
-left = int(sys.argv[2])
-def one(call):
-    def counted(*a, **k):
-        global left
-        left -= 1
-        if left < 0: os.kill(os.getpid(), signal.SIGKILL)
-        return call(*a, **k)
-    return counted
-for name in ("replace", "fsync", "unlink", "rmdir"):
-    setattr(os, name, one(getattr(os, name)))
-with open_ended(locate(sys.argv[1])):
-    pass
-os.write(1, str(int(sys.argv[2]) - left).encode())
-"""
-"""Opens a run, and ends itself before the so-maniest system call that changes the disk; else it
-tells how many there were."""
+from tests.helpers.runs import WAS_KILLED, fit, killed_at_call, state
 
 
 @pytest.fixture
@@ -65,7 +44,7 @@ def cut_off(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
     assert done.returncode == WAS_KILLED, done.stderr
     shutil.copytree(place, saved, copy_function=shutil.copy2)
     before = state(place)
-    with open_ended(locate(place / "m")):
+    with open_finished(locate(place / "m")):
         pass
     found = state(place)
     assert found["m"] == before["model"] != before["m"]
@@ -80,18 +59,17 @@ def test_whoever_is_killed_at_whatever_call_while_a_change_is_put_in_place_the_n
 ) -> None:
     place, wanted = cut_off
     shutil.copytree(place, tmp_path / "saved", copy_function=shutil.copy2)
-    calls = Process(RECOVER, place / "m", 10**6, cwd=place).end()
-    assert calls.returncode == 0, calls.stderr
-    assert int(calls.stdout) >= 10
-    for number in range(int(calls.stdout)):
+    code, calls = killed_at_call(10**6, "recover", place / "m")
+    assert code == 0
+    assert int(calls) >= 10
+    for number in range(int(calls)):
         shutil.rmtree(place)
         shutil.copytree(tmp_path / "saved", place, copy_function=shutil.copy2)
-        done = Process(RECOVER, place / "m", number, cwd=place).end()
-        assert done.returncode == WAS_KILLED, number
-        with open_ended(locate(place / "m")):
+        assert killed_at_call(number, "recover", place / "m")[0] == WAS_KILLED, number
+        with open_finished(locate(place / "m")):
             pass
         assert state(place) == wanted, number
-        assert not (place / "m.run" / transaction.WHOLE).exists()
+        assert not (place / "m.run" / transaction.COMMITTED).exists()
         assert not (place / "m.run" / "checkpoint.before").exists()
 
 
@@ -115,7 +93,9 @@ def test_the_rename_that_counts_is_on_the_disk_before_anything_is_replaced(
         monkeypatch.setattr(os, name, call)
 
     telling("fsync", lambda file: "synced" if os.fstat(file).st_ino == run else "")
-    telling("replace", lambda _, to: "counts" if Path(to).name == transaction.WHOLE else f"-> {to}")
+    telling(
+        "replace", lambda _, to: "counts" if Path(to).name == transaction.COMMITTED else f"-> {to}"
+    )
     telling("unlink", lambda path, **_: f"-> {path}")
     streamtron.update(tmp_path / "m", shards[1])
     behind = [one for one in told[told.index("counts") + 1 :] if one]
@@ -141,15 +121,15 @@ def test_a_cache_elsewhere_is_cleaned_by_who_names_it_and_told_of_to_others(
     staged = transaction.begin(tmp_path / "m.run")
     plan = {"remove": [], "fingerprints": [gone], "used": [], "elsewhere": machine.cache_dir}
     (staged / transaction.PLAN).write_text(json.dumps(plan))
-    staged.rename(tmp_path / "m.run" / transaction.WHOLE)
+    staged.rename(tmp_path / "m.run" / transaction.COMMITTED)
     shutil.copytree(tmp_path / "m.run", tmp_path / "other.run")
     shutil.copy(tmp_path / "m", tmp_path / "other")
 
     def cached() -> set[str]:
         return {path.name.split("-")[0] for path in (tmp_path / "cache").glob("*-*")}
 
-    with open_ended(locate(tmp_path / "other")):
+    with open_finished(locate(tmp_path / "other")):
         assert cached() == {gone, kept}
     assert f"streamtron cache --clear {tmp_path / 'cache'}" in caplog.text
-    with open_ended(locate(tmp_path / "m"), machine.cache_dir):
+    with open_finished(locate(tmp_path / "m"), machine.cache_dir):
         assert cached() == {kept}

@@ -13,23 +13,24 @@ import pytest
 from numpy.typing import NDArray
 
 import streamtron
-from streamtron.cli import judge, main
+from streamtron.cli import main
+from streamtron.cli.certify import run_inputs
 from streamtron.core import kernels
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError
 from streamtron.core.events import ChunkDone, Event
-from streamtron.core.locks import locked
+from streamtron.core.files import locked
 from streamtron.data import open_shards
-from streamtron.runs.certify import Proof, certify
+from streamtron.runs.certify import Proof, certify, running_weights
 from streamtron.runs.directory import CHECKPOINT, Run
-from streamtron.runs.drift import carried_by
-from streamtron.runs.ended import locate, open_ended
-from streamtron.runs.learners import finished_learners
+from streamtron.runs.finished import locate, open_finished
+from streamtron.runs.learners import restore_finished
 from streamtron.solver.checkpoint import State
-from streamtron.solver.learner import LARGE_DRIFT, Learner
+from streamtron.solver.learner import Learner
+from streamtron.solver.proving import LARGE_DRIFT
 from tests.helpers.optimum import holds_optimum
-from tests.helpers.runs import content, write_corpus
-from tests.runs.test_updating import TOL, corpus, fit
+from tests.helpers.runs import TOL, content, fit, write_corpus
+from tests.runs.test_updating import corpus
 
 __all__ = ["corpus"]
 
@@ -45,7 +46,7 @@ def plant(run: Path, drift: float = PLANTED, numbers: tuple[int, ...] = (0,)) ->
         array[np.abs(array).argmax()] += drift * np.linalg.norm(array)
 
     for number in numbers:
-        change_last(run, "w", move, number)
+        change_last(run, "running.w", move, number)
 
 
 def change_last(
@@ -56,8 +57,7 @@ def change_last(
         checkpoint = Run(run).load()
         assert checkpoint is not None
         state = checkpoint.state
-        fields = dict(state.content["learners"][number]["fields"]["dict"])
-        found = (dict(fields["dual"]["fields"]["dict"]) | fields)[name]
+        found = state.fields(number)[name]
         array = state.arrays[found["array"]].copy()
         change(array)
         found["array"] = f"moved {name} {number}"  # the array may be another's as well
@@ -67,7 +67,7 @@ def change_last(
 
 def proven(model: Path, run: Path) -> Proof:
     """What ``certify RUN`` proves."""
-    _, _, shards, witness = judge._of_run(str(model), None)
+    _, _, shards, witness = run_inputs(str(model))
     return certify(streamtron.load(model), shards, witness=witness, run=run)
 
 
@@ -80,7 +80,7 @@ def drift_of(model: Path) -> float:
 
 def rebuilt(learner: Learner, shards: list[Path]) -> NDArray[np.float64]:
     """Σ c_k l_k x_k from the rows, summed by another kernel, in another order of sums."""
-    total = np.zeros(len(learner.dual.w) + 1)
+    total = np.zeros(len(learner.running.w) + 1)
     with open_shards(list(map(str, shards)), cache_dir=None, most_labels=None) as source:
         for chunk in source.chunks():
             targets = learner.targets(chunk)
@@ -91,9 +91,9 @@ def rebuilt(learner: Learner, shards: list[Path]) -> NDArray[np.float64]:
 
 def carried(run: Path) -> list[Learner]:
     """The learners of a run that has ended."""
-    with open_ended(locate(run)) as ended:
+    with open_finished(locate(run)) as ended:
         state, labels = ended.checkpoint.state, ended.checkpoint.labels
-        return finished_learners(state, ended.settings, labels, None)
+        return restore_finished(state, ended.settings, labels, None)
 
 
 def run_in(directory: Path, lines: list[str], **settings: Any) -> tuple[Path, Path]:
@@ -149,16 +149,16 @@ def test_what_certify_calls_drift_is_that_of_the_sums_over_the_rows(
     plant(run, 0.3)
     [learner] = carried(run)
     w = rebuilt(learner, [tmp_path / "rows.svm"])
-    by_hand = np.linalg.norm(learner.dual.w - w) / np.linalg.norm(w)
+    by_hand = np.linalg.norm(learner.running.w - w) / np.linalg.norm(w)
     assert drift_of(model) == pytest.approx(by_hand, rel=1e-12)
 
 
 def test_a_drift_in_columns_that_no_row_has_is_found(lines: list[str], tmp_path: Path) -> None:
     model, run = run_in(tmp_path, lines, C=2.0)
-    with open_ended(locate(run)) as ended:
-        [learner] = finished_learners(ended.checkpoint.state, ended.settings, [-1.0, 1.0], None)
-        w = learner.dual.w
-        learner.dual.w = np.append(w, [0.5 * np.linalg.norm(w)])
+    with open_finished(locate(run)) as ended:
+        [learner] = restore_finished(ended.checkpoint.state, ended.settings, [-1.0, 1.0], None)
+        w = learner.running.w
+        learner.running.w = np.append(w, [0.5 * np.linalg.norm(w)])
         learner.frozen = None
         Run(run).save(ended.checkpoint._replace(state=State.of(9, -1, [learner])))
     assert drift_of(model) == pytest.approx(0.5, rel=1e-9)
@@ -170,7 +170,7 @@ def test_of_many_classes_each_has_its_own_drift(way: str, tmp_path: Path) -> Non
     model, run = tmp_path / "m", tmp_path / "m.run"
     settings = Settings.from_dict({way: True, "tol": 0.1})
     streamtron.run(tmp_path / "many", settings, model=model, machine=Machine())
-    with open_ended(locate(run)) as ended:
+    with open_finished(locate(run)) as ended:
         met = ended.checkpoint.labels
     plant(run, numbers=(met.index(2.0),))
     proof = proven(model, run)
@@ -184,7 +184,7 @@ def test_two_classes_learned_as_many_have_the_drift_of_the_larger_one(
     lines: list[str], tmp_path: Path
 ) -> None:
     model, run = run_in(tmp_path, lines, multiclass=True)
-    with open_ended(locate(run)) as ended:
+    with open_finished(locate(run)) as ended:
         met = ended.checkpoint.labels
     plant(run, numbers=(met.index(1.0),))
     assert drift_of(model) == pytest.approx(PLANTED, rel=1e-9)
@@ -213,8 +213,8 @@ def test_the_command_says_of_what_weights_it_tells_distance_and_drift(
     model, run = run_in(tmp_path, lines, C=2.0)
     assert main._run(["certify", str(model)]) == 0
     of_run = capfd.readouterr().out
-    assert "of the model's weights from those that the counts make" in of_run
-    assert "of the carried weights from those that the counts make" in of_run
+    assert "of the model's weights from those that the counts give" in of_run
+    assert "of the running weights from those that the counts give" in of_run
     words = ["certify", str(model), str(tmp_path / "rows.svm")]
     assert main._run([*words, "--witness", str(run / "witness")]) == 0
     of_model = capfd.readouterr().out
@@ -231,8 +231,8 @@ def test_the_distance_is_of_the_models_weights_from_the_counts_at_their_own_best
     loaded = streamtron.load(model)
     proof = certify(loaded, tmp_path / "rows.svm", witness=run / "witness")
     [learner] = carried(run)
-    dual = learner.dual
-    [w] = carried_by(run, loaded, run / "witness") or []
+    dual = learner.running
+    [w] = running_weights(run, loaded, run / "witness") or []
     best = dual.steps / dual.sq_norm * w[loaded.reading["index_base"] :][: loaded.columns]
     by_hand = np.linalg.norm(loaded.weights - best) / np.linalg.norm(best)
     assert proof.distance == pytest.approx(by_hand, rel=1e-4)
@@ -266,24 +266,24 @@ def _flipped(run: Path) -> None:
 
 
 def _of_other_counts(run: Path) -> None:
-    with open_ended(locate(run)) as ended:
+    with open_finished(locate(run)) as ended:
         before = ended.checkpoint
-        [learner] = finished_learners(before.state, ended.settings, before.labels, None)
+        [learner] = restore_finished(before.state, ended.settings, before.labels, None)
         numbers, counts = learner.counts.entries()
         learner.counts.put(numbers[:1], counts[:1] + np.int32(1))
         Run(run).save(before._replace(state=State.of(9, -1, [learner])))
 
 
 def _amid(run: Path) -> None:
-    with open_ended(locate(run)) as ended:
+    with open_finished(locate(run)) as ended:
         before = ended.checkpoint
-        [learner] = finished_learners(before.state, ended.settings, before.labels, None)
-        learner.finished = None
+        [learner] = restore_finished(before.state, ended.settings, before.labels, None)
+        learner.progress.finished = None
         Run(run).save(before._replace(state=State.of(9, -1, [learner])))
 
 
 def _of_other_labels(run: Path) -> None:
-    with open_ended(locate(run)) as ended:
+    with open_finished(locate(run)) as ended:
         Run(run).save(ended.checkpoint._replace(labels=[1.0, 2.0]))
 
 
@@ -312,7 +312,7 @@ def test_without_a_checkpoint_of_its_end_a_run_is_certified_and_no_drift_is_told
     assert proof.certificate.drift is None
     assert proof.certificate.upper_bound == whole.certificate.upper_bound
     assert said in caplog.text
-    assert "The drift of the carried weights is not told." in caplog.text
+    assert "The drift of the running weights is not told." in caplog.text
 
 
 def test_a_run_that_another_process_has_is_certified_and_no_drift_is_told(
@@ -339,11 +339,11 @@ def put(value: float) -> Callable[[NDArray[np.float64]], None]:
 
 @pytest.fixture(
     params=[
-        ("w", np.nan),
-        ("w", 1e9),
-        pytest.param(("w", 1e200), marks=pytest.mark.slow),
-        pytest.param(("scalars", np.nan), marks=pytest.mark.slow),
-        ("weights", np.nan),
+        ("running.w", np.nan),
+        ("running.w", 1e9),
+        pytest.param(("running.w", 1e200), marks=pytest.mark.slow),
+        pytest.param(("running.scalars", np.nan), marks=pytest.mark.slow),
+        ("best.weights", np.nan),
     ],
     ids=str,
 )
@@ -358,7 +358,7 @@ def made_afresh(
 ) -> None:
     """It says that the weights were spoilt; they are those of the counts now, and the bounds hold
     the optimum."""
-    assert said.count("what kept them has spoilt them. They are made afresh from the counts.") == 1
+    assert said.count("memory or disk has changed them. They are made afresh from the counts.") == 1
     assert outcome.report["drift_repaired"] == 1.0
     assert outcome.stop_reason == "certified"
     assert outcome.report["certificate"]["relative_duality_gap"] <= tol
@@ -426,11 +426,11 @@ def test_certify_proves_of_a_run_whose_weights_are_spoilt_what_it_proved_before(
 ) -> None:
     model, run = run_in(tmp_path, lines, C=2.0)
     before = proven(model, run)
-    change_last(run, "w", put(value))
+    change_last(run, "running.w", put(value))
     after = proven(model, run)
     assert after.certificate.upper_bound == before.certificate.upper_bound
     assert after.certificate.primal_margin == before.certificate.primal_margin
-    assert "streamtron update makes the weights afresh" in caplog.text
+    assert "streamtron update sums the weights afresh" in caplog.text
     for more in ([], ["--json"]):
         assert main._run(["certify", str(model), *more]) == 0
     told = capfd.readouterr().out
@@ -448,7 +448,7 @@ def test_a_checkpoint_amid_a_run_with_spoilt_weights_is_refused_in_a_sentence(
     often, model = Machine(checkpoint_every=0.0), tmp_path / "m"
     with pytest.raises(InterruptedError):
         streamtron.run(corpus, settings, model=model, machine=often, listen=stop)
-    change_last(tmp_path / "m.run", "w", put(np.nan))
+    change_last(tmp_path / "m.run", "running.w", put(np.nan))
     with pytest.raises(DataError, match=r"weights that are no numbers.*--overwrite"):
         streamtron.run(corpus, settings, model=model, machine=often, resume=True)
 
@@ -479,7 +479,7 @@ def soundly_repaired(outcome: streamtron.Outcome, model: Path, shards: list[Path
     assert outcome.stop_reason == "certified"
     [learner] = carried(model.with_suffix(".run"))
     w = rebuilt(learner, shards)
-    assert np.linalg.norm(learner.dual.w - w) <= ROUNDING * np.linalg.norm(w)
+    assert np.linalg.norm(learner.running.w - w) <= ROUNDING * np.linalg.norm(w)
     assert drift_of(model) <= ROUNDING
     proof = proven(model, model.with_suffix(".run"))
     assert proof.certificate.relative_duality_gap <= outcome.report["settings"]["tol"]

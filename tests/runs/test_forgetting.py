@@ -14,16 +14,16 @@ import streamtron
 from streamtron.core import kernels
 from streamtron.core.certificate import no_bins
 from streamtron.core.errors import DataError
-from streamtron.runs.ended import locate, open_ended
-from streamtron.runs.learners import finished_learners
+from streamtron.runs.finished import locate, open_finished
+from streamtron.runs.learners import restore_finished
+from streamtron.solver.changes import begin_change, subtract, subtract_rows
 from streamtron.solver.learner import Learner
-from streamtron.solver.removed_rows import subtract_rows
-from streamtron.solver.train import train
+from streamtron.solver.schedule import train
 from streamtron.solver.weights import WeightState
 from tests.helpers.optimum import holds_optimum
 from tests.helpers.processes import here
-from tests.helpers.runs import content
-from tests.runs.test_updating import code, corpus, fit, gap
+from tests.helpers.runs import code, content, fit, gap
+from tests.runs.test_updating import corpus
 from tests.solver.test_company import source_of
 
 __all__ = ["corpus"]
@@ -66,10 +66,10 @@ def test_what_is_subtracted_leaves_the_sum_over_the_other_rows() -> None:
     learner = Learner(settings, source.labels)
     train(source, [learner], settings)
     chunks = list(source.chunks())
-    learner.begin_change()
+    begin_change(learner)
     subtract_rows(chunks[:3], [learner])
     left = WeightState()
-    w, extension, steps = np.zeros(len(learner.dual.w) + 1), 0.0, 0
+    w, extension, steps = np.zeros(len(learner.running.w) + 1), 0.0, 0
     for chunk in chunks[3:]:
         targets = learner.targets(chunk)
         counts = learner.counts.take(targets.numbers).astype(np.float64)
@@ -77,17 +77,17 @@ def test_what_is_subtracted_leaves_the_sum_over_the_other_rows() -> None:
         extension += float((targets.delta2 * counts**2).sum())
         steps += int(counts.sum())
     left.settle(w[:-1], float(w[-1]), extension, steps)
-    assert learner.dual.steps == left.steps > 0
-    assert learner.dual.w == pytest.approx(left.w, rel=1e-9, abs=1e-9)
-    assert learner.dual.bias == pytest.approx(left.bias, rel=1e-9, abs=1e-9)
-    assert learner.dual.sq_norm == pytest.approx(left.sq_norm, rel=1e-9)
+    assert learner.running.steps == left.steps > 0
+    assert learner.running.w == pytest.approx(left.w, rel=1e-9, abs=1e-9)
+    assert learner.running.bias == pytest.approx(left.bias, rel=1e-9, abs=1e-9)
+    assert learner.running.sq_norm == pytest.approx(left.sq_norm, rel=1e-9)
 
 
 def test_what_rounding_leaves_of_a_column_that_only_forgotten_rows_had_is_nothing() -> None:
     learner = Learner(streamtron.Settings())
-    learner.dual.w = np.array([0.1 + 0.2, 0.1 + 0.2])
-    learner.take_away(np.array([0.3, 0.1, 0.0]), 0.0, 0)
-    assert learner.dual.w.tolist() == [0.0, pytest.approx(0.2)]
+    learner.running.w = np.array([0.1 + 0.2, 0.1 + 0.2])
+    subtract(learner, np.array([0.3, 0.1, 0.0]), 0.0, 0)
+    assert learner.running.w.tolist() == [0.0, pytest.approx(0.2)]
 
 
 def test_nothing_of_a_forgotten_shard_is_left_in_any_file(tmp_path: Path) -> None:
@@ -158,13 +158,13 @@ def test_no_file_of_a_run_is_as_wide_as_a_row_that_it_has_forgotten(
         shutil.rmtree(tmp_path / "m.run" / "cache")
     found = streamtron.forget(tmp_path / "m", "1.svm")
     assert found.model.columns == 12
-    with open_ended(locate(tmp_path / "m")) as ended:
+    with open_finished(locate(tmp_path / "m")) as ended:
         state = ended.checkpoint.state
-        learners = finished_learners(state, ended.settings, ended.checkpoint.labels, None)
+        learners = restore_finished(state, ended.settings, ended.checkpoint.labels, None)
         vectors = [array for array in state.arrays.values() if array.ndim == 1]
         sizes = {len(vector) for vector in vectors} - {len(no_bins())}  # of a scan, not of columns
         assert max(sizes) <= 180
-    assert {len(learner.dual.w) for learner in learners} == {12}
+    assert {len(learner.running.w) for learner in learners} == {12}
     wanted = streamtron.Settings.from_dict({"C": 5.0, "index_base": 0, "tol": 1e-4, **settings})
     machine = streamtron.Machine()
     left = [shards[0], shards[2]]
@@ -186,10 +186,10 @@ def test_rows_that_are_gone_and_not_cached_leave_nothing_in_the_weights_that_go_
     found = streamtron.forget(tmp_path / "m", "1.svm")
     assert found.report["drift_repaired"] == 0.0
     assert found.model.weights[4] == 0.0
-    with open_ended(locate(tmp_path / "m")) as ended:
+    with open_finished(locate(tmp_path / "m")) as ended:
         state = ended.checkpoint.state
-        [learner] = finished_learners(state, ended.settings, ended.checkpoint.labels, None)
-    assert learner.dual.w[4] == 0.0
+        [learner] = restore_finished(state, ended.settings, ended.checkpoint.labels, None)
+    assert learner.running.w[4] == 0.0
     assert (found.stop_reason, gap(found.report) <= 0.01) == ("certified", True)
     assert found.report["readings"] <= 12
     assert here(tmp_path, "certify", "m").returncode == 0
@@ -229,7 +229,7 @@ def test_all_shards_of_a_run_are_not_forgotten(
     with pytest.raises(DataError, match="nothing would be left"):
         streamtron.forget(tmp_path / "m", corpus[:2])
     assert content(tmp_path / "m.run", tmp_path / "m") == before
-    for sentence in ("", f"{corpus[0].name}: not in the run; nothing is to be forgotten"):
+    for sentence in ("", f"{corpus[0].name}: not in the run; there is nothing to forget"):
         assert code("forget", str(tmp_path / "m"), corpus[0].name) == 0
         told = capsys.readouterr().out
         assert "300" in told

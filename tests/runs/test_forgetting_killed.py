@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers.runs import end_of_kill, killed_at_call, state
+from tests.helpers.runs import end_of_kill, fit, killed_at_call, state
 from tests.runs.test_forgetting_rows import Corpus, corpus, list_rows
-from tests.runs.test_updating import fit
 
 __all__ = ["corpus"]
 

@@ -38,15 +38,13 @@ from streamtron.data.deletions import Deletions
 from streamtron.data.row_search import missing_rows, rows_with
 from streamtron.runs import forget as forgetting
 from streamtron.runs import witness
-from streamtron.runs.ended import locate, open_ended
-from streamtron.runs.exclusions import Leaving, rows_by_list
-from streamtron.runs.update import Kept
+from streamtron.runs.exclusions import RowsToDelete, rows_by_list
+from streamtron.runs.finished import EditableRun, locate, open_finished
 from streamtron.solver.duals import Counts
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.oracle import gamma_d
 from tests.helpers.processes import here, one_sentence
-from tests.helpers.runs import content
-from tests.runs.test_updating import code, fit, gap
+from tests.helpers.runs import code, content, fit, gap
 
 USERS = 20
 
@@ -213,11 +211,11 @@ def test_counts_of_rows_that_stay_move_and_those_of_the_others_are_what_is_subtr
     none = np.zeros(0, dtype=np.int64)
     file: Any = "what is left of it"
     leaving = [
-        Leaving(record(0, 4), np.array([1, 2]), file),
-        Leaving(record(4, 3), none, None),
-        Leaving(record(7, 5), np.array([4]), file),
+        RowsToDelete(record(0, 4), np.array([1, 2]), file),
+        RowsToDelete(record(4, 3), none, None),
+        RowsToDelete(record(7, 5), np.array([4]), file),
     ]
-    stay, leave = forgetting._parted(counts, leaving)
+    stay, leave = forgetting._split(counts, leaving)
     assert stay.dense(7).tolist() == [1, 4, 8, 9, 10, 11, 0]
     assert leave.dense(12).tolist() == [0, 2, 3, 0, 5, 6, 7, 0, 0, 0, 0, 12]
 
@@ -263,14 +261,14 @@ def test_a_copy_in_the_cache_is_of_the_rows_that_are_asked_for(
         reading, [(_, fingerprint)] = source.reading, source.fingerprints()
     deletion = Deletions(path, fingerprint, np.array([3]))
     cache = Cache(str(tmp_path), reading)
-    assert cache.copy_of(fingerprint, "a", deletion) is None
+    assert cache.find_copy(fingerprint, "a", deletion) is None
     with open_shards([path], cache_dir=str(tmp_path)) as source:
         source.exclude([deletion])
         list(source.chunks())
     for left_out, rows in ((None, 200), (deletion, 199)):
-        found = cache.copy_of(fingerprint, "a", left_out)
+        found = cache.find_copy(fingerprint, "a", left_out)
         assert found is not None
-        assert sum(piece.rows for piece in found.pieces()) == rows
+        assert sum(piece.rows for piece in found.batches()) == rows
 
 
 # --- whoever reads for the run later -------------------------------------------------------------
@@ -333,7 +331,7 @@ def test_a_shard_goes_to_a_worker_with_its_tombstones(corpus: Corpus) -> None:
     [(_, fingerprint)] = fingerprints([Path(shard.path)])
     excluded = shard._replace(without=Deletions(shard.path, fingerprint, np.array([0, 199])))
     [there] = copy.deepcopy([excluded])  # by the protocol that carries it
-    assert sum(piece.rows for piece in open_reader(there, Reading(index_base=1)).pieces()) == 198
+    assert sum(piece.rows for piece in open_reader(there, Reading(index_base=1)).batches()) == 198
 
 
 def test_a_run_that_begins_anew_reads_them_again_and_says_so(
@@ -451,11 +449,11 @@ def test_rows_are_numbered_as_they_lie_in_the_file_however_often_some_are_forgot
         found = streamtron.forget(tmp_path / "m", rows=gone)
     assert tombstoned(tmp_path / "m.run") == {"1.svm": [0, 3, 4, 5, 199]}
     place = locate(tmp_path / "m")
-    with open_ended(place) as ended:
+    with open_finished(place) as ended:
         gone = list_rows(tmp_path / "gone.csv", {"1.svm": [1, 4, 6]})
-        choice = rows_by_list(Kept.of(ended, ended.settings, place.model), str(gone))
-    assert [each.gone.tolist() for each in choice.leaving] == [[], [0, 2], [], []]
-    assert [each.rows_left for each in choice.leaving] == [200, 193, 200, 200]
+        choice = rows_by_list(EditableRun.of(ended, ended.settings, place.model), str(gone))
+    assert [each.gone.tolist() for each in choice.shards] == [[], [0, 2], [], []]
+    assert [each.rows_left for each in choice.shards] == [200, 193, 200, 200]
     assert choice.missing == ["1 row(s) of 1.svm"]
     assert found.report["rows"] == 795
     assert holds_optimum_without(200 + np.array([0, 3, 4, 5, 199]), corpus, found.report)
@@ -737,7 +735,7 @@ def test_a_class_that_would_lose_all_its_rows_is_named_and_nothing_is_forgotten(
     before = content(tmp_path / "m.run", tmp_path / "m")
     rows = list_rows(tmp_path / "l", {"b.svm": range(20)})
     for words in ({"rows": rows}, {"shards": "b.svm"}, {"rows": rows, "max_epochs": 1}):
-        with pytest.raises(DataError, match=r"no row that is left has the label 1\.0|label 1,"):
+        with pytest.raises(DataError, match=r"no remaining row has the label 1\.0|label 1,"):
             streamtron.forget(tmp_path / "m", **words)
         assert content(tmp_path / "m.run", tmp_path / "m") == before
     rows = list_rows(tmp_path / "l", {"b.svm": range(19)})
@@ -764,8 +762,8 @@ def test_a_class_without_rows_is_noticed_even_where_one_reading_is_all(tmp_path:
     (tmp_path / "a.svm").write_text("1 1:1\n")
     path = str(tmp_path / "a.svm")
     with open_shards([path], cache_dir=None, classes=[-1.0, 1.0]) as source:
-        last = forgetting._Last(source, [])
-        last.border(lambda: pytest.fail("nothing is kept on the way"))
+        last = forgetting._FinalState(source, [])
+        last.checkpoint(lambda: pytest.fail("nothing is kept on the way"))
         list(source.chunks())
         with pytest.raises(DataError, match=r"has the label -1.0, which the model has"):
             last.end(lambda: pytest.fail("there is no end to keep"))
@@ -776,7 +774,7 @@ def test_a_class_without_rows_is_noticed_even_where_one_reading_is_all(tmp_path:
     [
         ({"key": "user"}, "give both"),
         ({"values": ["a"]}, "give both"),
-        ({"key": "user", "values": "a", "rows": "l"}, "each in its own way"),
+        ({"key": "user", "values": "a", "rows": "l"}, "exclude each other"),
         ({"shards": "0.svm", "rows": "l"}, "names the shards itself"),
         ({}, "nothing to forget"),
         ({"replaced_by": "x"}, "nothing to forget"),
@@ -878,11 +876,11 @@ def test_tombstones_that_are_damaged_or_none_of_ours_are_refused(tmp_path: Path)
         deletions.load(tmp_path)
     table = [{"path": "a", "fingerprint": "b"}]
     for rows in (np.array([3, 3]), np.array([-1]), np.array([1.0]), np.zeros((1, 1), np.int64)):
-        content = {"tombstones_version": 1, "deletions": table}
+        content = {"deletions_version": 1, "deletions": table}
         write_sealed(tmp_path / "deletions", content, {"000000.forgotten": rows})
         with pytest.raises(FileDamaged, match="rows that are not rising"):
             deletions.load(tmp_path)
-    write_sealed(tmp_path / "deletions", {"tombstones_version": 2}, {})
+    write_sealed(tmp_path / "deletions", {"deletions_version": 2}, {})
     with pytest.raises(DataError, match="not deletions of version 1"):
         deletions.load(tmp_path)
 
@@ -963,7 +961,7 @@ def test_a_key_that_no_row_has_is_named_and_nothing_is_changed(
     fit(corpus.shards("parquet"), tmp_path / "m")
     before = content(tmp_path / "m.run", tmp_path / "m")
     assert code("forget", str(tmp_path / "m"), "--key", "user", "--value", "nobody") == 0
-    assert "user = nobody: not in the run; nothing is to be forgotten" in capsys.readouterr().out
+    assert "user = nobody: not in the run; there is nothing to forget" in capsys.readouterr().out
     assert content(tmp_path / "m.run", tmp_path / "m") == before
 
 

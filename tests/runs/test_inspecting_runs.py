@@ -87,18 +87,18 @@ def test_of_a_run_without_a_checkpoint_it_tells_that_it_is_still_to_begin(place:
     facts = inspected(place)
     assert (facts["state"], facts["progress"]) == ("begun", None)
     assert facts["settings"]["tol"] == 1e-9
-    assert "--resume begins it" in facts["next"]
+    assert "--resume starts it" in facts["next"]
 
 
 def test_of_a_run_whose_change_was_cut_off_it_tells_what_ends_it(place: Path) -> None:
     assert here(place, *WORDS[:4]).returncode == 0
-    staged = place / "m.run" / transaction.WHOLE
+    staged = place / "m.run" / transaction.COMMITTED
     staged.mkdir()
     (staged / transaction.PLAN).write_text("{}")
     before = files(place)
     facts = inspected(place, "m.run")
-    assert facts["state"] == "change cut off"
-    assert "call the update or forget that was cut off again" in facts["next"]
+    assert facts["state"] == "change interrupted"
+    assert "call the update or forget that was interrupted again" in facts["next"]
     assert files(place) == before
 
 

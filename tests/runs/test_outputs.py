@@ -14,10 +14,10 @@ import pytest
 import streamtron
 from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
-from streamtron.core.sealed import write_atomically
+from streamtron.core.files import write_atomically
 from streamtron.runs.convert import convert
-from streamtron.runs.evaluate import write_predictions
 from streamtron.runs.outputs import check_outputs
+from streamtron.runs.predict import write_predictions
 from tests.helpers.processes import here, one_sentence
 
 ROWS = "1 1:1\n-1 1:-1\n1 1:2\n-1 2:1\n"

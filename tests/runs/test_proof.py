@@ -23,7 +23,8 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness as witness_file
 from streamtron.runs.certify import Proof, certify
 from streamtron.runs.convert import convert
-from streamtron.runs.fit import Outcome, run
+from streamtron.runs.fit import run
+from streamtron.runs.results import Outcome
 from streamtron.solver.duals import Counts
 from tests.helpers.oracle import Oracle, Row, best_scale, primal_value
 from tests.helpers.sources import dense, random_rows, read_libsvm

@@ -16,7 +16,8 @@ from streamtron.core.config import Settings
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed, State
 from streamtron.solver.learner import Learner
-from streamtron.solver.train import train
+from streamtron.solver.schedule import train
+from streamtron.solver.stopping import reopen
 from streamtron.solver.working_set import Pool
 from tests.helpers.sources import ListSource, csr, random_rows, trained
 from tests.solver.test_company import PLANS, ROWS, bits, classes_that_come_late, plans, source_of
@@ -28,12 +29,12 @@ class KeepsAll:
     def __init__(self) -> None:
         self.states: list[State] = []
 
-    def border(self, state: Callable[[], State]) -> None:
+    def checkpoint(self, state: Callable[[], State]) -> None:
         self.states.append(deepcopy(state()))
 
-    before_solves = end = border
+    before_solves = end = checkpoint
 
-    def due(self) -> bool:
+    def checkpoint_due(self) -> bool:
         return False
 
 
@@ -50,7 +51,7 @@ def taken_up(state: State, settings: Settings, source: ListSource) -> list[Learn
         lambda positive: Learner(settings, source.labels, positive=positive, pool=pool), "learners"
     )
     learners = [one.learner for one in held]
-    reopened = [one for one in learners if one.reopen()]
+    reopened = [one for one in learners if reopen(one)]
     train(source, learners, settings, resumed=Resumed(state.reading, state.chunks, held, reopened))
     return learners
 
@@ -108,7 +109,7 @@ IN_MEMORY: dict[str, tuple[Callable[[], ListSource], dict[str, Any]]] = {
 class KeepsAlways(KeepsAll):
     """Wants a border at every moment, and keeps the state at all there are."""
 
-    def due(self) -> bool:
+    def checkpoint_due(self) -> bool:
         return True
 
 
@@ -153,7 +154,7 @@ def test_who_is_taken_further_amid_a_reading_of_others_waits_for_the_next_one(
     checkpointer, source = KeepsAll(), source_of(labels)
     learners = [Learner(settings, source.labels, positive=label) for label in source.labels]
     train(source, learners, settings, checkpointer=checkpointer)
-    last = {learner.reading for learner in learners}
+    last = {learner.progress.reading for learner in learners}
     assert len(last) > 1, "one finished before the others"
     amid = [one for one in checkpointer.states if one.reading == max(last) and one.chunks == 1]
     finer = settings.but(tol=0.02)
@@ -202,7 +203,7 @@ def test_a_smaller_tolerance_takes_a_finished_run_further(tmp_path: Path) -> Non
     assert again.finished == "certified"
     assert again.certificate is not None
     assert again.certificate.relative_duality_gap <= 1e-6 < before.relative_duality_gap
-    assert again.full_epochs > learner.full_epochs
+    assert again.progress.full_epochs > learner.progress.full_epochs
 
 
 def test_more_epochs_take_a_run_further_that_its_limit_had_ended(tmp_path: Path) -> None:
@@ -210,18 +211,18 @@ def test_more_epochs_take_a_run_further_that_its_limit_had_ended(tmp_path: Path)
     settings = Settings(C=20.0, tol=1e-9, active_set=2500, max_epochs=3)
     learner = Learner(settings, source.labels)
     train(source, [learner], settings, checkpointer=checkpointer)
-    assert learner.finished == "epoch limit"
+    assert learner.progress.finished == "epoch limit"
     longer = settings.but(max_epochs=9)
     [again] = taken_up(through_a_file(checkpointer.states[-1], tmp_path / "c"), longer, source_of())
-    assert again.full_epochs == 9
+    assert again.progress.full_epochs == 9
 
 
-def test_what_is_no_part_of_a_checkpoint_is_not_packed() -> None:
-    from streamtron.solver.encoding import Packer
+def test_what_is_no_part_of_a_checkpoint_is_not_encoded() -> None:
+    from streamtron.solver.checkpoint import Encoder
 
     with pytest.raises(TypeError, match="Path: no part of a checkpoint"):
-        Packer().pack(Path("x"))
-    assert np.isinf(float(Packer().pack(np.inf)["float"]))
+        Encoder().encode(Path("x"))
+    assert np.isinf(float(Encoder().encode(np.inf)["float"]))
 
 
 @pytest.mark.parametrize(
@@ -239,26 +240,26 @@ def test_weights_that_have_drifted_from_the_counts_are_made_afresh_and_it_is_sai
 
         spoilt = False
 
-        def border(self, state: Callable[[], State]) -> None:
+        def checkpoint(self, state: Callable[[], State]) -> None:
             if learner.certificate is not None:
                 drifts.append(learner.certificate.drift)
-            if learner.readings == (2 if watches else 1) and not self.spoilt:
-                learner.dual.w[1] += np.abs(learner.dual.w).max()
+            if learner.progress.readings == (2 if watches else 1) and not self.spoilt:
+                learner.running.w[1] += np.abs(learner.running.w).max()
                 self.spoilt = True
 
-        before_solves = end = border
+        before_solves = end = checkpoint
 
-        def due(self) -> bool:
+        def checkpoint_due(self) -> bool:
             return False
 
     source = source_of()
     train(source, [learner], settings, checkpointer=Spoils())
     assert max(drifts) > 0.01
     [chunk] = source.chunks([range(len(source.blocks))])
-    fresh = np.zeros(len(learner.dual.w) + 1)
+    fresh = np.zeros(len(learner.running.w) + 1)
     factors = learner.counts.dense(len(chunk)) * learner.targets(chunk).signs.astype(float)
     kernels.combine(chunk.rows, factors, settings.rho, fresh)
-    np.testing.assert_allclose(learner.dual.w, fresh[:-1], rtol=1e-9)
-    assert learner.finished == "certified"
+    np.testing.assert_allclose(learner.running.w, fresh[:-1], rtol=1e-9)
+    assert learner.progress.finished == "certified"
     assert caplog.text.count("had drifted by") == 1
     assert "They are made afresh from the counts." in caplog.text

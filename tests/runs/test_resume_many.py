@@ -11,11 +11,11 @@ import pytest
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import FileDamaged
-from streamtron.runs.learners import _Groups
+from streamtron.runs.learners import train_in_groups
 from streamtron.solver.checkpoint import Resumed, State
 from streamtron.solver.learner import Learner
-from streamtron.solver.one_vs_rest import Classes, Families
-from streamtron.solver.train import train
+from streamtron.solver.one_vs_rest import CandidateClasses, Classes
+from streamtron.solver.schedule import train
 from streamtron.solver.working_set import Pool
 from tests.helpers.sources import ListSource
 from tests.runs.test_resume import KeepsAll, through_a_file
@@ -36,29 +36,29 @@ def candidates_of(plan: dict[str, object], prices: tuple[float, ...] = PRICES) -
     return [Settings.from_dict({"max_epochs": 3, **plan, "C": price}) for price in prices]
 
 
-def families_of(candidates: list[Settings]) -> tuple[GrowingSource, Families]:
+def classes_of(candidates: list[Settings]) -> tuple[GrowingSource, CandidateClasses]:
     """Classes that nobody has met yet."""
     source, pool = GrowingSource(source_of(LABELS).rows, LABELS, block_rows=16), Pool()
-    return source, Families([Classes(one, source.labels, None, pool) for one in candidates])
+    return source, CandidateClasses([Classes(one, source.labels, None, pool) for one in candidates])
 
 
-def found(families: Families) -> list[list[tuple[object, ...]]]:
-    return [[bits(learner) for learner in family.learners] for family in families.families]
+def found(classes: CandidateClasses) -> list[list[tuple[object, ...]]]:
+    return [[bits(learner) for learner in each.learners] for each in classes.candidates]
 
 
 def trained(candidates: list[Settings], checkpointer: KeepsAll) -> list[list[tuple[object, ...]]]:
-    source, families = families_of(candidates)
-    train(source, [], candidates[0], new_classes=families, checkpointer=checkpointer)
-    return found(families)
+    source, classes = classes_of(candidates)
+    train(source, [], candidates[0], new_classes=classes, checkpointer=checkpointer)
+    return found(classes)
 
 
 def taken_up(state: State, candidates: list[Settings]) -> list[list[tuple[object, ...]]]:
-    source, families = families_of(candidates)
-    held = families.restore(state)
-    there = [learner for family in families.families for learner in family.learners]
+    source, classes = classes_of(candidates)
+    held = classes.restore(state)
+    there = [learner for each in classes.candidates for learner in each.learners]
     resumed = Resumed(state.reading, state.chunks, held)
-    train(source, there, candidates[0], new_classes=families, resumed=resumed)
-    return found(families)
+    train(source, there, candidates[0], new_classes=classes, resumed=resumed)
+    return found(classes)
 
 
 @pytest.mark.parametrize(
@@ -94,23 +94,24 @@ class KeepsSome(KeepsAll):
         self.first, self.step, self.met = first, step, 0
         self.parted = 0
 
-    def border(self, state: Callable[[], State]) -> None:
+    def checkpoint(self, state: Callable[[], State]) -> None:
         parted = is_parted(state())
         if (parted and not self.parted) or self.met % self.step == self.first:
-            super().border(state)
+            super().checkpoint(state)
         self.parted += parted
         self.met += 1
 
-    before_solves = end = border
+    before_solves = end = checkpoint
 
-    def due(self) -> bool:
+    def checkpoint_due(self) -> bool:
         return True
 
 
 def is_parted(state: State) -> bool:
     """Whether some learners have finished the reading and others have not."""
-    fields = [dict(learner["fields"]["dict"]) for learner in state.content["learners"]]
-    return len({one["concluded"] for one in fields if one["finished"] is None}) > 1
+    fields = [state.fields(number) for number in range(len(state.content["learners"]))]
+    unfinished = [one for one in fields if one["progress.finished"] is None]
+    return len({one["progress.concluded"] for one in unfinished}) > 1
 
 
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))]
@@ -147,13 +148,13 @@ def test_groups_of_candidates_and_classes_are_taken_up(plan: str, tmp_path: Path
     candidates, checkpointer = candidates_of(OWN_PLANS[plan]), KeepsAll()
     source = source_of(LABELS)
     learners = every(candidates, source)
-    _Groups(learners, 3, checkpointer).train(source, candidates[0], Machine())
+    train_in_groups(source, learners, 3, candidates[0], Machine(), checkpointer=checkpointer)
     whole = [bits(learner) for learner in learners]
     for state in checkpointer.states[2::9]:
         source = source_of(LABELS)
         learners = every(candidates, source)
         kept = through_a_file(state, tmp_path / "c")
-        _Groups(learners, kept.at_once, None, kept).train(source, candidates[0], Machine())
+        train_in_groups(source, learners, kept.at_once, candidates[0], Machine(), state=kept)
         assert [bits(learner) for learner in learners] == whole, (state.reading, state.chunks)
 
 

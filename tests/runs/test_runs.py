@@ -38,10 +38,12 @@ from streamtron.runs.directory import (
     Run,
     open_run,
 )
-from streamtron.runs.fit import Outcome
 from streamtron.runs.fit import run as fit
+from streamtron.runs.results import Outcome
+from streamtron.solver import schedule
 from streamtron.solver.checkpoint import State
-from streamtron.solver.learner import Learner, Solve
+from streamtron.solver.in_memory import Solve
+from streamtron.solver.learner import Learner
 from tests.helpers.processes import COMMAND, Process, command
 from tests.helpers.runs import WAS_KILLED, at_checkpoint, kept, killed, reached, write_corpus
 from tests.runs.test_full_disk import PAGE, fill, mounted
@@ -200,7 +202,7 @@ def test_a_run_that_is_there_is_refused_and_overwrite_begins_anew(stopped: Path)
 
 
 def test_other_settings_are_refused_by_name(stopped: Path) -> None:
-    match = r"C is 21\.0, the run has 20\.0 \(and rho, seed\).*but for tol and max_epochs"
+    match = r"C is 21\.0, the run has 20\.0 \(and rho, seed\).*except for tol and max_epochs"
     with pytest.raises(SettingsError, match=match):
         fitted(stopped, "model", SETTINGS.but(C=21.0, rho=2.0, seed=5), resume=True)
 
@@ -208,8 +210,8 @@ def test_other_settings_are_refused_by_name(stopped: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ("remove", r"the run is of other shards \(part-1\.svm is missing\)"),
-        ("add", r"the run is of other shards \(part-3\.svm is new\)"),
+        ("remove", r"the run has other shards \(part-1\.svm is missing\)"),
+        ("add", r"the run has other shards \(part-3\.svm is new\)"),
         ("grow", r"part-1\.svm: changed since the run began \(\d+ bytes then, \d+ now"),
         ("touch", r"part-1\.svm: changed since the run began.*or touched\)"),
     ],
@@ -483,12 +485,12 @@ def test_checkpoints_between_solves_take_no_more_time_than_solves_and_come_no_of
 ) -> None:
     disk = SlowDisk(tmp_path)
     monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: disk.now))
-    saver = runs.Saver(disk, every, lambda state: Checkpoint(state, [], 0, 0, 0.0))
+    saver = runs.CheckpointWriter(disk, every, lambda state: Checkpoint(state, [], 0, 0, 0.0))
     state = State(0, 0, {}, {})
     for _ in range(100):  # solves of half a second
         disk.now += 0.5
-        if saver.due():
-            saver.border(lambda: state)
+        if saver.checkpoint_due():
+            saver.checkpoint(lambda: state)
     assert least <= disk.saved <= most
 
 
@@ -497,11 +499,11 @@ def test_what_took_long_to_read_is_saved_before_a_solve_however_rare_checkpoints
 ) -> None:
     disk = SlowDisk(tmp_path)
     monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: disk.now))
-    saver = runs.Saver(disk, 1e9, lambda state: Checkpoint(state, [], 0, 0, 0.0))
+    saver = runs.CheckpointWriter(disk, 1e9, lambda state: Checkpoint(state, [], 0, 0, 0.0))
     saved = []
     for seconds in (9.0, 0.9, 0.2, 9.0, 99.0):  # of reading before each solve
         disk.now += seconds
-        saver.border(lambda: State(0, 0, {}, {}))
+        saver.checkpoint(lambda: State(0, 0, {}, {}))
         saver.before_solves(lambda: State(0, 0, {}, {}))
         saved.append(disk.saved)
     assert saved == [0, 0, 1, 1, 2]
@@ -516,7 +518,7 @@ def test_a_run_killed_in_its_first_solve_does_not_start_over_if_its_reading_took
         raise Stopped
 
     with monkeypatch.context() as solving:
-        solving.setattr(Learner, "finish_reading", interrupted)
+        solving.setattr(schedule, "finish_reading", interrupted)
         with pytest.raises(Stopped):
             fitted(place, "model", machine={"checkpoint_every": 1e9})
     found = Run(place / "model.run").load()
@@ -552,7 +554,7 @@ main()
         ("subproblem.MiniEpoch make", ("--active-set", "100000B"), signal.SIGTERM),
         ("kernels gram_product", (), signal.SIGINT),
         ("kernels gram_product", ("--multiclass",), signal.SIGTERM),
-        ("kernels visit_unlearn_lanes", ("--multiclass", "--C", "0.1"), signal.SIGINT),
+        ("kernels visit_ascent_batch", ("--multiclass", "--C", "0.1"), signal.SIGINT),
         ("subproblem.MiniEpoch make", ("--active-set", "100000B"), signal.SIGKILL),
     ],
     ids=["visits", "conjugate gradients", "two threads", "visits in company", "killed"],
@@ -619,7 +621,7 @@ def test_a_disk_that_fills_up_keeps_the_checkpoint_before_and_room_lets_the_run_
             if (small / BEFORE).exists() and not (small / "ballast").exists():
                 fill(small / "ballast", leave=PAGE)
 
-        with pytest.raises(MachineError, match=r"No space left on device.*--resume goes on"):
+        with pytest.raises(MachineError, match=r"No space left on device.*--resume continues"):
             fitted(place, "model", machine=machine, listen=listen)
         assert Run(small).load() is not None
         assert not list(small.glob(".streamtron-*"))

@@ -19,7 +19,8 @@ from liblinear import liblinearutil
 from sklearn.datasets import load_svmlight_file
 
 from streamtron.cli import main
-from streamtron.cluster.client import Workers, connect
+from streamtron.cluster.client import Workers
+from streamtron.cluster.connect import connect
 from streamtron.core import kernels
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError
@@ -32,7 +33,8 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness as witness_file
 from streamtron.runs.certify import Proof, certify
 from streamtron.runs.convert import convert
-from streamtron.runs.fit import Outcome, run
+from streamtron.runs.fit import run
+from streamtron.runs.results import Outcome
 from streamtron.runs.scan import cache_here, scan_shard, scan_tasks
 from streamtron.solver.block_scan import BlockScan
 from streamtron.solver.duals import Counts

@@ -19,7 +19,8 @@ from streamtron.core.rows import Label
 from streamtron.data.writers.corpus import generate
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.convert import convert
-from streamtron.runs.evaluate import evaluate, predict, write_predictions
+from streamtron.runs.evaluate import evaluate
+from streamtron.runs.predict import predict, write_predictions
 from tests.helpers.rows_judged import evaluate as evaluate_rows
 
 COLUMNS = 200

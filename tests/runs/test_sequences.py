@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 import streamtron
-from streamtron.cli import judge
+from streamtron.cli.certify import run_inputs
 from streamtron.runs.certify import certify
 from streamtron.runs.results import Outcome
 from tests.helpers.optimum import least_primal
@@ -172,7 +172,7 @@ class Story:
             self.prove()
 
     def prove(self) -> None:
-        _, _, shards, witness = judge._of_run(str(self.model), None)
+        _, _, shards, witness = run_inputs(str(self.model))
         run = Path(f"{self.model}.run")
         model = streamtron.load(self.model)
         proof = certify(model, shards, witness=witness, run=run, accept_exclusions=True)

@@ -17,10 +17,9 @@ import streamtron
 from streamtron.core.errors import DataError
 from streamtron.data.writers.corpus import generate
 from streamtron.runs import transaction
-from streamtron.runs.ended import locate, open_ended
+from streamtron.runs.finished import locate, open_finished
 from tests.helpers.processes import Process, here
-from tests.helpers.runs import WAS_KILLED, state
-from tests.runs.test_updating import fit
+from tests.helpers.runs import WAS_KILLED, fit, state
 
 PRECIOUS = b"nobody else's\n"
 
@@ -56,7 +55,7 @@ def everything(place: Path) -> dict[str, tuple[int, bytes]]:
 
 def leave_change(place: Path, plan: object) -> Path:
     """A change that is whole, with this plan, and with a model."""
-    staged = place / "m.run" / transaction.WHOLE
+    staged = place / "m.run" / transaction.COMMITTED
     staged.mkdir()
     (staged / transaction.PLAN).write_text(plan if isinstance(plan, str) else json.dumps(plan))
     (staged / transaction.MODEL).write_bytes(b"a stranger's")
@@ -105,15 +104,15 @@ def test_what_only_reads_a_run_writes_nothing_even_if_a_change_is_left_in_it(
 ) -> None:
     leave_change(place, NOTHING)
     (place / "m.run" / ".streamtron-half-written").touch()
-    (place / "m.run" / transaction.UNDER_WAY).mkdir()
+    (place / "m.run" / transaction.STAGED).mkdir()
     before = everything(place)
     done = here(place, *words)
     assert "Traceback" not in done.stderr
     assert everything(place) == before
-    assert (place / "m.run" / transaction.UNDER_WAY).is_dir()
+    assert (place / "m.run" / transaction.STAGED).is_dir()
     if words[0] == "certify":
         assert done.returncode == DataError.exit_code
-        assert "a change of the run was cut off" in done.stderr
+        assert "a change of the run was interrupted" in done.stderr
 
 
 def test_a_run_is_certified_without_a_byte_written(place: Path) -> None:
@@ -170,7 +169,7 @@ def test_a_model_that_is_a_link_out_of_its_directory_is_changed_only_where_the_r
 
 def test_a_run_directory_of_another_name_is_changed_where_its_model_is_named(place: Path) -> None:
     (place / "m.run").rename(place / "elsewhere")
-    with pytest.raises(DataError, match=r"elsewhere: not MODEL nor MODEL.run. Name the model"):
+    with pytest.raises(DataError, match=r"elsewhere: neither MODEL nor MODEL.run. Name the model"):
         streamtron.update(place / "elsewhere", last_shard(place))
     machine = streamtron.Machine(run_dir=str(place / "elsewhere"))
     updated = streamtron.update(place / "m", last_shard(place), machine=machine)
@@ -236,11 +235,11 @@ def test_a_change_that_was_cut_off_is_ended_where_the_run_was_copied_to(
     assert done.returncode == WAS_KILLED, done.stderr
     copy = Path(shutil.copytree(place, tmp_path / "copy", copy_function=shutil.copy2))
     before = everything(place)
-    with open_ended(locate(copy / "m")):
+    with open_finished(locate(copy / "m")):
         pass
     assert everything(place) == before
     assert streamtron.load(copy / "m").certificate["rows_scanned"] == 400  # type: ignore[index]
-    with open_ended(locate(place / "m")):
+    with open_finished(locate(place / "m")):
         pass
     assert state(place)["m"] == state(copy)["m"]
 

@@ -16,18 +16,15 @@ import numpy as np
 import pytest
 
 import streamtron
-from streamtron.cli.main import main
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.data.writers.corpus import generate
-from streamtron.solver.added_rows import add_rows
+from streamtron.solver.changes import add_rows, begin_change
 from streamtron.solver.learner import Learner
-from streamtron.solver.train import train
+from streamtron.solver.schedule import train
 from tests.helpers.optimum import holds_optimum
-from tests.helpers.runs import content
+from tests.helpers.runs import TOL, code, content, fit, gap
 from tests.helpers.sources import ListSource
 from tests.solver.test_company import source_of
-
-TOL = 0.01
 
 Corpus = Callable[..., list[Path]]
 
@@ -38,15 +35,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     directory = tmp_path_factory.mktemp("corpus")
     generate(str(directory), rows=3000, columns=400, seed=3, shards=10)
     return sorted(directory.glob("*.svm"))
-
-
-def fit(shards: list[Path], model: Path, **settings: Any) -> dict[str, Any]:
-    wanted = streamtron.Settings.from_dict({"C": 5.0, "index_base": 0, **settings})
-    return streamtron.run(shards, wanted, model=model, machine=streamtron.Machine()).report
-
-
-def gap(report: dict[str, Any]) -> float:
-    return float(report["certificate"]["relative_duality_gap"])
 
 
 @pytest.mark.parametrize("number", [1, 3, 9])
@@ -185,14 +173,14 @@ def test_new_rows_are_counted_and_no_other_count_changes() -> None:
     old = ListSource(whole.rows, [whole.labels[code] for code in whole.codes], block_rows=16)
     learner = Learner(settings, old.labels)
     train(old, [learner], settings)
-    before, upper = learner.counts.dense(rows), learner.dual.objective
-    learner.begin_change()
+    before, upper = learner.counts.dense(rows), learner.running.objective
+    begin_change(learner)
     add_rows(whole, [learner], settings, first_row=rows)
     after = learner.counts.dense(2 * rows)
     assert after[:rows].tolist() == before.tolist()
     assert after[rows:].any()
-    assert learner.dual.steps == int(after.sum())
-    assert learner.dual.objective > upper
+    assert learner.running.steps == int(after.sum())
+    assert learner.running.objective > upper
 
 
 def test_a_run_that_was_updated_can_be_resumed_with_a_smaller_tolerance(
@@ -437,17 +425,10 @@ def test_the_command_says_what_came_of_it(
     assert gap(json.loads((tmp_path / "r.json").read_text())) <= 0.001
     assert code("update", *arguments) == 0
     told = capsys.readouterr().out
-    assert f"{corpus[7].name}: in the run already; it is left as it is" in told
+    assert f"{corpus[7].name}: in the run already; it is skipped" in told
     assert "3,000" in told
     assert code("update", str(tmp_path / "none"), str(corpus[0])) == 3
     assert "there is no run" in capsys.readouterr().err
-
-
-def code(*arguments: str) -> int:
-    """The exit code of a command."""
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return int(str(ended.value.code))
 
 
 def test_rcv1_with_one_part_in_a_hundred_more_needs_two_readings_and_a_fraction_of_the_visits(

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from streamtron.data.writers.corpus import generate
-from tests.helpers.runs import end_of_kill, killed_at_call, state
-from tests.runs.test_updating import fit
+from tests.helpers.runs import end_of_kill, fit, killed_at_call, state
 
 CALLED_LAST = 30
 """System calls that stage a change and put it in place, which is what moments are about."""

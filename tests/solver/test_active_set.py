@@ -150,18 +150,18 @@ def offer(active: ActiveSet, pool: Pool, rows: list[Row], first: int) -> bool:
 ROWS: list[Row] = [[(0, 1.0)], [(1, 2.0), (3, 1.0)], [], [(2, 5.0)]]
 
 
-def test_a_twin_has_the_rows_and_not_the_room_beyond_them() -> None:
+def test_a_copy_has_the_rows_and_not_the_room_beyond_them() -> None:
     active = ActiveSet(1 << 40)
     rows: list[Row] = [[(k, 1.0) for k in range(1000)]]
     for n in range(2):  # the second one asks for room, and gets more than it needs
         fill(active, rows, [0], n)
-    twin = active.twin()
-    assert held(twin) == held(active)
-    assert twin.numbers.tolist() == active.numbers.tolist()
-    room = {len(store._indices) for store in (active._store, twin._store)}
-    assert min(room) == len(twin._store._values) == 2000 < max(room)
-    fill(twin, rows, [0], 5)
-    assert (len(twin), len(active)) == (3, 2)
+    copied = active.copy()
+    assert held(copied) == held(active)
+    assert copied.numbers.tolist() == active.numbers.tolist()
+    room = {len(store._indices) for store in (active._store, copied._store)}
+    assert min(room) == len(copied._store._values) == 2000 < max(room)
+    fill(copied, rows, [0], 5)
+    assert (len(copied), len(active)) == (3, 2)
 
 
 def test_there_is_never_room_for_more_nonzeros_than_the_budget_has() -> None:
@@ -252,14 +252,14 @@ def test_who_leaves_the_pool_copies_rows_only_while_somebody_else_is_there() -> 
     first, cleared, last = (ActiveSet(10**6) for _ in range(3))
     for active in (first, cleared, last):
         offer(active, pool, ROWS, 0)
-    twin, shared = first.twin(), pool.numbers
+    copied, shared = first.copy(), pool.numbers
     cleared.clear()
-    for active in (first, twin):
+    for active in (first, copied):
         active.retain(np.array([1, 3]))
         assert not np.shares_memory(active.numbers, shared)
     last.retain(np.array([0, 1, 3]))
     assert np.shares_memory(last.numbers, shared)
-    for active, kept in ((first, [1, 3]), (twin, [1, 3]), (last, [0, 1, 3])):
+    for active, kept in ((first, [1, 3]), (copied, [1, 3]), (last, [0, 1, 3])):
         assert held(active) == [ROWS[k] for k in kept]
         assert active.numbers.tolist() == kept
 

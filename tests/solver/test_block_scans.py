@@ -20,8 +20,8 @@ from streamtron.core.rows import BLOCK_ROWS, Chunk, Rows
 from streamtron.data.blocks import squares_of
 from streamtron.solver.block_scan import (
     BlockScan,
-    Called,
     ScanRequest,
+    Violators,
     counts_of_slacks,
     scan_blocks,
 )
@@ -179,12 +179,12 @@ def size(row: Row) -> int:
     return NONZERO_BYTES * len(row) + ROW_BYTES
 
 
-def called(blocks: Sequence[BlockScan], place: int) -> list[Called]:
-    found = [block.seen[place].called for block in blocks]
+def violators(blocks: Sequence[BlockScan], place: int) -> list[Violators]:
+    found = [block.seen[place].violators for block in blocks]
     return [one for one in found if one is not None]
 
 
-def numbers(parts: Sequence[Called]) -> list[int]:
+def numbers(parts: Sequence[Violators]) -> list[int]:
     return [number for part in parts for number in part.numbers.tolist()]
 
 
@@ -201,7 +201,7 @@ def test_the_first_rows_that_are_called_come_with_the_blocks_as_long_as_there_is
         wanted = [k for k, margin in enumerate(margins(data, one)) if margin <= one.threshold]
         total = np.cumsum([size(data.rows[k]) for k in wanted])
         fitting = wanted[: int((total <= limit).sum())]
-        parts = called(blocks, place)
+        parts = violators(blocks, place)
         assert sum(part.rows for part in parts) == len(wanted)
         assert numbers(parts) == fitting
         assert np.concatenate([part.signs for part in parts]).tolist() == [
@@ -226,13 +226,13 @@ def test_a_room_may_be_filled_to_the_byte_and_behind_a_row_that_finds_none_no_sm
 ) -> None:
     rows: list[Row] = [[(0, 1.0)], [(0, 1.0), (1, 1.0)], [(0, 1.0)]]  # 32, 40 and 32 bytes
     blocks = scanned(Data(rows, [1, 1, 1]), [view(threshold=math.inf)], [0, 3], [room])
-    [part] = called(blocks, 0)
+    [part] = violators(blocks, 0)
     assert (numbers([part]), part.rows) == (wanted, 3)
 
 
 def test_without_a_room_no_row_comes(data: Data) -> None:
     for block in scanned(data, [view(threshold=math.inf)], CUTS[0]):
-        assert block.seen[0].called is None
+        assert block.seen[0].violators is None
         assert len(block.numbers) == len(block.held.values) == 0
 
 

@@ -20,14 +20,16 @@ from scipy.sparse import csr_array
 from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.rows import Label
-from streamtron.solver import batched, passes
-from streamtron.solver.batched import Running
+from streamtron.solver import batched, passes, schedule
+from streamtron.solver.batched import PendingSolve
 from streamtron.solver.checkpoint import State
-from streamtron.solver.learner import Learner, Solve
-from streamtron.solver.one_vs_rest import Classes, Families
+from streamtron.solver.in_memory import Solve
+from streamtron.solver.learner import Learner
+from streamtron.solver.one_vs_rest import CandidateClasses, Classes
 from streamtron.solver.scan import Frozen
+from streamtron.solver.schedule import train
 from streamtron.solver.threads import Threads, open_threads
-from streamtron.solver.train import train
+from streamtron.solver.train import begin_reading, finish_reading, take_chunk
 from streamtron.solver.working_set import Pool
 from tests.helpers.sources import ListSource, csr, random_rows
 
@@ -74,11 +76,12 @@ def classes_that_come_late() -> list[Label]:
 
 def bits(learner: Learner, rows: int = ROWS) -> tuple[object, ...]:
     """All that training left in it."""
-    dual = learner.dual
+    dual = learner.running
     return (
         dual.w.tobytes(), dual.scalars.tobytes(), dual.tallies.tobytes(),
         learner.counts.dense(rows).tobytes(), learner.weights.tobytes(), learner.bias,
-        learner.certificate, learner.full_epochs, learner.mini_epochs, learner.finished,
+        learner.certificate, learner.progress.full_epochs, learner.progress.mini_epochs,
+        learner.finished,
     )  # fmt: skip
 
 
@@ -114,7 +117,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return call
 
-    for name in ("visit_unlearn", "visit_unlearn_lanes", "dot_lanes"):
+    for name in ("visit_ascent", "visit_ascent_batch", "dot_batch"):
         monkeypatch.setattr(kernels, name, counted(name))
     return found
 
@@ -149,13 +152,13 @@ def test_learners_that_look_at_a_row_together_learn_what_they_learn_alone(
 ) -> None:
     candidates = MANY[:count]
     apart = alone(candidates)
-    visits = calls["visit_unlearn"]
-    assert not calls["visit_unlearn_lanes"] + calls["dot_lanes"]
+    visits = calls["visit_ascent"]
+    assert not calls["visit_ascent_batch"] + calls["dot_batch"]
     assert together(candidates, threads=threads) == apart
     in_company = count >= batched.LEAST * threads
-    assert (calls["visit_unlearn_lanes"] > 0) == in_company
-    assert (calls["dot_lanes"] > 0) == (-(-count // threads) >= batched.LEAST)
-    assert (calls["visit_unlearn"] - visits < visits) == in_company
+    assert (calls["visit_ascent_batch"] > 0) == in_company
+    assert (calls["dot_batch"] > 0) == (-(-count // threads) >= batched.LEAST)
+    assert (calls["visit_ascent"] - visits < visits) == in_company
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -165,7 +168,7 @@ def test_together_they_learn_what_they_learn_alone_of_more_rows_than_a_call_visi
     candidates = [Settings(C=C, tol=1e-3) for C in (0.02, 0.05, 0.1, 0.3, 1, 3, 8, 30)]
     apart = alone(candidates, source_of_many_rows)
     assert together(candidates, source_of_many_rows, threads=threads) == apart
-    assert calls["visit_unlearn_lanes"] > 2
+    assert calls["visit_ascent_batch"] > 2
     assert len(set(apart)) == len(candidates)
 
 
@@ -174,19 +177,19 @@ def test_learners_in_company_may_pause_between_any_two_teams(calls: Counter[str]
         def __init__(self) -> None:
             self.met: Counter[tuple[int, int]] = Counter()
 
-        def border(self, state: Callable[[], State]) -> None:
+        def checkpoint(self, state: Callable[[], State]) -> None:
             now = state()
             self.met[now.reading, now.chunks] += 1
 
-        def due(self) -> bool:
+        def checkpoint_due(self) -> bool:
             return True
 
-        before_solves = end = border
+        before_solves = end = checkpoint
 
     checkpointer = Hasty()
     assert together(MANY, checkpointer=checkpointer) == alone(MANY)
-    assert max(checkpointer.met.values()) > 1, "behind the last chunk, and between two teams"
-    assert calls["visit_unlearn_lanes"]
+    assert max(checkpointer.met.values()) > 1, "behind the last chunk, and between two batches"
+    assert calls["visit_ascent_batch"]
 
 
 def test_where_memory_is_short_every_thread_solves_one_learner_at_a_time(
@@ -194,13 +197,13 @@ def test_where_memory_is_short_every_thread_solves_one_learner_at_a_time(
 ) -> None:
     asked = []
 
-    def abreast(learners: Sequence[Learner]) -> bool:
+    def can_batch(learners: Sequence[Learner]) -> bool:
         asked.append(len(learners))
         return False
 
     candidates = MANY[:9]
-    assert together(candidates, abreast=abreast) == alone(candidates)
-    assert not calls["visit_unlearn_lanes"] + calls["dot_lanes"]
+    assert together(candidates, can_batch=can_batch) == alone(candidates)
+    assert not calls["visit_ascent_batch"] + calls["dot_batch"]
     assert set(asked) == {9}
 
 
@@ -209,26 +212,26 @@ def test_learners_that_hold_other_rows_are_solved_one_at_a_time(
 ) -> None:
     step = batched.step
 
-    def alone_only(team: Sequence[Running]) -> None:
-        assert len(team) == 1
-        step(team)
+    def alone_only(batch: Sequence[PendingSolve]) -> None:
+        assert len(batch) == 1
+        step(batch)
 
     monkeypatch.setattr(batched, "step", alone_only)
     candidates = [replace(settings, active_set=2500) for settings in MANY[:9]]
     assert together(candidates) == alone(candidates)
-    assert not calls["visit_unlearn_lanes"]
+    assert not calls["visit_ascent_batch"]
 
 
-def about_to_visit(candidates: Sequence[Settings], pool: Pool | None = None) -> list[Running]:
+def about_to_visit(candidates: Sequence[Settings], pool: Pool | None = None) -> list[PendingSolve]:
     """Solves of learners that have taken all rows, before the first mini-epoch."""
     source = source_of()
     learners = [Learner(settings, source.labels, pool=pool) for settings in candidates]
     chunks = list(source.chunks())
     for learner in learners:
-        learner.begin_reading(0)
+        begin_reading(learner, 0)
         for chunk in chunks:
-            learner.take(chunk, np.arange(len(chunk)))
-    solves = [Running(learner, lambda learner: learner.finish_reading()) for learner in learners]
+            take_chunk(learner, chunk, np.arange(len(chunk)))
+    solves = [PendingSolve(learner, finish_reading) for learner in learners]
     for one in solves:
         one.go_on()
     assert all(one.epoch for one in solves)
@@ -237,7 +240,7 @@ def about_to_visit(candidates: Sequence[Settings], pool: Pool | None = None) -> 
 
 def test_a_solve_begins_before_those_that_have_begun_go_on() -> None:
     first, second = about_to_visit(MANY[8:10])
-    late = Running(second.learner, lambda learner: learner.finish_reading())
+    late = PendingSolve(second.learner, finish_reading)
     before = first.epoch
     batched.step([first, late])
     assert late.begun
@@ -245,13 +248,13 @@ def test_a_solve_begins_before_those_that_have_begun_go_on() -> None:
 
 
 def test_who_is_behind_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    solves, crowds, kernel = about_to_visit(MANY[8:14], Pool()), [], kernels.visit_unlearn_lanes
+    solves, crowds, kernel = about_to_visit(MANY[8:14], Pool()), [], kernels.visit_ascent_batch
 
     def noted(rows: Any, order: Any, signs: Any, *others: Any) -> None:
         crowds.append(int(signs.any(axis=0).sum()))
         kernel(rows, order, signs, *others)
 
-    monkeypatch.setattr(kernels, "visit_unlearn_lanes", noted)
+    monkeypatch.setattr(kernels, "visit_ascent_batch", noted)
     ahead = solves[1]
     for _ in range(2):
         assert ahead.epoch is not None
@@ -264,10 +267,10 @@ def test_who_is_behind_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rows_that_are_not_held_once_are_not_visited_together(calls: Counter[str]) -> None:
     solves = about_to_visit(MANY[8:14])
-    before = [one.learner.dual.updates for one in solves]
+    before = [one.learner.running.updates for one in solves]
     batched.step(solves)
-    assert not calls["visit_unlearn_lanes"]
-    now = [one.learner.dual.updates for one in solves]
+    assert not calls["visit_ascent_batch"]
+    now = [one.learner.running.updates for one in solves]
     assert all(after > then for after, then in zip(now, before, strict=True))
 
 
@@ -276,12 +279,12 @@ def test_rows_that_few_of_them_visit_are_not_visited_together(calls: Counter[str
 
     def step(live: Sequence[NDArray[np.int64]]) -> int:
         """Kernel calls of a step in which they visit these rows."""
-        before = calls["visit_unlearn_lanes"]
+        before = calls["visit_ascent_batch"]
         for one, its in zip(solves, live, strict=True):
             assert one.epoch is not None
             one.epoch = replace(one.epoch, live=its)
         batched.step(solves)
-        return calls["visit_unlearn_lanes"] - before
+        return calls["visit_ascent_batch"] - before
 
     assert step([np.arange(k, ROWS, len(solves)) for k in range(len(solves))]) == 0
     assert step([np.arange(0, ROWS, 3)] * len(solves)) == 1
@@ -290,9 +293,9 @@ def test_rows_that_few_of_them_visit_are_not_visited_together(calls: Counter[str
 def test_the_last_of_a_team_are_dealt_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     met, step = [], batched.step
 
-    def noted(team: Sequence[Running]) -> None:
-        met.append(len(team))
-        step(team)
+    def noted(batch: Sequence[PendingSolve]) -> None:
+        met.append(len(batch))
+        step(batch)
 
     monkeypatch.setattr(batched, "step", noted)
     assert together(MANY[:9]) == alone(MANY[:9])
@@ -305,7 +308,7 @@ def test_mini_epochs_cut_into_kernel_calls_find_what_they_find_together(
 ) -> None:
     monkeypatch.setattr(passes, "NONZEROS_A_CALL", 300)
     assert together(MANY[:9]) == alone(MANY[:9])
-    assert calls["visit_unlearn_lanes"]
+    assert calls["visit_ascent_batch"]
 
 
 @pytest.mark.parametrize("width", [COLUMNS, COLUMNS - 1])
@@ -339,7 +342,7 @@ def test_more_columns_than_nonzeros_are_not_put_side_by_side(
 ) -> None:
     monkeypatch.setattr(batched, "DENSE", 10**6)
     assert together(MANY[:9]) == alone(MANY[:9])
-    assert not calls["visit_unlearn_lanes"] + calls["dot_lanes"]
+    assert not calls["visit_ascent_batch"] + calls["dot_batch"]
 
 
 @given(st.integers(0, 200), st.integers(1, 9))
@@ -347,10 +350,10 @@ def test_everybody_is_in_one_team_and_teams_are_as_many_as_threads_or_full(
     count: int, threads: int
 ) -> None:
     people = [Learner(Settings()) for _ in range(count)]
-    found = batched.teams(people, threads)
-    assert {id(one) for team in found for one in team} == {id(one) for one in people}
+    found = batched.batches_of(people, threads)
+    assert {id(one) for batch in found for one in batch} == {id(one) for one in people}
     full, rest = divmod(count, threads * kernels.BATCH_WIDTH)
-    sizes = [len(team) for team in found]
+    sizes = [len(batch) for batch in found]
     assert sizes[: full * threads] == [kernels.BATCH_WIDTH] * (full * threads)
     last = sizes[full * threads :]
     assert len(last) == min(threads, rest)
@@ -368,7 +371,7 @@ def test_a_class_born_late_learns_what_it_would_have_learned_from_the_first_row_
     settings = Settings.from_dict({"C": 2.0, **plan})
     source = GrowingSource(source_of(labels).rows, labels, block_rows=16)
     classes = Classes(settings, source.labels, weights, Pool())
-    train(source, [], settings, new_classes=Families([classes]), threads=2)
+    train(source, [], settings, new_classes=CandidateClasses([classes]), threads=2)
     assert [learner.targets.positive for learner in classes.learners] == ["b", "a", "d", "c"]
     for learner in classes.learners:
         source = source_of(labels)
@@ -398,40 +401,47 @@ def test_a_team_may_give_its_first_away_after_any_step(
     threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, left = count(), []
-    while_it_pays = batched.while_it_pays
+    regroup = batched.regroup
 
-    def noted(team: Sequence[Learner]) -> list[list[Learner]]:
-        left.append(len(team))
-        return while_it_pays(team)
+    def noted(batch: Sequence[Learner]) -> list[list[Learner]]:
+        left.append(len(batch))
+        return regroup(batch)
 
     monkeypatch.setattr(Threads, "idle", property(lambda _: next(asked) % 5 == 4))
-    monkeypatch.setattr(batched, "while_it_pays", noted)
+    monkeypatch.setattr(batched, "regroup", noted)
     assert together(MANY, threads=threads) == alone(MANY)
     assert max(left) >= batched.LEAST > min(left)
 
 
-def test_an_error_of_a_learner_on_a_thread_comes_out_at_the_caller() -> None:
-    class Failing(Learner):
-        def finish_reading(self) -> Solve:
-            raise RuntimeError("as it should")
-
+def test_an_error_of_a_learner_on_a_thread_comes_out_at_the_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     source, settings = source_of(), Settings()
-    learners = [Learner(settings, source.labels), Failing(settings, source.labels)]
+    learners = [Learner(settings, source.labels) for _ in range(2)]
+
+    def failing(learner: Learner) -> Solve:
+        if learner is learners[1]:
+            raise RuntimeError("as it should")
+        return finish_reading(learner)
+
+    monkeypatch.setattr(schedule, "finish_reading", failing)
     with pytest.raises(RuntimeError, match="as it should"):
         train(source, learners, settings, threads=2)
 
 
-def test_a_signal_in_the_calling_thread_waits_for_no_other_learner() -> None:
+def test_a_signal_in_the_calling_thread_waits_for_no_other_learner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     caller, ended = threading.current_thread(), threading.Event()
 
-    class Taken(Learner):
-        def take(self, *arguments: Any) -> None:
-            if threading.current_thread() is caller:
-                raise KeyboardInterrupt
-            assert ended.wait(60)
+    def interrupted(*arguments: Any) -> None:
+        if threading.current_thread() is caller:
+            raise KeyboardInterrupt
+        assert ended.wait(60)
 
+    monkeypatch.setattr(schedule, "take_chunk", interrupted)
     source, settings = source_of(), Settings()
-    learners = [Taken(settings, source.labels) for _ in range(2)]
+    learners = [Learner(settings, source.labels) for _ in range(2)]
     try:
         with pytest.raises(KeyboardInterrupt):
             train(source, learners, settings, threads=2)
@@ -440,21 +450,21 @@ def test_a_signal_in_the_calling_thread_waits_for_no_other_learner() -> None:
         ended.set()
 
 
-def test_of_several_errors_that_of_the_first_learner_comes_out_whichever_failed_first() -> None:
+def test_of_several_errors_that_of_the_first_learner_comes_out_whichever_failed_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     later_failed = threading.Event()
+    source, settings = source_of(), Settings()
+    learners = [Learner(settings, source.labels) for _ in range(2)]
 
-    class First(Learner):
-        def finish_reading(self) -> Solve:
+    def failing(learner: Learner) -> Solve:
+        if learner is learners[0]:
             assert later_failed.wait(60.0)
             raise RuntimeError("of the first")
+        later_failed.set()
+        raise RuntimeError("of a later one")
 
-    class Later(Learner):
-        def finish_reading(self) -> Solve:
-            later_failed.set()
-            raise RuntimeError("of a later one")
-
-    source, settings = source_of(), Settings()
-    learners = [kind(settings, source.labels) for kind in (First, Later)]
+    monkeypatch.setattr(schedule, "finish_reading", failing)
     with pytest.raises(RuntimeError, match="of the first"):
         train(source, learners, settings, threads=2)
 

@@ -162,7 +162,7 @@ def test_a_changed_run_carries_what_its_counts_make_and_bounds_the_optimum_of_it
         signs, weights = seen_by(learner, rows, class_weight)
         as_its_counts_make_it(learner, rows, signs, weights)
         if active_set > 10**6:  # else the counts have moved on since they were certified
-            upper = math.sqrt(learner.dual.sq_norm) / learner.dual.steps
+            upper = math.sqrt(learner.running.sq_norm) / learner.running.steps
             assert learner.certificate is not None
             assert learner.certificate.upper_bound == pytest.approx(upper, rel=1e-8)
     for report in reports:
@@ -208,19 +208,19 @@ def as_its_counts_make_it(
     are."""
     n = len(signs)
     counts = learner.counts.dense(n).astype(np.float64)
-    assert learner.counts.total() == counts.sum() == learner.dual.steps > 0
+    assert learner.counts.total() == counts.sum() == learner.running.steps > 0
     a, size = (counts * signs) @ rows.X, counts @ np.abs(rows.X)
     w = np.zeros(len(a))
-    w[: len(learner.dual.w)] = learner.dual.w[: len(a)]
-    assert not learner.dual.w[len(a) :].any()
+    w[: len(learner.running.w)] = learner.running.w[: len(a)]
+    assert not learner.running.w[len(a) :].any()
     assert np.abs(w - a).max() <= ROUNDING * size.max()
     bias = RHO * (counts @ signs)
-    assert abs(learner.dual.bias - bias) <= ROUNDING * counts.sum()
+    assert abs(learner.running.bias - bias) <= ROUNDING * counts.sum()
     extension = float((counts**2 / (2.0 * C * weights)).sum())
-    assert learner.dual.sq_norm == pytest.approx(a @ a + bias * bias + extension, rel=1e-8)
+    assert learner.running.sq_norm == pytest.approx(a @ a + bias * bias + extension, rel=1e-8)
     lengths = (rows.X**2).sum(axis=1) + RHO**2 + 1.0 / (2.0 * C * weights)
-    assert learner.sq_radius == pytest.approx(lengths.max(), rel=1e-12)
-    assert learner.rows_met == n
+    assert learner.extent.sq_radius == pytest.approx(lengths.max(), rel=1e-12)
+    assert learner.extent.rows == n
 
 
 def fingerprints(outcome: Outcome) -> list[tuple[str, str]]:

@@ -15,9 +15,10 @@ from streamtron.core.config import Machine, Settings
 from streamtron.core.events import ChunkDone, Event, ReadingStarted
 from streamtron.data import Reading, open_shards
 from streamtron.data.writers.corpus import generate
-from streamtron.runs.fit import Outcome, run, run_many
-from streamtron.runs.learners import Room, learn
+from streamtron.runs.fit import fit_many, run
+from streamtron.runs.learners import MemoryGuard, train_candidates
 from streamtron.runs.memory import memory_needed
+from streamtron.runs.results import Outcome
 from streamtron.solver.learner import Learner
 from streamtron.solver.working_set import Pool
 
@@ -62,7 +63,7 @@ def test_candidates_that_do_not_fit_together_run_in_groups_and_find_the_same(
     shared = active_set > 10**6
     machines = [Machine(threads=2), room_for(2, candidates[0], shared=shared)]
     wide, tight = (
-        run_many(place / "two", candidates, machine=machine, cache_dir=str(tmp_path))
+        fit_many(place / "two", candidates, machine=machine, cache_dir=str(tmp_path))
         for machine in machines
     )
     assert [one.model for one in tight] == [one.model for one in wide]
@@ -82,7 +83,7 @@ def test_classes_that_do_not_fit_together_run_in_groups_and_find_the_same(
             [str(place / "many.svm")], Reading(multiclass=True), cache_dir=str(tmp_path),
             most_labels=None,
         ) as source:  # fmt: skip
-            [learners] = learn(source, [settings], machine)
+            [learners] = train_candidates(source, [settings], machine)
             labels = [learner.targets.positive for learner in learners]
             found.append((labels, [one.weights.tobytes() for one in learners], source.readings))
     (labels, weights, readings), (again, same, more) = found
@@ -137,7 +138,7 @@ def test_a_run_in_groups_is_taken_up_and_groups_that_are_done_are_not_fitted_aga
 def test_a_single_learner_is_never_crowded(place: Path) -> None:
     settings = Settings()
     with open_shards([str(place / "two")], cache_dir=None) as source:
-        room = Room(settings, Machine(memory=1), Pool())
+        room = MemoryGuard(settings, Machine(memory=1), Pool())
         for chunk in source.chunks():
             room(1, chunk)
     assert room.columns > 1
@@ -147,23 +148,23 @@ def test_learners_look_at_rows_in_company_only_where_there_is_memory_for_it() ->
     settings, columns = Settings(), 10**6
     learners = [Learner(settings) for _ in range(12)]
     for learner in learners:
-        learner.dual.widen(columns)
+        learner.running.widen(columns)
 
-    def room(memory: int) -> Room:
-        return Room(settings, Machine(memory=memory, threads=2), Pool())
+    def room(memory: int) -> MemoryGuard:
+        return MemoryGuard(settings, Machine(memory=memory, threads=2), Pool())
 
     own = replace(settings, active_set=0)
     one, several = (
         sum(
             need.size
             for need in memory_needed(
-                own, rows=0, columns=columns, learners=12, threads=2, abreast=abreast
+                own, rows=0, columns=columns, learners=12, threads=2, batch_width=width
             )
         )
-        for abreast in (1, kernels.BATCH_WIDTH)
+        for width in (1, kernels.BATCH_WIDTH)
     )
     side_by_side = 8 * kernels.BATCH_WIDTH * 2 * columns
     vectors = 8 * 8 * 10 * columns  # of ten more that are being solved
     assert several == one + side_by_side + vectors
-    assert room(several).abreast(learners)
-    assert not room(several - 1).abreast(learners)
+    assert room(several).can_batch(learners)
+    assert not room(several - 1).can_batch(learners)

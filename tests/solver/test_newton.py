@@ -16,7 +16,7 @@ from scipy.optimize import minimize
 from streamtron.core import kernels
 from streamtron.core.rows import Rows
 from streamtron.solver import newton
-from tests.core.test_kernels import Case, cases, frozen
+from tests.helpers.kernel_cases import Case, cases, frozen
 from tests.helpers.oracle import best_scale, primal_value
 from tests.helpers.sources import csr, dense, random_rows
 

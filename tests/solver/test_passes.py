@@ -15,7 +15,7 @@ from streamtron.solver import passes
 from tests.helpers.sources import csr, random_rows, trained
 from tests.solver.test_company import source_of
 
-NAMES = ("margins", "combine", "gram_product", "gram_diagonal", "visit_unlearn")
+NAMES = ("margins", "combine", "gram_product", "gram_diagonal", "visit_ascent")
 CUT = 90
 
 
@@ -66,7 +66,7 @@ def test_no_kernel_call_on_rows_in_memory_visits_more_than_it_may(
         kernel = getattr(kernels, name)
 
         def call(rows: Rows, *others: Any) -> Any:
-            order = others[0] if name == "visit_unlearn" else np.arange(len(rows.indptr) - 1)
+            order = others[0] if name == "visit_ascent" else np.arange(len(rows.indptr) - 1)
             nonzeros = int((rows.indptr[order + 1] - rows.indptr[order]).sum())
             if rows.indptr[-1] > CUT_HELD or rows.indptr[0] > 0:
                 met.add(name)

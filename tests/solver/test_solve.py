@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -16,15 +16,14 @@ from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.rows import Rows
 from streamtron.data.blocks import squares_of
-from streamtron.solver import solve
+from streamtron.solver import in_memory, solve
 from streamtron.solver.learner import Learner
 from streamtron.solver.newton import minimise
 from streamtron.solver.order import Turn
-from streamtron.solver.solution import Solution
-from streamtron.solver.subproblem import Subproblem, run_alone
+from streamtron.solver.schedule import train
+from streamtron.solver.subproblem import Solution, Subproblem, run_mini_epochs
 from streamtron.solver.targets import Targets
-from streamtron.solver.train import train
-from streamtron.solver.weights import Rule, WeightState
+from streamtron.solver.weights import Rule, WeightState, estimated_primal
 from streamtron.solver.working_set import ActiveSet
 from tests.helpers.oracle import Row
 from tests.helpers.sources import ListSource, csr, dense, random_rows, read_libsvm, trained
@@ -45,7 +44,7 @@ class Scene:
     counts: NDArray[np.int32]
     held: int
     b: float
-    dual: WeightState
+    running: WeightState
     problem: Subproblem
 
     @property
@@ -53,7 +52,7 @@ class Scene:
         return 0.5 / self.delta2
 
     def solve(self, target: float, mini_epochs: int = 50) -> Solution:
-        found = run_alone(solve.solve(self.problem, target, mini_epochs))
+        found = run_mini_epochs(solve.solve(self.problem, target, mini_epochs))
         self.counts[: self.held] = self.problem.counts
         return found
 
@@ -133,7 +132,7 @@ def scene(
         dual,
         Rule(chosen_b, 1.0, False, True, RHO),
         lambda: Turn(0, 0, next(calls)),
-        alone=held == ROWS,
+        whole=held == ROWS,
     )
     return Scene(patterns, delta2, start, held, chosen_b, dual, problem)
 
@@ -181,7 +180,7 @@ def test_a_and_t_and_norm_are_what_the_counts_sum_to(
 ) -> None:
     place = scene(0, **options)
     found = place.solve(1e-6, mini_epochs)
-    dual, a = place.dual, place.a()
+    dual, a = place.running, place.a()
     assert place.counts.min() >= 0
     assert dual.steps == place.counts.sum(dtype=np.int64)
     assert dual.augmented(1.0) == pytest.approx(a, rel=1e-11, abs=1e-9 * float(np.abs(a).max()))
@@ -217,7 +216,7 @@ def test_with_all_rows_in_memory_the_gap_returned_is_reached_and_true(
     found = place.solve(target)
     assert found.v is not None
     a = place.a()
-    dual = 0.5 * place.dual.steps**2 / (float(a @ a) + place.extension())
+    dual = 0.5 * place.running.steps**2 / (float(a @ a) + place.extension())
     gap = 1.0 - dual / place.primal(found.v)
     assert found.gap <= target
     assert gap == pytest.approx(found.gap, rel=1e-6, abs=1e-12)
@@ -245,7 +244,7 @@ def test_a_gap_is_true_also_where_mini_epochs_ran_out_right_after_newtons_method
         found = place.solve(1e-4, 7)
         assert found.v is not None
         a = place.a()
-        dual = 0.5 * place.dual.steps**2 / (float(a @ a) + place.extension())
+        dual = 0.5 * place.running.steps**2 / (float(a @ a) + place.extension())
         assert 1.0 - dual / place.primal(found.v) <= found.gap + 1e-9
 
 
@@ -355,7 +354,7 @@ def test_rows_solved_in_part_are_moved_by_the_relaxation_beyond_their_solution(
 def test_a_refinement_multiplies_counts_a_and_b_and_leaves_the_bounds_alone() -> None:
     place = scene(0, b=20.0)
     place.solve(1e-9, 5)
-    dual, problem = place.dual, place.problem
+    dual, problem = place.running, place.problem
     before = (problem.counts.copy(), dual.w.copy(), dual.steps, dual.upper_bound, dual.objective)
     b = problem.rule.b
     assert problem.refine(10)
@@ -389,17 +388,17 @@ def test_counts_are_never_refined_beyond_what_they_can_hold() -> None:
     for _ in range(12):
         place.problem.refine(10)
     assert 0 < place.problem.counts.max() <= 1 << 28
-    assert place.dual.steps == place.problem.counts.sum(dtype=np.int64)
+    assert place.running.steps == place.problem.counts.sum(dtype=np.int64)
 
 
 def test_rows_taken_at_another_extension_have_their_norm_summed_anew() -> None:
     here = scene(0, counts=[3] * ROWS)
     Subproblem(
-        here.problem.active, here.counts, here.dual, here.problem.rule, lambda: Turn(0, 0, 0),
-        alone=True, softness=7.0,
+        here.problem.active, here.counts, here.running, here.problem.rule, lambda: Turn(0, 0, 0),
+        whole=True, softness=7.0,
     )  # fmt: skip
     a = here.a()
-    assert here.dual.sq_norm == pytest.approx(a @ a + ROWS * 7.0 * 9.0, rel=1e-12)
+    assert here.running.sq_norm == pytest.approx(a @ a + ROWS * 7.0 * 9.0, rel=1e-12)
 
 
 @visits
@@ -428,7 +427,7 @@ def test_few_nonzeros_are_finished_to_rounding_whatever_the_target(
 
 def test_columns_that_do_not_occur_change_no_bit_of_the_finish() -> None:
     narrow, wide = scene(3), scene(3)
-    wide.dual.widen(1000)
+    wide.running.widen(1000)
     found, same = narrow.solve(0.5).v, wide.solve(0.5).v
     assert found is not None
     assert same is not None
@@ -450,7 +449,7 @@ class Round:
 def rounds_of(place: Scene, target: float, monkeypatch: pytest.MonkeyPatch) -> list[Round]:
     """The rounds of a solve, to its end."""
     rounds: list[Round] = []
-    primal, dual = place.problem.primal, place.dual
+    primal, dual = place.problem.primal, place.running
 
     def noted(v: Vector) -> tuple[float, float]:
         rounds[-1].looks += 1
@@ -462,7 +461,7 @@ def rounds_of(place: Scene, target: float, monkeypatch: pytest.MonkeyPatch) -> l
         if epoch.live is None:
             rounds.append(Round([]))
         else:
-            promised = 1.0 - dual.objective / dual.estimated_primal()
+            promised = 1.0 - dual.objective / estimated_primal(dual)
             rounds[-1].promised.append(promised / target)
     return rounds
 
@@ -551,7 +550,7 @@ def test_the_same_rows_and_orders_give_the_same_bits() -> None:
         place = scene(3, C=20.0)
         found = place.solve(1e-8)
         assert found.v is not None
-        bits.append((place.counts.tobytes(), found.v.tobytes(), place.dual.scalars.tobytes()))
+        bits.append((place.counts.tobytes(), found.v.tobytes(), place.running.scalars.tobytes()))
     assert bits[0] == bits[1]
 
 
@@ -603,51 +602,59 @@ def test_bounds_bracket_the_optimum_whatever_part_of_the_rows_fits_in_memory(
     assert source.nonzeros_read <= most * len(source.rows.indices)
 
 
-class Watched(Learner):
-    """A learner that remembers its parts: the rows that were solved, and those that then stayed,
-    with the counts to the byte of either."""
+class Solved(NamedTuple):
+    """A block after its solve: the rows that were solved and those that then stayed, with the
+    counts to the byte of either, and the bytes of these."""
 
-    def __init__(self, settings: Settings, labels: Sequence[int]) -> None:
-        super().__init__(settings, labels)
-        self.parts: list[tuple[dict[int, float], dict[int, float]]] = []
-        self.kept_bytes: list[int] = []
-
-    def _keep_some(self) -> None:
-        solved = self._weights()
-        super()._keep_some()
-        self.parts.append((solved, self._weights()))
-        self.kept_bytes.append(self.active.nbytes)
-
-    def _weights(self) -> dict[int, float]:
-        numbers = self.active.numbers
-        weights = self.counts.take(numbers) / self.active.sizes
-        return dict(zip(numbers.tolist(), weights.tolist(), strict=True))
+    solved: dict[int, float]
+    kept: dict[int, float]
+    kept_bytes: int
 
 
-def watched(order: Literal["random", "sequential"] = "random") -> Watched:
-    """Parts of a fifth of 600 rows."""
+def blocks_of(
+    source: ListSource, labels: Sequence[int], settings: Settings
+) -> tuple[Learner, list[Solved]]:
+    """Train a learner; also its blocks."""
+    found, keep_some = [], in_memory._keep_some
+
+    def weights(learner: Learner) -> dict[int, float]:
+        numbers = learner.active.numbers
+        each = learner.counts.take(numbers) / learner.active.sizes
+        return dict(zip(numbers.tolist(), each.tolist(), strict=True))
+
+    def noted(learner: Learner) -> None:
+        solved = weights(learner)
+        keep_some(learner)
+        found.append(Solved(solved, weights(learner), learner.active.nbytes))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(in_memory, "_keep_some", noted)
+        learner = Learner(settings, labels)
+        train(source, [learner], settings)
+    return learner, found
+
+
+def blocks(order: Literal["random", "sequential"] = "random") -> list[Solved]:
+    """Blocks of a fifth of 600 rows."""
     rows, labels = random_rows(13, 600, COLUMNS)
     source = ListSource(csr(rows), labels, block_rows=128)
     settings = Settings(C=5.0, tol=1e-3, active_set=sizes(source) // 5, order=order)
-    learner = Watched(settings, labels)
-    train(source, [learner], settings)
+    learner, found = blocks_of(source, labels, settings)
     assert learner.finished == "certified"
-    assert len(learner.parts) > 3
-    return learner
+    assert len(found) > 3
+    assert max(one.kept_bytes for one in found) <= settings.active_set / 2
+    return found
 
 
 def test_of_the_rows_solved_only_some_with_a_count_stay_in_half_of_the_budget() -> None:
-    learner = watched()
-    for solved, kept in learner.parts:
+    for solved, kept, _ in blocks():
         assert set(kept) < set(solved)
         assert min(kept.values()) > 0.0
-    assert learner.kept_bytes
-    assert max(learner.kept_bytes) <= learner.settings.active_set / 2
 
 
 def test_rows_of_many_counts_to_the_byte_stay_more_often_than_others() -> None:
     heavier = lighter = 0
-    for solved, kept in watched().parts:
+    for solved, kept, _ in blocks():
         live = sorted((number for number in solved if solved[number]), key=solved.__getitem__)
         lighter += sum(number in kept for number in live[: len(live) // 2])
         heavier += sum(number in kept for number in live[-(len(live) // 2) :])
@@ -655,7 +662,7 @@ def test_rows_of_many_counts_to_the_byte_stay_more_often_than_others() -> None:
 
 
 def test_in_file_order_the_rows_that_stay_are_those_of_most_counts_to_the_byte() -> None:
-    for solved, kept in watched("sequential").parts:
+    for solved, kept, _ in blocks("sequential"):
         gone = [weight for number, weight in solved.items() if number not in kept]
         assert min(kept.values()) >= max(gone)
 
@@ -664,10 +671,9 @@ def test_a_row_that_finds_no_room_beside_those_that_stay_is_held_all_the_same() 
     rows, labels = random_rows(14, 200, COLUMNS)
     rows[100] = [(column, 0.001) for column in range(200)]
     settings = Settings(C=5.0, active_set=8 * 200 + 24, max_epochs=3, order="sequential")
-    learner = Watched(settings, labels)
-    train(ListSource(csr(rows), labels), [learner], settings)
-    assert any(set(solved) == {100} for solved, _ in learner.parts)
-    assert all(len(kept) < len(solved) for solved, kept in learner.parts)
+    _, found = blocks_of(ListSource(csr(rows), labels), labels, settings)
+    assert any(set(one.solved) == {100} for one in found)
+    assert all(len(one.kept) < len(one.solved) for one in found)
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
@@ -687,14 +693,14 @@ def test_ccat_in_memory_is_certified_in_two_readings_and_few_visits_on_average(
 ) -> None:
     rows, labels = read_libsvm(shared_data / "rcv1_27613.ccat.xz")
     visited = 0  # at C = 50 one seed needs 12 visits and another 31, forty of them 22.4
-    visit = kernels.visit_unlearn
+    visit = kernels.visit_ascent
 
     def counted(rows: Rows, order: NDArray[np.int64], *others: Any) -> None:
         nonlocal visited
         visited += int((rows.indptr[order + 1] - rows.indptr[order]).sum())
         visit(rows, order, *others)
 
-    monkeypatch.setattr(kernels, "visit_unlearn", counted)
+    monkeypatch.setattr(kernels, "visit_ascent", counted)
     for seed in range(seeds):
         source = ListSource(rows, labels)
         learner = trained(source, Settings(C=C, seed=seed))
@@ -753,7 +759,7 @@ def honest(learner: Learner, tol: float) -> None:
     assert 0 < found.primal_margin <= found.upper_bound
     assert np.isfinite(learner.weights).all()
     assert min(counts) > 0
-    assert max(counts) < kernels.COUNT_MAX or learner.dual.clipped > 0
+    assert max(counts) < kernels.COUNT_MAX or learner.running.clipped_updates > 0
     assert learner.finished == ("certified" if found.relative_duality_gap <= tol else "epoch limit")
 
 

@@ -15,9 +15,11 @@ from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Event, ReadingDone
 from streamtron.core.rows import BLOCK_ROWS, Chunk, Label
-from streamtron.solver import train as loop
-from streamtron.solver.learner import Learner, Solve
-from streamtron.solver.train import train
+from streamtron.solver import order, schedule, stopping
+from streamtron.solver.in_memory import Solve
+from streamtron.solver.learner import Learner
+from streamtron.solver.schedule import train
+from streamtron.solver.train import finish_reading, train_one
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.oracle import Oracle, Row, gamma_d, primal_value
 from tests.helpers.rows_in_memory import RowsInMemory
@@ -37,7 +39,7 @@ COLUMNS = 6
 
 def bits(learner: Learner, rows: int) -> tuple[bytes, ...]:
     """Everything that a run leaves, to the bit."""
-    dual = learner.dual
+    dual = learner.running
     state = (dual.w, dual.scalars, dual.tallies, learner.weights, learner.counts.dense(rows))
     return tuple(array.tobytes() for array in state)
 
@@ -50,28 +52,25 @@ def source_of(seed: int, n: int = 300, block_rows: int = 32) -> ListSource:
 # --- the paper's procedure ---
 
 
-class Snapshots(Learner):
-    """Keeps what each stage had carried along when it ended."""
-
-    kept: list[tuple[list[int], int]]
-
-    def _end_stage(self, why: str) -> None:
-        if not hasattr(self, "kept"):
-            self.kept = []
-        self.kept.append((self.counts.dense(self.rows_met).tolist(), self.dual.steps))
-        super()._end_stage(why)
-
-
 def faithful_equals_oracle(
     rows: Sequence[Row], labels: Sequence[int], chosen: Settings, block_rows: int
 ) -> None:
     """Both stages, held against the plain procedure with the b that the learner chose."""
     source = ListSource(csr(rows), labels, block_rows=block_rows)
-    learner = Snapshots(chosen, source.labels, positive=1)
-    train(source, [learner], chosen)
+    learner, at_ends = Learner(chosen, source.labels, positive=1), []
+    end_stage = stopping.end_stage
+
+    def noted(learner: Learner, stop_reason: str) -> None:
+        counts = learner.counts.dense(learner.extent.rows).tolist()
+        at_ends.append((counts, learner.running.steps))
+        end_stage(learner, stop_reason)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stopping, "end_stage", noted)
+        train(source, [learner], chosen)
     assert learner.finished == "converged"
-    assert len(learner.reports) == 2
-    for report, kept in zip(learner.reports, learner.kept, strict=True):
+    assert len(learner.progress.reports) == 2
+    for report, kept in zip(learner.progress.reports, at_ends, strict=True):
         twin = Oracle(
             rows, labels, [chosen.delta2] * len(rows), chosen.rho,
             b=report.b, epsilon=float(report.epsilon), variant=chosen.variant,
@@ -110,32 +109,31 @@ def test_the_faithful_procedure_is_the_papers_on_heart_scale(shared_data: Path) 
     faithful_equals_oracle(plain, [int(label) for label in labels], chosen, block_rows=BLOCK_ROWS)
 
 
-class Carried(Learner):
-    """Remembers the carried w before a certificate replaces it by the sum from the counts."""
-
-    last: bytes = b""
-
-    def finish_reading(self) -> Solve:
-        self.last = self.dual.w.tobytes()
-        return super().finish_reading()
-
-
 @pytest.mark.parametrize(("epsilon", "b"), [(0.1, 0.02), (0.5, 0.1), (1.0, 0.8), (1.5, 0.8)])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_carried_weights_of_a_faithful_stage_equal_the_oracles_bit_for_bit(
-    seed: int, epsilon: float, b: float
+def test_the_running_weights_of_a_faithful_stage_equal_the_oracles_bit_for_bit(
+    seed: int, epsilon: float, b: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As they are before a certificate replaces them by the sum from the counts."""
+    last = b""
+
+    def noted(learner: Learner) -> Solve:
+        nonlocal last
+        last = learner.running.w.tobytes()
+        return finish_reading(learner)
+
+    monkeypatch.setattr(schedule, "finish_reading", noted)
     rows, labels = random_rows(seed, 40, COLUMNS)
     chosen = Settings(C=2, rho=1, faithful=True, stage=str(epsilon), b=(b,))
     source = ListSource(csr(rows), labels, block_rows=8)
-    learner = Carried(chosen, source.labels, positive=1)
+    learner = Learner(chosen, source.labels, positive=1)
     train(source, [learner], chosen)
-    b = learner.reports[0].b
+    b = learner.progress.reports[0].b
     twin = Oracle(rows, labels, [chosen.delta2] * 40, 1.0, b=b, epsilon=epsilon)
     twin.run()
-    assert np.frombuffer(learner.last)[: len(twin.w)].tolist() == twin.w
+    assert np.frombuffer(last)[: len(twin.w)].tolist() == twin.w
     rebuilt, _ = twin.rebuilt()
-    assert learner.dual.w[: len(twin.w)] == pytest.approx(rebuilt, rel=1e-12, abs=1e-12)
+    assert learner.running.w[: len(twin.w)] == pytest.approx(rebuilt, rel=1e-12, abs=1e-12)
 
 
 def test_faithful_b_is_relative_to_the_radius_of_all_rows_wherever_the_longest_is() -> None:
@@ -144,7 +142,7 @@ def test_faithful_b_is_relative_to_the_radius_of_all_rows_wherever_the_longest_i
     chosen = Settings(delta=1, rho=0, faithful=True, stage="1")
     source = ListSource(csr(rows), labels, block_rows=8)
     learner = trained(source, chosen)
-    assert learner.reports[0].b == pytest.approx(5 * (50.0**2 + 1))
+    assert learner.progress.reports[0].b == pytest.approx(5 * (50.0**2 + 1))
 
 
 def test_a_faithful_run_refuses_an_active_set_over_its_budget() -> None:
@@ -246,7 +244,7 @@ def test_an_active_set_too_small_for_so_few_epochs_says_that_it_stopped_and_how_
     learner = trained(source_of(seed), Settings(active_set=active_set, max_epochs=4))
     found = learner.certificate
     assert found is not None
-    assert (learner.finished, learner.full_epochs) == ("epoch limit", 4)
+    assert (learner.finished, learner.progress.full_epochs) == ("epoch limit", 4)
     assert 0.01 < found.relative_duality_gap < 1.0
     primal = least_primal(dense(rows, COLUMNS), np.array(labels))
     assert holds({"certificate": found.to_dict()}, primal)
@@ -258,13 +256,13 @@ def test_a_gap_that_closes_slowly_is_not_taken_for_one_that_rounding_leaves(seed
     assert learner.certificate is not None
     assert learner.certificate.relative_duality_gap < 5e-3
     assert learner.finished in ("certified", "epoch limit")
-    assert learner.full_epochs == 120 or learner.finished == "certified"
+    assert learner.progress.full_epochs == 120 or learner.finished == "certified"
 
 
 def test_an_epoch_limit_is_kept_and_the_run_still_ends_with_a_certificate() -> None:
     learner = trained(source_of(0), Settings(tol=1e-12, max_epochs=2, stage="1,0.1"))
     assert learner.finished == "epoch limit"
-    assert learner.full_epochs == 2
+    assert learner.progress.full_epochs == 2
     assert learner.certificate is not None
     assert learner.certificate.rows_scanned == 300
 
@@ -277,9 +275,11 @@ def test_wherever_the_epoch_limit_ends_a_run_its_counts_make_its_upper_bound() -
         learner = trained(source_of(0), settings)
         assert learner.certificate is not None
         assert learner.finished == "epoch limit"
-        assert learner.counts.total() == learner.dual.steps > 0
-        assert learner.dual.upper_bound == pytest.approx(learner.certificate.upper_bound, rel=1e-9)
-        stages.add(learner.stage_number)
+        assert learner.counts.total() == learner.running.steps > 0
+        assert learner.running.upper_bound == pytest.approx(
+            learner.certificate.upper_bound, rel=1e-9
+        )
+        stages.add(learner.progress.stage_number)
     assert stages == {0, 1}
 
 
@@ -361,17 +361,17 @@ def test_an_order_of_rows_is_drawn_for_the_readings_that_train_and_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     drawn, ended = set(), dict[int, str]()
-    positions_in = loop.positions_in
+    visiting_order = order.visiting_order
 
-    def noted(chunk: Chunk, settings: Settings, reading: int) -> NDArray[np.int64]:
+    def noted(settings: Settings, reading: int, chunk: Chunk) -> NDArray[np.int64]:
         drawn.add(reading)
-        return positions_in(chunk, settings, reading)
+        return visiting_order(settings, reading, chunk)
 
     def listen(event: Event) -> None:
         if isinstance(event, ReadingDone):
             ended[event.reading] = event.mode
 
-    monkeypatch.setattr(loop, "positions_in", noted)
+    monkeypatch.setattr(order, "visiting_order", noted)
     rows, labels = random_rows(3, 60, COLUMNS)
     trained(ListSource(csr(rows), labels, block_rows=8), Settings(), listen=listen)
     assert set(ended.values()) == {"train", "scan"}
@@ -463,7 +463,7 @@ def test_rows_of_weight_0_leave_no_trace_in_bounds_radius_or_counts(chosen: Sett
     assert with_them.counts.dense(160)[120:].tolist() == [0] * 40
     assert with_them.certificate is not None
     assert with_them.certificate.rows_scanned == 120
-    assert with_them.sq_radius < 1e6
+    assert with_them.extent.sq_radius < 1e6
     assert overlap(with_them, trained(ListSource(csr(rows), labels), chosen))
 
 
@@ -481,9 +481,9 @@ def test_b_is_chosen_for_the_heaviest_row_wherever_it_is(heavy: int) -> None:
     weights = [1.0] * 300
     weights[heavy] = 1e7
     learner = trained(ListSource(csr(rows), labels, weights, block_rows=300), Settings())
-    assert learner.least_delta2 == 0.5 / 1e7
+    assert learner.extent.least_delta2 == 0.5 / 1e7
     assert learner.finished == "certified"
-    assert learner.dual.clipped == 0
+    assert learner.running.clipped_updates == 0
 
 
 def test_class_weights_multiply_C_like_row_weights() -> None:
@@ -514,27 +514,27 @@ def test_every_reading_and_its_certificate_are_told(chosen: Settings) -> None:
     readings = [event for event in told if isinstance(event, ReadingDone)]
     nonzeros = sum(block.nonzeros for block in source.blocks)
     assert source.nonzeros_read == len(readings) * nonzeros
-    assert sum(event.mini_epochs for event in readings) == learner.mini_epochs
+    assert sum(event.mini_epochs for event in readings) == learner.progress.mini_epochs
     assert readings[-1].certificate == learner.certificate
 
 
 def test_counts_sum_to_t_and_the_carried_weights_follow_from_them() -> None:
     rows, labels = random_rows(1, 300, COLUMNS)
     learner = trained(source_of(1), Settings(tol=1e-6), positive=1)
-    assert learner.counts.dense(300).sum(dtype=np.int64) == learner.dual.steps
-    twin = Oracle(rows, labels, [0.5] * 300, 1.0, width=len(learner.dual.w))
+    assert learner.counts.dense(300).sum(dtype=np.int64) == learner.running.steps
+    twin = Oracle(rows, labels, [0.5] * 300, 1.0, width=len(learner.running.w))
     twin.counts = learner.counts.dense(300).tolist()
     w, bias = twin.rebuilt()
-    assert learner.dual.w == pytest.approx(w, rel=1e-12)
-    assert learner.dual.bias == pytest.approx(bias, rel=1e-12)
+    assert learner.running.w == pytest.approx(w, rel=1e-12)
+    assert learner.running.bias == pytest.approx(bias, rel=1e-12)
 
 
 def test_a_learner_is_sound_only_while_its_counts_sum_to_t() -> None:
     learner = trained(source_of(1), Settings())
-    assert learner.sound
+    assert learner.valid
     numbers, counts = learner.counts.entries()
     learner.counts.put(numbers[:1], counts[:1] + np.int32(1))
-    assert not learner.sound
+    assert not learner.valid
 
 
 @pytest.mark.parametrize("stage", ["auto", "ascent"])
@@ -556,12 +556,12 @@ def test_after_every_reading_the_weights_carried_are_those_that_the_counts_make(
     def listen(event: Event) -> None:
         if isinstance(event, ReadingDone):
             counts = learner.counts.dense(len(X)).astype(np.float64)
-            w = learner.dual.w[:COLUMNS] - counts @ X
+            w = learner.running.w[:COLUMNS] - counts @ X
             off.append(np.abs(w).max() / (counts @ np.abs(X)).max())
-            assert learner.dual.steps == counts.sum()
+            assert learner.running.steps == counts.sum()
 
     train(source, [learner], settings, listen)
-    assert len(off) == learner.readings > 1
+    assert len(off) == learner.progress.readings > 1
     assert max(off) < 1e-12
 
 
@@ -571,6 +571,25 @@ def test_two_opposite_rows_are_solved_in_one_column() -> None:
         ListSource(csr([[(0, 1.0)], [(0, -1.0)]]), [1, -1]), Settings(rho=0, tol=1e-6)
     )
     assert learner.weights.tolist() == pytest.approx([0.8], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [{}, {"active_set": 2000, "max_epochs": 6}, {"faithful": True}, {"stage": "1,0.1,ascent"}],
+    ids=["all rows", "blocks", "faithful", "stages"],
+)
+def test_one_learner_by_itself_finds_the_bits_of_one_in_a_schedule(plan: dict[str, object]) -> None:
+    settings = Settings.from_dict({"C": 0.5, "tol": 1e-3, "mini_epochs": 9, **plan})
+    if "faithful" in plan:
+        rows, labels = random_rows(1, 40, COLUMNS)
+        settings = Settings(delta=1, faithful=True, mini_epochs=7)
+        sources = [ListSource(csr(rows), labels, block_rows=16) for _ in range(2)]
+    else:
+        sources = [source_of(1) for _ in range(2)]
+    learner = Learner(settings, sources[0].labels)
+    train_one(learner, sources[0])
+    assert bits(learner, 300) == bits(trained(sources[1], settings), 300)
+    assert learner.finished
 
 
 def test_rows_in_memory_train_to_the_bits_of_any_other_source() -> None:

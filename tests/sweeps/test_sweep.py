@@ -24,18 +24,19 @@ from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.svm import LinearSVC
 
 import streamtron
-from streamtron.cli import options, train
+from streamtron.cli import options
+from streamtron.cli.sweep import sweep as sweep_command
 from streamtron.core.config import METRICS, METRICS_OF_MANY, Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.data.writers.corpus import generate
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate, evaluate_many
-from streamtron.sweeps.folds import Split, splits_of
+from streamtron.sweeps.folds import Fold, folds_of
 from streamtron.sweeps.grid import Range, candidates_of, values_of
-from streamtron.sweeps.halving import at_rung
+from streamtron.sweeps.halving import loosened
 from streamtron.sweeps.plot import plot_sweep
-from streamtron.sweeps.sweep import KeepOutcomes, Sweep, attempt, run_sweep
+from streamtron.sweeps.sweep import KeepOutcomes, Sweep, fit_and_measure, run_sweep
 from streamtron.sweeps.trial import COLUMNS, Trial
 from tests.helpers.processes import Ended, command, here, one_sentence
 
@@ -207,11 +208,11 @@ def test_an_empty_list_and_no_candidates_are_refused() -> None:
 
 def test_every_setting_is_an_option_of_sweep_and_the_lists_are_those_that_take_many() -> None:
     words = ["train", "--C", "1,2", "--rho", "0", "--delta", "3..4", "--tol", "0.5"]
-    with train.sweep.make_context("sweep", words) as context:
+    with sweep_command.make_context("sweep", words) as context:
         given, _ = options.split(context.params)
     assert given == {"C": (1.0, 2.0), "rho": (0.0,), "delta": Range(3.0, 4.0), "tol": 0.5}
     there = {
-        parameter.name for parameter in train.sweep.params if isinstance(parameter, click.Option)
+        parameter.name for parameter in sweep_command.params if isinstance(parameter, click.Option)
     }
     assert set(options.SETTINGS) <= there
 
@@ -455,7 +456,7 @@ def test_models_that_would_not_read_the_shards_alike_are_not_measured_together(
 def test_without_validation_shards_every_shard_is_held_out_once(place: Path) -> None:
     shards = [str(path) for path in sorted((place / "train").iterdir())]
     for folds, wanted in ((None, 4), (2, 2), (3, 3)):
-        splits = splits_of(place / "train", None, folds, Settings())
+        splits = folds_of(place / "train", None, folds, Settings())
         assert len(splits) == wanted
         assert [split.valid for split in splits] == [shards[k::wanted] for k in range(wanted)]
         for split in splits:
@@ -464,8 +465,8 @@ def test_without_validation_shards_every_shard_is_held_out_once(place: Path) -> 
 
 def test_at_most_five_folds_are_made_unless_more_are_asked_for(tmp_path: Path) -> None:
     generate(str(tmp_path / "many"), rows=70, columns=80, seed=0, shards=7)
-    assert len(splits_of(tmp_path / "many", None, None, Settings())) == 5
-    assert len(splits_of(tmp_path / "many", None, 7, Settings())) == 7
+    assert len(folds_of(tmp_path / "many", None, None, Settings())) == 5
+    assert len(folds_of(tmp_path / "many", None, 7, Settings())) == 7
 
 
 def test_a_single_shard_has_no_folds_and_the_sentence_names_valid(run: Run, place: Path) -> None:
@@ -560,23 +561,28 @@ def halved(run: Run, place: Path) -> Rows:
 def test_each_rung_keeps_the_better_half_and_makes_the_tolerance_four_times_tighter(
     run: Run, place: Path, halved: Rows
 ) -> None:
-    assert [sum(row["rung"] >= rung for row in halved) for rung in range(4)] == [12, 6, 3, 0]
-    assert {row["rung"]: row["tol"] for row in halved} == {0: 0.16, 1: 0.04, 2: 0.01}
+    assert [sum(row["iteration"] >= iteration for row in halved) for iteration in range(4)] == [
+        12,
+        6,
+        3,
+        0,
+    ]
+    assert {row["iteration"]: row["tol"] for row in halved} == {0: 0.16, 1: 0.04, 2: 0.01}
     running = {row["candidate"] for row in halved}
-    for rung, tolerance in enumerate((0.16, 0.04)):
-        words = (*HALVED, "--tol", tolerance, "--table", "rung.csv")
+    for iteration, tolerance in enumerate((0.16, 0.04)):
+        words = (*HALVED, "--tol", tolerance, "--table", "iteration.csv")
         run("sweep", "train", *words)
-        rows = [row for row in table(place / "rung.csv") if row["candidate"] in running]
+        rows = [row for row in table(place / "iteration.csv") if row["candidate"] in running]
         rows.sort(key=lambda row: (-row["accuracy"], row["C"], row["candidate"]))
         running = {row["candidate"] for row in rows[: len(rows) // 2]}
-        assert running == {row["candidate"] for row in halved if row["rung"] > rung}
+        assert running == {row["candidate"] for row in halved if row["iteration"] > iteration}
 
 
 def test_with_halving_the_best_is_of_the_last_rung_and_what_fit_writes(
     run: Run, place: Path, halved: Rows
 ) -> None:
     best = the_best(halved)
-    last = [row for row in halved if row["rung"] == 2]
+    last = [row for row in halved if row["iteration"] == 2]
     assert best in last
     assert best["accuracy"] == max(row["accuracy"] for row in last)
     words = ("--C", best["C"], "--rho", best["rho"])
@@ -588,10 +594,10 @@ def test_a_candidate_left_behind_is_not_the_best_whatever_the_others_come_to(
     place: Path,
 ) -> None:
     def disappointing(
-        splits: Sequence[Split], some: Sequence[Settings], cache: str, _: KeepOutcomes
+        splits: Sequence[Fold], some: Sequence[Settings], cache: str, _: KeepOutcomes
     ) -> list[list[Trial]]:
         """The accuracy is C at a loose tolerance and nothing at all in the end."""
-        trials = attempt(splits[0], some, machine=Machine(), cache_dir=cache)
+        trials = fit_and_measure(splits[0], some, machine=Machine(), cache_dir=cache)
         for trial in trials:
             assert isinstance(trial.metrics, dict)
             trial.metrics["accuracy"] = trial.settings.C if trial.settings.tol > 0.2 else 0
@@ -599,7 +605,7 @@ def test_a_candidate_left_behind_is_not_the_best_whatever_the_others_come_to(
 
     found = run_sweep(
         place / "train", candidates_of(Settings(tol=0.1), {"C": (0.5, 0.75)}), machine=Machine(),
-        valid=place / "held-out", halving=True, attempts=disappointing,
+        valid=place / "held-out", halving=True, trainer=disappointing,
     )  # fmt: skip
     assert [trial.metrics["accuracy"] for trial in found.trials] == [0.5, 0]
     assert found.best.settings.C == 0.75
@@ -623,15 +629,18 @@ def test_the_number_kept_is_rounded_up_and_one_candidate_needs_no_rungs(place: P
             place / "train", valid=place / "held-out", C=[0.1 * 2**k for k in range(count)],
             halving=True, settings=Settings(tol=0.01),
         )  # fmt: skip
-        last = max(trial.rung for trial in found.trials)
-        return [sum(trial.rung >= rung for trial in found.trials) for rung in range(last + 1)]
+        last = max(trial.iteration for trial in found.trials)
+        return [
+            sum(trial.iteration >= iteration for trial in found.trials)
+            for iteration in range(last + 1)
+        ]
 
     assert kept(1) == [1]
     assert kept(3) == [3, 2, 1]
 
 
 def test_a_rung_before_the_last_is_loose_however_tight_the_last_one_is() -> None:
-    assert [at_rung(Settings(tol=0.0), before).tol for before in (0, 1, 2)] == [0.0, 0.004, 0.016]
+    assert [loosened(Settings(tol=0.0), before).tol for before in (0, 1, 2)] == [0.0, 0.004, 0.016]
 
 
 # --- against scikit-learn ------------------------------------------------------------------------
@@ -837,19 +846,19 @@ def test_candidates_tried_one_by_one_give_the_table_of_one_scan(
 ) -> None:
     candidates = candidates_of(Settings(), {"C": (0.01, 1.0, 100.0), "rho": (0.0, 1.0)})
 
-    def one_by_one(
-        splits: Sequence[Split], some: Sequence[Settings], cache: str, _: KeepOutcomes
+    def run_serially(
+        splits: Sequence[Fold], some: Sequence[Settings], cache: str, _: KeepOutcomes
     ) -> list[list[Trial]]:
         return [
-            [attempt(split, [one], machine=Machine(), cache_dir=cache)[0] for one in some]
+            [fit_and_measure(split, [one], machine=Machine(), cache_dir=cache)[0] for one in some]
             for split in splits
         ]
 
     with contextlib.chdir(place):
         one, many = (
             run_sweep("train", candidates, valid=valid, folds=None if valid else 2, halving=True,
-                      machine=Machine(), attempts=attempts)
-            for attempts in (one_by_one, None)
+                      machine=Machine(), trainer=trainer)
+            for trainer in (run_serially, None)
         )  # fmt: skip
     assert lasting(one.rows()) == lasting(many.rows())
 

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamtron
-from streamtron.cluster.client import connect
-from streamtron.cluster.sweep import on_workers
+from streamtron.cluster.connect import connect
+from streamtron.cluster.sweep import distributed_trainer
 from streamtron.core.config import METRICS, METRICS_OF_MANY, Machine, Settings
 from streamtron.core.errors import DataError
 from streamtron.core.events import Event, ReadingStarted
@@ -203,9 +203,9 @@ def test_workers_find_the_table_and_the_model_of_many_classes_that_one_process_f
     place: Path, tmp_path: Path, alone: dict[str, Sweep]
 ) -> None:
     with connect(2) as workers:
-        attempts = on_workers(workers, machine=Machine())
+        trainer = distributed_trainer(workers, machine=Machine())
         for kind in KINDS:
-            found = swept(place, kind, attempts=attempts, model=tmp_path / kind)
+            found = swept(place, kind, trainer=trainer, model=tmp_path / kind)
             assert lasting(found.rows()) == lasting(alone[kind].rows())
             best, fit = alone[kind].best.settings, tmp_path / f"{kind} fit"
             fit_alone(place / kind / "train", best, model=fit, machine=Machine())
@@ -293,7 +293,7 @@ def test_validation_rows_of_classes_that_are_not_fitted_are_never_right(
     assert known.metrics["accuracy"] is not None
     assert diluted.metrics["accuracy"] == known.metrics["accuracy"] / 2
     assert diluted.metrics["macro_recall"] == known.metrics["macro_recall"]
-    with pytest.raises(DataError, match="not one row has a class of the model"):
+    with pytest.raises(DataError, match="no row has a class of the model"):
         run_sweep(train, settings, valid=strange, machine=Machine())
 
 

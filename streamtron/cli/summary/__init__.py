@@ -1,1 +1,1 @@
-"""What the commands say at the end, as aligned text: from plain values to lines."""
+"""Format the results of commands as aligned text."""

@@ -1,4 +1,4 @@
-"""What ``evaluate`` found."""
+"""Summary of ``evaluate``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from streamtron.core.text import Lines, aligned, class_table, metric_words, numb
 
 
 def evaluation_lines(metrics: Mapping[str, Any]) -> Lines:
-    """The metrics, the main ones first; of many classes also a table of them."""
+    """Yield the metrics, the main ones first; of many classes also a table."""
     names = ["accuracy", "precision", "recall", "f1", "roc_auc", "average_precision"]
     if "classes" in metrics:
         names = ["accuracy", "hamming_loss"]
@@ -31,5 +31,5 @@ def evaluation_lines(metrics: Mapping[str, Any]) -> Lines:
 
 
 def _short(value: object) -> str:
-    """A number in a table."""
+    """Format a number in a table."""
     return f"{value:.4f}" if isinstance(value, float) and not value.is_integer() else number(value)

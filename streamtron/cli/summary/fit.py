@@ -1,4 +1,4 @@
-"""What a fit, an update or a forget did and proved."""
+"""Summary of a fit, an update or a forget."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamtron.core.text import MANY, Lines, aligned, and_more, class_table, la
 
 
 def fit_summary(report: Mapping[str, Any], model: str, cache: str, cache_bytes: int) -> Lines:
-    """What a fit did and proved; the last line names the cache and its size."""
+    """Yield the summary of a fit; the last line names the cache and its size."""
     yield from aligned(
         [
             ("rows", report["rows"]),
@@ -30,22 +30,22 @@ def fit_summary(report: Mapping[str, Any], model: str, cache: str, cache_bytes: 
 
 
 def learned_lines(report: Mapping[str, Any]) -> Lines:
-    """How the learners went, what is proven of them, and whether it is what was asked for."""
+    """Yield the stages or classes, the certificate, and whether it meets the tolerance."""
     learners = report.get("learners", [report])
     yield from _classes(learners) if "learners" in report else _stages(report["stages"])
-    if clipped := sum(each["clipped"] for each in learners):
+    if clipped := sum(each["clipped_updates"] for each in learners):
         yield f"counts reached 2³¹ − 1: {clipped:,} steps were cut there"
     if drift := max(each["drift_repaired"] for each in learners):
         yield (
-            f"carried weights had drifted by {drift:.1g} of their length from the counts': made "
-            "afresh from these"
+            f"the running weights had drifted by {drift:.1g} of their length from those of the "
+            "counts, and were computed anew"
         )
     yield ""
     yield from proven_lines(report)
 
 
 def proven_lines(report: Mapping[str, Any]) -> Lines:
-    """What is proven of a fit, and whether it is what was asked for."""
+    """Yield the certificate of a fit, and whether it meets the tolerance."""
     if "learners" not in report:
         yield from certificate_lines(report["certificate"])
         yield _verdict(report)
@@ -56,17 +56,17 @@ def proven_lines(report: Mapping[str, Any]) -> Lines:
 
 
 def nothing_done(report: Mapping[str, Any]) -> Lines:
-    """What an update or a forget was asked for and had not to do."""
-    for names, why in (
-        (report.get("already_in_run", ()), "in the run already; it is left as it is"),
-        (report.get("not_in_run", ()), "not in the run; nothing is to be forgotten"),
+    """Yield the shards that an update or a forget skipped."""
+    for names, reason in (
+        (report.get("already_in_run", ()), "in the run already; it is skipped"),
+        (report.get("not_in_run", ()), "not in the run; there is nothing to forget"),
     ):
-        yield from (f"{name}: {why}" for name in names[:MANY])
+        yield from (f"{name}: {reason}" for name in names[:MANY])
         yield from and_more(names)
 
 
 def place_lines(model: str, cache: str, cache_bytes: int) -> Lines:
-    """Where the model is, and the cache with its size."""
+    """Yield where the model and the cache are, and the size of the cache."""
     yield ""
     yield f"{'model':<18} {model}"
     where = f"{cache}  ({format_size(cache_bytes)})" if cache_bytes else "none"
@@ -85,19 +85,19 @@ def _stages(stages: Sequence[Mapping[str, Any]]) -> Lines:
         b = stage["b_relative"]
         yield (
             f"{shown:<8} {'-' if b is None else format(b, '.4g'):>10} {stage['full_epochs']:>11} "
-            f"{stage['mini_epochs']:>11} {stage['updates']:>13,}  {stage['why']}"
+            f"{stage['mini_epochs']:>11} {stage['updates']:>13,}  {stage['stop_reason']}"
         )
 
 
 def _classes(learners: Sequence[Mapping[str, Any]]) -> Lines:
-    """The classes that are proven worst, in their order, and the others together."""
-    worst = sorted(range(len(learners)), key=lambda k: _badness(learners[k]))[-MANY:]
+    """Yield the classes with the widest gaps, in their order, and the others together."""
+    worst = sorted(range(len(learners)), key=lambda k: _rank(learners[k]))[-MANY:]
     shown = [learners[k] for k in sorted(worst)]
     epochs = {"full epochs": [str(each["full_epochs"]) for each in shown]}
     yield from class_table(
         [each["label"] for each in shown],
         bounds([each["certificate"] for each in shown]) | epochs,
-        ("ended because", [each["stages"][-1]["why"] for each in shown]),
+        ("ended because", [each["stages"][-1]["stop_reason"] for each in shown]),
     )
     if others := [each for k, each in enumerate(learners) if k not in worst]:
         ways = [each["stop_reason"] for each in others]
@@ -105,7 +105,7 @@ def _classes(learners: Sequence[Mapping[str, Any]]) -> Lines:
         yield f"… and {len(others):,} more, {ended}, gaps up to {max(map(_gap, others)):.3g}"
 
 
-def _badness(learner: Mapping[str, Any]) -> tuple[bool, float]:
+def _rank(learner: Mapping[str, Any]) -> tuple[bool, float]:
     return _stopped(learner), _gap(learner)
 
 
@@ -114,7 +114,7 @@ def _gap(report: Mapping[str, Any]) -> float:
 
 
 def _stopped(learner: Mapping[str, Any]) -> bool:
-    """Whether it came to no end of its own."""
+    """Return whether it stopped before it was certified or converged."""
     return learner["stop_reason"] not in ("certified", "converged")
 
 
@@ -142,7 +142,7 @@ def _verdict(report: Mapping[str, Any]) -> str:
 
 
 def not_certified(report: Mapping[str, Any], model: str) -> str:
-    """The sentence of a fit that stopped before its tolerance was certified."""
+    """Return the message of a fit that stopped before its tolerance was certified."""
     settings = report["settings"]
     if report["stop_reason"] == "no margin":
         return no_margin(report, model)
@@ -153,15 +153,15 @@ def not_certified(report: Mapping[str, Any], model: str) -> str:
     help_.append(f"an --active-set above {format_size(settings['active_set'])}")
     help_.append(f"a --tol looser than {settings['tol']:g}")
     return (
-        f"{_who_stopped(report)} before the tolerance was certified: the "
+        f"{_stopped_classes(report)} before the tolerance was certified: the "
         f"{'largest ' if 'learners' in report else ''}relative duality gap is {_gap(report):.3g}, "
-        f"asked for was {settings['tol']:g}. {model} is written as far as it "
-        f"came. What would help: {', '.join(help_[:-1])}, or {help_[-1]}."
+        f"wanted {settings['tol']:g}. {model} holds the model so far. What would help: "
+        f"{', '.join(help_[:-1])}, or {help_[-1]}."
     )
 
 
-def _who_stopped(report: Mapping[str, Any], most: int = 5) -> str:
-    """``stopped``, and of many classes which ones, the worst first."""
+def _stopped_classes(report: Mapping[str, Any], most: int = 5) -> str:
+    """Return ``stopped``, after the names of the classes if there are many, the worst first."""
     if "learners" not in report:
         return "stopped"
     stopped = sorted(filter(_stopped, report["learners"]), key=_gap, reverse=True)
@@ -175,7 +175,7 @@ def _upper(report: Mapping[str, Any]) -> float:
 
 
 def no_margin(report: Mapping[str, Any], model: str) -> str:
-    """The sentence of a hard-margin fit on rows whose best margin is next to nothing."""
+    """Return the message of a hard-margin fit on rows that have almost no margin."""
     learners = report.get("learners", [report])
     worst = next(each for each in learners if each["stop_reason"] == "no margin")
     which = f", class {label_text(worst['label'])} from the rest," if "label" in worst else ""
@@ -183,6 +183,6 @@ def no_margin(report: Mapping[str, Any], model: str) -> str:
     return (
         f"no classifier separates the rows{which} by a margin above {up(upper)}, which is "
         f"{up(upper / worst['radius'], 1)} of R, the longest row, and none was found that "
-        f"separates them at all. {model} is written as far as it came. Give a soft margin, --C 1 "
+        f"separates them at all. {model} holds the model so far. Give a soft margin, --C 1 "
         "say, instead of --delta 0."
     )

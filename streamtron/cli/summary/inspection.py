@@ -1,4 +1,4 @@
-"""What ``inspect`` says, as aligned text: from plain values to lines."""
+"""Summary of ``inspect``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamtron.core.text import MANY, Lines, aligned, and_more, class_table, la
 
 
 def inspection_lines(facts: Mapping[str, Any], *, plan: bool = False) -> Lines:
-    """What ``inspect`` found, by kind."""
+    """Yield the lines for a model, a witness, a run or shards."""
     if plan:
         return _plan(facts)
     lines = {"model": _model, "witness": _witness, "run": _run, "shards": _shards}
@@ -65,14 +65,14 @@ def _many_classes(facts: Mapping[str, Any]) -> Lines:
     learners = facts["learners"]
     yield from class_table(
         [each["label"] for each in learners],
-        bounds([_or_none(each["certificate"]) for each in learners]),
-        ("heaviest columns", [_heaviest(each) for each in learners]),
+        bounds([_if_complete(each["certificate"]) for each in learners]),
+        ("largest weights", [_largest(each) for each in learners]),
     )
 
 
 def _complete(certificate: Any, *names: str) -> bool:
-    """Whether the numbers are there: a model from elsewhere may bear any certificate or none. An
-    upper bound that was not found is None."""
+    """Return whether the numbers are there: a model file may hold any certificate or none. An upper
+    bound that was not found is None."""
     if not isinstance(certificate, Mapping):
         return False
     found = [certificate.get(name, "missing") for name in names]
@@ -82,12 +82,12 @@ def _complete(certificate: Any, *names: str) -> bool:
     )
 
 
-def _or_none(certificate: Any) -> Mapping[str, Any] | None:
+def _if_complete(certificate: Any) -> Mapping[str, Any] | None:
     return certificate if _complete(certificate, *_BOUNDS) else None
 
 
-def _heaviest(learner: Mapping[str, Any], most: int = 3) -> str:
-    """The largest weights of a class, on one line."""
+def _largest(learner: Mapping[str, Any], most: int = 3) -> str:
+    """Return the largest weights of a class, on one line."""
     return "  ".join(
         f"{entry.get('name', entry['column'])} {entry['weight']:+.3g}"
         for entry in learner["largest_weights"][:most]
@@ -100,7 +100,7 @@ def _indented(values: Mapping[str, Any]) -> Lines:
 
 
 def _brief(value: Any) -> str:
-    """A value on one line: of a long list, how long it is."""
+    """Format a value on one line; of a long list the beginning and the length."""
     if isinstance(value, list):
         more = f", … ({len(value):,} in all)" if len(value) > MANY else ""
         return ", ".join(map(str, value[: 3 if more else MANY])) + more
@@ -144,7 +144,7 @@ def _run(facts: Mapping[str, Any]) -> Lines:
 
 
 def _progress(progress: Mapping[str, Any] | None) -> Lines:
-    """How far a run has come."""
+    """Yield the progress of a run."""
     if progress is None:
         return
     known = ("stage", "full_epochs", "relative_duality_gap")

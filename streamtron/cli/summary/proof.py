@@ -1,4 +1,4 @@
-"""What is proven: the lines of a certificate, and of ``certify``."""
+"""Lines of a certificate, and of the command ``certify``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from streamtron.core.text import Lines, aligned, class_table, down, left_out, nu
 
 
 def certificate_lines(certificate: Mapping[str, Any]) -> Lines:
-    """Lower bound, upper bound, gap."""
+    """Yield lower bound, upper bound and gap."""
     upper, gap = certificate["upper_bound"], certificate["relative_duality_gap"]
     yield f"{'lower bound':<18} {down(certificate['primal_margin']):>13}"
     yield f"{'upper bound':<18} {'none found' if upper is None else up(upper):>13}"
@@ -18,14 +18,14 @@ def certificate_lines(certificate: Mapping[str, Any]) -> Lines:
 
 
 def covered(certificate: Mapping[str, Any]) -> Lines:
-    """Which rows the bounds are of, where shards were left out."""
+    """Yield which rows the bounds cover, if shards were left out."""
     if certificate.get("skipped"):
         yield f"They cover the {certificate['rows_scanned']:,} rows that were read."
         yield from left_out(certificate["skipped"])
 
 
 def bounds(certificates: Sequence[Mapping[str, Any] | None]) -> dict[str, list[str]]:
-    """Lower bound, upper bound and gap as columns of a table; ``-`` for what is not known."""
+    """Return lower bound, upper bound and gap as columns of a table; ``-`` for unknown values."""
 
     def cell(certificate: Mapping[str, Any] | None, name: str) -> str:
         value = None if certificate is None else certificate[name]
@@ -39,7 +39,7 @@ def bounds(certificates: Sequence[Mapping[str, Any] | None]) -> dict[str, list[s
 
 
 def proof_lines(proof: Mapping[str, Any]) -> Lines:
-    """What ``certify`` has proven."""
+    """Yield the summary of ``certify``."""
     certificate = proof["certificate"]
     yield from aligned(
         [("rows", certificate["rows_scanned"]), ("readings", round(proof["readings"], 3))]
@@ -51,7 +51,7 @@ def proof_lines(proof: Mapping[str, Any]) -> Lines:
         yield from certificate_lines(certificate)
         yield from aligned([("scale of weights", proof["weights_scale"])])
         yield f"{'decision radius':<18} {up(proof['decision_radius']):>13}"
-    yield from _apart(learners)
+    yield from _distances(learners)
     if "learners" in proof:
         yield ""
         scales = [f"{each['weights_scale']:.4g}" for each in learners]
@@ -64,13 +64,13 @@ def proof_lines(proof: Mapping[str, Any]) -> Lines:
         yield _meaning(certificate)
     if excluded := certificate["rows_excluded"]:
         yield (
-            f"{excluded:,} rows of the shards were left out, as the witness says that they were "
+            f"{excluded:,} rows of the shards were left out, because the witness excludes them as "
             "forgotten: nothing is proven of them."
         )
 
 
 def _meaning(certificate: Mapping[str, Any]) -> str:
-    """What the bounds are bounds of."""
+    """Return what the bounds mean."""
     if certificate["primal_margin"] == certificate["directional_margin"]:
         return (
             "No linear classifier on these rows has a margin above the upper bound; this one's is "
@@ -82,15 +82,14 @@ def _meaning(certificate: Mapping[str, Any]) -> str:
     )
 
 
-def _apart(proofs: Sequence[Mapping[str, Any]]) -> Lines:
-    """How far weights are from those that the counts make, where that is known; of many classes the
-    largest."""
+def _distances(proofs: Sequence[Mapping[str, Any]]) -> Lines:
+    """Yield the largest distance of the weights from those that the counts give, where known."""
     distances = [each["distance"] for each in proofs]
     drifts = [each["certificate"]["drift"] for each in proofs]
     for name, found, whose in (
         ("distance", distances, "the model's"),
-        ("drift", drifts, "the carried"),
+        ("drift", drifts, "the running"),
     ):
         if None not in found:
             shown = f"{name:<18} {number(max(found)):>13}"
-            yield f"{shown}  of {whose} weights from those that the counts make"
+            yield f"{shown}  of {whose} weights from those that the counts give"

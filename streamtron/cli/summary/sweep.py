@@ -1,4 +1,4 @@
-"""What a sweep tried and chose."""
+"""Summary of a sweep."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Any
 from streamtron.cli.summary.fit import learned_lines, proven_lines
 from streamtron.core.config import Settings
 from streamtron.core.text import Lines, metric_words
-from streamtron.sweeps.grid import candidate_words
+from streamtron.sweeps.grid import describe_candidate
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 def sweep_summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> Lines:
-    """The table of a sweep, one line a candidate, and what is proven of the best.
+    """Yield the table of a sweep, one line a candidate, and the certificate of the best.
 
-    ``report``: of the best one's fit on all shards, None if there was none.
+    Parameters
+    ----------
+    report : of the best candidate's fit on all shards, None if there was none.
     """
     columns = _columns(rows, metric)
     widths = {head: max(10, len(head)) for head in columns}
@@ -25,7 +27,7 @@ def sweep_summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> 
     for row in rows:
         cells = (f"{_digits(row[name]):>{widths[head]}}" for head, name in columns.items())
         gap, star = f"{row['relative_duality_gap']:.3g}", "*" if row["best"] else " "
-        yield f"{star} {' '.join(cells)} {gap:>9} {row['readings']:>9.4g}  {_why(row)}"
+        yield f"{star} {' '.join(cells)} {gap:>9} {row['readings']:>9.4g}  {_stop_reason(row)}"
     best = next(row for row in rows if row["best"])
     if "class" in best:
         yield "A gap is that of the class with the widest one."
@@ -40,7 +42,7 @@ def sweep_summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> 
 
 
 def _columns(rows: Rows, metric: str) -> dict[str, str]:
-    """Head → name of the columns that are shown."""
+    """Return heading → name of the columns that are shown."""
     price = "delta" if any(row["C"] is None for row in rows) else "C"
     own = ("accuracy", "f1", "roc_auc", "average_precision")
     of_many = ("micro_f1", "macro_f1", "macro_roc_auc", "macro_average_precision")
@@ -54,9 +56,8 @@ def _digits(value: float | None) -> str:
     return "-" if value is None else f"{value:.5g}"
 
 
-def _why(row: Mapping[str, Any]) -> str:
-    """Why a candidate ended, or where it was dropped: by successive halving at which tolerance, by
-    the two-stage procedure after which stage."""
+def _stop_reason(row: Mapping[str, Any]) -> str:
+    """Return why a candidate stopped, or by which procedure and where it was dropped."""
     if not row["dropped"]:
         return str(row["stop_reason"])
     if row["dropped"] == "pruned by rank":
@@ -65,12 +66,12 @@ def _why(row: Mapping[str, Any]) -> str:
 
 
 def best_not_certified(rows: Rows) -> str:
-    """The sentence of a sweep whose best candidate stopped too early, and which wrote no model."""
+    """Return the message of a sweep without a model whose best candidate is not certified."""
     best = next(row for row in rows if row["best"])
     return (
         "the best candidate stopped before its tolerance was certified: the "
         f"{'largest ' if 'class' in best else ''}relative duality gap is "
-        f"{best['relative_duality_gap']:.3g}, asked for was {best['tol']:g}. What would help: "
+        f"{best['relative_duality_gap']:.3g}, wanted {best['tol']:g}. What would help: "
         f"more --max-epochs, or a --tol looser than {best['tol']:g}."
     )
 
@@ -78,7 +79,7 @@ def best_not_certified(rows: Rows) -> str:
 def trial_line(
     settings: Settings, fold: str, accuracy: float | None, gap: float, worker: str
 ) -> str:
-    """What a candidate has just come to.
+    """Return the line of a candidate that has just been measured.
 
     Examples
     --------
@@ -87,4 +88,6 @@ def trial_line(
     """
     where = f", {fold}" if fold else ""
     shown = "-" if accuracy is None else f"{accuracy:.4g}"
-    return f"{candidate_words(settings)}{where}: accuracy {shown}, gap {gap:.3g} (worker {worker})"
+    return (
+        f"{describe_candidate(settings)}{where}: accuracy {shown}, gap {gap:.3g} (worker {worker})"
+    )

@@ -1,4 +1,4 @@
-"""The cache: which flat file belongs to which shard, and whether the disk has room for them.
+"""Find and write the flat files of shards in a cache directory.
 
 A flat file is named by the shard's fingerprint and a digest of what else shaped it: the contract
 (how shards are read), the rows that are left out, and where blocks end. ``manifest.json`` beside
@@ -12,7 +12,6 @@ import fcntl
 import json
 import logging
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
@@ -20,19 +19,20 @@ from typing import Any, NamedTuple
 import xxhash
 
 from streamtron.core import rows as chunk
-from streamtron.core.errors import FileDamaged, MachineError
+from streamtron.core.errors import FileDamaged
+from streamtron.core.files import reading_from, write_atomically
 from streamtron.core.rows import Label
-from streamtron.core.sealed import write_atomically
 from streamtron.data.cache.flat_file import (
     TEMPORARY,
     CachedShard,
     FlatWriter,
-    disk_sentences,
     read_contents,
     remove_abandoned,
+    writing_cache,
 )
 from streamtron.data.deletions import Deletions
 from streamtron.data.discover import ShardFile
+from streamtron.data.disk import CACHE_REMEDY, check_room, writing_to
 from streamtron.data.row_batch import Reading
 from streamtron.data.storage import Stamp
 
@@ -62,33 +62,24 @@ class Cache:
     ----------
     directory : may be shared by several data sets and several ways to read them.
     reading : how shards are read; files made under another reading are left alone.
-
-    Raises
-    ------
-    MachineError : the directory cannot be made or read.
     """
 
     def __init__(self, directory: str, reading: Reading) -> None:
         self._directory = os.path.abspath(directory)
         self._reading = reading.key()
-        with disk_sentences(self._directory):
+        with writing_cache(self._directory):
             os.makedirs(self._directory, exist_ok=True)
             remove_abandoned(self._directory)
         self._sources = _load_sources(self._directory)
         self._new: Sources = {}
 
     def knows(self, shard: ShardFile) -> bool:
-        """Whether the source was cached as it is now."""
+        """Tell whether the shard was cached as it is now."""
         known = self._sources.get(shard.path)
         return known is not None and shard.stamp.may_be(Stamp(*known[:2], known.tag))
 
     def find(self, shard: ShardFile) -> CachedShard | None:
-        """The shard's flat file, if there is a whole one for the source as it is.
-
-        Raises
-        ------
-        MachineError : there is one, and it cannot be read.
-        """
+        """Find the flat file of the shard as it is now, if it is intact."""
         if not self.knows(shard):
             return None
         key = self._key(shard, self._sources[shard.path].fingerprint)
@@ -98,21 +89,18 @@ class Cache:
         try:
             contents = read_contents(path)
         except FileDamaged as damage:
-            _log.warning("%s It is made afresh from %s.", damage, shard.name)
+            _log.warning("%s It is rebuilt from %s.", damage, shard.name)
             return None
         if contents is None or contents.key != key:
             what = "written in another version of the format" if contents is None else "not ours"
-            _log.warning("%s: %s; it is made afresh.", path, what)
+            _log.warning("%s: %s; it is rebuilt.", path, what)
             return None
         return CachedShard(path, shard.name, contents)
 
-    def copy_of(
+    def find_copy(
         self, fingerprint: str, name: str, without: Deletions | None = None
     ) -> CachedShard | None:
-        """A flat file of a shard, whatever became of its source; None if there is none.
-
-        ``without``: the rows that are not in it.
-        """
+        """Find a flat file of a shard that may be gone; ``without``: rows that are not in it."""
         left_out = None if without is None else without.digest
         for entry in sorted(os.listdir(self._directory)):
             path = os.path.join(self._directory, entry)
@@ -128,14 +116,13 @@ class Cache:
                     return CachedShard(path, name, contents)
         return None
 
-    def hold(self, fingerprint: str) -> None:
-        """Keep the flat files of a shard although its path is going to hold other bytes, until
-        ``drop_cached`` is told of it."""
+    def retain(self, fingerprint: str) -> None:
+        """Keep a shard's flat files, although it will be replaced, until ``drop_cached``."""
         self._sources[fingerprint] = self._new[fingerprint] = Source(0, 0, fingerprint)
         self.save()
 
     def writer(self) -> FlatWriter:
-        """A context manager that writes a flat file; ``finish`` gives it its name."""
+        """Return a context manager that writes a flat file; ``finish`` gives it its name."""
         return FlatWriter(self._directory, self.check_room)
 
     def finish(
@@ -157,19 +144,8 @@ class Cache:
         self._new = {}
 
     def check_room(self, needed: float, what: str = "the next rows of the cache need") -> None:
-        """Refuse to go on if the disk has less than ``needed`` bytes free.
-
-        Raises
-        ------
-        MachineError : it has less.
-        """
-        free = shutil.disk_usage(self._directory).free
-        if needed > free:
-            raise MachineError(
-                f"{self._directory}: {what} {shown_bytes(needed)}, and {shown_bytes(free)} are "
-                "free. Make room, name another place with --cache-dir, or fit without a cache: "
-                "--order sequential and no --cache-dir."
-            )
+        """Refuse to go on if the disk has less than ``needed`` bytes free."""
+        check_room(self._directory, needed, f"{self._directory}: {what}", CACHE_REMEDY)
 
     def _key(self, shard: ShardFile, fingerprint: str) -> dict[str, Any]:
         key = {
@@ -202,51 +178,32 @@ class Cache:
 
 
 def cache_files(directory: str) -> list[str]:
-    """The files of a cache directory that are ours, temporary ones included.
-
-    Raises
-    ------
-    MachineError : the directory cannot be read.
-    """
-    try:
-        names = sorted(os.listdir(directory))
-    except FileNotFoundError:
+    """List the files that a cache has written in a directory, temporary ones included."""
+    if not os.path.lexists(directory):
         return []
-    except OSError as error:
-        raise MachineError(f"{directory}: cannot be read ({error.strerror}).") from error
+    with reading_from(directory):
+        names = sorted(os.listdir(directory))
     ours = [name for name in names if name.endswith((ENDING, TEMPORARY)) or name == _MANIFEST]
     return [os.path.join(directory, name) for name in ours]
 
 
 def clear_cache(directory: str) -> int:
-    """Remove what a cache has written in a directory, and nothing else; bytes made free.
-
-    Raises
-    ------
-    MachineError : something cannot be removed.
-    """
+    """Remove the files that a cache has written in a directory; return their bytes."""
     freed = 0
     for path in cache_files(directory):
-        try:
+        with writing_to(path, "Remove it by hand.", "cannot be removed"):
             freed += os.stat(path).st_size
             os.unlink(path)
-        except OSError as error:
-            raise MachineError(f"{path}: cannot be removed ({error.strerror}).") from error
     return freed
 
 
 def drop_cached(directory: str, fingerprints: Iterable[str], used: Iterable[str]) -> None:
     """Remove the flat files of shards, but for those that are ``used`` (by their paths), and what
-    is remembered of shards that are not used at all.
-
-    Raises
-    ------
-    MachineError : a file cannot be removed.
-    """
+    is remembered of shards that are not used at all."""
     kept = set(used)
     in_use = {_fingerprint(path) for path in kept}
     gone = set(fingerprints)
-    with disk_sentences(directory):
+    with writing_cache(directory):
         for path in cache_files(directory):
             if path.endswith(ENDING) and _fingerprint(path) in gone and path not in kept:
                 os.unlink(path)
@@ -284,26 +241,19 @@ def _save_sources(directory: str, sources: Sources) -> None:
 
 def _load_sources(directory: str) -> Sources:
     path = os.path.join(directory, _MANIFEST)
+    if not os.path.exists(path):
+        return {}
+    with reading_from(path), open(path, "rb") as file:
+        data = file.read()
     try:
-        with open(path, "rb") as file:
-            checked = json.loads(file.read())
+        checked = json.loads(data)
         if checked["checksum"] != _digest(checked["sources"]):
             raise ValueError("checksum")
-        sources = json.loads(checked["sources"])
-        return {path: Source(*known) for path, known in sources.items()}
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise MachineError(f"{path}: cannot be read ({error.strerror}).") from error
+        return {path: Source(*known) for path, known in json.loads(checked["sources"]).items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        _log.warning("%s: damaged; the cache is made afresh.", path)
+        _log.warning("%s: damaged; the cache is rebuilt.", path)
         return {}
 
 
 def _digest(text: str) -> str:
     return xxhash.xxh3_64_hexdigest(text.encode())
-
-
-def shown_bytes(count: float) -> str:
-    """A number of bytes as messages show it."""
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

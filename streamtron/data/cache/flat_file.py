@@ -20,7 +20,6 @@ and its checksum is compared every time.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import logging
@@ -28,7 +27,7 @@ import os
 import struct
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import IO, Any, NamedTuple
 
@@ -36,13 +35,14 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from streamtron.core.errors import FileDamaged, MachineError
+from streamtron.core.errors import FileDamaged
+from streamtron.core.files import reading_from
 from streamtron.core.rows import Chunk, Label, freeze, make_rows
 from streamtron.data.blocks import Segment, ones
 from streamtron.data.buffers import Buffers, spare
-from streamtron.data.cache.file_bytes import OpenFiles, damaged, fill, read_bytes
-from streamtron.data.labels import Offsets
-from streamtron.data.row_batch import RowBatch
+from streamtron.data.cache.file_bytes import damaged, fill, read_bytes
+from streamtron.data.disk import CACHE_REMEDY, writing_to
+from streamtron.data.row_batch import Offsets, RowBatch
 
 FORMAT_VERSION = 3
 TEMPORARY = ".tmp"
@@ -50,6 +50,9 @@ TEMPORARY = ".tmp"
 _HEAD = b"streamtron cache"
 _END = b"end of the cache"
 _TAIL = struct.Struct("<QQ16s")
+
+writing_cache = partial(writing_to, remedy=CACHE_REMEDY, what="the cache cannot be written")
+"""Around what writes to the directory of a cache."""
 
 _log = logging.getLogger("streamtron")
 
@@ -97,7 +100,7 @@ class Contents(NamedTuple):
 
 
 class FlatWriter:
-    """Writes one cache file: under a temporary name until it is whole and safely on disk.
+    """Write one cache file: under a temporary name until it is whole and safely on disk.
 
     A context manager: what has not been finished when it is left is removed.
 
@@ -114,7 +117,7 @@ class FlatWriter:
         self._written = 0
 
     def __enter__(self) -> FlatWriter:
-        with disk_sentences(self._directory):
+        with writing_cache(self._directory):
             self._file, self._temporary = _locked_temporary(self._directory)
             self._write(_HEAD)
         return self
@@ -125,12 +128,7 @@ class FlatWriter:
             os.unlink(self._temporary)
 
     def write(self, segment: Segment) -> None:
-        """Append a segment.
-
-        Raises
-        ------
-        MachineError : the disk is full or fails.
-        """
+        """Append a segment."""
         offsets = segment.code_offsets
         arrays = [
             np.diff(segment.indptr).astype(np.uint32),
@@ -155,22 +153,17 @@ class FlatWriter:
             digest.intdigest(),
         )
         self._check_room(entry.bytes)
-        with disk_sentences(self._directory):
+        with writing_cache(self._directory):
             for data in there:
                 self._write(data)
         self._entries.append(entry)
 
     def finish(self, path: str, key: dict[str, Any], labels: Sequence[Label]) -> Contents:
-        """Write the footer and give the file its name.
-
-        Raises
-        ------
-        MachineError : the disk is full or fails.
-        """
+        """Write the footer and give the file its name."""
         contents = Contents(key, list(labels), self._entries)
         footer = json.dumps({"version": FORMAT_VERSION, **contents._asdict()}).encode()
         checksum = xxhash.xxh3_64_intdigest(footer)
-        with disk_sentences(self._directory):
+        with writing_cache(self._directory):
             self._write(memoryview(footer))
             self._write(memoryview(_TAIL.pack(len(footer), checksum, _END)))
             os.fsync(self._file.fileno())
@@ -186,7 +179,7 @@ class FlatWriter:
 
 
 def _locked_temporary(directory: str) -> tuple[IO[bytes], str]:
-    """A new file, locked, which tells ``remove_abandoned`` that its writer lives; and its path."""
+    """Open a new file, locked against ``remove_abandoned``; return it with its path."""
     while True:
         descriptor, path = tempfile.mkstemp(TEMPORARY, dir=directory)
         file = open(descriptor, "wb", buffering=0)  # noqa: SIM115
@@ -197,7 +190,7 @@ def _locked_temporary(directory: str) -> tuple[IO[bytes], str]:
 
 
 def remove_abandoned(directory: str) -> None:
-    """Remove the temporary files of writers that died without a chance to do so."""
+    """Remove the temporary files of writers that were killed."""
     for name in os.listdir(directory):
         if name.endswith(TEMPORARY):
             with suppress(OSError), open(os.path.join(directory, name), "rb") as file:
@@ -205,46 +198,20 @@ def remove_abandoned(directory: str) -> None:
                 os.unlink(file.name)
 
 
-@contextmanager
-def disk_sentences(directory: str) -> Iterator[None]:
-    """Turn what the operating system raises while we write there into one sentence."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise MachineError(
-                f"{directory}: the disk is full ({error.strerror}). Make room, name another place "
-                "with --cache-dir, or fit without a cache: --order sequential and no --cache-dir."
-            ) from error
-        raise MachineError(
-            f"{directory}: the cache cannot be written ({error.strerror or error}). "
-            "Name another place with --cache-dir."
-        ) from error
-
-
 # Reading -----------------------------------------------------------------------------------------
 
 
 def read_contents(path: str) -> Contents | None:
-    """What a cache file holds; None if another version of the format wrote it.
-
-    Raises
-    ------
-    FileDamaged : beginning, footer or end are not as they were written.
-    MachineError : the file cannot be read.
-    """
-    with OpenFiles() as files:
-        descriptor = files.descriptor(path)
-        size = os.fstat(descriptor).st_size
-        if size < len(_HEAD) + _TAIL.size or read_bytes(descriptor, path, 0, len(_HEAD)) != _HEAD:
-            raise damaged(path, "it does not begin as a cache")
-        length, checksum, end = _TAIL.unpack(
-            read_bytes(descriptor, path, size - _TAIL.size, _TAIL.size)
-        )
-        start = size - _TAIL.size - length
-        if end != _END or start < len(_HEAD):
-            raise damaged(path, "it does not end as a cache")
-        footer = read_bytes(descriptor, path, start, length)
+    """What a cache file holds; None if another version of the format wrote it."""
+    with reading_from(path):
+        size = os.stat(path).st_size
+    if size < len(_HEAD) + _TAIL.size or read_bytes(path, 0, len(_HEAD)) != _HEAD:
+        raise damaged(path, "it does not begin as a cache")
+    length, checksum, end = _TAIL.unpack(read_bytes(path, size - _TAIL.size, _TAIL.size))
+    start = size - _TAIL.size - length
+    if end != _END or start < len(_HEAD):
+        raise damaged(path, "it does not end as a cache")
+    footer = read_bytes(path, start, length)
     if xxhash.xxh3_64_intdigest(footer) != checksum:
         raise damaged(path, "the checksum of its footer differs")
     try:
@@ -259,8 +226,7 @@ def read_contents(path: str) -> Contents | None:
 
 
 def _check_entries(entries: Sequence[Entry], stop: int) -> None:
-    """ValueError unless the segments fill the file from its head to ``stop``: then no more is
-    ever allocated for them than is there."""
+    """Raise ValueError unless the segments fill the file from its head to ``stop``."""
     offset = len(_HEAD)
     for entry in entries:
         numbers = (*entry[:3], entry.checksum, 0 if entry.labels is None else entry.labels)
@@ -274,8 +240,7 @@ def _check_entries(entries: Sequence[Entry], stop: int) -> None:
 
 
 class _Target(NamedTuple):
-    """Where segments are read to, in the order of the file; and the offsets, made from ``lengths``
-    and ``counts``."""
+    """Arrays for segments, in the order of the file, and offsets made of lengths and counts."""
 
     lengths: NDArray[np.uint32]
     counts: NDArray[np.uint32] | None
@@ -315,8 +280,7 @@ class _Target(NamedTuple):
         return cls(lengths, counts, codes, weights, squares, indices, values, indptr, code_offsets)
 
     def part(self, entry: Entry, row: int, code: int, nonzero: int) -> _Target:
-        """The part for one segment; ones where the segment leaves values or weights out. Squares
-        that it leaves out wait for ``lengths``."""
+        """Return the part for one segment; write ones where it leaves values or weights out."""
         rows, nonzeros = slice(row, row + entry.rows), slice(nonzero, nonzero + entry.nonzeros)
         counts = None if self.counts is None else self.counts[rows]
         weights = None if self.weights is None else self.weights[rows]
@@ -332,7 +296,7 @@ class _Target(NamedTuple):
         )  # fmt: skip
 
     def set_offsets(self) -> None:
-        """Offsets from lengths and counts."""
+        """Compute the offsets from lengths and counts."""
         for lengths, offsets in ((self.lengths, self.indptr), (self.counts, self.code_offsets)):
             if lengths is not None and offsets is not None:
                 offsets[0] = 0
@@ -344,20 +308,20 @@ class _Target(NamedTuple):
         return self.lengths.astype(np.float64) if self.squares is None else self.squares
 
     def freeze(self) -> None:
-        """Make what a chunk takes as it is read-only."""
+        """Make the arrays of a chunk read-only."""
         for array in (self.codes, self.code_offsets, self.weights):
             if array is not None:
                 freeze(array)
 
 
 def _room(entries: Sequence[Entry]) -> int:
-    """Bytes enough for all the arrays of some segments."""
+    """Count bytes that hold all the arrays of some segments."""
     row = 28 if all(entry.labels is None for entry in entries) else 40
     return 16 + sum(row * e.rows + 4 * e.codes + 8 * e.nonzeros for e in entries)
 
 
 class CachedShard:
-    """One shard in its cache file; a ``ShardReader`` whose pieces are the segments.
+    """One shard in its cache file; a ``ShardReader`` whose batches are the segments.
 
     Parameters
     ----------
@@ -371,82 +335,68 @@ class CachedShard:
         self.name = name
         self.contents = contents
         self.bytes_read = 0
-        """Bytes of the cache file that ``pieces()`` has taken so far."""
+        """Bytes of the cache file that ``batches()`` has taken so far."""
         self.remake: Callable[[], Contents] | None = None
-        """Writes the file afresh from the shard; None = a damaged file is refused."""
+        """Rebuilds the file from the shard; None = a damaged file is refused."""
 
     def fingerprint(self) -> str:
-        """The fingerprint of the shard that was cached."""
+        """Return the fingerprint of the shard that was cached."""
         return str(self.contents.key["fingerprint"])
 
-    def pieces(self) -> Iterator[RowBatch]:
-        """The shard's rows, a segment at a time.
-
-        Raises
-        ------
-        FileDamaged : a checksum differs, or what is in the file would lead out of it.
-        MachineError : the file cannot be read.
-        """
+    def batches(self) -> Iterator[RowBatch]:
+        """Yield the shard's rows, a segment at a time."""
         row = self.bytes_read = 0
-        with OpenFiles() as files:
-            for number, entry in enumerate(self.contents.entries):
-                self.bytes_read += entry.bytes
-                target = _Target.within(spare(_room([entry])), [entry])
-                self.read(number, target, files)
-                target.set_offsets()
-                self._check_sense(number, target)
-                yield RowBatch(
-                    target.indptr,
-                    target.indices,
-                    target.values,
-                    target.codes,
-                    self.contents.labels,
-                    target.weights,
-                    partial(self._place, row),
-                    target.code_offsets,
-                    target.known_squares,
-                )
-                row += entry.rows
+        for number, entry in enumerate(self.contents.entries):
+            self.bytes_read += entry.bytes
+            target = _Target.within(spare(_room([entry])), [entry])
+            self.read(number, target)
+            target.set_offsets()
+            self._check_sense(number, target)
+            yield RowBatch(
+                target.indptr,
+                target.indices,
+                target.values,
+                target.codes,
+                self.contents.labels,
+                target.weights,
+                partial(self._place, row),
+                target.code_offsets,
+                target.known_squares,
+            )
+            row += entry.rows
 
     def _place(self, first_row: int, i: int) -> str:
         return f"{self.name}, row {first_row + i} of the shard"
 
     def _check_sense(self, number: int, target: _Target) -> None:
-        """What a right checksum leaves open. Columns are judged by who reads; and what is read
-        later has the same checksum."""
+        """Refuse lengths and codes that lead out of the file's arrays; ``cut`` checks columns."""
         lengths_fit = target.indptr[-1] == self.contents.entries[number].nonzeros
         codes, labels = target.codes, len(self.contents.labels)
         if not lengths_fit or codes.min(initial=0) < -1 or codes.max(initial=-1) >= labels:
             raise damaged(self.path, f"block {number}: not as we write them")
 
-    def read(self, number: int, target: _Target, files: OpenFiles) -> None:
-        """Read one segment and compare its checksum; a damaged file is first made afresh."""
+    def read(self, number: int, target: _Target) -> None:
+        """Read one segment and compare its checksum; a damaged file is rebuilt first."""
         try:
-            self._read(number, target, files)
+            self._read(number, target)
         except FileDamaged as damage:
             if self.remake is None:
                 raise
-            _log.warning("%s It is made afresh from %s.", damage, self.name)
+            _log.warning("%s It is rebuilt from %s.", damage, self.name)
             if self.remake() != self.contents:
                 raise FileDamaged(
-                    f"{self.path}: made afresh it holds other rows than before. Run again."
+                    f"{self.path}: rebuilt it holds other rows than before. Run again."
                 ) from damage
-            files.forget(self.path)
-            self._read(number, target, files)
+            self._read(number, target)
 
-    def _read(self, number: int, target: _Target, files: OpenFiles) -> None:
+    def _read(self, number: int, target: _Target) -> None:
         entry = self.contents.entries[number]
-        digest = xxhash.xxh3_64()
-        descriptor, offset = files.descriptor(self.path), entry.offset
-        for array in target.stored:
-            fill(descriptor, self.path, offset, _bytes(array), digest)
-            offset += array.nbytes
-        if digest.intdigest() != entry.checksum:
+        if fill(self.path, entry.offset, map(_bytes, target.stored)) != entry.checksum:
             raise damaged(self.path, f"block {number}: the checksum differs")
 
 
-class Pick(NamedTuple):
-    """One segment of a group: ``to_source`` turns the shard's codes into the source's."""
+class CacheSlot(NamedTuple):
+    """A block in the cache; ``to_source`` turns the shard's codes into the source's."""
 
     shard: CachedShard
     number: int
@@ -459,28 +409,20 @@ class Pick(NamedTuple):
 
 
 class GroupReader:
-    """Reads groups of segments as chunks, into buffers that are used again when nobody holds a
-    chunk any more. For one thread."""
+    """Read groups of segments as chunks, into buffers that are reused. For one thread."""
 
     def __init__(self) -> None:
-        self.files = OpenFiles()
         self.buffers = Buffers()
 
-    def chunk(self, picks: Sequence[Pick], ranges: tuple[tuple[int, int], ...]) -> Chunk:
-        """The rows of the segments, one behind the other.
-
-        Raises
-        ------
-        FileDamaged : a checksum differs.
-        MachineError : a file cannot be read.
-        """
-        entries = [pick.entry for pick in picks]
+    def chunk(self, slots: Sequence[CacheSlot], ranges: tuple[tuple[int, int], ...]) -> Chunk:
+        """Read the rows of the segments, in this order, as one chunk."""
+        entries = [slot.entry for slot in slots]
         whole = _Target.within(self.buffers.take(_room(entries)), entries)
         row = code = nonzero = 0
-        for pick, entry in zip(picks, entries, strict=True):
+        for slot, entry in zip(slots, entries, strict=True):
             part = whole.part(entry, row, code, nonzero)
-            pick.shard.read(pick.number, part, self.files)
-            part.codes[:] = pick.to_source[part.codes]
+            slot.shard.read(slot.number, part)
+            part.codes[:] = slot.to_source[part.codes]
             if whole.squares is not None and not entry.has_values:
                 whole.squares[row : row + entry.rows] = part.lengths
             row, code = row + entry.rows, code + entry.codes

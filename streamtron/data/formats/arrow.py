@@ -1,8 +1,7 @@
-"""Arrow IPC files and streams (``.arrow``, ``.feather`` of version 2), a record batch at a time.
+"""Read Arrow IPC files and streams (``.arrow``, ``.feather`` of version 2), by record batches.
 
-The same columns and layouts as in Parquet. Record batches and rows in messages count from 0. These
-files hold no checksums, and compression is no checksum: a damaged byte may come back as another
-value without an error. Only what would lead out of the file's memory is checked.
+Record batches and rows in messages count from 0. These files have no checksums: a damaged byte may
+come back as another value without an error. Only offsets that lead out of the file are refused.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import pyarrow as pa
 
 from streamtron.data.formats.columns import find_columns
 from streamtron.data.formats.layouts import Spot
-from streamtron.data.formats.table_rows import PIECE_NONZEROS, bounded, make_piece
+from streamtron.data.formats.table_rows import BATCH_NONZEROS, make_batch, split_batch
 from streamtron.data.formats.tables import TableReader
 from streamtron.data.row_batch import RowBatch
 
@@ -24,7 +23,7 @@ _MAGIC = b"ARROW1"
 
 
 class ArrowReader(TableReader):
-    """One Arrow shard, delivered as pieces of at most 2²⁰ nonzeros (or one longer row).
+    """One Arrow shard, delivered as row batches of at most 2²⁰ nonzeros (or one longer row).
 
     It is an IPC file, an IPC stream or Feather version 2, told apart by its first bytes. A record
     batch is held in memory whole. Parameters: see ``TableReader``.
@@ -39,24 +38,24 @@ class ArrowReader(TableReader):
     ...     path = str(pathlib.Path(directory, "a.arrow"))
     ...     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
     ...         writer.write_table(table)
-    ...     [piece] = ArrowReader(path, "a.arrow", Reading(features=("bag",))).pieces()
-    >>> piece.indices.tolist(), piece.classes, piece.place(1)
+    ...     [row_batch] = ArrowReader(path, "a.arrow", Reading(features=("bag",))).batches()
+    >>> row_batch.indices.tolist(), row_batch.classes, row_batch.place(1)
     ([0, 7, 3], [1.0, -1.0], 'a.arrow, record batch 0, row 1')
     """
 
     KIND = "an Arrow file"
 
-    def _pieces(self, file: pa.NativeFile) -> Iterator[tuple[RowBatch, float]]:
+    def _row_batches(self, file: pa.NativeFile) -> Iterator[tuple[RowBatch, float]]:
         columns = find_columns(self._schema(file), self.reading, self.name)
         for number, (batch, before, after) in enumerate(_batches(file, columns.all)):
             batch.validate(full=True)  # offsets of a damaged file may point anywhere
             delivered, step = 0, _slice_rows(batch)
             for row in range(0, batch.num_rows, step):
                 spot = Spot(self.name, f"record batch {number}", row)
-                whole = make_piece(batch.slice(row, step), columns, self.reading, spot)
-                for piece in bounded(whole):
-                    delivered += len(piece.codes)
-                    yield piece, before + (after - before) * delivered / batch.num_rows
+                whole = make_batch(batch.slice(row, step), columns, self.reading, spot)
+                for row_batch in split_batch(whole):
+                    delivered += len(row_batch.codes)
+                    yield row_batch, before + (after - before) * delivered / batch.num_rows
 
     def _column(self, file: pa.NativeFile, name: str) -> Iterator[pa.Array]:
         for batch, *_ in _batches(file, [name]):
@@ -69,7 +68,7 @@ class ArrowReader(TableReader):
 
 
 def _open(file: pa.NativeFile, options: pa.ipc.IpcReadOptions | None = None) -> Any:
-    """A reader of the file's or of the stream's record batches."""
+    """Return a reader of the file's or of the stream's record batches."""
     file.seek(0)
     is_file = file.read(len(_MAGIC)) == _MAGIC
     file.seek(0)
@@ -79,7 +78,7 @@ def _open(file: pa.NativeFile, options: pa.ipc.IpcReadOptions | None = None) -> 
 def _batches(
     file: pa.NativeFile, columns: list[str]
 ) -> Iterator[tuple[pa.RecordBatch, float, float]]:
-    """The record batches, with the parts of the file that lie before and after their ends."""
+    """Yield the record batches, with the parts of the file that lie before and after their ends."""
     with _open(file) as reader:
         included = [reader.schema.get_field_index(column) for column in columns]
     with _open(file, pa.ipc.IpcReadOptions(included_fields=included)) as reader:
@@ -96,6 +95,6 @@ def _batches(
 
 
 def _slice_rows(batch: pa.RecordBatch) -> int:
-    """Rows that hold some 2²⁰ nonzeros or fewer, by the mean size of the batch's rows."""
+    """Return how many rows hold some 2²⁰ nonzeros, by the mean size of the batch's rows."""
     row_bytes = batch.nbytes / max(batch.num_rows, 1)
-    return int(min(SLICE_ROWS, max(1, 8 * PIECE_NONZEROS // max(row_bytes, 1))))
+    return int(min(SLICE_ROWS, max(1, 8 * BATCH_NONZEROS // max(row_bytes, 1))))

@@ -14,7 +14,7 @@ VALUE_NAMES = ("value", "values", "val", "weight", "count", "v", "x")
 
 
 def layout_of(type_: pa.DataType) -> Layout | None:
-    """How the features lie in a column of this type; None where there is no way.
+    """Say how the features lie in a column of this type; None where there is no way.
 
     Examples
     --------
@@ -63,7 +63,7 @@ def pair_fields(struct: pa.DataType) -> tuple[int, int] | None:
 
 
 def _is_vector(struct: pa.DataType) -> bool:
-    """Whether it is what Spark writes for a VectorUDT."""
+    """Tell whether it is what Spark writes for a VectorUDT."""
     fields = {field.name: field.type for field in struct}
     return bool(
         {"type", "size", "indices", "values"} <= set(fields)
@@ -77,12 +77,12 @@ def _is_vector(struct: pa.DataType) -> bool:
 
 
 def plain(type_: pa.DataType) -> pa.DataType:
-    """The type of what is encoded, where it is a dictionary."""
+    """Return the type of what is encoded, where it is a dictionary."""
     return type_.value_type if pa.types.is_dictionary(type_) else type_
 
 
 def is_list(type_: pa.DataType) -> bool:
-    """Whether a type is one of the lists that are read."""
+    """Tell whether a type is one of the lists that are read."""
     types = pa.types
     return bool(
         types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_)
@@ -90,12 +90,12 @@ def is_list(type_: pa.DataType) -> bool:
 
 
 def is_number(type_: pa.DataType) -> bool:
-    """Whether a type is an integer or a float of any size."""
+    """Tell whether a type is an integer or a float of any size."""
     return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
 
 
 def is_string(type_: pa.DataType) -> bool:
-    """Whether a type is text."""
+    """Tell whether a type is text."""
     types = pa.types
     return bool(
         types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_)

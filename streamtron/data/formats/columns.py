@@ -1,6 +1,6 @@
-"""Which columns of a table hold labels, features and weights, and how the features lie in them.
+"""Find the columns of labels, features and weights in a table, by names and types.
 
-Told by names and types alone, from the schema of the first shard; then it holds for all of them.
+The schema of the first shard decides for all shards.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Columns(NamedTuple):
     features: tuple[str, ...]
     values: str | None = None
     weight: str | None = None
-    beyond: tuple[str, ...] = ()
-    """columns of numbers that are counted and weigh 0, where strangers are"""
+    unknown: tuple[str, ...] = ()
+    """columns of numbers that are counted and weigh 0; see ``Reading.unknown_features``"""
 
     @property
     def all(self) -> list[str]:
         """Every column to read, once."""
-        names = (self.label, *self.features, self.values, self.weight, *self.beyond)
+        names = (self.label, *self.features, self.values, self.weight, *self.unknown)
         return list(dict.fromkeys(name for name in names if name is not None))
 
     @property
@@ -68,17 +68,13 @@ class Columns(NamedTuple):
         return self.layout.endswith("names")
 
 
-def settle(schema: pa.Schema, reading: Reading, name: str) -> Reading:
-    """The reading with the layout and the names of this schema, which all shards must then have.
-
-    Raises
-    ------
-    DataError, SettingsError : see ``find_columns``.
+def resolve_layout(schema: pa.Schema, reading: Reading, name: str) -> Reading:
+    """Return the reading with the layout and column names of this schema.
 
     Examples
     --------
     >>> schema = pa.schema({"f2": pa.int8(), "y": pa.bool_(), "f10": pa.float64()})
-    >>> settled = settle(schema, Reading(), "a.parquet")
+    >>> settled = resolve_layout(schema, Reading(), "a.parquet")
     >>> settled.layout, settled.features, settled.label_column
     ('columns', ('f2', 'f10'), 'y')
     """
@@ -97,7 +93,7 @@ def settle(schema: pa.Schema, reading: Reading, name: str) -> Reading:
 
 
 def find_columns(schema: pa.Schema, reading: Reading, name: str) -> Columns:
-    """The columns to read, as settled or named by ``reading`` or found by their usual names.
+    """Return the columns to read, as settled or named by ``reading`` or found by their usual names.
 
     Features that are found alone: one column of a usual name that is a list, a map or a vector; or
     else all columns of numbers called f0, f1, … (also x, feat, feature, col, column), in the order
@@ -124,8 +120,8 @@ def find_columns(schema: pa.Schema, reading: Reading, name: str) -> Columns:
     weight = _find(schema, "weight", named, weighted and named is not None, name)
     features = _features(schema, reading, {label, weight}, name)
     layout = _common_layout(schema, features, reading, name)
-    beyond = _strangers(schema, reading, {label, weight}, name)
-    columns = Columns(label, layout, features, None, weight if weighted else None, beyond)
+    unknown = _unknown_columns(schema, reading, {label, weight}, name)
+    columns = Columns(label, layout, features, None, weight if weighted else None, unknown)
     _check_pair(schema, columns, reading, name)
     if layout.startswith("lists"):
         columns = columns._replace(values=_values(schema, reading, columns, name))
@@ -140,7 +136,12 @@ def find_columns(schema: pa.Schema, reading: Reading, name: str) -> Columns:
 
 
 def _find(
-    schema: pa.Schema, role: Role, named: str | None, needed: bool, name: str, several: bool = False
+    schema: pa.Schema,
+    role: Role,
+    named: str | None,
+    needed: bool,
+    name: str,
+    several: bool = False,
 ) -> str | None:
     usual = (named,) if named is not None else USUAL_NAMES[role]
     # A usual name counts only on a column of the right shape: pandas' own "index" is no list.
@@ -160,7 +161,7 @@ def _find(
 
 
 def _refuse_label_lists(schema: pa.Schema, reading: Reading, name: str) -> None:
-    """Where a row has one label, and the labels can only be a column of lists."""
+    """Refuse a label column of lists where a row has one label."""
     named = reading.label_column
     usual = (named,) if named is not None else USUAL_NAMES["label"]
     there = [field for field in schema if field.name in usual]
@@ -216,7 +217,7 @@ def _features(
 
 
 def _usual(schema: pa.Schema, taken: set[str | None], name: str) -> tuple[str, ...]:
-    """A list, map or vector of a usual name, or else columns of numbers of usual names."""
+    """Return a list, map or vector of a usual name, or else columns of numbers of usual names."""
     found = _lists_of_usual_names(schema)
     if len(found) > 1:
         _refuse_several(schema, "features", found, name)
@@ -224,8 +225,7 @@ def _usual(schema: pa.Schema, taken: set[str | None], name: str) -> tuple[str, .
 
 
 def _expanded(schema: pa.Schema, asked: Iterable[str], taken: set[str | None]) -> tuple[str, ...]:
-    """The columns that names, and patterns for columns of numbers, stand for: of a pattern in the
-    file's order; what stands for nothing as it is."""
+    """Expand patterns to columns of numbers, in the file's order; names stay as they are."""
     names, numbers = set(schema.names), _columns_of_numbers(schema, taken)
     found: list[str] = []
     for given in asked:
@@ -238,11 +238,10 @@ def _columns_of_numbers(schema: pa.Schema, taken: set[str | None]) -> list[str]:
     return [f.name for f in schema if f.name not in taken and layout_of(f.type) == "columns"]
 
 
-def _strangers(
+def _unknown_columns(
     schema: pa.Schema, reading: Reading, taken: set[str | None], name: str
 ) -> tuple[str, ...]:
-    """The columns that would be features too if this shard had settled them; refused unless
-    strangers go beyond the features, as columns of numbers can."""
+    """Find columns that match what was asked for and are no features; refuse or count them."""
     if reading.layout is None or reading.features is None:
         return ()
     if reading.asked is not None:
@@ -254,7 +253,7 @@ def _strangers(
         found = _lists_of_usual_names(schema)
     known = {*reading.features, *taken}
     others = tuple(c for c in dict.fromkeys(found) if c not in known and c in schema.names)
-    if reading.strangers == "beyond":
+    if reading.unknown_features == "out_of_range":
         return others if reading.layout == "columns" else ()
     if others:
         raise DataError(
@@ -299,7 +298,7 @@ def _numbered(schema: pa.Schema, taken: set[str | None], name: str) -> tuple[str
 
 
 def _word(column: str) -> str | None:
-    """What a numbered column has before its number; None of any other."""
+    """Return the part of a numbered column's name before its number, or None."""
     match = _NUMBERED.fullmatch(column)
     return match[1] if match else None
 
@@ -328,7 +327,7 @@ def _common_layout(
 
 
 def _ordered_pair(schema: pa.Schema, columns: Columns) -> tuple[str, ...] | None:
-    """The names of a pair's fields where nothing but their order tells which is which."""
+    """Return the names of a pair's fields where nothing but their order tells which is which."""
     if not columns.layout.startswith("pairs"):
         return None
     names = [field.name for field in schema.field(columns.features[0]).type.value_type]
@@ -427,7 +426,7 @@ _LAYOUTS: dict[Layout, str] = {
 
 
 def _fits(role: Role, type_: pa.DataType, several: bool = False) -> bool:
-    """Whether a role's column may have this type; ``several``: labels may also come in lists."""
+    """Tell whether a role's column may have this type; ``several``: labels may come in lists."""
     if role == "features":
         return layout_of(type_) is not None
     if role == "values":

@@ -1,4 +1,4 @@
-"""Features that have names: which column a name stands for, by a vocabulary or by a hash."""
+"""Map names of features to columns, by a vocabulary or by a hash."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from streamtron.core.errors import DataError, MachineError
-from streamtron.core.files import at_most
+from streamtron.core.errors import DataError
+from streamtron.core.files import at_most, reading_from
 from streamtron.core.limits import available_memory
 
 VOCABULARY_SHARE = 32
@@ -23,7 +23,7 @@ length of the file."""
 class Hashing:
     """A name's column is its hash modulo 2^bits: MurmurHash3_x86_32 of the name's UTF-8.
 
-    No sign alternates, and two names may meet in one column: their values are then added up.
+    No sign alternates; values of names with the same column are added up.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Hashing:
     seed: int = 0
 
     def columns(self, names: Sequence[str]) -> NDArray[np.int64]:
-        """The column of every name, int64, shape (names,), 0 … 2^bits - 1."""
+        """Return the column of every name, int64, shape (names,), 0 … 2^bits - 1."""
         from sklearn.utils import murmurhash3_32
 
         mask = (1 << self.bits) - 1
@@ -55,17 +55,12 @@ class Vocabulary:
     Parameters
     ----------
     names : all different.
-
-    Examples
-    --------
-    >>> Vocabulary(("cheap", "pills")).columns(["pills", "buy"]).tolist()
-    [1, -1]
     """
 
     names: tuple[str, ...]
 
     def columns(self, names: Sequence[str]) -> NDArray[np.int64]:
-        """The column of every name, int64, shape (names,); -1 for one that is not there."""
+        """Return the column of every name, int64, shape (names,); -1 for one that is not there."""
         known = self._columns
         return np.fromiter((known.get(n, -1) for n in names), dtype=np.int64, count=len(names))
 
@@ -80,13 +75,7 @@ class Vocabulary:
 
 
 def load_vocabulary(path: str) -> Vocabulary:
-    """A vocabulary from UTF-8 text, one name a line: line 1 is column 0.
-
-    Raises
-    ------
-    DataError : a pipe, or a file too long; not UTF-8, no names, an empty line, a name that is there
-        twice.
-    MachineError : the file cannot be read.
+    """Load a vocabulary from UTF-8 text, one name a line: line 1 is column 0.
 
     Examples
     --------
@@ -97,17 +86,18 @@ def load_vocabulary(path: str) -> Vocabulary:
     ...     load_vocabulary(str(path))
     Vocabulary(names=('cheap', 'pills'))
     """
+    opener = at_most(available_memory() // VOCABULARY_SHARE)
     try:
-        opener = at_most(available_memory() // VOCABULARY_SHARE)
-        with open(path, encoding="utf-8-sig", newline="", opener=opener) as file:
+        with (
+            reading_from(path),
+            open(path, encoding="utf-8-sig", newline="", opener=opener) as file,
+        ):
             names = file.read().split("\n")
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path}: not UTF-8 ({error.reason} at byte {error.start}). A vocabulary is text, one "
             "name a line; convert it."
         ) from error
-    except OSError as error:
-        raise MachineError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
     if names[-1] == "":
         names.pop()
     return _vocabulary(path, [name.removesuffix("\r") for name in names])

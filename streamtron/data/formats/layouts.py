@@ -1,7 +1,6 @@
-"""One function for every layout of features: a batch in, offsets, columns and values out.
+"""Read every layout of features: a record batch in, offsets, columns and values out.
 
-``LAYOUTS`` is the table of them. That columns are in range and rise within a row is seen to in
-``batches``, alike for all.
+A new layout is a function in ``LAYOUTS``. ``table_rows`` checks the columns for all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from streamtron.core.errors import DataError
 from streamtron.data.formats.column_types import pair_fields
 from streamtron.data.formats.columns import Columns
-from streamtron.data.row_batch import Layout, beyond_float32
+from streamtron.data.row_batch import Layout, beyond_float32, offsets_of, row_of
 
 
 class Spot(NamedTuple):
@@ -52,7 +51,7 @@ class Entries(NamedTuple):
 
 
 def lists(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
-    """A list of column numbers or names, and one of values where there is one."""
+    """Read a list of column numbers or names, and one of values where there is one."""
     [column] = columns.features
     indptr, keys = _items(batch.column(column), column, spot)
     if columns.values is None:
@@ -70,7 +69,7 @@ def lists(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
 
 
 def pairs(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
-    """A list of structs of a column and a value; a map is one of those, too."""
+    """Read a list of structs of a column and a value, or a map."""
     [column] = columns.features
     array = batch.column(column)
     key, value = 0, 1
@@ -85,7 +84,7 @@ def pairs(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
 
 
 def vector(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
-    """Spark's VectorUDT: struct<type, size, indices, values>, type 0 sparse and 1 dense.
+    """Read Spark's VectorUDT: struct<type, size, indices, values>, type 0 sparse and 1 dense.
 
     A dense vector's value j is column j; its zeros are not stored.
     """
@@ -130,7 +129,7 @@ def _sparse_indices(
             f"in column {column!r}. A sparse one has as many of both, a dense one has no indices.",
         )
     numbers = indices.flatten()  # of the rows that have any
-    offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+    offsets = offsets_of(lengths)
     no_null_items(numbers, offsets, f"{column}.indices", spot)
     numbers = _numbers(numbers).astype(np.int64)
     sizes = pc.fill_null(array.field("size"), 0).to_numpy(zero_copy_only=False)
@@ -146,15 +145,15 @@ def _sparse_indices(
 
 
 def dense_columns(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
-    """Columns of numbers, one a feature in their order; zeros are not stored.
+    """Read columns of numbers, one a feature in their order; zeros are not stored.
 
     Behind them those that weigh 0: what is not 0 and not null in them is counted, and that is all.
     """
     known = len(columns.features)
-    values = np.empty((len(batch), known + len(columns.beyond)), dtype=np.float32)
+    values = np.empty((len(batch), known + len(columns.unknown)), dtype=np.float32)
     for j, column in enumerate(columns.features):
         values[:, j] = _column(batch, column, spot)
-    for j, column in enumerate(columns.beyond, known):
+    for j, column in enumerate(columns.unknown, known):
         array = decoded(batch.column(column))
         values[:, j] = (_numbers(array) != 0) & np.asarray(array.is_valid())
     stored = values != 0
@@ -185,7 +184,7 @@ LAYOUTS: dict[Layout, Callable[[pa.RecordBatch, Columns, Spot], Entries]] = {
 
 
 def _items(array: pa.Array, column: str, spot: Spot) -> tuple[NDArray[np.int64], pa.Array]:
-    """Offsets from 0 and the items of a list column; nulls refused."""
+    """Return offsets from 0 and the items of a list column; nulls refused."""
     no_nulls(array, column, spot)
     if pa.types.is_fixed_size_list(array.type):
         offsets = (array.offset + np.arange(len(array) + 1, dtype=np.int64)) * array.type.list_size
@@ -199,13 +198,7 @@ def _items(array: pa.Array, column: str, spot: Spot) -> tuple[NDArray[np.int64],
 
 
 def decoded(array: pa.Array) -> pa.Array:
-    """An array, without its dictionary if it has one: a null may hide in the dictionary itself.
-
-    Examples
-    --------
-    >>> decoded(pa.DictionaryArray.from_arrays([1, 0, 1], ["ham", None])).null_count
-    2
-    """
+    """An array, without its dictionary if it has one: a null may hide in the dictionary itself."""
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
@@ -219,9 +212,8 @@ def _numbers(array: pa.Array) -> NDArray[Any]:
 
 
 def _offsets(rows: NDArray[np.intp], count: int) -> NDArray[np.int64]:
-    """Offsets of rows whose entries have these row numbers, which rise."""
-    lengths = np.bincount(rows, minlength=count)
-    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+    """Compute offsets from the rising row numbers of entries."""
+    return offsets_of(np.bincount(rows, minlength=count))
 
 
 def no_null_items(items: pa.Array, indptr: NDArray[np.int64], column: str, spot: Spot) -> None:
@@ -241,7 +233,7 @@ def no_nulls(array: pa.Array, column: str, spot: Spot) -> None:
 def float32(
     indptr: NDArray[np.int64], numbers: NDArray[Any], spot: Spot, column: str | None = None
 ) -> NDArray[np.float32]:
-    """Values rounded to float32; what float32 cannot hold is refused, ``column`` named if given."""
+    """Round values to float32; refuse what it cannot hold, with the ``column`` if given."""
     inside = "" if column is None else f" in column {column!r}"
     if numbers.dtype.kind in "iu" and (unfit := beyond_float32(numbers)).any():
         at = first(unfit)
@@ -263,22 +255,5 @@ def float32(
 
 
 def first(mask: pa.Array | NDArray[np.bool_]) -> int:
-    """Position of the first true entry.
-
-    Examples
-    --------
-    >>> first(np.array([False, True, True]))
-    1
-    """
+    """Return the position of the first true entry."""
     return int(np.argmax(np.asarray(mask)))
-
-
-def row_of(indptr: NDArray[np.int64], nonzero: int) -> int:
-    """The row that an entry belongs to.
-
-    Examples
-    --------
-    >>> row_of(np.array([0, 0, 2, 5]), 2)
-    2
-    """
-    return int(np.searchsorted(indptr, nonzero, side="right")) - 1

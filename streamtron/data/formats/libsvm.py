@@ -1,4 +1,4 @@
-"""libsvm text into pieces: bytes are unpacked, cut into whole lines, parsed by a kernel, checked.
+"""Read libsvm text: unpack it, cut it into lines, parse these by a kernel, check what was parsed.
 
 A line is ``label column:value column:value …``, with ``label,label`` or no label at all where rows
 may have several. ``#`` begins a comment; ``qid:3`` after the label and blank lines are skipped; a
@@ -24,8 +24,6 @@ from streamtron.core.errors import DataError
 from streamtron.core.rows import LARGEST_WEIGHT, Label
 from streamtron.data import storage
 from streamtron.data.blocks import all_ones
-from streamtron.data.formats.compression import PACKED, TextStream
-from streamtron.data.formats.lines import LongLine, too_long, whole_lines
 from streamtron.data.formats.text_labels import (
     NOT_FINITE,
     TextLabels,
@@ -34,11 +32,12 @@ from streamtron.data.formats.text_labels import (
     shown,
     text_labels,
 )
+from streamtron.data.formats.text_stream import PACKED, LongLine, TextStream, too_long, whole_lines
 from streamtron.data.prefetch import in_order
 from streamtron.data.row_batch import Reading, RowBatch
 
 MOST_PARSERS = 8
-"""Threads that parse one file, at most: more of them outrun whoever takes the rows."""
+"""Threads that parse one file, at most: more are faster than training."""
 
 FLOAT32_OVERFLOW = 2.0**128 - 2.0**103
 """The smallest number that rounds to infinity in float32."""
@@ -50,7 +49,7 @@ _OTHER_FORMATS = re.compile(
 
 
 def is_libsvm_name(name: str) -> bool:
-    """Whether a file of this name is taken for libsvm text: any that no other format claims.
+    """Tell whether a file of this name is taken for libsvm text: any that no other format claims.
 
     Text has no suffix of its own (``a9a``, ``a9a.t``, ``rcv1.ccat``, ``x.svm``, ``x.txt``), each
     also with .gz, .bz2, .xz, .zst.
@@ -78,9 +77,9 @@ class LibsvmReader:
         ``weights_in_label`` reads ``label:weight`` (no ``:weight`` is 1) and needs labels that are
         numbers. With ``multiclass`` or ``multilabel`` what is not written as a number is a name,
         and with the latter a row has the labels between its commas, or none.
-    piece_bytes : text a piece is made of, in bytes, rounded to whole lines; it changes the cutting
+    batch_bytes : text a batch is made of, in bytes, rounded to whole lines; it changes the cutting
         and nothing else.
-    threads : that parse, one piece each; they change nothing.
+    threads : that parse, one batch each; they change nothing.
 
     Examples
     --------
@@ -88,10 +87,10 @@ class LibsvmReader:
     >>> path = os.path.join(tempfile.mkdtemp(), "tiny.svm")
     >>> with open(path, "w") as file:
     ...     _ = file.write("+1 3:0.5 1:2  # columns are sorted\\n-1\\n")
-    >>> [piece] = LibsvmReader(path, "tiny.svm", Reading()).pieces()
-    >>> piece.indptr.tolist(), piece.indices.tolist(), piece.values.tolist()
+    >>> [batch] = LibsvmReader(path, "tiny.svm", Reading()).batches()
+    >>> batch.indptr.tolist(), batch.indices.tolist(), batch.values.tolist()
     ([0, 2, 2], [1, 3], [2.0, 0.5])
-    >>> piece.codes.tolist(), piece.classes, piece.place(1)
+    >>> batch.codes.tolist(), batch.classes, batch.place(1)
     ([0, 1], [1.0, -1.0], 'tiny.svm, line 2')
     """
 
@@ -100,21 +99,21 @@ class LibsvmReader:
         path: str,
         name: str,
         reading: Reading,
-        piece_bytes: int = 1 << 20,
+        batch_bytes: int = 1 << 20,
         threads: int = 1,
     ) -> None:
         self._path = path
         self._name = name
         self._reading = reading
-        self._piece_bytes = piece_bytes
+        self._piece_bytes = batch_bytes
         self._threads = min(threads, MOST_PARSERS)
         self._fingerprint: str | None = None
         self.bytes_read = 0
         """Bytes of the file, as stored, that the rows delivered last were made of, and all before
-        them: 0 before ``pieces()``, the file's size after it."""
+        them: 0 before ``batches()``, the file's size after it."""
 
-    def pieces(self) -> Iterator[RowBatch]:
-        """The rows in file order, some at a time; none if the file has no row.
+    def batches(self) -> Iterator[RowBatch]:
+        """Yield the rows in file order, some at a time; none if the file has no row.
 
         Raises
         ------
@@ -132,9 +131,9 @@ class LibsvmReader:
                         line = first_line + text.line
                         raise DataError(f"{self._name}, line {line}: {text.sentence}")
                     self.bytes_read = text.bytes_read
-                    if text.piece.rows:
+                    if text.batch.rows:
                         place = partial(_place, self._name, first_line, text.lines_of_rows)
-                        yield text.piece._replace(place=place)
+                        yield text.batch._replace(place=place)
                     first_line += text.lines
             except LongLine as error:
                 raise too_long(f"{self._name}, line {first_line + error.line}") from None
@@ -147,34 +146,22 @@ class LibsvmReader:
             yield _Text(lines, number == 0, stream.bytes_read)
 
     def fingerprint(self) -> str:
-        """xxh3-128 of the file's bytes as stored, 32 hex digits; free after ``pieces()``.
-
-        Raises
-        ------
-        MachineError : the file cannot be read.
-        """
+        """xxh3-128 of the file's bytes as stored, 32 hex digits; free after ``batches()``."""
         if self._fingerprint is None:
             self._fingerprint = storage.fingerprint(self._path, self._name)
         return self._fingerprint
 
 
-# --- lines ---
-
-
 class _Text(NamedTuple):
-    """Whole lines, whether they are the file's first, and the bytes as stored read for them and
-    before."""
+    """Whole lines, and the stored bytes read for them and before."""
 
     lines: memoryview
     first: bool
     bytes_read: int
 
 
-# --- text into arrays ---
-
-
 class _Buffers(NamedTuple):
-    """What the kernel writes to, named as its parameters; big enough for any text of a length."""
+    """The kernel's output arrays, named as its parameters."""
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.uint32]
@@ -201,10 +188,10 @@ class _Buffers(NamedTuple):
 
 
 class _Parsed(NamedTuple):
-    """The rows of a text, without a place; lines (from 0) that they stand on, how many lines there
-    are, and the bytes as stored read for them and before."""
+    """The rows of a text, the lines (from 0) they are on, the number of lines, and the stored bytes
+    read for them and before."""
 
-    piece: RowBatch
+    batch: RowBatch
     lines_of_rows: NDArray[np.int64]
     lines: int
     bytes_read: int
@@ -222,7 +209,7 @@ def _place(name: str, first_line: int, lines: NDArray[np.int64], row: int) -> st
 
 
 class _Parser(threading.local):
-    """Parses the texts of one file; every thread that does has buffers of its own."""
+    """Parse the texts of one file, in any number of threads, each with its own buffers."""
 
     def __init__(self, name: str, reading: Reading) -> None:
         self._name = name
@@ -236,7 +223,7 @@ class _Parser(threading.local):
         self._buffers = _Buffers.for_text(0)
 
     def parse(self, given: _Text) -> _Parsed | _Trouble:
-        """The rows of whole lines, or the first line that is refused."""
+        """Parse whole lines: return their rows, or the first line that is refused."""
         text, is_first, bytes_read = given
         if is_first:
             text = _without_mark(text, self._name)
@@ -264,9 +251,9 @@ class _Parser(threading.local):
         rows = int(found[kernels.PARSED_ROWS])
         lines_of_rows = self._buffers.lines[:rows].copy()
         lines = int(found[kernels.PARSED_LINES])
-        return _Parsed(self._piece(rows, named), lines_of_rows, lines, bytes_read)
+        return _Parsed(self._row_batch(rows, named), lines_of_rows, lines, bytes_read)
 
-    def _piece(self, rows: int, named: TextLabels | None) -> RowBatch:
+    def _row_batch(self, rows: int, named: TextLabels | None) -> RowBatch:
         buffers = self._buffers
         nonzeros = int(buffers.indptr[rows])
         values = buffers.values[:nonzeros]
@@ -341,7 +328,7 @@ class _Parser(threading.local):
             )
 
     def _stumbled(self, text: memoryview) -> Iterator[_Trouble]:
-        """The line at which the kernel stopped, if it did."""
+        """Yield the line at which the kernel stopped, if it did."""
         found = self._buffers.found
         kind, at = int(found[kernels.TROUBLE]), int(found[kernels.PLACE])
         if kind != kernels.NOTHING:
@@ -350,7 +337,7 @@ class _Parser(threading.local):
 
 
 def _classes(labels: NDArray[np.float64]) -> tuple[NDArray[np.int32], list[Label]]:
-    """Codes and classes in order of appearance; NaN is no label, -0 is 0.
+    """Return codes and classes in order of appearance; NaN is no label, -0 is 0.
 
     Buffer by buffer: ``pa.array`` and ``fill_null`` would import pandas, a seventh of the time of a
     small fit.
@@ -386,7 +373,7 @@ _SIGNATURES = {
 
 
 def _without_mark(text: memoryview, name: str) -> memoryview:
-    """The file's first text without a UTF-8 byte order mark; refuses other formats."""
+    """Remove a UTF-8 byte order mark from a file's first text; refuse other formats."""
     start = bytes(text[:8])
     for signature, sentence in _SIGNATURES.items():
         if start.startswith(signature):
@@ -399,7 +386,7 @@ def _token(text: memoryview, at: int) -> bytes:
 
 
 def _complaint(kind: int, text: memoryview, at: int, first_column: int, weighted: bool) -> str:
-    """What is wrong with the token at ``at``, what was wanted, what to do."""
+    """Say what is wrong with the token at ``at``, what was wanted, what to do."""
     token = _token(text, at)
     junk = _JUNK.search(bytes(text[at : at + 1]) if kind == kernels.BAD_END else token)
     if junk and junk[0] == b"\r":
@@ -464,7 +451,7 @@ def _bad_pair(token: bytes, first_column: int) -> str:
 
 
 def _unfit(what: int, token: bytes, number: float) -> str:
-    """Why a well-written number is refused; "" if it is not."""
+    """Say why a well-written number is refused; "" if it is not."""
     infinite = abs(number) == float("inf")
     if what == kernels.LABEL:
         return _not_a_number(token) if infinite else merging(token, number)

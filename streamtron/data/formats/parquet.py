@@ -1,9 +1,6 @@
-"""Parquet files, a row group at a time.
+"""Read Parquet files, a row group at a time, in batches of a bounded size.
 
-A row is a label, features in one of the layouts of ``layouts.LAYOUTS``, and a weight if its column
-is named; columns beside them are never decoded. Within a row group batches have a bounded size, so
-neither a large file nor a large row group needs room. Row groups and rows in messages count from
-0, as pyarrow's.
+Columns that are not needed are never decoded. Row groups and rows in messages count from 0.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ import pyarrow.parquet as pq
 from streamtron.core.errors import DataError
 from streamtron.data.formats.columns import Columns, find_columns
 from streamtron.data.formats.layouts import Spot
-from streamtron.data.formats.table_rows import bounded, make_piece
+from streamtron.data.formats.table_rows import make_batch, split_batch
 from streamtron.data.formats.tables import TableReader
 from streamtron.data.row_batch import RowBatch
 
@@ -26,7 +23,7 @@ READ_BYTES = 1 << 20
 
 
 class ParquetReader(TableReader):
-    """One Parquet shard, delivered as pieces of at most 2²⁰ nonzeros (or one longer row).
+    """One Parquet shard, delivered as row batches of at most 2²⁰ nonzeros (or one longer row).
 
     Page checksums are verified where the file has them (``write_page_checksum=True`` in pyarrow;
     ``streamtron convert`` always writes them). Without them a damaged byte may go unnoticed:
@@ -40,14 +37,14 @@ class ParquetReader(TableReader):
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     path = str(pathlib.Path(directory, "a.parquet"))
     ...     pq.write_table(table, path)
-    ...     [piece] = ParquetReader(path, "a.parquet", Reading()).pieces()
-    >>> piece.indices.tolist(), piece.classes, piece.place(1)
+    ...     [row_batch] = ParquetReader(path, "a.parquet", Reading()).batches()
+    >>> row_batch.indices.tolist(), row_batch.classes, row_batch.place(1)
     ([0, 7, 3], [1.0, -1.0], 'a.parquet, row group 0, row 1')
     """
 
     KIND = "a Parquet file"
 
-    def _pieces(self, file: pa.NativeFile) -> Iterator[tuple[RowBatch, float]]:
+    def _row_batches(self, file: pa.NativeFile) -> Iterator[tuple[RowBatch, float]]:
         with self._open(file) as table:
             columns = find_columns(table.schema_arrow, self.reading, self.name)
             metadata, groups = table.metadata, range(table.num_row_groups)
@@ -55,9 +52,9 @@ class ParquetReader(TableReader):
             self._check_rows("", rows, metadata.num_rows)
             delivered = 0
             for group in groups:
-                for piece in self._group(table, group, columns):
-                    delivered += len(piece.codes)
-                    yield piece, delivered / rows
+                for row_batch in self._group(table, group, columns):
+                    delivered += len(row_batch.codes)
+                    yield row_batch, delivered / rows
 
     def _column(self, file: pa.NativeFile, name: str) -> Iterator[pa.Array]:
         with self._open(file) as table:
@@ -83,7 +80,7 @@ class ParquetReader(TableReader):
             columns=columns.all,
         ):
             spot = Spot(self.name, f"row group {group}", row)
-            yield from bounded(make_piece(batch, columns, self.reading, spot))
+            yield from split_batch(make_batch(batch, columns, self.reading, spot))
             row += batch.num_rows
         self._check_rows(f", row group {group}", row, file.metadata.row_group(group).num_rows)
 
@@ -96,7 +93,7 @@ class ParquetReader(TableReader):
 
 
 def _batch_rows(group: pq.RowGroupMetaData) -> int:
-    """Rows that decode to some 2²⁰ nonzeros or fewer, by the mean size of the group's rows.
+    """Return how many rows decode to some 2²⁰ nonzeros, by the mean size of the group's rows.
 
     The footer also counts a column's values, but pyarrow aborts the process where a damaged footer
     contradicts itself there.

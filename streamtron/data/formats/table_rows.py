@@ -1,4 +1,4 @@
-"""From a batch of a table to a piece: labels, weights, every row's columns checked and rising."""
+"""Convert a record batch of a table to a RowBatch: check columns, values, labels and weights."""
 
 from __future__ import annotations
 
@@ -22,18 +22,25 @@ from streamtron.data.formats.layouts import (
     float32,
     no_null_items,
     no_nulls,
-    row_of,
 )
-from streamtron.data.labels import Offsets, offsets_of, repeated, row_of_code
-from streamtron.data.row_batch import Reading, RowBatch, cut_piece
+from streamtron.data.row_batch import (
+    Offsets,
+    Reading,
+    RowBatch,
+    fitting_rows,
+    offsets_of,
+    repeated,
+    row_of,
+    slice_batch,
+)
 
-PIECE_NONZEROS = 1 << 20
+BATCH_NONZEROS = 1 << 20
 MAX_COLUMN = 2**32 - 2
 """The largest column number: the width, one more, must still fit uint32."""
 
 
-def make_piece(batch: pa.RecordBatch, columns: Columns, reading: Reading, spot: Spot) -> RowBatch:
-    """The rows of a batch, checked.
+def make_batch(batch: pa.RecordBatch, columns: Columns, reading: Reading, spot: Spot) -> RowBatch:
+    """Check the rows of a record batch and convert them to a RowBatch.
 
     Raises
     ------
@@ -53,13 +60,12 @@ def make_piece(batch: pa.RecordBatch, columns: Columns, reading: Reading, spot: 
     return RowBatch(indptr, indices, values, codes, classes, weights, spot.row, code_offsets)
 
 
-def bounded(piece: RowBatch) -> Iterator[RowBatch]:
-    """Cut a piece at PIECE_NONZEROS: rows may be very unequal."""
-    start, rows = 0, piece.rows
+def split_batch(row_batch: RowBatch) -> Iterator[RowBatch]:
+    """Cut a row batch at BATCH_NONZEROS: rows may be very unequal."""
+    start, rows = 0, row_batch.rows
     while start < rows:
-        end = piece.indptr[start] + PIECE_NONZEROS
-        stop = max(start + 1, int(np.searchsorted(piece.indptr, end, side="right")) - 1)
-        yield piece if stop - start == rows else cut_piece(piece, start, stop)
+        stop = start + fitting_rows(row_batch, start, BATCH_NONZEROS, alone=True)
+        yield row_batch if stop - start == rows else slice_batch(row_batch, start, stop)
         start = stop
 
 
@@ -84,7 +90,7 @@ def _rising(
     values: NDArray[np.float32] | None,
     spot: Spot,
 ) -> tuple[NDArray[np.uint32], NDArray[np.float32] | None]:
-    """Rows with their columns in rising order; a column twice in a row is refused."""
+    """Sort the columns of each row; refuse a column twice in a row."""
     if _first_fall(indptr, indices) is None:
         return indices, values
     rows = np.repeat(np.arange(len(indptr) - 1, dtype=np.uint64), np.diff(indptr))
@@ -100,7 +106,7 @@ def _rising(
 
 
 def _first_fall(indptr: NDArray[np.int64], indices: NDArray[np.uint32]) -> int | None:
-    """The first nonzero whose column is not above its predecessor's in the same row."""
+    """Return the first nonzero whose column is not above its predecessor's in the same row."""
     falls = np.zeros(len(indices), dtype=bool)
     np.less_equal(indices[1:], indices[:-1], out=falls[1:])
     starts = indptr[:-1]
@@ -119,7 +125,7 @@ def _by_name(
     reading: Reading,
     spot: Spot,
 ) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.float32] | None]:
-    """Rows with columns in the place of names, rising; what meets in one column is added up.
+    """Replace names by columns, rising; values of a row in the same column are added up.
 
     That is names of one hash, and, where there are no values, occurrences of one name. A name that
     comes twice in a row with values of its own is refused.
@@ -164,13 +170,13 @@ def _no_name_twice(
 def _columns_of(
     names: list[str], codes: NDArray[Any], indptr: NDArray[np.int64], reading: Reading, spot: Spot
 ) -> NDArray[np.uint32]:
-    """The column of each of these different names."""
+    """Return the columns of distinct names."""
     if reading.vocabulary is None:
         assert reading.hash_bits is not None  # find_columns has seen to it
         return Hashing(reading.hash_bits, reading.hash_seed).columns(names).astype(np.uint32)
     columns = reading.vocabulary.columns(names)
     strange = np.flatnonzero(columns < 0)
-    if len(strange) and reading.strangers == "refused":
+    if len(strange) and reading.unknown_features == "refused":
         at = first(np.isin(codes, strange))
         spot.refuse(
             row_of(indptr, at),
@@ -233,7 +239,7 @@ def _float_labels(labels: pa.Array, offsets: Offsets | None, spot: Spot) -> pa.A
     if bad.any():
         at = first(bad)
         spot.refuse(
-            row_of_code(offsets, at),
+            row_of(offsets, at),
             f"label {numbers[at]}. Numbers as labels are finite, integers below 2**53.",
         )
     return pa.array(floats, mask=~present)

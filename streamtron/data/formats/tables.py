@@ -1,18 +1,23 @@
-"""The frame of a reader of tables, Parquet or Arrow, and its errors as one sentence."""
+"""Read shards that are tables, Parquet or Arrow: what the readers of both formats share."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import ClassVar, NoReturn
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from io import RawIOBase
+from typing import ClassVar
 
 import pyarrow as pa
+import xxhash
 
-from streamtron.core.errors import DataError, MachineError
+from streamtron.core.errors import DataError
+from streamtron.core.files import reading_from
 from streamtron.data import storage
-from streamtron.data.local_copies import open_whole
+from streamtron.data.disk import check_room, writing_to
 from streamtron.data.row_batch import Reading, RowBatch
 
 
@@ -40,52 +45,41 @@ class TableReader(ABC):
         self._scratch = scratch
         self._fingerprint: str | None = None
 
-    def pieces(self) -> Iterator[RowBatch]:
-        """The shard's rows in file order, checked; no piece at all for a file without rows.
+    def batches(self) -> Iterator[RowBatch]:
+        """The shard's rows in file order, checked; no row_batch at all for a file without rows.
 
         Raises
         ------
         DataError : the file is not of this format or is damaged; a column is missing, ambiguous or
-            of a type that is refused; what ``make_piece`` refuses in rows.
+            of a type that is refused; what ``make_batch`` refuses in rows.
         SettingsError : the columns do not suit the reading, see ``find_columns``.
         MachineError : the file cannot be read, or there is no room for a copy.
         """
         self.bytes_read = 0
         with (
-            sentences(self.name, self.KIND),
-            open_whole(self.path, self.name, self._scratch) as (file, fingerprint),
+            table_errors(self.name, self.KIND),
+            _open_whole(self.path, self.name, self._scratch) as (file, fingerprint),
         ):
             self._fingerprint = fingerprint or self._fingerprint
             size = file.size()
-            for piece, part in self._pieces(file):
+            for row_batch, part in self._row_batches(file):
                 self.bytes_read = int(part * size)
-                yield piece
+                yield row_batch
 
     def fingerprint(self) -> str:
-        """xxh3-128 of the file's bytes, 32 hex digits; one reading, unless it was fetched before.
-
-        Raises
-        ------
-        MachineError : the file cannot be read.
-        """
+        """Return xxh3-128 of the file's bytes, 32 hex digits."""
         if self._fingerprint is None:
             self._fingerprint = storage.fingerprint(self.path, self.name)
         return self._fingerprint
 
     def schema(self) -> pa.Schema:
-        """Names and types of the file's columns. Raises what ``pieces`` raises."""
-        with sentences(self.name, self.KIND), storage.open_arrow(self.path) as file:
+        """Names and types of the file's columns. Raises what ``batches`` raises."""
+        with table_errors(self.name, self.KIND), storage.open_arrow(self.path) as file:
             return self._schema(file)
 
     def column(self, name: str) -> Iterator[pa.Array]:
-        """One column, whatever it holds, in the order of the rows.
-
-        Raises
-        ------
-        DataError : there is none of this name, or several; the file is damaged.
-        MachineError : the file cannot be read.
-        """
-        with sentences(self.name, self.KIND), storage.open_arrow(self.path) as file:
+        """One column, whatever it holds, in the order of the rows."""
+        with table_errors(self.name, self.KIND), storage.open_arrow(self.path) as file:
             schema = self._schema(file)
             if len(schema.get_all_field_indices(name)) != 1:
                 raise DataError(
@@ -98,38 +92,65 @@ class TableReader(ABC):
     def _column(self, file: pa.NativeFile, name: str) -> Iterator[pa.Array]: ...
 
     @abstractmethod
-    def _pieces(self, file: pa.NativeFile) -> Iterator[tuple[RowBatch, float]]:
-        """The rows, and what part of the file has been delivered with them."""
+    def _row_batches(self, file: pa.NativeFile) -> Iterator[tuple[RowBatch, float]]:
+        """Return the rows, and what part of the file has been delivered with them."""
 
     @abstractmethod
     def _schema(self, file: pa.NativeFile) -> pa.Schema: ...
 
 
 @contextmanager
-def sentences(name: str, kind: str) -> Iterator[None]:
-    """Turn what pyarrow and the operating system raise into one sentence about this file.
+def table_errors(name: str, kind: str) -> Iterator[None]:
+    """Turn what pyarrow and the operating system raise into an error about this file.
 
     ``kind`` is what it should be: ``"a Parquet file"``.
     """
     try:
-        yield
-    except MemoryError as error:
-        raise MachineError(
-            f"{name}: out of memory while reading ({error}). Give the machine more."
-        ) from error
-    except OSError as error:
-        if error.errno is not None:
-            reason = os.strerror(error.errno)  # pyarrow's own message is a paragraph
-            raise MachineError(
-                f"{name}: cannot be read ({reason}). Check the path, its permissions and the disk."
-            ) from error
-        _damaged(name, kind, error)  # pyarrow's word for a bad page, checksum or footer
+        with reading_from(name):
+            try:
+                yield
+            except OSError as error:
+                if error.errno is None:  # pyarrow's bad page, checksum or footer
+                    raise pa.ArrowException(str(error)) from error
+                # pyarrow's own message is a paragraph
+                raise OSError(error.errno, os.strerror(error.errno)) from error
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        _damaged(name, kind, error)
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise DataError(
+            f"{name}: not {kind}, or a damaged one ({reason}). Write or fetch it again."
+        ) from error
 
 
-def _damaged(name: str, kind: str, error: Exception) -> NoReturn:
-    reason = " ".join(str(error).split()).rstrip(".")
-    raise DataError(
-        f"{name}: not {kind}, or a damaged one ({reason}). Write or fetch it again."
-    ) from error
+@contextmanager
+def _open_whole(
+    path: str, name: str, scratch: str | None
+) -> Iterator[tuple[pa.NativeFile, str | None]]:
+    """Open a file that will be read throughout, for random access; yield its fingerprint if known.
+
+    What lies in a store is fetched once, in large parts, into a file without a name in the
+    directory ``scratch``, and hashed on the way.
+    """
+    if not storage.is_uri(path):
+        with pa.OSFile(path) as file:
+            yield file, None
+        return
+    scratch = scratch or tempfile.gettempdir()
+    what = f"no copy of it can be kept in {scratch}"
+    elsewhere = "Name another place with --cache-dir."
+    keeping = partial(writing_to, path, elsewhere, what)
+    with ExitStack() as stack:
+        with keeping():
+            check_room(scratch, storage.stamp(path).size, f"{path}: {what}, it needs", elsewhere)
+            copy = stack.enter_context(tempfile.TemporaryFile(dir=scratch, buffering=0))
+        digest = xxhash.xxh3_128()
+        for block in storage.blocks(path, name):
+            digest.update(block)
+            with keeping():
+                _write_all(copy, block)
+        yield stack.enter_context(pa.PythonFile(copy, mode="r")), digest.hexdigest()
+
+
+def _write_all(file: RawIOBase, data: bytes) -> None:
+    view = memoryview(data)
+    while len(view):
+        view = view[file.write(view) :]

@@ -1,4 +1,4 @@
-"""The labels that text writes: numbers or names, one a row or several between commas."""
+"""Read labels in text: numbers or names, one a row or several between commas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from streamtron.core.rows import Label
-from streamtron.data.labels import Offsets, cut_codes, offsets_of, repeated, row_of_code
+from streamtron.data.row_batch import Offsets, cut_codes, offsets_of, repeated, row_of
 
 NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 """A decimal number as text writes it."""
@@ -34,7 +34,7 @@ class TextLabels(NamedTuple):
     classes: list[Label]
 
     def among(self, rows: int) -> tuple[NDArray[np.int32], Offsets | None]:
-        """Codes and offsets of all of so many rows, -1 or none for those without a label."""
+        """Return codes and offsets of all of so many rows, -1 or none for those without a label."""
         if self.offsets is None:
             codes = np.full(rows, -1, np.int32)
             codes[self.rows] = self.codes
@@ -44,9 +44,9 @@ class TextLabels(NamedTuple):
         return self.codes, offsets_of(lengths)
 
     def trouble(self) -> tuple[int, str] | None:
-        """The first row that is refused and the sentence that says why; None if none is."""
+        """Return the first row that is refused and the sentence that says why; None if none is."""
         refused = np.flatnonzero(self.codes == _REFUSED)[:1]
-        before = row_of_code(self.offsets, refused[0]) if len(refused) else len(self.rows)
+        before = row_of(self.offsets, refused[0]) if len(refused) else len(self.rows)
         twice = repeated(*cut_codes(self.codes, self.offsets, 0, before))
         if twice:
             at, code = twice
@@ -60,7 +60,7 @@ class TextLabels(NamedTuple):
 
 
 def text_labels(text: NDArray[np.uint8], tokens: NDArray[np.int64], several: bool) -> TextLabels:
-    """The labels in tokens of text, given as (row, first byte, byte after it) each.
+    """Return the labels in tokens of text, given as (row, first byte, byte after it) each.
 
     A label is a number if it is written as one, else a name. Refused are what is empty, not
     finite, an integer that float64 does not hold, not printable UTF-8 and, unless a row may have
@@ -90,7 +90,7 @@ def text_labels(text: NDArray[np.uint8], tokens: NDArray[np.int64], several: boo
 
 
 def is_text_name(name: str) -> bool:
-    """Whether a name, written as a label in text, is read as that name.
+    """Tell whether a name, written as a label in text, is read as that name.
 
     Examples
     --------
@@ -123,7 +123,7 @@ def merging(token: bytes, number: float) -> str:
 
 
 def shown(token: bytes) -> str:
-    """A token as a message prints it: ASCII, and not longer than a line."""
+    """Return a token as a message prints it: ASCII, and not longer than a line."""
     text = ascii(token.decode("latin-1"))[1:-1]
     return text if len(text) <= 40 else f"{text[:40]}…"
 
@@ -148,7 +148,7 @@ def _label(token: bytes) -> Label | None:
 
 
 def _decoded(token: bytes) -> str | None:
-    """The token as text; None if it is not printable UTF-8."""
+    """Return the token as text; None if it is not printable UTF-8."""
     try:
         name = token.decode()
     except UnicodeDecodeError:
@@ -157,7 +157,7 @@ def _decoded(token: bytes) -> str | None:
 
 
 def _complaint(token: bytes, several: bool) -> str:
-    """What is wrong with the labels of a row."""
+    """Say what is wrong with the labels of a row."""
     if not several and b"," in token:
         return (
             f"the row has several labels ({shown(token)}). One is wanted, unless with --multilabel."

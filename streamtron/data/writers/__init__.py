@@ -1,1 +1,1 @@
-"""New shards, predictions, tables and synthetic corpora."""
+"""Write new shards, predictions, tables and synthetic corpora."""

@@ -1,4 +1,4 @@
-"""Generated text corpora of any size: the rows that benchmarks and tests train on.
+"""Generate text corpora of any size, for benchmarks and tests.
 
 A row imitates a tf-idf vector of a document. Ranks of columns follow Zipf's law with exponent
 1.05; a row has a leading and a second topic of 40, and a part of its words is drawn from those
@@ -8,7 +8,7 @@ topics' own columns; its number of nonzeros is log-normal with mean 76; values a
 
 A corpus is infinite. Rows come in groups of 4,096, each from its own random numbers (a
 counter-based generator keyed by seed and group), and the words' model depends on seed and number of
-columns alone. So row i is the same whatever the number of rows or shards, and any stretch of rows
+columns alone. So row i is the same whatever the number of rows or shards, and any range of rows
 is made without those before it.
 """
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import SettingsError
 from streamtron.core.executor import Executor, serial
-from streamtron.data.row_batch import RowBatch, cut_piece
+from streamtron.data.row_batch import RowBatch, slice_batch
 from streamtron.data.writers.new_shards import new_shards
 from streamtron.data.writers.shards import ENDINGS, Format, ShardStyle, Written, write_shards
 
@@ -105,11 +105,11 @@ def generate(
     a_shard = -(-rows // shards)
     end = first_row + rows
     with new_shards(directory, ENDINGS[format], overwrite) as shard_path:
-        stretches = [
+        parts = [
             RowRange(shard_path(number), first, min(a_shard, end - first))
             for number, first in enumerate(range(first_row, end, a_shard))
         ]
-        return reduce(Written.plus, executor(write_range, stretches, columns, seed, format))
+        return reduce(Written.plus, executor(write_range, parts, columns, seed, format))
 
 
 class RowRange(NamedTuple):
@@ -121,14 +121,14 @@ class RowRange(NamedTuple):
     rows: int
 
 
-def write_range(stretch: RowRange, columns: int, seed: int, format: Format) -> Iterator[Written]:
+def write_range(part: RowRange, columns: int, seed: int, format: Format) -> Iterator[Written]:
     """Write one shard of a corpus."""
-    pieces = corpus_rows(stretch.rows, columns, seed, stretch.first_row)
-    yield write_shards(pieces, lambda _: stretch.name, format, ShardStyle(), stretch.rows)
+    batches = corpus_rows(part.rows, columns, seed, part.first_row)
+    yield write_shards(batches, lambda _: part.name, format, ShardStyle(), part.rows)
 
 
 def corpus_rows(rows: int, columns: int, seed: int, first_row: int = 0) -> Iterator[RowBatch]:
-    """The same rows as pieces of at most 4,096 rows, columns counted from 0, labels ±1.
+    """Generate the rows as batches of at most 4,096, columns counted from 0, labels ±1.
 
     Raises
     ------
@@ -136,9 +136,9 @@ def corpus_rows(rows: int, columns: int, seed: int, first_row: int = 0) -> Itera
 
     Examples
     --------
-    >>> [piece] = corpus_rows(3, 2000, seed=0)
+    >>> [batch] = corpus_rows(3, 2000, seed=0)
     >>> [longer] = corpus_rows(5, 2000, seed=0)
-    >>> bool((longer.values[: piece.indptr[3]] == piece.values).all())
+    >>> bool((longer.values[: batch.indptr[3]] == batch.values).all())
     True
     """
     if not MIN_COLUMNS <= columns < 2**32:
@@ -156,7 +156,7 @@ def _rows(rows: int, columns: int, seed: int, first_row: int) -> Iterator[RowBat
     while row < end:
         group, start = divmod(row, GROUP_ROWS)
         stop = min(GROUP_ROWS, start + end - row)
-        yield cut_piece(_group(model, seed, group), start, stop)
+        yield slice_batch(_group(model, seed, group), start, stop)
         row += stop - start
 
 
@@ -164,7 +164,7 @@ def _rows(rows: int, columns: int, seed: int, first_row: int) -> Iterator[RowBat
 
 
 def _random(seed: int, stream: Literal["model", "rows"], number: int) -> np.random.Generator:
-    """Random numbers of their own for each (seed, stream, number)."""
+    """Make a random generator for each (seed, stream, number)."""
     key = np.random.SeedSequence([seed, ("model", "rows").index(stream), number])
     return np.random.Generator(np.random.Philox(key))
 
@@ -208,7 +208,7 @@ def _held(part: NDArray[np.float64], words: float) -> NDArray[np.float64]:
 
 
 def _lengths(columns: int, normal: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Log-normal numbers of nonzeros from standard normal ones; at most columns / 4."""
+    """Compute log-normal numbers of nonzeros from standard normal ones; at most columns / 4."""
     mu = np.log(MEAN_NONZEROS) - 0.5 * LENGTH_SIGMA**2
     lengths: NDArray[np.float64] = np.clip(np.exp(mu + LENGTH_SIGMA * normal), 1, columns / 4)
     return lengths
@@ -218,7 +218,7 @@ def _lengths(columns: int, normal: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _group(model: _Model, seed: int, group: int) -> RowBatch:
-    """Rows 4,096·group … 4,096·group + 4,095 of the corpus."""
+    """Generate rows 4,096·group … 4,096·group + 4,095 of the corpus."""
     random = _random(seed, "rows", group)
     columns = len(model.column)
     lengths = _lengths(columns, random.standard_normal(GROUP_ROWS))
@@ -258,7 +258,7 @@ def _ranks(
     topics: NDArray[np.int64],
     row: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """A rank for every word; ``row`` says whose word it is."""
+    """Draw a rank for every word; ``row`` has the row of each word."""
     columns = len(model.column)
     rank = np.searchsorted(model.cumulated, random.random(len(row)), side="right")
     which = random.random(len(row))

@@ -1,4 +1,4 @@
-"""New shards in a directory: all of them or none.
+"""Add new shards to a directory: all of them or none.
 
 They are written under hidden names and renamed at the end. While some are renamed and some are not,
 the file ``logged.UNFINISHED`` stands beside them, and readers refuse the directory.
@@ -11,28 +11,26 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
-from streamtron.core.errors import MachineError, SettingsError
+from streamtron.core.errors import SettingsError
+from streamtron.core.files import sync_directory
+from streamtron.data.disk import writing_to
 from streamtron.data.table_logs import UNFINISHED
+
+REMEDY = "Make room or choose another."
+"""What to do where shards cannot be written."""
 
 
 @contextmanager
 def new_shards(destination: str, ending: str, overwrite: bool) -> Iterator[Callable[[int], str]]:
-    """A directory to which shards are added together, when the ``with`` block ends well.
+    """Add shards to a directory, together, when the ``with`` block ends without an error.
 
-    Gives the function from a shard's number to the path to write it at: a hidden file, which
-    readers ignore. At the end all of them are renamed to ``part-00000.<ending>``, …, shards of an
-    earlier conversion are removed if ``overwrite``, or if it was killed while it did this; if the
-    block raises, the hidden ones are.
-
-    Raises
-    ------
-    SettingsError : the directory holds files, or with ``overwrite`` files other than ``part-*``.
-    MachineError : it cannot be written.
+    Yields the function from a shard's number to the path to write it at: a hidden file, which
+    readers ignore. At the end the files are renamed to ``part-00000.<ending>``, …, and shards of
+    an earlier conversion are removed if ``overwrite``, or if that was killed meanwhile.
     """
     directory = Path(destination)
-    with disk_sentence(destination):
+    with writing_to(destination, REMEDY):
         directory.mkdir(parents=True, exist_ok=True)
         old = _old_shards(directory, overwrite or (directory / UNFINISHED).exists())
     hidden: dict[Path, Path] = {}
@@ -41,11 +39,11 @@ def new_shards(destination: str, ending: str, overwrite: bool) -> Iterator[Calla
         final = directory / f"part-{number:05d}.{ending}"
         partial_file = directory / f".{final.name}.partial"
         hidden[partial_file] = final
-        return os.path.abspath(partial_file)  # who writes it may have been started elsewhere
+        return os.path.abspath(partial_file)  # workers have another directory
 
     try:
         yield shard_path
-        with disk_sentence(destination):
+        with writing_to(destination, REMEDY):
             _put_in_place(directory, hidden, old)
     finally:
         for path in _left_behind(directory):
@@ -56,14 +54,14 @@ def _put_in_place(directory: Path, hidden: Mapping[Path, Path], old: Iterable[Pa
     """Give the hidden files their names and remove the old ones."""
     mark = directory / UNFINISHED
     mark.touch()
-    _flush_directory(directory)
+    sync_directory(directory)
     for path in set(old) - set(hidden.values()):
         path.unlink()
     for path, final in hidden.items():
         path.replace(final)
-    _flush_directory(directory)
+    sync_directory(directory)
     mark.unlink()
-    _flush_directory(directory)
+    sync_directory(directory)
 
 
 def _left_behind(directory: Path) -> list[Path]:
@@ -89,31 +87,3 @@ def _old_shards(directory: Path, overwrite: bool) -> list[Path]:
     for path in left:
         path.unlink()
     return old
-
-
-def flush(file: BinaryIO) -> int:
-    """Force a file to the disk; its size in bytes."""
-    file.flush()
-    os.fsync(file.fileno())
-    return file.tell()
-
-
-def _flush_directory(directory: Path) -> None:
-    """Force the renames to the disk."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def disk_sentence(path: str) -> Iterator[None]:
-    """Turn what the operating system raises while we write there into one sentence."""
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise MachineError(
-            f"{path}: cannot be written ({reason}). Make room or choose another."
-        ) from error

@@ -1,4 +1,4 @@
-"""Predictions as Parquet, streamed: the bytes of one file, part by part."""
+"""Write predictions as Parquet, streamed: the bytes of one file, part by part."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parquet_parts(
     *,
     multilabel: bool = False,
 ) -> Iterator[bytes]:
-    """The bytes of a Parquet file of predictions, with page checksums.
+    """Yield the bytes of a Parquet file of predictions, with page checksums.
 
     Columns are ``label`` and ``decision``; where decisions are of many classes ``decisions``, a
     list in the order of the classes, and where a row has many labels ``labels``, a list.
@@ -92,7 +92,7 @@ def _decisions(decisions: NDArray[np.float64]) -> dict[str, Any]:
 
 
 class _Pipe(io.RawIOBase):
-    """A file to write to whose bytes are taken away now and then; Arrow counts its place itself."""
+    """A file whose written bytes are taken from time to time."""
 
     def __init__(self) -> None:
         self._held = bytearray()
@@ -105,7 +105,7 @@ class _Pipe(io.RawIOBase):
         return len(memoryview(data))
 
     def take(self) -> bytes:
-        """What was written since the last time."""
+        """Take what was written since the last time."""
         part = bytes(self._held)
         self._held.clear()
         return part

@@ -13,7 +13,7 @@ _TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_
 
 
 def parquet_table(columns: Mapping[str, type], rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """The bytes of a Parquet file with these columns, None as null, with page checksums.
+    """Return the bytes of a Parquet file with these columns, None as null, with page checksums.
 
     Parameters
     ----------

@@ -16,21 +16,22 @@ from typing import Any, cast
 
 import pytest
 
-from streamtron.cluster import sweep as attempts_module
-from streamtron.cluster.client import Workers, connect
-from streamtron.cluster.sweep import Work, _run_directory, fit_work, groups_of, on_workers
-from streamtron.core import locks
+from streamtron.cluster import sweep as distributed_sweep
+from streamtron.cluster.client import Workers
+from streamtron.cluster.connect import connect
+from streamtron.cluster.sweep import Work, _run_directory, distributed_trainer, fit_work, groups_of
+from streamtron.core import files
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, MachineError
 from streamtron.core.events import Event, ReadingStarted
 from streamtron.data.writers.corpus import generate
 from streamtron.runs import directory as runs
-from streamtron.runs.fit import fit, run_many
+from streamtron.runs.fit import fit, fit_many
 from streamtron.runs.fit import run as fit_alone
 from streamtron.runs.results import Outcome
-from streamtron.sweeps.folds import Split
+from streamtron.sweeps.folds import Fold
 from streamtron.sweeps.grid import candidates_of
-from streamtron.sweeps.halving import rungs_of, without_idle_outcomes
+from streamtron.sweeps.halving import keep_best_outcome, schedule_of
 from streamtron.sweeps.sweep import KeepOutcomes, Sweep, Trainer, run_sweep
 from streamtron.sweeps.trial import Trial, ranked
 from tests.helpers.processes import here
@@ -45,17 +46,17 @@ Rows = list[dict[str, Any]]
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with shards to fit (train, four of them) and to measure on (held-out)."""
-    directory = tmp_path_factory.mktemp("attempts")
+    directory = tmp_path_factory.mktemp("trainer")
     for name, rows, first, shards in (("train", ROWS, 0, 4), ("held-out", HELD, ROWS, 2)):
         where = str(directory / name)
         generate(where, rows=rows, columns=400, seed=1, shards=shards, first_row=first)
     return directory
 
 
-def swept(place: Path, attempts: Trainer | None = None, *, valid: bool = True, **how: Any) -> Sweep:
+def swept(place: Path, trainer: Trainer | None = None, *, valid: bool = True, **how: Any) -> Sweep:
     return run_sweep(
         place / "train", CANDIDATES, valid=place / "held-out" if valid else None,
-        folds=None if valid else 2, machine=how.pop("machine", Machine()), attempts=attempts, **how,
+        folds=None if valid else 2, machine=how.pop("machine", Machine()), trainer=trainer, **how,
     )  # fmt: skip
 
 
@@ -83,8 +84,10 @@ def test_workers_find_the_table_and_the_model_of_one_process(
 ) -> None:
     told: list[tuple[Trial, str]] = []
     with connect(count) as workers:
-        attempts = on_workers(workers, machine=Machine(), tell=lambda *what: told.append(what))
-        found = swept(place, attempts, model=tmp_path / "best")
+        trainer = distributed_trainer(
+            workers, machine=Machine(), tell=lambda *what: told.append(what)
+        )
+        found = swept(place, trainer, model=tmp_path / "best")
     assert lasting(found) == alone
     assert {trial.worker for trial in found.trials} <= {str(number) for number in range(count)}
     assert sorted(trial.settings.to_dict()["C"] for trial, _ in told) == sorted(
@@ -97,13 +100,13 @@ def test_workers_find_the_table_and_the_model_of_one_process(
 @pytest.mark.parametrize(
     ("how", "expected"),
     [({}, [2]), ({"halving": True}, [0, 0, 2]), ({"two_stage": True}, [2, 2])],
-    ids=["one rung", "halving", "two-stage"],
+    ids=["one iteration", "halving", "two-stage"],
 )
 def test_of_every_task_one_outcome_comes_over_at_most_and_the_best_is_among_them(
     place: Path, workers: Workers, how: dict[str, Any], expected: list[int]
 ) -> None:
     came: list[int] = []
-    on_two = on_workers(workers, machine=Machine())
+    on_two = distributed_trainer(workers, machine=Machine())
 
     def counted(*given: Any) -> list[list[Trial]]:
         found = on_two(*given)
@@ -121,8 +124,8 @@ def test_of_every_task_one_outcome_comes_over_at_most_and_the_best_is_among_them
 def test_folds_and_rungs_on_workers_give_the_table_of_one_process(
     place: Path, workers: Workers, valid: bool, halving: bool
 ) -> None:
-    attempts = on_workers(workers, machine=Machine())
-    many = swept(place, attempts, valid=valid, halving=halving)
+    trainer = distributed_trainer(workers, machine=Machine())
+    many = swept(place, trainer, valid=valid, halving=halving)
     assert lasting(many) == lasting(swept(place, valid=valid, halving=halving))
 
 
@@ -137,7 +140,10 @@ def test_candidates_are_dealt_out_once_each_whatever_the_groups() -> None:
 
 
 def test_the_best_of_all_keeps_its_outcome_however_candidates_are_dealt_out() -> None:
-    pick, rungs = random.Random(0), rungs_of(CANDIDATES, "accuracy", halving=False, two_stage=False)
+    pick, schedule = (
+        random.Random(0),
+        schedule_of(CANDIDATES, "accuracy", halving=False, two_stage=False),
+    )
     for most in range(1, 9):
         trials = [_trial(number, pick.choice([None, 0.5, 0.75])) for number in range(8)]
         best = ranked(trials, "accuracy")[0]
@@ -145,7 +151,7 @@ def test_the_best_of_all_keeps_its_outcome_however_candidates_are_dealt_out() ->
         kept = [
             trial.candidate
             for group in groups
-            for trial in without_idle_outcomes(group, rungs, 0, "accuracy")
+            for trial in keep_best_outcome(group, schedule, 0, "accuracy")
             if trial.outcome is not None
         ]
         assert best.candidate in kept
@@ -155,8 +161,8 @@ def test_the_best_of_all_keeps_its_outcome_however_candidates_are_dealt_out() ->
 def _trial(number: int, accuracy: float | None) -> Trial:
     return Trial(
         candidate=number, settings=CANDIDATES[number], metrics={"accuracy": accuracy},
-        certificate={}, readings=1.0, full_epochs=1, stop_reason="certified", rung=0, radius=None,
-        at_optimum=(None, None), seconds=0.0, worker="", started="", finished="",
+        certificate={}, readings=1.0, full_epochs=1, stop_reason="certified", iteration=0,
+        radius=None, at_optimum=(None, None), seconds=0.0, worker="", started="", finished="",
         outcome=cast(Outcome, object()),
     )  # fmt: skip
 
@@ -164,7 +170,7 @@ def _trial(number: int, accuracy: float | None) -> Trial:
 def test_tasks_of_a_sweep_have_names_that_say_what_they_fit(
     place: Path, workers: Workers, task_names: list[str]
 ) -> None:
-    swept(place, on_workers(workers, machine=Machine()))
+    swept(place, distributed_trainer(workers, machine=Machine()))
     assert task_names[0].startswith("sweep: C 0.01, rho 0; ")
     assert len(task_names) == 2
 
@@ -176,9 +182,9 @@ def test_an_error_of_a_fold_is_the_sentence_of_one_process(
         (tmp_path / f"{number}.svm").write_text(text)
     sentences = []
     with connect(scheduler=workers.client.scheduler.address) as guest:
-        for attempts in (None, on_workers(guest, machine=Machine())):
+        for trainer in (None, distributed_trainer(guest, machine=Machine())):
             with pytest.raises(DataError) as caught:
-                run_sweep(tmp_path, CANDIDATES[:2], folds=2, machine=Machine(), attempts=attempts)
+                run_sweep(tmp_path, CANDIDATES[:2], folds=2, machine=Machine(), trainer=trainer)
             sentences.append(str(caught.value))
     assert sentences[0] == sentences[1]
 
@@ -193,7 +199,7 @@ def test_a_worker_refuses_candidates_that_its_memory_cannot_hold(
     ):
         run_sweep(
             place / "train", large, valid=place / "held-out", machine=Machine(),
-            attempts=on_workers(guest, machine=Machine(memory=1 << 60)),
+            trainer=distributed_trainer(guest, machine=Machine(memory=1 << 60)),
         )  # fmt: skip
 
 
@@ -206,11 +212,11 @@ LASTING_LONG = candidates_of(
 """Candidates that take many readings, for their rows do not fit in memory."""
 
 
-def swept_long(place: Path, attempts: Trainer | None) -> Sweep:
+def swept_long(place: Path, trainer: Trainer | None) -> Sweep:
     """A sweep that lasts long enough to be disturbed."""
     return run_sweep(
         place / "train", LASTING_LONG, valid=place / "held-out", machine=Machine(),
-        attempts=attempts,
+        trainer=trainer,
     )  # fmt: skip
 
 
@@ -222,10 +228,10 @@ def undisturbed(place: Path) -> Rows:
 
 @pytest.fixture(scope="module")
 def seconds(place: Path, workers: Workers) -> float:
-    """What it takes warm workers that nobody disturbs."""
+    """Seconds that it takes warm workers without a disturbance."""
     for _ in range(2):
         began = time.perf_counter()
-        swept_long(place, on_workers(workers, machine=Machine()))
+        swept_long(place, distributed_trainer(workers, machine=Machine()))
     return time.perf_counter() - began
 
 
@@ -274,7 +280,7 @@ def test_a_worker_killed_at_a_random_moment_of_a_sweep_never_costs_a_result(
     workers.client.wait_for_workers(2)
     found = killed_once(
         workers, pick.uniform(0.0, seconds), pick,
-        lambda machine: swept_long(place, on_workers(workers, machine=machine)),
+        lambda machine: swept_long(place, distributed_trainer(workers, machine=machine)),
     )  # fmt: skip
     assert lasting(found) == undisturbed
 
@@ -284,13 +290,13 @@ def test_a_dead_workers_candidates_go_on_from_their_checkpoint_where_the_disk_is
     place: Path, undisturbed: Rows, workers: Workers, tmp_path: Path, shared: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(attempts_module, "fit_work", Dying(str(tmp_path), (2, 0), shared))
+    monkeypatch.setattr(distributed_sweep, "fit_work", Dying(str(tmp_path), (2, 0), shared))
     workers.client.wait_for_workers(2)
     cache = tmp_path / "cache"
     machine = Machine(checkpoint_every=0.0, cache_dir=str(cache))
     found = run_sweep(
         place / "train", LASTING_LONG, valid=place / "held-out", machine=machine,
-        attempts=on_workers(workers, machine=machine),
+        trainer=distributed_trainer(workers, machine=machine),
     )  # fmt: skip
     assert lasting(found) == undisturbed
     assert (tmp_path / "died").exists()
@@ -306,12 +312,12 @@ class Dying:
     def __init__(self, marks: str, at: tuple[int, int], shared: bool = True) -> None:
         self.marks, self.at, self.shared = Path(marks), at, shared
 
-    def __call__(self, work: Work, machine: Machine, lean: KeepOutcomes) -> list[Trial]:
+    def __call__(self, work: Work, machine: Machine, keep: KeepOutcomes) -> list[Trial]:
         real_save, real_load = runs.Run.save, runs.Run.load
 
         def save(run: runs.Run, checkpoint: runs.Checkpoint) -> None:
             if (self.marks / "died").exists():
-                return  # those at every border take long, and nobody needs them any more
+                return  # later ones take long and are not needed
             real_save(run, checkpoint)
             if _where(checkpoint) == self.at:
                 with suppress(FileExistsError):  # of two that come here at once, one dies
@@ -329,7 +335,7 @@ class Dying:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(runs.Run, "save", save)
             patch.setattr(runs.Run, "load", load)
-            return fit_work(work, machine, lean)
+            return fit_work(work, machine, keep)
 
 
 def _where(checkpoint: runs.Checkpoint) -> tuple[int, int]:
@@ -337,12 +343,12 @@ def _where(checkpoint: runs.Checkpoint) -> tuple[int, int]:
 
 
 def test_a_task_begins_anew_where_another_process_is_still_at_it(place: Path) -> None:
-    split = Split([str(place / "train")], [str(place / "held-out")], None)
-    work = Work(split, tuple(CANDIDATES[:2]), str(place), str(place / "token"))
+    fold = Fold([str(place / "train")], [str(place / "held-out")], None)
+    work = Work(fold, tuple(CANDIDATES[:2]), str(place), str(place / "token"))
     assert _run_directory(work) is None
     Path(work.token).touch()
     assert _run_directory(work) == work.run_dir
-    with locks.locked(Path(work.run_dir)):
+    with files.locked(Path(work.run_dir)):
         assert _run_directory(work) is None
     assert _run_directory(work) == work.run_dir
     assert work.run_dir != work._replace(candidates=tuple(CANDIDATES[2:4])).run_dir
@@ -367,10 +373,10 @@ def test_candidates_that_were_cut_off_go_on_to_the_same_models_without_reading_a
         if isinstance(event, ReadingStarted):
             begun.append(event.reading)
 
-    whole = run_many(place / "train", LASTING_LONG, **where)
+    whole = fit_many(place / "train", LASTING_LONG, **where)
     with pytest.raises(_Cut):
-        run_many(place / "train", LASTING_LONG, run_dir=str(tmp_path / "run"), listen=cut, **where)
-    again = run_many(
+        fit_many(place / "train", LASTING_LONG, run_dir=str(tmp_path / "run"), listen=cut, **where)
+    again = fit_many(
         place / "train", LASTING_LONG, run_dir=str(tmp_path / "run"), listen=note, **where
     )
     for one, other in zip(whole, again, strict=True):

@@ -17,19 +17,20 @@ import pytest
 
 import streamtron
 from streamtron.cli import main
-from streamtron.cluster.client import Workers, connect
-from streamtron.cluster.sweep import on_workers
+from streamtron.cluster.client import Workers
+from streamtron.cluster.connect import connect
+from streamtron.cluster.sweep import distributed_trainer
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import SettingsError
 from streamtron.data.writers.corpus import generate
 from streamtron.model.accuracy_bounds import AccuracyBounds
 from streamtron.runs.fit import run as fit_alone
 from streamtron.solver.stages import Stage
-from streamtron.sweeps.folds import Split
+from streamtron.sweeps.folds import Fold
 from streamtron.sweeps.grid import candidates_of
 from streamtron.sweeps.halving import PRUNED_BY_BOUND, bracketed_b
 from streamtron.sweeps.plot import plot_sweep
-from streamtron.sweeps.sweep import KeepOutcomes, Sweep, attempt, run_sweep
+from streamtron.sweeps.sweep import KeepOutcomes, Sweep, fit_and_measure, run_sweep
 from streamtron.sweeps.trial import Trial
 
 LAST_FOUR = ("seconds", "worker", "started", "finished")
@@ -39,8 +40,8 @@ CANDIDATES = candidates_of(
 )
 """Where C is tiny and ρ = 10, the bias calls every row negative, and surely so."""
 
-FATES = [(0, None), (0, PRUNED_BY_BOUND), (1, None), (0, PRUNED_BY_BOUND), (1, None), (1, None)]
-"""(last rung, why dropped) of each of them."""
+OUTCOMES = [(0, None), (0, PRUNED_BY_BOUND), (1, None), (0, PRUNED_BY_BOUND), (1, None), (1, None)]
+"""(last iteration, why dropped) of each of them."""
 
 
 def write_rows(path: Path, count: int, seed: int) -> None:
@@ -79,7 +80,7 @@ def lasting(found: Sweep) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def found(place: Path) -> Sweep:
-    """A sweep in which candidates have every fate."""
+    """A sweep in which candidates end in every way."""
     return swept(place)
 
 
@@ -89,11 +90,11 @@ def found(place: Path) -> Sweep:
 def test_candidates_that_are_met_or_pruned_by_bound_stop_at_the_first_stage_and_others_go_on(
     found: Sweep,
 ) -> None:
-    assert [(trial.rung, trial.dropped) for trial in found.trials] == FATES
+    assert [(trial.iteration, trial.dropped) for trial in found.trials] == OUTCOMES
     for trial in found.trials:
-        stopped = trial.rung == 0 and trial.dropped is None
+        stopped = trial.iteration == 0 and trial.dropped is None
         assert stopped == (trial.settings.stage == "1" and trial.gap <= 1e-4)
-        assert trial.settings.stage == ("1", "0.1")[trial.rung]
+        assert trial.settings.stage == ("1", "0.1")[trial.iteration]
 
 
 def test_a_candidate_is_dropped_exactly_where_its_best_accuracy_is_below_anothers_worst(
@@ -105,26 +106,26 @@ def test_a_candidate_is_dropped_exactly_where_its_best_accuracy_is_below_another
         assert trial.at_optimum[1] is not None
         may_go_on = trial.gap > 1e-4
         assert (after.dropped is not None) == (may_go_on and trial.at_optimum[1] < bar)
-        assert after.rung == (may_go_on and trial.at_optimum[1] >= bar)
-        if after.rung == 0:
+        assert after.iteration == (may_go_on and trial.at_optimum[1] >= bar)
+        if after.iteration == 0:
             assert after.at_optimum == trial.at_optimum
             assert after.certificate == trial.certificate
 
 
 def test_equal_bounds_drop_nobody(place: Path) -> None:
     def all_alike(
-        splits: Sequence[Split], some: Sequence[Settings], cache: str, _: KeepOutcomes
+        folds: Sequence[Fold], some: Sequence[Settings], cache: str, _: KeepOutcomes
     ) -> list[list[Trial]]:
-        trials = attempt(splits[0], some, machine=Machine(), cache_dir=cache)
+        trials = fit_and_measure(folds[0], some, machine=Machine(), cache_dir=cache)
         return [[replace(trial, at_optimum=(0.5, 0.5)) for trial in trials]]
 
-    found = swept(place, CANDIDATES, attempts=all_alike)
+    found = swept(place, CANDIDATES, trainer=all_alike)
     assert [trial.dropped for trial in found.trials] == [None] * len(CANDIDATES)
 
 
 def test_a_candidate_that_is_met_can_drop_others_and_be_the_best(place: Path, found: Sweep) -> None:
     met = found.trials[0]
-    assert (met.rung, met.at_optimum, met.metrics["accuracy"]) == (0, (1.0, 1.0), 1.0)
+    assert (met.iteration, met.at_optimum, met.metrics["accuracy"]) == (0, (1.0, 1.0), 1.0)
     assert found.best.candidate == 0  # of equals the one with the smaller C
     alone = swept(place, [CANDIDATES[0], CANDIDATES[1]])
     assert [trial.dropped for trial in alone.trials] == [None, PRUNED_BY_BOUND]
@@ -133,35 +134,35 @@ def test_a_candidate_that_is_met_can_drop_others_and_be_the_best(place: Path, fo
 
 def test_a_candidate_that_is_met_is_finished_and_never_dropped(place: Path) -> None:
     def hopeless_if_met(
-        splits: Sequence[Split], some: Sequence[Settings], cache: str, _: KeepOutcomes
+        folds: Sequence[Fold], some: Sequence[Settings], cache: str, _: KeepOutcomes
     ) -> list[list[Trial]]:
-        trials = attempt(splits[0], some, machine=Machine(), cache_dir=cache)
+        trials = fit_and_measure(folds[0], some, machine=Machine(), cache_dir=cache)
         ends = [(0.0, 0.1) if trial.stop_reason == "certified" else (0.5, 1.0) for trial in trials]
         return [[replace(one, at_optimum=two) for one, two in zip(trials, ends, strict=True)]]
 
-    found = swept(place, attempts=hopeless_if_met)
+    found = swept(place, trainer=hopeless_if_met)
     assert found.trials[0].stop_reason == "certified"
     assert [trial.dropped for trial in found.trials] == [None] * len(CANDIDATES)
-    assert [trial.rung for trial in found.trials] == [0, 1, 1, 1, 1, 1]
+    assert [trial.iteration for trial in found.trials] == [0, 1, 1, 1, 1, 1]
 
 
 def test_a_dropped_candidate_is_not_the_best_whatever_was_measured(place: Path) -> None:
     def flattered(
-        splits: Sequence[Split], some: Sequence[Settings], cache: str, _: KeepOutcomes
+        folds: Sequence[Fold], some: Sequence[Settings], cache: str, _: KeepOutcomes
     ) -> list[list[Trial]]:
-        trials = attempt(splits[0], some, machine=Machine(), cache_dir=cache)
+        trials = fit_and_measure(folds[0], some, machine=Machine(), cache_dir=cache)
         rho = [{**trial.metrics, "accuracy": trial.settings.rho} for trial in trials]
         return [[replace(one, metrics=other) for one, other in zip(trials, rho, strict=True)]]
 
-    found = swept(place, attempts=flattered)
-    assert [(trial.rung, trial.dropped) for trial in found.trials] == FATES
+    found = swept(place, trainer=flattered)
+    assert [(trial.iteration, trial.dropped) for trial in found.trials] == OUTCOMES
     assert found.best.settings.rho == 10
     assert found.best.dropped is None
 
 
 def test_without_the_flag_the_same_settings_drop_nobody(place: Path) -> None:
     plain = swept(place, two_stage=False)
-    assert {(trial.rung, trial.dropped, trial.settings.stage) for trial in plain.trials} == {
+    assert {(trial.iteration, trial.dropped, trial.settings.stage) for trial in plain.trials} == {
         (0, None, "1,0.1")
     }
 
@@ -222,14 +223,14 @@ def test_the_best_is_byte_for_byte_what_fit_writes_with_its_settings(
     place: Path, tmp_path: Path
 ) -> None:
     found = swept(place, CANDIDATES[4:], model=tmp_path / "best")
-    assert found.best.rung == 1
+    assert found.best.iteration == 1
     fit_alone(place / "train", found.best.settings, model=tmp_path / "alone", machine=Machine())
     for name in ("", ".run/witness", ".run/manifest.json"):
         best, alone = (Path(f"{tmp_path}/{which}{name}") for which in ("best", "alone"))
         assert best.read_bytes() == alone.read_bytes()
 
 
-# --- the same in any company ---------------------------------------------------------------------
+# --- the same beside any other candidates --------------------------------------------------------
 
 
 @pytest.mark.parametrize("folds", [None, 2])
@@ -237,18 +238,21 @@ def test_candidates_tried_one_by_one_and_backwards_give_the_table_of_one_scan(
     place: Path, folds: int | None
 ) -> None:
     def backwards(
-        splits: Sequence[Split], some: Sequence[Settings], cache: str, _: KeepOutcomes
+        folds: Sequence[Fold], some: Sequence[Settings], cache: str, _: KeepOutcomes
     ) -> list[list[Trial]]:
         last_first = [
-            [attempt(split, [one], machine=Machine(), cache_dir=cache)[0] for one in some[::-1]]
-            for split in splits
+            [
+                fit_and_measure(split, [one], machine=Machine(), cache_dir=cache)[0]
+                for one in some[::-1]
+            ]
+            for split in folds
         ]
         return [trials[::-1] for trials in last_first]
 
     how = {"valid": None if folds else place / "held-out", "folds": folds}
-    apart, together = (swept(place, attempts=who, **how) for who in (backwards, None))
+    apart, together = (swept(place, trainer=who, **how) for who in (backwards, None))
     assert lasting(apart) == lasting(together)
-    assert {(trial.rung, trial.dropped) for trial in together.trials} == set(FATES)
+    assert {(trial.iteration, trial.dropped) for trial in together.trials} == set(OUTCOMES)
 
 
 def test_with_folds_the_bounds_are_means_over_them(place: Path) -> None:
@@ -273,12 +277,12 @@ def test_workers_find_the_table_and_the_model_of_one_process(
 ) -> None:
     told: list[str] = []
     with connect(count) as workers:
-        attempts = on_workers(
+        trainer = distributed_trainer(
             workers, machine=Machine(), tell=lambda trial, _: told.append(trial.settings.stage)
         )
-        many = swept(place, attempts=attempts, model=tmp_path / "best")
+        many = swept(place, trainer=trainer, model=tmp_path / "best")
     assert lasting(many) == lasting(found)
-    assert told == ["1"] * 6 + ["0.1"] * 3  # all of a rung before any of the next
+    assert told == ["1"] * 6 + ["0.1"] * 3  # all of an iteration before any of the next
     swept(place, model=tmp_path / "alone")
     assert (tmp_path / "best").read_bytes() == (tmp_path / "alone").read_bytes()
 
@@ -296,7 +300,7 @@ def test_a_worker_killed_as_the_first_result_of_a_stage_comes_never_costs_a_resu
             killed.append(pids[0])
 
     with connect(2) as workers:
-        many = swept(place, attempts=on_workers(workers, machine=Machine(), tell=kill))
+        many = swept(place, trainer=distributed_trainer(workers, machine=Machine(), tell=kill))
     assert len(killed) == 1
     assert lasting(many) == lasting(found)
 
@@ -304,7 +308,7 @@ def test_a_worker_killed_as_the_first_result_of_a_stage_comes_never_costs_a_resu
 def test_tasks_of_a_stage_are_named_for_it(
     place: Path, workers: Workers, task_names: list[str]
 ) -> None:
-    swept(place, CANDIDATES[-1:], attempts=on_workers(workers, machine=Machine()))
+    swept(place, CANDIDATES[-1:], trainer=distributed_trainer(workers, machine=Machine()))
     assert task_names == ["sweep: C 1, rho 10, stage 1", "sweep: C 1, rho 10, stage 0.1"]
 
 
@@ -419,7 +423,7 @@ def test_the_command_says_who_was_dropped_and_its_table_is_that_of_python(
     with open("t.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     for row, trial in zip(rows, found.rows(), strict=True):
-        for name in ("stage", "b", "rung", "dropped", "accuracy_at_least", "accuracy_at_most"):
+        for name in ("stage", "b", "iteration", "dropped", "accuracy_at_least", "accuracy_at_most"):
             assert row[name] == ("" if trial[name] is None else str(trial[name]))
 
 

@@ -1,10 +1,11 @@
-"""The bytes of a text shard: counted and hashed as stored, unpacked if they are compressed."""
+"""Read a text shard: decompress it, hash its stored bytes, cut it into whole lines."""
 
 from __future__ import annotations
 
 import bz2
 import lzma
 import zlib
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import PurePath
@@ -13,15 +14,23 @@ from typing import Protocol
 import xxhash
 import zstandard
 
-from streamtron.core.errors import DataError
+from streamtron.core.errors import DataError, MachineError
+from streamtron.core.limits import available_memory
 from streamtron.data import storage
-from streamtron.data.prefetch import ahead
+from streamtron.data.prefetch import prefetch
 
 PACKED = (".gz", ".bz2", ".xz", ".zst")
 """Suffixes of the compressions that are unpacked."""
 
 READ_BYTES = 1 << 18
 """Bytes of text read at once, at most."""
+
+LINE_LIMIT = 1 << 28
+"""Bytes of the longest line read, some twenty million nonzeros; a longer one is no libsvm text."""
+
+LINE_SHARE = 16
+"""A line may take this part of the memory that there is: reading one takes up to six times its
+length, beside the interpreter."""
 
 _UNPACKED_BYTES = 1 << 20  # handed from the unpacking thread to the parsing one at a time
 _SIP = 4096  # compressed bytes unpacked at once: small, for bzip2 can turn them into 100 MB
@@ -62,18 +71,13 @@ class TextStream:
         self.bytes_read = 0
 
     def text_into(self, space: Callable[[], memoryview]) -> Iterator[int]:
-        """The text, unpacked: each time as many bytes as there are and as fit where ``space`` says
-        then; yields how many. What is compressed is unpacked in a thread of its own, ahead of
-        whoever parses it.
+        """Read the text, unpacked, into the buffers that ``space`` returns; yield how many bytes.
 
-        Raises
-        ------
-        DataError : damaged compressed data, or cut off.
-        MachineError : the file cannot be read.
+        Compressed text is unpacked ahead in another thread.
         """
         suffix = PurePath(storage.file_name(self._path).lower()).suffix
         if suffix in PACKED:
-            yield from self._handed_over(ahead(lambda: self._unpack(suffix)), space)
+            yield from self._handed_over(prefetch(lambda: self._unpack(suffix)), space)
         elif storage.is_uri(self._path):
             stored = ((block, self._taken) for block in self._stored(READ_BYTES))
             yield from self._handed_over(stored, space)
@@ -104,7 +108,7 @@ class TextStream:
         return self._digest.hexdigest()
 
     def _unpack(self, suffix: str) -> Iterator[tuple[bytes, int]]:
-        """The text with the stored bytes taken for it; in a thread of its own."""
+        """Yield the text with the stored bytes taken for it; in a thread of its own."""
         for block in _gathered(_unpacked(self._stored(_SIP), suffix, self._name)):
             yield block, self._taken
 
@@ -116,7 +120,7 @@ class TextStream:
 
 
 def _gathered(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same bytes in blocks of _UNPACKED_BYTES or more."""
+    """Yield the same bytes in blocks of _UNPACKED_BYTES or more."""
     gathered: list[bytes] = []
     size = 0
     for block in blocks:
@@ -147,7 +151,7 @@ _DAMAGE = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, ValueError,
 
 
 def _unpacked(blocks: Iterator[bytes], suffix: str, name: str) -> Iterator[bytes]:
-    """The text of one or several concatenated streams, zeros between them passed over.
+    """Yield the text of one or several concatenated streams, zeros between them passed over.
 
     The standard library's file objects drop what follows a stream if it looks wrong; here that
     is an error, for it may be a damaged second stream.
@@ -172,3 +176,65 @@ def _unpacked(blocks: Iterator[bytes], suffix: str, name: str) -> Iterator[bytes
                 stream = None
     if stream is not None or not begun:
         raise DataError(f"{name}: the {suffix} data is cut off before its end. {remedy}")
+
+
+def whole_lines(
+    text_into: Callable[[Callable[[], memoryview]], Iterator[int]],
+    batch_bytes: int,
+    good_for: int,
+) -> Iterator[memoryview]:
+    """Text of ``batch_bytes`` or little more that ends with a newline, as often as there is any.
+
+    A few buffers hold all of them in turn (fresh memory for each costs as much as reading the
+    file): a text is good until ``good_for`` more have been asked for, and another."""
+    limit = _line_limit()
+    step = min(batch_bytes, READ_BYTES)
+    others = deque(bytearray(batch_bytes + step) for _ in range(good_for))
+    buffer, size = bytearray(batch_bytes + step), 0
+
+    def space() -> memoryview:
+        nonlocal buffer
+        if size + step >= len(buffer):  # one byte is left for the last line's end
+            buffer = buffer + bytes(len(buffer))
+        return memoryview(buffer)[size : size + step]
+
+    for count in text_into(space):
+        start, size = size, size + count
+        if size < batch_bytes:
+            continue
+        end = buffer.rfind(b"\n", start, size) + 1
+        if end:
+            yield memoryview(buffer)[:end]
+            rest, size = memoryview(buffer)[end:size], size - end
+            others.append(buffer)
+            buffer = others.popleft()
+            memoryview(buffer)[:size] = rest  # a bytearray would copy it twice
+        elif size > limit + batch_bytes:
+            raise LongLine(buffer.count(b"\n", 0, size))
+    if size:
+        buffer[size : size + 1] = b"\n"
+        yield memoryview(buffer)[: size + 1]
+
+
+class LongLine(Exception):
+    """A line is too long to be read: ``line`` lines after the end of the last text."""
+
+    def __init__(self, line: int) -> None:
+        self.line = line
+
+
+def _line_limit() -> int:
+    """Return bytes of the longest line read here."""
+    return min(LINE_LIMIT, available_memory() // LINE_SHARE)
+
+
+def too_long(place: str) -> DataError | MachineError:
+    """The error for a line longer than the limit: of the data, or of this machine's memory."""
+    found = f"{place}: longer than {_line_limit():,} bytes"
+    check = "Libsvm text has a row on each line; check that the file is one, with newlines"
+    if _line_limit() == LINE_LIMIT:
+        return DataError(f"{found}. {check}.")
+    return MachineError(
+        f"{found}, which is too long for the {available_memory() >> 20:,} MiB of memory that this "
+        f"process may use. {check}, or give the process more memory."
+    )

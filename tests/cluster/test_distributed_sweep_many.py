@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
-from streamtron.cluster import sweep as attempts_module
+from streamtron.cluster import sweep as distributed_sweep
 from streamtron.cluster.client import Workers
-from streamtron.cluster.sweep import on_workers
+from streamtron.cluster.sweep import distributed_trainer
 from streamtron.core.config import Machine, Settings
 from streamtron.core.events import ChunkDone, Event
-from streamtron.runs.fit import Outcome, run_many
+from streamtron.runs.fit import fit_many
 from streamtron.runs.memory import memory_needed
+from streamtron.runs.results import Outcome
 from streamtron.sweeps.grid import candidates_of
 from streamtron.sweeps.sweep import Sweep, Trainer, run_sweep
-from tests.cluster.test_attempts import Dying, Rows, _Cut, killed_once, lasting
+from tests.cluster.test_distributed_sweep import Dying, Rows, _Cut, killed_once, lasting
 
 NAMES = ("ant", "bee", "cow")
 ROWS, LATE, WIDTH = 4600, 4200, 30
@@ -33,7 +34,7 @@ CANDIDATES = candidates_of(
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A shard to fit (train.svm) and one to measure on (held-out.svm)."""
-    directory = tmp_path_factory.mktemp("attempts-many")
+    directory = tmp_path_factory.mktemp("trainer-many")
     chance = random.Random(2)
     for name, rows in (("train", ROWS), ("held-out", 300)):
         lines = []
@@ -46,10 +47,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def swept(place: Path, attempts: Trainer | None, machine: Machine | None = None) -> Sweep:
+def swept(place: Path, trainer: Trainer | None, machine: Machine | None = None) -> Sweep:
     return run_sweep(
         place / "train.svm", CANDIDATES, valid=place / "held-out.svm", metric="macro_f1",
-        machine=machine or Machine(), attempts=attempts,
+        machine=machine or Machine(), trainer=trainer,
     )  # fmt: skip
 
 
@@ -99,7 +100,7 @@ def test_candidates_of_many_classes_that_were_cut_off_go_on_without_reading_all_
 
         how = {"machine": machine, "cache_dir": str(tmp_path / "cache"), **more}
         return [
-            bits(one) for one in run_many(place / "train.svm", candidates, listen=listen, **how)
+            bits(one) for one in fit_many(place / "train.svm", candidates, listen=listen, **how)
         ]
 
     def digested() -> int:
@@ -124,10 +125,10 @@ def test_a_dead_workers_candidates_of_many_classes_go_on_from_their_checkpoint(
     place: Path, undisturbed: Rows, workers: Workers, tmp_path: Path, reading: int, chunks: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(attempts_module, "fit_work", Dying(str(tmp_path), (reading, chunks)))
+    monkeypatch.setattr(distributed_sweep, "fit_work", Dying(str(tmp_path), (reading, chunks)))
     workers.client.wait_for_workers(2)
     machine = Machine(checkpoint_every=0.0, cache_dir=str(tmp_path / "cache"))
-    found = swept(place, on_workers(workers, machine=machine), machine)
+    found = swept(place, distributed_trainer(workers, machine=machine), machine)
     assert lasting(found) == undisturbed
     assert (tmp_path / "died").exists()
     [resumed] = [path.read_text() for path in tmp_path.glob("resumed-*")]
@@ -143,6 +144,6 @@ def test_a_worker_killed_at_a_random_moment_never_costs_a_result_of_many_classes
     workers.client.wait_for_workers(2)
     found = killed_once(
         workers, pick.uniform(0.0, 2.0), pick,
-        lambda machine: swept(place, on_workers(workers, machine=machine), machine),
+        lambda machine: swept(place, distributed_trainer(workers, machine=machine), machine),
     )  # fmt: skip
     assert lasting(found) == undisturbed

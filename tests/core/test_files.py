@@ -1,4 +1,4 @@
-"""Directories for a while."""
+"""Atomic writes and scratch directories."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from streamtron.core.scratch import scratch_directory
+from streamtron.core.errors import MachineError
+from streamtron.core.files import scratch_directory, write_atomically
 from streamtron.data.writers.corpus import generate
 from tests.helpers.processes import COMMAND, Process, command, until
 
@@ -54,7 +55,7 @@ def test_what_a_killed_process_has_left_goes_when_the_next_begins_and_what_is_in
     tmp_path: Path,
 ) -> None:
     code = (
-        "import sys, signal\nfrom streamtron.core.scratch import scratch_directory\n"
+        "import sys, signal\nfrom streamtron.core.files import scratch_directory\n"
         "with scratch_directory('some-', sys.argv[1]) as directory:\n"
         "    open(directory + '/held', 'w').close()\n"
         "    signal.pause()\n"
@@ -87,3 +88,70 @@ def test_a_sweep_clears_up_after_one_that_was_killed(tmp_path: Path) -> None:
     done = command(tmp_path, *words)
     assert done.returncode == 0, done.stderr
     assert [*tmp_path.glob("cache/fold-*")] == []
+
+
+# --- whole or not at all -------------------------------------------------------------------------
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m"
+    write_atomically(path, [b"old"])
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(MachineError, match=r"m: cannot be written \(No space left"):
+        write_atomically(path, [b"new"])
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m"]
+
+
+def test_parts_that_fail_on_the_way_leave_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    write_atomically(path, [b"old"])
+
+    def parts():
+        yield b"new"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(path, parts())
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m"]
+
+
+def test_a_write_into_no_directory_is_refused(tmp_path: Path) -> None:
+    where = tmp_path / "absent" / "m"
+    with pytest.raises(MachineError, match=f"{where}: cannot be written"):
+        write_atomically(where, [b""])
+
+
+def test_a_write_syncs_file_and_directory_and_renames_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(descriptor):
+        done.append("directory" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file")
+        fsync(descriptor)
+
+    def replaced(old, new):
+        done.append("rename")
+        assert Path(old).parent == Path(new).parent
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    write_atomically(tmp_path / "m", [b"new"])
+    assert done == ["file", "rename", "directory"]
+
+
+def test_a_write_follows_a_symbolic_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "m")
+    write_atomically(tmp_path / "link", [b"a", memoryview(b"b")])
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "m").read_bytes() == b"ab"

@@ -1,0 +1,32 @@
+"""The command ``cache``."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from streamtron.cli.options import verbose_option
+
+
+@click.command(short_help="Show the size of a cache, or remove it.")
+@click.argument("path", metavar="DIRECTORY_OR_MODEL", type=click.Path())
+@click.option("--clear", is_flag=True, help="Remove the cache's files, and nothing else.")
+@verbose_option
+def cache(path: str, clear: bool) -> None:
+    """Show the size of the cache of a model, a run or a cache directory.
+
+    Its files can always be made again from the shards.
+    """
+    from streamtron.core.config import format_size
+    from streamtron.data import cache_files, clear_cache
+    from streamtron.runs.directory import run_directory
+
+    inside = os.path.join(path if os.path.isdir(path) else run_directory(path), "cache")
+    directory = path if os.path.isdir(path) and not os.path.isdir(inside) else inside
+    if clear:
+        click.echo(f"{directory}: {format_size(clear_cache(directory))} made free")
+        return
+    files = cache_files(directory)
+    size = format_size(sum(os.path.getsize(file) for file in files))
+    click.echo(f"{directory}: {size} in {len(files):,} files")

@@ -1,0 +1,47 @@
+"""The command ``predict``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from streamtron.cli import options
+from streamtron.cli.common import check_writable, executor_of
+
+
+@click.command(short_help="Write label and decision of every row.")
+@click.argument("model", type=click.Path())
+@options.shards_argument
+@click.option("-o", "--output", required=True, type=click.Path(),
+              help="File for one line a row, label and decisions separated by tabs; a Parquet file "
+              "if it ends with .parquet; - is stdout.")  # fmt: skip
+@options.distributed_options
+@options.verbose_option
+def predict(model: str, shards: tuple[str, ...], output: str, **where: Any) -> None:
+    """Write the label and decision of every row of SHARDS, in their order.
+
+    Labels in SHARDS are optional and ignored. MODEL is a streamtron or LIBLINEAR model.
+
+    Of many classes: the label (with --multilabel all labels, separated by commas), then one
+    decision a class in the order of the classes; in Parquet the columns label or labels, and the
+    list decisions.
+    """
+    from streamtron.model.import_model import load_any
+    from streamtron.runs.outputs import check_outputs
+    from streamtron.runs.predict import write_predictions
+
+    if output != "-":
+        check_writable(output)
+        check_outputs({"output": output}, [model])
+    loaded = load_any(model)
+    with executor_of(**where) as executor:
+        to = sys.stdout.buffer if output == "-" else output
+        written = write_predictions(loaded, shards, to, executor=executor)
+    if output == "-":
+        sys.stdout.buffer.flush()  # raises, where the text stream would not
+    beyond = ""
+    if written.out_of_range:
+        beyond = f"; {written.out_of_range:,} values in columns beyond the model's width weigh 0"
+    click.echo(f"{written.rows:,} rows{beyond}", err=True)

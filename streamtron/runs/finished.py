@@ -1,0 +1,373 @@
+"""Finished runs: find them, open them, and stage what update and forget change in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from streamtron.core.config import Machine, Settings
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.events import Listener
+from streamtron.core.files import locked, shared
+from streamtron.data import Manifest, Reading, ShardFile, ShardRecord, ShardSource, Skipped
+from streamtron.data import deletions as deleted_rows
+from streamtron.data.deletions import Deletions
+from streamtron.data.storage import fingerprint
+from streamtron.model.linear_model import LinearModel
+from streamtron.runs import transaction
+from streamtron.runs.directory import (
+    RUN_SUFFIX,
+    Checkpoint,
+    Record,
+    Run,
+    last_checkpoint,
+    read_record,
+    remove_temporary,
+    run_directory,
+    stamps_of,
+    write_record,
+)
+from streamtron.runs.inputs import reading_from_model
+from streamtron.runs.learners import class_weights_of, restore_finished, train_together
+from streamtron.runs.memory import check_memory, columns_allowed, memory_needed
+from streamtron.runs.outputs import check_outputs
+from streamtron.runs.results import Outcome, unchanged_outcome, write_outcome
+from streamtron.solver.checkpoint import State
+from streamtron.solver.learner import Learner
+
+
+class RunLocation(NamedTuple):
+    """The directory of a run, and the path of its model."""
+
+    directory: Path
+    model: str
+
+
+def locate(
+    named: str | os.PathLike[str], run_dir: str | os.PathLike[str] | None = None
+) -> RunLocation:
+    """Find a run by its model, ``MODEL``, or by its directory, ``MODEL.run``.
+
+    The model's path is not read from the run directory, which may be a copy of another one.
+
+    Parameters
+    ----------
+    run_dir : the directory, if it is not ``MODEL.run``.
+
+    Raises
+    ------
+    DataError : a directory of another name; a model that is a link into another directory.
+    """
+    path = os.fspath(named).rstrip("/")
+    if run_dir is not None:
+        return RunLocation(Path(run_dir), path)
+    model = path.removesuffix(RUN_SUFFIX) if os.path.isdir(path) else path
+    if os.path.isdir(model):
+        raise DataError(
+            f"{path}: neither MODEL nor MODEL{RUN_SUFFIX}. Name the model; give a run directory of "
+            "another name by --run-dir."
+        )
+    there = os.path.dirname(os.path.realpath(model))
+    if os.path.islink(model) and there != os.path.realpath(os.path.dirname(model) or "."):
+        raise DataError(
+            f"{model}: a symbolic link to {there}, and the run would change the file there. Name "
+            "the model itself, and its run directory by --run-dir."
+        )
+    return RunLocation(Path(run_directory(model)), model)
+
+
+class FinishedRun(NamedTuple):
+    """A finished run: its directory, its record, the record's settings, its last checkpoint."""
+
+    path: Path
+    record: Record
+    settings: Settings
+    checkpoint: Checkpoint
+
+    def learners(self) -> list[Learner]:
+        """Restore the learners."""
+        return restore_finished(self.checkpoint.state, self.settings, self.checkpoint.labels, None)
+
+
+@contextmanager
+def open_finished(
+    place: RunLocation, cache: str | os.PathLike[str] | None = None
+) -> Iterator[FinishedRun]:
+    """Open a finished run to change it, locked until the context ends or the process dies.
+
+    Parameters
+    ----------
+    cache : directory of its flat files, if not in the run directory.
+
+    Raises
+    ------
+    DataError : no run, or one that has not ended.
+    MachineError : locked by another process; cannot be read.
+    """
+    directory = place.directory
+    _check_exists(directory)
+    with locked(directory):
+        remove_temporary(directory)
+        transaction.recover(directory, place.model, cache)
+        transaction.discard(directory)
+        record = read_record(directory)
+        yield _finished(directory, record, Run(directory).load())
+
+
+@contextmanager
+def read_finished(path: str | os.PathLike[str]) -> Iterator[FinishedRun]:
+    """Open a finished run to read it, while no process may change it.
+
+    Raises
+    ------
+    DataError, MachineError : as ``open_finished``; an interrupted change.
+    """
+    directory = Path(path)
+    _check_exists(directory)
+    with shared(directory):
+        check_recovered(directory)
+        record = read_record(directory)
+        yield _finished(directory, record, last_checkpoint(directory)[0])
+
+
+def check_recovered(path: str | os.PathLike[str]) -> None:
+    """Raise a DataError if a committed change of the run is not complete."""
+    if transaction.pending(Path(path)):
+        raise DataError(
+            f"{path}: a change of the run was interrupted after it was committed. Call the same "
+            "streamtron update or forget again to complete it."
+        )
+
+
+def _check_exists(directory: Path) -> None:
+    if not directory.is_dir():
+        raise DataError(f"{directory}: there is no run. Give a MODEL that streamtron fit wrote.")
+
+
+def _finished(directory: Path, record: Record, checkpoint: Checkpoint | None) -> FinishedRun:
+    written = (directory / "manifest.json").exists()
+    if checkpoint is None or not written or not checkpoint.state.all_finished:
+        raise DataError(
+            f"{directory}: the run has not ended. End it with streamtron fit --resume, or fit anew."
+        )
+    return FinishedRun(directory, record, Settings.from_dict(record.settings), checkpoint)
+
+
+# --- changing a run ------------------------------------------------------------------------------
+
+
+class EditableRun(NamedTuple):
+    """A finished run that update or forget changes.
+
+    Parameters
+    ----------
+    settings : from the change on.
+    model_path, model : the run's model.
+    reading : how the shards were read, so that the cache stays valid.
+    deletions : rows left out of shards, by fingerprint.
+    """
+
+    ended: FinishedRun
+    settings: Settings
+    model_path: str
+    model: LinearModel
+    manifest: Manifest
+    reading: Reading
+    deletions: Mapping[str, Deletions]
+
+    @classmethod
+    def of(cls, ended: FinishedRun, settings: Settings, path: str) -> EditableRun:
+        """Read manifest, deletions and the model at ``path``."""
+        manifest = _with_current_times(Manifest.load(str(ended.path / "manifest.json")))
+        model = LinearModel.load(path)
+        # text is cached with the columns' numbers in the file, before the base is removed
+        reading = replace(reading_from_model(model), index_base=settings.index_base)
+        deleted = {one.fingerprint: one for one in deleted_rows.load(ended.path).values()}
+        return cls(ended, settings, path, model, manifest, reading, deleted)
+
+    @property
+    def shards(self) -> list[ShardFile]:
+        """The run's shards."""
+        return [self.file_of(shard) for shard in self.manifest.shards]
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """Shards that were skipped when the run was fitted or changed."""
+        found: Any = self.model.certificate or {}
+        [first, *_] = found.get("learners", [found])
+        return [Skipped(shard["name"], shard["reason"]) for shard in first.get("skipped", ())]
+
+    @property
+    def deleted(self) -> tuple[Deletions, ...]:
+        """Deletions of every shard that has some."""
+        return tuple(file.without for file in self.shards if file.without)
+
+    def file_of(self, shard: ShardRecord) -> ShardFile:
+        """Return the file of a shard as it was read."""
+        left_out = self.deletions.get(shard.fingerprint)
+        if left_out is not None and left_out.path != shard.path:
+            left_out = replace(left_out, path=shard.path)
+        return ShardFile(
+            shard.path, shard.name, shard.format, shard.bytes, shard.mtime_ns, left_out  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def check_report(
+        self, report: str | os.PathLike[str] | None, inputs: Sequence[str], machine: Machine
+    ) -> None:
+        """Raise a SettingsError if the report would replace a file that is read or written."""
+        check_outputs(
+            {"model": self.model_path, "report": report},
+            [*inputs, *(shard.path for shard in self.shards)],
+            directories={"run directory": self.ended.path},
+            cache=machine.cache_dir,
+        )
+
+    def unchanged(self) -> Outcome:
+        """Return the outcome of the run as it is; no data is read."""
+        return unchanged_outcome(
+            self.model, self.ended.learners(), self.ended.settings, self.ended.checkpoint.labels,
+            self.manifest, self.skipped, self.deleted,
+        )  # fmt: skip
+
+    def fingerprints(self, files: Sequence[ShardFile]) -> dict[str, str]:
+        """Return path → fingerprint of files, whose bytes are read."""
+        with ShardSource(files, self.reading, cache_dir=None) as source:
+            found = [fingerprint for _, fingerprint in source.fingerprints()]
+        return {file.path: one for file, one in zip(files, found, strict=True)}
+
+    def cache_directory(self, machine: Machine) -> str:
+        """Return where the flat copies of the shards are."""
+        return machine.cache_dir or str(self.ended.path / "cache")
+
+    def source(self, shards: Sequence[ShardFile], machine: Machine) -> ShardSource:
+        """Open shards as the run's own were read, with the labels that it has.
+
+        Raises
+        ------
+        DataError : a shard is missing, or was changed after the run read it.
+        """
+        check_shards_exist(shards)
+        _check_unchanged(shards, str(self.ended.path))
+        check_memory(memory_needed(self.settings, rows=0, columns=0), machine)
+        return ShardSource(
+            shards,
+            self.reading,
+            cache_dir=self.cache_directory(machine),
+            classes=self.ended.checkpoint.labels,
+            most_columns=columns_allowed(self.settings, machine),
+            allow_duplicate=self.settings.allow_duplicate,
+            threads=machine.threads,
+            on_bad_shard=self.settings.on_bad_shard,
+            skipped=self.skipped,
+        )
+
+    def restore(self, source: ShardSource) -> list[Learner]:
+        """Restore the run's learners with the settings of the change."""
+        [weights] = class_weights_of(source, [self.settings])
+        return restore_finished(self.ended.checkpoint.state, self.settings, source.labels, weights)
+
+    def train(
+        self,
+        source: ShardSource,
+        learners: Sequence[Learner],
+        machine: Machine,
+        listen: Listener,
+        final: FinalState,
+    ) -> None:
+        """Train the learners on; ``final`` is given their state at the end."""
+        train_together(source, learners, self.settings, machine, listen, checkpointer=final)
+
+    def stage(self, source: ShardSource, outcome: Outcome, state: State) -> None:
+        """Write the changed run beside the old one; ``transaction.commit`` makes it count."""
+        staged, home = transaction.begin(self.ended.path), self.ended.path
+        write_outcome(outcome, model=staged / transaction.MODEL, run=staged, home=home)
+        read, seconds = (source.nonzeros_read, source.bytes_read), outcome.report["seconds"]
+        Run(staged).save(Checkpoint(state, list(source.labels), *read, seconds))
+        write_record(staged, self.settings, stamps_of(source.shards))
+
+
+class FinalState:
+    """A ``solver.schedule.Checkpointer`` that keeps the state at the end of training only."""
+
+    state: State
+
+    def checkpoint(self, state: Callable[[], State]) -> None:
+        """Keep nothing."""
+
+    def before_solves(self, state: Callable[[], State]) -> None:
+        """Keep nothing."""
+
+    def checkpoint_due(self) -> bool:
+        """Return False: no checkpoint is wanted."""
+        return False
+
+    def end(self, state: Callable[[], State]) -> None:
+        """Keep the state."""
+        self.state = state()
+
+
+def changed_settings(
+    ended: FinishedRun, tol: float | None, max_epochs: int | None, allow_duplicate: bool = False
+) -> Settings:
+    """Return the settings of a run from its change on.
+
+    Raises
+    ------
+    SettingsError : a faithful run.
+    """
+    settings = ended.settings
+    if settings.faithful:
+        raise SettingsError(
+            f"{ended.path}: a faithful run; the paper's procedure starts at 0 with all rows. "
+            "Fit anew with all shards."
+        )
+    return settings.but(
+        tol=settings.tol if tol is None else tol,
+        max_epochs=settings.max_epochs if max_epochs is None else max_epochs,
+        allow_duplicate=settings.allow_duplicate or allow_duplicate,
+    )
+
+
+def check_shards_exist(shards: Iterable[ShardFile | ShardRecord]) -> None:
+    """Raise a DataError if a local file is missing; object stores are not asked."""
+    for shard in shards:
+        if "://" not in shard.path and not os.path.exists(shard.path):
+            raise DataError(
+                f"{shard.name}: gone from {shard.path}. Put it back as it was, or take its rows "
+                "out of the run with streamtron forget."
+            )
+
+
+def _check_unchanged(shards: Iterable[ShardFile], run: str) -> None:
+    """Raise a DataError if a local file has another size or time than when the run read it."""
+    for shard in shards:
+        if "://" in shard.path:
+            continue
+        now = os.stat(shard.path)
+        if (now.st_size, now.st_mtime_ns) != (shard.size, shard.mtime_ns):
+            raise DataError(
+                f"{shard.name}: changed since {run} was made of it ({shard.size} bytes then, "
+                f"{now.st_size} now, or touched). Put it back as it was; or take it out with "
+                f"streamtron forget {run} {shard.name}, and add it as it is now with streamtron "
+                "update."
+            )
+
+
+def _with_current_times(manifest: Manifest) -> Manifest:
+    """Return the manifest with the current times of shards that were copied or touched."""
+    shards = []
+    for shard in manifest.shards:
+        there = "://" not in shard.path and os.path.isfile(shard.path)
+        now = os.stat(shard.path) if there else None
+        if (
+            now is not None
+            and (now.st_size == shard.bytes and now.st_mtime_ns != shard.mtime_ns)
+            and fingerprint(shard.path, shard.name) == shard.fingerprint
+        ):
+            shard = replace(shard, mtime_ns=now.st_mtime_ns)
+        shards.append(shard)
+    return Manifest(tuple(shards))

@@ -1,0 +1,176 @@
+"""Visits of rows, which of them a learner keeps in memory, and the solution of these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core.config import format_size
+from streamtron.core.errors import SettingsError
+from streamtron.core.rows import Chunk, Rows
+from streamtron.solver import passes
+from streamtron.solver.learner import Learner
+from streamtron.solver.solve import solve, solve_hard, visit_until_still
+from streamtron.solver.state import Regime
+from streamtron.solver.stopping import ROUNDING_GAP, leave_brief_stage
+from streamtron.solver.subproblem import MiniEpoch, Solution, Subproblem, run_mini_epochs
+from streamtron.solver.targets import Targets
+from streamtron.solver.weights import visit
+
+NEAR = 1.25
+"""Rows with y_k·a ≤ NEAR · threshold are kept when memory no longer holds all rows: more of them
+cost memory, fewer come back as violators of the next scan."""
+
+MARGIN_OF_TOLERANCE = 0.95
+"""All rows in memory are solved to this part of the tolerance, so that rounding and the scan's
+other scale do not lift the certified gap above it."""
+
+KEPT = 0.5
+"""The part of the memory budget that rows may keep after a block has been solved. Blocks without
+common rows need twice the readings; more leaves less room for new rows."""
+
+Solve = Generator[MiniEpoch, None, None]
+"""A solve of the rows in memory: yields the mini-epochs that it wants, one after the other."""
+
+
+def visit_rows(
+    learner: Learner, chunk: Chunk, positions: NDArray[np.int64], targets: Targets
+) -> None:
+    """Update the running weights and the counts, row after row: one step of coordinate ascent each
+    (before the ascent stage: c_k += 1 where y_k·a is at most the threshold)."""
+    counts = learner.counts.take_ranges(chunk.ranges)
+    moved = np.zeros(len(counts), dtype=np.uint8)
+    visit(
+        learner.running, learner.rule, chunk.rows, positions, targets.signs, targets.delta2,
+        targets.squares, counts, moved,
+    )  # fmt: skip
+    learner.counts.put_ranges(chunk.ranges, counts)
+    if not keep_all(learner, chunk.rows, targets):
+        wanted = moved != 0 if learner.settings.faithful else (moved != 0) | (counts > 0)
+        keep(learner, chunk.rows, np.flatnonzero(wanted), targets)
+
+
+def keep_all(learner: Learner, rows: Rows, targets: Targets) -> bool:
+    """Keep all rows of a chunk, if every row so far is in memory and these fit; else only the rows
+    that matter are kept from now on."""
+    if learner.regime != Regime.ALL_ROWS:
+        return False
+    if learner.complete or learner.active.share(learner.pool, rows, targets):
+        return True
+    learner.regime = Regime.WORKING_SET
+    _drop_idle_rows(learner)
+    return False
+
+
+def keep(learner: Learner, rows: Rows, chosen: NDArray[np.int64], targets: Targets) -> None:
+    """Keep the rows at positions ``chosen``. Where memory is full, a reading that trains solves the
+    block and drops most of it; after one that scans, the next reading trains."""
+    while len(chosen) and not learner.complete:
+        chosen = chosen[learner.active.add(rows, chosen, targets) :]
+        if len(chosen) and not _make_room(learner):
+            return
+
+
+def release_rows(learner: Learner) -> None:
+    """Keep no rows any more. If training continues, the next reading keeps those that matter."""
+    learner.active.clear()
+    if learner.regime == Regime.ALL_ROWS:
+        learner.regime = Regime.WORKING_SET
+
+
+def _make_room(learner: Learner) -> bool:
+    """Solve the rows in memory and drop most of them; whether that made room."""
+    active = learner.active
+    if learner.settings.faithful:
+        raise SettingsError(
+            f"the active set is over its budget of {format_size(active.budget)}, and "
+            "--faithful keeps every misclassified row. Give a larger --active-set."
+        )
+    learner.regime = Regime.BLOCKS
+    if learner.mode == "scan" or not len(active):
+        return False
+    leave_brief_stage(learner)
+    run_mini_epochs(solve_in_memory(learner))
+    _keep_some(learner)
+    return True
+
+
+def _keep_some(learner: Learner) -> None:
+    """Keep up to KEPT of the budget of the block just solved: drawn by c_k to the byte."""
+    active, before = learner.active, len(learner.active)
+    counts = learner.counts.take(active.numbers)
+    live = np.flatnonzero(counts)
+    drawn = learner.draw(counts[live] / active.sizes[live])
+    active.keep(live[drawn], KEPT * active.budget)
+    if len(active) == before:
+        active.clear()  # the next row does not fit beside these
+
+
+def _drop_idle_rows(learner: Learner) -> None:
+    """Drop rows without a count whose margin is above NEAR · threshold."""
+    active = learner.active
+    if not len(active):
+        return
+    augmented = learner.running.augmented(1.0)
+    found = passes.margins(active.rows, active.signs, learner.settings.rho, augmented)
+    counts = learner.counts.take(active.numbers)
+    found += active.delta2 * counts
+    active.retain(np.flatnonzero((counts > 0) | (found <= NEAR * learner.threshold)))
+
+
+# --- the solution ---
+
+
+def solve_in_memory(learner: Learner) -> Solve:
+    """Solve the rows in memory; before the ascent stage visit them for N_ep mini-epochs at most."""
+    active, settings, regime = learner.active, learner.settings, learner.regime
+    if not len(active):
+        return
+    counts = learner.counts.take(active.numbers)
+    of_rows = active, counts, learner.running, learner.rule, learner.next_turn
+    mini_epochs, blocks = settings.mini_epochs, regime == Regime.BLOCKS
+    if not learner.stage.ascent or (settings.hard and blocks):
+        spent = yield from visit_until_still(Subproblem(*of_rows, whole=True), mini_epochs)
+        _put_counts(learner, counts, spent)
+        return
+    gap = _worthwhile_gap(learner)
+    if settings.hard:
+        gamma = learner.running.upper_bound or math.sqrt(learner.extent.sq_radius)
+        found = yield from solve_hard(*of_rows, gap, mini_epochs, 0.1 * gap * gamma * gamma)
+    else:
+        best = learner.best.augmented if learner.certificate and not blocks else None
+        problem = Subproblem(*of_rows, whole=not blocks)
+        found = yield from solve(problem, gap, mini_epochs, best=best)
+    _put_counts(learner, counts, found.mini_epochs)
+    _take_solution(learner, found)
+
+
+def _put_counts(learner: Learner, counts: NDArray[np.int32], mini_epochs: int) -> None:
+    learner.counts.put(learner.active.numbers, counts)
+    learner.progress.count_mini_epochs(mini_epochs)
+
+
+def _take_solution(learner: Learner, found: Solution) -> None:
+    """Take b, and the weights that the next scan certifies: of blocks their average."""
+    progress, best = learner.progress, learner.best
+    progress.b = progress.reports[-1].b = found.b
+    if learner.regime != Regime.BLOCKS:
+        best.candidate = found.v
+    elif found.a is not None:
+        best.candidate = best.average.add(found.a)
+
+
+def _worthwhile_gap(learner: Learner) -> float:
+    """The relative duality gap to which the rows in memory are worth solving: nearly the tolerance
+    if they are all rows; half of it, or a tenth of the last certified gap, if all others have no
+    count; a twentieth of the tolerance if they are a block."""
+    if learner.regime == Regime.ALL_ROWS:
+        return max(MARGIN_OF_TOLERANCE * learner.settings.tolerance, ROUNDING_GAP)
+    wanted = max(0.5 * learner.settings.tolerance, ROUNDING_GAP)
+    if learner.regime == Regime.BLOCKS:
+        return 0.1 * wanted
+    left = 1.0 if learner.certificate is None else learner.certificate.relative_duality_gap
+    return max(wanted, 0.1 * left)

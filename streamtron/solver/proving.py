@@ -1,0 +1,120 @@
+"""Certificates from scans at fixed weights, and the repair of drift."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from streamtron.core import kernels
+from streamtron.core.certificate import ScanSums
+from streamtron.solver.learner import Learner
+from streamtron.solver.scan import Frozen
+from streamtron.solver.state import Average
+
+LARGE_DRIFT = 1e-9
+"""Drift of the running weights, as a part of ‖Σ c_k y_k‖, above which they are replaced and a
+message is logged. Where nothing cancels, rounding stays far below (see ``drift_by_rounding``)."""
+
+_log = logging.getLogger(__name__)
+
+
+def freeze(learner: Learner, scale: float | None, *, beside_training: bool) -> Frozen:
+    """Fix the best weights known for a scan: the candidate of the last solve, or the running ones.
+
+    Parameters
+    ----------
+    scale : around which the least primal is looked for; None = t/‖a‖².
+    beside_training : whether the same reading updates the running weights.
+    """
+    best, running, b = learner.best, learner.running, learner.progress.b
+    candidate, best.candidate, best.average = best.candidate, None, Average()
+    fixed = running.w.copy() if beside_training else running.w
+    if candidate is None:
+        scale = scale or running.scale
+        frozen = Frozen(fixed, running.bias, scale, learner.threshold)
+    else:
+        w = np.zeros(len(running.w))
+        w[: len(candidate) - 1] = b * candidate[:-1]
+        frozen = Frozen(w, b * float(candidate[-1]), 1.0 / b, learner.threshold, fixed)
+    frozen.beside_training = beside_training
+    return frozen
+
+
+def certify(learner: Learner, frozen: Frozen) -> None:
+    """Take the certificate of a complete scan; keep the weights of the least primal; replace the
+    running weights by those of the counts where they stood still, or have drifted."""
+    now, _ = frozen.certificate(hard=learner.settings.hard)
+    best, known = learner.best, learner.best.certificate
+    if known is None or now.primal_margin >= known.primal_margin:
+        best.weights, best.bias = now.scale * frozen.w, now.scale * frozen.bias
+        best.certificate = now
+    else:
+        best.certificate = replace(now, primal_margin=known.primal_margin, scale=known.scale)
+    drift = now.drift or 0.0
+    drifted = drift > LARGE_DRIFT and not learner.unsummed
+    learner.unsummed = False
+    if drifted:
+        _log_drift(learner, drift, frozen.scan_sums)
+    _replace_running_weights(learner, frozen, drifted=drifted)
+
+
+def _replace_running_weights(learner: Learner, frozen: Frozen, *, drifted: bool) -> None:
+    seen, running = frozen.scan_sums, learner.running
+    if not frozen.beside_training:
+        running.settle(seen.fresh, seen.fresh_bias, seen.sq_extension, seen.steps)
+    elif drifted:
+        # the counts have changed since the reading began, but the error is still the same
+        before = frozen.w if frozen.running is None else frozen.running
+        w = running.w + (seen.fresh - before)
+        running.settle(w, running.bias, running.extension, running.steps)
+
+
+def _log_drift(learner: Learner, drift: float, seen: ScanSums) -> None:
+    """Log a drift that is repaired: as a warning if rounding does not explain it, for then memory
+    or disk may have changed the weights."""
+    best = learner.best
+    best.drift_repaired = max(best.drift_repaired, drift)
+    explained = drift <= drift_by_rounding(learner.running.updates, seen)
+    _log.log(
+        logging.INFO if explained else logging.WARNING,
+        "the weights carried into reading %d had drifted by %.1g of their length from those "
+        "that the counts make, %s. They are made afresh from the counts.",
+        learner.progress.reading + 1,
+        drift,
+        "by rounding" if explained else "more than rounding explains: check memory and disk",
+    )
+
+
+def drift_by_rounding(updates: int, seen: ScanSums) -> float:
+    """Bound the drift, as a part of ‖w‖, that the rounding of N updates explains.
+
+    An update rounds each coordinate of its row by at most u = 2⁻⁵³ of its value, which
+    Σ c_k |y_kj| bounds: N updates move w by at most N u Σ c_k ‖y_k‖, if the counts were never much
+    larger than they are now. Where columns differ by orders of magnitude, Σ c_k ‖y_k‖ is thousands
+    of times ‖w‖, and rounding alone is above LARGE_DRIFT.
+    """
+    length = math.sqrt(kernels.square_sum(seen.fresh))
+    lengths = float(seen.sums[kernels.LENGTHS])
+    return updates * kernels.UNIT_ROUNDOFF * lengths / length if length else math.inf
+
+
+def discard_weights(learner: Learner) -> None:
+    """Discard the running and the best weights: the next reading sums them from the counts."""
+    _log.warning(
+        "the weights that the run carried are not those of any counts: memory or disk has changed "
+        "them. They are made afresh from the counts."
+    )
+    sum_afresh(learner)
+    best = learner.best
+    best.weights, best.bias = np.zeros(len(best.weights)), 0.0
+    best.certificate, best.gap_before, best.drift_repaired = None, math.inf, 1.0
+    learner.mode = "scan"
+
+
+def sum_afresh(learner: Learner) -> None:
+    """Set the running weights to 0 until the next reading has summed them from the counts."""
+    learner.running.restart()
+    learner.unsummed = True

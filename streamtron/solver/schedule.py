@@ -1,0 +1,352 @@
+"""Train many learners on the same readings, with threads and checkpoints.
+
+What one learner does is in ``train``; here every chunk is shown to every learner that has not
+finished, and the solves of the rows in memory are spread over threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core import kernels
+from streamtron.core.config import Settings
+from streamtron.core.events import (
+    ChunkDone,
+    Listener,
+    ReadingDone,
+    ReadingStarted,
+    StageDone,
+    ignore,
+)
+from streamtron.core.rows import Chunk, ChunkSource
+from streamtron.solver import batched, order
+from streamtron.solver.batched import PendingSolve
+from streamtron.solver.checkpoint import NOT_BEGUN, Resumed, State
+from streamtron.solver.in_memory import Solve, release_rows
+from streamtron.solver.learner import Learner
+from streamtron.solver.one_vs_rest import CandidateClasses
+from streamtron.solver.proving import discard_weights
+from streamtron.solver.threads import Threads, open_threads
+from streamtron.solver.train import begin_reading, continue_training, finish_reading, take_chunk
+
+
+class Checkpointer(Protocol):
+    """Saves the state of a run, from which it can be resumed."""
+
+    def checkpoint(self, state: Callable[[], State]) -> None:
+        """Offer a checkpoint: between chunks, readings, or solves of rows in memory."""
+        ...
+
+    def before_solves(self, state: Callable[[], State]) -> None:
+        """Offer a checkpoint after the last chunk of a reading: a long solve may follow."""
+        ...
+
+    def checkpoint_due(self) -> bool:
+        """Whether no solve is to begin before the next checkpoint: asked on any thread."""
+        ...
+
+    def end(self, state: Callable[[], State]) -> None:
+        """Take the state in which all learners have finished."""
+        ...
+
+
+class Group(NamedTuple):
+    """The learners trained now are at most ``at_once`` of ``everyone``."""
+
+    everyone: Sequence[Learner]
+    at_once: int
+
+
+def train(
+    source: ChunkSource,
+    learners: Sequence[Learner],
+    settings: Settings,
+    listen: Listener = ignore,
+    *,
+    new_classes: CandidateClasses | None = None,
+    threads: int = 1,
+    room: Callable[[int, Chunk], None] | None = None,
+    checkpointer: Checkpointer | None = None,
+    resumed: Resumed | None = None,
+    group: Group | None = None,
+    can_batch: Callable[[Sequence[Learner]], bool] | None = None,
+) -> None:
+    """Read the data until every learner has finished.
+
+    Each learner trains or scans in a reading and stops as ``train.train_one`` does: what it finds
+    does not depend on the others.
+
+    Parameters
+    ----------
+    source : the data.
+    learners : changed in place; all have the order and the seed of ``settings``.
+    new_classes : makes a learner for every class whose first row is read; None = all are given.
+    threads : over which learners are spread; the kernels release the GIL.
+    room : called with the number of learners and every chunk of the first reading; may raise.
+    checkpointer : is offered every state from which the run can be resumed.
+    resumed : where a run is resumed; its learners are those given, and the placeholders.
+    group : of which these learners are a part, if groups are trained one after another.
+    can_batch : whether memory allows several learners a thread to read rows together, which is
+        faster; None = it does.
+    """
+    with open_threads(threads) as opened:
+        schedule = _Schedule(
+            source, list(learners), settings, listen, new_classes, opened, room, checkpointer,
+            group, can_batch,
+        )  # fmt: skip
+        schedule.run(resumed)
+
+
+@dataclass(slots=True)
+class _Schedule:
+    source: ChunkSource
+    learners: list[Learner]
+    settings: Settings
+    listen: Listener
+    new_classes: CandidateClasses | None
+    threads: Threads
+    room: Callable[[int, Chunk], None] | None
+    checkpointer: Checkpointer | None
+    group: Group | None
+    can_batch: Callable[[Sequence[Learner]], bool] | None
+
+    def run(self, resumed: Resumed | None) -> None:
+        reading = 0
+        unended = True
+        if resumed is None:
+            self._observe_all_rows()
+        else:
+            reading, unended = resumed.reading, bool(self._unfinished() or resumed.reopened)
+            if not resumed.first:
+                self._resume_between_readings(resumed, unended=unended)
+        while self._unfinished() or (self.new_classes and reading == 0):
+            self._read(reading, resumed)
+            reading, resumed = reading + 1, None
+        everyone = self.group.everyone if self.group else self.learners
+        if self.checkpointer and unended and all(learner.finished for learner in everyone):
+            self.checkpointer.end(partial(self._state, reading, NOT_BEGUN))
+
+    def _observe_all_rows(self) -> None:
+        """Read the data for R, if b is fixed from all rows."""
+        for chunk in self.source.chunks() if self.settings.faithful else ():
+            for learner in self.learners:
+                learner.observe(chunk, learner.targets(chunk))
+
+    def _resume_between_readings(self, resumed: Resumed, *, unended: bool) -> None:
+        if unended:
+            resumed.restore_rows(self.source, self.settings)
+            self._solve(resumed.reopened, _reopen, resumed.reading, resumed.chunks)
+        else:
+            for learner in self.learners:
+                release_rows(learner)  # they are not read again
+
+    # --- one reading ---
+
+    def _read(self, reading: int, resumed: Resumed | None) -> None:
+        """Show one reading to every learner, and to those of classes met on the way."""
+        learners = self._unfinished()
+        new_classes = self.new_classes if reading == 0 else None
+        placeholders = new_classes.placeholders if new_classes else ()
+        number = 0
+        if resumed and resumed.chunks != NOT_BEGUN:
+            number = resumed.chunks  # a learner that was reopened waits for the next reading
+            learners = [one for one in learners if one.progress.reading == reading]
+        _report_start(self.source, reading, learners, self.listen)
+        before = [_Before.of(learner) for learner in learners]
+        if resumed is None or resumed.chunks == NOT_BEGUN:
+            for learner in (*learners, *placeholders):
+                begin_reading(learner, reading)
+            self._offer_checkpoint(reading, 0)
+        rows = nonzeros = 0
+        for number, chunk in self._chunks(reading, resumed):
+            if new_classes:
+                added = new_classes.new_learners()
+                self.learners += added
+                learners += added
+            if self.room and reading == 0:
+                self.room(len(learners) + len(placeholders), chunk)
+            self._show(chunk, reading, (*learners, *placeholders))
+            rows += len(chunk)
+            nonzeros += chunk.nonzeros
+            self.listen(ChunkDone(reading, rows, nonzeros))
+            self._offer_checkpoint(reading, number)
+            del chunk  # kept while the next one is awaited, it would be one more in memory
+        before += [_Before("train", -1, 0, 0)] * (len(learners) - len(before))
+        if self.checkpointer:
+            self.checkpointer.before_solves(partial(self._state, reading, number))
+        unfinished = [learner for learner in learners if not learner.progress.concluded]
+        unfinished.sort(key=_ease)
+        self._solve(unfinished, finish_reading, reading, number)
+        for learner, own in zip(learners, before, strict=True):
+            _report_end(reading, learner, own, self.listen)
+
+    def _chunks(self, reading: int, resumed: Resumed | None) -> Iterator[tuple[int, Chunk]]:
+        """The chunks of a reading that have not been taken yet, numbered from 1."""
+        done = resumed.chunks if resumed else 0
+        groups = order.reading_order(self.settings, reading, self.source)
+        number = 0 if groups is None else max(done, 0)
+        for chunk in self.source.chunks(None if groups is None else groups[number:]):
+            number += 1
+            if number > done:
+                yield number, chunk
+            elif resumed:  # of the first reading, which begins anew
+                resumed.restore(chunk)
+            del chunk  # so that it is gone when the next is asked for
+
+    def _show(self, chunk: Chunk, reading: int, learners: Sequence[Learner]) -> None:
+        """Have learners take a chunk, in threads; what scans have in common is summed once."""
+        visited = any(learner.mode == "train" for learner in learners)
+        positions = order.visiting_order(self.settings, reading, chunk) if visited else None
+        dots = self._dots(chunk, learners)
+
+        def take(learner: Learner) -> None:
+            take_chunk(learner, chunk, positions, dots.get(learner, kernels.NO_DOTS))
+
+        self.threads.work(take, learners)
+
+    def _dots(
+        self, chunk: Chunk, learners: Iterable[Learner]
+    ) -> Mapping[Learner, NDArray[np.float64]]:
+        scanning = [learner for learner in learners if learner.frozen is not None]
+        if len(scanning) < batched.LEAST or not self._memory_for_batches():
+            return {}
+        return batched.dots(chunk, scanning, self.threads)
+
+    # --- solves ---
+
+    def _solve(
+        self,
+        learners: Sequence[Learner],
+        begin: Callable[[Learner], Solve],
+        reading: int,
+        chunks: int,
+    ) -> None:
+        """Run a solve of every learner; checkpoints are offered between solves."""
+        while learners := self._solve_until_checkpoint(learners, begin):
+            self._offer_checkpoint(reading, chunks)
+
+    def _solve_until_checkpoint(
+        self, learners: Sequence[Learner], begin: Callable[[Learner], Solve]
+    ) -> list[Learner]:
+        """Run solves in batches until all are done or a checkpoint is due; returns the learners
+        whose solves have not begun."""
+        solves = [PendingSolve(learner, begin) for learner in learners]
+        batches = self._batches(solves)
+        one_each = len(batches) <= self.threads.number
+
+        def run(batch: Sequence[PendingSolve]) -> list[list[PendingSolve]]:
+            if not batch[0].begun and self._due() and any(one.begun for one in solves):
+                return []
+            left = self._run(batch)
+            return left if one_each or self.threads.idle else []  # else they are batched anew
+
+        self.threads.work(run, batches)
+        unended = [one for one in solves if one.epoch is not None]
+        self.threads.work(self._run, self._batches(unended))
+        return [one.learner for one in solves if not one.begun]
+
+    def _run(self, batch: Sequence[PendingSolve]) -> list[list[PendingSolve]]:
+        """Run a batch of solves to their end; returns those to be run elsewhere: the last ones each
+        by itself, and the first one where a thread is idle."""
+        least = min(len(batch), batched.LEAST)
+        while busy := [one for one in batch if not one.ended]:
+            if len(busy) < least:
+                return [[one] for one in busy]
+            if len(busy) > 1 and self.threads.idle:
+                return [busy[:1], *batched.regroup(busy[1:])]
+            batched.step(busy)
+        return []
+
+    def _batches(self, solves: Sequence[PendingSolve]) -> list[list[PendingSolve]]:
+        """Batches of solves over the same rows; else each by itself."""
+        many = len(solves) >= batched.LEAST * self.threads.number
+        shared = len({one.learner.active.place for one in solves}) == 1
+        if many and shared and self._memory_for_batches():
+            return batched.batches_of(solves, self.threads.number)
+        return [[one] for one in solves]
+
+    # --- small questions ---
+
+    def _memory_for_batches(self) -> bool:
+        return self.can_batch is None or self.can_batch(self.learners)
+
+    def _due(self) -> bool:
+        return self.checkpointer is not None and self.checkpointer.checkpoint_due()
+
+    def _unfinished(self) -> list[Learner]:
+        return [learner for learner in self.learners if learner.finished is None]
+
+    def _state(self, reading: int, chunks: int) -> State:
+        first = self.new_classes is not None and reading == 0
+        placeholders = self.new_classes.placeholders if self.new_classes and first else ()
+        everyone, at_once = self.group or (self.learners, 0)
+        return State.of(reading, chunks, everyone, placeholders, at_once=at_once)
+
+    def _offer_checkpoint(self, reading: int, chunks: int) -> None:
+        if self.checkpointer:
+            self.checkpointer.checkpoint(partial(self._state, reading, chunks))
+
+
+def _reopen(learner: Learner) -> Solve:
+    """Continue after an end that the settings of now would not have made; where the weights are not
+    valid, readings of all rows follow."""
+    learner.progress.finished = None
+    if learner.valid:
+        yield from continue_training(learner)
+    else:
+        discard_weights(learner)
+
+
+def _ease(learner: Learner) -> tuple[float, int]:
+    """Sort key: solves that take long first, so that no thread works alone at the end, and those of
+    about the same rows side by side."""
+    return learner.settings.delta2, -learner.running.updates
+
+
+class _Before(NamedTuple):
+    """What a learner had done before a reading."""
+
+    mode: str
+    stage_number: int
+    updates: int
+    mini_epochs: int
+
+    @classmethod
+    def of(cls, learner: Learner) -> _Before:
+        progress = learner.progress
+        updates = learner.running.updates
+        return cls(learner.mode, progress.stage_number, updates, progress.mini_epochs)
+
+
+def _report_start(
+    source: ChunkSource, reading: int, learners: Sequence[Learner], listen: Listener
+) -> None:
+    purpose = " and ".join(sorted({learner.mode for learner in learners})) or "train"
+    rows = sum(block.rows for block in source.blocks) or None
+    nonzeros = sum(block.nonzeros for block in source.blocks) or None
+    listen(ReadingStarted(reading, purpose, rows, nonzeros))
+
+
+def _report_end(reading: int, learner: Learner, before: _Before, listen: Listener) -> None:
+    progress = learner.progress
+    first = max(before.stage_number, 0)
+    listen(
+        ReadingDone(
+            reading,
+            ", ".join(stage.name for stage in progress.plan[first : progress.stage_number + 1]),
+            before.mode,
+            learner.running.updates - before.updates,
+            progress.mini_epochs - before.mini_epochs,
+            len(learner.active),
+            None if learner.frozen is None else learner.certificate,
+            learner.running.upper_bound,
+        )
+    )
+    for report in progress.reports[first:]:
+        if report.stop_reason:
+            listen(StageDone(str(report.epsilon), report.stop_reason))

@@ -1,0 +1,160 @@
+"""The parts of one learner's state, each with one job."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core import kernels
+from streamtron.core.certificate import Certificate
+from streamtron.core.config import Settings
+from streamtron.solver.report import StageReport
+from streamtron.solver.stages import Stage
+from streamtron.solver.targets import Targets
+
+Vector = NDArray[np.float64]
+
+
+class Regime(StrEnum):
+    """What a learner's memory holds."""
+
+    ALL_ROWS = "all rows"
+    """Every row read so far: the first reading trains, the later ones scan."""
+    WORKING_SET = "working set"
+    """The rows with a count and those near or below the threshold, all of which fit."""
+    BLOCKS = "blocks"
+    """A part of the working set at a time: each block is solved when memory is full."""
+
+
+@dataclass(slots=True)
+class Extent:
+    """What is known of the rows observed so far: R², the least Δ_k² > 0, how many rows, and (hard
+    margin only) the sum of their lengths."""
+
+    sq_radius: float = 0.0
+    least_delta2: float = math.inf
+    rows: int = 0
+    lengths: float = 0.0
+
+    def observe(self, sq_radius: float, least_delta2: float) -> None:
+        """Update R² and the least Δ_k²."""
+        self.sq_radius = max(self.sq_radius, sq_radius)
+        self.least_delta2 = min(self.least_delta2, least_delta2)
+
+    def add(self, targets: Targets, settings: Settings) -> None:
+        """Add the rows of a chunk that have not been observed before."""
+        sq_lengths = targets.sq_lengths(settings.rho)
+        if not len(sq_lengths):
+            return
+        present = targets.delta2[targets.present]
+        least = math.inf if settings.hard else float(present.min())
+        self.observe(float(sq_lengths.max()), least)
+        self.rows += len(sq_lengths)
+        if settings.hard:
+            self.lengths += math.fsum(np.sqrt(sq_lengths))
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a learner is in its plan of stages, and what it has done so far.
+
+    Parameters
+    ----------
+    plan : the stages, in order.
+    stage_number : the stage's place in the plan; −1 before the first row.
+    b : the stage's threshold: the resolution of the integer dual variables.
+    from_zero : whether the stage began at a = 0, as the bounds of the paper assume.
+    reports : one for every stage begun.
+    finished : why the run has ended; None while it goes on.
+    reading, readings : the number of the current reading; readings completed.
+    concluded : whether the current reading has been concluded.
+    full_epochs, mini_epochs : over all rows; over the rows in memory.
+    """
+
+    plan: tuple[Stage, ...]
+    stage_number: int = -1
+    b: float = 0.0
+    from_zero: bool = True
+    reports: list[StageReport] = field(default_factory=list)
+    finished: str | None = None
+    reading: int = 0
+    readings: int = 0
+    concluded: bool = False
+    full_epochs: int = 0
+    mini_epochs: int = 0
+
+    @property
+    def stage(self) -> Stage:
+        """The current stage; the first one before any row."""
+        return self.plan[max(self.stage_number, 0)]
+
+    @property
+    def last_stage(self) -> bool:
+        """Whether no stage follows."""
+        return self.stage_number + 1 == len(self.plan)
+
+    def count_full_epoch(self) -> None:
+        """Count a full epoch."""
+        self.full_epochs += 1
+        self.reports[-1].full_epochs += 1
+
+    def count_mini_epochs(self, number: int) -> None:
+        """Count mini-epochs."""
+        self.mini_epochs += number
+        self.reports[-1].mini_epochs += number
+
+
+class Average:
+    """The mean of augmented vectors that may grow wider.
+
+    Where rows are solved in blocks, the mean of the weights after each block is far better than the
+    last ones."""
+
+    def __init__(self) -> None:
+        self.total = np.zeros(0)
+        self.number = 0
+
+    def add(self, v: Vector) -> Vector:
+        """Add a vector; returns the mean so far."""
+        missing = np.zeros(len(v) - len(self.total))
+        self.total = np.concatenate((self.total[:-1], missing, self.total[-1:])) + v
+        self.number += 1
+        return self.total / self.number
+
+
+@dataclass(slots=True)
+class BestWeights:
+    """The weights of the least primal objective so far, with their certificate.
+
+    Parameters
+    ----------
+    weights, bias : at the scale that minimises P.
+    certificate : the best lower bound so far with the last upper bound; None before a scan.
+    candidate : augmented weights, at the scale 1/b, that the next scan certifies; None = the
+        running weights.
+    average : of what blocks of rows left since the last scan.
+    gap_before : the relative duality gap of the scan before the last.
+    drift_repaired : the largest drift of the running weights that was repaired.
+    """
+
+    weights: Vector = field(default_factory=lambda: np.zeros(0))
+    bias: float = 0.0
+    certificate: Certificate | None = None
+    candidate: Vector | None = None
+    average: Average = field(default_factory=Average)
+    gap_before: float = math.inf
+    drift_repaired: float = 0.0
+
+    @property
+    def augmented(self) -> Vector:
+        """(w, w_bias), shape (columns + 1,)."""
+        return np.append(self.weights, self.bias)
+
+    @property
+    def finite(self) -> bool:
+        """Whether all weights are finite."""
+        return math.isfinite(kernels.square_sum(self.weights) + self.bias * self.bias)

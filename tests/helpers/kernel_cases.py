@@ -1,0 +1,85 @@
+"""Cases for kernels: rows, what to solve on them, and a state that training might have left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from streamtron.core.rows import freeze
+from tests.helpers.oracle import Oracle, Row
+
+COLUMNS = 6
+
+
+@dataclass
+class Case:
+    """Some rows, what to solve on them, and a state that training might have left."""
+
+    rows: list[Row]
+    signs: list[int]
+    delta2: list[float]
+    rho: float
+    order: list[int]
+    b: float
+    epsilon: float
+    by_length: bool
+    scale: float
+    counts: list[int] = field(default_factory=list)
+
+    def twin(self) -> Oracle:
+        """The oracle, in the state that the counts say."""
+        labels = [sign or 1 for sign in self.signs]
+        variant = "length" if self.by_length else "steps"
+        twin = Oracle(
+            self.rows, labels, self.delta2, self.rho,
+            b=self.b, epsilon=self.epsilon, variant=variant, width=COLUMNS,
+        )  # fmt: skip
+        for k, count in enumerate(self.counts):
+            if count and self.signs[k]:
+                twin._add(k, count, twin.extended_margin(k), twin.sq_length(k))
+        return twin
+
+
+singles = st.floats(-(2.0**20), 2.0**20, width=32, allow_subnormal=False)
+
+
+values = st.one_of(st.integers(-8, 8).map(lambda n: n / 4), singles).filter(bool)
+
+
+nonzeros = st.dictionaries(st.integers(0, COLUMNS - 1), values, max_size=COLUMNS)
+
+
+extensions = st.one_of(st.sampled_from([0.0, 0.25, 1.0]), st.floats(1e-6, 1e6))
+
+
+@st.composite
+def cases(draw: st.DrawFn, started: bool = True, rows: list[Row] | None = None) -> Case:
+    if rows is None:
+        rows = [sorted(row.items()) for row in draw(st.lists(nonzeros, min_size=1, max_size=7))]
+    n = len(rows)
+
+    def each(element: st.SearchStrategy[float]) -> list[float]:
+        return draw(st.lists(element, min_size=n, max_size=n))
+
+    counted = started and draw(st.booleans())
+    return Case(
+        rows=rows,
+        signs=[int(sign) for sign in each(st.sampled_from([-1, -1, 0, 1, 1]))],
+        delta2=each(extensions),
+        rho=draw(st.one_of(st.sampled_from([0.0, 0.1, 1.0]), st.floats(0.01, 100.0))),
+        order=draw(st.lists(st.integers(0, n - 1), max_size=60)),
+        b=draw(st.floats(1e-3, 1e6)),
+        epsilon=draw(st.one_of(st.just(1.0), st.floats(0.05, 1.9))),
+        by_length=draw(st.booleans()),
+        scale=draw(st.floats(1e-6, 10.0)),
+        counts=[int(c) for c in each(st.integers(0, 1000))] if counted else [0] * n,
+    )
+
+
+def frozen(values: list[int] | list[float], dtype: type) -> NDArray[np.generic]:
+    array = np.array(values, dtype=dtype)
+    freeze(array)
+    return array
