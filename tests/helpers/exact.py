@@ -1,7 +1,7 @@
 """The optimum of tiny problems in 250-digit arithmetic, and what a certificate claims held to it.
 
-``python -m tests.exact --problems 100000`` draws so many problems with ugly scales, fits them, and
-prints every claim that is false. Nothing of the package is used but its public faces.
+``python -m tests.helpers.exact --problems 100000`` draws so many problems with ugly scales, fits
+them, and prints every claim that is false. Nothing of the package is used but its public faces.
 """
 
 from __future__ import annotations
