@@ -126,7 +126,7 @@ class Learner:
 
     @property
     def valid(self) -> bool:
-        """Whether the numbers carried from reading to reading are consistent and finite."""
+        """Whether the numbers kept from reading to reading are consistent and finite."""
         alike = consistent(self.running) and self.running.steps == self.counts.total()
         return alike and self.best.finite
 

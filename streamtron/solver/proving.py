@@ -80,7 +80,7 @@ def _log_drift(learner: Learner, drift: float, seen: ScanSums) -> None:
     explained = drift <= drift_by_rounding(learner.running.updates, seen)
     _log.log(
         logging.INFO if explained else logging.WARNING,
-        "the weights carried into reading %d had drifted by %.1g of their length from those "
+        "the running weights of reading %d had drifted by %.1g of their length from those "
         "that the counts make, %s. They are made afresh from the counts.",
         learner.progress.reading + 1,
         drift,
@@ -104,7 +104,7 @@ def drift_by_rounding(updates: int, seen: ScanSums) -> float:
 def discard_weights(learner: Learner) -> None:
     """Discard the running and the best weights: the next reading sums them from the counts."""
     _log.warning(
-        "the weights that the run carried are not those of any counts: memory or disk has changed "
+        "the running weights are not those of any counts: memory or disk has changed "
         "them. They are made afresh from the counts."
     )
     sum_afresh(learner)

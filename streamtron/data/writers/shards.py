@@ -145,13 +145,13 @@ def write_shards(
     total = Written(0, 0, 0)
     for number, numbered in groupby(_numbered(batches, rows_per_shard), key=itemgetter(0)):
         path = path_of(number)
-        attempt = f"{path}.{secrets.token_hex(4)}"
+        temporary = f"{path}.{secrets.token_hex(4)}"
         try:
-            written = write_shard(attempt, (batch for _, batch in numbered), to, style)
+            written = write_shard(temporary, (batch for _, batch in numbered), to, style)
             with writing_to(path, REMEDY):
-                os.replace(attempt, path)
+                os.replace(temporary, path)
         finally:
-            Path(attempt).unlink(missing_ok=True)
+            Path(temporary).unlink(missing_ok=True)
         total = total.plus(written)
     return total
 
