@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 BENCH_READY := .venv/.bench-ready
 
-.PHONY: demo test test-slow bench clean
+.PHONY: demo test test-slow docs bench clean
 
 # A corpus is generated, a model is fitted, measured on held-out rows, and its proof is checked.
 demo: $(READY)
@@ -26,6 +26,10 @@ test: $(READY)
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
 
+# The documentation, as pages in site/; a broken link is an error.
+docs: $(READY)
+	$(BIN)/python -m mkdocs build --strict
+
 # Side by side with the peers at small sizes, some minutes; larger ones: benchmarks/README.md.
 bench: $(BENCH_READY)
 	$(BIN)/python benchmarks/certified.py --generate 20000 --passes 16 --patience 20
@@ -38,7 +42,7 @@ bench: $(BENCH_READY)
 
 # What make and the tools have made, .venv included.
 clean:
-	rm -rf .venv demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info build dist
+	rm -rf .venv demo site .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info build dist
 	rm -rf benchmarks/results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

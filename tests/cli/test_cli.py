@@ -28,7 +28,6 @@ from streamtron.core.config import Settings, format_size
 from streamtron.core.errors import SettingsError
 from streamtron.core.events import ChunkDone, ReadingDone, ReadingStarted, StageDone
 from streamtron.data.writers.corpus import generate
-from streamtron.runs import memory
 from tests.helpers.processes import Ended, here, one_sentence
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -648,60 +647,3 @@ def test_a_second_signal_right_behind_the_first_does_not_disturb_the_tidying(
         for _ in range(2):
             with pytest.raises(interruption.Signalled):
                 os.kill(os.getpid(), signal.SIGTERM)
-
-
-# --- the README ----------------------------------------------------------------------------------
-
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def test_the_runnable_blocks_of_the_readme_run_as_written(place: Path, tmp_path: Path) -> None:
-    for name in ("train", "held-out", "new"):
-        shutil.copytree(place / name, tmp_path / name)
-    (tmp_path / "topics").mkdir()
-    (tmp_path / "topics" / "a.svm").write_text("sport 1:1\nhome 2:1\nworld 3:1\nsport 1:2\n")
-    environment = os.environ | {"PATH": f"{STREAMTRON.parent}:{os.environ['PATH']}"}
-    blocks = re.findall(r"^```(sh|python) runnable\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
-    assert len(blocks) >= 4
-    for language, block in blocks:
-        interpreter = ["bash", "-euc"] if language == "sh" else ["python", "-W", "error", "-c"]
-        done = subprocess.run(
-            [*interpreter, block], cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
-        assert done.returncode == 0, f"{block}\n{done.stderr}"
-
-
-def test_every_path_and_command_and_make_target_the_readme_names_is_there() -> None:
-    paths = set(re.findall(r"`((?:streamtron|tests|benchmarks|pipelines)/[\w./-]*)`", README))
-    assert len(paths) > 5
-    assert not [path for path in paths if not (ROOT / path).exists()]
-    named = set(re.findall(r"\| `streamtron (\w+)", README))
-    assert named == set(main.streamtron.commands)
-    makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"make (\w[\w-]*)  ", README):
-        assert f"\n{target}:" in makefile
-
-
-def test_every_option_the_readme_names_is_one() -> None:
-    there = {
-        word
-        for command in main.streamtron.commands.values()
-        for parameter in command.params
-        for word in parameter.opts
-    } | {"--help"}
-    named = set(re.findall(r"(?<![\w-])--[a-zA-Z][\w-]*", README))
-    assert named <= there
-
-
-def test_the_memory_figures_of_the_readme_are_those_of_the_sum() -> None:
-    told = re.search(
-        r"(\d+) bytes a column, (\d+) bytes a row.*?class more takes (\d+) bytes a column and at "
-        r"most (\d+) a row.*?for (\d+) bytes a row",
-        README,
-        re.DOTALL,
-    )
-    assert told
-    assert [int(figure) for figure in told.groups()] == [
-        memory.COLUMN_BYTES, memory.ROW_BYTES, memory.LEARNER_BYTES, memory.ROW_BYTES,
-        memory.SHARED_ROW_BYTES,
-    ]  # fmt: skip

@@ -1,0 +1,312 @@
+"""README, documentation and metadata: what they show runs, and what they name is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+import streamtron
+from streamtron.cli import main
+from streamtron.data.writers.corpus import generate
+from streamtron.runs import memory
+from tests.helpers.processes import here
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+PAGES = [README, *sorted(DOCS.glob("*.md"))]
+"""The pages whose blocks run."""
+
+LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md",
+          ROOT / "pipelines" / "README.md", ROOT / "benchmarks" / "README.md"]  # fmt: skip
+"""The pages whose links are followed."""
+
+EVERYTHING = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+
+
+def _params(pages: list[Path]) -> list[Any]:
+    return [pytest.param(page, id=page.name) for page in pages]
+
+
+# --- what they show runs -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the files that the pages name."""
+    directory = tmp_path_factory.mktemp("docs")
+    corpora = (
+        ("train", 800, 0), ("held-out", 200, 800), ("new", 20, 9999), ("monday", 30, 2000),
+        ("inbox", 30, 3000),
+    )  # fmt: skip
+    for name, rows, first in corpora:
+        generate(str(directory / name), rows=rows, columns=500, seed=1, shards=2, first_row=first)
+    (directory / "topics").mkdir()
+    (directory / "topics" / "a.svm").write_text("sport 1:1\nhome 2:1\nworld 3:1\nsport 1:2\n")
+    _write_clicks(directory)
+    streamtron.fit(directory / "train").export_liblinear(directory / "liblinear.model")
+    (directory / "night.toml").write_text(_block("batches.md", "toml"))
+    (directory / "settings.toml").write_text(_block("commands.md", "toml"))
+    return directory
+
+
+def _write_clicks(directory: Path) -> None:
+    """Write two shards of clicks by user, and again without the rows that runs.md forgets."""
+    for number, shard in enumerate(("clicks/part-00000", "clicks/part-00001")):
+        rows = range(40 * number, 40 * (number + 1))
+        table = pa.table({
+            "label": [k % 2 for k in rows], "user_id": [4690 + k for k in rows],
+            "indices": [[k % 2, 2 + k % 3] for k in rows], "values": [[1.0, 0.5]] * 40,
+        })  # fmt: skip
+        for folder, kept in (
+            ("clicks", table),
+            ("clean", table.take([k for k in range(40) if k not in (0, 7, 21, 22)])),
+        ):
+            path = directory / f"{shard.replace('clicks', folder)}.parquet"
+            path.parent.mkdir(exist_ok=True)
+            pq.write_table(kept, path)
+    (directory / "gone.csv").write_text("shard,row\npart-00000.parquet,7\n")
+
+
+def _blocks(page: Path) -> list[tuple[str, str]]:
+    """Return language and text of every fenced block of a page."""
+    text = page.read_text(encoding="utf-8")
+    return re.findall(r"^```(\S*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def _block(page: str, language: str) -> str:
+    """Return the one block of a page in this language."""
+    [block] = [text for name, text in _blocks(DOCS / page) if name == language]
+    return block
+
+
+def _run_line(line: str, directory: Path) -> None:
+    """Run one command, in this process."""
+    program, *words = shlex.split(line)
+    assert program == "streamtron", line
+    done = here(directory, *words)
+    assert done.returncode == 0, f"{line}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", _params(PAGES))
+def test_every_command_and_snippet_of_a_page_runs_as_written(
+    page: Path, place: Path, tmp_path: Path
+) -> None:
+    directory = tmp_path / "place"
+    if page.name == "get-started.md":  # makes its own files
+        directory.mkdir()
+    else:
+        shutil.copytree(place, directory)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for language, block in _blocks(page):
+        if language == "sh":
+            for line in block.strip().splitlines():
+                _run_line(line, directory)
+        elif language == "python" and not block.startswith(">>>"):
+            with chdir(directory):
+                exec(compile(block, page.name, "exec"), names)
+
+
+def test_the_python_of_the_readme_passes_mypy_strict(tmp_path: Path) -> None:
+    files = []
+    for number, block in enumerate(text for name, text in _blocks(README) if name == "python"):
+        files.append(tmp_path / f"block_{number}.py")
+        files[-1].write_text(block)
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "pyproject.toml", *files]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("page", _params([*PAGES, ROOT / "CONTRIBUTING.md"]))
+def test_a_block_that_does_not_run_is_output_or_installs_or_makes(page: Path) -> None:
+    for language, block in _blocks(page):
+        assert language in {"sh", "python", "shell", "text", "toml"}
+        if language == "shell":
+            for line in block.strip().splitlines():
+                assert line.startswith(("python3 -m venv", ".venv/bin/pip", "export PATH", "make "))
+        if language == "text":
+            assert "streamtron " not in block
+
+
+# --- what they name is there ---------------------------------------------------------------------
+
+
+def test_every_path_and_make_target_that_a_page_names_is_there() -> None:
+    text = EVERYTHING + (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    paths = set(re.findall(r"(?:streamtron|tests|benchmarks|pipelines|docs)/[\w./-]*\w/?", text))
+    assert len(paths) > 20
+    assert not [path for path in paths if not (ROOT / path).exists()]
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"make (\w[\w-]*)  ", text):
+        assert f"\n{target}:" in makefile
+
+
+def test_the_table_of_commands_has_every_command() -> None:
+    named = set(re.findall(r"\| `streamtron (\w+)", EVERYTHING))
+    assert named == set(main.streamtron.commands)
+
+
+FOREIGN = {"--system-site-packages"} | {
+    "--passes", "--cache_file", "--loss_function", "--l2", "--power_t", "--initial_t",
+    "--noconstant", "--oaa", "--multilabel_oaa", "--holdout_period", "--holdout_off", "--ngram",
+    "--random_seed", "--save_resume",
+}  # fmt: skip
+"""Options of other programs."""
+
+
+def test_every_option_that_a_page_names_is_one() -> None:
+    there = {
+        word
+        for command in main.streamtron.commands.values()
+        for parameter in command.params
+        for word in parameter.opts
+    } | {"--help", "--generate", "--columns"}
+    vowpal = (DOCS / "from-vowpal-wabbit.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"(?<![\w-])--[a-zA-Z][\w-]*", EVERYTHING))
+    assert named - there <= FOREIGN
+    assert named - there <= set(re.findall(r"--[\w-]+", vowpal))
+
+
+def test_the_memory_figures_are_those_of_the_sum() -> None:
+    told = re.search(
+        r"(\d+) bytes a column, (\d+) bytes a row.*?class more takes (\d+) bytes a column and at "
+        r"most (\d+) a row.*?for (\d+) bytes a row",
+        EVERYTHING,
+        re.DOTALL,
+    )
+    assert told
+    assert [int(figure) for figure in told.groups()] == [
+        memory.COLUMN_BYTES, memory.ROW_BYTES, memory.LEARNER_BYTES, memory.ROW_BYTES,
+        memory.SHARED_ROW_BYTES,
+    ]  # fmt: skip
+
+
+def _anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    plain = (re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings)
+    return {re.sub(r"[\s-]+", "-", heading) for heading in plain}
+
+
+@pytest.mark.parametrize("page", _params(LINKED))
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?://", target):
+            continue
+        path, _, anchor = unquote(target).partition("#")
+        linked = page.parent / path if path else page
+        assert linked.exists(), f"{page.name}: {target}"
+        assert not anchor or anchor in _anchors(linked), f"{page.name}: {target}"
+
+
+def test_the_readme_is_short_and_cites_the_paper() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert text.count("\n") <= 150
+    for needed in ("The Margitron", "pipelines/", "benchmarks/", "docs/images/gap.svg"):
+        assert needed in text
+
+
+# --- the pages that are made from the code -------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pages() -> ModuleType:
+    """The module that MkDocs calls."""
+    spec = importlib.util.spec_from_file_location("pages", DOCS / "tools" / "pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_commands_has_every_option_with_its_help(pages: ModuleType) -> None:
+    page = pages.on_page_markdown("<!-- commands -->")
+    for name, command in main.streamtron.commands.items():
+        section = page.split(f"## {name}\n")[1].split("\n## ")[0]
+        for parameter in command.params:
+            if parameter.param_type_name == "option":
+                assert max(parameter.opts, key=len) in section
+
+
+def test_the_page_of_python_has_every_public_name(pages: ModuleType) -> None:
+    page = pages.on_page_markdown("<!-- api -->")
+    for name in set(streamtron.__all__) - {"__version__", "errors"}:
+        assert re.search(rf"^### {name}( \{{|$)", page, re.MULTILINE), name
+    assert "\n### SettingsError" in page
+    assert "\n### Outcome" in page
+
+
+def test_a_page_shows_what_its_commands_print(pages: ModuleType) -> None:
+    block = "```sh\nstreamtron --version\n```\n"
+    shown = pages.on_page_markdown(f"Look:\n\n{block}\n<!-- output -->\n")
+    version = streamtron.__version__
+    assert shown == f"Look:\n\n{block}\n```text\nstreamtron {version}\n```\n"
+
+
+def test_changelog_and_contributing_are_pages(pages: ModuleType) -> None:
+    assert "## 0.1.0" in pages.on_page_markdown("<!-- changelog -->")
+    assert "](architecture.md)" in pages.on_page_markdown("<!-- contributing -->")
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads mkdocs.yml, whose tags for Python are not looked at."""
+
+
+_Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
+
+
+def _pages_of(nav: Any) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    for each in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ():
+        yield from _pages_of(each)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    config = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), _Loader)
+    assert sorted(_pages_of(config["nav"])) == [page.name for page in sorted(DOCS.glob("*.md"))]
+
+
+@pytest.mark.slow
+def test_the_documentation_builds_without_a_warning_and_asks_the_network_for_nothing(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed: pip install '.[docs]'")
+    pytest.importorskip("material")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for page in tmp_path.glob("*.html"):
+        html = page.read_text(encoding="utf-8")
+        assert not re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="https?:', html), page.name
+
+
+# --- the package ---------------------------------------------------------------------------------
+
+
+def test_the_metadata_name_the_licence_the_version_and_every_python() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["license"] == "BSD-3-Clause"
+    assert (ROOT / "LICENSE").read_text().startswith("BSD 3-Clause")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == project["version"]
+    assert citation["license"] == project["license"]
+    assert f"## {project['version']}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
