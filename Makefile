@@ -32,7 +32,7 @@ docs: $(READY)
 
 # Side by side with the peers at small sizes, some minutes; larger ones: benchmarks/README.md.
 bench: $(BENCH_READY)
-	$(BIN)/python benchmarks/certified.py --generate 20000 --passes 16 --patience 20
+	$(BIN)/python benchmarks/certified.py --generate 20000 --passes 16 --time-limit 20
 	$(BIN)/python benchmarks/reading.py --generate 20000
 	$(BIN)/python benchmarks/rows.py --times 1 4 --epochs 4
 	$(BIN)/python benchmarks/learners.py --generate 20000 --candidates 1 4

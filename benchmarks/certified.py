@@ -46,21 +46,21 @@ class Attempt:
 
 @dataclass
 class Rival:
-    """A rival's climb up its ladder."""
+    """A rival's runs, one a setting."""
 
     peer: peers.Peer
     attempts: list[Attempt] = field(default_factory=list)
 
-    def climb(self, target: float, patience: float) -> None:
-        """Finer and finer settings until the target is reached or patience (seconds) is spent."""
+    def search(self, target: float, time_limit: float) -> None:
+        """Try finer and finer settings until one reaches the target or ``time_limit`` is spent."""
         spent = 0.0
-        for setting in self.peer.ladder():
+        for setting in self.peer.settings():
             run = self.peer.run(setting)
             primal = self.peer.primal(run.v)
             primal = primal if math.isfinite(primal) else math.inf
             self.attempts.append(Attempt(setting, run.seconds, run.passes, primal))
             spent += run.seconds
-            if primal <= target or spent > patience:
+            if primal <= target or spent > time_limit:
                 return
 
     def quickest(self, target: float) -> Attempt | None:
@@ -112,7 +112,7 @@ def compare(case: Case) -> dict[str, Any]:
     rivals = [Rival(peer) for peer in peers.rivals(problem, options.passes)]
     for rival in rivals:
         measure.note(f"{case.name}, C = {case.C:g}: {rival.peer.name}")
-        rival.climb(min(fit.primal for fit in fits.values()), options.patience)
+        rival.search(min(fit.primal for fit in fits.values()), options.time_limit)
     return {
         "data": case.name,
         "rows": len(case.data.labels),
@@ -397,7 +397,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--active-set", default="1GB", help="a size, or a part of the rows: 10%%")
     parser.add_argument("--repeats", type=int, default=5, help="timed runs of each, in turn")
     parser.add_argument("--passes", type=int, default=64, help="of SGD and VW, at most")
-    parser.add_argument("--patience", type=float, default=120.0, help="seconds a rival may take")
+    parser.add_argument("--time-limit", type=float, default=120.0, help="seconds a rival may take")
     parser.add_argument("--svc-rows", type=int, default=2000, help="0 = no decomposition SVM")
     parser.add_argument("--svc-tol", type=float, default=1e-3)
     parser.add_argument("--results", type=Path, default=measure.RESULTS, help="where they go")

@@ -90,7 +90,7 @@ def fit_all(path: str, cache: str, plain: list[dict[str, Any]], together: bool) 
 def compare_candidates(
     path: str, cache: str, number: int, repeats: int, **settings: Any
 ) -> dict[str, Any]:
-    """So many candidates in company and alone."""
+    """So many candidates trained together, and each alone."""
     candidates = candidates_of(number, **settings)
     found: dict[str, Scan] = {}
 
@@ -105,7 +105,7 @@ def compare_candidates(
     seconds = serial(contenders, repeats)
     together, alone = found["together"], found["one by one"]
     for ours, theirs in zip(together.learners, alone.learners, strict=True):
-        assert ours.weights.tobytes() == theirs.weights.tobytes(), "company changed a model"
+        assert ours.weights.tobytes() == theirs.weights.tobytes(), "models differ"
     return {
         "learners": number,
         "seconds together": seconds["together"],

@@ -34,8 +34,8 @@ def alternate(
 
     Each contender times itself and returns seconds, so what it must prepare is not counted. A turn
     is one run, or as many as take ``TURN`` together, and then their mean: a few milliseconds would
-    tell what the neighbour has left in the processor's caches. The round's first is another one
-    each time: nobody always runs behind the same neighbour.
+    measure what the one before has left in the processor's caches. The round's first is another one
+    each time: none always runs after the same one.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def in_fresh_process(task: Callable[..., Result], *arguments: Any) -> tuple[Resu
     """(what ``task`` returns, peak resident bytes) of a process that does nothing else.
 
     ``task`` is a function of a module beside this one; arguments and result go as JSON. Only that
-    module is imported, so nobody's peak holds somebody else's libraries.
+    module is imported, so a peak holds no library of another contender.
     """
     module = Path(inspect.getfile(task)).stem  # not __module__: a script's own is __main__
     command = [sys.executable, str(Path(__file__).resolve()), module, task.__name__]

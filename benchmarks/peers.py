@@ -1,4 +1,4 @@
-"""The rivals, each behind the same three lines: its name, its ladder of settings, one timed run."""
+"""The rivals, each behind the same three lines: its name, its settings, one timed run."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Run(NamedTuple):
 
 
 class Peer(Protocol):
-    """A solver of ``Problem``. ``ladder`` goes from the coarsest setting to the finest."""
+    """A solver of ``Problem``. ``settings`` go from the coarsest to the finest."""
 
     name: str
     library: str
 
-    def ladder(self) -> Sequence[float]:
+    def settings(self) -> Sequence[float]:
         """Settings to try."""
         ...
 
@@ -82,7 +82,7 @@ class Liblinear:
         self.problem, self.solver = problem, solver
         self.loaded = liblinear.problem(problem.labels, problem.rows)
 
-    def ladder(self) -> Sequence[float]:
+    def settings(self) -> Sequence[float]:
         return tolerances()
 
     def run(self, setting: float) -> Run:
@@ -132,7 +132,7 @@ class SklearnLinear:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
 
-    def ladder(self) -> Sequence[float]:
+    def settings(self) -> Sequence[float]:
         return tolerances()
 
     def run(self, setting: float) -> Run:
@@ -166,7 +166,7 @@ class SklearnSgd:
     def __init__(self, problem: Problem, passes: int) -> None:
         self.problem, self.passes = problem, passes
 
-    def ladder(self) -> Sequence[float]:
+    def settings(self) -> Sequence[float]:
         return doublings(self.passes)
 
     def run(self, setting: float) -> Run:
@@ -218,7 +218,7 @@ class VowpalWabbit:
         self.name = f"VW {loss}"
         self.problem, self.passes, self.loss, self.cache = problem, passes, loss, cache
 
-    def ladder(self) -> Sequence[float]:
+    def settings(self) -> Sequence[float]:
         return doublings(self.passes)
 
     def run(self, setting: float) -> Run:

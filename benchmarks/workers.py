@@ -4,9 +4,10 @@
     python benchmarks/workers.py --generate 200000
 
 A sweep (whose flat copy of the shards is made anew each time, or is there), a certificate proven
-again, and an evaluation. Both sides are timed in turn, once everybody is warm; how long the workers
-take to start is told apart. What comes out is the same to the bit, and that is checked. CPU seconds
-are of all processes: on a machine that others use too they say more than the clock.
+again, and an evaluation. Both sides are timed in turn, once all are warm; how long the workers
+take to start is printed separately. The results
+are the same to the bit, which is checked. CPU seconds are of all processes: on a machine that
+others use too they say more than the clock.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from learners import candidates_of, show
 
 from streamtron.cluster.client import Workers
 from streamtron.cluster.connect import connect
-from streamtron.cluster.sweep import distributed_trainer
+from streamtron.cluster.sweep import sweep_executor
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import StreamtronError
 from streamtron.core.executor import serial
@@ -62,11 +63,13 @@ def works(path: str, directory: Path, candidates: int, threads: int) -> Mapping[
     tried = candidates_of(candidates)
 
     def sweep(cache: str | None) -> Work:
-        machine = Machine(threads=threads, cache_dir=cache)
-
         def by(workers: Workers | None) -> Any:
-            trainer = workers and distributed_trainer(workers, machine=Machine(cache_dir=cache))
-            found = run_sweep(shards, tried, valid=shards, machine=machine, trainer=trainer)
+            machine = Machine(threads=1 if workers else threads, cache_dir=cache)
+            found = run_sweep(
+                shards, tried, valid=shards, machine=machine,
+                executor=workers and sweep_executor(workers),
+                tasks=workers.threads if workers else 1,
+            )  # fmt: skip
             return [{k: v for k, v in row.items() if k not in LASTING} for row in found.rows()]
 
         return by
@@ -76,7 +79,7 @@ def works(path: str, directory: Path, candidates: int, threads: int) -> Mapping[
         f"sweep of {candidates}": sweep(None),
         f"sweep of {candidates}, cache there": sweep(kept),
         "certify": lambda workers: certify(
-            model, shards, witness=witness, machine=one, executor=workers
+            model, shards, witness=witness, machine=one, executor=workers or serial
         ),
         "evaluate": lambda workers: evaluate(model, shards, executor=workers or serial),
     }

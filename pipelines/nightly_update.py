@@ -7,12 +7,12 @@ As a line of a crontab, every night at 3:15, and never twice at a time:
 
     15 3 * * *  flock -n /data/model.lock python /opt/nightly_update.py /data/clicks.st /data/inbox
 
-The first night fits; later nights add what is new in INBOX. Only what is complete is taken: files
-lie directly in INBOX, where whoever writes them renames them into place (names that begin with
-``_`` or ``.`` are not looked at, so write there first), or in a directory of INBOX that holds a
-file ``_SUCCESS``, as Spark and Hadoop leave it when they are done. Shards may stay in INBOX: those
-that the run has already are skipped, so a night that was cut off is made up for by the next; one
-that was changed since ends the night with a sentence. Exit codes are streamtron's:
+The first night fits; later nights add what is new in INBOX. Only complete files are taken: those
+directly in INBOX, renamed into place by their writer (names that begin with ``_`` or ``.`` are
+ignored, so write to such a name first), and those in a directory of INBOX that holds a file
+``_SUCCESS``, as Spark and Hadoop leave it when they are done. Shards may stay in INBOX: those
+that the run has already are skipped, so the next night completes one that was interrupted; a
+shard that has changed since ends the night with an error. Exit codes are streamtron's:
 0 certified, 4 not yet (the model is written, and certified for what it is), others are errors.
 """
 
@@ -30,7 +30,7 @@ ENDINGS = (".svm", ".libsvm", ".txt", ".gz", ".xz", ".parquet", ".pq", ".arrow",
 
 
 def complete_shards(inbox: Path) -> list[Path]:
-    """The shards in a directory that nobody writes any more, by name."""
+    """The complete shards in a directory, by name."""
     found = []
     for path in sorted(inbox.iterdir()):
         if path.name.startswith(("_", ".")):

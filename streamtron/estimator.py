@@ -10,7 +10,7 @@ import operator
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,18 +27,29 @@ from streamtron.core.config import SKLEARN_NAMES, Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import LARGEST_WEIGHT, Label
 from streamtron.data import MemorySource
-from streamtron.model.validation import feature_names
+from streamtron.model.linear_model import feature_names
 from streamtron.runs.inputs import as_paths, cache_directory, open_training_shards
-from streamtron.runs.learners import (
-    FittedLearner,
-    one_vs_rest_problems,
-    train_candidates,
-    train_learners,
-)
-from streamtron.solver.duals import Counts
+from streamtron.runs.learners import one_vs_rest_learners, train_candidates, train_learners
 from streamtron.solver.earlier_data import EarlierData
 from streamtron.solver.learner import Learner
-from streamtron.solver.warm_start import set_weights
+from streamtron.solver.proving import set_weights
+
+
+class _Rows(NamedTuple):
+    """Checked rows in memory; ``codes`` are their classes as positions in ``classes``."""
+
+    X: Any
+    codes: NDArray[np.intp]
+    classes: NDArray[Any]
+    weights: NDArray[np.float64] | None
+
+    @property
+    def numbers(self) -> list[Label]:
+        # what learners take for labels
+        return [float(number) for number in range(len(self.classes))]
+
+    def source(self) -> MemorySource:
+        return MemorySource(self.X, self.codes, self.numbers, self.weights)
 
 
 class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -86,10 +97,6 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
     True
     """
 
-    _past: list[EarlierData]
-    _counts: list[Counts]
-    _rows: int
-
     def __init__(
         self,
         *,
@@ -111,8 +118,6 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         self.random_state = random_state
         self.warm_start = warm_start
 
-    # --- fitting ---
-
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on rows in memory until the gap is proven to be at most ``tol``.
 
@@ -132,10 +137,15 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         """
         settings = self._settings()
         X, y = self._checked(X, y, reset=True)
-        weights = _row_weights(sample_weight, X)
         classes, codes = np.unique(y, return_inverse=True)
-        _need_two_classes(classes, codes, weights)
-        return self._fit_memory(X, codes, classes, weights, settings)
+        rows = _Rows(X, codes, classes, _row_weights(sample_weight, X))
+        present = classes[np.unique(codes if rows.weights is None else codes[rows.weights > 0.0])]
+        if len(present) < 2:
+            held = f"only one class, {present[0]!r}" if len(present) else "no row of a class"
+            raise DataError(
+                f"y: {held}, among the rows of a weight above 0. Wanted are two classes at least."
+            )
+        return self._fit_memory(rows, settings)
 
     def partial_fit(
         self,
@@ -174,18 +184,22 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         if first and classes is None:
             raise SettingsError("classes must be passed on the first call to partial_fit.")
         X, y = self._checked(X, y, reset=first)
-        weights = _row_weights(sample_weight, X)
         known = np.unique(np.asarray(classes)) if first else self.classes_
         _check_labels(y, known, classes)
-        codes = np.searchsorted(known, y)
+        rows = _Rows(X, np.searchsorted(known, y), known, _row_weights(sample_weight, X))
         if first:
-            return self._fit_memory(X, codes, known, weights, settings)
+            return self._fit_memory(rows, settings)
         if settings.rho != self._rho:
             raise SettingsError(
                 f"intercept_scaling makes ρ {settings.rho:g}, but the earlier rows had "
                 f"{self._rho:g}. Keep it, or call fit."
             )
-        return self._learn_more(X, codes, weights, settings)
+        source = rows.source()
+        for past, learner in zip(self._past, self._learners(rows, settings), strict=True):
+            past.learn(source, learner)
+        self.n_iter_ += 1
+        self._publish([_of_past(past) for past in self._past])
+        return self
 
     def fit_shards(
         self,
@@ -204,27 +218,13 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         classes : the labels if there are more than two; None = two, found in the shards.
         machine : memory limit, threads, cache directory, which do not change the model.
         names : other settings, such as ``weight="w", index_base=1, active_set=10**8``.
-
-        Raises
-        ------
-        SettingsError, DataError, MachineError
-
-        Examples
-        --------
-        >>> import pathlib, tempfile
-        >>> with tempfile.TemporaryDirectory() as root:
-        ...     _ = pathlib.Path(root, "a.svm").write_text("1 1:1\\n-1 1:-1\\n1 1:2\\n-1 2:1\\n")
-        ...     model = StreamtronClassifier().fit_shards(root)
-        >>> model.predict([[1, 0], [-1, 0]])
-        array([ 1., -1.])
         """
         settings, machine = self._settings(names), machine or Machine()
         known = None if classes is None else _sorted_labels(classes)
+        paths = as_paths(shards)
         with (
             cache_directory(None, machine) as cache,
-            open_training_shards(
-                as_paths(shards), settings, machine, cache, classes=known
-            ) as source,
+            open_training_shards(paths, settings, machine, cache, classes=known) as source,
         ):
             several = known is not None and len(known) > 2
             [learners] = train_candidates(source, [settings.but(multiclass=several)], machine)
@@ -237,79 +237,56 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
             # of two classes the first label met was the positive one
             sign = -1.0 if not several and source.labels[0] == labels[0] else 1.0
             columns = slice(source.index_base or 0, max(source.width, source.index_base or 0))
-            found = [FittedLearner.of(one, columns, sign) for one in learners]
-            self.n_features_in_ = len(found[0].past.average) - 1
+            self.n_features_in_ = columns.stop - columns.start
             self._rows = source.rows or 0
-            self._take_names(feature_names(source.reading.contract()))
-        return self._conclude(np.array(labels), found, settings)
+            self.__dict__.pop("feature_names_in_", None)
+            names_in = feature_names(source.reading.contract())[: self.n_features_in_]
+            if len(names_in) == self.n_features_in_:
+                self.feature_names_in_ = np.array(names_in, dtype=object)
+        return self._conclude(np.array(labels), learners, columns, settings, sign)
 
-    def _fit_memory(
-        self,
-        X: Any,
-        codes: NDArray[np.intp],
-        classes: NDArray[Any],
-        weights: NDArray[np.float64] | None,
-        settings: Settings,
-    ) -> Self:
-        source = MemorySource(X, codes, _numbers(classes), weights)
-        warm = self.warm_start and self._same_shape(classes, X.shape)
+    def _fit_memory(self, rows: _Rows, settings: Settings) -> Self:
+        warm = (
+            self.warm_start
+            and hasattr(self, "_counts")
+            and np.array_equal(rows.classes, self.classes_)
+            and (self._rows, self.coef_.shape[1]) == rows.X.shape
+        )
 
         def learners() -> list[Learner]:
-            new = self._learners(codes, classes, weights, settings)
+            new = self._learners(rows, settings)
             for number, learner in enumerate(new if warm else ()):
-                self._start_from_last(learner, number)
+                bias = float(self.intercept_[number]) / self._rho if self._rho > 0.0 else 0.0
+                counts = copy.deepcopy(self._counts[number])
+                set_weights(learner, self.coef_[number].copy(), bias, counts)
             return new
 
-        finished = train_learners(source, learners, settings, Machine())
-        found = [FittedLearner.of(learner, slice(0, X.shape[1])) for learner in finished]
-        self._rows = X.shape[0]
-        return self._conclude(classes, found, settings)
+        finished = train_learners(rows.source(), learners, settings, Machine())
+        self._rows = len(rows.codes)
+        return self._conclude(rows.classes, finished, slice(0, rows.X.shape[1]), settings)
 
-    def _learn_more(
-        self,
-        X: Any,
-        codes: NDArray[np.intp],
-        weights: NDArray[np.float64] | None,
-        settings: Settings,
-    ) -> Self:
-        source = MemorySource(X, codes, _numbers(self.classes_), weights)
-        learners = self._learners(codes, self.classes_, weights, settings)
-        for past, learner in zip(self._past, learners, strict=True):
-            past.learn(source, learner)
-        self.n_iter_ += 1
-        self._take_weights()
-        self._take_certificates([_of_past(past) for past in self._past])
-        return self
-
-    def _learners(
-        self,
-        codes: NDArray[np.intp],
-        classes: NDArray[Any],
-        weights: NDArray[np.float64] | None,
-        settings: Settings,
-    ) -> list[Learner]:
+    def _learners(self, rows: _Rows, settings: Settings) -> list[Learner]:
         """Create one learner for two classes, else one a class; classes are given by number."""
-        numbers = _numbers(classes)
-        return [
-            Learner(settings, numbers, own, positive)
-            for positive, own in one_vs_rest_problems(
-                numbers, self._class_weights(classes, codes, weights)
-            )
-        ]
+        return one_vs_rest_learners(settings, rows.numbers, self._class_weights(rows))
 
     def _conclude(
-        self, classes: NDArray[Any], found: Sequence[FittedLearner], settings: Settings
+        self,
+        classes: NDArray[Any],
+        found: Sequence[Learner],
+        columns: slice,
+        settings: Settings,
+        sign: float = 1.0,
     ) -> Self:
         """Set the fitted attributes, and warn if the tolerance was not reached."""
         self.classes_ = classes
-        self.n_iter_ = max(one.full_epochs for one in found)
+        self.n_iter_ = max(one.progress.full_epochs for one in found)
         self._rho = settings.rho
         self._counts = [one.counts for one in found]
-        self._past = [one.past for one in found]
-        self._take_weights()
-        self._take_certificates([one.certificate.to_dict() for one in found])
-        worst = max(one.certificate.relative_duality_gap for one in found)
-        if any(one.stop_reason == "epoch limit" for one in found):
+        self._past = [EarlierData.of(one, columns, sign) for one in found]
+        certificates = [one.certificate for one in found if one.certificate]
+        self._publish([one.to_dict() for one in certificates])
+        worst = max(one.relative_duality_gap for one in certificates)
+        if any(one.finished == "epoch limit" for one in found):
             warnings.warn(
                 f"max_iter={self.max_iter} full epochs proved a relative duality gap of "
                 f"{worst:.3g}, tol={self.tol} was wanted. Increase max_iter or tol.",
@@ -318,33 +295,12 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
             )
         return self
 
-    def _take_weights(self) -> None:
-        self.coef_ = np.array([past.average[:-1] for past in self._past])
-        self.intercept_ = np.array([self._rho * past.average[-1] for past in self._past])
-
-    def _take_certificates(self, certificates: list[dict[str, Any]]) -> None:
+    def _publish(self, certificates: list[dict[str, Any]]) -> None:
+        """Set weights and certificates."""
+        weights = [past.average for past in self._past]
+        self.coef_ = np.array([own[:-1] for own in weights])
+        self.intercept_ = np.array([self._rho * own[-1] for own in weights])
         self.certificate_ = certificates[0] if len(certificates) == 1 else certificates
-
-    def _take_names(self, names: Sequence[str]) -> None:
-        """Set ``feature_names_in_`` if every column has a name."""
-        self.__dict__.pop("feature_names_in_", None)
-        if len(names) >= self.n_features_in_:
-            self.feature_names_in_ = np.array(names[: self.n_features_in_], dtype=object)
-
-    # --- warm start ---
-
-    def _same_shape(self, classes: NDArray[Any], shape: tuple[int, int]) -> bool:
-        """Tell whether classes and shape are those of the previous fit."""
-        counts = getattr(self, "_counts", None)
-        if counts is None or not np.array_equal(classes, self.classes_):
-            return False
-        return (self._rows, self.coef_.shape[1]) == shape
-
-    def _start_from_last(self, learner: Learner, number: int) -> None:
-        bias = float(self.intercept_[number]) / self._rho if self._rho > 0.0 else 0.0
-        set_weights(learner, self.coef_[number].copy(), bias, copy.deepcopy(self._counts[number]))
-
-    # --- settings and input ---
 
     def _settings(self, names: Mapping[str, Any] | None = None) -> Settings:
         if self.fit_intercept and not self.intercept_scaling > 0:
@@ -378,21 +334,16 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
             X.sum_duplicates()
         return X, y
 
-    def _class_weights(
-        self,
-        classes: NDArray[Any],
-        codes: NDArray[np.intp],
-        weights: NDArray[np.float64] | None,
-    ) -> dict[Label, float] | None:
+    def _class_weights(self, rows: _Rows) -> dict[Label, float] | None:
         """Return the weight of every class by its number."""
         if not self.class_weight:
             return None
         if self.class_weight == "balanced":
-            rows = np.bincount(codes, weights, minlength=len(classes)).astype(np.float64)
-            found = rows.sum() / (len(classes) * np.where(rows > 0.0, rows, 1.0))
+            sums = np.bincount(rows.codes, rows.weights, minlength=len(rows.classes)).astype(float)
+            found = sums.sum() / (len(sums) * np.where(sums > 0.0, sums, 1.0))
         else:
-            found = compute_class_weight(self.class_weight, classes=classes, y=classes)
-        return {float(number): float(weight) for number, weight in enumerate(found)}
+            found = compute_class_weight(self.class_weight, classes=rows.classes, y=rows.classes)
+        return dict(zip(rows.numbers, found.tolist(), strict=True))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -400,15 +351,11 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         return tags
 
 
-# --- certificates and checks of the input ---
-
-
 def _of_past(past: EarlierData) -> dict[str, Any]:
     """Return a certificate of the upper bound alone."""
     upper, rounding = past.scan_sums.upper_bound()
-    unproven = dict.fromkeys(Certificate(0.0, 0.0, None, 0, 0.0).to_dict())
     return {
-        **unproven,
+        **dict.fromkeys(Certificate(0.0, 0.0, None, 0, 0.0).to_dict()),
         "upper_bound": upper,
         "rounding_bound": rounding,
         "rows_scanned": past.rows,
@@ -431,33 +378,14 @@ def _row_weights(sample_weight: ArrayLike | None, X: Any) -> NDArray[np.float64]
     if sample_weight is None:
         return None
     weights: NDArray[np.float64] = _check_sample_weight(sample_weight, X, dtype=np.float64)
-    if weights.min() < 0.0:
-        raise DataError(
-            f"Negative values in data passed to `sample_weight`: row {int(weights.argmin())} has "
-            f"{weights.min()}. Weights are at least 0."
-        )
-    if not weights.max() <= LARGEST_WEIGHT:
-        raise DataError(
-            f"sample_weight: row {int(weights.argmax())} has {weights.max()}. Weights are at most "
-            "1e30."
-        )
+    for kind, wrong in (("Negative", weights < 0.0), ("Too large", ~(weights <= LARGEST_WEIGHT))):
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise DataError(
+                f"{kind} values in data passed to `sample_weight`: row {row} has {weights[row]}. "
+                "Weights are 0, or at most 1e30."
+            )
     return weights
-
-
-def _need_two_classes(
-    classes: NDArray[Any], codes: NDArray[np.intp], weights: NDArray[np.float64] | None
-) -> None:
-    present = classes if weights is None else classes[np.unique(codes[weights > 0.0])]
-    if len(present) < 2:
-        held = f"only one class, {present[0]!r}" if len(present) else "no row of a class"
-        raise DataError(
-            f"y: {held}, among the rows of a weight above 0. Wanted are two classes at least."
-        )
-
-
-def _numbers(classes: NDArray[Any]) -> list[Label]:
-    """Return the classes' numbers, which learners take for labels."""
-    return [float(number) for number in range(len(classes))]
 
 
 def _seed(random_state: Any) -> int:
@@ -480,8 +408,4 @@ def _with_sklearn_names(message: str) -> str:
 def _sorted_labels(labels: Sequence[Label]) -> list[Label]:
     """Sort labels; numbers become floats, as in shards."""
     array = np.unique(np.asarray(labels))
-    found: list[Label] = (array.astype(float) if array.dtype.kind in "iu" else array).tolist()
-    return found
-
-
-__all__ = ["StreamtronClassifier"]
+    return list((array.astype(float) if array.dtype.kind in "iu" else array).tolist())

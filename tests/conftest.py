@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from streamtron.cluster.client import Workers
 from streamtron.cluster.connect import connect
+from tests.helpers.processes import Run, here
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +21,12 @@ def shared_data() -> Path:
     if not directory.is_dir():
         pytest.skip("real data: there is no directory ../shared/data beside the project")
     return directory
+
+
+@pytest.fixture(scope="module")
+def run(place: Path) -> Run:
+    """Run ``streamtron …`` in the module's directory, within this process."""
+    return partial(here, place)
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +47,12 @@ def guest(workers: Workers) -> Iterator[Workers]:
 def task_names(workers: Workers) -> Iterator[list[str]]:
     """What the tasks are called that the workers are given while a test runs."""
     names: list[str] = []
-    real = workers.submit_all
+    real = workers.client.submit
 
-    def noted(function: Any, items: Any, called: Sequence[str], *rest: Any, **how: Any) -> Any:
-        names.extend(called)
-        return real(function, items, called, *rest, **how)
+    def noted(*what: Any, key: str) -> Any:
+        names.extend(key.split("-", 3)[3:])  # function, token, place, name
+        return real(*what, key=key)
 
-    workers.submit_all = noted  # type: ignore[method-assign]
+    workers.client.submit = noted
     yield names
-    del workers.submit_all  # type: ignore[method-assign]
+    del workers.client.submit

@@ -224,7 +224,9 @@ def test_a_first_fit_finds_no_compiled_kernels(
         startup.fit(str(tmp_path), NUMBA_CACHE_DIR=str(tmp_path))
 
 
-def test_learners_shows_that_company_costs_the_readings_and_bytes_of_one(tmp_path: Path) -> None:
+def test_learners_shows_that_batched_learners_cost_the_readings_and_bytes_of_one(
+    tmp_path: Path,
+) -> None:
     small = ("--generate", "200", "--candidates", "1", "3", "--repeats", "1", "--pairs", "2")
     done = run("learners", *small, "--results", str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -381,7 +383,7 @@ def test_a_rival_by_passes_learns_more_than_nothing(load: Any, name: str) -> Non
         peer = peers.VowpalWabbit(problem, 8, "hinge", cache)
     else:
         peer = peers.SklearnSgd(problem, 8)
-    assert list(peer.ladder()) == [1, 2, 4, 8]
+    assert list(peer.settings()) == [1, 2, 4, 8]
     assert peer.primal(peer.run(8).v) < 0.6 * problem.primal(np.zeros(5))
 
 
@@ -408,31 +410,31 @@ def test_text_for_others_holds_the_same_float32(load: Any, writer: str, tmp_path
 
 
 def rival_of(load: Any, primals: list[float], seconds: list[float]) -> Any:
-    """A rival whose ladder is 0, 1, 2, … with the primals and seconds given."""
+    """A rival whose settings are 0, 1, 2, … with the primals and seconds given."""
     run = load("peers").Run
     peer = SimpleNamespace(
         name="rival",
-        ladder=lambda: range(len(primals)),
+        settings=lambda: range(len(primals)),
         run=lambda k: run(seconds[k], np.array([float(k)]), 1.0),
         primal=lambda v: primals[int(v[0])],
     )
     return load("certified").Rival(peer)
 
 
-def test_a_rival_stops_climbing_at_the_target_and_its_quickest_way_there_is_taken(
+def test_a_rival_stops_at_the_target_and_its_quickest_setting_is_taken(
     load: Any,
 ) -> None:
     rival = rival_of(load, [9.0, 5.0, 3.0, 2.0, 1.0], [1.0, 4.0, 2.0, 3.0, 9.0])
-    rival.climb(target=2.5, patience=100.0)
+    rival.search(target=2.5, time_limit=100.0)
     assert [attempt.primal for attempt in rival.attempts] == [9.0, 5.0, 3.0, 2.0]
     assert rival.quickest(5.0).seconds == 2.0
     assert rival.quickest(2.5).setting == 3
     assert rival.quickest(1.5) is None
 
 
-def test_a_rival_stops_climbing_when_patience_is_spent(load: Any) -> None:
+def test_a_rival_stops_when_its_time_is_spent(load: Any) -> None:
     rival = rival_of(load, [9.0, 5.0, 3.0], [1.0, 4.0, 2.0])
-    rival.climb(target=0.0, patience=4.5)
+    rival.search(target=0.0, time_limit=4.5)
     assert [attempt.primal for attempt in rival.attempts] == [9.0, 5.0]
 
 
@@ -445,7 +447,7 @@ def test_a_rival_that_diverges_is_infinitely_far_and_can_be_saved(
     problem = load("problem").Problem.of(wild, 1e9, 1.0)
     problem.rows.data[0] = 1e300
     rival = load("certified").Rival(load("peers").SklearnSgd(problem, 2))
-    rival.climb(target=1.0, patience=10.0)
+    rival.search(target=1.0, time_limit=10.0)
     assert rival.best == math.inf
     attempts = [vars(attempt) for attempt in rival.attempts]
     saved = load("measure").save("it", {"attempts": attempts}, tmp_path)
@@ -455,7 +457,7 @@ def test_a_rival_that_diverges_is_infinitely_far_and_can_be_saved(
 # --- the clock ---
 
 
-def test_contenders_take_turns_and_nobody_is_always_first(load: Any) -> None:
+def test_contenders_take_turns_and_none_is_always_first(load: Any) -> None:
     calls: list[str] = []
 
     def contender(name: str) -> Any:

@@ -25,6 +25,7 @@ import streamtron
 from streamtron.cli import main
 from streamtron.data.writers.corpus import generate
 from streamtron.runs import memory
+from streamtron.solver.preconditioner import HEAD
 from tests.helpers.processes import here
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -185,15 +186,16 @@ def test_every_option_that_a_page_names_is_one() -> None:
 
 def test_the_memory_figures_are_those_of_the_sum() -> None:
     told = re.search(
-        r"(\d+) bytes a column, (\d+) bytes a row.*?class more takes (\d+) bytes a column and at "
+        r"(\d+) bytes a column, (\d+) bytes a row.*?up to (\d+) MB more.*?(\d+) bytes for"
+        r"\seach pair of the 1,000.*?class more takes (\d+) bytes a column and at "
         r"most (\d+) a row.*?for (\d+) bytes a row",
         EVERYTHING,
         re.DOTALL,
     )
     assert told
     assert [int(figure) for figure in told.groups()] == [
-        memory.COLUMN_BYTES, memory.ROW_BYTES, memory.LEARNER_BYTES, memory.ROW_BYTES,
-        memory.SHARED_ROW_BYTES,
+        memory.COLUMN_BYTES, memory.ROW_BYTES, memory.HEAD_BYTES * HEAD**2 // 10**6,
+        memory.HEAD_BYTES, memory.LEARNER_BYTES, memory.ROW_BYTES, memory.SHARED_ROW_BYTES,
     ]  # fmt: skip
 
 

@@ -144,7 +144,7 @@ def test_the_objective_is_linear_svc_s_and_the_gap_to_its_least_is_as_proven(
         assert mine * (1 - gap) <= least * (1 + 1e-9)
 
 
-def test_balancing_takes_no_offence_at_a_class_whose_rows_all_weigh_zero() -> None:
+def test_balancing_allows_a_class_whose_rows_all_weigh_zero() -> None:
     X, y = _rows(classes=3)
     model = StreamtronClassifier(class_weight="balanced").fit(X, y, sample_weight=1.0 * (y < 2))
     assert np.all(model.predict(X) < 2)
@@ -257,7 +257,7 @@ def test_every_kind_of_matrix_gives_the_same_bits() -> None:
         )
 
 
-def test_a_data_frame_s_names_are_kept_and_a_stranger_is_refused(tmp_path: Path) -> None:
+def test_a_data_frame_s_names_are_kept_and_another_name_is_refused(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     X, y = _rows(columns=3)
     frame = pandas.DataFrame(X, columns=["a", "b", "c"])

@@ -28,15 +28,13 @@ def batch(file: str, again: bool, **where: Any) -> int:
     only what is not done. The exit code is 0, or that of the first job that failed.
     """
     from streamtron.cluster.batch import load_batch
-    from streamtron.cluster.jobs import exit_code, run_batch, run_on_workers, run_serially
+    from streamtron.cluster.jobs import exit_code, run_batch
 
     group = click.get_current_context().find_root().command
     assert isinstance(group, click.Group)
     jobs = load_batch(file, partial(command_line, group.commands))
-    limited = [name for name, command in group.commands.items() if "memory" in _known(command)]
     with workers_of(**where) as workers:
-        runner = run_on_workers(workers, limited) if workers else run_serially
-        statuses = run_batch(jobs, runner, again=again, tell=_print_status)
+        statuses = run_batch(jobs, workers, again=again, tell=_print_status)
     code = exit_code(statuses)
     click.echo(_verdict(file, statuses), err=code != 0)
     return code
@@ -50,41 +48,38 @@ def _print_status(status: JobStatus) -> None:
 def _verdict(path: str, statuses: Sequence[JobStatus]) -> str:
     """Return how many jobs are done, and the names of the others."""
     done = sum(status.state == "done" for status in statuses)
-    parts = [f"{path}: {done} of {len(statuses)} jobs done"]
+    text = f"{path}: {done} of {len(statuses)} jobs done"
     for state in ("failed", "skipped"):
-        names = [status.name for status in statuses if status.state == state]
-        parts += [f"{state}: {', '.join(names)}"] if names else []
-    end = ". Correct what they say, and call it again." if len(parts) > 1 else ""
-    return "; ".join(parts) + end
-
-
-# --- from the parameters of a job to a command line ----------------------------------------------
+        if names := [status.name for status in statuses if status.state == state]:
+            text += f"; {state}: {', '.join(names)}"
+    return text if done == len(statuses) else f"{text}. Correct what they say, and call it again."
 
 
 def command_line(
     commands: Mapping[str, click.Command], name: str, given: Mapping[str, Any]
 ) -> list[str]:
-    """Return the arguments of a command, given names and values as TOML has them.
+    """Return the arguments of a command, given names and values as TOML has them, or refuse an
+    unknown name, a value of the wrong kind, a missing value by a SettingsError.
 
-    Raises
-    ------
-    SettingsError : an unknown command or name, a value of the wrong kind, a missing value.
-
-    Examples
-    --------
     >>> from streamtron.cli.main import streamtron
     >>> command_line(streamtron.commands, "fit", {"shards": "a", "model": "m", "b": [5, 0.1]})
     ['--b=5,0.1', '--model=m', '--', 'a']
     """
-    if name not in commands:
-        raise SettingsError(f"there is no command {name}.")
     command = commands[name]
-    known = _known(command)
+    known = {
+        max(one.opts, key=len).lstrip("-").replace("-", "_"): one
+        for one in command.params
+        if one.name not in ("help", "verbose")
+    }
     if unknown := sorted(set(given) - set(known)):
         raise SettingsError(
             f"{name} has no {', '.join(unknown)}; it knows {', '.join(sorted(known))}."
         )
-    words = [word for key in sorted(given) for word in _option_words(known[key], key, given[key])]
+    words = []
+    for key in sorted(given):
+        option = known[key]
+        if isinstance(option, click.Option):
+            words += _option_words(option, key, given[key])
     words.append("--")  # an argument may begin with a dash
     for key in known:
         if key in given and isinstance(known[key], click.Argument):
@@ -93,20 +88,7 @@ def command_line(
     return words
 
 
-def _known(command: click.Command) -> dict[str, click.Parameter]:
-    """Return the parameters that a job can give, by the names of their options."""
-    named = {
-        str(parameter.name)
-        if isinstance(parameter, click.Argument)
-        else max(parameter.opts, key=len).lstrip("-").replace("-", "_"): parameter
-        for parameter in command.params
-    }
-    return {name: named[name] for name in named if name not in ("help", "verbose")}
-
-
-def _option_words(option: click.Parameter, name: str, value: Any) -> list[str]:
-    if not isinstance(option, click.Option):
-        return []
+def _option_words(option: click.Option, name: str, value: Any) -> list[str]:
     flag = max(option.opts, key=len)
     if not option.is_flag:
         several = value if option.multiple and isinstance(value, list) else [value]
@@ -130,12 +112,9 @@ def _check(command: click.Command, words: list[str]) -> None:
     try:
         with click.Context(command, info_name=command.name) as context:
             command.parse_args(context, list(words))
-            own = {
-                option.name
-                for option in command.params
-                if isinstance(option, options.SettingOption)
-            }
-            given = {name: context.params[name] for name in own if name is not None}
-            options.settings_of(options.split(given)[0], context.params.get("config"))
+            wanted, _ = options.split(context.params)
     except click.UsageError as error:
         raise SettingsError(error.format_message()) from error
+    lists = options.LISTS if command.name == "sweep" else ()
+    own = {name: value for name, value in wanted.items() if name not in lists}
+    options.settings_of(own, context.params.get("config"))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import print_values, workers_of
+from streamtron.cli.common import is_verbose, print_values, workers_of, wrapped
+from streamtron.cli.summary import bounds, certificate_lines
 from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.executor import serial
+from streamtron.core.text import Lines, aligned, class_table, number, up
 
 if TYPE_CHECKING:
     from streamtron.core.config import Settings
@@ -41,71 +45,58 @@ def certify(
 
     MODEL is a streamtron model, a LIBLINEAR model or a file of coefficients; the latter two need
     --C (and --rho). Without SHARDS, MODEL is a run, which is certified in one reading with its own
-    shards and witness, and the drift of its running weights from its counts is printed too.
+    shards and witness; -v prints the drift of its running weights from its counts too.
 
     Workers make the readings. Without a witness, this process solves the rows with a slack.
     """
-    from streamtron.cli.summary.proof import proof_lines
+    from streamtron.model.import_model import load_any
     from streamtron.runs.certify import certify as prove
 
     wanted, machine = options.split(given)
-    base, run = wanted.pop("index_base", None), None
+    base, run = wanted.pop("index_base", "auto"), None
     witness_given = witness is not None
     if not shards:
         run, model, shards, witness = run_inputs(model, witness)
-    loaded = _load_model(model, base, bias_last)
+    loaded = load_any(model, index_base=None if base == "auto" else base, bias_last=bias_last)
     problem = _problem(loaded, wanted, model)
-    with workers_of(**given) as executor:
+    with workers_of(**given) as workers:
         proof = prove(
             loaded, shards, witness=witness, run=run, settings=problem, readings=readings,
             accept_exclusions=accept_exclusions or not witness_given, machine=machine,
-            executor=executor,
+            executor=workers or serial,
         )  # fmt: skip
-    print_values(proof.to_dict(), proof_lines, as_json)
+    print_values(proof.to_dict(), _lines, as_json)
 
 
 def run_inputs(path: str, witness: str | None = None) -> tuple[str, str, tuple[str, ...], str]:
-    """Return directory, model, shards and witness of a run, given its directory or its model.
-
-    Raises
-    ------
-    DataError : there is no such run, or a change of it was interrupted.
-    """
+    """Return directory, model, shards and witness of a run, given its directory or its model, or
+    refuse by a DataError if there is no such run, or a change of it was interrupted."""
     from streamtron.data import Manifest
     from streamtron.runs.directory import run_directory
     from streamtron.runs.finished import check_recovered, check_shards_exist
 
-    directory = path.rstrip("/") if os.path.isdir(path) else run_directory(path)
+    is_run = os.path.isdir(path)
+    directory = path.rstrip("/") if is_run else run_directory(path)
     check_recovered(directory)
-    model = path if not os.path.isdir(path) else directory.removesuffix(".run")
     manifest = os.path.join(directory, "manifest.json")
-    found = witness or os.path.join(directory, "witness")
-    if os.path.isfile(manifest):
-        check_shards_exist(Manifest.load(manifest).shards)
-    for needed in (manifest, found):
+    witness = witness or os.path.join(directory, "witness")
+    for needed in (manifest, witness):
         if not os.path.isfile(needed):
             raise DataError(
                 f"{path}: no shards are given, and there is no {needed} of a run. Name the shards: "
                 "certify MODEL SHARDS."
             )
-    shards = tuple(shard.path for shard in Manifest.load(manifest).shards)
-    return directory, model, shards, found
-
-
-def _load_model(path: str, base: Any, bias_last: bool) -> LinearModel:
-    from streamtron.model.import_model import load_any
-
-    return load_any(path, index_base=None if base == "auto" else base, bias_last=bias_last)
+    records = Manifest.load(manifest).shards
+    check_shards_exist(records)
+    model = directory.removesuffix(".run") if is_run else path
+    return directory, model, tuple(shard.path for shard in records), witness
 
 
 def _problem(model: LinearModel, wanted: dict[str, Any], path: str) -> Settings | None:
     """Return the problem that an imported model is certified for; None = the model's own."""
-    imported = "source" in model.settings
-    if not wanted and not imported:
-        return None
-    if not imported:
-        own = options.settings_of(dict(model.settings))
-        return own.but(**options.one_price(wanted))
+    if "source" not in model.settings:
+        own = options.settings_of(dict(model.settings)) if wanted else None
+        return own and own.but(**options.one_price(wanted))
     if "C" not in wanted and "delta" not in wanted:
         raise SettingsError(
             f"{path}: another program's model does not say the price of a slack. Give --C as it "
@@ -116,3 +107,52 @@ def _problem(model: LinearModel, wanted: dict[str, Any], path: str) -> Settings 
     if "rho" not in wanted:
         raise SettingsError(f"{path}: coefficients do not say --rho. Give it; 0 = no bias.")
     return options.settings_of(wanted)
+
+
+def _lines(proof: Mapping[str, Any]) -> Lines:
+    """Yield the certificate, and with ``-v`` what holds for the weights."""
+    certificate, learners = proof["certificate"], proof.get("learners")
+    yield from aligned(
+        [("rows", certificate["rows_scanned"]), ("readings", round(proof["readings"], 3))]
+    )
+    if learners:
+        yield from aligned([("largest gap", float(certificate["relative_duality_gap"]))])
+    else:
+        yield from certificate_lines(certificate)
+    if is_verbose():
+        yield from _of_weights(learners or [proof])
+    if learners:
+        scales = [f"{each['weights_scale']:.4g}" for each in learners]
+        yield ""
+        yield from class_table(
+            [each["label"] for each in learners],
+            bounds([each["certificate"] for each in learners]),
+            ("scale of weights", scales) if is_verbose() else ("", ()),
+        )
+    else:
+        soft = certificate["primal_margin"] != certificate["directional_margin"]
+        yield wrapped(
+            f"No linear classifier on these rows has a {'soft ' if soft else ''}margin above the "
+            "upper bound; this one's is at least the lower bound."
+            + (" The soft margin is 1/√(2 P), P the objective." if soft else "")
+        )
+    if excluded := certificate["rows_excluded"]:
+        yield wrapped(
+            f"{excluded:,} rows of the shards were left out, because the witness excludes them as "
+            "forgotten: nothing is proven of them."
+        )
+
+
+def _of_weights(proofs: Sequence[Mapping[str, Any]]) -> Lines:
+    """Yield scale and decision radius of one learner; the largest distances of the weights from
+    those that the counts give, where known."""
+    if len(proofs) == 1:
+        yield from aligned([("scale of weights", proofs[0]["weights_scale"])])
+        yield f"{'decision radius':<18} {up(proofs[0]['decision_radius']):>13}"
+    for name, whose, values in (
+        ("distance", "the model's", [each["distance"] for each in proofs]),
+        ("drift", "the running", [each["certificate"]["drift"] for each in proofs]),
+    ):
+        if None not in values:
+            what = f"of {whose} weights from those that the counts give"
+            yield f"{name:<18} {number(max(values)):>13}  {what}"

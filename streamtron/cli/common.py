@@ -5,18 +5,24 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from streamtron.cli.options import split
+from streamtron.cli.summary import fit_lines, not_certified, place_lines
+from streamtron.core.config import Machine, format_size
 from streamtron.core.errors import MachineError, SettingsError
+from streamtron.core.files import is_stream
+from streamtron.core.text import MANY, Lines, and_more
 
 if TYPE_CHECKING:
     from streamtron.cluster.client import Workers
-    from streamtron.core.executor import Executor
     from streamtron.runs.results import Outcome
 
 STOPPED = 4
@@ -32,23 +38,15 @@ def workers_of(
     if workers is None and scheduler is None:
         yield None
         return
-    from streamtron.cluster.connect import WORKER_TIMEOUT, connect
-    from streamtron.core.config import Machine
+    from streamtron.cluster.connect import connect
 
     with connect(
         workers, scheduler, machine=Machine(memory), dashboard=dashboard, verbose=is_verbose(),
-        worker_timeout=WORKER_TIMEOUT if worker_timeout is None else worker_timeout,
+        worker_timeout=worker_timeout,
     ) as found:  # fmt: skip
+        if workers is not None and dashboard is not None:
+            click.echo(f"dashboard: {found.client.dashboard_link}", err=True)
         yield found
-
-
-@contextmanager
-def executor_of(**where: Any) -> Iterator[Executor]:
-    """Connect to the workers that ``cluster_options`` ask for, or use this process."""
-    from streamtron.core.executor import serial
-
-    with workers_of(**where) as found:
-        yield found or serial
 
 
 def is_verbose() -> bool:
@@ -61,10 +59,13 @@ def say(lines: Iterable[str]) -> None:
     click.echo("\n".join(lines))
 
 
+def wrapped(sentence: str) -> str:
+    """Break a sentence into lines of the terminal's width."""
+    return textwrap.fill(sentence, shutil.get_terminal_size().columns)
+
+
 def say_written(written: Any, where: str) -> None:
     """Print how many rows, nonzeros and bytes were written as shards."""
-    from streamtron.core.config import format_size
-
     click.echo(
         f"{where}: {written.rows:,} rows, {written.nonzeros:,} nonzeros, "
         f"{format_size(written.bytes)}"
@@ -90,54 +91,51 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def report_fit(outcome: Outcome, model: str, cache: str, first: Iterable[str] = ()) -> int:
+def report_fit(outcome: Outcome, model: str, machine: Machine, first: Iterable[str] = ()) -> int:
     """Print the summary of a fit after the ``first`` lines, and return the exit code."""
-    from streamtron.cli.summary.fit import fit_summary, not_certified
-    from streamtron.runs.inspect import directory_bytes
-
-    say([*first, *fit_summary(outcome.report, model, cache, directory_bytes(cache))])
+    say([*first, *fit_lines(outcome.report, verbose=is_verbose()), *place_lines(model, machine)])
     if outcome.exit_code == STOPPED:
         click.echo(not_certified(outcome.report, model), err=True)
     return outcome.exit_code
 
 
 def change_run(
-    change: Callable[..., Outcome],
-    run: str,
-    shards: tuple[str, ...],
-    report: str | None,
+    change: Callable[..., Outcome], run: str, shards: tuple[str, ...], report: str | None,
     given: Mapping[str, Any],
-) -> int:
+) -> int:  # fmt: skip
     """Update a run that has ended, or forget rows of it, and print the summary."""
     wanted, machine = split(given)
-    if report is not None:
-        check_writable(report)
+    check_writable(report)
     from streamtron.cli.progress import progress
-    from streamtron.cli.summary.fit import nothing_done
     from streamtron.runs.finished import locate
 
     with progress(verbose=is_verbose()) as listen:
         outcome = change(run, shards, report=report, machine=machine, listen=listen, **wanted)
-    cache = machine.cache_dir or str(locate(run, machine.run_dir).directory / "cache")
-    return report_fit(outcome, run, cache, nothing_done(outcome.report))
+    found = replace(machine, run_dir=str(locate(run, machine.run_dir).directory))
+    return report_fit(outcome, run, found, _nothing_done(outcome.report))
 
 
-def check_writable(path: str) -> None:
-    """Refuse a path that cannot be written, before hours of work.
+def _nothing_done(report: Mapping[str, Any]) -> Lines:
+    """Yield the shards that an update or a forget skipped."""
+    for name, reason in (
+        ("already_in_run", "in the run already; it is skipped"),
+        ("not_in_run", "not in the run; there is nothing to forget"),
+    ):
+        shards = report.get(name, ())
+        yield from (f"{shard}: {reason}" for shard in shards[:MANY])
+        yield from and_more(shards)
 
-    Raises
-    ------
-    SettingsError, MachineError : nothing can be written there.
-    """
-    if "://" in path:
-        raise SettingsError(f"{path}: outputs are local files. Write here, and copy it there.")
-    from streamtron.core.files import is_stream
 
-    if is_stream(path):
-        return  # its directory need not be writable
-    directory = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(directory):
-        raise MachineError(f"{path}: there is no directory {directory}. Make it first.")
-    if not os.access(directory, os.W_OK) or os.path.isdir(path):
-        reason = "it is a directory" if os.path.isdir(path) else "its directory is read-only"
-        raise MachineError(f"{path}: cannot be written, {reason}. Name another place.")
+def check_writable(*paths: str | None) -> None:
+    """Refuse paths that cannot be written, before hours of work."""
+    for path in filter(None, paths):
+        directory = os.path.dirname(os.path.abspath(path))
+        if "://" in path:
+            raise SettingsError(f"{path}: outputs are local files. Write here, and copy it there.")
+        if is_stream(path):
+            continue  # its directory need not be writable
+        if not os.path.isdir(directory):
+            raise MachineError(f"{path}: there is no directory {directory}. Make it first.")
+        if not os.access(directory, os.W_OK) or os.path.isdir(path):
+            reason = "it is a directory" if os.path.isdir(path) else "its directory is read-only"
+            raise MachineError(f"{path}: cannot be written, {reason}. Name another place.")

@@ -8,6 +8,7 @@ import click
 
 from streamtron.cli import options
 from streamtron.cli.common import say_written, workers_of
+from streamtron.core.executor import serial
 
 
 @click.command(short_help="Convert shards to another format.")
@@ -27,14 +28,14 @@ def convert(
 ) -> None:  # fmt: skip
     """Write SHARDS to the directory DESTINATION in another format or with other shard sizes.
 
-    Workers read SHARDS twice: they count all rows before they write.
+    SHARDS are read twice: all rows are counted before any is written.
     """
     from streamtron.runs.convert import convert as convert_shards
 
     settings = options.settings_of(options.split(given)[0])
-    with workers_of(**given) as executor:
+    with workers_of(**given) as workers:
         written = convert_shards(
             shards, destination, to=format_, settings=settings,  # type: ignore[arg-type]
-            rows_per_shard=rows_per_shard, overwrite=overwrite, executor=executor,
+            rows_per_shard=rows_per_shard, overwrite=overwrite, executor=workers or serial,
         )  # fmt: skip
     say_written(written, destination)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import executor_of, print_values
+from streamtron.cli.common import print_values, workers_of
+from streamtron.core.config import METRICS, METRICS_OF_MANY
+from streamtron.core.executor import serial
+from streamtron.core.text import Lines, aligned, class_table, metric_words, number
+
+_EACH = ("support", "precision", "recall", "f1", "roc_auc")
 
 
 @click.command(short_help="Measure a model on labelled shards.")
@@ -27,11 +33,32 @@ def evaluate(
     Of many classes: these metrics for each class, and their micro and macro averages; accuracy is
     the share of rows all of whose labels are right.
     """
-    from streamtron.cli.summary.evaluation import evaluation_lines
     from streamtron.model.import_model import load_any
     from streamtron.runs.evaluate import evaluate as evaluate_shards
 
     loaded = load_any(model)
-    with executor_of(**where) as executor:
-        metrics = evaluate_shards(loaded, shards, ranking=ranking, executor=executor).to_dict()
-    print_values(metrics, evaluation_lines, as_json)
+    with workers_of(**where) as workers:
+        metrics = evaluate_shards(
+            loaded, shards, ranking=ranking, executor=workers or serial
+        ).to_dict()
+    print_values(metrics, _lines, as_json)
+
+
+def _lines(metrics: Mapping[str, Any]) -> Lines:
+    """Yield the metrics; of many classes also a table."""
+    names = ("hamming_loss", *METRICS_OF_MANY) if "classes" in metrics else METRICS
+    others = metrics.get("rows_of_other_classes")
+    yield from aligned([
+        ("rows", metrics["rows"]), *((metric_words(name), metrics[name]) for name in names),
+        *([("of other classes", others)] if others else []),
+    ])  # fmt: skip
+    if "classes" in metrics:
+        each = metrics["classes"]
+        columns = {metric_words(name): [_short(one[name]) for one in each] for name in _EACH}
+        yield ""
+        yield from class_table([one["label"] for one in each], columns)
+
+
+def _short(value: object) -> str:
+    """Format a number in a table."""
+    return f"{value:.4f}" if isinstance(value, float) and not value.is_integer() else number(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
@@ -34,22 +33,16 @@ def fit(
     """
     wanted, machine = options.split(given)
     settings = options.settings_of(wanted, config)
-    for path in filter(None, (model, report, witness)):
-        check_writable(path)
-    from streamtron.core.compiling import compiling_ahead
+    check_writable(model, report, witness)
+    from streamtron.cli.progress import progress
+    from streamtron.runs.fit import run
+    from streamtron.runs.outputs import check_outputs
 
-    with compiling_ahead():
-        from streamtron.cli.progress import progress
-        from streamtron.runs.directory import run_directory
-        from streamtron.runs.fit import run
-        from streamtron.runs.outputs import check_outputs
-
-        written = {"model": model, "report": report, "witness": witness}
-        check_outputs(written, filter(None, [config]))
-        with progress(verbose=is_verbose()) as listen:
-            outcome = run(
-                shards, settings, model=model, report=report, witness=witness, machine=machine,
-                resume=resume, overwrite=overwrite, listen=listen,
-            )  # fmt: skip
-    cache = machine.cache_dir or os.path.join(machine.run_dir or run_directory(model), "cache")
-    return report_fit(outcome, model, cache)
+    written = {"model": model, "report": report, "witness": witness}
+    check_outputs(written, filter(None, [config]))
+    with progress(verbose=is_verbose()) as listen:
+        outcome = run(
+            shards, settings, model=model, report=report, witness=witness, machine=machine,
+            resume=resume, overwrite=overwrite, listen=listen,
+        )  # fmt: skip
+    return report_fit(outcome, model, machine)

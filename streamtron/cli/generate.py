@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import executor_of, say_written
-
-
-def _number(name: str, default: int, help: str) -> Callable[[options.Command], options.Command]:
-    return click.option(
-        name, type=options.whole_number(), default=default, show_default=True, help=help
-    )
+from streamtron.cli.common import say_written, workers_of
+from streamtron.core.executor import serial
 
 
 @click.command(short_help="Generate a text-like corpus of any size.")
 @click.argument("directory", type=click.Path(file_okay=False))
-@click.option(
-    "--rows", type=options.whole_number(), required=True, help="Rows to write, at least 1."
-)
-@_number("--columns", 30_000, "Columns to draw from, at least 80.")
-@_number("--seed", 0, "Seed of all that is drawn, at least 0.")
-@_number("--skip", 0, "Rows to leave out first, so that later ones can be held out.")
-@_number("--shards", 8, "Files to write, at least 1.")
+@click.option("--rows", type=options.whole_number(), required=True,
+              help="Rows to write, at least 1.")  # fmt: skip
+@click.option("--columns", type=options.whole_number(), default=30_000, show_default=True,
+              help="Columns to draw from, at least 80.")  # fmt: skip
+@click.option("--seed", type=options.whole_number(), default=0, show_default=True,
+              help="Seed of all that is drawn, at least 0.")  # fmt: skip
+@click.option("--skip", type=options.whole_number(), default=0, show_default=True,
+              help="Rows to leave out first, so that later ones can be held out.")  # fmt: skip
+@click.option("--shards", type=options.whole_number(), default=8, show_default=True,
+              help="Files to write, at least 1.")  # fmt: skip
 @click.option("--format", "format_", type=click.Choice(["libsvm", "parquet"]), default="libsvm",
               show_default=True, help="Format of the files.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the shards of an earlier corpus.")
@@ -41,9 +38,10 @@ def generate(
     """
     from streamtron.data.writers.corpus import generate as generate_corpus
 
-    with executor_of(**where) as executor:
+    with workers_of(**where) as workers:
         written = generate_corpus(
-            directory, rows=rows, columns=columns, seed=seed, shards=shards, executor=executor,
-            format=format_, first_row=skip, overwrite=overwrite,  # type: ignore[arg-type]
+            directory, rows=rows, columns=columns, seed=seed, shards=shards, first_row=skip,
+            format=format_, overwrite=overwrite,  # type: ignore[arg-type]
+            executor=workers or serial,
         )  # fmt: skip
     say_written(written, directory)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from streamtron.cli import options
 from streamtron.cli.common import print_values
+from streamtron.cli.summary import bounds, certificate_lines
+from streamtron.core.config import format_size
 from streamtron.core.errors import SettingsError
+from streamtron.core.text import MANY, Lines, aligned, and_more, class_table, label_text, left_out
 
 
 @click.command(short_help="Show what is in a model, a witness, a run or shards.")
@@ -20,7 +24,6 @@ from streamtron.core.errors import SettingsError
 @options.verbose_option
 def inspect(paths: tuple[str, ...], plan: bool, as_json: bool, **given: Any) -> None:
     """Show what is in a model, a witness, a run directory, or shards, which are read once."""
-    from streamtron.cli.summary.inspection import inspection_lines
     from streamtron.runs.inspect import inspect as look
 
     wanted, machine = options.split(given)
@@ -29,4 +32,152 @@ def inspect(paths: tuple[str, ...], plan: bool, as_json: bool, **given: Any) -> 
         raise SettingsError(f"--plan is for shards, and {paths[0]} is a {facts['kind']}.")
     if plan and as_json:
         facts = facts["plan"]
-    print_values(facts, lambda shown: inspection_lines(shown, plan=plan), as_json)
+    print_values(facts, _plan if plan else _LINES[facts["kind"]], as_json)
+
+
+_BOUNDS = ("primal_margin", "upper_bound", "relative_duality_gap", "rows_scanned")
+_DECIDES = {
+    "two classes": "{1} where the decision is above 0, else {0}",
+    "multiclass": "{n:,}, of which the one whose decision is highest is chosen",
+    "multilabel": "{n:,}, each chosen where its decision is above 0",
+}
+
+
+def _model(facts: Mapping[str, Any]) -> Lines:
+    yield from _some(facts, "columns", "nonzero_weights", "bias")
+    names = facts["classes"]
+    decides = _DECIDES[facts["classification"]]
+    yield from aligned([("classes", decides.format(*map(label_text, names), n=len(names)))])
+    yield ""
+    yield from _certificate(facts["certificate"], many="learners" in facts)
+    if "learners" in facts:
+        learners = facts["learners"]
+        proven = [each["certificate"] for each in learners]
+        yield ""
+        yield from class_table(
+            [each["label"] for each in learners],
+            bounds([each if _complete(each, *_BOUNDS) else None for each in proven]),
+            ("largest weights", ["  ".join(_largest(each)) for each in learners]),
+        )
+    for title in ("settings", "reading"):
+        yield from ("", title)
+        yield from _indented(facts[title])
+    if "largest_weights" in facts:
+        yield from ("", "largest weights")
+        for entry in facts["largest_weights"]:
+            name = f"  {entry['name']}" if "name" in entry else ""
+            yield f"  column {entry['column']:>10}  {entry['weight']:>+13.6g}{name}"
+
+
+def _certificate(certificate: Any, *, many: bool) -> Lines:
+    if not _complete(certificate, *(_BOUNDS[2:] if many else _BOUNDS)):
+        yield "no certificate: use streamtron certify"
+        return
+    if many:
+        yield from aligned([("largest gap", float(certificate["relative_duality_gap"]))])
+    else:
+        yield from certificate_lines(certificate)
+    yield from aligned([("rows", certificate["rows_scanned"])])
+
+
+def _complete(certificate: Any, *names: str) -> bool:
+    """Return whether the numbers are there: a model file may hold any certificate or none. An upper
+    bound that was not found is None."""
+    return isinstance(certificate, Mapping) and all(
+        isinstance(certificate.get(name), int | float)
+        or (name == "upper_bound" and certificate.get(name, "missing") is None)
+        for name in names
+    )
+
+
+def _largest(learner: Mapping[str, Any], most: int = 3) -> Lines:
+    for entry in learner["largest_weights"][:most]:
+        yield f"{entry.get('name', entry['column'])} {entry['weight']:+.3g}"
+
+
+def _indented(values: Mapping[str, Any]) -> Lines:
+    """Yield the values that are there."""
+    for name, value in values.items():
+        if value is not None:
+            yield f"  {name:<16} {_brief(value)}"
+
+
+def _brief(value: Any) -> str:
+    """Format a value on one line; of a long list the beginning and the length."""
+    if isinstance(value, list):
+        more = f", … ({len(value):,} in all)" if len(value) > MANY else ""
+        return ", ".join(map(str, value[: 3 if more else MANY])) + more
+    return str(value)
+
+
+def _witness(facts: Mapping[str, Any]) -> Lines:
+    yield from _some(facts, "rows", "support_rows", "steps", "largest_count")
+    yield from aligned([("size", format_size(facts["bytes"]))])
+    yield from _shard_table(facts["shards"])
+
+
+def _run(facts: Mapping[str, Any]) -> Lines:
+    by = f", by {facts['process']}" if facts["process"] else ""
+    yield from aligned([("state", facts["state"] + by)])
+    if progress := facts["progress"]:
+        yield from _some(
+            progress, "reading", "stage", "full_epochs", "relative_duality_gap", "nonzeros_read"
+        )
+        yield from aligned([("seconds", round(progress["seconds"], 1))])
+    yield from _some(facts, "rows", "nonzeros")
+    forgotten = facts.get("forgotten_rows")
+    yield from aligned([
+        *([("rows forgotten", forgotten)] if forgotten else []),
+        ("size", format_size(facts["bytes"])), ("witness", facts["witness"] or "none"),
+        ("cache", format_size(facts["cache_bytes"])), ("next", facts["next"]),
+    ])  # fmt: skip
+    if facts["settings"]:
+        yield from ("", "settings")
+        yield from _indented(facts["settings"])
+    yield from _shard_table(facts["shards"])
+
+
+def _shards(facts: Mapping[str, Any]) -> Lines:
+    yield from _some(facts, "rows", "columns", "nonzeros", "index_base")
+    yield from aligned([("format", facts["format"]), ("size", format_size(facts["bytes"]))])
+    if facts["features"] is not None:
+        yield from aligned([("features", f"{_brief(facts['features'])} ({facts['layout']})")])
+    labels = sorted(facts["labels"].items(), key=lambda item: -item[1])
+    yield from aligned([(f"label {label}", rows) for label, rows in labels[:MANY]])
+    yield from and_more(labels)
+    if facts["unlabelled_rows"]:
+        yield from aligned([("without a label", facts["unlabelled_rows"])])
+    yield from _shard_table(facts["shards"])
+    yield from left_out(facts["skipped"])
+
+
+def _shard_table(shards: Sequence[Mapping[str, Any]]) -> Lines:
+    """Yield a table of the shards, with what is known of all."""
+    known = [name for name in ("rows", "nonzeros", "bytes") if shards and name in shards[0]]
+    yield ""
+    yield " ".join(f"{name:>15}" for name in known) + "  shard"
+    for shard in shards[:MANY]:
+        sizes = {name: format(shard[name], ",") for name in known}
+        if "bytes" in sizes:
+            sizes["bytes"] = format_size(shard["bytes"])
+        cells = " ".join(f"{size:>15}" for size in sizes.values())
+        yield f"{cells}  {shard.get('name', shard.get('fingerprint'))}"
+    yield from and_more(shards)
+
+
+def _plan(facts: Mapping[str, Any]) -> Lines:
+    plan = facts["plan"]
+    sizes = {**plan["items"], "memory needed": plan["total"], "limit": plan["limit"]}
+    yield from (f"{what:<34} {format_size(size):>10}" for what, size in sizes.items())
+    fits = plan["total"] <= plan["limit"]
+    yield "it fits" if fits else "it does NOT fit: give a larger --memory or a smaller --active-set"
+
+
+def _some(facts: Mapping[str, Any], *names: str) -> Lines:
+    """Yield the facts of these names that are known."""
+    return aligned(
+        [(name.replace("_", " "), facts[name]) for name in names if facts.get(name) is not None]
+    )
+
+
+_LINES = {"model": _model, "witness": _witness, "run": _run, "shards": _shards}

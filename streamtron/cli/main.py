@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import shell_complete
 
 from streamtron.cli.batch import batch
 from streamtron.cli.cache import cache
@@ -36,6 +37,8 @@ from streamtron.core.errors import MachineError, StreamtronError
 from streamtron.core.signals import Signalled, signals
 
 BROKEN_PIPE = 128 + signal.SIGPIPE
+COMPLETE = "_STREAMTRON_COMPLETE"
+"""Environment variable with which a shell asks for its completion script, and for completions."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -62,7 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stdout = _SafeStream(1, sys.stdout)
     if sys.stderr is sys.__stderr__:
         sys.stderr = _SafeStream(2, sys.stderr)
-    code = _run(list(sys.argv[1:] if arguments is None else arguments))
+    code: int
+    if instruction := os.environ.get(COMPLETE):
+        code = shell_complete(streamtron, {}, "streamtron", COMPLETE, instruction)
+    else:
+        code = _run(list(sys.argv[1:] if arguments is None else arguments))
     sys.stdout.flush()
     error = getattr(sys.stdout, "error", None)
     if error is not None and code == 0:
@@ -75,10 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _open_standard_streams() -> None:
-    """Open /dev/null in place of a closed stdin, stdout or stderr.
-
-    A file that is opened later would get the free number, and messages would be written into it.
-    """
+    """Open /dev/null in place of a closed stdin, stdout or stderr, whose number a file that is
+    opened later would get: messages would be written into it."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -87,11 +92,8 @@ def _open_standard_streams() -> None:
 
 
 class _SafeStream(io.TextIOWrapper):
-    """Stdout or stderr as text, whose errors do not end the command.
-
-    The first error is kept in ``error``, and later text is discarded, so that a model is not lost
-    because its summary cannot be printed. Bytes written to ``buffer`` raise errors as usual.
-    """
+    """Stdout or stderr as text, whose errors do not end the command: the first is kept in
+    ``error``, and later text is discarded. Bytes written to ``buffer`` raise errors as usual."""
 
     def __init__(self, number: int, before: Any) -> None:
         super().__init__(
@@ -136,7 +138,12 @@ def _run(arguments: list[str]) -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.UsageError as error:
-        return _complain(_usage(error), error.exit_code)
+        sentence = error.format_message()
+        if arguments:  # otherwise the message is the help
+            stop = "" if sentence.endswith(("?", ".")) else "."
+            command = error.ctx.command_path if error.ctx else "streamtron"
+            sentence = f"{sentence}{stop} See {command} --help."
+        return _complain(sentence, error.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
         return BROKEN_PIPE
@@ -144,11 +151,6 @@ def _run(arguments: list[str]) -> int:
         if verbose.get("verbose") and not isinstance(error, Signalled):
             traceback.print_exc()
         return _complain(*_sentence(error))
-
-
-def _usage(error: click.UsageError) -> str:
-    command = error.ctx.command_path if error.ctx else "streamtron"
-    return f"{error.format_message().rstrip('.')}. See {command} --help."
 
 
 def _sentence(error: BaseException) -> tuple[str, int]:
@@ -175,7 +177,3 @@ def _sentence(error: BaseException) -> tuple[str, int]:
 def _complain(sentence: str, code: int) -> int:
     click.echo(sentence, err=True)
     return code
-
-
-if __name__ == "__main__":
-    main()

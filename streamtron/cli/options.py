@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -16,12 +16,16 @@ from streamtron.sweeps.grid import values_of
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class Kind(NamedTuple):
-    """Type of an option, its name in the help, and the function that parses its value."""
+class Parsed(click.ParamType):  # type: ignore[type-arg]
+    """Text that a function parses; one of click's own may raise only ValueErrors, which lose their
+    messages."""
 
-    type: Any
-    metavar: str | None = None
-    read: Callable[[str], Any] | None = None
+    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
+        self.name, self.read = name, read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse the text."""
+        return self.read(value)
 
 
 def _numbers(text: str) -> tuple[float, ...]:
@@ -44,15 +48,10 @@ def _class_weight(text: str) -> dict[str, float] | str:
         ) from error
 
 
-def _base(text: str) -> int | str:
-    return text if text == "auto" else int(text)
-
-
-def whole_number(least: int = -(2**63)) -> Callable[[Any], int]:
+def whole_number(least: int = -(2**63)) -> Parsed:
     """Return the click type of a 64-bit integer that is at least ``least``."""
 
-    def integer(value: Any) -> int:  # the help shows this name
-        text = str(value)
+    def read(text: str) -> int:
         try:
             number = int(text)
         except ValueError:  # also where it has more than 4,300 digits
@@ -63,68 +62,50 @@ def whole_number(least: int = -(2**63)) -> Callable[[Any], int]:
             raise click.BadParameter(f"{shown}: wanted a whole number{start}, below 2⁶³")
         return number
 
-    return integer
+    return Parsed("integer", read)
 
 
-FLOAT, INT, TEXT, FLAG = Kind(float), Kind(whole_number()), Kind(str), Kind(bool)
-SIZE = Kind(str, "SIZE", parse_size)
+SIZE, TIME = Parsed("size", parse_size), Parsed("time", parse_duration)
 
-SETTINGS: dict[str, tuple[Kind, str]] = {
-    "C": (FLOAT, "Price of a slack, above 0, as LIBLINEAR's -c; C = 1/(2 Δ²) [1]."),
-    "delta": (FLOAT, "Δ ≥ 0 in place of C; 0 is the hard margin, for separable rows."),
-    "rho": (FLOAT, "ρ ≥ 0, the constant feature that carries the bias; 0 = no bias."),
-    "stage": (TEXT, "auto, or stages in order, each 0 < ε < 2 or ascent, as in 1,0.1."),
-    "variant": (Kind(click.Choice(["length", "steps"])), "The ℓ-margitron or the t-margitron."),
-    "b": (
-        Kind(str, "NUMBERS", _numbers),
-        "b/R^(1+ε) (length) or b/R² (steps), one number a stage [from the bounds].",
-    ),
-    "tol": (FLOAT, "Relative duality gap that ends the run, 0 ≤ tol < 1; 0 = converge."),
-    "max_epochs": (INT, "Full epochs at most, at least 1."),
-    "mini_epochs": (INT, "Mini-epochs after a reading at most, at least 0."),
+SETTINGS: dict[str, tuple[Any, str]] = {
+    "C": (float, "Price of a slack, above 0, as LIBLINEAR's -c; C = 1/(2 Δ²) [1]."),
+    "delta": (float, "Δ ≥ 0 in place of C; 0 is the hard margin, for separable rows."),
+    "rho": (float, "ρ ≥ 0, the constant feature that carries the bias; 0 = no bias."),
+    "stage": (str, "auto, or stages in order, each 0 < ε < 2 or ascent, as in 1,0.1."),
+    "variant": (click.Choice(["length", "steps"]), "The ℓ-margitron or the t-margitron."),
+    "b": (Parsed("numbers", _numbers),
+          "b/R^(1+ε) (length) or b/R² (steps), one number a stage [from the bounds]."),
+    "tol": (float, "Relative duality gap that ends the run, 0 ≤ tol < 1; 0 = converge."),
+    "max_epochs": (whole_number(), "Full epochs at most, at least 1."),
+    "mini_epochs": (whole_number(), "Mini-epochs after a reading at most, at least 0."),
     "active_set": (SIZE, "Memory for the rows that mini-epochs visit; it affects the model."),
-    "class_weight": (
-        Kind(str, "WEIGHTS", _class_weight),
-        "Factors of C: balanced, or LABEL=W,LABEL=W.",
-    ),
-    "seed": (INT, "Seed of the order of rows, at least 0."),
-    "order": (
-        Kind(click.Choice(["random", "sequential"])),
-        "Order of rows; sequential is that of the files, and needs no cache.",
-    ),
-    "faithful": (FLAG, "Follow the paper's procedure exactly; needs many readings."),
-    "index_base": (
-        Kind(click.Choice(["auto", "0", "1"]), None, _base),
-        "Number of the first column in text; auto: 1 if column 0 never occurs.",
-    ),
-    "weights_in_label": (FLAG, "Read text labels as label:weight."),
-    "multiclass": (FLAG, "Take any number of labels, one a row; in text they may be names."),
-    "multilabel": (
-        FLAG,
-        "Take several labels a row or none: 1,5,7 in text, numbers or names; in Parquet and Arrow "
-        "a list.",
-    ),
-    "label": (TEXT, "Parquet, Arrow: the column of labels [found by the usual names]."),
-    "weight": (TEXT, "Parquet, Arrow: the column of row weights, ≥ 0 [none]."),
-    "features": (
-        Kind(str, "NAMES"),
-        "Parquet, Arrow: the list, map or vector column of features; or columns of numbers, "
-        "NAME,NAME,… or a pattern as in f* [found by the usual names].",
-    ),
-    "values": (
-        TEXT,
-        "Parquet, Arrow: the list of values beside a list of features [found by the usual names].",
-    ),
-    "hash_bits": (INT, "Hash named features into 2^N columns, N from 1 to 31."),
-    "hash_seed": (INT, "Seed of that hash, at least 0."),
-    "vocabulary": (TEXT, "File of feature names, one a line: line 1 is column 0."),
-    "allow_duplicate": (FLAG, "Accept two shards with the same content."),
-    "on_bad_shard": (
-        Kind(click.Choice(["error", "skip"])),
-        "What to do with a malformed, truncated or damaged shard: end the run, or leave it out and "
-        "list it.",
-    ),
-}
+    "class_weight": (Parsed("weights", _class_weight),
+                     "Factors of C: balanced, or LABEL=W,LABEL=W."),
+    "seed": (whole_number(), "Seed of the order of rows, at least 0."),
+    "order": (click.Choice(["random", "sequential"]),
+              "Order of rows; sequential is that of the files, and needs no cache."),
+    "faithful": (bool, "Follow the paper's procedure exactly; needs many readings."),
+    "index_base": (click.Choice(["auto", "0", "1"]),
+                   "Number of the first column in text; auto: 1 if column 0 never occurs."),
+    "weights_in_label": (bool, "Read text labels as label:weight."),
+    "multiclass": (bool, "Take any number of labels, one a row; in text they may be names."),
+    "multilabel": (bool, "Take several labels a row or none: 1,5,7 in text, numbers or names; in "
+                   "Parquet and Arrow a list."),
+    "label": (str, "Parquet, Arrow: the column of labels [found by the usual names]."),
+    "weight": (str, "Parquet, Arrow: the column of row weights, ≥ 0 [none]."),
+    "features": (Parsed("names", str),
+                 "Parquet, Arrow: the list, map or vector column of features; or columns of "
+                 "numbers, NAME,NAME,… or a pattern as in f* [found by the usual names]."),
+    "values": (str, "Parquet, Arrow: the list of values beside a list of features [found by the "
+               "usual names]."),
+    "hash_bits": (whole_number(), "Hash named features into 2^N columns, N from 1 to 31."),
+    "hash_seed": (whole_number(), "Seed of that hash, at least 0."),
+    "vocabulary": (str, "File of feature names, one a line: line 1 is column 0."),
+    "allow_duplicate": (bool, "Accept two shards with the same content."),
+    "on_bad_shard": (click.Choice(["error", "skip"]),
+                     "What to do with a malformed, truncated or damaged shard: end the run, or "
+                     "leave it out and list it."),
+}  # fmt: skip
 """Setting → its type on the command line and its help."""
 
 LISTS = {
@@ -142,13 +123,7 @@ READING = (
 
 
 def option_name(setting: str) -> str:
-    """The option of a setting.
-
-    Examples
-    --------
-    >>> option_name("max_epochs"), option_name("C")
-    ('--max-epochs', '--C')
-    """
+    """Return the option of a setting: ``--max-epochs`` of ``max_epochs``."""
     return "--" + setting.replace("_", "-")
 
 
@@ -164,76 +139,53 @@ def _together(*decorators: Callable[[Command], Command]) -> Callable[[Command], 
 
 
 def setting_options(*names: str) -> Callable[[Command], Command]:
-    """Give a command the options of these settings, by default of all.
-
-    An option that is not given is None, so that a settings file can decide.
-    """
+    """Give a command the options of these settings, by default of all. One that is not given is
+    None, so that a settings file can decide."""
     return _together(*map(_setting_option, names or SETTINGS))
 
 
 def _setting_option(name: str) -> Callable[[Command], Command]:
-    kind, words = SETTINGS[name]
+    type_, words = SETTINGS[name]
     default: Any = {field.name: field.default for field in fields(Settings)}[name]
     if default is not None and not isinstance(default, bool):
-        shown = format_size(default) if name == "active_set" else default
-        words = f"{words} [{shown}]"
+        words = f"{words} [{format_size(default) if name == 'active_set' else default}]"
     flag = option_name(name)
-    if kind is FLAG:
+    if type_ is bool:
         flag = f"{flag}/--no-{flag[2:]}"
-    return _option(kind, flag, name, help=words, cls=SettingOption)
-
-
-class SettingOption(click.Option):
-    """An option that is a setting."""
-
-
-def _option(
-    kind: Kind, *names: str, help: str, cls: type[click.Option] = click.Option
-) -> Callable[[Command], Command]:
-    # in a click type, the ValueError would lose its message
-    def read(_: click.Context, __: click.Parameter, value: Any) -> Any:
-        return value if value is None or kind.read is None else kind.read(value)
-
-    return click.option(
-        *names, cls=cls, type=kind.type, metavar=kind.metavar, default=None, callback=read,
-        help=help,
-    )  # fmt: skip
+    return click.option(flag, name, type=type_, default=None, help=words)
 
 
 candidate_options = _together(
-    *(
-        _option(Kind(str, "VALUES", partial(values_of, name)), option_name(name), name, help=words)
-        for name, words in LISTS.items()
-    ),
+    *(click.option(option_name(name), name, type=Parsed("values", partial(values_of, name)),
+                   help=words) for name, words in LISTS.items()),
     setting_options(*(name for name in SETTINGS if name not in LISTS)),
-)
+)  # fmt: skip
 """Options of all settings, where ``--C``, ``--delta`` and ``--rho`` take lists."""
 
-
-def _cache_option(default: str) -> Callable[[Command], Command]:
-    words = f"Directory for the flat copy of the shards that later readings use [{default}]."
-    return click.option("--cache-dir", type=click.Path(), help=words)
-
-
-workers_memory_option = _option(
-    SIZE, "--memory", help="Memory that --workers may use together [half of the machine's]."
+_workers_memory = click.option(
+    "--memory", type=SIZE, help="Memory that --workers may use together [half of the machine's]."
 )
 
+
+_threads = click.option(
+    "--threads", type=whole_number(),
+    help="Threads of this process; no effect on the result [all processors].",
+)  # fmt: skip
+_cache_dir = click.option(
+    "--cache-dir", type=click.Path(),
+    help="Directory for the flat copy of the shards that later readings use [MODEL.run/cache; "
+    "temporary where no run is made].",
+)  # fmt: skip
+
 machine_options = _together(
-    _option(INT, "--threads",
-            help="Threads that read and train; no effect on the model [all processors]."),
-    _option(SIZE, "--memory",
-            help="Refuse to run if more memory is needed [half of the machine's]."),
-    _cache_option("MODEL.run/cache; without a MODEL temporary"),
+    _threads,
+    click.option("--memory", type=SIZE,
+                 help="Refuse to run if more memory is needed [half of the machine's]."),
+    _cache_dir,
 )  # fmt: skip
 """Options of the machine, which never change what is computed."""
 
-reading_options = _together(
-    _option(INT, "--threads",
-            help="Threads of this process that read; no effect on the result [all processors]."),
-    workers_memory_option,
-    _cache_option("temporary"),
-)  # fmt: skip
+reading_options = _together(_threads, _workers_memory, _cache_dir)
 """Options of the machine for a command that only reads."""
 
 run_dir_option = click.option(
@@ -245,9 +197,9 @@ run_options = _together(
     run_dir_option,
     click.option("--resume", is_flag=True, help="Go on with an existing run, if there is one."),
     click.option("--overwrite", is_flag=True, help="Replace an existing run."),
-    _option(Kind(str, "TIME", parse_duration), "--checkpoint-every",
-            help="Time between checkpoints, as in 30s or 5m; 0s = as often as possible, which can "
-            "double the time [5m]."),
+    click.option("--checkpoint-every", type=TIME,
+                 help="Time between checkpoints, as in 30s or 5m; 0s = as often as possible, which "
+                 "can double the time [5m]."),
 )  # fmt: skip
 """Options of the run directory."""
 
@@ -257,16 +209,16 @@ cluster_options = _together(
                  "effect on the result [this process alone]."),
     click.option("--scheduler", metavar="ADDRESS_OR_FILE",
                  help="Distribute it over the workers of a running Dask scheduler, tcp://HOST:PORT "
-                 "or its scheduler file. They must see the same files."),
+                 "or its scheduler file. They must have access to the same files."),
     click.option("--dashboard", metavar="HOST:PORT",
                  help="Address of a web page that shows what --workers do [none]."),
-    _option(Kind(str, "TIME", parse_duration), "--worker-timeout",
-            help="Restart one of --workers that has not answered for this time, as in 30s, and "
-            "give its work to another [5m]. A running scheduler has its own limit."),
+    click.option("--worker-timeout", type=TIME,
+                 help="Restart one of --workers that has not answered for this time, as in 30s, "
+                 "and give its work to another [5m]. A running scheduler has its own limit."),
 )  # fmt: skip
 """Options that say where the work is done, which never change what is computed."""
 
-distributed_options = _together(workers_memory_option, cluster_options)
+distributed_options = _together(_workers_memory, cluster_options)
 """The same with ``--memory``, for commands that limit only their workers."""
 
 report_option = click.option(
@@ -285,40 +237,28 @@ def _remember_verbose(context: click.Context, _: click.Parameter, value: bool) -
 
 verbose_option = click.option(
     "-v", "--verbose", is_flag=True, expose_value=False, callback=_remember_verbose, is_eager=True,
-    help="Print one line a reading to stderr, and a traceback with an error.",
+    help="Print one line a reading to stderr, more in a summary, and a traceback with an error.",
 )  # fmt: skip
 
 
 def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], Machine]:
     """Split what was given into settings and the limits of the machine."""
-    settings = {name: given[name] for name in SETTINGS if given.get(name) is not None}
-    machine = {
-        name: given[name]
-        for name in ("memory", "cache_dir", "threads", "run_dir", "checkpoint_every")
-        if given.get(name) is not None
-    }
+    found = {name: value for name, value in given.items() if value is not None}
+    settings = {name: found[name] for name in SETTINGS if name in found}
+    machine = {field.name: found[field.name] for field in fields(Machine) if field.name in found}
+    if settings.get("index_base", "auto") != "auto":
+        settings["index_base"] = int(settings["index_base"])
     return settings, Machine(**machine)
 
 
 def settings_of(given: Mapping[str, Any], file: str | None = None) -> Settings:
-    """Make settings of a file, if there is one, and of what was given, which wins.
-
-    Examples
-    --------
-    >>> settings_of({"tol": 0.1}).tol
-    0.1
-    """
+    """Make settings of a file, if there is one, and of what was given, which wins."""
     if file is None:
         return Settings.from_dict(given)
-    base = Settings.from_toml(file)
-    return base.but(**one_price(given))
+    return Settings.from_toml(file).but(**one_price(given))
 
 
 def one_price(given: Mapping[str, Any]) -> dict[str, Any]:
     """Let a given C replace a delta from elsewhere, and the other way round."""
-    changes: dict[str, Any] = {}
-    if "C" in given:
-        changes["delta"] = None
-    if "delta" in given:
-        changes["C"] = None
-    return changes | dict(given)
+    others = {"C": "delta", "delta": "C"}
+    return {**{others[name]: None for name in given if name in others}, **given}

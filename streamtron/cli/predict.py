@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import check_writable, executor_of
+from streamtron.cli.common import check_writable, workers_of
+from streamtron.core.executor import serial
 
 
 @click.command(short_help="Write label and decision of every row.")
@@ -36,9 +37,9 @@ def predict(model: str, shards: tuple[str, ...], output: str, **where: Any) -> N
         check_writable(output)
         check_outputs({"output": output}, [model])
     loaded = load_any(model)
-    with executor_of(**where) as executor:
+    with workers_of(**where) as workers:
         to = sys.stdout.buffer if output == "-" else output
-        written = write_predictions(loaded, shards, to, executor=executor)
+        written = write_predictions(loaded, shards, to, executor=workers or serial)
     if output == "-":
         sys.stdout.buffer.flush()  # raises, where the text stream would not
     beyond = ""

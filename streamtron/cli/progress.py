@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from streamtron.core.events import (
     ChunkDone,
@@ -17,60 +17,59 @@ from streamtron.core.events import (
     ignore,
 )
 
+_WIDTHS = {
+    "reading": 7, "stage": 12, "what": 6, "updates": 12, "mini-epochs": 11, "active rows": 12,
+    "upper bound": 12, "gap": 9,
+}  # fmt: skip
+
 
 @contextmanager
 def progress(*, verbose: bool = False) -> Iterator[Listener]:
     """Give a listener that draws a bar if stderr is a terminal, and prints one line a reading with
     ``verbose``."""
-    lines = _Lines() if verbose else ignore
-    if not sys.stderr.isatty():
-        yield lines
-        return
-    with _bar() as bar:
+    with _bar() if sys.stderr.isatty() else nullcontext(ignore) as bar:
+        lines = _lines() if verbose else ignore
 
-        def both(event: Event) -> None:
+        def listen(event: Event) -> None:
             lines(event)
             bar(event)
 
-        yield both
+        yield listen
 
 
-class _Lines:
-    """Print one line of constant width a reading, and one a stage."""
+def _lines() -> Listener:
+    """Return a listener that prints one line of constant width a reading, and one a stage."""
+    lines = [reading_head()]
 
-    def __init__(self) -> None:
-        self._head = False
-
-    def __call__(self, event: Event) -> None:
+    def listen(event: Event) -> None:
         if isinstance(event, ReadingDone):
-            if not self._head:
-                print(reading_head(), file=sys.stderr)
-                self._head = True
-            print(reading_line(event), file=sys.stderr, flush=True)
+            lines.append(reading_line(event))
         elif isinstance(event, StageDone):
-            print(f"stage {event.stage} ended: {event.stop_reason}", file=sys.stderr, flush=True)
+            lines.append(f"stage {event.stage} ended: {event.stop_reason}")
+        else:
+            return
+        print(*lines, sep="\n", file=sys.stderr, flush=True)
+        lines.clear()
+
+    return listen
 
 
 def reading_head() -> str:
     """Return the headings of the columns of ``reading_line``."""
-    return (
-        f"{'reading':>7} {'stage':>12} {'what':>6} {'updates':>12} {'mini-epochs':>11} "
-        f"{'active rows':>12} {'upper bound':>12} {'gap':>9}"
-    )
+    return " ".join(f"{name:>{width}}" for name, width in _WIDTHS.items())
 
 
 def reading_line(event: ReadingDone) -> str:
     """Return the line of a reading. An upper bound marked ~ is an estimate, not proven."""
-    certificate = event.certificate
+    certificate, estimate = event.certificate, event.upper_bound_estimate
+    bound, gap = "-" if estimate is None else f"~{estimate:.6g}", "-"
     if certificate is not None and certificate.upper_bound is not None:
         bound, gap = f"{certificate.upper_bound:.6g}", f"{certificate.relative_duality_gap:.3g}"
-    else:
-        estimate = event.upper_bound_estimate
-        bound, gap = "-" if estimate is None else f"~{estimate:.6g}", "-"
-    return (
-        f"{event.reading + 1:>7} {event.stage:>12} {event.mode:>6} {event.updates:>12,} "
-        f"{event.mini_epochs:>11} {event.active_rows:>12,} {bound:>12} {gap:>9}"
-    )
+    cells = (
+        event.reading + 1, event.stage, event.mode, f"{event.updates:,}", event.mini_epochs,
+        f"{event.active_rows:,}", bound, gap,
+    )  # fmt: skip
+    return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS.values(), strict=True))
 
 
 @contextmanager
@@ -87,17 +86,14 @@ def _bar() -> Iterator[Listener]:
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as drawn:
         task = drawn.add_task("starting", total=None, speed="-", gap="not known yet")
-
         began = time.perf_counter()
 
         def listen(event: Event) -> None:
             nonlocal began
             if isinstance(event, ReadingStarted):
                 began = time.perf_counter()
-                words = f"reading {event.reading + 1}: {event.purpose}"
-                drawn.reset(task, total=event.nonzeros, description=words)
-                if event.nonzeros is None:
-                    drawn.tasks[0].total = None
+                drawn.reset(task, description=f"reading {event.reading + 1}: {event.purpose}")
+                drawn.tasks[0].total = event.nonzeros
             elif isinstance(event, ChunkDone):
                 speed = event.nonzeros / 1e6 / max(time.perf_counter() - began, 1e-6)
                 drawn.update(task, completed=event.nonzeros, speed=f"{speed:.1f}")

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from streamtron.cli import options
 from streamtron.cli.common import STOPPED, check_writable, is_verbose, say, workers_of
+from streamtron.cli.summary import learned_lines, not_certified, place_lines
 from streamtron.core.config import METRICS, METRICS_OF_MANY
-from streamtron.sweeps.grid import candidates_of
+from streamtron.core.text import Lines, metric_words
+from streamtron.sweeps.grid import candidates_of, describe_candidate
 
 if TYPE_CHECKING:
+    from streamtron.cluster.client import Workers
     from streamtron.core.config import Machine
-    from streamtron.sweeps.sweep import Sweep, Trainer
+    from streamtron.sweeps.sweep import Sweep
     from streamtron.sweeps.trial import Trial
+
+Rows = Sequence[Mapping[str, Any]]
 
 
 @click.command(short_help="Fit many settings and keep the best on other rows.")
@@ -70,8 +73,7 @@ def sweep(
     values = {name: wanted.pop(name) for name in options.LISTS if name in wanted}
     candidates = candidates_of(options.settings_of(wanted, config), values, random)
     written = {"table": table, "plot": plot, "model": model, "report": report, "witness": witness}
-    for path in filter(None, written.values()):
-        check_writable(path)
+    check_writable(*written.values())
     from streamtron.cli.progress import progress
     from streamtron.runs.directory import run_directory
     from streamtron.runs.outputs import check_outputs
@@ -85,11 +87,12 @@ def sweep(
         check_plot(plot)
     kept = {"run directory": model and (machine.run_dir or run_directory(model))}
     check_outputs(written, filter(None, [*shards, *valid, config]), directories=kept)
-    with progress(verbose=is_verbose()) as listen, _trainer(machine, **given) as trainer:
+    with progress(verbose=is_verbose()) as listen, workers_of(**given) as workers:
+        on_workers = {} if workers is None else _where(workers)
         found = run_sweep(
             shards, candidates, valid=valid or None, folds=folds, halving=halving,
             two_stage=two_stage, metric=metric, model=model, report=report, witness=witness,
-            machine=machine, overwrite=overwrite, listen=listen, trainer=trainer,
+            machine=machine, overwrite=overwrite, listen=listen, **on_workers,
         )  # fmt: skip
     rows = found.rows()
     if table:
@@ -103,36 +106,81 @@ def _report_sweep(
     found: Sweep, rows: list[dict[str, Any]], model: str | None, machine: Machine
 ) -> int:
     """Print the summary of a sweep and return the exit code."""
-    from streamtron.cli.summary.fit import not_certified, place_lines
-    from streamtron.cli.summary.sweep import best_not_certified, sweep_summary
-    from streamtron.runs.directory import run_directory
-    from streamtron.runs.inspect import directory_bytes
-
     proven = found.report
-    say(sweep_summary(rows, found.metric, proven))
-    if model:
-        cache = machine.cache_dir or os.path.join(run_directory(model), "cache")
-        say(place_lines(model, cache, directory_bytes(cache)))
+    say([*_summary(rows, found.metric, proven), *(place_lines(model, machine) if model else ())])
     if found.exit_code == STOPPED:
-        stopped = not_certified(proven, model) if proven and model else best_not_certified(rows)
+        stopped = not_certified(proven, model) if proven and model else _best_not_certified(rows)
         click.echo(stopped, err=True)
     return found.exit_code
 
 
-@contextmanager
-def _trainer(machine: Machine, **where: Any) -> Iterator[Trainer | None]:
-    """Connect to the workers that fit the candidates and print each trial; None without workers."""
-    with workers_of(**where) as found:
-        if found is None:
-            yield None
-            return
-        from streamtron.cli.summary.sweep import trial_line
-        from streamtron.cluster.sweep import distributed_trainer
+def _where(workers: Workers) -> dict[str, Any]:
+    """Return the arguments of ``run_sweep`` that fit the candidates on workers and print each."""
+    from streamtron.cluster.sweep import sweep_executor
 
-        def tell(trial: Trial, fold: str) -> None:
-            if is_verbose() or sys.stderr.isatty():
-                accuracy, gap = trial.metrics["accuracy"], trial.gap
-                line = trial_line(trial.settings, fold, accuracy, gap, trial.worker)
-                click.echo(line, err=True)
+    def tell(trial: Trial, fold: str) -> None:
+        if is_verbose() or sys.stderr.isatty():
+            what = describe_candidate(trial.settings) + (f", {fold}" if fold else "")
+            click.echo(
+                f"{what}: accuracy {_digits(trial.metrics['accuracy'])}, gap {trial.gap:.3g} "
+                f"(worker {trial.costs.worker})",
+                err=True,
+            )
 
-        yield distributed_trainer(found, machine=machine, tell=tell)
+    return {"executor": sweep_executor(workers), "tasks": workers.threads, "tell": tell}
+
+
+def _summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> Lines:
+    """Yield the table, one line a candidate, and what is proven of the best if it has a report."""
+    columns = _columns(rows, metric)
+    widths = {head: max(10, len(head)) for head in columns}
+    heads = (f"{head:>{width}}" for head, width in widths.items())
+    yield f"  {' '.join(heads)} {'gap':>9} {'readings':>9}  ended because"
+    for row in rows:
+        cells = (f"{_digits(row[name]):>{widths[head]}}" for head, name in columns.items())
+        gap, star = f"{row['relative_duality_gap']:.3g}", "*" if row["best"] else " "
+        yield f"{star} {' '.join(cells)} {gap:>9} {row['readings']:>9.4g}  {_stop_reason(row)}"
+    best = next(row for row in rows if row["best"])
+    if "class" in best:
+        yield "A gap is that of the class with the widest one."
+    yield ""
+    price = "delta = 0" if best["C"] is None else f"C = {best['C']:g}"
+    yield f"{'best (*)':<18} {price}, rho = {best['rho']:g}: {metric} {_digits(best[metric])}"
+    if report is not None:
+        yield ""
+        yield from learned_lines(report, verbose=is_verbose())
+
+
+def _columns(rows: Rows, metric: str) -> dict[str, str]:
+    """Return heading → name of the columns that are shown."""
+    price = "delta" if any(row["C"] is None for row in rows) else "C"
+    own = ("accuracy", "f1", "roc_auc", "average_precision")
+    of_many = ("micro_f1", "macro_f1", "macro_roc_auc", "macro_average_precision")
+    shown = dict.fromkeys((metric, *own, *of_many))
+    heads = {metric_words(name).replace("average precision", "avg. prec."): name for name in shown}
+    there = {head: name for head, name in heads.items() if name in rows[0]}
+    return {price: price, "rho": "rho", **there}
+
+
+def _digits(value: float | None) -> str:
+    return "-" if value is None else f"{value:.5g}"
+
+
+def _stop_reason(row: Mapping[str, Any]) -> str:
+    """Return why a candidate stopped, or by which procedure and where it was dropped."""
+    if not row["dropped"]:
+        return str(row["stop_reason"])
+    if row["dropped"] == "pruned by rank":
+        return f"pruned by rank at tolerance {row['tol']:g}"
+    return f"{row['dropped']} after stage {row['stage']}"
+
+
+def _best_not_certified(rows: Rows) -> str:
+    """Return the message of a sweep without a model whose best candidate is not certified."""
+    best = next(row for row in rows if row["best"])
+    return (
+        "the best candidate stopped before its tolerance was certified: the "
+        f"{'largest ' if 'class' in best else ''}relative duality gap is "
+        f"{best['relative_duality_gap']:.3g}, wanted {best['tol']:g}. What would help: "
+        f"more --max-epochs, or a --tol looser than {best['tol']:g}."
+    )

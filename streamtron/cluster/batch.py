@@ -11,11 +11,11 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import chdir
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, NamedTuple
+from typing import Any
 
 import xxhash
 
@@ -24,31 +24,21 @@ from streamtron.core.files import read_toml
 from streamtron.core.sealed import canonical
 from streamtron.data import Manifest, find_shards
 
-
-class Files(NamedTuple):
-    """Parameters of a command that name files, directories or globs. A run that the command changes
-    is neither input nor output."""
-
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-
-
-COMMANDS: dict[str, Files] = {
-    "fit": Files(("shards", "config", "vocabulary"), ("model", "report", "witness")),
-    "update": Files(("shards",), ("report",)),
-    "forget": Files(("shards", "rows", "replaced_by"), ("report",)),
-    "sweep": Files(
-        ("shards", "valid", "config", "vocabulary"),
-        ("table", "plot", "model", "report", "witness"),
-    ),
-    "predict": Files(("model", "shards"), ("output",)),
-    "convert": Files(("shards", "vocabulary"), ("destination",)),
-    "generate": Files((), ("directory",)),
-    "evaluate": Files(("model", "shards")),
-    "certify": Files(("model", "shards", "witness")),
-    "inspect": Files(("paths", "vocabulary")),
-}
-"""The commands that a job can be."""
+COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "fit": (("shards", "config", "vocabulary"), ("model", "report", "witness")),
+    "update": (("shards",), ("report",)),
+    "forget": (("shards", "rows", "replaced_by"), ("report",)),
+    "sweep": (("shards", "valid", "config", "vocabulary"),
+              ("table", "plot", "model", "report", "witness")),
+    "predict": (("model", "shards"), ("output",)),
+    "convert": (("shards", "vocabulary"), ("destination",)),
+    "generate": ((), ("directory",)),
+    "evaluate": (("model", "shards"), ()),
+    "certify": (("model", "shards", "witness"), ()),
+    "inspect": (("paths", "vocabulary"), ()),
+}  # fmt: skip
+"""Command that a job can be → its parameters that name inputs, and those that name outputs; the
+run that it changes is neither."""
 
 IN_PLACE = ("update", "forget")
 """Commands that change a run."""
@@ -57,22 +47,16 @@ UNCERTIFIED = 4
 """Exit code of a fit that stopped before its tolerance was certified; its model is written."""
 
 CommandLine = Callable[[str, Mapping[str, Any]], list[str]]
-"""Function from a command and its parameters to the arguments of its command line."""
+"""Makes the arguments of a command from its name and parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One command of a batch.
+    """One command of a batch: its command line ``words``, the names of the jobs that it comes
+    after, and the exit codes with which it is done.
 
-    Parameters
-    ----------
-    name : unique in the batch, and part of file names.
-    words : the command line, ``["fit", "data", "--model", "m"]``.
-    after : names of the jobs that must be done before.
-    inputs : absolute paths, globs and URIs that it reads.
-    outputs : absolute paths that it writes.
-    digest : of the settings of this job and of all jobs before it.
-    accepted : exit codes with which it is done.
+    ``inputs`` are absolute paths, globs and URIs, ``outputs`` absolute paths. ``digest`` is that of
+    the settings of this job and of all jobs before it.
     """
 
     name: str
@@ -86,85 +70,64 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Jobs in an order in which each comes after those it depends on.
-
-    Parameters
-    ----------
-    path : of the TOML file, absolute.
-    jobs : in order; of those that can run next, the first in the file comes first.
-
-    Examples
-    --------
-    >>> batch = Batch("/data/night.toml", ())
-    >>> batch.directory, batch.status_file, batch.logs
-    ('/data', '/data/night.status.json', '/data/night.logs')
-    """
+    """Jobs, each after those it depends on, and the absolute path of their TOML file, in whose
+    directory they run."""
 
     path: str
     jobs: tuple[Job, ...]
 
     @property
-    def directory(self) -> str:
-        """The working directory of its jobs."""
-        return os.path.dirname(self.path)
-
-    @property
     def status_file(self) -> str:
-        """The file that says what has become of every job."""
+        """The file that says what has become of every job: ``night.status.json``."""
         return self.path.removesuffix(".toml") + ".status.json"
 
     @property
     def logs(self) -> str:
-        """The directory of the jobs' stdout and stderr."""
+        """The directory of the jobs' stdout and stderr: ``night.logs``."""
         return self.path.removesuffix(".toml") + ".logs"
 
 
 def load_batch(path: str | os.PathLike[str], command_line: CommandLine) -> Batch:
-    """Read a TOML file of jobs and check all of them.
-
-    Raises
-    ------
-    SettingsError : not TOML, an unknown command or setting, a name twice, an ``after`` that is no
-        job, jobs that depend on each other in a circle, two jobs that write the same file.
-    """
+    """Read a TOML file of jobs and check all of them; what is wrong is a SettingsError."""
     where = os.path.abspath(path)
-    tables = {table["name"]: table for table in _tables(where)}
-    for name, table in tables.items():
-        for before in table["after"]:
-            if before not in tables:
-                raise _refused(where, name, f"after names {before!r}, which is no job")
+    tables = _tables(where)
     jobs: dict[str, Job] = {}
+    writer: dict[str, str] = {}
     for name in _ordered(where, tables):
-        jobs[name] = _job(where, tables[name], jobs, command_line)
-    _refuse_shared_outputs(where, jobs.values())
+        jobs[name] = job = _job(where, tables[name], jobs, command_line)
+        for output in map(os.path.normpath, job.outputs):
+            other = writer.setdefault(output, name)
+            if other != name and job.words[0] not in IN_PLACE:
+                raise _refused(where, name, f"{output} is what {other!r} writes too")
     return Batch(where, tuple(jobs.values()))
 
 
-def _tables(path: str) -> Iterator[dict[str, Any]]:
-    """Yield the tables of the file with checked ``name``, ``command`` and ``after``."""
+def _tables(path: str) -> dict[str, dict[str, Any]]:
+    """Return the tables of the file by name, with a checked ``command`` and list ``after``."""
     content = read_toml(path, "jobs")
     found = content.get("job")
     if set(content) != {"job"} or not isinstance(found, list) or not found:
         raise SettingsError(f"{path}: wanted [[job]] tables and nothing else, found {[*content]}.")
-    names: set[str] = set()
-    for number, table in enumerate(found, start=1):
-        name = table.get("name") if isinstance(table, dict) else None
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+    tables: dict[str, dict[str, Any]] = {}
+    for number, given in enumerate(found, start=1):
+        table = given if isinstance(given, dict) else {}
+        name = table.get("name")
+        if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name, re.ASCII):
             raise SettingsError(
                 f"{path}, job number {number}: its name is {name!r}. Wanted: letters, digits, _, "
                 "- and ., the last two not in front."
             )
-        if name in names:
+        if name in tables:
             raise _refused(path, name, "the name of an earlier job too")
-        names.add(name)
         after = table.get("after", [])
-        checked = {**table, "after": [after] if isinstance(after, str) else after}
-        if reason := _table_error(checked):
+        tables[name] = {**table, "after": [after] if isinstance(after, str) else after}
+        if reason := _table_error(tables[name]):
             raise _refused(path, name, reason)
-        yield checked
-
-
-_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
+    for name, table in tables.items():
+        for before in table["after"]:
+            if before not in tables:
+                raise _refused(path, name, f"after names {before!r}, which is no job")
+    return tables
 
 
 def _table_error(table: Mapping[str, Any]) -> str | None:
@@ -179,19 +142,16 @@ def _table_error(table: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _ordered(path: str, tables: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the names, each after those it depends on, else as in the file."""
-    graph = TopologicalSorter({name: table["after"] for name, table in tables.items()})
+def _ordered(path: str, tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the names, each after those it depends on, else as in the file."""
+    graph: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(tables, ()))
+    for name, table in tables.items():
+        graph.add(name, *table["after"])
     try:
-        graph.prepare()
+        return list(graph.static_order())
     except CycleError as error:
         circle = " after ".join(reversed(error.args[1]))
         raise SettingsError(f"{path}: jobs that wait for each other: {circle}.") from error
-    names = list(tables)
-    while graph.is_active():
-        for name in sorted(graph.get_ready(), key=names.index):
-            yield name
-            graph.done(name)
 
 
 def _job(
@@ -229,27 +189,13 @@ def _absolute(directory: str, path: str) -> str:
     return os.path.join(directory if exists else glob.escape(directory), path)
 
 
-def _refuse_shared_outputs(path: str, jobs: Iterable[Job]) -> None:
-    writer: dict[str, str] = {}
-    for job in jobs:
-        for output in map(os.path.normpath, job.outputs):
-            other = writer.setdefault(output, job.name)
-            if other != job.name and job.words[0] not in IN_PLACE:
-                raise _refused(path, job.name, f"{output} is what {other!r} writes too")
-
-
 def _refused(path: str, name: str, reason: str) -> SettingsError:
     return SettingsError(f"{path}, job {name!r}: {reason}.")
 
 
-# --- the state of inputs -------------------------------------------------------------------------
-
-
 def state_of(inputs: Iterable[str]) -> str:
-    """Return a digest of the names, sizes and times of all files that paths, globs and URIs name.
-
-    Of a run's directory these are its witness and its shards, with the shards' fingerprints.
-    """
+    """Return a digest of the names, sizes and times of all files that paths, globs and URIs name;
+    of a run's directory these are its witness and its shards, with the shards' fingerprints."""
     return _digest([_stamps(path) for path in inputs])
 
 

@@ -1,4 +1,4 @@
-"""Tasks on Dask workers: ``Workers`` is an ``Executor``, and takes tasks of other shapes too.
+"""Tasks on Dask workers. ``Workers`` is an ``Executor``, and runs tasks that wait for others too.
 
 Queues, retries after the death of a worker, transfer of results and the dashboard are Dask's own.
 """
@@ -10,7 +10,6 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamtron.core.errors import MachineError
@@ -29,18 +28,11 @@ KILL_TIMEOUT = 1.0
 class Workers:
     """The workers of a scheduler; see ``connect``. After an error, workers started here are gone.
 
-    Parameters
-    ----------
-    client : Dask's client.
-    cluster : the LocalCluster that was started here; None for a running scheduler.
-    memory_each : bytes that each worker of that cluster may use.
+    If ``cluster`` was started here, each of its workers may use ``memory_each`` bytes.
     """
 
     def __init__(
-        self,
-        client: Client,
-        cluster: LocalCluster | None = None,
-        memory_each: int | None = None,
+        self, client: Client, cluster: LocalCluster | None, memory_each: int | None
     ) -> None:
         self.client = client
         self.memory_each = memory_each
@@ -59,12 +51,8 @@ class Workers:
 
         An item is a task, and its ``name``, if it has one, part of the task's. ``shared`` is sent
         once. Only a few items for every worker are computed ahead, which limits the memory that
-        their results take. A task whose worker dies runs again on another one.
-
-        Raises
-        ------
-        MachineError : the workers of a task died one after the other, or the scheduler is gone.
-        Exception : what ``function`` raises.
+        their results take. A task whose worker dies runs again on another one; if several die, or
+        the scheduler is gone, that is a MachineError. Of several errors the first item's is raised.
         """
         name, token = function.__name__, secrets.token_hex(4)
         with self._submitting() as submit:
@@ -72,8 +60,10 @@ class Workers:
                 submit(_identity, value, key=f"{name}_shared-{token}-{place}")
                 for place, value in enumerate(shared)
             ]
-            if common:
-                self._copy_to_all(common)
+            # Without copies the scheduler prefers workers that hold them. Dask raises errors of any
+            # type if a worker dies meanwhile; the tasks fetch them then.
+            with suppress(Exception):
+                self.client.replicate(common)
             pending: deque[Future] = deque()
             for number, item in enumerate(items):
                 if len(pending) >= TASKS_PER_THREAD * self.threads:
@@ -83,86 +73,23 @@ class Workers:
             while pending:
                 yield from self._result(pending.popleft())
 
-    def submit_all(
-        self,
-        function: Callable[..., Result],
-        items: Sequence[Any],
-        names: Sequence[str],
-        *shared: Any,
-        done: Callable[[int, Result], None] | None = None,
-    ) -> list[Result]:
-        """Return ``[function(item, *shared) for item in items]``; every item is a task.
-
-        Parameters
-        ----------
-        names : of the tasks on the dashboard, one an item.
-        shared : small values, sent with every task.
-        done : is called with the place and the result of every item as it finishes.
-
-        Raises
-        ------
-        As ``__call__``; of several errors the first item's. Other tasks are cancelled then.
-        """
-        token = secrets.token_hex(4)
-        with self._submitting() as submit:
-            futures = [
-                submit(function, item, *shared, key=f"{name}-{token}-{place}")
-                for place, (name, item) in enumerate(zip(names, items, strict=True))
-            ]
-            results: dict[int, Result] = {}
-            for place in self._as_completed(futures):
-                if futures[place].status == "error":
-                    for earlier in (one for one in range(place) if one not in results):
-                        self._result(futures[earlier])
-                results[place] = self._result(futures[place])
-                if done is not None:
-                    done(place, results[place])
-            return [results[place] for place in range(len(futures))]
-
     def graph(
-        self,
-        function: Callable[..., Result],
-        items: Sequence[Any],
-        names: Sequence[str],
-        after: Sequence[Sequence[int]],
-    ) -> Iterator[tuple[int, Result | MachineError]]:
-        """Yield (place, ``function(item, *results)``) of every item as it finishes.
+        self, function: Callable[..., Result], items: Sequence[Any], after: Sequence[Sequence[int]]
+    ) -> Iterator[Result]:
+        """Yield ``function(item, *results)`` of every named item as it finishes.
 
-        Parameters
-        ----------
-        names : of the tasks on the dashboard, one an item.
-        after : for every item the places of earlier items, whose results it gets.
-
-        Yields
-        ------
-        MachineError in place of a result if the workers of the item, or of one before it, died.
-
-        Raises
-        ------
-        As ``__call__``.
+        It gets the results of the earlier items whose places ``after`` has. Raises as ``__call__``.
         """
+        from distributed import as_completed
+
         token = secrets.token_hex(4)
         with self._submitting() as submit:
             futures: list[Future] = []
-            for place, (name, item) in enumerate(zip(names, items, strict=True)):
+            for place, item in enumerate(items):
                 before = [futures[earlier] for earlier in after[place]]
-                futures.append(submit(function, item, *before, key=f"{name}-{token}-{place}"))
-            for place in self._as_completed(futures):
-                try:
-                    result: Result | MachineError = self._result(futures[place])
-                except MachineError as error:
-                    if futures[place].status != "error":
-                        raise
-                    result = error
-                yield place, result
-
-    def _as_completed(self, futures: Sequence[Future]) -> Iterator[int]:
-        """Yield the places of tasks as they finish."""
-        from distributed import as_completed
-
-        place_of = {future.key: place for place, future in enumerate(futures)}
-        for future in as_completed(futures, loop=self.client.loop):
-            yield place_of[future.key]
+                futures.append(submit(function, item, *before, key=f"{item.name}-{token}-{place}"))
+            for future in as_completed(futures, loop=self.client.loop):
+                yield self._result(future)
 
     @contextmanager
     def _submitting(self) -> Iterator[Callable[..., Future]]:
@@ -173,9 +100,8 @@ class Workers:
         futures: list[Future] = []
 
         def submit(function: Callable[..., Any], *values: Any, key: str) -> Future:
-            future = self.client.submit(_checked, version("streamtron"), function, *values, key=key)
-            futures.append(future)
-            return future
+            futures.append(self.client.submit(function, *values, key=key))
+            return futures[-1]
 
         try:
             yield submit
@@ -193,14 +119,6 @@ class Workers:
             self._cluster.close()
         elif self.client.status == "running":
             self.client.cancel(list(futures))
-
-    def _copy_to_all(self, futures: Sequence[Future]) -> None:
-        """Copy these to every worker, else the scheduler prefers workers that hold them.
-
-        Dask raises errors of any type if a worker dies meanwhile; the tasks fetch them then.
-        """
-        with suppress(Exception):
-            self.client.replicate(list(futures))
 
     def _result(self, future: Future) -> Any:
         """Return the result of a task and release it, or it would run again if its worker dies."""
@@ -225,16 +143,6 @@ class Workers:
         return result
 
 
-# --- on a worker ---------------------------------------------------------------------------------
-
-
-def _checked(wanted: str, function: Callable[..., Result], *values: Any) -> Result:
-    """Call a function on a worker, which may have joined after the versions were compared."""
-    if version("streamtron") != wanted:
-        raise other_version("a worker", version("streamtron"), wanted)
-    return function(*values)
-
-
 def _as_list(function: Callable[..., Iterable[Result]], *values: Any) -> list[Result]:
     return list(function(*values))
 
@@ -244,10 +152,8 @@ def _identity(value: Result) -> Result:
 
 
 def still_wanted() -> Callable[[], bool]:
-    """Return a function that tells whether the running task is still wanted.
-
-    It is not when it was cancelled or its client is gone.
-    """
+    """Return a function that tells whether the running task is still wanted: it is not when it was
+    cancelled or its client is gone."""
     from distributed import get_worker
 
     worker = get_worker()
@@ -258,13 +164,6 @@ def still_wanted() -> Callable[[], bool]:
         return state is not None and state.state != "cancelled"
 
     return wanted
-
-
-def worker_name() -> str:
-    """Return the name of the worker that runs this task."""
-    from distributed import get_worker
-
-    return str(get_worker().name)
 
 
 def worker_memory() -> int | None:
@@ -280,18 +179,6 @@ async def _end_now(cluster: LocalCluster) -> None:
     """End worker processes in the middle of their tasks, within two seconds of a signal."""
     ends = (nanny.close(timeout=KILL_TIMEOUT) for nanny in cluster.workers.values())
     await asyncio.gather(*ends, return_exceptions=True)
-
-
-# --- messages ------------------------------------------------------------------------------------
-
-
-def other_version(worker: str, theirs: object, ours: str) -> MachineError:
-    """Return the error of a worker with another version of streamtron, or none."""
-    has = f"streamtron {theirs}" if isinstance(theirs, str) else "no streamtron"
-    return MachineError(
-        f"{worker} has {has}, this is {ours}. Install the same version on every worker and start "
-        "the workers again."
-    )
 
 
 def address_of(client: Client) -> str:

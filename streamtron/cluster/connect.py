@@ -8,9 +8,9 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from streamtron.cluster.client import Workers, address_of, first_line, other_version
+from streamtron.cluster.client import Workers, address_of, first_line
 from streamtron.core.config import Machine, format_size
 from streamtron.core.errors import MachineError, SettingsError, StreamtronError
 from streamtron.core.files import SMALL, at_most
@@ -26,71 +26,6 @@ second."""
 LEAST_MEMORY = 1 << 26
 """Bytes that a worker needs to start."""
 
-
-@contextmanager
-def connect(
-    workers: int | None = None,
-    scheduler: str | None = None,
-    *,
-    machine: Machine | None = None,
-    dashboard: str | None = None,
-    timeout: float = CONNECT_TIMEOUT,
-    worker_timeout: float = WORKER_TIMEOUT,
-    verbose: bool = False,
-) -> Iterator[Workers]:
-    """Connect to workers for the ``with`` block: N new processes, or those of a scheduler.
-
-    Parameters
-    ----------
-    workers : number of processes to start, ≥ 1, one thread each; they end with the block.
-    scheduler : or the address of a running scheduler, ``tcp://host:8786``, or its scheduler file.
-    machine : its ``memory_limit`` is shared equally by N processes; Dask ends one that uses more.
-        A running scheduler's workers have limits of their own.
-    dashboard : ``host:port`` of Dask's dashboard, which needs bokeh; None = none.
-    timeout : seconds to wait for the scheduler, and for the first worker.
-    worker_timeout : seconds > 0 without a heartbeat after which one of N processes is restarted and
-        its work given to another. For a running scheduler this is Dask's
-        ``distributed.scheduler.worker-ttl``.
-    verbose : let Dask write its warnings to stderr.
-
-    Raises
-    ------
-    SettingsError : neither or both of workers and scheduler, an invalid scheduler file, a
-        worker_timeout of 0.
-    MachineError : dask is not installed, no scheduler answers, it has no worker, or one that does
-        not answer or has another version of streamtron.
-
-    Examples
-    --------
-    >>> with connect(0):
-    ...     pass
-    Traceback (most recent call last):
-    ...
-    streamtron.core.errors.SettingsError: workers is 0: wanted at least 1.
-    """
-    if (workers is None) == (scheduler is None):
-        raise SettingsError("workers and a scheduler: give one of them, --workers or --scheduler.")
-    if workers is not None and workers < 1:
-        raise SettingsError(f"workers is {workers}: wanted at least 1.")
-    if not worker_timeout > 0:
-        raise SettingsError(f"worker-timeout is {worker_timeout:g} s: wanted more than 0.")
-    dask = _dask()
-    with ExitStack() as stack:
-        ours = {**_DASK_SETTINGS, "distributed.scheduler.worker-ttl": worker_timeout}
-        stack.enter_context(dask.config.set(ours))
-        if not verbose:
-            stack.enter_context(_without_logs())
-        cluster = limit = None
-        if workers is not None:
-            limit = _memory_each(workers, machine or Machine())
-            stack.enter_context(_safe_path())
-            cluster = stack.enter_context(_local(workers, limit, dashboard, verbose))
-        client = stack.enter_context(_client(cluster or scheduler, timeout))
-        _await_workers(client, timeout)
-        _check_versions(client, timeout)
-        yield Workers(client, cluster, limit)
-
-
 _DASK_SETTINGS = {
     # a task may carry a whole model without a warning
     "distributed.admin.large-graph-warning-threshold": "1 GiB",
@@ -103,44 +38,55 @@ _DASK_SETTINGS = {
 }
 
 
-def _dask() -> Any:
-    try:
-        import dask
-        import distributed  # noqa: F401
-    except ImportError as error:
-        raise MachineError(
-            f"dask is not installed ({error}). Install streamtron[cluster], or leave --workers and "
-            "--scheduler out."
-        ) from error
-    return dask
-
-
 @contextmanager
-def _safe_path() -> Iterator[None]:
-    """Have workers import nothing from the working directory, which holds data.
+def connect(
+    workers: int | None = None,
+    scheduler: str | None = None,
+    *,
+    machine: Machine | None = None,
+    dashboard: str | None = None,
+    timeout: float = CONNECT_TIMEOUT,
+    worker_timeout: float | None = None,
+    verbose: bool = False,
+) -> Iterator[Workers]:
+    """Connect to workers for the ``with`` block: N new processes, or those of a scheduler.
 
-    Dask's own setting of a worker's environment would stay in this process for good.
+    Parameters
+    ----------
+    workers : number of processes to start, ≥ 1, one thread each; they end with the block.
+    scheduler : or the address of a running scheduler, ``tcp://host:8786``, or its scheduler file.
+    machine : its ``memory_limit`` is shared equally by N processes; Dask ends one that uses more.
+        A running scheduler's workers have limits of their own.
+    dashboard : ``host:port`` of Dask's dashboard; None = none.
+    timeout : seconds to wait for the scheduler, and for the first worker.
+    worker_timeout : seconds > 0 without a heartbeat after which one of N processes is restarted and
+        its work given to another; None = WORKER_TIMEOUT. For a running scheduler this is Dask's
+        ``distributed.scheduler.worker-ttl``.
+    verbose : let Dask write its warnings to stderr.
     """
-    before = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = "1"
-    try:
-        yield
-    finally:
-        del os.environ["PYTHONSAFEPATH"]
-        if before is not None:
-            os.environ["PYTHONSAFEPATH"] = before
+    import dask
+    import distributed  # noqa: F401, so that dask knows its settings
 
-
-@contextmanager
-def _without_logs() -> Iterator[None]:
-    """Silence Dask's logs of dead workers and lost connections, which our errors report."""
-    logger = logging.getLogger("distributed")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+    if (workers is None) == (scheduler is None):
+        raise SettingsError("workers and a scheduler: give one of them, --workers or --scheduler.")
+    if workers is not None and workers < 1:
+        raise SettingsError(f"workers is {workers}: wanted at least 1.")
+    worker_timeout = WORKER_TIMEOUT if worker_timeout is None else worker_timeout
+    if not worker_timeout > 0:
+        raise SettingsError(f"worker-timeout is {worker_timeout:g} s: wanted more than 0.")
+    settings = {**_DASK_SETTINGS, "distributed.scheduler.worker-ttl": worker_timeout}
+    with dask.config.set(settings), ExitStack() as stack:
+        if not verbose:  # of dead workers and lost connections, which our errors report
+            logger = logging.getLogger("distributed")
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.CRITICAL + 1)
+        cluster = limit = None
+        if workers is not None:
+            limit = _memory_each(workers, machine or Machine())
+            cluster = stack.enter_context(_local(workers, limit, dashboard, verbose))
+        client = stack.enter_context(_client(cluster or scheduler, timeout))
+        _check_workers(client, timeout)
+        yield Workers(client, cluster, limit)
 
 
 def _memory_each(workers: int, machine: Machine) -> int:
@@ -154,26 +100,35 @@ def _memory_each(workers: int, machine: Machine) -> int:
     return each
 
 
-def _local(workers: int, limit: int, dashboard: str | None, verbose: bool) -> LocalCluster:
+@contextmanager
+def _local(
+    workers: int, limit: int, dashboard: str | None, verbose: bool
+) -> Iterator[LocalCluster]:
+    """Start worker processes, which import nothing from the working directory: it holds data."""
     from distributed import LocalCluster
 
-    try:
-        return LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            processes=True,
-            protocol="tcp",
-            memory_limit=limit,
-            # None would be port 8787 of every address
-            dashboard_address=dashboard or "127.0.0.1:0",
-            scheduler_kwargs={"dashboard": dashboard is not None},
-            silence_logs=logging.WARNING if verbose else logging.CRITICAL + 1,
-        )
-    except (RuntimeError, OSError, ValueError, TimeoutError) as error:
-        raise MachineError(
-            f"{workers} workers could not be started ({first_line(error)}). Ask for fewer, or for "
-            "another --dashboard if there is one."
-        ) from error
+    with ExitStack() as stack:
+        if "PYTHONSAFEPATH" not in os.environ:  # with Dask's own setting it would stay set here
+            os.environ["PYTHONSAFEPATH"] = "1"
+            stack.callback(os.environ.pop, "PYTHONSAFEPATH")
+        try:
+            cluster = LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                processes=True,
+                protocol="tcp",
+                memory_limit=limit,
+                # None would be port 8787 of every address
+                dashboard_address=dashboard or "127.0.0.1:0",
+                scheduler_kwargs={"dashboard": dashboard is not None},
+                silence_logs=logging.WARNING if verbose else logging.CRITICAL + 1,
+            )
+        except (RuntimeError, OSError, ValueError, TimeoutError) as error:
+            raise MachineError(
+                f"{workers} workers could not be started ({first_line(error)}). Ask for fewer, or "
+                "for another --dashboard if there is one."
+            ) from error
+        yield stack.enter_context(cluster)
 
 
 def _client(to: LocalCluster | str | None, timeout: float) -> Client:
@@ -186,14 +141,10 @@ def _client(to: LocalCluster | str | None, timeout: float) -> Client:
         if isinstance(to, str):  # with some unknown protocols, Dask would wait for an answer
             get_backend(to.partition("://")[0])
         return Client(to, timeout=timeout, set_as_default=False)
-    except (OSError, TimeoutError) as error:
+    except (OSError, TimeoutError, AssertionError) as error:  # the last on a machine too busy
         raise MachineError(
             f"{to}: no scheduler answered within {timeout:g} s ({first_line(error)}). Start one "
             "with dask scheduler, or let --workers start its own."
-        ) from error
-    except AssertionError as error:  # Dask's own thread has ten seconds to begin
-        raise MachineError(
-            f"{to}: this machine is too busy to ask the scheduler. Run the command again."
         ) from error
     except (ValueError, ImportError) as error:
         raise SettingsError(
@@ -207,42 +158,41 @@ def _address_in(file: str) -> str:
     try:
         with open(file, encoding="utf-8", opener=at_most(SMALL)) as content:
             return str(json.load(content)["address"])
-    except StreamtronError as error:
-        raise SettingsError(f"--scheduler {error}") from error
     except OSError as error:
         raise SettingsError(
             f"--scheduler {file}: neither an address (tcp://host:8786) nor a scheduler file that "
             f"can be read ({error.strerror})."
         ) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (StreamtronError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise SettingsError(
-            f"--scheduler {file}: not a scheduler file. Give one that dask scheduler "
-            "--scheduler-file has written."
+            f"--scheduler {file}: not a scheduler file ({first_line(error)}). Give one that dask "
+            "scheduler --scheduler-file has written."
         ) from error
 
 
-def _await_workers(client: Client, timeout: float) -> None:
+def _check_workers(client: Client, timeout: float) -> None:
+    """Wait for a worker, and refuse workers with another version of streamtron, or none."""
+    address, ours = address_of(client), version("streamtron")
     try:
         client.wait_for_workers(1, timeout=timeout)
     except TimeoutError as error:
         raise MachineError(
-            f"{address_of(client)}: a scheduler without workers, for {timeout:g} s now. Start some "
-            "with dask worker."
+            f"{address}: a scheduler without workers, for {timeout:g} s now. Start some with dask "
+            "worker."
         ) from error
-
-
-def _check_versions(client: Client, timeout: float) -> None:
-    ours = version("streamtron")
-    # a function of the standard library, which runs on a worker without streamtron too
-    try:
+    try:  # a function of the standard library, which runs on a worker without streamtron too
         found = client.sync(
             client.run, version, "streamtron", on_error="return", callback_timeout=timeout
         )
     except TimeoutError as error:
         raise MachineError(
-            f"{address_of(client)}: a worker there has not answered for {timeout:g} s. Look for "
-            "one that is stopped or hangs, end it, and run the command again."
+            f"{address}: a worker there has not answered for {timeout:g} s. Look for one that is "
+            "stopped or hangs, end it, and run the command again."
         ) from error
     for worker, theirs in sorted(found.items()):
         if theirs != ours:
-            raise other_version(worker, theirs, ours)
+            has = f"streamtron {theirs}" if isinstance(theirs, str) else "no streamtron"
+            raise MachineError(
+                f"{worker} has {has}, this is {ours}. Install the same version on every worker and "
+                "start the workers again."
+            )

@@ -13,13 +13,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import IO, Literal
+from typing import Any, Literal
 
 from streamtron.cluster.batch import Batch, Job, state_of
 from streamtron.cluster.client import Workers, still_wanted
@@ -27,6 +27,7 @@ from streamtron.core.errors import DataError, MachineError
 from streamtron.core.files import locked, reading_from, write_atomically
 
 State = Literal["waiting", "running", "done", "failed", "skipped", "stopped"]
+"""``skipped`` if a job that it comes after has failed, ``stopped`` if the batch was interrupted."""
 
 GRACE = 5.0
 """Seconds that a job has to end after SIGTERM."""
@@ -36,18 +37,9 @@ POLL = 0.5
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """What has become of a job.
-
-    Parameters
-    ----------
-    name, command, digest : the job's.
-    state : ``"skipped"`` if a job that it comes after has failed, ``"stopped"`` if the batch was
-        interrupted while it ran.
-    exit_code : of its process, negative for a signal; None if none has ended.
-    sentence : the last line on stderr of a process that failed.
-    started, finished : UTC, ISO 8601.
-    inputs : ``state_of`` its inputs when it began.
-    """
+    """What has become of a job: the exit code of its process, negative for a signal, and if that is
+    not 0 the last line on its stderr; times in UTC, ISO 8601; ``state_of`` its inputs when it
+    began."""
 
     name: str
     command: str
@@ -61,27 +53,16 @@ class JobStatus:
 
 
 Tell = Callable[[JobStatus], None]
-Runner = Callable[[Batch, Tell], None]
-"""Function that runs jobs, each after those it depends on, and calls ``Tell`` at every change of
-status. Jobs in ``after`` that it does not get are done already."""
 
 
-def run_batch(batch: Batch, runner: Runner, *, again: bool = False, tell: Tell) -> list[JobStatus]:
-    """Run the jobs that are not done yet and return the status of all jobs.
+def run_batch(
+    batch: Batch, workers: Workers | None = None, *, again: bool = False, tell: Tell
+) -> list[JobStatus]:
+    """Run the jobs that are not done yet, or with ``again`` all, and return the status of all.
 
     A job is done if the status file says so of the same settings and the same inputs, its outputs
-    exist, and all jobs that it comes after are done. The status file is rewritten at every change.
-
-    Parameters
-    ----------
-    runner : ``run_serially`` or ``run_on_workers(…)``.
-    again : run every job, whatever the status file says.
-    tell : is called with every job's status as it changes.
-
-    Raises
-    ------
-    DataError : the status file is damaged.
-    MachineError : another process runs this batch, or a file cannot be written.
+    exist, and all jobs that it comes after are done. The status file is rewritten at every change,
+    and ``tell`` called with the job's status; not when a job begins on a worker.
     """
     try:
         os.makedirs(batch.logs, exist_ok=True)
@@ -90,51 +71,44 @@ def run_batch(batch: Batch, runner: Runner, *, again: bool = False, tell: Tell) 
     with locked(Path(batch.logs)):
         before = _read_status(batch.status_file)
         done = set() if again else _done(batch.jobs, before)
-        status = _StatusFile(batch.status_file, tell)
-        status.replace_all(
-            before[job.name] if job.name in done else _status(job) for job in batch.jobs
-        )
+        statuses = {
+            job.name: before[job.name] if job.name in done else _status(job) for job in batch.jobs
+        }
         wanted = [
             words_again(job, before.get(job.name), anew=again or not done.issuperset(job.after))
             for job in batch.jobs
             if job.name not in done
         ]
+
+        def record(status: JobStatus) -> None:
+            statuses[status.name] = status
+            _write_status(batch.status_file, statuses.values())
+            tell(status)
+
+        _write_status(batch.status_file, statuses.values())
         try:
-            runner(replace(batch, jobs=tuple(wanted)), status.update)
+            with closing(_run_all(replace(batch, jobs=()), wanted, workers, record)) as ended:
+                for status in ended:
+                    record(status)
         except BaseException:
-            status.stop()
+            for name, status in statuses.items():
+                if status.state == "running":
+                    statuses[name] = replace(status, state="stopped", finished=_now())
+            _write_status(batch.status_file, statuses.values())
             raise
-        return status.all
+        return list(statuses.values())
 
 
 def exit_code(statuses: Iterable[JobStatus]) -> int:
-    """Return 0 if all jobs are done, else the exit code of the first that failed, 5 for a signal.
-
-    Examples
-    --------
-    >>> exit_code([JobStatus("a", "fit", ""), JobStatus("b", "fit", "", "failed", 3)])
-    3
-    """
+    """Return 0 if all jobs are done, else the code of the first that failed, 5 for a signal."""
     failed = [status.exit_code or 0 for status in statuses if status.state == "failed"]
     return next((code if code > 0 else MachineError.exit_code for code in failed), 0)
 
 
 def words_again(job: Job, before: JobStatus | None, *, anew: bool = False) -> Job:
-    """Return the job with the option that its command needs where it has run before.
-
-    A fit that was interrupted goes on from its checkpoint unless its settings or inputs changed, or
-    ``anew`` is given. Any other fit or sweep overwrites its own run directory.
-
-    Examples
-    --------
-    >>> fit = Job("a", ("fit", "--", "data"), (), (), (), "digest")
-    >>> words_again(fit, JobStatus("a", "fit", "digest", "stopped", inputs=state_of([]))).words
-    ('fit', '--resume', '--', 'data')
-    >>> words_again(fit, JobStatus("a", "fit", "other", "stopped", inputs=state_of([]))).words
-    ('fit', '--overwrite', '--', 'data')
-    >>> words_again(fit, JobStatus("a", "fit", "digest", "stopped", inputs="others")).words
-    ('fit', '--overwrite', '--', 'data')
-    """
+    """Return the job with the option that its command needs where it has run before: a fit that
+    was interrupted goes on from its checkpoint unless its settings or inputs changed, or ``anew``
+    is given; any other fit or sweep overwrites its own run directory."""
     command, *rest = job.words
     chosen = not {"--resume", "--overwrite"}.isdisjoint(rest)
     if before is None or command not in ("fit", "sweep") or chosen:
@@ -149,19 +123,15 @@ def _done(jobs: Iterable[Job], known: dict[str, JobStatus]) -> set[str]:
     done: set[str] = set()
     for job in jobs:
         status = known.get(job.name)
-        if (
-            status is not None
-            and (status.state, status.digest) == ("done", job.digest)
-            and all(map(os.path.exists, job.outputs))
-            and done.issuperset(job.after)
-            and status.inputs == state_of(job.inputs)
-        ):
+        same = status is not None and (status.state, status.digest) == ("done", job.digest)
+        there = done.issuperset(job.after) and all(map(os.path.exists, job.outputs))
+        if status is not None and same and there and status.inputs == state_of(job.inputs):
             done.add(job.name)
     return done
 
 
-def _status(job: Job, state: State = "waiting") -> JobStatus:
-    return JobStatus(job.name, job.words[0], job.digest, state)
+def _status(job: Job, state: State = "waiting", **more: Any) -> JobStatus:
+    return JobStatus(job.name, job.words[0], job.digest, state, **more)
 
 
 def _read_status(path: str) -> dict[str, JobStatus]:
@@ -177,128 +147,66 @@ def _read_status(path: str) -> dict[str, JobStatus]:
         ) from error
 
 
-class _StatusFile:
-    """The status of every job in their order, on disk at every moment."""
-
-    def __init__(self, path: str, tell: Tell) -> None:
-        self._path, self._tell = path, tell
-        self._statuses: dict[str, JobStatus] = {}
-
-    @property
-    def all(self) -> list[JobStatus]:
-        return list(self._statuses.values())
-
-    def replace_all(self, statuses: Iterable[JobStatus]) -> None:
-        self._statuses = {status.name: status for status in statuses}
-        content = {"jobs": [asdict(status) for status in self.all]}
-        write_atomically(self._path, [(json.dumps(content, indent=1) + "\n").encode()])
-
-    def update(self, status: JobStatus) -> None:
-        self.replace_all({**self._statuses, status.name: status}.values())
-        self._tell(status)
-
-    def stop(self) -> None:
-        self.replace_all(
-            replace(status, state="stopped", finished=_now())
-            if status.state == "running"
-            else status
-            for status in self.all
-        )
+def _write_status(path: str, statuses: Iterable[JobStatus]) -> None:
+    content = {"jobs": [asdict(status) for status in statuses]}
+    write_atomically(path, [(json.dumps(content, indent=1) + "\n").encode()])
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-# --- runners -------------------------------------------------------------------------------------
+def _run_all(
+    batch: Batch, jobs: Sequence[Job], workers: Workers | None, tell: Tell
+) -> Generator[JobStatus, None, None]:
+    """Yield the status of every job as it ends. Other jobs that they come after are done."""
+    names = [job.name for job in jobs]
+    after = [[names.index(name) for name in job.after if name in names] for job in jobs]
+    if workers is None:
+        ended: list[JobStatus] = []
+        for job, earlier in zip(jobs, after, strict=True):
+            ended.append(_run(batch, job, *(ended[place] for place in earlier), tell=tell))
+            yield ended[-1]
+        return
+    if workers.memory_each is not None:  # a limit of the job's own comes later and wins
+        memory = f"--memory={workers.memory_each}"
+        jobs = [replace(job, words=(job.words[0], memory, *job.words[1:])) for job in jobs]
+    yield from workers.graph(partial(_run, batch), jobs, after)
 
 
-def run_serially(batch: Batch, tell: Tell) -> None:
-    """Run the jobs one after the other; the Runner without workers."""
-    missed: set[str] = set()
-    for job in batch.jobs:
-        if missed.isdisjoint(job.after):
-            status = begin(job)
-            tell(status)
-            status = execute(batch, job, status)
-        else:
-            status = _status(job, "skipped")
-        if status.state != "done":
-            missed.add(job.name)
-        tell(status)
-
-
-def run_on_workers(workers: Workers, limited: Container[str] = ()) -> Runner:
-    """Return the Runner that makes every job a task of Dask.
-
-    Parameters
-    ----------
-    limited : the commands that have ``--memory``: a job without one gets that of its worker.
-    """
-
-    def with_limit(job: Job) -> Job:
-        command, *rest = job.words
-        if workers.memory_each is None or command not in limited:
-            return job
-        return replace(job, words=(command, f"--memory={workers.memory_each}", *rest))
-
-    def run(batch: Batch, tell: Tell) -> None:
-        names = [job.name for job in batch.jobs]
-        after = [[names.index(name) for name in job.after if name in names] for job in batch.jobs]
-        task = partial(_execute_after, replace(batch, jobs=()))
-        missed: set[str] = set()
-        for place, result in workers.graph(task, [*map(with_limit, batch.jobs)], names, after):
-            job = batch.jobs[place]
-            if isinstance(result, JobStatus):
-                status = result
-            elif missed.isdisjoint(job.after):
-                status = _failed(_status(job), result)
-            else:
-                status = _status(job, "skipped")
-            if status.state != "done":
-                missed.add(job.name)
-            tell(status)
-
-    return run
-
-
-def _execute_after(batch: Batch, job: Job, *before: JobStatus) -> JobStatus:
-    """Run a job on a worker if the jobs before it are done."""
+def _run(batch: Batch, job: Job, *before: JobStatus, tell: Tell | None = None) -> JobStatus:
+    """Run a job if the jobs before it are done; without ``tell`` this is a task on a worker."""
     if any(status.state != "done" for status in before):
         return _status(job, "skipped")
-    return execute(batch, job, begin(job), still_wanted())
+    status = _status(job, "running", started=_now(), inputs=state_of(job.inputs))
+    if tell is None:
+        return execute(batch, job, status, still_wanted())
+    tell(status)
+    return execute(batch, job, status, lambda: True)
 
 
-def begin(job: Job) -> JobStatus:
-    """Return the status of a job that begins now."""
-    status = _status(job, "running")
-    return replace(status, started=_now(), inputs=state_of(job.inputs))
-
-
-def _failed(status: JobStatus, error: MachineError) -> JobStatus:
-    return replace(
-        status, state="failed", exit_code=error.exit_code, sentence=str(error), finished=_now()
-    )
-
-
-def execute(
-    batch: Batch, job: Job, status: JobStatus, wanted: Callable[[], bool] = lambda: True
-) -> JobStatus:
-    """Run one job to its end, or until it is no longer ``wanted``, and return its status.
-
-    Its stdout and stderr go to ``NAME.out`` and ``NAME.err`` among the logs.
-    """
+def execute(batch: Batch, job: Job, status: JobStatus, wanted: Callable[[], bool]) -> JobStatus:
+    """Run one job to its end, or until it is no longer ``wanted``, and return its status. Its
+    stdout and stderr go to ``NAME.out`` and ``NAME.err`` among the logs."""
     out, err = (os.path.join(batch.logs, f"{job.name}.{name}") for name in ("out", "err"))
+    # -P: the directory that it runs in holds data, and nothing is imported from there
+    command = [sys.executable, "-P", "-c", _CHILD, *job.words]
     try:
         with (
             open(out, "wb") as output,
             open(err, "wb") as errors,
-            _process(job.words, batch.directory, output, errors) as process,
+            subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=errors,
+                cwd=os.path.dirname(batch.path),
+            ) as process,  # it ends when its stdin is closed, at the latest with the block
         ):
             code = _wait(process, wanted)
         last = Path(err).read_bytes().decode(errors="replace").strip().splitlines()[-1:]
     except OSError as error:
-        return _failed(status, MachineError(f"job {job.name!r} cannot be run: {error}."))
+        code, last = MachineError.exit_code, [f"job {job.name!r} cannot be run: {error}."]
     state: State = "done" if code in job.accepted else "failed"
     sentence = "".join(last) if code else ""
     return replace(status, state=state, exit_code=code, sentence=sentence, finished=_now())
@@ -309,35 +217,8 @@ def _wait(process: subprocess.Popen[bytes], wanted: Callable[[], bool]) -> int:
         try:
             return process.wait(POLL)
         except subprocess.TimeoutExpired:
-            if not wanted():
-                _end(process)
-
-
-@contextmanager
-def _process(
-    words: Sequence[str], directory: str, out: IO[bytes], errors: IO[bytes]
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Start ``streamtron`` with these arguments; it ends with the block."""
-    # -P: the directory that it runs in holds data, and nothing is imported from there
-    command = [sys.executable, "-P", "-c", _CHILD, *words]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=out, stderr=errors, cwd=directory
-    )
-    try:
-        yield process
-    finally:
-        _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Close the pipe that keeps a job alive, and wait until it has ended."""
-    assert process.stdin is not None
-    process.stdin.close()
-    try:
-        process.wait(GRACE)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+            if not wanted() and process.stdin is not None:
+                process.stdin.close()
 
 
 _CHILD = """
@@ -350,16 +231,14 @@ main(sys.argv[1:])
 
 
 def follow_parent() -> None:
-    """End this process when the pipe on its stdin closes, which happens also when its parent dies.
+    """End this process, by SIGTERM and GRACE seconds later by SIGKILL, when the pipe on its stdin
+    closes, which happens also when its parent dies."""
 
-    It gets SIGTERM, and GRACE seconds later SIGKILL.
-    """
-    threading.Thread(target=_await_end_of_parent, daemon=True).start()
+    def follow() -> None:
+        with suppress(OSError):  # an stdin that cannot be read is no pipe of a parent
+            os.read(0, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE)  # the exception is lost if it is raised in a destructor or callback
+        os.kill(os.getpid(), signal.SIGKILL)
 
-
-def _await_end_of_parent() -> None:
-    with suppress(OSError):  # an stdin that cannot be read is no pipe of a parent
-        os.read(0, 1)
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(GRACE)  # the exception is lost if it is raised in a destructor or callback
-    os.kill(os.getpid(), signal.SIGKILL)
+    threading.Thread(target=follow, daemon=True).start()

@@ -37,38 +37,29 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Hold the proven bounds on γ_d over the rows of one scan.
+    """The proven bounds on γ_d over the rows of one scan.
 
-    Parameters
-    ----------
-    directional_margin : at most min y_k·a / ‖a‖ of the scanned weights (may be negative).
-    primal_margin : at most 1 / √(2 P) ≤ γ_d of the model's weights, the scanned ones times
-        ``scale``; the directional margin where Δ = 0.
-    upper_bound : at least ‖a‖ / t ≥ γ_d; None without counts.
-    rows_scanned : rows that the bounds cover (without rows of weight 0).
-    scale : s, near the one at which P(s w) is least.
-    drift : ‖w − Σ c_k l_k x_k‖ / ‖Σ c_k l_k x_k‖ of the running weights w, the sum computed
-        afresh; None without running weights or counts.
-    rounding_bound : what was added to ‖a‖ / t for its rounding.
+    InternalError: a lower bound exceeds the upper bound. Both include their rounding, so one of
+    them is wrong.
 
-    Raises
-    ------
-    InternalError : a lower bound exceeds the upper bound. Both include their rounding, so one of
-        them is wrong.
-
-    Examples
-    --------
     >>> round(Certificate(.7, .8, 1., 100, 1.).relative_duality_gap, 9)
     0.36
     """
 
     directional_margin: float
+    """at most min y_k·a / ‖a‖ of the scanned weights (may be negative)"""
     primal_margin: float
+    """at most 1 / √(2 P) ≤ γ_d of the model's weights; the directional margin where Δ = 0"""
     upper_bound: float | None
+    """at least ‖a‖ / t ≥ γ_d; None without counts"""
     rows_scanned: int
+    """rows that the bounds cover (without rows of weight 0)"""
     scale: float
+    """s, near the one at which P(s w) is least: the model's weights are s times the scanned ones"""
     drift: float | None = None
+    """‖w − Σ c_k l_k x_k‖ / ‖Σ c_k l_k x_k‖ of the running w; None without it or counts"""
     rounding_bound: float = 0.0
+    """what was added to ‖a‖ / t for its rounding"""
 
     def __post_init__(self) -> None:
         upper = math.inf if self.upper_bound is None else self.upper_bound
@@ -111,16 +102,9 @@ class Certificate:
 
 
 class Part(NamedTuple):
-    """Hold what some consecutive rows add to the sums of a scan.
-
-    Parameters
-    ----------
-    places, bins : int64 and float64, shape (len(places), BIN_SUMS): the bins of these rows, and
-        what they add there.
-    sums, totals : as ``ScanSums`` has them, of these rows alone.
-    columns, values : uint32 and float64: the columns where Σ c_k l_k x_k of these rows is not 0,
-        each once, and the sum there.
-    """
+    """What some consecutive rows add to the sums of a scan: to ``bins`` at ``places``, shape
+    (len(places), BIN_SUMS); to ``sums`` and ``totals``; and to Σ c_k l_k x_k the ``values`` at
+    ``columns``, each named once."""
 
     places: NDArray[np.int64]
     bins: Vector
@@ -135,15 +119,8 @@ class ScanSums:
 
     All sums are compensated: a sum of n terms is off by u of itself, and by 4 n² u² of the sum of
     their magnitudes (Ogita, Rump and Oishi, 2005, Proposition 4.5; 4 for sums that are added up).
-
-    Parameters
-    ----------
-    scale : s₀ > 0, the scale around which P(s w) is bounded most tightly (t / ‖a‖²).
-    width : columns so far; ``fresh`` grows with them.
-
-    Attributes
-    ----------
-    fresh, low : Σ c_k l_k x_k, and the rounding errors of its additions until ``fold`` adds them.
+    ``scale`` is s₀ > 0, around which P(s w) is bounded most tightly (t / ‖a‖²); ``fresh`` and
+    ``low`` are Σ c_k l_k x_k, and the rounding errors of its additions until ``fold`` adds them.
     """
 
     def __init__(self, scale: float, width: int) -> None:
@@ -156,8 +133,8 @@ class ScanSums:
     def widen(self, width: int) -> None:
         """Add columns that were met while scanning."""
         more = np.zeros(width - len(self.fresh))
-        self.fresh = np.concatenate((self.fresh, more))
-        self.low = np.concatenate((self.low, more))
+        self.fresh = np.append(self.fresh, more)
+        self.low = np.append(self.low, more)
 
     def fold(self) -> None:
         """Complete the sum Σ c_k l_k x_k in ``fresh``."""
@@ -172,15 +149,13 @@ class ScanSums:
 
     def add(self, part: Part) -> None:
         """Add the sums of some rows; their columns must exist."""
-        least = min(self.sums[kernels.LEAST], part.sums[kernels.LEAST])
-        lengths = self.sums[kernels.LENGTHS] + part.sums[kernels.LENGTHS]
-        bins = self.bins.reshape(-1, kernels.BIN_SUMS)
+        sums, bins = self.sums, self.bins.reshape(-1, kernels.BIN_SUMS)
         own = bins[part.places]
         _add_compensated(own.reshape(-1), part.bins.reshape(-1))
         bins[part.places] = own
-        first = kernels.SQ_EXTENSION
-        _add_compensated(self.sums[first:], part.sums[first:])
-        self.sums[kernels.LEAST], self.sums[kernels.LENGTHS] = least, lengths
+        sums[kernels.LEAST] = min(sums[kernels.LEAST], part.sums[kernels.LEAST])
+        sums[kernels.LENGTHS] += part.sums[kernels.LENGTHS]
+        _add_compensated(sums[kernels.SQ_EXTENSION :], part.sums[kernels.SQ_EXTENSION :])
         self.totals += part.totals
         self.unfold()
         before = self.fresh[part.columns]
@@ -235,13 +210,44 @@ class ScanSums:
         self.fold()
         length = math.sqrt(kernels.square_sum(self.fresh))
         both = min(len(w), len(self.fresh))
-        off = kernels.square_distance(w[:both], self.fresh[:both])
+        off = kernels.square_sum(w[:both] - self.fresh[:both])
         off += kernels.square_sum(w[both:]) + kernels.square_sum(self.fresh[both:])
         return math.sqrt(off) / length if length else 0.0
 
     def primal(self, sq_weights: float) -> tuple[float, float]:
-        """Return a bound on P and the scale at which it holds; see ``least_primal``."""
-        return least_primal(self.bins, self.scale, sq_weights, int(self.totals[kernels.ROWS]))
+        """Return an upper bound on P(s w) at a nearly optimal scale s, and s.
+
+        P(s w) = ½ s² ‖w‖² + Σ C_k max(0, 1 − s m_k)²; the bins of ``kernels.scan`` bound each m_k
+        from below. Between the scales s₀ / (j h) and s₀ / ((j+1) h), h = BIN_WIDTH, only rows of
+        bins 0 … j can have a slack. With δ = s − s₀ their losses add up to at most
+
+            Σ C (z − δ m)² = Σ C z² − 2 δ Σ C z m + δ² Σ C m².
+
+        A row of bin j may have no slack: its term is then at most C h². Rounding and cancellation
+        of the sums add at most (16 + 4 n² u) u (√Σ C z² + |δ| √Σ C m²)². This is part of what is
+        minimised, so that no scale is chosen for its noise. ``sq_weights`` is ‖w‖² + w_bias², off
+        by at most 4 u of itself. Returns (∞, s₀) where a sum is no finite number.
+        """
+        sums = np.empty((kernels.BINS, 3))
+        scale, n = self.scale, float(self.totals[kernels.ROWS])
+        kernels.sum_bins(self.bins, np.zeros(kernels.BIN_SUMS), sums)
+        zz, zm, mm = sums.T
+        edges = scale / (kernels.BIN_WIDTH * np.arange(1, kernels.BINS + 1))
+        low, high = edges * (1.0 + FEW), np.concatenate(([np.inf], edges[:-1]))
+        curvature = sq_weights + 2.0 * mm
+        with np.errstate(all="ignore"):
+            best = np.where(curvature > 0.0, (2.0 * zm + 2.0 * scale * mm) / curvature, low)
+            s = np.maximum(np.minimum(best, high), low)
+            shift = s - scale
+            loss = np.maximum(zz - 2.0 * shift * zm + shift * shift * mm, 0.0)
+            terms = (np.sqrt(zz) + np.abs(shift) * np.sqrt(mm)) ** 2
+            rounding = (FEW + 4.0 * (n * UNIT_ROUNDOFF) ** 2) * terms
+            primal = (0.5 * s * s * sq_weights + loss + rounding) * (1.0 + FEW)
+        primal = np.where(np.isfinite(primal) & np.isfinite(s), primal, np.inf)
+        at = int(np.argmin(primal))
+        if not primal[at] < np.inf:
+            return math.inf, scale
+        return float(primal[at]), float(s[at])
 
     def certificate(
         self,
@@ -256,10 +262,6 @@ class ScanSums:
 
         ``hard``: Δ = 0 for every row. ``counted``: there are counts. ``running``: the running
         weights of training, if other weights were scanned.
-
-        Raises
-        ------
-        InternalError : see ``Certificate``.
         """
         self.fold()
         sq_weights = kernels.compensated_square_sum(w) + bias * bias
@@ -285,12 +287,7 @@ class ScanSums:
 
 
 def length_of(w: Vector, bias: float) -> float:
-    """Return ‖w‖, from which the rounding of margins is bounded.
-
-    Raises
-    ------
-    DataError : ‖(w, w_bias)‖ is neither 0 nor between 1 / LONGEST and LONGEST.
-    """
+    """Return ‖w‖; DataError if ‖(w, w_bias)‖ is neither 0 nor from 1 / LONGEST to LONGEST."""
     length = math.sqrt(kernels.square_sum(w))
     both = math.hypot(length, bias)
     if 1.0 / LONGEST <= both <= LONGEST or not (both or w.any()):
@@ -320,55 +317,10 @@ def _two_sum(a: Vector, b: Vector) -> tuple[Vector, Vector]:
 
 
 def _add_compensated(total: Vector, part: Vector) -> None:
-    """Add part to total in place; a place after each sum holds its rounding error."""
+    """Add part to total in place; the place after each sum holds its rounding error."""
     total[::2], off = _two_sum(total[::2], part[::2])
     total[1::2] += part[1::2] + off
 
 
 def _compensated(sums: Vector, place: int) -> float:
     return float(sums[place] + sums[place + 1])
-
-
-def least_primal(bins: Vector, scale: float, sq_weights: float, rows: int) -> tuple[float, float]:
-    """Return an upper bound on P(s w) at a nearly optimal scale s, and s.
-
-    P(s w) = ½ s² ‖w‖² + Σ C_k max(0, 1 − s m_k)²; the bins of ``kernels.scan`` bound each m_k from
-    below. Between the scales s₀ / (j h) and s₀ / ((j+1) h), h = BIN_WIDTH, only rows of bins 0 … j
-    can have a slack. With δ = s − s₀ their losses add up to at most
-
-        Σ C (z − δ m)² = Σ C z² − 2 δ Σ C z m + δ² Σ C m².
-
-    A row of bin j may have no slack: its term is then at most C h². Rounding and
-    cancellation of the sums add at most (16 + 4 n² u) u (√Σ C z² + |δ| √Σ C m²)². This
-    is part of what is minimised, so that no scale is chosen for its noise.
-
-    Parameters
-    ----------
-    bins : float64, shape (BINS · BIN_SUMS,).
-    scale : s₀ > 0.
-    sq_weights : ‖w‖² + w_bias² ≥ 0, off by at most 4 u of itself.
-    rows : n, the largest number of rows in the bins.
-
-    Returns
-    -------
-    (bound of P, s); (∞, s₀) where a sum is no finite number.
-    """
-    sums = np.empty((kernels.BINS, 3))
-    kernels.sum_bins(bins, np.zeros(kernels.BIN_SUMS), sums)
-    zz, zm, mm = sums.T
-    edges = scale / (kernels.BIN_WIDTH * np.arange(1, kernels.BINS + 1))
-    low, high = edges * (1.0 + FEW), np.concatenate(([np.inf], edges[:-1]))
-    curvature = sq_weights + 2.0 * mm
-    with np.errstate(all="ignore"):
-        best = np.where(curvature > 0.0, (2.0 * zm + 2.0 * scale * mm) / curvature, low)
-        s = np.maximum(np.minimum(best, high), low)
-        shift = s - scale
-        loss = np.maximum(zz - 2.0 * shift * zm + shift * shift * mm, 0.0)
-        terms = (np.sqrt(zz) + np.abs(shift) * np.sqrt(mm)) ** 2
-        rounding = (FEW + 4.0 * (float(rows) * UNIT_ROUNDOFF) ** 2) * terms
-        primal = (0.5 * s * s * sq_weights + loss + rounding) * (1.0 + FEW)
-    primal = np.where(np.isfinite(primal) & np.isfinite(s), primal, np.inf)
-    at = int(np.argmin(primal))
-    if not primal[at] < np.inf:
-        return math.inf, scale
-    return float(primal[at]), float(s[at])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,11 +16,6 @@ from typing import Any, Literal
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import read_toml
 from streamtron.core.limits import available_memory, available_processors
-
-Variant = Literal["length", "steps"]
-Order = Literal["random", "sequential"]
-Ascent = Literal["ascent"]
-OnBadShard = Literal["error", "skip"]
 
 SKLEARN_NAMES = {
     "intercept_scaling": "rho",
@@ -46,6 +41,39 @@ SMALLEST, LARGEST = 1e-30, 1e30
 
 PRICES = (1e-40, 1e40)
 """Range of C_k = C · weight of the row · weight of its class."""
+
+_CONVERSIONS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("C", "delta", "rho", "tol"), lambda x: float(x) if isinstance(x, int) else x),
+    "stage": lambda stage: str(stage) if isinstance(stage, int | float) else stage,
+    "b": lambda b: tuple(map(float, [b] if isinstance(b, int | float) else b)),
+    "active_set": lambda size: parse_size(size) if isinstance(size, str) else size,
+    "features": lambda names: tuple(
+        map(str.strip, names.split(",")) if isinstance(names, str) else names
+    ),
+}
+"""Setting → what it becomes, of the forms that it may have in Python and TOML."""
+
+_RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "C": (lambda C: C is None or SMALLEST <= C <= LARGEST, "1e-30 to 1e30"),
+    "delta": (
+        lambda delta: not delta or 1e-15 <= delta <= 1e15,
+        "0 (the hard margin), or 1e-15 to 1e15",
+    ),
+    "rho": (lambda rho: rho == 0 or SMALLEST <= rho <= LARGEST, "0 (no bias), or 1e-30 to 1e30"),
+    "variant": (lambda variant: variant in ("length", "steps"), "length or steps"),
+    "order": (lambda order: order in ("random", "sequential"), "random or sequential"),
+    "on_bad_shard": (lambda action: action in ("error", "skip"), "error or skip"),
+    "tol": (lambda tol: 0 <= tol < 1, "a relative duality gap, 0 ≤ tol < 1"),
+    "max_epochs": (lambda epochs: epochs >= 1, "at least 1"),
+    "mini_epochs": (lambda epochs: epochs >= 0, "0 or more"),
+    "active_set": (lambda size: size >= 0, "a size of 0 bytes or more"),
+    "seed": (lambda seed: seed >= 0, "0 or more"),
+    "index_base": (lambda base: base in ("auto", 0, 1), "auto, 0 or 1"),
+    "hash_bits": (lambda bits: bits is None or 1 <= bits <= 31, "1 to 31"),
+    "hash_seed": (lambda seed: 0 <= seed < 2**32, "0 to 2³²-1"),
+    "features": (lambda names: all(names or ()), "names"),
+}
+"""Setting → whether a value is within its range, and the range in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +120,13 @@ class Settings:
     Raises
     ------
     SettingsError : a value out of range, or two that contradict each other.
-
-    Examples
-    --------
-    >>> Settings(C=0.5).delta2
-    1.0
-    >>> Settings(stage="1,0.1").stages
-    (1.0, 0.1)
     """
 
     C: float | None = None
     delta: float | None = None
     rho: float = 1.0
     stage: str = "auto"
-    variant: Variant = "length"
+    variant: Literal["length", "steps"] = "length"
     b: tuple[float, ...] | None = None
     tol: float = 0.01
     max_epochs: int = 100
@@ -113,7 +134,7 @@ class Settings:
     active_set: int = 10**9
     class_weight: Mapping[str, float] | Literal["balanced"] | None = None
     seed: int = 0
-    order: Order = "random"
+    order: Literal["random", "sequential"] = "random"
     faithful: bool = False
     index_base: Literal["auto", 0, 1] = "auto"
     weights_in_label: bool = False
@@ -127,44 +148,21 @@ class Settings:
     hash_seed: int = 0
     vocabulary: str | None = None
     allow_duplicate: bool = False
-    on_bad_shard: OnBadShard = "error"
+    on_bad_shard: Literal["error", "skip"] = "error"
 
     def __post_init__(self) -> None:
-        for name in ("C", "delta", "rho", "tol"):
-            if isinstance(getattr(self, name), int):
-                object.__setattr__(self, name, float(getattr(self, name)))
-        if self.features is not None:
-            object.__setattr__(self, "features", _names(self.features))
-        if self.C is not None and self.delta is not None:
-            raise SettingsError("C and delta are two names of one thing (C = 1/(2 Δ²)): give one.")
-        self._check_ranges()
+        for name, convert in _CONVERSIONS.items():
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, convert(given))
+        for name, (is_within, wanted) in _RANGES.items():
+            given = getattr(self, name)
+            _need(is_within(given), name.replace("_", "-"), given, wanted)
+        self._check_class_weight()
         self._check_clashes()
-        self._check_stages()
+        for value in self.b or ():
+            _need(SMALLEST <= value <= LARGEST, "b", value, "1e-30 to 1e30")
 
-    def _check_ranges(self) -> None:
-        C, delta, rho, bits = self.C, self.delta, self.rho, self.hash_bits
-        for name, holds, wanted in (
-            ("C", C is None or SMALLEST <= C <= LARGEST, "1e-30 to 1e30"),
-            (
-                "delta",
-                delta is None or delta == 0 or 1e-15 <= delta <= 1e15,
-                "0 (the hard margin), or 1e-15 to 1e15",
-            ),
-            ("rho", rho == 0 or SMALLEST <= rho <= LARGEST, "0 (no bias), or 1e-30 to 1e30"),
-            ("variant", self.variant in ("length", "steps"), "length or steps"),
-            ("order", self.order in ("random", "sequential"), "random or sequential"),
-            ("on_bad_shard", self.on_bad_shard in ("error", "skip"), "error or skip"),
-            ("tol", 0 <= self.tol < 1, "a relative duality gap, 0 ≤ tol < 1"),
-            ("max_epochs", self.max_epochs >= 1, "at least 1"),
-            ("mini_epochs", self.mini_epochs >= 0, "0 or more"),
-            ("active_set", self.active_set >= 0, "a size of 0 bytes or more"),
-            ("seed", self.seed >= 0, "0 or more"),
-            ("index_base", self.index_base in ("auto", 0, 1), "auto, 0 or 1"),
-            ("hash_bits", bits is None or 1 <= bits <= 31, "1 to 31"),
-            ("hash_seed", 0 <= self.hash_seed < 2**32, "0 to 2³²-1"),
-            ("features", self.features is None or all(self.features), "names"),
-        ):
-            _need(holds, name.replace("_", "-"), getattr(self, name), wanted)
+    def _check_class_weight(self) -> None:
         if isinstance(self.class_weight, Mapping):
             for label, weight in self.class_weight.items():
                 within = SMALLEST <= weight <= LARGEST
@@ -175,29 +173,26 @@ class Settings:
             )
 
     def _check_clashes(self) -> None:
-        if self.hash_bits is not None and self.vocabulary is not None:
-            raise SettingsError("hash-bits and vocabulary both give names their columns: give one.")
-        if self.multiclass and self.multilabel:
-            raise SettingsError(
-                "multiclass is one label a row, multilabel any number of them: give one."
-            )
-        if self.weights_in_label and self.multilabel:
-            raise SettingsError(
+        stages = self.stages or ()
+        refusal = None
+        if self.C is not None and self.delta is not None:
+            refusal = "C and delta are two names of one thing (C = 1/(2 Δ²)): give one."
+        elif self.hash_bits is not None and self.vocabulary is not None:
+            refusal = "hash-bits and vocabulary both give names their columns: give one."
+        elif self.multiclass and self.multilabel:
+            refusal = "multiclass is one label a row, multilabel any number of them: give one."
+        elif self.weights_in_label and self.multilabel:
+            refusal = (
                 "weights-in-label reads label:weight, and with multilabel a row may have several "
                 "labels or none: leave it out, or give the weights in a Parquet column, --weight."
             )
-
-    def _check_stages(self) -> None:
-        stages = self.stages
-        if self.b is not None:
-            if len(self.b) != (2 if stages is None else len(stages)):
-                raise SettingsError(
-                    f"b has {len(self.b)} numbers for the stages {self.stage}: give one a stage."
-                )
-            for value in self.b:
-                _need(SMALLEST <= value <= LARGEST, "b", value, "1e-30 to 1e30")
-        if self.faithful and "ascent" in (stages or ()):
-            raise SettingsError("faithful is the paper's procedure, which has no ascent stage.")
+        elif self.b is not None and len(self.b) != (len(stages) or 2):
+            given = len(self.b)
+            refusal = f"b has {given} numbers for the stages {self.stage}: give one a stage."
+        elif self.faithful and "ascent" in stages:
+            refusal = "faithful is the paper's procedure, which has no ascent stage."
+        if refusal is not None:
+            raise SettingsError(refusal)
 
     @property
     def delta2(self) -> float:
@@ -212,7 +207,7 @@ class Settings:
         return self.delta == 0
 
     @property
-    def stages(self) -> tuple[float | Ascent, ...] | None:
+    def stages(self) -> tuple[float | Literal["ascent"], ...] | None:
         """Return the stages given; None for auto."""
         if self.stage == "auto":
             return None
@@ -236,11 +231,7 @@ class Settings:
     def to_dict(self) -> dict[str, Any]:
         """Return every setting as a JSON value."""
         plain = asdict(self)
-        for name in ("b", "features"):
-            plain[name] = None if plain[name] is None else list(plain[name])
-        if isinstance(self.class_weight, Mapping):
-            plain["class_weight"] = dict(self.class_weight)
-        return plain
+        return {name: [*own] if isinstance(own, tuple) else own for name, own in plain.items()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
@@ -250,22 +241,13 @@ class Settings:
             raise SettingsError(
                 f"unknown setting {', '.join(unknown)}; known: {', '.join(sorted(known))}."
             )
-        plain = dict(values)
+        for name, value in values.items():
+            if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                raise SettingsError(
+                    f"{name.replace('_', '-')} is a number beyond 2⁶³: wanted a smaller one."
+                )
         try:
-            if isinstance(plain.get("b"), int | float):
-                plain["b"] = [plain["b"]]
-            if plain.get("b") is not None:
-                plain["b"] = tuple(float(value) for value in plain["b"])
-            if isinstance(plain.get("active_set"), str):
-                plain["active_set"] = parse_size(plain["active_set"])
-            if isinstance(plain.get("stage"), int | float):
-                plain["stage"] = str(plain["stage"])
-            for name, value in plain.items():
-                if isinstance(value, int) and not -(2**63) <= value < 2**63:
-                    raise SettingsError(
-                        f"{name.replace('_', '-')} is a number beyond 2⁶³: wanted a smaller one."
-                    )
-            return cls(**plain)
+            return cls(**values)
         except SettingsError:
             raise
         except (TypeError, ValueError, AttributeError) as error:
@@ -273,12 +255,7 @@ class Settings:
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Settings:
-        """Read settings from a TOML file of ``name = value`` lines.
-
-        Raises
-        ------
-        SettingsError : the file is not TOML, or has an unknown setting.
-        """
+        """Read settings from a TOML file of ``name = value`` lines."""
         return cls.from_dict(read_toml(path, "settings"))
 
     def but(self, **changes: Any) -> Settings:
@@ -297,10 +274,6 @@ class Machine:
     threads : threads that read and train, ≥ 1; None = the processors that this process may use.
     run_dir : directory of checkpoints, witness and cache; None = ``MODEL.run`` beside the model.
     checkpoint_every : seconds ≥ 0 between checkpoints.
-
-    Raises
-    ------
-    SettingsError : fewer than one thread.
     """
 
     memory: int | None = None
@@ -328,12 +301,7 @@ def _need(condition: bool, name: str, found: object, wanted: str) -> None:
         raise SettingsError(f"{name} is {found}: wanted {wanted}.")
 
 
-def _names(names: str | Iterable[str]) -> tuple[str, ...]:
-    words = names.split(",") if isinstance(names, str) else names
-    return tuple(name.strip() if isinstance(names, str) else name for name in words)
-
-
-def _stage(word: str) -> float | Ascent:
+def _stage(word: str) -> float | Literal["ascent"]:
     if word == "ascent":
         return "ascent"
     try:
@@ -347,15 +315,9 @@ def _stage(word: str) -> float | Ascent:
     return epsilon
 
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-_BINARY = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-
-
 def parse_size(text: str) -> int:
     """Parse a size into bytes.
 
-    Examples
-    --------
     >>> parse_size("1GB"), parse_size("1.5 MiB"), parse_size("300")
     (1000000000, 1572864, 300)
     """
@@ -363,7 +325,7 @@ def parse_size(text: str) -> int:
     if match is None:
         raise SettingsError(f"size {text[:99]!r}: wanted a number with B, kB, MB, GB, MiB or GiB.")
     number, unit, binary = match.groups()
-    size = float(number) * (_BINARY if binary else _UNITS)[unit]
+    size = float(number) * (1024 if binary else 1000) ** ["", *"kmgt"].index(unit)
     if size >= 2**63:
         raise SettingsError(f"size {text[:20]!r}: more bytes than any machine has.")
     return int(size)
@@ -372,8 +334,6 @@ def parse_size(text: str) -> int:
 def parse_duration(text: str) -> float:
     """Parse a duration into seconds.
 
-    Examples
-    --------
     >>> parse_duration("5m"), parse_duration("0s"), parse_duration("1.5h"), parse_duration("90")
     (300.0, 0.0, 5400.0, 90.0)
     """
@@ -387,8 +347,6 @@ def parse_duration(text: str) -> float:
 def format_size(size: float) -> str:
     """Format bytes with a unit.
 
-    Examples
-    --------
     >>> format_size(1_530_000), format_size(12)
     ('1.5 MB', '12 B')
     """

@@ -1,5 +1,7 @@
 """Exceptions. Every message says where, what was found, what was wanted, what to do.
 
+For example: ``a.svm, line 3: value nan. Values must be finite; remove the row.``
+
 ::
 
     StreamtronError                 any error raised on purpose              exit code
@@ -14,13 +16,7 @@ from __future__ import annotations
 
 
 class StreamtronError(Exception):
-    """Base of all errors raised on purpose; ``str()`` is one sentence for the user.
-
-    Examples
-    --------
-    >>> issubclass(DataError, StreamtronError), DataError.exit_code
-    (True, 3)
-    """
+    """Base of all errors raised on purpose; ``str()`` is one sentence for the user."""
 
     exit_code = 1
 
@@ -32,13 +28,7 @@ class SettingsError(StreamtronError, ValueError):
 
 
 class DataError(StreamtronError, ValueError):
-    """A user's file holds invalid data.
-
-    Examples
-    --------
-    >>> str(DataError("a.svm, line 3: value nan. Values must be finite; remove the row."))
-    'a.svm, line 3: value nan. Values must be finite; remove the row.'
-    """
+    """A user's file holds invalid data."""
 
     exit_code = 3
 
@@ -55,5 +45,3 @@ class MachineError(StreamtronError):
 
 class InternalError(StreamtronError):
     """A result is impossible: a defect of streamtron, or of the machine's memory."""
-
-    exit_code = 1

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import logging
 import math
 import threading
@@ -73,6 +72,7 @@ _ROWS = types.NamedTuple(
     [_frozen(types.int64), _frozen(types.uint32), _frozen(types.float32)], Rows
 )
 _F8, _I8 = types.float64[::1], types.int64[::1]
+_MATRIX = types.float64[:, ::1]
 _I4, _U1 = types.int32[::1], types.uint8[::1]
 _ORDER, _SIGNS, _REALS = _frozen(types.int64), _frozen(types.int8), _frozen(types.float64)
 _COUNTS = _frozen(types.int32)
@@ -98,23 +98,9 @@ _OPTIONS = {"cache": _KEPT, "nogil": True, "error_model": "numpy", "no_cfunc_wra
 _first_calls = threading.Lock()
 
 
-@contextlib.contextmanager
-def _no_collection():
-    """Disable garbage collection, which takes a fifteenth of the compilation and frees little."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 class Kernel:
-    """Compile a function for one signature, or load it from disk, at its first call.
-
-    Another dtype is a TypeError, not a second compilation.
-    """
+    """A function compiled for one signature, or loaded from disk, at its first call. Another dtype
+    is a TypeError, not a second compilation."""
 
     def __init__(self, signature, function):
         functools.update_wrapper(self, function)
@@ -123,12 +109,11 @@ class Kernel:
         self._call = self._first_call
 
     def __call__(self, *arguments):
-        """Call the compiled function."""
         return self._call(*arguments)
 
     def compile(self):
         """Compile or load the function if needed; return whether it was newly compiled to disk."""
-        with _first_calls, _no_collection():
+        with _first_calls:
             if self._call is self._compiled:
                 return False
             self._compiled.compile(self._signature)
@@ -178,11 +163,8 @@ def _fetch(typing_context, array, place):
 
 @helper
 def _fetch_ahead(rows, order, n, squares, delta2, counts):
-    """Prefetch the row visited ``AHEAD`` visits after the n-th, and the offsets of later ones.
-
-    Free of branches, and so inlined: a call would count references to every array with locked
-    instructions, which slow down threads that share the arrays.
-    """
+    """Prefetch the row visited ``AHEAD`` visits after the n-th, and the offsets of later ones. Free
+    of branches, and so inlined: a call would count references with locked instructions."""
     i = _fetch_row_ahead(rows, order, n)
     _fetch(squares, i)
     _fetch(delta2, i)
@@ -219,22 +201,9 @@ def _plus(rows, i, factor, w):
 
 
 @helper
-def _square(rows, i):
-    """‖x_i‖², summed in row order."""
-    square = 0.0
-    for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
-        value = np.float64(rows.values[j])
-        square += value * value
-    return square
-
-
-@helper
 def _add_to(sums, place, value):
-    """Add value to sums[place], and its rounding error to the next place.
-
-    The two together are off by u of themselves and n² u² of Σ |values| (Ogita, Rump and Oishi,
-    2005, Algorithm 4.3).
-    """
+    """Add value to sums[place], and its rounding error to the next place: together they are off by
+    u of themselves and n² u² of Σ |values| (Ogita, Rump and Oishi, 2005, Algorithm 4.3)."""
     before = sums[place]
     after = before + value
     grown = after - before
@@ -279,16 +248,31 @@ def _threshold(t, sq_norm, b, epsilon, by_length):
 def squared_norms(rows, squares):
     """‖x_i‖² of every row into ``squares`` (float64, shape (rows,), changed in place)."""
     for i in range(len(squares)):
-        squares[i] = _square(rows, i)
+        square = 0.0
+        for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
+            value = np.float64(rows.values[j])
+            square += value * value
+        squares[i] = square
+
+
+@helper
+def _ascent_step(count, y_a, q, b):
+    """m = max(⌊(b − y_k·a)/q_k + ½⌋, −c_k): c_k + m maximises b Σ c_k − ½‖a‖² over
+    the integers (dual coordinate ascent, Hsieh et al., ICML 2008)."""
+    if q <= 0.0 or (count == 0 and y_a >= b):
+        return 0.0
+    step = np.floor((b - y_a) / q + 0.5)
+    return -np.float64(count) if step < -count else step
 
 
 @kernel(
     types.void(_ROWS, _ORDER, _SIGNS, _REALS, types.float64, types.float64, types.float64,
-               types.boolean, types.float64, _REALS, _I4, _F8, _F8, _I8, _U1)
+               types.boolean, types.boolean, types.float64, _REALS, _I4, _F8, _F8, _I8, _U1)
 )  # fmt: skip
-def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, scale,
-          squares, counts, w, scalars, tallies, erred):  # fmt: skip
-    """Visit rows in order; where y_k·a ≤ threshold, a ← a + y_k.
+def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, ascent, scale,
+          squares, counts, w, scalars, tallies, moved):  # fmt: skip
+    """Visit rows in order: c_k ← c_k + m and a ← a + m y_k, where m is the step of dual coordinate
+    ascent (``ascent``), or 1 if y_k·a ≤ threshold, else 0.
 
     Parameters
     ----------
@@ -299,9 +283,10 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, scale,
     rho, b, epsilon, by_length : ρ, b, ε, and the variant (True: ``length``, False: ``steps``).
     scale : s of the estimate Σ C_k max(0, 1 − s m_k)², added to ``scalars[LOSS]``.
     squares : float64, shape (rows,): ‖x_k‖².
-    counts : int32, shape (rows,): c_k, changed in place.
+    counts : int32, shape (rows,): c_k, changed in place. Never above COUNT_MAX: a step cut there is
+        counted in ``tallies[CLIPPED]``.
     w, scalars, tallies : the learner's state, changed in place.
-    erred : uint8, shape (rows,): set to 1 where a row was updated.
+    moved : uint8, shape (rows,): set to 1 where a row was updated.
 
     Cost: one pass over the visited rows' nonzeros, two where a row is updated.
     """
@@ -319,58 +304,11 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, scale,
         slack = max(1.0 - scale * margin, 0.0)
         loss += _cost(delta2[i]) * (slack * slack)
         y_a = margin + delta2[i] * counts[i]
-        if y_a <= threshold:
-            if counts[i] == COUNT_MAX:
-                tallies[CLIPPED] += 1
-                continue
-            _plus(rows, i, l, w)
-            bias += l * rho
-            sq_norm = max(sq_norm + (2.0 * y_a + (squares[i] + rho * rho + delta2[i])), 0.0)
-            extension += delta2[i] * (2.0 * counts[i] + 1.0)
-            counts[i] += 1
-            t += 1
-            updates += 1
-            erred[i] = 1
-            threshold = _threshold(t, sq_norm, b, epsilon, by_length)
-    scalars[BIAS], scalars[SQ_NORM], scalars[LOSS] = bias, sq_norm, loss
-    scalars[EXTENSION] = extension
-    tallies[STEPS], tallies[UPDATES] = t, updates
-
-
-@kernel(
-    types.void(_ROWS, _ORDER, _SIGNS, _REALS, types.float64, types.float64, types.float64,
-               _REALS, _I4, _F8, _F8, _I8, _U1)
-)  # fmt: skip
-def visit_ascent(rows, order, signs, delta2, rho, b, scale,
-                  squares, counts, w, scalars, tallies, erred):  # fmt: skip
-    """Ascend the dual row by row: c_k moves by m = max(⌊(b − y_k·a)/q_k + ½⌋, −c_k).
-
-    The exact maximum of b Σ c_k − ½‖a‖² over c_k on the integers (dual coordinate ascent, Hsieh et
-    al., ICML 2008); a ← a + m y_k.
-    Arguments as in ``visit``; ``erred`` is set to 1 where a row moved. Counts never pass
-    2³¹ − 1: a step cut there is counted in ``tallies[CLIPPED]``.
-    """
-    bias, sq_norm, loss = scalars[BIAS], scalars[SQ_NORM], scalars[LOSS]
-    extension = scalars[EXTENSION]
-    t, updates = tallies[STEPS], tallies[UPDATES]
-    for n in range(len(order)):
-        _fetch_ahead(rows, order, n, squares, delta2, counts)
-        i = np.uintp(order[n])
-        if signs[i] == 0:
-            continue
-        l = np.float64(signs[i])
-        margin = l * (_dot(rows, i, w) + rho * bias)
-        slack = max(1.0 - scale * margin, 0.0)
-        loss += _cost(delta2[i]) * (slack * slack)
-        y_a = margin + delta2[i] * counts[i]
-        if counts[i] == 0 and y_a >= b:
-            continue
         q = squares[i] + rho * rho + delta2[i]
-        if q <= 0.0:
-            continue
-        step = np.floor((b - y_a) / q + 0.5)
-        if step < -counts[i]:
-            step = np.float64(-counts[i])
+        if ascent:
+            step = _ascent_step(counts[i], y_a, q, b)
+        else:
+            step = 1.0 if y_a <= threshold else 0.0
         if step > COUNT_MAX - counts[i]:
             step = np.float64(COUNT_MAX - counts[i])
             tallies[CLIPPED] += 1
@@ -384,7 +322,9 @@ def visit_ascent(rows, order, signs, delta2, rho, b, scale,
         counts[i] += m
         t += m
         updates += 1
-        erred[i] = 1
+        moved[i] = 1
+        if not ascent:
+            threshold = _threshold(t, sq_norm, b, epsilon, by_length)
     scalars[BIAS], scalars[SQ_NORM], scalars[LOSS] = bias, sq_norm, loss
     scalars[EXTENSION] = extension
     tallies[STEPS], tallies[UPDATES] = t, updates
@@ -402,8 +342,9 @@ def _splat(builder, number):
     """Return a vector with the number in every place."""
     undefined, first = ir.Constant(_VECTOR, ir.Undefined), ir.Constant(ir.IntType(32), 0)
     everywhere = ir.Constant(ir.VectorType(ir.IntType(32), BATCH_WIDTH), [0] * BATCH_WIDTH)
-    one = builder.insert_element(undefined, number, first)
-    return builder.shuffle_vector(one, undefined, everywhere)
+    return builder.shuffle_vector(
+        builder.insert_element(undefined, number, first), undefined, everywhere
+    )
 
 
 def _vector_at(builder, data, place):
@@ -476,48 +417,10 @@ _BATCH_I4, _BATCH_I1 = types.int32[:, ::1], types.int8[:, ::1]
 _BATCH_U1 = types.uint8[:, ::1]
 
 
-@kernel(types.void(_REALS, types.int64, _BATCH_F8))
-def pack_weights(vector, k, matrix):
-    """Copy ``vector`` to column k of ``matrix`` (float64, shape (columns, BATCH_WIDTH)), then 0."""
-    for j in range(np.uintp(len(matrix))):
-        matrix[j, k] = vector[j] if j < np.uintp(len(vector)) else 0.0
-
-
-@kernel(types.void(_BATCH_F8, types.int64, _F8))
-def unpack_weights(matrix, k, vector):
-    """Copy column k of ``matrix`` to ``vector``, as far as that goes."""
-    for j in range(np.uintp(len(vector))):
-        vector[j] = matrix[j, k]
-
-
-@kernel(
-    types.void(_ORDER, types.int64, _SIGNS, _REALS, _COUNTS, _BATCH_I1, _BATCH_F8, _BATCH_I4)
-)  # fmt: skip
-def pack_rows(order, k, signs, delta2, counts, signs_of, delta2_of, counts_of):
-    """Copy learner k's values of the rows in ``order`` to column k of the arrays that
-    ``visit_ascent_batch`` takes, which have a row for each visit."""
-    for n in range(np.uintp(len(order))):
-        i = np.uintp(order[n])
-        signs_of[n, k] = signs[i]
-        delta2_of[n, k] = delta2[i]
-        counts_of[n, k] = counts[i]
-
-
-@kernel(types.void(_ORDER, types.int64, _BATCH_I4, _BATCH_U1, _I4, _U1))
-def unpack_rows(order, k, counts_of, erred_of, counts, erred):
-    """Copy column k back to the counts of the rows in ``order``, and 1 to ``erred`` if moved."""
-    for n in range(np.uintp(len(order))):
-        i = np.uintp(order[n])
-        counts[i] = counts_of[n, k]
-        erred[i] |= erred_of[n, k]
-
-
 @kernel(types.void(_ROWS, _BATCH_F8, _BATCH_F8))
 def dot_batch(rows, w, found):
-    """Compute x_i · w of every row and learner into ``found`` (float64, shape (rows, BATCH_WIDTH)).
-
-    w is float64, shape (columns, BATCH_WIDTH). The sums are the same to the bit as in ``scan``.
-    """
+    """x_i · w of every row and learner into ``found`` (float64, shape (rows, BATCH_WIDTH)), with
+    the bits of ``scan``; w is float64, shape (columns, BATCH_WIDTH)."""
     for i in range(np.uintp(len(found))):
         start, stop = np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])
         _dot_batch(rows.indices, rows.values, start, stop, w, found, i)
@@ -528,21 +431,14 @@ def dot_batch(rows, w, found):
                _BATCH_I4, _BATCH_F8, _BATCH_F8, _BATCH_I8, _BATCH_U1, _BATCH_F8)
 )  # fmt: skip
 def visit_ascent_batch(rows, order, signs, delta2, rho, b, scale, squares,
-                        counts, w, scalars, tallies, erred, room):  # fmt: skip
-    """Run ``visit_ascent`` for BATCH_WIDTH learners in the same order of rows.
+                        counts, w, scalars, tallies, moved, room):  # fmt: skip
+    """Run ``visit`` with ``ascent`` for BATCH_WIDTH learners in the same order of rows, each of
+    which comes once. Each learner visits the rows that have a sign in its column, and ends with the
+    same bits as alone. A row, and all learners' weights of its columns, are fetched once.
 
-    Each learner visits the rows that have a sign in its column, and ends with the same bits as
-    alone. A row, and all learners' weights of each of its columns, are fetched once.
-
-    Parameters
-    ----------
-    rows, order, squares : as in ``visit``; a row comes once in ``order``.
-    signs, delta2, counts, erred : as in ``visit``, of shape (visits, BATCH_WIDTH): of the row
-        visited n-th, and of each learner.
-    rho, b, scale : shape (BATCH_WIDTH,).
-    w : float64, shape (columns, BATCH_WIDTH), best at a multiple of 64 bytes.
-    scalars, tallies : shape (BATCH_WIDTH, 4) and (BATCH_WIDTH, 3).
-    room : float64, shape (2, BATCH_WIDTH): working memory.
+    Arguments are as in ``visit`` with an axis more, (…, BATCH_WIDTH); ``signs``, ``delta2``,
+    ``counts`` and ``moved`` are of the rows in the order of visits. ``w`` is best at a multiple of
+    64 bytes; ``room`` is float64, shape (2, BATCH_WIDTH).
     """
     products, factors = room[:1], room[1]
     for n in range(len(order)):
@@ -556,34 +452,28 @@ def visit_ascent_batch(rows, order, signs, delta2, rho, b, scale, squares,
             if signs[n, k] == 0:
                 continue
             l, price, count = np.float64(signs[n, k]), delta2[n, k], counts[n, k]
-            margin = l * (products[0, k] + rho[k] * scalars[k, BIAS])
+            margin = l * (products[0, k] + rho[k] * scalars[BIAS, k])
             slack = max(1.0 - scale[k] * margin, 0.0)
-            scalars[k, LOSS] += _cost(price) * (slack * slack)
+            scalars[LOSS, k] += _cost(price) * (slack * slack)
             y_a = margin + price * count
-            if count == 0 and y_a >= b[k]:
-                continue
             q = squares[i] + rho[k] * rho[k] + price
-            if q <= 0.0:
-                continue
-            step = np.floor((b[k] - y_a) / q + 0.5)
-            if step < -count:
-                step = np.float64(-count)
+            step = _ascent_step(count, y_a, q, b[k])
             if step > COUNT_MAX - count:
                 step = np.float64(COUNT_MAX - count)
-                tallies[k, CLIPPED] += 1
+                tallies[CLIPPED, k] += 1
             if step == 0.0:
                 continue
             factors[k] = step * l
             moves = True
-            scalars[k, BIAS] += (step * l) * rho[k]
-            sq_norm = scalars[k, SQ_NORM] + (2.0 * step * y_a + step * step * q)
-            scalars[k, SQ_NORM] = max(sq_norm, 0.0)
-            scalars[k, EXTENSION] += price * (step * (2.0 * count + step))
+            scalars[BIAS, k] += (step * l) * rho[k]
+            sq_norm = scalars[SQ_NORM, k] + (2.0 * step * y_a + step * step * q)
+            scalars[SQ_NORM, k] = max(sq_norm, 0.0)
+            scalars[EXTENSION, k] += price * (step * (2.0 * count + step))
             m = np.int64(step)
             counts[n, k] += m
-            tallies[k, STEPS] += m
-            tallies[k, UPDATES] += 1
-            erred[n, k] = 1
+            tallies[STEPS, k] += m
+            tallies[UPDATES, k] += 1
+            moved[n, k] = 1
         if moves:
             _plus_batch(rows.indices, rows.values, start, stop, factors, w)
 
@@ -602,12 +492,9 @@ def scan(rows, signs, delta2, squares, counts, rho, bias, threshold, w, length, 
 
     Parameters
     ----------
-    rows, signs, delta2, rho, squares : as in ``visit``.
-    counts : int32, shape (rows,): c_k, not changed.
-    bias, w : the fixed weights.
+    rows, signs, delta2, squares, counts, rho : as in ``visit``; ``counts`` are not changed.
+    bias, w, length, scale : the fixed weights, ‖w‖, which bounds the rounding of margins, and s₀.
     threshold : rows with y·a ≤ threshold are violators.
-    length : ‖w‖, from which the rounding of margins is bounded.
-    scale : s₀ > 0.
     bins : float64, shape (BINS · BIN_SUMS,), added to in place.
     fresh, low : float64, shape of ``w``: Σ c_k l_k x_k is added in place, compensated.
     sums, totals : float64 and int64, changed in place; places are named at the top of this file.
@@ -659,17 +546,9 @@ def scan(rows, signs, delta2, squares, counts, rho, bias, threshold, w, length, 
 
 @kernel(types.int64(_ROWS, _I4, _F8, _F8, types.uint32[::1], _F8))
 def drain(rows, counts, fresh, low, columns, values):
-    """Move the sums of rows with counts out of ``fresh`` and ``low``; return the number of columns.
-
-    ``fresh`` and ``low`` are 0 afterwards. Cost: the nonzeros of rows with counts.
-
-    Parameters
-    ----------
-    rows, counts : as in ``scan``, which has summed them.
-    fresh, low : float64: Σ c_k l_k x_k and its rounding errors, changed in place.
-    columns, values : uint32 and float64, as long as the rows have nonzeros: the column numbers
-        where the sum is not 0, each once, in the order in which they are met, and the sums there.
-    """
+    """Move what ``scan`` has summed of these rows out of ``fresh`` and ``low``, which are 0 then:
+    into ``columns`` and ``values`` (uint32 and float64, as long as the rows have nonzeros) each
+    column where the sum is not 0, as it is met, and the sum. Return how many."""
     found = 0
     for i in range(len(counts)):
         if counts[i] > 0:
@@ -685,8 +564,8 @@ def drain(rows, counts, fresh, low, columns, values):
 
 @kernel(types.void(_REALS, _F8, types.float64[:, ::1]))
 def sum_bins(bins, total, sums):
-    """Σ C z², Σ C z m and Σ C m² of bins 0 … j into row j of ``sums`` (float64, shape (BINS, 3)),
-    each summed as it would be in one bin; ``total`` is float64, shape (BIN_SUMS,), all 0."""
+    """Σ C z², Σ C z m and Σ C m² of bins 0 … j into row j of ``sums`` (float64, shape (BINS, 3));
+    ``total`` is float64, shape (BIN_SUMS,), all 0."""
     for j in range(len(sums)):
         for k in range(3):
             high, low = np.uintp(2 * k), np.uintp(2 * k + 1)
@@ -723,93 +602,29 @@ def compensated_square_sum(vector: NDArray[np.float64]) -> float:
     return float(total[0] + total[1])
 
 
-def square_distance(u: NDArray[np.float64], v: NDArray[np.float64]) -> float:
-    """‖u − v‖², summed from the first to the last."""
-    return square_sum(u - v)
-
-
-@kernel(types.void(types.float64, _REALS, _F8))
-def add_scaled(factor, vector, total):
-    """total ← total + factor · vector in place, element by element."""
-    for j in range(len(vector)):
-        total[j] += factor * vector[j]
-
-
-_GAMMA, _FIRST, _SECOND = (
+SPLITMIX64 = _GAMMA, _FIRST, _SECOND = tuple(
     np.uint64(constant) for constant in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 )
+"""Step and factors of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+
 _HALF = np.uint64(32)
-
-
-@helper
-def _mixed(z):
-    """SplitMix64's number for a state (Steele, Lea and Flood, OOPSLA 2014)."""
-    z = (z ^ (z >> np.uint64(30))) * _FIRST
-    z = (z ^ (z >> np.uint64(27))) * _SECOND
-    return z ^ (z >> np.uint64(31))
 
 
 @kernel(types.void(types.uint64, _I8))
 def shuffle(start, order):
     """0 … n − 1 in random order into ``order`` (int64, shape (n,), n < 2³²), by SplitMix64 from the
-    state ``start`` (Fisher and Yates; a place is ⌊u n / 2⁶⁴⌋, so it is off even by n / 2⁶⁴).
-
-    numpy's generators do the same; making one between two kernels costs as much as the shuffle.
-    """
+    state ``start`` (Fisher and Yates; a place is ⌊u n / 2⁶⁴⌋, so it is off even by n / 2⁶⁴)."""
     state = start
     for n in range(np.uint64(len(order))):
         state += _GAMMA
-        drawn = _mixed(state)
+        drawn = (state ^ (state >> np.uint64(30))) * _FIRST
+        drawn = (drawn ^ (drawn >> np.uint64(27))) * _SECOND
+        drawn ^= drawn >> np.uint64(31)
         number = n + np.uint64(1)
         low = (drawn & np.uint64(0xFFFFFFFF)) * number
         place = ((drawn >> _HALF) * number + (low >> _HALF)) >> _HALF
         order[n] = order[place]
         order[place] = n
-
-
-_DIGIT_BITS, _KEY_SHIFT = 11, np.uint64(42)
-_DIGIT, _SECOND_DIGIT = np.uint64(2**_DIGIT_BITS - 1), np.uint64(32 + _DIGIT_BITS)
-_POSITION = np.uint64(2**32 - 1)
-DIGITS = 2**_DIGIT_BITS
-
-
-@kernel(types.void(types.uint64, _ORDER, types.uint64[:, ::1], types.int64[:, ::1], _I8))
-def scatter(start, chosen, room, places, order):
-    """The positions ``chosen`` (int64, rising, < 2³²) in random order into ``order``, a position's
-    place among others being the same whichever those are.
-
-    Sorted by the first 22 bits of the number that SplitMix64 draws for the position from the state
-    ``start`` (its i-th, counted from 0, for position i); equal ones stay as they are. Two passes of
-    counting, 11 bits each.
-
-    Parameters
-    ----------
-    room : uint64, shape (2, chosen), written over.
-    places : int64, shape (2, DIGITS), all 0.
-    """
-    for n in range(len(chosen)):
-        position = np.uint64(chosen[n])
-        drawn = _mixed(start + (position + np.uint64(1)) * _GAMMA)
-        key = ((drawn >> _KEY_SHIFT) << _HALF) | position
-        room[0, n] = key
-        places[0, np.uintp((key >> _HALF) & _DIGIT)] += 1
-        places[1, np.uintp(key >> _SECOND_DIGIT)] += 1
-    for digit in range(2):
-        place = 0
-        for value in range(DIGITS):
-            there = places[digit, value]
-            places[digit, value] = place
-            place += there
-    for n in range(len(chosen)):
-        key = room[0, n]
-        digit = np.uintp((key >> _HALF) & _DIGIT)
-        room[1, places[0, digit]] = key
-        places[0, digit] += 1
-    for n in range(len(chosen)):
-        key = room[1, n]
-        digit = np.uintp(key >> _SECOND_DIGIT)
-        order[places[1, digit]] = np.int64(key & _POSITION)
-        places[1, digit] += 1
 
 
 # Augmented vectors have the columns' numbers and, last, that of the bias: (x_i, ρ)·(w, w_bias).
@@ -854,6 +669,66 @@ def gram_diagonal(rows, factors, rho, total):
             total[len(total) - 1] += factors[i] * (rho * rho)
 
 
+@kernel(types.void(_ROWS, _REALS, types.float64, _ORDER, _I8, _F8, _MATRIX))
+def gram_block(rows, factors, rho, places, held, values, gram):
+    """Σ f_i z_i z_iᵀ is added to the lower triangle of ``gram`` in place; z_i are the columns of
+    (x_i, ρ) that have a place ≥ 0 there. ``held``, ``values`` : room for a row of it."""
+    last = places[len(places) - 1]
+    for i in range(len(factors)):
+        if factors[i] != 0.0:
+            number = np.uintp(0)
+            for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
+                place = places[rows.indices[j]]
+                if place >= 0:
+                    held[number], values[number] = place, np.float64(rows.values[j])
+                    number += np.uintp(1)
+            if last >= 0:
+                held[number], values[number] = last, rho
+                number += np.uintp(1)
+            for j in range(number):
+                weight, row = factors[i] * values[j], gram[held[j]]
+                for k in range(j + np.uintp(1)):
+                    row[held[k]] += weight * values[k]
+
+
+@kernel(types.boolean(_MATRIX, _F8))
+def factorise(matrix, column):
+    """Cholesky's factor L of a symmetric matrix, whose lower triangle it takes the place of; Lᵀ
+    comes into the upper one. Whether all pivots are positive and finite. ``column`` : room for a
+    column."""
+    size = np.uintp(len(matrix))
+    for k in range(size):
+        if not 0.0 < matrix[k, k] < math.inf:
+            return False
+        pivot = math.sqrt(matrix[k, k])
+        matrix[k, k] = pivot
+        for i in range(k + np.uintp(1), size):
+            matrix[i, k] /= pivot
+            column[i] = matrix[k, i] = matrix[i, k]
+        for i in range(k + np.uintp(1), size):
+            weight, row = column[i], matrix[i]
+            for j in range(k + np.uintp(1), i + np.uintp(1)):
+                row[j] -= weight * column[j]
+    return True
+
+
+@kernel(types.void(_MATRIX, _F8))
+def solve_factorised(factor, x):
+    """(L Lᵀ)⁻¹ x in place of x; ``factor`` as ``factorise`` leaves it."""
+    size = np.uintp(len(x))
+    for k in range(size):
+        x[k] /= factor[k, k]
+        weight, row = x[k], factor[k]
+        for i in range(k + np.uintp(1), size):
+            x[i] -= weight * row[i]
+    for back in range(size):
+        k = size - np.uintp(1) - back
+        x[k] /= factor[k, k]
+        weight, row = x[k], factor[k]
+        for i in range(k):
+            x[i] -= weight * row[i]
+
+
 @kernel(types.void(_REALS, _REALS, _REALS, types.float64, _F8))
 def loss_along(margins, slopes, cost, theta, found):
     """φ(θ) = Σ C_i max(0, 1 − m_i − θ d_i)²: φ, φ', φ'' into ``found`` (float64, shape (3,))."""
@@ -869,11 +744,8 @@ def loss_along(margins, slopes, cost, theta, found):
 
 @kernel(types.void(_ROWS, _ORDER, types.int64[::1], types.uint32[::1], types.float32[::1]))
 def copy_rows(rows, chosen, indptr, indices, values):
-    """Copy the rows at positions ``chosen`` to ``indices`` and ``values`` (filled from 0).
-
-    ``indptr`` (int64, shape (len(chosen) + 1,)) has its first offset set; the others are written,
-    each by the row's length more. Cost: one copy of the nonzeros.
-    """
+    """Copy the rows at positions ``chosen`` to ``indices`` and ``values``; the offsets after the
+    first of ``indptr`` (int64, shape (len(chosen) + 1,)) are written, each by a length more."""
     place = np.uintp(0)
     for n in range(len(chosen)):
         i = chosen[n]
@@ -934,10 +806,8 @@ def _skip_blanks(text, at):
 
 @helper
 def _digits(text, at, number):
-    """``number`` with the digits from ``at`` on appended, and the place after them.
-
-    Overflows silently beyond 18 digits: the caller counts them.
-    """
+    """``number`` with the digits from ``at`` on appended, and the place after them. Overflows
+    silently beyond 18 digits: the caller counts them."""
     digit = np.uint8(text[at] - _ZERO)
     while digit <= 9:
         number = number * 10 + np.int64(digit)
@@ -1216,6 +1086,3 @@ def parse_libsvm(text, first_column, optional, weighted, named,
         line += np.uintp(1)
     found[PARSED_ROWS], found[PARSED_LINES], found[DEFERRED] = row, line, count
     found[TROUBLE], found[PLACE] = trouble, at
-
-
-# --- end of text parsing ---

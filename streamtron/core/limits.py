@@ -16,15 +16,11 @@ from pathlib import Path
 
 @cache
 def available_memory(root: str = "/") -> int:
-    """Return the bytes of memory that this process may use.
-
-    Parameters
-    ----------
-    root : the directory that holds ``proc`` and the control groups' file systems.
-    """
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Return the bytes of memory that this process may use; ``root`` holds ``proc`` and ``sys``."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
-    limits = [physical] if address_space == resource.RLIM_INFINITY else [physical, address_space]
+    if address_space != resource.RLIM_INFINITY:
+        limits.append(address_space)
     for group in _groups("memory", root):
         for name in ("memory.max", "memory.limit_in_bytes"):  # version 2, version 1
             limits += _numbers(group / name)
@@ -33,12 +29,7 @@ def available_memory(root: str = "/") -> int:
 
 @cache
 def available_processors(root: str = "/") -> int:
-    """Return the number of processors that this process may use, at least 1, rounded up.
-
-    Parameters
-    ----------
-    root : see ``available_memory``.
-    """
+    """Return the number of processors that this process may use, at least 1, rounded up."""
     limits: list[float] = [len(os.sched_getaffinity(0))]
     for group in _groups("cpu", root):
         quota = _numbers(group / "cpu.max") or [
@@ -50,52 +41,24 @@ def available_processors(root: str = "/") -> int:
 
 
 def _numbers(path: Path) -> list[int]:
-    """Read the numbers in a control group's file; none if the file or the limit is missing."""
+    """Read the numbers in a control group's file, which may say "max" where there is no limit."""
+    return [int(word) for word in _text(path).split() if word.lstrip("-").isdecimal()]
+
+
+def _text(path: Path) -> str:
+    """Read a file of the kernel; nothing if it is missing."""
     try:
-        return [int(word) for word in path.read_text().split()]
-    except (OSError, ValueError):  # version 2 writes "max" where there is no limit
-        return []
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def _groups(controller: str, root: str) -> Iterator[Path]:
-    """Yield the directories of this process's control group and its parents.
-
-    Their limits apply too. The machine may have version 1, version 2 or both.
-    """
-    group_of = {
-        name: path
-        for _, names, path in (line.split(":", 2) for line in _lines(root, "cgroup"))
-        for name in names.split(",")
-    }
-    for line in _lines(root, "mountinfo"):
-        place, _, what = line.partition(" - ")
-        kind, _, options = what.split(" ", 2)
-        if kind == "cgroup2":
-            group = group_of.get("")
-        elif kind == "cgroup" and controller in options.split(","):
-            group = group_of.get(controller)
-        else:
-            continue
-        _, _, _, mounted, mount_point, *_ = place.split(" ")
-        if group is not None:
-            yield from _upwards(Path(root, mount_point.lstrip("/")), mounted, group)
-
-
-def _lines(root: str, name: str) -> list[str]:
-    try:
-        return Path(root, "proc/self", name).read_text().splitlines()
-    except OSError:
-        return []
-
-
-def _upwards(mount_point: Path, mounted: str, group: str) -> Iterator[Path]:
-    """Yield the directories from a group's up to the mount point.
-
-    The mount point shows the group ``mounted``, in a container often the only one that is visible.
-    """
-    within = Path(os.path.relpath(group, mounted))
-    if ".." not in within.parts:
-        for directory in (within, *within.parents):
-            yield mount_point / directory
-    else:
-        yield mount_point
+    """Yield the directories of this process's control group, in either version, and its parents."""
+    for line in _text(Path(root, "proc/self/cgroup")).splitlines():
+        _, names, group = line.split(":", 2)
+        if not names or controller in names.split(","):  # version 2 has no names
+            top = Path(root, "sys/fs/cgroup", names)
+            # in a container often no group but the top one is visible, whatever the path
+            within = Path("" if ".." in group else group.lstrip("/"))
+            yield from (top / directory for directory in (within, *within.parents))

@@ -23,16 +23,14 @@ Label = float | str | bool
 class Rows(NamedTuple):
     """Rows in CSR as the kernels take them: every array contiguous and read-only.
 
-    Row i holds ``values[indptr[i]:indptr[i+1]]`` in columns ``indices[indptr[i]:indptr[i+1]]``,
-    columns rising strictly within a row. ``indptr[0]`` may be above 0.
+    Row i holds the finite ``values[indptr[i]:indptr[i+1]]`` in the columns
+    ``indices[indptr[i]:indptr[i+1]]``, which rise strictly within a row and are numbered as in the
+    file (base not removed). ``indptr`` has the shape (rows + 1,); ``indptr[0]`` may be above 0.
     """
 
     indptr: NDArray[np.int64]
-    """shape (rows + 1,)"""
     indices: NDArray[np.uint32]
-    """shape (nonzeros,), column numbers as the file writes them (base not removed)"""
     values: NDArray[np.float32]
-    """shape (nonzeros,), finite"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +87,8 @@ def make_rows(
     indptr: NDArray[np.int64], indices: NDArray[np.uint32], values: NDArray[np.float32]
 ) -> Rows:
     """Create rows from arrays of the right dtypes, contiguous and read-only, without checks."""
-    rows = Rows(
-        np.ascontiguousarray(indptr, dtype=np.int64),
-        np.ascontiguousarray(indices, dtype=np.uint32),
-        np.ascontiguousarray(values, dtype=np.float32),
-    )
+    arrays = zip((indptr, indices, values), (np.int64, np.uint32, np.float32), strict=True)
+    rows = Rows(*(np.ascontiguousarray(array, dtype) for array, dtype in arrays))
     freeze(*rows)
     return rows
 
@@ -115,24 +110,19 @@ class ChunkSource(Protocol):
     @property
     def labels(self) -> Sequence[Label]:
         """Return the classes met so far, in order of appearance; codes are positions here."""
-        ...
 
     @property
     def width(self) -> int:
         """Return 1 + the largest column number met so far."""
-        ...
 
     @property
     def blocks(self) -> Sequence[Block]:
         """Return the blocks of the data; empty until the first reading is complete."""
-        ...
 
     @property
     def nonzeros_read(self) -> int:
         """Return the nonzeros delivered so far, from which ``readings`` is computed."""
-        ...
 
     def chunks(self, order: Iterable[Sequence[int]] | None = None) -> Iterator[Chunk]:
         """Deliver the data once: in data order, a block at a time; or, after the first reading,
         one chunk for each group of block numbers in ``order``, their rows concatenated."""
-        ...

@@ -3,15 +3,15 @@
 The header is JSON with sorted keys and no spaces, padded with spaces to a multiple of 8 bytes.
 ``__metadata__`` has two entries: ``streamtron``, the canonical JSON of everything but the tensors,
 and ``digest``, the xxh3_128 of the header without that entry followed by every byte after the
-header. Tensors lie in the order of their names, without gaps, little-endian. A reader rebuilds the
-header from what it read and compares bytes. Equal contents give equal files.
+header. Tensors lie in the order of their names, without gaps, little-endian. Equal contents give
+equal files, so a file is intact if the header made of what was read from it is its own.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,131 +26,76 @@ _DTYPES = {"F64": "<f8", "I32": "<i4", "U32": "<u4", "I64": "<i8", "U8": "|u1"}
 _CODES = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
 _LONGEST_HEADER = 100_000_000  # safetensors' own limit
 
+Tensors = Mapping[str, NDArray[Any]]
 
-def sealed_bytes(content: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return the bytes that ``write_sealed`` writes: a function of content and tensors alone.
 
-    Examples
-    --------
-    >>> one = sealed_bytes({"a": 1, "b": [2]}, {"x": np.zeros(2), "y": np.ones(1, dtype=np.int32)})
-    >>> two = sealed_bytes({"b": [2], "a": 1}, {"y": np.ones(1, dtype=np.int32), "x": np.zeros(2)})
-    >>> one == two
-    True
-    """
+def sealed_bytes(content: Mapping[str, Any], tensors: Tensors) -> bytes:
+    """Return the bytes that ``write_sealed`` writes: a function of content and tensors alone."""
     return b"".join(_parts(content, tensors))
 
 
 def write_sealed(
-    path: str | os.PathLike[str], content: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]
+    path: str | os.PathLike[str], content: Mapping[str, Any], tensors: Tensors
 ) -> None:
-    """Write a sealed file, completely or not at all.
-
-    Parameters
-    ----------
-    content : JSON values without nan and inf.
-    tensors : float64, int32, uint32, int64 or uint8, any shape.
-
-    Raises
-    ------
-    MachineError : the file cannot be written.
-    TypeError, ValueError : a tensor of another dtype, or content that is not JSON.
-    """
+    """Write a sealed file, completely or not at all; tensors have the types of ``_DTYPES``."""
     write_atomically(path, _parts(content, tensors))
 
 
 def read_sealed(
     path: str | os.PathLike[str], what: str = "model"
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Read and verify a sealed file; return its content and its tensors.
+    """Read and verify a sealed file, by its name a ``what``; return its content and its tensors.
 
-    Parameters
-    ----------
-    what : what the file should be, for the message: ``"model"``, ``"witness"``.
-
-    Raises
-    ------
-    FileDamaged : not a file that ``write_sealed`` wrote, or not the bytes that were written.
-    MachineError : the file cannot be read.
+    FileDamaged is raised unless it has the very bytes that ``write_sealed`` wrote.
     """
     raw = _read_if_sealed(path, what)
     stop = 8 + int.from_bytes(raw[:8], "little")
     try:
-        header = json.loads(raw[8:stop])
-        del header["__metadata__"]["digest"]
-        content: dict[str, Any] = json.loads(header["__metadata__"]["streamtron"])
-        intact = (
-            isinstance(content, dict)
-            and _sealed_header(header, [memoryview(raw)[stop:]]) == raw[:stop]
-        )
-    except (ValueError, TypeError, KeyError, RecursionError):
+        content: dict[str, Any] = json.loads(json.loads(raw[8:stop])["__metadata__"]["streamtron"])
+        tensors: dict[str, NDArray[Any]] = safetensors.numpy.load(raw)
+        intact = isinstance(content, dict) and _parts(content, tensors)[0] == raw[:stop]
+    except (ValueError, TypeError, KeyError, RecursionError, safetensors.SafetensorError):
         intact = False
     if not intact:
         raise FileDamaged(
             f"{path}: not a streamtron {what}, or damaged: its checksum does not match. "
             "Copy it again from where it was written, or fit again."
         )
-    return content, _tensors(path, header, raw)
+    return content, tensors
 
 
 def canonical(value: Any) -> str:
     """Return the one JSON text of a value: keys sorted, no spaces, ASCII, no nan, no inf.
 
-    Examples
-    --------
     >>> canonical({"b": (1, 2.0), "a": None})
     '{"a":null,"b":[1,2.0]}'
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _parts(
-    content: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]
-) -> list[bytes | memoryview]:
-    header: dict[str, Any] = {"__metadata__": {"streamtron": canonical(content)}}
+def _parts(content: Mapping[str, Any], tensors: Tensors) -> list[bytes | memoryview]:
+    """Return the parts of a file: the header, after 8 bytes of its length, and every tensor."""
+    metadata = {"streamtron": canonical(content)}
+    header: dict[str, Any] = {"__metadata__": metadata}
     data: list[memoryview] = []
     start = 0
     for name in sorted(tensors):
-        code, tensor = _encoded(name, tensors[name])
+        code = _CODES.get(tensors[name].dtype.newbyteorder("="))
+        if code is None or name == "__metadata__":
+            dtype = tensors[name].dtype
+            raise TypeError(f"tensor {name!r}: {dtype}; wanted one of {[*map(str, _CODES)]}")
+        tensor = np.asarray(tensors[name], dtype=_DTYPES[code], order="C")
         stop = start + tensor.nbytes
-        shape = list(tensor.shape)
-        header[name] = {"dtype": code, "shape": shape, "data_offsets": [start, stop]}
+        header[name] = {"dtype": code, "shape": [*tensor.shape], "data_offsets": [start, stop]}
         data.append(tensor.data)
         start = stop
-    return [_sealed_header(header, data), *data]
-
-
-def _encoded(name: str, tensor: NDArray[Any]) -> tuple[str, NDArray[Any]]:
-    code = _CODES.get(tensor.dtype.newbyteorder("="))
-    if code is None or name == "__metadata__":
-        raise TypeError(f"tensor {name!r}: {tensor.dtype}; wanted one of {[*map(str, _CODES)]}")
-    return code, np.asarray(tensor, dtype=_DTYPES[code], order="C")
-
-
-def _sealed_header(header: dict[str, Any], data: Iterable[bytes | memoryview]) -> bytes:
-    """Return the first bytes of a file: 8 of length, then the header with its digest."""
     digest = xxhash.xxh3_128(canonical(header).encode())
     for part in data:
         digest.update(part)
-    metadata = {**header["__metadata__"], "digest": digest.hexdigest()}
-    text = canonical({**header, "__metadata__": metadata}).encode()
+    metadata["digest"] = digest.hexdigest()
+    text = canonical(header).encode()
     text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
-
-
-def _tensors(
-    path: str | os.PathLike[str], header: Mapping[str, Any], raw: bytes
-) -> dict[str, NDArray[Any]]:
-    try:
-        # safetensors has no message for some dtypes
-        named = {entry["dtype"] for name, entry in header.items() if name != "__metadata__"}
-        if odd := named - set(_DTYPES):
-            raise ValueError(f"dtype {min(odd)}")
-        tensors: dict[str, NDArray[Any]] = safetensors.numpy.load(raw)
-    except (ValueError, TypeError, KeyError, safetensors.SafetensorError) as error:
-        raise FileDamaged(
-            f"{path}: sealed, but not safetensors as streamtron writes them ({error}). Fit again."
-        ) from error
-    return tensors
+    return [len(text).to_bytes(8, "little") + text, *data]
 
 
 def _read_if_sealed(path: str | os.PathLike[str], what: str) -> bytes:

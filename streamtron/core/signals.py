@@ -23,14 +23,8 @@ call returns, which takes less than another second."""
 class Signalled(BaseException):
     """SIGINT or SIGTERM has arrived.
 
-    Parameters
-    ----------
-    number : the signal.
-    at_checkpoint : whether it was deferred to a checkpoint, so that nothing is lost.
-
-    Attributes
-    ----------
-    run : the directory of the stopped run, if that run can be resumed.
+    ``at_checkpoint``: it was deferred to a checkpoint, so that nothing is lost. ``run``: directory
+    of the stopped run, if that run can be resumed.
     """
 
     def __init__(self, number: int, *, at_checkpoint: bool = False) -> None:
@@ -90,10 +84,7 @@ def is_pending() -> bool:
 
 
 def pending_stop() -> Signalled | None:
-    """Return the exception to raise once the checkpoint is written; None without a signal.
-
-    The time limit of a deferred signal ends here.
-    """
+    """Return what to raise once the checkpoint is written, and end its time limit; None = go on."""
     return None if _state.pending is None else _state.stop(_state.pending, at_checkpoint=True)
 
 

@@ -2,54 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
 Lines = Iterator[str]
-Item = tuple[str, object]
 
 MANY = 20
 """Largest number of shards or labels that are listed one by one."""
 
 
-def aligned(items: Sequence[Item]) -> Lines:
-    """Yield ``name   value`` lines with right-aligned numbers.
-
-    Examples
-    --------
-    >>> print(*aligned([("rows", 12), ("gap", 0.25), ("where", "here")]), sep="\\n")
-    rows                          12
-    gap                         0.25
-    where              here
-    """
+def aligned(items: Sequence[tuple[str, object]]) -> Lines:
+    """Yield ``name   value`` lines with right-aligned numbers."""
     for name, value in items:
-        if isinstance(value, bool | str):
-            yield f"{name:<18} {value}"
-        else:
-            yield f"{name:<18} {number(value):>13}"
+        text = str(value) if isinstance(value, bool | str) else f"{number(value):>13}"
+        yield f"{name:<18} {text}"
 
 
 def label_text(label: object) -> str:
-    """Format a label; a whole number without its decimal point.
-
-    Examples
-    --------
-    >>> label_text(-1.0), label_text(0.5), label_text("spam"), label_text(True)
-    ('-1', '0.5', 'spam', 'True')
-    """
+    """Format a label; a whole number without its decimal point."""
     return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
 
 
 def down(value: float, digits: int = 7) -> str:
-    """Format a lower bound, rounded down.
-
-    Examples
-    --------
-    >>> down(0.123456789), up(0.123456711), up(2.0)
-    ('0.1234567', '0.1234568', '2')
-    """
+    """Format a lower bound, rounded down: 0.123456789 as 0.1234567."""
     return _rounded(value, digits, ROUND_FLOOR)
 
 
@@ -59,25 +35,15 @@ def up(value: float, digits: int = 7) -> str:
 
 
 def _rounded(value: float, digits: int, rounding: str) -> str:
-    if not math.isfinite(value):
-        return str(value)
     shown = Context(prec=digits, rounding=rounding).create_decimal(Decimal(value))
     return f"{float(shown):.{digits}g}"
 
 
 def number(value: object) -> str:
-    """Format a number; ``-`` for None.
-
-    Examples
-    --------
-    >>> number(1234567), number(0.012345678), number(2.5e-9), number(None)
-    ('1,234,567', '0.01234568', '2.5e-09', '-')
-    """
-    if value is None:
-        return "-"
+    """Format a number as 1,234,567 or 0.01234568; ``-`` for None."""
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:.7g}" if isinstance(value, float) else str(value)
+    return f"{value:.7g}" if isinstance(value, float) else "-" if value is None else str(value)
 
 
 def class_table(
@@ -85,15 +51,8 @@ def class_table(
     columns: Mapping[str, Sequence[str]],
     last: tuple[str, Sequence[str]] = ("", ()),
 ) -> Lines:
-    """Yield the lines of a table with one row a class.
+    """Yield the lines of a table with one row a class; ``last`` is a left-aligned column.
 
-    Parameters
-    ----------
-    columns : head → right-aligned cells.
-    last : head and cells of a last, left-aligned column.
-
-    Examples
-    --------
     >>> print(*class_table(["ant", 2.0], {"gap": ["0.1", "0.25"]}), sep="\\n")
     class            gap
     ant              0.1
@@ -117,18 +76,11 @@ def left_out(skipped: Sequence[Mapping[str, str]]) -> Lines:
     """Yield the shards that could not be read, with the reasons."""
     if skipped:
         yield f"{len(skipped):,} shard(s) could not be read and were left out:"
-    for shard in skipped[:MANY]:
-        yield f"  {shard['reason']}"
+    yield from (f"  {shard['reason']}" for shard in skipped[:MANY])
     yield from and_more(skipped)
 
 
 def metric_words(name: str) -> str:
-    """Return the name of a metric in words.
-
-    Examples
-    --------
-    >>> metric_words("macro_f1"), metric_words("roc_auc")
-    ('macro F1', 'ROC AUC')
-    """
+    """Return the name of a metric in words: ``macro_f1`` is ``macro F1``."""
     words = name.replace("_", " ").replace("roc auc", "ROC AUC")
     return words.replace("f1", "F1").replace("hamming", "Hamming")

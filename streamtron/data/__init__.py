@@ -2,7 +2,7 @@
 
 from streamtron.data.arrays import MemorySource
 from streamtron.data.cache.directory import Cache, cache_files, clear_cache, drop_cached
-from streamtron.data.cache.flat_file import TEMPORARY
+from streamtron.data.cache.flat_file import remove_abandoned
 from streamtron.data.discover import ShardFile, find_shards
 from streamtron.data.first_reading import Skipped, check_duplicate, no_rows
 from streamtron.data.manifest import Manifest, ShardRecord
@@ -10,7 +10,6 @@ from streamtron.data.row_batch import Reading, RowBatch, ShardReader
 from streamtron.data.source import ShardSource, open_reader, open_shards, resolve_reading
 
 __all__ = [
-    "TEMPORARY",
     "Cache",
     "Manifest",
     "MemorySource",
@@ -29,5 +28,6 @@ __all__ = [
     "no_rows",
     "open_reader",
     "open_shards",
+    "remove_abandoned",
     "resolve_reading",
 ]

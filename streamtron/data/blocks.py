@@ -1,9 +1,12 @@
-"""Cut a shard into blocks and make them chunks, whatever batches its reader delivers."""
+"""Join a shard's rows to blocks, whatever batches its reader delivers, and make blocks chunks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,84 +15,121 @@ from streamtron.core import kernels
 from streamtron.core import rows as chunk
 from streamtron.core.errors import DataError
 from streamtron.core.rows import Chunk, Label, freeze, make_rows
-from streamtron.data.buffers import spare
-from streamtron.data.row_batch import RowBatch, cut_codes, offsets_of, row_of, slice_batch
+from streamtron.data.row_batch import RowBatch, offsets_of, row_of
 
-_UNMET = -2
-"""In a lookup of codes: a class of the batch of which no row was seen."""
+_AT_ONCE = 1 << 25
+"""Bytes allocated at once, for several buffers: a large array comes in large pages."""
+_ALIGNED = 64
 
 
-class Segment(NamedTuple):
-    """A block of a shard, or a part of one.
+class Buffers:
+    """Reuse buffers for the rows of chunks: fresh memory takes longer to get than rows to be read.
 
-    ``indptr`` int64 from 0, ``indices`` uint32, ``values`` float32 or None where all are 1,
-    ``codes`` int32 into the shard's own labels (-1 = none), ``weights`` float64 or None where all
-    are 1, ``code_offsets`` int64 from 0 or None where a row has one label, ``squares`` float64:
-    ‖x_k‖², which parts that are not joined yet need not know (None). ``lowest`` is the smallest
-    column number (None without nonzeros), ``width`` 1 + the largest.
+    A buffer is reused only when no array in it is alive. For one thread.
     """
 
-    indptr: NDArray[np.int64]
-    indices: NDArray[np.uint32]
-    values: NDArray[np.float32] | None
-    codes: NDArray[np.int32]
-    weights: NDArray[np.float64] | None
-    code_offsets: NDArray[np.int64] | None
-    squares: NDArray[np.float64] | None
-    lowest: int | None
-    width: int
+    def __init__(self) -> None:
+        self._buffers: list[NDArray[np.uint8]] = []
+        self._left = memoryview(b"")  # allocated and not yet given out
 
-    @property
-    def rows(self) -> int:
-        """Rows in the segment."""
-        return len(self.indptr) - 1
+    def __len__(self) -> int:
+        return len(self._buffers)
 
-    @property
-    def nonzeros(self) -> int:
-        """Stored values in the segment."""
-        return len(self.indices)
-
-
-def cut(batch: RowBatch, start: int, stop: int, codes: NDArray[np.int32]) -> Segment:
-    """Cut rows ``start`` … ``stop - 1`` of a batch, as views, and give them codes.
-
-    The width comes from all columns, not the last of each row: kernels trust it, and a cache file
-    may be wrong."""
-    part = slice_batch(batch, start, stop)
-    return Segment(
-        part.indptr,
-        part.indices,
-        part.values,
-        codes,
-        part.weights,
-        part.code_offsets,
-        part.squares,
-        int(part.indices.min()) if len(part.indices) else None,
-        int(part.indices.max()) + 1 if len(part.indices) else 0,
-    )
+    def take(self, size: int) -> NDArray[np.uint8]:
+        """Return a free buffer of at least ``size`` bytes, or a new one in the place of free ones
+        that are too small."""
+        free = [k for k in range(len(self._buffers)) if sys.getrefcount(self._buffers[k]) <= 2]
+        for k in free:
+            if len(self._buffers[k]) >= size:
+                return self._buffers[k]
+        size = (size + size // 8) // _ALIGNED * _ALIGNED + _ALIGNED
+        if size > len(self._left):
+            self._left = np.empty(max(size, _AT_ONCE), np.uint8).data
+        buffer, self._left = self._left[:size], self._left[size:]
+        self._buffers = [b for k, b in enumerate(self._buffers) if k not in free]
+        # what is made of it refers to this buffer, not to the whole
+        self._buffers.append(np.frombuffer(buffer, np.uint8))
+        return self._buffers[-1]
 
 
-def join(parts: Sequence[Segment]) -> Segment:
-    """Join consecutive parts; leave out values and weights that are all 1, and compute squares."""
+_here = threading.local()
+
+
+def spare(size: int) -> NDArray[np.uint8]:
+    """Take a buffer of this thread; see ``Buffers.take``."""
+    if not hasattr(_here, "buffers"):
+        _here.buffers = Buffers()
+    buffer: NDArray[np.uint8] = _here.buffers.take(size)
+    return buffer
+
+
+def make_block(parts: Sequence[RowBatch]) -> RowBatch:
+    """Join consecutive rows of a shard, and compute ‖x_k‖² where it is not known."""
     if len(parts) == 1 and parts[0].squares is not None:
-        return parts[0]  # of a cache file: as it was joined when that was written
-    code_offsets = [part.code_offsets for part in parts if part.code_offsets is not None]
-    indptr = _join_offsets([part.indptr for part in parts])
-    indices = _joined([part.indices for part in parts], np.uint32)
-    values = _join_or_none([(part.values, part.nonzeros) for part in parts], np.float32)
+        return parts[0]  # from the cache: as it was joined when that was written
+    block = join(parts)
+    if block.squares is not None:
+        return block
+    return block._replace(squares=squares_of(block.indptr, block.indices, block.values))
+
+
+def join(parts: Sequence[RowBatch]) -> RowBatch:
+    """Join rows whose codes point into one table; values and weights that are all 1 are left out.
+
+    What is large lies in a spare buffer of this thread.
+    """
+    values = _or_ones([part.values for part in parts], [part.nonzeros for part in parts])
+    indices = _in_spare([part.indices for part in parts])
+    return join_rows(parts, indices, None if values is None else _in_spare(values))
+
+
+def join_rows(
+    parts: Sequence[RowBatch], indices: NDArray[np.uint32], values: NDArray[np.float32] | None
+) -> RowBatch:
+    """Join rows whose columns and values are joined already."""
+    weights = _or_ones([part.weights for part in parts], [part.rows for part in parts])
+    offsets = [part.code_offsets for part in parts if part.code_offsets is not None]
     squares = [part.squares for part in parts if part.squares is not None]
-    known = len(squares) == len(parts)
-    return Segment(
-        indptr,
+    return RowBatch(
+        _join_offsets([part.indptr for part in parts]),
         indices,
         values,
         np.concatenate([part.codes for part in parts]),
-        _join_or_none([(part.weights, part.rows) for part in parts], np.float64),
-        _join_offsets(code_offsets) if code_offsets else None,
-        np.concatenate(squares) if known else squares_of(indptr, indices, values),
-        min((part.lowest for part in parts if part.lowest is not None), default=None),
-        max(part.width for part in parts),
+        parts[0].classes,
+        None if weights is None else np.concatenate(weights),
+        partial(_place_among, [(part.rows, part.place) for part in parts]),
+        _join_offsets(offsets) if offsets else None,
+        np.concatenate(squares) if len(squares) == len(parts) else None,
     )
+
+
+def _or_ones(
+    arrays: Sequence[NDArray[Any] | None], lengths: Sequence[int]
+) -> list[NDArray[Any]] | None:
+    """Return the arrays, with ones for those that are left out; None if all are ones."""
+    there = [array for array in arrays if array is not None and not all_ones(array)]
+    if not there:
+        return None
+    ones_of = partial(np.ones, dtype=there[0].dtype)
+    return [ones_of(n) if a is None else a for a, n in zip(arrays, lengths, strict=True)]
+
+
+def _in_spare(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    size = sum(array.nbytes for array in arrays)
+    joined: NDArray[Any] = spare(size)[:size].view(arrays[0].dtype)
+    return np.concatenate(arrays, out=joined)
+
+
+def _join_offsets(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return offsets_of(np.concatenate([np.diff(offsets) for offsets in parts]))
+
+
+def _place_among(parts: Sequence[tuple[int, Callable[[int], str]]], row: int) -> str:
+    for rows, place in parts:
+        if row < rows:
+            return place(row)
+        row -= rows
+    raise IndexError(row)
 
 
 def squares_of(
@@ -103,48 +143,33 @@ def squares_of(
     return squares
 
 
-def _join_offsets(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return offsets_of(np.concatenate([np.diff(offsets) for offsets in parts]))
-
-
-def _joined(arrays: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
-    size = sum(map(len, arrays)) * np.dtype(dtype).itemsize
-    return np.concatenate(arrays, out=spare(size)[:size].view(dtype))
-
-
-def _join_or_none(
-    parts: Sequence[tuple[NDArray[np.floating] | None, int]], dtype: type[np.floating]
-) -> NDArray | None:  # type: ignore[type-arg]
-    if all(array is None or all_ones(array) for array, _ in parts):
-        return None
-    return _joined([np.ones(n, dtype) if a is None else a for a, n in parts], dtype)
-
-
 def all_ones(array: NDArray[np.floating]) -> bool:
     """Tell whether all are 1."""
     return bool((array[:64] == 1).all() and (array == 1).all())
 
 
-_ones = np.ones(0, np.float32)
+@lru_cache
+def _ones(bits: int) -> NDArray[np.float32]:
+    """Return 2^bits ones, read-only and shared by all callers."""
+    shared = np.ones(1 << bits, np.float32)
+    freeze(shared)
+    return shared
 
 
-def ones(count: int) -> NDArray[np.float32]:
-    """Return ``count`` ones, read-only and shared by all callers."""
-    global _ones
-    shared = _ones
-    if len(shared) < count:
-        shared = np.ones(count + count // 8, np.float32)
-        freeze(shared)
-        _ones = shared
-    return shared[:count]
+def make_chunk(batch: RowBatch, ranges: tuple[tuple[int, int], ...]) -> Chunk:
+    """Make rows with known ‖x_k‖² a chunk; ``ranges`` are their numbers in the whole data."""
+    values, count = batch.values, batch.nonzeros
+    if values is None:
+        values = _ones(count.bit_length())[:count]
+    rows = make_rows(batch.indptr, batch.indices, values)
+    assert batch.squares is not None
+    optional = (batch.code_offsets, batch.weights)
+    freeze(batch.codes, batch.squares, *(array for array in optional if array is not None))
+    return Chunk(rows, batch.codes, ranges, batch.squares, batch.code_offsets, batch.weights)
 
 
 class RowCutter:
     """Cut consecutive rows after so many rows, or after the row that fills so many nonzeros.
-
-    Parameters
-    ----------
-    rows, nonzeros : of a group, at least 1.
 
     Examples
     --------
@@ -182,17 +207,6 @@ class LabelTable:
     """The labels of a source in order of appearance; all of one kind, at most ``most``.
 
     Or only those of ``classes``, in that order; or behind those ``met`` before.
-
-    Examples
-    --------
-    >>> table = LabelTable(2)
-    >>> [table.code(label, "a.svm, line 1") for label in (-1.0, 1.0, -1.0)]
-    [0, 1, 0]
-    >>> table.code(3.0, "part-2.svm, line 17")
-    Traceback (most recent call last):
-    ...
-    streamtron.core.errors.DataError: part-2.svm, line 17: a third label 3.0 after -1.0 and \
-1.0. Use --multiclass, or remove the row.
     """
 
     def __init__(
@@ -206,32 +220,32 @@ class LabelTable:
         self._most = most
         self._closed = classes is not None
 
-    def code(self, label: Label, place: str) -> int:
-        """Return the code of a label, which may be new; ``place`` is for messages."""
+    def code(self, label: Label, place: Callable[[int], str], row: int) -> int:
+        """Return the code of a label, which may be new; ``place(row)`` is for messages."""
         kind = _kind(label)
         if self.labels and kind != _kind(self.labels[0]):
             raise DataError(
-                f"{place}: the {kind} {label!r} as label, where the labels before are "
+                f"{place(row)}: the {kind} {label!r} as label, where the labels before are "
                 f"{_kind(self.labels[0])}s ({_listed(self.labels)}). Write all labels alike."
             )
-        known = self._codes.get(label)
-        return self._new(label, place) if known is None else known
+        if label not in self._codes:
+            self._admit(label, place, row)
+        return self._codes[label]
 
-    def _new(self, label: Label, place: str) -> int:
+    def _admit(self, label: Label, place: Callable[[int], str], row: int) -> None:
         if self._closed:
             raise DataError(
-                f"{place}: label {label!r}. Known are {_listed(self.labels)}; remove the row or "
-                "correct its label, or fit anew on all shards if it is a class of its own."
+                f"{place(row)}: label {label!r}. Known are {_listed(self.labels)}; remove the row "
+                "or correct its label, or fit anew on all shards if it is a class of its own."
             )
         if self._most is not None and len(self.labels) >= self._most:
             which = "a third label" if self._most == 2 else f"label number {self._most + 1},"
             raise DataError(
-                f"{place}: {which} {label!r} after {_listed(self.labels)}. "
+                f"{place(row)}: {which} {label!r} after {_listed(self.labels)}. "
                 "Use --multiclass, or remove the row."
             )
         self._codes[label] = len(self.labels)
         self.labels.append(label)
-        return self._codes[label]
 
 
 def _kind(label: Label) -> str:
@@ -251,48 +265,27 @@ class ShardLabels:
     """Number a shard's labels in order of appearance; its cache file keeps these codes."""
 
     def __init__(self, source: LabelTable) -> None:
+        self.labels: list[Label] = []
+        """The shard's labels; its codes point here."""
         self._source = source
         self._to_shard: dict[int, int] = {}  # from the source's code; in order of appearance
-
-    @property
-    def labels(self) -> list[Label]:
-        """The shard's labels; its codes point here."""
-        return [self._source.labels[code] for code in self._to_shard]
 
     @property
     def to_source(self) -> NDArray[np.int32]:
         """int32, shape (labels + 1,): the source's code of each shard code; the last is -1."""
         return np.array([*self._to_shard, -1], np.int32)
 
-    def lookup(self, batch: RowBatch) -> NDArray[np.int32]:
-        """Make an empty table from a batch's codes to the shard's, for ``codes`` to fill."""
-        table = np.full(len(batch.classes) + 1, _UNMET, np.int32)
-        table[-1] = -1
-        return table
-
-    def codes(
-        self, batch: RowBatch, start: int, stop: int, lookup: NDArray[np.int32]
-    ) -> NDArray[np.int32]:
-        """Return the shard's codes of rows ``start`` … ``stop - 1`` of a batch."""
-        mine, offsets = cut_codes(batch.codes, batch.code_offsets, start, stop)
-        if (lookup[mine] == _UNMET).any():
-            first = np.full(len(lookup), len(mine))
-            first[mine[::-1]] = np.arange(len(mine))[::-1]  # of the same code the last one stays
-            unmet = np.flatnonzero((lookup == _UNMET) & (first < len(mine)))
-            for code in unmet.tolist():  # in order of appearance, as the batch's classes are
-                place = batch.place(start + row_of(offsets, int(first[code])))
-                source_code = self._source.code(batch.classes[code], place)
-                lookup[code] = self._to_shard.setdefault(source_code, len(self._to_shard))
-        return lookup[mine]
-
-
-def make_chunk(segment: Segment, to_source: NDArray[np.int32], first_row: int) -> Chunk:
-    """Make a block a chunk; ``first_row`` is its number in the whole data."""
-    codes = to_source[segment.codes]
-    values = ones(segment.nonzeros) if segment.values is None else segment.values
-    freeze(codes, *(a for a in (segment.code_offsets, segment.weights) if a is not None))
-    rows = make_rows(segment.indptr, segment.indices, values)
-    assert segment.squares is not None
-    freeze(segment.squares)
-    ranges = ((first_row, first_row + segment.rows),)
-    return Chunk(rows, codes, ranges, segment.squares, segment.code_offsets, segment.weights)
+    def recoded(self, batch: RowBatch) -> RowBatch:
+        """Return some rows of the shard with codes of its own labels."""
+        codes, count = batch.codes, len(batch.codes)
+        first = np.full(len(batch.classes) + 1, count)
+        first[codes[::-1]] = np.arange(count)[::-1]  # of the same code the last one stays
+        table = np.full(len(first), -1, np.int32)
+        for code in np.flatnonzero(first[:-1] < count).tolist():  # rising: as labels appear
+            row, label = row_of(batch.code_offsets, int(first[code])), batch.classes[code]
+            source_code = self._source.code(label, batch.place, row)
+            if source_code not in self._to_shard:
+                self._to_shard[source_code] = len(self.labels)
+                self.labels.append(label)
+            table[code] = self._to_shard[source_code]
+        return batch._replace(codes=table[codes], classes=self.labels)

@@ -25,22 +25,15 @@ NAME = "deletions"
 
 FORMAT_VERSION = 1
 
+_TENSOR = "{:06d}.forgotten"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Deletions:
     """The rows that are left out of a shard.
 
-    Parameters
-    ----------
-    path : the file, absolute, or its URI.
-    fingerprint : of its bytes, which still hold the rows.
-    rows : int64, rising: their numbers in the file, from 0.
-
-    Examples
-    --------
-    >>> deletion = Deletions("/data/a.svm", "0" * 32, np.array([2, 5]))
-    >>> deletion.renumbered(np.array([0, 3, 6])).tolist(), len(deletion)
-    ([0, 2, 4], 2)
+    ``path`` is the file, absolute, or its URI, ``fingerprint`` that of its bytes, which still hold
+    the rows; ``rows`` are their numbers in the file, from 0, int64, rising.
     """
 
     path: str
@@ -54,10 +47,6 @@ class Deletions:
     def digest(self) -> str:
         """A digest of the row numbers."""
         return xxhash.xxh3_64_hexdigest(self.rows.astype("<i8").tobytes())
-
-    def renumbered(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers of rows of the file among those that are left."""
-        return rows - np.searchsorted(self.rows, rows)
 
 
 class DeletionFilter:
@@ -86,7 +75,7 @@ class DeletionFilter:
             if kept.all():
                 yield batch
             elif kept.any():
-                yield select(batch, kept)
+                yield _select(batch, kept)
         if self.fingerprint() != self._deletions.fingerprint:
             raise DataError(
                 f"{self._name}: its bytes changed since {len(self._deletions)} of its rows were "
@@ -95,20 +84,10 @@ class DeletionFilter:
             )
 
 
-def select(batch: RowBatch, kept: NDArray[np.bool_]) -> RowBatch:
-    """Select rows of a batch, in their order; its class table is kept whole.
-
-    Examples
-    --------
-    >>> batch = RowBatch(np.array([0, 1, 3]), np.array([5, 2, 4], np.uint32), None,
-    ...               np.array([0, 0], np.int32), [1.0], None, "row {}".format)
-    >>> last = select(batch, np.array([False, True]))
-    >>> last.indptr.tolist(), last.indices.tolist(), last.place(0)
-    ([0, 2], [2, 4], 'row 1')
-    """
+def _select(batch: RowBatch, kept: NDArray[np.bool_]) -> RowBatch:
+    """Select rows of a batch, in their order; its class table is kept whole."""
     lengths, rows, place = np.diff(batch.indptr), np.flatnonzero(kept), batch.place
-    stored = np.repeat(kept, lengths)
-    labels, code_offsets = kept, None
+    stored, labels, code_offsets = np.repeat(kept, lengths), kept, None
     if batch.code_offsets is not None:
         counts = np.diff(batch.code_offsets)
         labels, code_offsets = np.repeat(kept, counts), offsets_of(counts[kept])
@@ -122,9 +101,6 @@ def select(batch: RowBatch, kept: NDArray[np.bool_]) -> RowBatch:
         lambda i: place(int(rows[i])),
         code_offsets,
     )
-
-
-# Files -------------------------------------------------------------------------------------------
 
 
 def save(path: str | os.PathLike[str], deletions: Sequence[Deletions]) -> None:
@@ -150,7 +126,7 @@ def load(run: str | os.PathLike[str]) -> dict[str, Deletions]:
 def encode(deletions: Sequence[Deletions]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Encode deletions as JSON content and tensors."""
     table = [{"path": deletion.path, "fingerprint": deletion.fingerprint} for deletion in deletions]
-    tensors = {_name(number): deletion.rows for number, deletion in enumerate(deletions)}
+    tensors = {_TENSOR.format(number): one.rows for number, one in enumerate(deletions)}
     return {"deletions": table} if table else {}, tensors
 
 
@@ -158,30 +134,24 @@ def decode(
     content: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]], where: str | os.PathLike[str]
 ) -> list[Deletions]:
     """Decode the deletions in a sealed file, if its content has any."""
+    found = []
     try:
-        found = [
-            Deletions(shard["path"], shard["fingerprint"], tensors[_name(number)])
-            for number, shard in enumerate(content.get("deletions", ()))
-        ]
-        for deletion in found:
-            _check(deletion)
+        for number, shard in enumerate(content.get("deletions", ())):
+            path, fingerprint, rows = (
+                shard["path"],
+                shard["fingerprint"],
+                tensors[_TENSOR.format(number)],
+            )
+            if type(path) is not str or type(fingerprint) is not str:
+                raise ValueError("a shard without a path and a fingerprint")
+            if rows.dtype != np.int64 or rows.ndim != 1 or (np.diff(rows, prepend=-1) <= 0).any():
+                raise ValueError("rows that are not rising int64")
+            found.append(Deletions(path, fingerprint, rows))
     except (KeyError, TypeError, ValueError) as error:
         raise FileDamaged(
             f"{where}: sealed, but its deletions are none ({error}). Fit anew."
         ) from error
     return found
-
-
-def _check(deletion: Deletions) -> None:
-    if type(deletion.path) is not str or type(deletion.fingerprint) is not str:
-        raise ValueError("a shard without a path and a fingerprint")
-    rows = deletion.rows
-    if rows.dtype != np.int64 or rows.ndim != 1 or (np.diff(rows, prepend=-1) <= 0).any():
-        raise ValueError("rows that are not rising int64")
-
-
-def _name(number: int) -> str:
-    return f"{number:06d}.forgotten"
 
 
 def total(deletions: Iterable[Deletions]) -> int:

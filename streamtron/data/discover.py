@@ -1,37 +1,55 @@
-"""Find shards by paths, directories and patterns, in their order."""
+"""Find shards by paths, directories and patterns, in their order.
+
+Directories whose files are not the rows are refused. Tables of Delta Lake, Apache Iceberg and
+Apache Hudi keep files of earlier versions and deleted rows beside the current ones, and only a log
+tells which is which; a ``streamtron convert`` that was killed leaves a part of a data set.
+"""
 
 from __future__ import annotations
 
 import glob
 import os
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
 from streamtron.core.errors import DataError
 from streamtron.core.files import reading_from
 from streamtron.data import storage
 from streamtron.data.deletions import Deletions
+from streamtron.data.formats.text_stream import PACKED
 from streamtron.data.prefetch import in_order, run_in_thread
 from streamtron.data.storage import Stamp
-from streamtron.data.table_logs import (
-    LOG_DIRECTORIES,
-    above,
-    refuse_logged,
-    refuse_unfinished,
-    sign_on_disk,
-    signs_among,
-)
 
 Format = Literal["libsvm", "parquet", "arrow"]
 
 PARQUET_ENDINGS = (".parquet", ".pq")
 ARROW_ENDINGS = (".arrow", ".arrows", ".feather", ".ipc")
+_OTHER_FORMATS = re.compile(
+    r"\.(parquet|pq|arrows?|feather|ipc|orc|avro|[ct]sv|jsonl?|ndjson|np[yz]|h5|hdf5|safetensors"
+    r"|pkl|pickle|db|sqlite|toml|ya?ml|md|zip|tar|tgz|7z)"
+)
+
+_WORDS = {"libsvm": "libsvm text", "parquet": "Parquet", "arrow": "Arrow"}
+
+UNFINISHED = "_unfinished"
+"""The name of the file that stands beside shards while not all of them are in place."""
+
+_ICEBERG = "metadata/*.metadata.json"
+_LOGS = {
+    "_delta_log": "Delta Lake",
+    ".hoodie": "Apache Hudi",
+    ".hoodie_partition_metadata": "Apache Hudi",
+    _ICEBERG: "Apache Iceberg",
+}
+"""The signs of tables in the directory of one."""
 
 
 class ShardFile(NamedTuple):
-    """One file of the data, as it was when it was found.
+    """One file of the data, as it was when it was found, and the rows that are left out of it.
 
     ``path`` is absolute, or a URI; ``name`` is what messages call it: the path relative to the
     root it was found under, or the whole path where two roots give the same.
@@ -41,24 +59,14 @@ class ShardFile(NamedTuple):
     name: str
     format: Format
     size: int
-    """bytes"""
     mtime_ns: int
     without: Deletions | None = None
-    """rows that are left out of it"""
     tag: str = ""
-    """see ``Stamp``"""
 
     @property
     def stamp(self) -> Stamp:
         """What it was when it was found."""
         return Stamp(self.size, self.mtime_ns, self.tag)
-
-
-class _Found(NamedTuple):
-    path: str
-    name: str
-    """relative to the root it was found under"""
-    stamp: Stamp
 
 
 def find_shards(paths: Sequence[str]) -> list[ShardFile]:
@@ -68,12 +76,12 @@ def find_shards(paths: Sequence[str]) -> list[ShardFile]:
     prefix that ends at a slash, and in patterns ``?`` is not a wildcard but begins the options.
     Roots come in the order given; under each, shards are ordered by the bytes of their path
     relative to it. Below a directory or a pattern, names that begin with ``_`` or ``.`` are
-    ignored, but a directory that they make something else than a set of shards is refused.
+    ignored.
 
     Raises
     ------
     DataError : nothing is there, a file of another format, mixed formats, a file given twice, a
-        directory of a table that has a log (see ``logged``) or of shards not all in place.
+        directory of a table that has a log or of shards not all in place.
     MachineError : a directory cannot be read, or a store not asked.
 
     Examples
@@ -85,24 +93,68 @@ def find_shards(paths: Sequence[str]) -> list[ShardFile]:
     ...     [shard.name for shard in find_shards([root])]
     ['a.svm', 'b.svm']
     """
-    found = [file for path in paths for file in _under(os.fspath(path))]
+    found = [shard for path in paths for shard in _under(os.fspath(path))]
     if not found:
         raise DataError("No shards: no path was given. Name files, directories or patterns.")
-    times = Counter(file.name for file in found)
-    shards = [_shard(file, file.name if times[file.name] == 1 else file.path) for file in found]
+    times = Counter(shard.name for shard in found)
+    shards = [s if times[s.name] == 1 else s._replace(name=s.path) for s in found]
     _refuse_twice(shards)
-    _refuse_mixed(shards)
+    other = next((shard for shard in shards if shard.format != shards[0].format), None)
+    if other is not None:
+        raise DataError(
+            f"{shards[0].name} is {_WORDS[shards[0].format]} and {other.name} is "
+            f"{_WORDS[other.format]}. One format for all: use streamtron convert for one of them."
+        )
     return shards
 
 
-def _under(root: str) -> list[_Found]:
+def _under(root: str) -> list[ShardFile]:
     """Return the files that a root stands for, in order."""
     if storage.is_uri(root):
         return run_in_thread(lambda: _in_store(root))
-    return [_Found(path, name, storage.stamp(path)) for path, name in _on_disk(root)]
+    return [_shard(os.path.abspath(p), name, storage.stamp(p)) for p, name in _on_disk(root)]
 
 
-# On disk -----------------------------------------------------------------------------------------
+def _shard(path: str, name: str, stamp: Stamp) -> ShardFile:
+    format_ = format_of(path)
+    if format_ is None:
+        raise DataError(
+            f"{path}: neither Parquet ({', '.join(PARQUET_ENDINGS)}) nor Arrow "
+            f"({', '.join(ARROW_ENDINGS)}) nor a name for libsvm text. "
+            "Rename it, move it away, or have it ignored by a name that begins with _."
+        )
+    return ShardFile(path, name, format_, stamp.size, stamp.mtime_ns, tag=stamp.tag)
+
+
+def format_of(path: str) -> Format | None:
+    """Tell a file's format by its name; None where it is none that is read.
+
+    Text has no suffix of its own: it is any name that no other format claims, with or without .gz,
+    .bz2, .xz, .zst.
+
+    Examples
+    --------
+    >>> [format_of(name) for name in ("a9a.t", "train-0007.svm.zst", "x.pq", "x.csv")]
+    ['libsvm', 'libsvm', 'parquet', None]
+    """
+    name = PurePosixPath(storage.file_name(path).lower())
+    if name.suffix in PARQUET_ENDINGS:
+        return "parquet"
+    if name.suffix in ARROW_ENDINGS:
+        return "arrow"
+    plain = name.with_suffix("") if name.suffix in PACKED else name
+    return None if _OTHER_FORMATS.fullmatch(plain.suffix) else "libsvm"
+
+
+def _refuse_twice(shards: Sequence[ShardFile]) -> None:
+    met: dict[str, str] = {}
+    for shard in shards:
+        real = shard.path if storage.is_uri(shard.path) else os.path.realpath(shard.path)
+        if real in met:
+            raise DataError(
+                f"{shard.path}: the same file as {met[real]}, given twice. Name it once."
+            )
+        met[real] = shard.path
 
 
 def _on_disk(path: str) -> list[tuple[str, str]]:
@@ -110,12 +162,15 @@ def _on_disk(path: str) -> list[tuple[str, str]]:
     if os.path.isdir(root):
         return _named(root, set(_walk(root)))
     if os.path.lexists(root):
-        refuse_unfinished(root)
+        directory = os.path.dirname(root)
+        if os.path.lexists(os.path.join(directory, UNFINISHED)):
+            raise _not_rows(directory or ".", UNFINISHED)
         return [(root, os.path.basename(root))]
     if not glob.has_magic(root):
         raise DataError(f"{root}: no such file or directory. Check the path.")
     base = _before_magic(root)
-    files = {file for match in glob.glob(root, recursive=True) for file in _files(match)}
+    matches = glob.glob(root, recursive=True)
+    files = {f for match in matches for f in (_walk(match) if os.path.isdir(match) else [match])}
     return _named(base, {file for file in files if not _hidden(os.path.relpath(file, base))})
 
 
@@ -124,13 +179,6 @@ def _before_magic(pattern: str) -> str:
     while glob.has_magic(pattern):
         pattern = os.path.dirname(pattern)
     return pattern or "."
-
-
-def _files(path: str) -> Iterator[str]:
-    if os.path.isdir(path):
-        yield from _walk(path)
-    else:
-        yield path
 
 
 def _walk(directory: str) -> Iterator[str]:
@@ -156,23 +204,26 @@ def _hidden(name: str) -> bool:
 
 
 def _named(base: str, files: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the files with their names below ``base``, in order."""
     named = [(file, os.path.relpath(file, base)) for file in files]
     whole = os.path.abspath(base)
-    refuse_logged((os.path.join(whole, name) for _, name in named), whole, sign_on_disk)
+    _refuse_logged((os.path.join(whole, name) for _, name in named), whole, _sign_on_disk)
     _refuse_none(base, named)
     return sorted(named, key=lambda pair: os.fsencode(pair[1]))
 
 
-# In an object store ------------------------------------------------------------------------------
+def _sign_on_disk(directory: str) -> str | None:
+    """Return the sign of a table or an unfinished data set in a local directory, or None."""
+    return next((sign for sign in (UNFINISHED, *_LOGS) if any(Path(directory).glob(sign))), None)
 
 
-def _in_store(uri: str) -> list[_Found]:
+def _in_store(uri: str) -> list[ShardFile]:
     """Return a key, all keys below a prefix, or those that match a pattern."""
     place = storage.place(uri)
     info = storage.file_info(place)
     if info.is_file:
         stamp = storage.stamp_of(place, info)
-        return [_Found(place.uri, os.path.basename(place.key), stamp)]
+        return [_shard(place.uri, os.path.basename(place.key), stamp)]
     base, pattern = place.key, ""
     if info.type.name == "NotFound":
         if not glob.has_magic(place.key):
@@ -189,24 +240,34 @@ def _in_store(uri: str) -> list[_Found]:
     keys = [directory.below(name) for name in names]
     told = [(key, below[name]) for key, name in zip(keys, names, strict=True)]
     stamps = in_order(lambda one: storage.stamp_of(*one), told, storage.REQUESTS)
-    return list(map(_Found, (key.uri for key in keys), names, stamps))
+    return list(map(_shard, (key.uri for key in keys), names, stamps))
 
 
 def _refuse_logged_keys(
     directory: storage.Place, found: Iterable[str], below: Iterable[str]
 ) -> None:
-    """Call ``refuse_logged`` for keys; signs above the directory are asked for."""
-    signs = {directory.below(at).key.strip("/"): s for at, s in signs_among(below).items()}
-    for key in above(directory.key):
+    """Call ``_refuse_logged`` for keys; signs above the directory are asked for."""
+    signs = {directory.below(at).key.strip("/"): s for at, s in _signs_among(below).items()}
+    for key in _above(directory.key):
         there = directory._replace(key=key)
-        logs = [
-            f"{log}/{name}"
-            for log in LOG_DIRECTORIES
-            for name, _ in storage.files_below(there.below(log))
-        ]
-        signs[key] = signs_among(logs).get("", "")
+        directories = ("_delta_log", ".hoodie", "metadata")
+        logs = (f"{d}/{n}" for d in directories for n, _ in storage.files_below(there.below(d)))
+        signs[key] = _signs_among(logs).get("", "")
     keys = [directory.below(name).key for name in found]
-    refuse_logged(keys, directory.key, signs.get, lambda key: directory._replace(key=key).uri)
+    _refuse_logged(keys, directory.key, signs.get, lambda key: directory._replace(key=key).uri)
+
+
+def _signs_among(names: Iterable[str]) -> dict[str, str]:
+    """Map directories to signs, by the names of all files below a prefix."""
+    signs = {}
+    for name in names:
+        parts = name.split("/")
+        for at, part in enumerate(parts):
+            if part in _LOGS or part == UNFINISHED:
+                signs["/".join(parts[:at])] = part
+        if PurePosixPath(name).match(_ICEBERG):
+            signs["/".join(parts[:-2])] = _ICEBERG
+    return signs
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
@@ -226,9 +287,6 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
 
 
-# Any of them -------------------------------------------------------------------------------------
-
-
 def _refuse_none(where: str, found: Sequence[object]) -> None:
     if not found:
         raise DataError(
@@ -237,50 +295,42 @@ def _refuse_none(where: str, found: Sequence[object]) -> None:
         )
 
 
-def _shard(file: _Found, name: str) -> ShardFile:
-    path = file.path if storage.is_uri(file.path) else os.path.abspath(file.path)
-    size, mtime_ns, tag = file.stamp
-    return ShardFile(path, name, _format(path), size, mtime_ns, tag=tag)
+def _refuse_logged(
+    files: Iterable[str],
+    base: str,
+    sign_of: Callable[[str], str | None],
+    shown: Callable[[str], str] = str,
+) -> None:
+    """Refuse files that are not the rows, by the sign in a directory between them and ``base``, or
+    above it. ``shown`` names a directory in messages."""
+    within = set()
+    for file in files:
+        directory = os.path.dirname(file)
+        while len(directory) > len(base) and directory not in within:
+            within.add(directory)
+            directory = os.path.dirname(directory)
+    for directory in (*_above(base), base, *sorted(within)):
+        if sign := sign_of(directory):
+            raise _not_rows(shown(directory), sign)
 
 
-def _format(path: str) -> Format:
-    from streamtron.data.formats.libsvm import (
-        is_libsvm_name,  # brings numba and its second of loading
-    )
-
-    name = storage.file_name(path)
-    if name.lower().endswith(PARQUET_ENDINGS):
-        return "parquet"
-    if name.lower().endswith(ARROW_ENDINGS):
-        return "arrow"
-    if is_libsvm_name(name):
-        return "libsvm"
-    raise DataError(
-        f"{path}: neither Parquet ({', '.join(PARQUET_ENDINGS)}) nor Arrow "
-        f"({', '.join(ARROW_ENDINGS)}) nor a name for libsvm text. "
-        "Rename it, move it away, or have it ignored by a name that begins with _."
-    )
+def _above(directory: str) -> Iterator[str]:
+    """Yield the directories above a partition such as ``day=7``, or above ``data``."""
+    parent, name = os.path.split(directory)
+    if name == "data" or "=" in name:
+        yield parent
+        yield from _above(parent)
 
 
-def _refuse_twice(shards: Sequence[ShardFile]) -> None:
-    met: dict[str, str] = {}
-    for shard in shards:
-        real = shard.path if storage.is_uri(shard.path) else os.path.realpath(shard.path)
-        if real in met:
-            raise DataError(
-                f"{shard.path}: the same file as {met[real]}, given twice. Name it once."
-            )
-        met[real] = shard.path
-
-
-def _refuse_mixed(shards: Sequence[ShardFile]) -> None:
-    first = shards[0]
-    other = next((shard for shard in shards if shard.format != first.format), None)
-    if other is not None:
-        raise DataError(
-            f"{first.name} is {_WORDS[first.format]} and {other.name} is {_WORDS[other.format]}. "
-            "One format for all: use streamtron convert for one of them."
+def _not_rows(directory: str, sign: str) -> DataError:
+    if sign == UNFINISHED:
+        return DataError(
+            f"{directory}: a part of a data set: it was being written, or its writer was killed, "
+            f"when not all shards were in place ({sign}). Write it again."
         )
-
-
-_WORDS = {"libsvm": "libsvm text", "parquet": "Parquet", "arrow": "Arrow"}
+    return DataError(
+        f"{directory}: a table of {_LOGS[sign]} ({sign}), where files of earlier versions and "
+        "deleted rows lie beside those that count. Write its current version out as plain Parquet "
+        "with the table's own library and give that, or, if no row in them is marked as deleted, "
+        "name the files of the current version one by one."
+    )

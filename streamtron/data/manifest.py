@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from streamtron.core.errors import DataError
@@ -15,15 +15,9 @@ from streamtron.core.files import reading_from, regular, write_atomically
 class ShardRecord:
     """One shard as it was read.
 
-    Parameters
-    ----------
-    name : what messages call it.
-    path : the file, absolute, or its URI.
-    format : ``"libsvm"`` or ``"parquet"``.
-    bytes, mtime_ns : its size and the time of its last change.
-    fingerprint : xxh3-128 of its bytes, 32 hex digits.
-    rows, nonzeros : what is in it, rows with deletions left out.
-    first_row : the number of its first row in the whole data, from 0.
+    ``path`` is the file, absolute, or its URI, and ``name`` what messages call it. ``mtime_ns`` is
+    the time of its last change, ``fingerprint`` xxh3-128 of its bytes, 32 hex digits. ``rows`` and
+    ``nonzeros`` are without deleted rows, ``first_row`` the number of the first in all data.
     """
 
     name: str
@@ -37,20 +31,9 @@ class ShardRecord:
     first_row: int
 
 
-_TYPES = {field.name: {"str": str, "int": int}[str(field.type)] for field in fields(ShardRecord)}
-
-
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The shards in their order.
-
-    Examples
-    --------
-    >>> record = ShardRecord("a.svm", "/data/a.svm", "libsvm", 24, 0, "0" * 32, 3, 5, 0)
-    >>> manifest = Manifest((record,))
-    >>> manifest.rows, Manifest.from_dict(manifest.to_dict()) == manifest
-    (3, True)
-    """
+    """The shards in their order."""
 
     shards: tuple[ShardRecord, ...]
 
@@ -71,11 +54,8 @@ class Manifest:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain dictionaries and lists, for JSON."""
-        return {
-            "rows": self.rows,
-            "nonzeros": self.nonzeros,
-            "shards": [asdict(shard) for shard in self.shards],
-        }
+        shards = [asdict(shard) for shard in self.shards]
+        return {"rows": self.rows, "nonzeros": self.nonzeros, "shards": shards}
 
     @classmethod
     def from_dict(cls, fields: Any, where: str = "manifest") -> Manifest:
@@ -100,8 +80,7 @@ class Manifest:
         for shard in fields["shards"]:
             if shard["path"].startswith(os.path.join(os.path.dirname(start), "")):
                 shard["from_here"] = os.path.relpath(shard["path"], start)
-        text = json.dumps(fields, indent=1, sort_keys=True) + "\n"
-        write_atomically(path, [text.encode()])
+        write_atomically(path, [json.dumps(fields, indent=1, sort_keys=True).encode(), b"\n"])
 
     @classmethod
     def load(cls, path: str) -> Manifest:
@@ -130,13 +109,13 @@ def _from_here(fields: Any, start: str) -> Any:
 def _check(shards: tuple[ShardRecord, ...], where: str) -> None:
     row = 0
     for shard in shards:
-        for name, wanted in _TYPES.items():
-            value = getattr(shard, name)
-            negative = wanted is int and name != "mtime_ns" and isinstance(value, int) and value < 0
-            if type(value) is not wanted or negative:  # a file may be dated before 1970
+        for name, value in asdict(shard).items():
+            wanted = ShardRecord.__annotations__[name]
+            is_count = wanted == "int" and name != "mtime_ns"  # may be dated before 1970
+            if type(value).__name__ != wanted or (is_count and value < 0):
                 raise DataError(
                     f"{where}: {name} of shard {shard.name!r} is {value!r}. "
-                    f"Wanted is {'a number of at least 0' if wanted is int else 'a string'}."
+                    f"Wanted is {'a number of at least 0' if wanted == 'int' else 'a string'}."
                 )
         if shard.first_row != row:
             raise DataError(

@@ -6,17 +6,18 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
+from queue import Empty, Queue
 from typing import Generic, TypeVar
+
+from streamtron.core.errors import MachineError
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 THREAD_NAME = "streamtron-ahead"
-
 PATIENCE = 1.5
 """Seconds that a closed reading may take to notice; a store's own retries can take minutes."""
-
 
 _here = threading.local()
 
@@ -25,11 +26,26 @@ class _Cancelled(BaseException):
     """The consumer has closed the channel while an item was produced."""
 
 
-def raise_if_cancelled() -> None:
-    """End this thread's work if the consumer of its ``prefetch`` has closed it; nothing elsewhere.
+class _Channel(Generic[T]):
+    """What the producer of items and their consumer share: a queue of lists of one item, with an
+    empty list at the end."""
 
-    Whatever takes long within one item calls it.
-    """
+    def __init__(self, depth: int) -> None:
+        self.items: Queue[list[T]] = Queue(depth)
+        self.error: BaseException | None = None
+        self.closed = False
+
+    def close(self) -> None:
+        """Drop the waiting items and stop the producer at its next one."""
+        self.closed = True
+        with suppress(Empty):
+            while True:
+                self.items.get_nowait()
+
+
+def raise_if_cancelled() -> None:
+    """End this thread's work if the consumer of its ``prefetch`` has closed it: for whatever takes
+    long within one item."""
     channel = getattr(_here, "channel", None)
     if channel is not None and channel.closed:
         raise _Cancelled
@@ -47,10 +63,18 @@ def prefetch(
     thread = threading.Thread(
         target=_produce, args=(iterator_factory, channel), name=THREAD_NAME, daemon=True
     )
-    thread.start()
     try:
-        while channel.wait():
-            yield channel.pop()  # no name for the item here: it would keep a buffer alive
+        thread.start()
+    except RuntimeError as error:
+        raise MachineError(
+            f"a thread for reading ahead cannot be started ({error}). Free memory, or raise the "
+            "limits of this process."
+        ) from error
+    try:
+        while held := channel.items.get():
+            yield held.pop()  # no name for the item here: it would keep a buffer alive
+        if channel.error is not None:
+            raise channel.error
     finally:
         channel.close()
         if thread is not threading.current_thread():  # the garbage collector runs anywhere
@@ -69,19 +93,17 @@ def _produce(iterator_factory: Callable[[], Iterator[T]], channel: _Channel[T]) 
         iterator = iterator_factory()
         try:
             for item in iterator:
-                channel.put(item)
+                channel.items.put([item])
                 del item
                 if channel.closed:
                     break
         finally:
             if isinstance(iterator, Generator):
                 iterator.close()
-    except _Cancelled:
-        channel.end(None)
-    except BaseException as error:  # for the consumer
-        channel.end(error)
-    else:
-        channel.end(None)
+    except BaseException as error:
+        channel.error = error
+    if not channel.closed:
+        channel.items.put([])
 
 
 def in_order(
@@ -119,50 +141,3 @@ def _submitted(
         failed: Future[R] = Future()
         failed.set_exception(error)
         yield failed
-
-
-class _Channel(Generic[T]):
-    """A bounded queue that either side can end."""
-
-    def __init__(self, depth: int) -> None:
-        self._depth = depth
-        self._items: deque[T] = deque()
-        self._changed = threading.Condition()
-        self._ended = False
-        self._error: BaseException | None = None
-        self.closed = False
-
-    def put(self, item: T) -> None:
-        """Add an item as soon as there is room; drop it if the channel is closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.closed or len(self._items) < self._depth)
-            if not self.closed:
-                self._items.append(item)
-                self._changed.notify_all()
-
-    def end(self, error: BaseException | None) -> None:
-        """End the items, perhaps with an error."""
-        with self._changed:
-            self._ended, self._error = True, error
-            self._changed.notify_all()
-
-    def wait(self) -> bool:
-        """Wait for an item; False at the end, where the producer's error is raised."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._items or self._ended)
-            if not self._items and self._error is not None:
-                raise self._error
-            return bool(self._items)
-
-    def pop(self) -> T:
-        """Take the next item; there must be one."""
-        with self._changed:
-            self._changed.notify_all()
-            return self._items.popleft()
-
-    def close(self) -> None:
-        """Drop the waiting items and stop the producer at its next one."""
-        with self._changed:
-            self.closed = True
-            self._items.clear()
-            self._changed.notify_all()

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
 from streamtron.core.rows import Label
-from streamtron.data.formats.feature_names import Vocabulary
+from streamtron.data.formats.feature_names import Hashing, Vocabulary
 
 IndexBase = Literal["auto", 0, 1]
-
 
 Layout = Literal[
     "lists", "lists of names", "pairs", "pairs of names", "map", "map of names", "vector", "columns"
@@ -28,6 +27,26 @@ structs with a column and a value; ``map``, a map from columns to values; ``vect
 
 
 @dataclass(frozen=True, slots=True)
+class Settled:
+    """What the columns of the first shard, or the model, have decided for all shards.
+
+    Parameters
+    ----------
+    layout : which every shard must have.
+    asked : what ``Reading.features`` was before: a later shard that has other columns of such names
+        is not of the same features.
+    pair : the names of a pair's two fields where their order told which is the column and which the
+        value; None where their names did.
+    by : whose layout it is, for messages.
+    """
+
+    layout: Layout
+    asked: tuple[str, ...] | None = None
+    pair: tuple[str, ...] | None = None
+    by: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """How shards are to be read: one decision for the data set, kept in the model.
 
@@ -38,8 +57,7 @@ class Reading:
     labels : ``"required"``, or ``"optional"`` (prediction: a row may come without one).
     weights_in_label : text only, a label is written ``label:weight``, and is a number.
     multiclass : labels in text may be names.
-    multilabel : a row has any number of labels: ``1,5,7`` in text, numbers or names; in tables a
-        list, or one. Not with ``weights_in_label``.
+    multilabel : a row has any number of labels: ``1,5,7`` in text, a list, or one, in tables.
     label_column, weight_column : names in tables; None = found by the usual names.
     features : names of the columns that hold the features, or patterns (``f*``, ``*``) for columns
         of numbers; None = found by the usual names.
@@ -47,26 +65,13 @@ class Reading:
         found by the usual names, ``""`` = there is none and all values are 1.
     weights : ``"ignored"`` (prediction) leaves the column of weights alone, and a shard may come
         without it.
-    layout : None = told by the types of the first shard's columns. Once it is settled, all names
-        are the names that were found, and every shard must have this layout.
-    asked : once the layout is settled, what ``features`` was before: a later shard that has other
-        columns of such names is not of the same features.
-    pair : once the layout is settled, the names of a pair's two fields where their order told
-        which is the column and which the value; None where their names did.
-    settled_by : whose layout it is, for messages.
-    hash_bits, hash_seed : features that have names are hashed, see ``Hashing``.
-    vocabulary : features that have names have their columns from here.
+    settled : None = layout and names are told by the first shard. Then all names are those found.
+    names : features that have names get their columns by this hash, or from this vocabulary.
     of_text : whether the columns are those of a model that was made from text. Tables count columns
         from 0 whatever the text did, and are numbered as it was.
-    unknown_features : a name that is not in the vocabulary, or a column of numbers that matches
-        what was asked for and is not among the features, is ``"refused"``, or gets a column number
-        that is ``"out_of_range"``: prediction counts it, and it weighs 0.
-
-    Examples
-    --------
-    >>> reading = Reading(index_base=0, layout="map", features=("bag",), label_column="spam")
-    >>> Reading.from_contract(reading.contract()) == reading
-    True
+    unknown_features : a name that is not in the vocabulary, or a column that matches what was asked
+        for and is not among the features, is ``"refused"``, or gets a number that is
+        ``"out_of_range"``: prediction counts it, and it weighs 0.
     """
 
     index_base: IndexBase = "auto"
@@ -79,40 +84,51 @@ class Reading:
     features: tuple[str, ...] | None = None
     values_column: str | None = None
     weights: Literal["read", "ignored"] = "read"
-    layout: Layout | None = None
-    asked: tuple[str, ...] | None = None
-    pair: tuple[str, ...] | None = None
-    settled_by: str = field(default="", compare=False)
-    hash_bits: int | None = None
-    hash_seed: int = 0
-    vocabulary: Vocabulary | None = None
+    settled: Settled | None = None
+    names: Hashing | Vocabulary | None = None
     of_text: bool = False
     unknown_features: Literal["refused", "out_of_range"] = "refused"
 
+    @property
+    def layout(self) -> Layout | None:
+        """The layout of tables, once it is settled."""
+        return self.settled.layout if self.settled else None
+
     def contract(self) -> dict[str, Any]:
         """Return what a model keeps of it, as plain JSON values."""
-        plain = {name: getattr(self, field_) for name, (field_, _) in _CONTRACT.items()}
-        for name in ("features", "asked", "pair"):
-            plain[name] = None if plain[name] is None else list(plain[name])
-        plain["vocabulary"] = None if self.vocabulary is None else list(self.vocabulary.names)
-        return plain
+        plain = {name: getattr(self, field_) for name, (field_, _) in _CONTRACT.items() if field_}
+        settled, names = self.settled, self.names
+        plain |= {
+            "layout": settled.layout if settled else None,
+            "asked": settled.asked if settled else None,
+            "pair": settled.pair if settled else None,
+            "hash_bits": names.bits if isinstance(names, Hashing) else None,
+            "hash_seed": names.seed if isinstance(names, Hashing) else 0,
+            "vocabulary": names.names if isinstance(names, Vocabulary) else None,
+        }
+        return {name: list(x) if isinstance(x, tuple) else x for name, x in plain.items()}
 
     @classmethod
     def from_contract(cls, contract: Mapping[str, Any]) -> Reading:
         """Make the reading of a contract; what is absent there has its default."""
         given: dict[str, Any] = {}
-        for name, (field_, is_valid) in _CONTRACT.items():
-            if name not in contract:
-                continue
-            value = contract[name]
+        fields: dict[str, Any] = {}
+        for name in filter(contract.__contains__, _CONTRACT):
+            value, (field_, is_valid) = contract[name], _CONTRACT[name]
             if not is_valid(value):
                 found = f"{name} = {value!r:.60}"
                 raise DataError(f"the model's reader contract has {found}. Fit again.")
-            given[field_] = tuple(value) if isinstance(value, list) else value
+            given[name] = tuple(value) if isinstance(value, list) else value
+            if field_ is not None:
+                fields[field_] = given[name]
+        if (layout := given.get("layout")) is not None:
+            asked = given.get("asked", given.get("features"))
+            fields["settled"] = Settled(layout, asked, given.get("pair"), "the model")
         if given.get("vocabulary") is not None:
-            given["vocabulary"] = Vocabulary(given["vocabulary"])
-        given.setdefault("asked", given.get("features"))
-        return cls(**given, settled_by="the model")
+            fields["names"] = Vocabulary(given["vocabulary"])
+        elif given.get("hash_bits") is not None:
+            fields["names"] = Hashing(given["hash_bits"], given.get("hash_seed", 0))
+        return cls(**fields)
 
     @property
     def table_base(self) -> int:
@@ -128,43 +144,34 @@ class Reading:
         """Return plain values that are equal where the same file gives the same batches."""
         key = self.contract() | {"labels": self.labels, "weights": self.weights}
         key["unknown_features"] = self.unknown_features
-        key["vocabulary"] = None if self.vocabulary is None else self.vocabulary.digest
+        if isinstance(self.names, Vocabulary):
+            key["vocabulary"] = self.names.digest
         return key | ({"table_shift": self.table_shift} if self.table_shift else {})
-
-
-def _is_text(value: Any) -> bool:
-    return value is None or isinstance(value, str)
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
 
 
 def _are_names(value: Any) -> bool:
     return value is None or (isinstance(value, list) and all(isinstance(x, str) for x in value))
 
 
-_CONTRACT: dict[str, tuple[str, Callable[[Any], bool]]] = {
+_CONTRACT: dict[str, tuple[str | None, Callable[[Any], bool]]] = {
     "index_base": ("index_base", lambda x: type(x) in (int, str) and x in ("auto", 0, 1)),
-    "weights_in_label": ("weights_in_label", _is_bool),
-    "multiclass": ("multiclass", _is_bool),
-    "multilabel": ("multilabel", _is_bool),
-    "label": ("label_column", _is_text),
-    "weight": ("weight_column", _is_text),
-    "layout": ("layout", lambda x: x is None or x in get_args(Layout)),
+    "weights_in_label": ("weights_in_label", lambda x: type(x) is bool),
+    "multiclass": ("multiclass", lambda x: type(x) is bool),
+    "multilabel": ("multilabel", lambda x: type(x) is bool),
+    "label": ("label_column", lambda x: x is None or type(x) is str),
+    "weight": ("weight_column", lambda x: x is None or type(x) is str),
+    "layout": (None, lambda x: x is None or x in get_args(Layout)),
     "features": ("features", _are_names),
-    "values": ("values_column", _is_text),
-    "asked": ("asked", _are_names),
-    "pair": ("pair", _are_names),
-    "hash_bits": ("hash_bits", lambda x: x is None or (type(x) is int and 1 <= x <= 31)),
-    "hash_seed": ("hash_seed", lambda x: type(x) is int and 0 <= x < 2**32),
-    "vocabulary": ("vocabulary", _are_names),
+    "values": ("values_column", lambda x: x is None or type(x) is str),
+    "asked": (None, _are_names),
+    "pair": (None, _are_names),
+    "hash_bits": (None, lambda x: x is None or (type(x) is int and 1 <= x <= 31)),
+    "hash_seed": (None, lambda x: type(x) is int and 0 <= x < 2**32),
+    "vocabulary": (None, _are_names),
 }
-"""Name in the contract (and of the setting, where there is one) → field, and whether a value is
-valid: a model may come from anywhere."""
+"""Name in the contract (and of the setting, where there is one) → field, if it has one of its own,
+and whether a value is valid: a model may come from anywhere."""
 
-
-# Rows -------------------------------------------------------------------------------------------
 
 Offsets = NDArray[np.int64]
 """Of rows that may have several labels: row i has ``codes[offsets[i]:offsets[i + 1]]``. None where
@@ -176,10 +183,9 @@ class RowBatch(NamedTuple):
     finite, weights are finite and ≥ 0. Cut anywhere the reader likes.
 
     ``codes`` point into ``classes`` (this batch's own table, in order of appearance), -1 = no
-    label. Where a row may have several, row i has ``codes[code_offsets[i]:code_offsets[i+1]]``, all
-    different, none of them -1; elsewhere ``code_offsets`` is None. ``values`` is None where all are
-    1, ``squares`` where ‖x_k‖² is not known yet. ``place(i)`` names row i of the batch for a
-    message: ``"part-0007.svm, line 1204"`` or ``"part-0007.parquet, row group 3, row 17"``.
+    label; with ``code_offsets`` (``Offsets``) a row's are all different and none is -1. ``values``
+    and ``weights`` are None where all are 1, ``squares`` where ‖x_k‖² is not known yet.
+    ``place(i)`` names row i of the batch for a message: ``"part-0007.svm, line 1204"``.
     """
 
     indptr: NDArray[np.int64]
@@ -197,28 +203,34 @@ class RowBatch(NamedTuple):
         """Rows in the batch."""
         return len(self.indptr) - 1
 
+    @property
+    def nonzeros(self) -> int:
+        """Stored values in the batch."""
+        return len(self.indices)
 
-def fitting_rows(batch: RowBatch, start: int, nonzeros: int, *, alone: bool) -> int:
-    """Count the rows from ``start`` on that so many nonzeros hold; a row that is ``alone`` always
-    fits."""
-    end = int(batch.indptr[start]) + nonzeros
-    fitting = int(np.searchsorted(batch.indptr, end, side="right")) - 1 - start
-    return max(min(fitting, batch.rows - start), alone)
+    @property
+    def width(self) -> int:
+        """1 + the largest column number; of all columns, not the last of each row, for kernels
+        trust it and a cache file may be wrong."""
+        return int(self.indices.max()) + 1 if self.nonzeros else 0
 
 
 def slice_batch(batch: RowBatch, start: int, stop: int) -> RowBatch:
     """Return rows ``start`` … ``stop - 1`` of a batch, as views; its class table is kept whole."""
-    first, last, place = int(batch.indptr[start]), int(batch.indptr[stop]), batch.place
-    codes, code_offsets = cut_codes(batch.codes, batch.code_offsets, start, stop)
-    return batch._replace(
-        indptr=batch.indptr[start : stop + 1] - first,
-        indices=batch.indices[first:last],
-        values=None if batch.values is None else batch.values[first:last],
-        codes=codes,
-        weights=None if batch.weights is None else batch.weights[start:stop],
-        place=lambda i: place(start + i),
-        code_offsets=code_offsets,
-        squares=None if batch.squares is None else batch.squares[start:stop],
+    rows, ends, place = slice(start, stop), slice(start, stop + 1), batch.place
+    stored = slice(*batch.indptr[[start, stop]].tolist())
+    offsets = batch.code_offsets
+    labels = rows if offsets is None else slice(*offsets[[start, stop]].tolist())
+    return RowBatch(
+        batch.indptr[ends] - stored.start,
+        batch.indices[stored],
+        None if batch.values is None else batch.values[stored],
+        batch.codes[labels],
+        batch.classes,
+        None if batch.weights is None else batch.weights[rows],
+        lambda i: place(start + i),
+        None if offsets is None else offsets[ends] - labels.start,
+        None if batch.squares is None else batch.squares[rows],
     )
 
 
@@ -235,13 +247,7 @@ class ShardReader(Protocol):
 
 
 def beyond_float32(integers: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which integers float32 cannot hold: more than 24 bits from their first 1 to their last.
-
-    Examples
-    --------
-    >>> beyond_float32(np.array([2**24, 2**24 + 1, 2**24 + 2, -(2**63)])).tolist()
-    [False, True, False, False]
-    """
+    """Which integers float32 cannot hold: more than 24 bits from their first 1 to their last."""
     size = integers if integers.dtype.kind == "u" else np.abs(integers.astype(np.int64))
     size = size.astype(np.uint64)  # also right for -2⁶³, whose absolute value wraps onto itself
     last_one = size & (~size + np.uint64(1))
@@ -255,32 +261,26 @@ def offsets_of(lengths: NDArray[np.integer]) -> Offsets:
     return offsets
 
 
-def cut_codes(
-    codes: NDArray[np.int32], offsets: Offsets | None, start: int, stop: int
-) -> tuple[NDArray[np.int32], Offsets | None]:
-    """Return the codes of rows ``start`` … ``stop - 1`` as a view, and their offsets from 0."""
-    if offsets is None:
-        return codes[start:stop], None
-    first, last = int(offsets[start]), int(offsets[stop])
-    return codes[first:last], offsets[start : stop + 1] - first
-
-
 def row_of(offsets: Offsets | None, at: int) -> int:
     """Return the row of a nonzero, by ``indptr``, or of a code, by its offsets."""
     return at if offsets is None else int(np.searchsorted(offsets, at, side="right")) - 1
 
 
-def repeated(codes: NDArray[np.int32], offsets: Offsets | None) -> tuple[int, int] | None:
-    """Return the first row that has a label twice, and that label's code; None where no row has.
+def sort_columns(
+    indptr: Offsets, indices: NDArray[np.integer]
+) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
+    """Return the stable order of nonzeros by row and column, and their sorted keys: the row in the
+    upper 32 bits, the column in the lower ones."""
+    rows = np.repeat(np.arange(len(indptr) - 1, dtype=np.uint64), np.diff(indptr))
+    keys = rows << np.uint64(32) | indices.astype(np.uint64)
+    order = np.argsort(keys, kind="stable")
+    return order, keys[order]
 
-    Examples
-    --------
-    >>> repeated(np.array([1, 0, 1, 1]), np.array([0, 2, 4])), repeated(np.array([1, 1]), None)
-    ((1, 1), None)
-    """
-    if offsets is None or (lengths := np.diff(offsets)).max(initial=0) <= 1:
+
+def repeated(codes: NDArray[np.int32], offsets: Offsets | None) -> tuple[int, int] | None:
+    """Return the first row that has a label twice, and that label's code; None where no row has."""
+    if offsets is None or np.diff(offsets).max(initial=0) <= 1:
         return None
-    rows = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
-    keys = np.sort(rows << 32 | codes)
-    again = keys[1:][keys[1:] == keys[:-1]]
-    return (int(again[0]) >> 32, int(again[0]) & 0xFFFFFFFF) if len(again) else None
+    _, keys = sort_columns(offsets, codes)
+    again = keys[1:][keys[1:] == keys[:-1]].tolist()
+    return (again[0] >> 32, again[0] & 0xFFFFFFFF) if again else None

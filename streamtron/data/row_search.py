@@ -19,20 +19,10 @@ from streamtron.data.source import table_reader
 
 
 def rows_with(shard: ShardFile, column: str, values: Sequence[str]) -> NDArray[np.int64]:
-    """The rows of a table whose column equals one of the values: their numbers in the file, rising.
+    """Return the numbers of the rows of a table, rising, whose column equals one of the values.
 
-    This reads that column alone. A null equals nothing.
-
-    Parameters
-    ----------
-    column : any of the file's, whether or not the run reads it.
-    values : as text; they are turned into what the column holds.
-
-    Raises
-    ------
-    SettingsError : text shards, which have no such columns; a value that is none of the column's.
-    DataError : no such column, a damaged file, a shard that is not as it was read.
-    MachineError : the file cannot be read.
+    Only that column is read, whether or not the run reads it. The values are text, and are turned
+    into what it holds; a null equals nothing. A shard that is not as it was read is refused.
     """
     if shard.format == "libsvm":
         raise SettingsError(
@@ -53,7 +43,7 @@ def rows_with(shard: ShardFile, column: str, values: Sequence[str]) -> NDArray[n
 def _hits(
     cells: pa.Array, values: Sequence[str], shard: ShardFile, column: str
 ) -> NDArray[np.bool_]:
-    """Which cells are one of the values."""
+    """Tell which cells are one of the values."""
     try:
         wanted = pa.array(values, pa.string()).cast(cells.type)
         hits: NDArray[np.bool_] = pc.is_in(cells, value_set=wanted).to_numpy(zero_copy_only=False)
@@ -67,19 +57,11 @@ def _hits(
 
 
 def missing_rows(old: Iterable[Chunk], new: Iterable[Chunk], name: str) -> NDArray[np.int64]:
-    """The rows of a shard that are not in the file that takes its place: their numbers in the
-    shard, rising.
+    """Return the numbers, rising, of the rows of a shard that are not in the file that takes its
+    place.
 
-    Rows are matched in their order, by all that is in them: columns, values, labels, weight.
-
-    Parameters
-    ----------
-    old, new : chunks of the shard and of the file, in order, with codes of the same labels.
-    name : what messages call the file.
-
-    Raises
-    ------
-    DataError : the file has a row that the shard has not, or not in this place.
+    Both come as chunks, in order, with codes of the same labels; ``name`` is the file's. Rows are
+    matched in their order, by all that is in them: columns, values, labels, weight.
     """
     gone: list[int] = []
     ahead = enumerate(_contents(old))
@@ -99,7 +81,7 @@ def missing_rows(old: Iterable[Chunk], new: Iterable[Chunk], name: str) -> NDArr
 
 
 def _contents(chunks: Iterable[Chunk]) -> Iterator[tuple[bytes, bytes, bytes, float]]:
-    """What is in every row: equal where rows are."""
+    """Yield what is in every row: equal where rows are."""
     for chunk in chunks:
         indptr, indices, values = chunk.rows
         codes, offsets = chunk.codes, chunk.code_offsets

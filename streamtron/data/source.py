@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from streamtron.core.errors import DataError, MachineError, SettingsError
@@ -19,10 +18,10 @@ from streamtron.data.discover import ShardFile, find_shards
 from streamtron.data.first_reading import (
     ChunkEvent,
     DatasetInfo,
-    FirstReading,
     Plan,
     Skipped,
     check_all_unchanged,
+    first_reading,
 )
 from streamtron.data.manifest import Manifest
 from streamtron.data.prefetch import prefetch, run_in_thread
@@ -31,23 +30,12 @@ from streamtron.data.row_batch import Reading, ShardReader
 if TYPE_CHECKING:
     from streamtron.data.formats.tables import TableReader
 
-MOST_COLUMNS = 2**32 - 1
-
 
 def open_shards(
     paths: Sequence[str], reading: Reading | None = None, *, cache_dir: str | None, **options: Any
 ) -> ShardSource:
-    """Open the shards in files, directories and patterns as a source; nothing is read yet.
-
-    Parameters
-    ----------
-    paths : see ``find_shards``.
-    reading : how they are read.
-    cache_dir, options : see ``ShardSource``.
-
-    Raises
-    ------
-    DataError : see ``find_shards``; ``ShardSource.chunks`` lists the errors of readings.
+    """Open the shards in files, directories and patterns (see ``find_shards``) as a source; nothing
+    is read yet. ``cache_dir``, ``options``: see ``ShardSource``.
 
     Examples
     --------
@@ -65,10 +53,7 @@ def open_shards(
 def open_reader(
     shard: ShardFile, reading: Reading, threads: int = 1, scratch: str | None = None
 ) -> ShardReader:
-    """Open a shard with the reader of its format, without the rows that have deletions.
-
-    ``threads``: see ``LibsvmReader``; ``scratch``: see ``TableReader``.
-    """
+    """Open a shard with the reader of its format, without the rows that have deletions."""
     reader: ShardReader
     if shard.format == "libsvm":
         from streamtron.data.formats.libsvm import LibsvmReader
@@ -80,28 +65,21 @@ def open_reader(
 
 
 def resolve_reading(shard: ShardFile, reading: Reading) -> Reading:
-    """Complete a reading by the columns of the first shard; see ``Reading``.
+    """Complete a reading by the columns of the first shard; refuse what does not suit it."""
+    if shard.format != "libsvm":
+        if reading.settled is not None:
+            return reading
+        from streamtron.data.formats.columns import resolve_layout
 
-    Raises
-    ------
-    DataError, SettingsError : the columns do not suit the reading; the file is damaged.
-    MachineError : the file cannot be read.
-    """
-    if reading.layout is not None and shard.format == "libsvm":
+        schema = run_in_thread(table_reader(shard, reading).schema)
+        return resolve_layout(schema, reading, shard.name)
+    if reading.settled is not None:
         raise DataError(
-            f"{shard.name}: libsvm text, and {reading.settled_by} has the columns of tables. Text "
+            f"{shard.name}: libsvm text, and {reading.settled.by} has the columns of tables. Text "
             "may count its own from 0 or from 1: convert it with streamtron convert --format "
             "parquet --index-base 0 (or 1)."
         )
-    if reading.layout is not None:
-        return reading
-    if shard.format != "libsvm":
-        from streamtron.data.formats.columns import resolve_layout
-
-        return resolve_layout(
-            run_in_thread(table_reader(shard, reading).schema), reading, shard.name
-        )
-    if reading.features or reading.hash_bits is not None or reading.vocabulary is not None:
+    if reading.features or reading.names is not None:
         raise SettingsError(
             f"{shard.name}: libsvm text has column numbers and no names. Leave --features, "
             "--hash-bits and --vocabulary out."
@@ -124,30 +102,16 @@ def table_reader(shard: ShardFile, reading: Reading, scratch: str | None = None)
 _open_reader = open_reader  # the name of a parameter below
 
 
-class ShardSource:
+class ShardSource(AbstractContextManager["ShardSource"]):
     """Read shards as a ``ChunkSource``; a context manager.
 
-    A thread reads ahead. The attributes are always as of the last chunk delivered, so they do not
-    depend on timing. Chunks may be kept; without kept chunks a few buffers are used again and
-    again.
+    A thread reads ahead. The attributes are as of the last chunk delivered, and do not depend on
+    timing. Chunks may be kept; where they are not, a few buffers are used again and again.
 
     Parameters
     ----------
-    shards : the files, in their order.
-    reading : how they are read.
-    cache_dir : directory of the flat copy that later readings use; None = no cache, and then the
-        rows can only be read in their order.
-    classes : the only labels there may be, and their codes in this order; None = as they come.
-    most_labels : one label more is refused; None = any number.
-    least_labels : the first complete reading is refused, at its end, if the rows of a weight above
-        0 have fewer labels.
-    most_columns : a column of this number or above is refused.
-    allow_duplicate : accept two shards with the same bytes.
-    allow_empty : accept shards without any row.
-    threads : that parse text and read the cache, ≥ 1; None = all processors that this process may
-        use. They change nothing but the time.
-    on_bad_shard : ``"skip"`` leaves out a shard that its reader refuses, as a whole, and lists it
-        in ``skipped``; ``"error"`` ends the reading. Only the first complete reading skips shards.
+    shards, reading, cache_dir, options : what is read and what is refused, see ``Plan``.
+    threads : that parse text, ≥ 1; None = all processors that this process may use.
     open_reader : opens a shard; None = by its format.
     skipped : shards that were skipped before.
 
@@ -167,44 +131,31 @@ class ShardSource:
         reading: Reading,
         *,
         cache_dir: str | None,
-        classes: Sequence[Label] | None = None,
-        most_labels: int | None = 2,
-        least_labels: int = 0,
-        most_columns: int = MOST_COLUMNS,
-        allow_duplicate: bool = False,
-        allow_empty: bool = False,
         threads: int | None = None,
-        on_bad_shard: Literal["error", "skip"] = "error",
         open_reader: Callable[[ShardFile, Reading], ShardReader] | None = None,
         skipped: Iterable[Skipped] = (),
+        **options: Any,
     ) -> None:
-        self._threads = threads or available_processors()
-        self._plan = Plan(
-            tuple(shards),
-            reading,
-            None if classes is None else tuple(classes),
-            most_labels,
-            most_columns,
-            allow_duplicate,
-            allow_empty,
-            on_bad_shard == "skip",
-            open_reader or partial(_open_reader, threads=self._threads, scratch=cache_dir),
-            least_labels=least_labels,
-        )
+        self._resolved = open_reader is not None  # it knows the layout of its shards
+        if open_reader is None:
+            threads = threads or available_processors()
+            open_reader = partial(_open_reader, threads=threads, scratch=cache_dir)
+        self._plan = Plan(tuple(shards), reading, open_reader, cache_dir, **options)
         names = {shard.name for shard in shards}
         self._skipped = tuple(shard for shard in skipped if shard.name not in names)
-        self._cache_dir = cache_dir
-        self.labels: list[Label] = list(classes or ())
-        self.width = self.nonzeros_read = self.bytes_read = 0
-        self._resolved = open_reader is not None  # it knows the layout of its shards
         self.info: DatasetInfo | None = None
+        self.labels: list[Label] = list(self._plan.classes or ())
+        self.width = self.nonzeros_read = self.bytes_read = 0
         self._idle: list[GroupReader] = []
         self._running: WeakSet[Generator[Chunk, None, None]] = WeakSet()
 
     @property
     def shards(self) -> tuple[ShardFile, ...]:
         """The files, in their order; from the first complete reading on without those skipped."""
-        return self._plan.shards
+        if self.info is None or not self.info.skipped:
+            return self._plan.shards
+        left_out = {shard.name for shard in self.info.skipped}
+        return tuple(shard for shard in self._plan.shards if shard.name not in left_out)
 
     @property
     def reading(self) -> Reading:
@@ -265,10 +216,9 @@ class ShardSource:
         return [(s.name, run_in_thread(open_reader(s, reading).fingerprint)) for s in self.shards]
 
     def restore(self, labels: Sequence[Label], nonzeros_read: int, bytes_read: int) -> None:
-        """Restore labels, in the order of their codes, and counters of an interrupted run; before
-        the first reading."""
+        """Restore labels and counters of an interrupted run, before the first reading."""
         self.labels[:] = labels
-        self._plan = self._plan._replace(met=tuple(labels))
+        self._plan = replace(self._plan, met=tuple(labels))
         self.nonzeros_read, self.bytes_read = nonzeros_read, bytes_read
 
     def exclude(self, deletions: Iterable[Deletions]) -> None:
@@ -283,22 +233,14 @@ class ShardSource:
                 if fingerprint in by_bytes and shard.path not in known:
                     known[shard.path] = replace(by_bytes[fingerprint], path=shard.path)
         excluded = tuple(shard._replace(without=known.get(shard.path)) for shard in shards)
-        self._plan = self._plan._replace(shards=excluded)
-
-    def place(self, row: int) -> str:
-        """Name a row of the whole data, from 0: ``"part-3.svm, row 12 of the shard"``."""
-        if self.info is None:
-            return f"row {row}"
-        shards = self.info.manifest.shards
-        shard = shards[bisect_right([shard.first_row for shard in shards], row) - 1]
-        return f"{shard.name}, row {row - shard.first_row} of the shard"
+        self._plan = replace(self._plan, shards=excluded)
 
     def chunks(self, order: Iterable[Sequence[int]] | None = None) -> Generator[Chunk, None, None]:
         """Deliver the data once: in data order, a block at a time; or, after the first reading,
         one chunk for each group of block numbers in ``order``, their rows concatenated.
 
         The first reading (every reading, without a cache) reads the shards and writes the cache;
-        shards that the cache holds already are taken from there and not opened.
+        shards that the cache holds already are not opened.
 
         Raises
         ------
@@ -309,56 +251,61 @@ class ShardSource:
             ``most_columns``; ``order`` without a cache.
         ValueError : ``order`` before the first complete reading.
         """
-        if order is not None and self._cache_dir is None:
+        if order is not None and self._plan.cache_dir is None:
             raise MachineError(
                 "Rows in another order than the files' need a cache, and there is none. Name a "
                 "place for it with --cache-dir, or use --order sequential."
             )
         if order is not None and self.info is None:
             raise ValueError("An order of blocks before the first complete reading.")
-        self._resolve()
-        if self.info is None or self._cache_dir is None:
-            events = FirstReading(self._plan, self._cache_dir, self.manifest).events
+        if not self._resolved:
+            self._plan = replace(self._plan, reading=_resolve_by_first(self._plan))
+            self._resolved = True
+        if self.info is None or self._plan.cache_dir is None:
+            events = partial(first_reading, replace(self._plan, shards=self.shards), self.manifest)
         else:
             groups = order if order is not None else ((k,) for k in range(len(self.blocks)))
-            events = partial(_cached, self.info, groups, self._idle, self.shards)
+            events = partial(self._cached, self.info, groups)
         running = self._deliver(events)
         self._running.add(running)
         return running
 
-    def _resolve(self) -> None:
-        if not self._resolved:
-            self._plan = self._plan._replace(reading=_resolve_by_first(self._plan))
-        self._resolved = True
-
     def _deliver(self, events: Callable[[], Iterator[ChunkEvent]]) -> Generator[Chunk, None, None]:
+        nonzeros, fetched = self.nonzeros_read, self.bytes_read
         with closing(prefetch(events, depth=1)) as arriving:
             for event in arriving:
-                self.bytes_read += event.bytes
-                self.nonzeros_read += event.verified
+                self.nonzeros_read = nonzeros + event.nonzeros
+                self.bytes_read = fetched + event.bytes
                 if self.info is None:
                     self.labels += event.labels[len(self.labels) :]
                     self.width = max(self.width, event.width)
-                    self._know(event.info)
+                    self.info = event.info
                 if event.chunk is not None:
-                    self.nonzeros_read += event.chunk.nonzeros
                     yield event.chunk
                 del event  # it would keep its chunk's buffer from the next but one
 
-    def _know(self, info: DatasetInfo | None) -> None:
-        self.info = info
-        if info is not None and info.skipped:
-            left_out = {shard.name for shard in info.skipped}
-            read = tuple(shard for shard in self.shards if shard.name not in left_out)
-            self._plan = self._plan._replace(shards=read)
+    def _cached(self, info: DatasetInfo, groups: Iterable[Sequence[int]]) -> Iterator[ChunkEvent]:
+        """Read groups of blocks from the cache. The shards must be there although they are not
+        read: the dual variables belong to their rows."""
+        check_all_unchanged(self.shards)
+        reader = self._idle.pop() if self._idle else GroupReader()
+        fetched = nonzeros = 0
+        try:
+            for group in groups:
+                slots = [info.slots[number] for number in group]
+                blocks = [info.blocks[number] for number in group]
+                ranges = tuple((block.first_row, block.first_row + block.rows) for block in blocks)
+                fetched += sum(slot.entry.bytes for slot in slots)
+                nonzeros += sum(block.nonzeros for block in blocks)
+                # The chunk gets no name here: a name would keep its buffer from being used again.
+                yield ChunkEvent(reader.chunk(slots, ranges), fetched, nonzeros)
+        finally:
+            self._idle.append(reader)  # with its buffers
 
     def close(self) -> None:
         """Stop all readings, their threads included, and remove temporary files."""
         for running in list(self._running):
             running.close()
-
-    def __enter__(self) -> ShardSource:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -367,34 +314,10 @@ class ShardSource:
 def _resolve_by_first(plan: Plan) -> Reading:
     """Complete the reading by the first shard, or by the first that can be read."""
     refused: DataError | None = None
-    for shard in plan.shards if plan.skip_bad else plan.shards[:1]:
+    for shard in plan.shards if plan.on_bad_shard == "skip" else plan.shards[:1]:
         try:
             return resolve_reading(shard, plan.reading)
         except DataError as error:
             refused = refused or error
     assert refused is not None
     raise refused
-
-
-def _cached(
-    info: DatasetInfo,
-    groups: Iterable[Sequence[int]],
-    idle: list[GroupReader],
-    shards: Iterable[ShardFile],
-) -> Iterator[ChunkEvent]:
-    """Read groups of blocks from the cache; ``idle`` keeps readers with their buffers.
-
-    The shards must be there although they are not read: counts belong to their rows.
-    """
-    check_all_unchanged(shards)
-    with ExitStack() as stack:
-        reader = idle.pop() if idle else GroupReader()
-        stack.callback(idle.append, reader)
-        for group in groups:
-            slots = [info.slots[number] for number in group]
-            ranges = tuple(
-                (block.first_row, block.first_row + block.rows)
-                for block in (info.blocks[number] for number in group)
-            )
-            # The chunk gets no name here: a name would keep its buffer from being used again.
-            yield ChunkEvent(reader.chunk(slots, ranges), sum(slot.entry.bytes for slot in slots))

@@ -12,9 +12,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
@@ -28,7 +26,7 @@ from pyarrow import fs
 
 from streamtron.core.errors import DataError, MachineError, StreamtronError
 from streamtron.core.files import reading_from
-from streamtron.data.prefetch import raise_if_cancelled
+from streamtron.data.prefetch import in_order, raise_if_cancelled
 
 READ_BYTES = 1 << 20
 RANGE_BYTES = 1 << 22
@@ -49,42 +47,37 @@ _ARROW = (*_BUCKETS, "hdfs", "viewfs", "abfs", "abfss")
 class Stamp(NamedTuple):
     """Size and time of the last change of a file, which tell whether it was replaced.
 
-    Stores give times in whole seconds, or sometimes finer and sometimes not: theirs are cut to
-    seconds. Changes within a second are told apart by the tag.
+    Times of stores are cut to seconds, since a store may tell fractions only sometimes. Changes
+    within a second are told apart by the tag: S3's ETag, and the version where it keeps several.
     """
 
     size: int
     mtime_ns: int
     tag: str = ""
-    """ETag in S3, and the version where it keeps several; "" elsewhere and where it is unknown"""
 
     def may_be(self, other: Stamp) -> bool:
-        """Tell whether both can be of the same bytes: all that is known of both is equal.
-
-        Examples
-        --------
-        >>> [Stamp(5, 1, "a").may_be(other) for other in (Stamp(5, 1), Stamp(5, 1, "b"))]
-        [True, False]
-        """
+        """Tell whether both can be of the same bytes: all that is known of both is equal."""
         tags = {self.tag, other.tag} - {""}
         return self[:2] == other[:2] and len(tags) <= 1
 
 
 class StoreError(MachineError):
-    """A store, or the network on the way to it, refuses; its contents are not known."""
+    """A store, or the network on the way to it, refuses."""
 
 
 class Place(NamedTuple):
-    """A file or directory of a store; ``key`` is unescaped, without slashes at its ends."""
+    """A file or directory of a store.
+
+    ``root`` is scheme and authority as written (``s3://bucket``), ``key`` unescaped and without
+    slashes at its ends, ``options`` are ``?endpoint_override=…`` or nothing, ``base`` is the path
+    of the root in the file system (``bucket``).
+    """
 
     root: str
-    """scheme and authority as written: ``s3://bucket``"""
     key: str
     options: str
-    """``?endpoint_override=…``, or nothing"""
     filesystem: fs.FileSystem
     base: str
-    """path of the root in the file system: ``bucket``"""
 
     @property
     def path(self) -> str:
@@ -101,29 +94,14 @@ class Place(NamedTuple):
         return self._replace(key=f"{self.key}/{name}" if self.key else name)
 
 
-# Names -------------------------------------------------------------------------------------------
-
-
 def is_uri(path: str) -> bool:
-    """Tell whether a path is in a store; ``file://`` is a local path.
-
-    Examples
-    --------
-    >>> [is_uri(path) for path in ("s3://bucket/a.svm", "data/a.svm", "file:///data/a.svm")]
-    [True, False, False]
-    """
+    """Tell whether a path is in a store; ``file://`` is a local path."""
     found = _URI.match(path)
     return found is not None and found[1].lower() != "file"
 
 
 def local_path(path: str) -> str:
-    """Return the path for the operating system: ``file://`` removed, ``~`` expanded.
-
-    Examples
-    --------
-    >>> local_path("file:///data/a%20b.svm"), local_path("data/part-?.svm")
-    ('/data/a b.svm', 'data/part-?.svm')
-    """
+    """Return the path for the operating system: ``file://`` removed, ``~`` expanded."""
     found = _URI.match(path)
     if found is None:
         return os.path.expanduser(path)
@@ -133,13 +111,7 @@ def local_path(path: str) -> str:
 
 
 def file_name(path: str) -> str:
-    """Return the last part of a path or of a URI's key, which tells format and compression.
-
-    Examples
-    --------
-    >>> file_name("s3://bucket/train/a%20b.svm.gz?region=eu-west-1"), file_name("train/a?b.svm")
-    ('a b.svm.gz', 'a?b.svm')
-    """
+    """Return the last part of a path or of a URI's key, which tells format and compression."""
     found = _URI.match(path) if is_uri(path) else None
     return os.path.basename(unquote(found[3]) if found else path)
 
@@ -195,20 +167,10 @@ def _connected(root: str, options: str) -> tuple[fs.FileSystem, str]:
     return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), base.rstrip("/")
 
 
-# What is there -----------------------------------------------------------------------------------
-
-
 def stamp(path: str, name: str | None = None) -> Stamp:
     """Return size and time of a file; ``name`` is what messages call a local file."""
     if is_uri(path):
-        there = place(path)
-        if there.filesystem.type_name == "s3":
-            return _tagged_stamp(there)
-        with store_errors(path):
-            info = there.filesystem.get_file_info(there.path)
-        if info.type != fs.FileType.File:
-            raise MachineError(f"{path}: cannot be read (it is not there). Check the URI.")
-        return stamp_of(there, info)
+        return stamp_of(place(path))
     with reading_from(name or path):
         status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
@@ -216,33 +178,31 @@ def stamp(path: str, name: str | None = None) -> Stamp:
     return Stamp(status.st_size, status.st_mtime_ns)
 
 
-def stamp_of(there: Place, info: fs.FileInfo) -> Stamp:
-    """Return the stamp of a listed file; S3 is asked again, since a listing has no tags."""
-    if there.filesystem.type_name == "s3":
-        return _tagged_stamp(there)
-    seconds = info.mtime_ns // 10**9 if info.mtime_ns else _changed_at(there, info.path)
-    return Stamp(int(info.size), seconds * 10**9)
-
-
-def _tagged_stamp(there: Place) -> Stamp:
-    """Return size, time and tag of an object, in one request."""
-    with store_errors(there.uri), there.filesystem.open_input_file(there.path) as file:
-        told = {name: value.decode() for name, value in file.metadata().items()}
-        seconds = int(datetime.fromisoformat(told["Last-Modified"]).timestamp())
-        tag = " ".join(told[name] for name in ("ETag", "VersionId") if name in told)
-        return Stamp(int(file.size()), seconds * 10**9, tag)
-
-
-def _changed_at(there: Place, path: str) -> int:
-    """Ask fsspec for the second of a file's last change."""
+def stamp_of(there: Place, info: fs.FileInfo | None = None) -> Stamp:
+    """Return the stamp of a store's file; a listing gave ``info``, which has no tags in S3."""
     with store_errors(there.uri):
-        try:
-            return int(there.filesystem.handler.fs.modified(path).timestamp())
-        except (AttributeError, NotImplementedError) as error:
-            raise MachineError(
-                f"{there.uri}: this store does not tell when a file was changed, so that no cache "
-                "could be trusted. Copy the shards to a local disk."
-            ) from error
+        if there.filesystem.type_name == "s3":
+            with there.filesystem.open_input_file(there.path) as file:
+                told = {name: value.decode() for name, value in file.metadata().items()}
+                seconds = int(datetime.fromisoformat(told["Last-Modified"]).timestamp())
+                tag = " ".join(told[name] for name in ("ETag", "VersionId") if name in told)
+                return Stamp(int(file.size()), seconds * 10**9, tag)
+        info = info or there.filesystem.get_file_info(there.path)
+        if not info.is_file:
+            raise FileNotFoundError
+        seconds = info.mtime_ns // 10**9 if info.mtime_ns else _changed_at(there)
+        return Stamp(int(info.size), seconds * 10**9)
+
+
+def _changed_at(there: Place) -> int:
+    """Ask fsspec for the second of a file's last change."""
+    try:
+        return int(there.filesystem.handler.fs.modified(there.path).timestamp())
+    except (AttributeError, NotImplementedError) as error:
+        raise MachineError(
+            f"{there.uri}: this store does not tell when a file was changed, so that no cache "
+            "could be trusted. Copy the shards to a local disk."
+        ) from error
 
 
 def file_info(there: Place) -> fs.FileInfo:
@@ -265,31 +225,14 @@ def files_below(directory: Place) -> Iterator[tuple[str, fs.FileInfo]]:
     with store_errors(directory.uri):
         infos = directory.filesystem.get_file_info(selector)
     above = len(directory.path.rstrip("/")) + 1
-    for info in infos:
-        if info.type == fs.FileType.File:
-            yield info.path[above:], info
-
-
-# Bytes -------------------------------------------------------------------------------------------
+    return ((info.path[above:], info) for info in infos if info.is_file)
 
 
 def blocks(path: str, name: str, size: int = READ_BYTES) -> Iterator[bytes]:
-    """Read a file from its start, at most ``size`` bytes at a time.
-
-    ``name`` is what messages call a local file; a URI is named in full.
-    """
-    for block in _stored_blocks(path, size) if is_uri(path) else _local_blocks(path, name, size):
+    """Read a file from its start, at most ``size`` bytes at a time; ``name``: see ``stamp``."""
+    for block in _stored(place(path), size) if is_uri(path) else _local(path, name, size):
         raise_if_cancelled()
         yield block
-
-
-def read_into(path: str, name: str, space: Callable[[], memoryview]) -> Iterator[memoryview]:
-    """Read a local file from its start into the buffers that ``space`` returns; yield the part of
-    each that was filled."""
-    with reading_from(name), FileIO(path) as file:
-        while count := file.readinto(buffer := space()):
-            raise_if_cancelled()
-            yield buffer[:count]
 
 
 def fingerprint(path: str, name: str) -> str:
@@ -301,125 +244,107 @@ def fingerprint(path: str, name: str) -> str:
 
 
 def open_arrow(path: str) -> pa.NativeFile:
-    """Open a file for random access.
-
-    Errors of a store, now or while the file is read, are a MachineError with the URI; a local file
-    raises OSError.
-    """
+    """Open a file for random access. Errors of a store, now or while the file is read, are a
+    StoreError; a local file raises OSError."""
     if not is_uri(path):
         return pa.OSFile(path)
-    return pa.PythonFile(_Guarded(path), mode="r")
+    there = place(path)
+    with store_errors(path):
+        return pa.PythonFile(_Guarded(there.filesystem.open_input_file(there.path), path), "r")
 
 
 class _Guarded:
-    """A store's file that raises MachineError: the Parquet library would turn the store's own error
+    """A store's file that raises StoreError: the Parquet library would turn the store's own error
     into one about a damaged file."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, file: pa.NativeFile, uri: str) -> None:
         self._uri = uri
-        there = place(uri)
-        with store_errors(uri):
-            self._file = there.filesystem.open_input_file(there.path)
+        self._file = file
+        self.close, self.tell, self.seek = file.close, file.tell, file.seek
 
     @property
     def closed(self) -> bool:
         return bool(self._file.closed)
-
-    def close(self) -> None:
-        self._file.close()
-
-    def tell(self) -> int:
-        return int(self._file.tell())
-
-    def seek(self, to: int, whence: int = 0) -> int:
-        return int(self._file.seek(to, whence))
 
     def read(self, count: int) -> bytes:
         with store_errors(self._uri):
             return bytes(self._file.read(count))
 
 
-def _local_blocks(path: str, name: str, size: int) -> Iterator[bytes]:
+def _local(path: str, name: str, size: int) -> Iterator[bytes]:
     with reading_from(name), FileIO(path) as file:
         while block := file.read(size):
             yield block
 
 
-def _stored_blocks(uri: str, size: int) -> Iterator[bytes]:
-    there = place(uri)
+def _stored(there: Place, size: int) -> Iterator[bytes]:
     if there.root.startswith(_GOOGLE):
-        yield from _streamed(there, uri, size)
+        yield from _streamed(there, size)
         return
-    with store_errors(uri):
+    with store_errors(there.uri):
         file = there.filesystem.open_input_file(there.path)
     with file:
-        for part in _ranges(file, uri):
+        for part in _ranges(file, there.uri):
             for start in range(0, len(part), size):
                 yield part[start : start + size]
 
 
-def _streamed(there: Place, uri: str, size: int) -> Iterator[bytes]:
+def _streamed(there: Place, size: int) -> Iterator[bytes]:
     """Read a file by one request. Google's files for random access hold Python's lock until their
     first byte arrives: while the store does not answer, no thread runs and no signal is handled."""
-    with store_errors(uri):
+    with store_errors(there.uri):
         left = there.filesystem.get_file_info(there.path).size or 0
         file = there.filesystem.open_input_stream(there.path, compression=None)
     with file:
         while left > 0:
-            with store_errors(uri):
+            with store_errors(there.uri):
                 part = file.read(size)
             if not part:
-                raise MachineError(f"{uri}: cannot be read (it ends early). Run again.")
+                raise _ends_early(there.uri)
             left -= len(part)
             yield part
 
 
 def _ranges(file: pa.NativeFile, uri: str) -> Iterator[bytes]:
     """Read a file in parts of RANGE_BYTES, in order, REQUESTS of them at once."""
+
+    def part(start: int) -> bytes:
+        with store_errors(uri):
+            data: bytes = file.read_at(RANGE_BYTES, start)
+        if len(data) != min(RANGE_BYTES, size - start):
+            raise _ends_early(uri)
+        return data
+
     with store_errors(uri):
         size = file.size()
-    starts = range(0, size, RANGE_BYTES)
-    with ThreadPoolExecutor(REQUESTS, "streamtron-store") as pool:
-        coming = deque(pool.submit(file.read_at, RANGE_BYTES, at) for at in starts[:REQUESTS])
-        for number, start in enumerate(starts, REQUESTS):
-            with store_errors(uri):
-                part = coming.popleft().result()
-            if len(part) != min(RANGE_BYTES, size - start):
-                raise MachineError(f"{uri}: cannot be read (it ends early). Run again.")
-            coming.extend(
-                pool.submit(file.read_at, RANGE_BYTES, at) for at in starts[number : number + 1]
-            )
-            yield part
+    return in_order(part, range(0, size, RANGE_BYTES), REQUESTS)
 
-
-# Errors ------------------------------------------------------------------------------------------
 
 _CREDENTIALS = "Check the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) and their rights."
-_AWS = {
-    "ACCESS_DENIED": ("access is denied", _CREDENTIALS),
-    "INVALID_ACCESS_KEY_ID": ("the access key is not known", _CREDENTIALS),
-    "INVALID_CLIENT_TOKEN_ID": ("the session token is not known", _CREDENTIALS),
-    "SIGNATURE_DOES_NOT_MATCH": ("the secret key is wrong", _CREDENTIALS),
-    "NO_SUCH_BUCKET": ("there is no such bucket", "Check its name and the endpoint."),
-    "NETWORK_CONNECTION": (
+_KNOWN = (
+    ("AWS Error ACCESS_DENIED", "access is denied", _CREDENTIALS),
+    ("AWS Error INVALID_ACCESS_KEY_ID", "the access key is not known", _CREDENTIALS),
+    ("AWS Error INVALID_CLIENT_TOKEN_ID", "the session token is not known", _CREDENTIALS),
+    ("AWS Error SIGNATURE_DOES_NOT_MATCH", "the secret key is wrong", _CREDENTIALS),
+    ("AWS Error NO_SUCH_BUCKET", "there is no such bucket", "Check its name and the endpoint."),
+    (
+        "AWS Error NETWORK_CONNECTION",
         "the server does not answer",
         "Check the network and the endpoint (AWS_ENDPOINT_URL), and run again.",
     ),
-}
-_HADOOP = re.compile(r"libjvm|libhdfs")
-_NO_HADOOP = (
-    "Java or Hadoop's native client is not there",
-    "Install both and set JAVA_HOME, HADOOP_HOME and CLASSPATH (hadoop classpath --glob), or copy "
-    "the shards to a local disk.",
-)
-_GCLOUD = {
-    "UNAVAILABLE": (
+    (
+        r"google::cloud::Status\(UNAVAILABLE",
         "the server does not answer",
         "Check the network and the endpoint, and run again.",
     ),
-}
-_ANYTHING = "Check the URI, the network and the credentials."
-_ERROR = re.compile(r"AWS Error (\w+)|google::cloud::Status\((\w+)")
+    (
+        "libjvm|libhdfs",
+        "Java or Hadoop's native client is not there",
+        "Install both and set JAVA_HOME, HADOOP_HOME and CLASSPATH (hadoop classpath --glob), or "
+        "copy the shards to a local disk.",
+    ),
+)
+"""A pattern of a library's message, what is wrong, what to do."""
 
 
 @contextmanager
@@ -430,17 +355,14 @@ def store_errors(uri: str) -> Iterator[None]:
     except StreamtronError:
         raise
     except Exception as error:  # a library behind fsspec may raise anything
-        reason, remedy = _explained(error)
+        known = (rest for pattern, *rest in _KNOWN if re.search(pattern, str(error)))
+        anything = (_reason(error), "Check the URI, the network and the credentials.")
+        reason, remedy = next(known, anything)
         raise StoreError(f"{uri}: cannot be read ({reason}). {remedy}") from error
 
 
-def _explained(error: Exception) -> tuple[str, str]:
-    """Say what is wrong, and what to do."""
-    if _HADOOP.search(str(error)):
-        return _NO_HADOOP
-    found = _ERROR.search(str(error))
-    aws, gcloud = found.groups(default="") if found else ("", "")
-    return _AWS.get(aws) or _GCLOUD.get(gcloud) or (_reason(error), _ANYTHING)
+def _ends_early(uri: str) -> MachineError:
+    return MachineError(f"{uri}: cannot be read (it ends early). Run again.")
 
 
 def _reason(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Import models of other programs: LIBLINEAR's text, or plain coefficients."""
+"""Load a model of any kind: of streamtron, LIBLINEAR's text, or plain coefficients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from tokenize import TokenError
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,9 @@ from streamtron.core.files import reading_from, regular
 from streamtron.core.rows import Label
 from streamtron.model.linear_model import LinearModel
 
-_CRAMMER_SINGER = "MCSVM_CS"
-"""Has one weight a column and class even for two classes."""
-
 _LIBLINEAR_CLASSIFIERS = {
     *("L2R_LR", "L2R_LR_DUAL", "L1R_LR", "L2R_L1LOSS_SVC_DUAL"),
-    *("L2R_L2LOSS_SVC", "L2R_L2LOSS_SVC_DUAL", "L1R_L2LOSS_SVC", _CRAMMER_SINGER),
+    *("L2R_L2LOSS_SVC", "L2R_L2LOSS_SVC_DUAL", "L1R_L2LOSS_SVC", "MCSVM_CS"),
 }
 
 _NO_NPY = (ValueError, EOFError, FloatingPointError, SyntaxError, TokenError, RecursionError)
@@ -36,26 +33,7 @@ def load_any(
     bias_last: bool = False,
     classes: Sequence[Label] | None = None,
 ) -> LinearModel:
-    """Load a streamtron model, or import another one, by the first bytes of the file.
-
-    The keywords, and what else is raised, are those of ``import_model`` and ``LinearModel.load``.
-    """
-    path = Path(path)
-    if _is_text_or_npy(_first_bytes(path)):
-        return import_model(path, index_base=index_base, bias_last=bias_last, classes=classes)
-    if bias_last or (index_base, classes) != (None, None):
-        _refuse(path, "a file that holds its own index base, bias and classes")
-    return LinearModel.load(path)
-
-
-def import_model(
-    path: str | os.PathLike[str],
-    *,
-    index_base: Literal[0, 1] | None = None,
-    bias_last: bool = False,
-    classes: Sequence[Label] | None = None,
-) -> LinearModel:
-    """Read a LIBLINEAR text model or a file of coefficients, so that it can be certified.
+    """Load a streamtron model, a LIBLINEAR model or coefficients, told by the file's first bytes.
 
     * **LIBLINEAR:** a classifier (``-s`` 0 to 7) of two classes or more as ``train`` or
       ``save_model`` writes it. Its labels, its bias and the base 1 of its features are taken from
@@ -76,45 +54,30 @@ def import_model(
 
     Returns
     -------
-    A model without certificate; ``settings`` names the source and, for LIBLINEAR, ``solver_type``
-    and ``rho`` (its ``-B``; 0 where it had no bias).
+    Of LIBLINEAR and coefficients a model without certificate; ``settings`` names the source and,
+    for LIBLINEAR, ``solver_type`` and ``rho`` (its ``-B``; 0 where it had no bias).
 
     Raises
     ------
-    DataError
-        Regression, one class, numbers missing or not finite.
-    SettingsError
-        A keyword that the file contradicts, or ``index_base`` or the K classes missing.
-    MachineError
-        The file cannot be read.
+    DataError : regression, one class, numbers missing or not finite; a damaged streamtron model.
+    SettingsError : a keyword that the file contradicts, or one that is missing.
+    MachineError : the file cannot be read.
     """
     path = Path(path)
-    start = _first_bytes(path)
-    if _is_liblinear(start):
+    with reading_from(path), open(path, "rb", opener=regular) as file:
+        start = file.read(4096)
+    is_npy = start.startswith(b"\x93NUMPY")
+    if start.startswith(b"solver_type"):
         if bias_last or classes is not None:
             _refuse(path, "a LIBLINEAR model, which has its own bias and classes")
         return _from_liblinear(path, 1 if index_base is None else index_base)
-    if not _is_text_or_npy(start):
-        raise DataError(
-            f"{path}: neither a LIBLINEAR text model nor coefficients; it begins with {start[:9]!r}"
-            f". {_advice(start)}"
-        )
-    numbers = _from_npy(path) if start.startswith(b"\x93NUMPY") else _from_text(path)
-    if index_base is None:
-        raise SettingsError(
-            f"{path}: coefficients do not say which column is the first. Give --index-base 0 or 1."
-        )
-    if numbers.ndim == 2 and classes is None:
-        raise SettingsError(
-            f"{path}: coefficients of {len(numbers)} classes do not say which. Read them in Python "
-            "with import_model(…, classes=…)."
-        )
-    weights, bias = numbers, np.zeros(numbers.shape[:-1])
-    if bias_last:
-        weights, bias = numbers[..., :-1], numbers[..., -1]
-    reading = {"index_base": index_base}
-    settings = {"source": "coefficients"}
-    return LinearModel(weights, bias, tuple(classes or (-1.0, 1.0)), settings, None, reading)
+    # streamtron's files have zeros in their first 8 bytes; text has none
+    if not is_npy and (not start.isascii() or start == b"" or 0 in start):
+        if bias_last or (index_base, classes) != (None, None):
+            _refuse(path, "a file that holds its own index base, bias and classes")
+        return LinearModel.load(path)
+    numbers = _from_npy(path) if is_npy else np.fromiter(_from_text(path), dtype=np.float64)
+    return _from_coefficients(path, numbers, index_base, bias_last, classes)
 
 
 def _refuse(path: Path, what: str) -> None:
@@ -124,114 +87,29 @@ def _refuse(path: Path, what: str) -> None:
     )
 
 
-def _first_bytes(path: Path) -> bytes:
-    with reading_from(path), open(path, "rb", opener=regular) as file:
-        return file.read(4096)
-
-
-def _is_text_or_npy(start: bytes) -> bool:
-    # streamtron's files have zeros in their first 8 bytes; text has none
-    return start.startswith(b"\x93NUMPY") or (start.isascii() and start != b"" and 0 not in start)
-
-
-def _is_liblinear(start: bytes) -> bool:
-    return start.startswith(b"solver_type")
-
-
-def _advice(start: bytes) -> str:
-    if start.startswith((b"PK", b"\x80")):
-        return "Pickles and archives are never opened; save the vector with numpy.save."
-    return "Give a model, not data."
-
-
-class _Head(NamedTuple):
-    """The head of a LIBLINEAR model."""
-
-    solver: str
-    labels: list[float]
-    columns: int
-    augmentation: float
-    """the constant feature, -B; below 0 there is none"""
-
-    @property
-    def vectors(self) -> int:
-        """Number of weights in a line."""
-        return 1 if len(self.labels) == 2 and self.solver != _CRAMMER_SINGER else len(self.labels)
-
-
-def _from_liblinear(path: Path, index_base: Literal[0, 1]) -> LinearModel:
-    with reading_from(path), open(path, encoding="ascii", errors="replace") as file:
-        lines = _liblinear_head(file)
-        head = _checked_head(path, lines)
-        numbers = np.fromiter(_rows(path, file, len(lines) + 1, head.vectors), dtype=np.float64)
-    table = numbers.reshape(-1, head.vectors)
-    wanted = head.columns + (head.augmentation >= 0)
-    if len(table) != wanted:
-        raise DataError(
-            f"{path}: {len(table)} weights, but nr_feature {head.columns} and bias "
-            f"{head.augmentation:g} ask for {wanted}. The file is cut short or edited; write it "
-            "again."
+def _from_coefficients(
+    path: Path,
+    numbers: NDArray[np.float64],
+    index_base: Literal[0, 1] | None,
+    bias_last: bool,
+    classes: Sequence[Label] | None,
+) -> LinearModel:
+    if not numbers.size:
+        raise DataError(f"{path}: holds no number. Wanted one coefficient a column.")
+    if index_base is None:
+        raise SettingsError(
+            f"{path}: coefficients do not say which column is the first. Give --index-base 0 or 1."
         )
-    by_class = _in_order_of_classes(table, head.labels)
-    bias = np.zeros(by_class.shape[1:])
-    if head.augmentation >= 0:
-        bias = head.augmentation * by_class[-1]
-    return LinearModel(
-        weights=by_class[: head.columns].T,
-        bias=bias,
-        classes=tuple(sorted(head.labels)),
-        settings={
-            "source": "LIBLINEAR",
-            "solver_type": head.solver,
-            "rho": max(head.augmentation, 0.0),
-        },
-        certificate=None,
-        reading={"index_base": index_base},
-    )
-
-
-def _in_order_of_classes(table: NDArray[np.float64], labels: list[float]) -> NDArray[np.float64]:
-    """Return weights of shape (lines,) towards the larger of two labels, else (lines, labels)."""
-    if table.shape[1] == 1:  # positive towards the label that LIBLINEAR names first
-        return table[:, 0] if labels[0] > labels[1] else -table[:, 0]
-    rising = table[:, np.argsort(labels)]
-    return rising[:, 1] - rising[:, 0] if len(labels) == 2 else rising
-
-
-def _liblinear_head(lines: Iterable[str]) -> dict[str, str]:
-    head: dict[str, str] = {}
-    for line in lines:
-        key, _, value = line.strip().partition(" ")
-        head[key] = value.strip()
-        if key == "w":
-            break
-    return head
-
-
-def _checked_head(path: Path, head: dict[str, str]) -> _Head:
-    solver, classes = head.get("solver_type", ""), head.get("nr_class", "")
-    if solver not in _LIBLINEAR_CLASSIFIERS or classes in ("0", "1"):
-        raise DataError(
-            f"{path}: a LIBLINEAR model with solver_type {solver} and nr_class {classes}. "
-            "Only a classifier of two classes or more (-s 0 to 7) can be read."
+    if numbers.ndim == 2 and classes is None:
+        raise SettingsError(
+            f"{path}: coefficients of {len(numbers)} classes do not say which. Read them in Python "
+            "with streamtron.load(…, classes=…)."
         )
-    try:
-        labels = [float(int(label)) for label in head["label"].split()]
-        columns, augmentation = int(head["nr_feature"]), float(head["bias"])
-        alike = len(set(labels)) == len(labels) == int(classes) > 0
-        if not alike or columns < 0 or not math.isfinite(augmentation) or "w" not in head:
-            raise ValueError
-    except (KeyError, ValueError, OverflowError) as error:
-        raise DataError(
-            f"{path}: the head of a LIBLINEAR model is incomplete or wrong. Wanted nr_class, as "
-            "many labels, nr_feature, bias and w; write the model again."
-        ) from error
-    return _Head(solver, labels, columns, augmentation)
-
-
-def _from_text(path: Path) -> NDArray[np.float64]:
-    with reading_from(path), open(path, encoding="ascii", errors="replace") as file:
-        return _not_empty(path, np.fromiter(_numbers(path, file, 1), dtype=np.float64))
+    weights, bias = numbers, np.zeros(numbers.shape[:-1])
+    if bias_last:
+        weights, bias = numbers[..., :-1], numbers[..., -1]
+    labels, reading = tuple(classes or (-1.0, 1.0)), {"index_base": index_base}
+    return LinearModel(weights, bias, labels, {"source": "coefficients"}, None, reading)
 
 
 def _from_npy(path: Path) -> NDArray[np.float64]:
@@ -251,32 +129,93 @@ def _from_npy(path: Path) -> NDArray[np.float64]:
     numbers = np.asarray(array, dtype=np.float64)
     if not np.isfinite(numbers).all():
         raise DataError(f"{path}: holds nan or inf. Coefficients must be finite.")
-    return _not_empty(path, numbers.ravel() if one else numbers)
+    return numbers.ravel() if one else numbers
 
 
-def _not_empty(path: Path, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-    if not numbers.size:
-        raise DataError(f"{path}: holds no number. Wanted one coefficient a column.")
-    return numbers
-
-
-def _numbers(path: Path, lines: Iterable[str], first: int) -> Iterator[float]:
-    """Yield numbers, one a line or all on one line; ``first`` is the number of the first line."""
+def _from_text(path: Path) -> Iterator[float]:
+    """Yield numbers, one a line or all on one line."""
     widest = filled = 0
-    for number, line in enumerate(lines, first):
-        words = line.partition("#")[0].replace(",", " ").split()
-        filled, widest = filled + bool(words), max(widest, len(words))
-        if filled > 1 and widest > 1:
+    with reading_from(path), open(path, encoding="ascii", errors="replace") as file:
+        for number, line in enumerate(file, 1):
+            words = line.partition("#")[0].replace(",", " ").split()
+            filled, widest = filled + bool(words), max(widest, len(words))
+            if filled > 1 and widest > 1:
+                raise DataError(
+                    f"{path}, line {number}: a table, but one vector is wanted. Write one number a "
+                    "line; save a row a class with numpy.save."
+                )
+            yield from _finite(path, number, words)
+
+
+def _finite(path: Path, line: int, words: Sequence[str]) -> Iterator[float]:
+    """Yield the numbers that the words of a line are."""
+    for word in words:
+        try:
+            number = float(word)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number) or "_" in word:
             raise DataError(
-                f"{path}, line {number}: a table, but one vector is wanted. Write one number a "
-                "line; save a row a class with numpy.save."
+                f"{path}, line {line}: {word[:40]!r}. Wanted a finite number; give a LIBLINEAR "
+                "model or coefficients, not data."
             )
-        for word in words:
-            yield _number(path, number, word)
+        yield number
 
 
-def _rows(path: Path, lines: Iterable[str], first: int, width: int) -> Iterator[float]:
-    """Yield the numbers of a table, ``width`` of them a line."""
+def _from_liblinear(path: Path, index_base: Literal[0, 1]) -> LinearModel:
+    with reading_from(path), open(path, encoding="ascii", errors="replace") as file:
+        solver, labels, columns, augmentation, lines = _liblinear_head(path, file)
+        # Crammer and Singer's have one weight a column and class even for two classes
+        width = 1 if len(labels) == 2 and solver != "MCSVM_CS" else len(labels)
+        numbers = np.fromiter(_table(path, file, lines + 1, width), dtype=np.float64)
+    table = numbers.reshape(-1, width)
+    wanted = columns + (augmentation >= 0)
+    if len(table) != wanted:
+        raise DataError(
+            f"{path}: {len(table)} weights, but nr_feature {columns} and bias {augmentation:g} ask "
+            f"for {wanted}. The file is cut short or edited; write it again."
+        )
+    by_class = _in_order_of_classes(table, labels)
+    return LinearModel(
+        weights=by_class[:columns].T,
+        bias=augmentation * by_class[-1] if augmentation >= 0 else np.zeros(by_class.shape[1:]),
+        classes=tuple(sorted(labels)),
+        settings={"source": "LIBLINEAR", "solver_type": solver, "rho": max(augmentation, 0.0)},
+        certificate=None,
+        reading={"index_base": index_base},
+    )
+
+
+def _liblinear_head(path: Path, lines: Iterable[str]) -> tuple[str, list[float], int, float, int]:
+    """Read solver, labels, columns, -B (below 0: no bias) and the number of lines up to ``w``."""
+    head: dict[str, str] = {}
+    for line in lines:
+        key, _, value = line.strip().partition(" ")
+        head[key] = value.strip()
+        if key == "w":
+            break
+    solver, classes = head.get("solver_type", ""), head.get("nr_class", "")
+    if solver not in _LIBLINEAR_CLASSIFIERS or classes in ("0", "1"):
+        raise DataError(
+            f"{path}: a LIBLINEAR model with solver_type {solver} and nr_class {classes}. "
+            "Only a classifier of two classes or more (-s 0 to 7) can be read."
+        )
+    try:
+        labels = [float(int(label)) for label in head["label"].split()]
+        columns, augmentation = int(head["nr_feature"]), float(head["bias"])
+        alike = len(set(labels)) == len(labels) == int(classes) > 0
+        if not alike or columns < 0 or not math.isfinite(augmentation) or "w" not in head:
+            raise ValueError
+    except (KeyError, ValueError, OverflowError) as error:
+        raise DataError(
+            f"{path}: the head of a LIBLINEAR model is incomplete or wrong. Wanted nr_class, as "
+            "many labels, nr_feature, bias and w; write the model again."
+        ) from error
+    return solver, labels, columns, augmentation, len(head)
+
+
+def _table(path: Path, lines: Iterable[str], first: int, width: int) -> Iterator[float]:
+    """Yield the weights, ``width`` of them a line; ``first`` is the number of the first line."""
     for number, line in enumerate(lines, first):
         words = line.split()
         if len(words) not in (0, width):
@@ -284,18 +223,12 @@ def _rows(path: Path, lines: Iterable[str], first: int, width: int) -> Iterator[
                 f"{path}, line {number}: {len(words)} weights. Wanted {width}, one a class; the "
                 "file is cut short or edited, write it again."
             )
-        for word in words:
-            yield _number(path, number, word)
+        yield from _finite(path, number, words)
 
 
-def _number(path: Path, line: int, word: str) -> float:
-    try:
-        number = float(word)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number) or "_" in word:
-        raise DataError(
-            f"{path}, line {line}: {word[:40]!r}. Wanted a finite number; give a LIBLINEAR model "
-            "or coefficients, not data."
-        )
-    return number
+def _in_order_of_classes(table: NDArray[np.float64], labels: list[float]) -> NDArray[np.float64]:
+    """Return weights of shape (lines,) towards the larger of two labels, else (lines, labels)."""
+    if table.shape[1] == 1:  # positive towards the label that LIBLINEAR names first
+        return table[:, 0] if labels[0] > labels[1] else -table[:, 0]
+    rising = table[:, np.argsort(labels)]
+    return rising[:, 1] - rising[:, 0] if len(labels) == 2 else rising

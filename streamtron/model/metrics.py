@@ -12,15 +12,17 @@ import math
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from streamtron.core import theory
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.core.rows import Label
+from streamtron.model.linear_model import LinearModel
 
 LIMIT_ROWS = 1 << 20
 """Decisions held in memory by default: at most 17 MB, and about 140 MB while they are sorted."""
@@ -28,7 +30,7 @@ LIMIT_ROWS = 1 << 20
 FEWEST_HELD = 1 << 14
 """Rows whose decisions each of many classes holds in memory at least."""
 
-_RECORD_BYTES = 24  # one record of a run: −decision, weight of the positives, of the negatives
+UNIT_ROUNDOFF = 2.0**-53
 
 Floats = NDArray[np.float64]
 Metrics = dict[str, Any]
@@ -36,7 +38,7 @@ Metrics = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The metrics of one set of rows; each is an attribute: ``model.metrics.accuracy``.
+    """The metrics of one set of rows; each is an attribute: ``evaluation.accuracy``.
 
     Counts are sums of row weights (1 where none is given). A row counts as predicted positive if
     its decision is > 0. With tp, fp, fn, tn the weights of the four cases: precision tp/(tp + fp),
@@ -62,7 +64,7 @@ class Evaluation:
     ----------
     metrics : name → value, of the names above.
     accuracy_at_optimum : bounds of the optimum's accuracy, see
-        ``model.accuracy_bounds.AccuracyBounds``; None if not computed.
+        ``AccuracyBounds``; None if not computed.
     """
 
     metrics: Mapping[str, Any]
@@ -78,7 +80,7 @@ class Evaluation:
         return dict(self.metrics)
 
 
-class ScoreSpool:
+class ScoreSpool(AbstractContextManager["ScoreSpool"]):
     """Collect labels, decisions and weights of any number of rows for an ``evaluation()``.
 
     Parameters
@@ -90,11 +92,6 @@ class ScoreSpool:
     directory : of the runs, in one unnamed temporary file; None = the system's.
     ranking : whether to compute ROC AUC and average precision; else no decision is kept.
 
-    Raises
-    ------
-    SettingsError
-        ``limit_rows`` below 1.
-
     Examples
     --------
     >>> with ScoreSpool(limit_rows=2) as spool:
@@ -102,12 +99,6 @@ class ScoreSpool:
     ...         spool.add(np.array([positive]), np.array([decision]))
     ...     spool.evaluation().roc_auc
     0.875
-    >>> with ScoreSpool(["ant", "bee", "cow"]) as spool:
-    ...     chosen = np.eye(3, dtype=bool)
-    ...     spool.add(chosen[[0, 1, 1]], np.where(chosen, 0.5, -0.5), chosen=chosen)
-    ...     found = spool.evaluation()
-    >>> found.accuracy == 2 / 3, found.micro_f1 == 2 / 3, found.classes[0]["f1"]
-    (True, True, 1.0)
     """
 
     def __init__(
@@ -129,14 +120,13 @@ class ScoreSpool:
         self._cases = np.zeros((problems, 2, 2))  # [.., is positive, is predicted], summed weights
         self._held: list[tuple[NDArray[np.bool_], Floats, Floats]] = []
         self._held_rows = 0
-        self._runs = _RunFile(directory)
-        self._spans: list[list[tuple[int, int]]] = [[] for _ in range(problems)]
-
-    def __enter__(self) -> Self:
-        return self
+        self._directory = directory
+        self._file: IO[bytes] | None = None
+        self._runs: list[list[tuple[int, int]]] = [[] for _ in range(problems)]
 
     def __exit__(self, *_: object) -> None:
-        self._runs.close()
+        if self._file is not None:
+            self._file.close()
 
     def add(
         self,
@@ -153,24 +143,21 @@ class ScoreSpool:
         ----------
         truth : shape (rows,) or (rows, K): which classes a row has; of two whether the larger.
         decisions : of the same shape, finite.
-        weights : shape (rows,), finite and ≥ 0; a row of weight 0 leaves every metric as it is.
+        weights : shape (rows,), ≥ 0, checked by the reader; 0 leaves every metric as it is.
         chosen : like ``truth``: which classes are predicted, where that is not decided by the sign
             of the decision (of many classes, the highest decision wins).
         others : shape (rows,): which rows have a label that is none of the classes.
-
-        Raises
-        ------
-        DataError
-            A decision that is not finite, a weight that is negative or not finite.
-        MachineError
-            The disk is full.
         """
         shape = (len(truth), len(self._cases))
         weights = np.ones(len(truth)) if weights is None else weights
         chosen = decisions > 0.0 if chosen is None else chosen
         truth, chosen = truth.reshape(shape), chosen.reshape(shape)
         decisions = decisions.reshape(shape)
-        self._check(decisions, weights)
+        if not (finite := np.isfinite(decisions)).all():
+            raise DataError(
+                f"row {self._rows + np.argwhere(~finite)[0, 0]}: decision {decisions[~finite][0]}. "
+                "It must be finite; check the model and the values of that row."
+            )
         right = (truth == chosen).all(axis=1)
         if others is not None:
             right &= ~others
@@ -181,45 +168,31 @@ class ScoreSpool:
             case = 2 * truth[:, k] + chosen[:, k]
             cases += np.bincount(case, weights, minlength=4).reshape(2, 2)
         if self._ranked:
-            self._hold(truth, decisions, weights)
+            kept = weights > 0
+            self._held.append((truth[kept], decisions[kept], weights[kept]))
+            self._held_rows += int(np.count_nonzero(kept))
+            if self._held_rows > self._limit:
+                self._spool()
 
     def evaluation(self) -> Evaluation:
         """Return the metrics of all rows so far; more may be added."""
         found = [self._metrics(k) for k in range(len(self._cases))]
         (tn, fp), (fn, tp) = self._cases[0].tolist()
         weight = tn + fp + fn + tp
-        head = {"rows": self._rows, "weight": weight}
+        head: Metrics = {"rows": self._rows, "weight": weight}
         if not self._classes:
             return Evaluation(head | found[0])
-        right = ratio(self._right, weight)
-        means = _means(found)
-        pairs = weight * len(found)
         wrong = sum(each["false_positives"] + each["false_negatives"] for each in found)
         classes = [
             {"label": label, "support": each["true_positives"] + each["false_negatives"], **each}
             for label, each in zip(self._classes, found, strict=True)
         ]
-        return Evaluation(
-            head
-            | {"rows_of_other_classes": self._others, "accuracy": right}
-            | {"hamming_loss": ratio(wrong, pairs), **means, "classes": classes}
-        )
-
-    def _check(self, decisions: Floats, weights: Floats) -> None:
-        finite = np.isfinite(decisions).all(axis=1)
-        if not finite.all():
-            row = int(np.argmin(finite))
-            bad = decisions[row][~np.isfinite(decisions[row])][0]
-            self._refuse(row, f"decision {bad}. It must be finite")
-        possible = (weights >= 0) & (weights < np.inf)
-        if not possible.all():
-            row = int(np.argmin(possible))
-            self._refuse(row, f"weight {weights[row]}. It must be finite and ≥ 0")
-
-    def _refuse(self, row: int, what: str) -> None:
-        raise DataError(
-            f"row {self._rows + row}: {what}; check the model and the values of that row."
-        )
+        head |= {
+            "rows_of_other_classes": self._others,
+            "accuracy": _ratio(self._right, weight),
+            "hamming_loss": _ratio(wrong, weight * len(found)),
+        }
+        return Evaluation(head | _means(found) | {"classes": classes})
 
     def _metrics(self, k: int) -> Metrics:
         """Return the metrics of one problem."""
@@ -230,24 +203,23 @@ class ScoreSpool:
             "false_positives": fp,
             "false_negatives": fn,
             "true_negatives": tn,
-            "accuracy": ratio(tp + tn, tn + fp + fn + tp),
-            **prf(tp, fp, fn),
+            "accuracy": _ratio(tp + tn, tn + fp + fn + tp),
+            **_precision_recall_f1(tp, fp, fn),
             "roc_auc": auc,
             "average_precision": average_precision,
         }
 
-    # --- rows in the order of their decisions ---
-
-    def _hold(self, truth: NDArray[np.bool_], decisions: Floats, weights: Floats) -> None:
-        kept = weights > 0
-        self._held.append((truth[kept], decisions[kept], weights[kept]))
-        self._held_rows += int(np.count_nonzero(kept))
-        if self._held_rows > self._limit:
-            self._spool()
-
     def _spool(self) -> None:
-        for k, spans in enumerate(self._spans):
-            spans.append(self._runs.append(_tied(_records(*self._all_held(k)))))
+        """Write the rows in memory to disk, as one more sorted run of each problem."""
+        with self._disk() as file:
+            for k, runs in enumerate(self._runs):
+                truth, decisions, weights = self._all_held(k)
+                # ascending −decision: the highest decision first
+                records = np.column_stack([-decisions, weights * truth, weights * ~truth])
+                start = file.seek(0, os.SEEK_END)
+                file.write(_tied(records).tobytes())
+                runs.append((start, file.tell()))
+            file.flush()
         self._held, self._held_rows = [], 0
 
     def _all_held(self, k: int) -> tuple[NDArray[np.bool_], Floats, Floats]:
@@ -261,83 +233,86 @@ class ScoreSpool:
     def _ranking(
         self, k: int, positives: float, negatives: float
     ) -> tuple[float | None, float | None]:
+        """Return ROC AUC and average precision of one problem."""
         if not positives or not self._ranked:
             return None, None
         if not negatives:
             return None, 1.0
-        if not self._spans[k]:
-            return _ranking_in_memory(*self._all_held(k))
+        if not self._runs[k]:
+            from sklearn.metrics import average_precision_score, roc_auc_score
+
+            truth, decisions, weights = self._all_held(k)
+            scores = (roc_auc_score, average_precision_score)
+            auc, precision = (s(truth, decisions, sample_weight=weights) for s in scores)
+            return float(auc), float(precision)
         if self._held_rows:
             self._spool()
-        return _ranking_of_groups(_merged(self._runs, self._spans[k], self._limit))
+        return _ranking_of_groups(self._merged(k))
+
+    def _merged(self, k: int) -> Iterator[Floats]:
+        """Yield all records of one problem in order, in blocks that never split a tie."""
+        runs = self._runs[k]
+        block = max(self._limit // len(runs), 1) * 24  # bytes a record
+        while runs:
+            with self._disk() as file:
+                heads = [_read(file, start, min(start + block, stop)) for start, stop in runs]
+            # up to the least of the last keys every run has been read: none has a key twice
+            ends = zip(heads, runs, strict=True)
+            last = [head[-1, 0] for head, (start, stop) in ends if start + block < stop]
+            ceiling = min(last, default=np.inf)
+            taken = [head[: np.searchsorted(head[:, 0], ceiling, side="right")] for head in heads]
+            yield _tied(np.concatenate(taken))
+            left = zip(runs, taken, strict=True)
+            runs = [(a + own.nbytes, stop) for (a, stop), own in left if a + own.nbytes < stop]
+
+    @contextmanager
+    def _disk(self) -> Iterator[IO[bytes]]:
+        """Give the unnamed temporary file of all runs, created when it is first needed."""
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115
+            yield self._file
+        except OSError as error:
+            where = self._directory or tempfile.gettempdir()
+            raise MachineError(
+                f"{where}: sorted decisions cannot be kept there ({error.strerror or error}). "
+                "Give a directory with room, or more memory."
+            ) from error
 
 
-def ratio(part: float, whole: float) -> float | None:
-    """Return part / whole; None if the whole is 0."""
+def _read(file: IO[bytes], start: int, stop: int) -> Floats:
+    """Read records; a mapping's pages would count as this process's memory."""
+    file.seek(start)
+    return np.frombuffer(file.read(stop - start)).reshape(-1, 3)
+
+
+def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def prf(
-    true_positives: float, false_positives: float, false_negatives: float
-) -> dict[str, float | None]:
-    """Return precision, recall and F1 from the weights of the cases; None for 0/0.
-
-    Examples
-    --------
-    >>> prf(3, 1, 2)
-    {'precision': 0.75, 'recall': 0.6, 'f1': 0.6666666666666666}
-    """
-    tp, fp, fn = true_positives, false_positives, false_negatives
+def _precision_recall_f1(tp: float, fp: float, fn: float) -> dict[str, float | None]:
     return {
-        "precision": ratio(tp, tp + fp),
-        "recall": ratio(tp, tp + fn),
-        "f1": ratio(2 * tp, 2 * tp + fp + fn),
+        "precision": _ratio(tp, tp + fp),
+        "recall": _ratio(tp, tp + fn),
+        "f1": _ratio(2 * tp, 2 * tp + fp + fn),
     }
 
 
 def _means(classes: Sequence[Metrics]) -> Metrics:
     """Return the micro and macro means."""
     cases = ("true_positives", "false_positives", "false_negatives")
-    micro = prf(*(sum(each[name] for each in classes) for name in cases))
+    micro = _precision_recall_f1(*(sum(each[name] for each in classes) for name in cases))
     defined = {name: [each[name] or 0.0 for each in classes] for name in micro}
     for name in ("roc_auc", "average_precision"):
         defined[name] = [each[name] for each in classes if each[name] is not None]
-    macro = {name: ratio(sum(values), len(values)) for name, values in defined.items()}
-    return {
-        **{f"micro_{name}": value for name, value in micro.items()},
-        **{f"macro_{name}": value for name, value in macro.items()},
-    }
-
-
-def _ranking_in_memory(
-    truth: NDArray[np.bool_], decisions: Floats, weights: Floats
-) -> tuple[float, float]:
-    from sklearn.metrics import average_precision_score, roc_auc_score
-
-    return (
-        float(roc_auc_score(truth, decisions, sample_weight=weights)),
-        float(average_precision_score(truth, decisions, sample_weight=weights)),
-    )
-
-
-# --- from disk -----------------------------------------------------------------------------------
-
-
-def _records(truth: NDArray[np.bool_], decisions: Floats, weights: Floats) -> Floats:
-    """Shape (rows, 3): −decision, so that ascending order has the highest decision first; the
-    weight of the positives; the weight of the negatives."""
-    return np.column_stack([-decisions, weights * truth, weights * ~truth])
+    macro = {f"macro_{name}": _ratio(sum(all_), len(all_)) for name, all_ in defined.items()}
+    return {f"micro_{name}": value for name, value in micro.items()} | macro
 
 
 def _tied(records: Floats) -> Floats:
-    """Sort records, and sum those of equal decisions."""
-    if not len(records):
-        return records
-    records = records[np.argsort(records[:, 0], kind="stable")]
-    keys = records[:, 0]
-    starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-    sums = np.add.reduceat(records[:, 1:], starts, axis=0)
-    return np.column_stack([keys[starts], sums])
+    """Sort records (−decision, weight of the positives, of the negatives), and sum ties."""
+    keys, ties = np.unique(records[:, 0], return_inverse=True)
+    return np.column_stack([keys, *(np.bincount(ties, records[:, at]) for at in (1, 2))])
 
 
 def _ranking_of_groups(groups: Iterable[Floats]) -> tuple[float, float]:
@@ -356,91 +331,59 @@ def _ranking_of_groups(groups: Iterable[Floats]) -> tuple[float, float]:
     return min(area / (positives * negatives), 1.0), min(precisions / positives, 1.0)
 
 
-class _RunFile:
-    """An unnamed temporary file of all sorted runs, made when first written to.
+class AccuracyBounds:
+    """Bounds of the optimum's accuracy on rows of two classes.
 
-    Not mapped: mapped pages count as this process's memory.
+    With f(x) = w·x + ρ w_bias and ‖w − w*‖ ≤ √(2(P − D)) = radius, |f(x) − f*(x)| ≤ ‖(x, ρ)‖ ·
+    radius. Where |f(x)| exceeds that, the optimum and the model decide alike; on any other row the
+    optimum may be right or wrong.
+
+    The radius is infinite where nothing is proven; see ``theory.decision_radius``.
+
+    >>> bounds = AccuracyBounds(radius=0.5, rho=0.0)
+    >>> bounds.add([1, 1, -1, -1], [0.9, 0.2, 0.7, -0.4], np.ones(4), np.ones(4))
+    >>> bounds.accuracy  # right, unknown, wrong, unknown
+    (0.25, 0.75)
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
-        self._directory = directory
-        self._file: IO[bytes] | None = None
-        self._records = 0
+    def __init__(self, radius: float, rho: float) -> None:
+        self._radius = min(radius, 1e150)  # above any decision, and finite times any length
+        self._rho = rho
+        self._least = self._most = self._weight = 0.0
+        self._rows, self._exact = 0, True
 
-    def append(self, records: Floats) -> tuple[int, int]:
-        """Append records and return where they begin and end.
+    @classmethod
+    def of(cls, model: LinearModel) -> Self:
+        """Return the bounds for a model of two classes that has a certificate.
 
-        Raises
-        ------
-        MachineError
-            The disk is full.
+        The radius contains the rounding of decisions: each is off by at most (columns + 8) u
+        ‖(x, ρ)‖ ‖(w, w_bias)‖, u = 2⁻⁵³ (Higham, 2002, eq. 3.5).
         """
-        with self._disk():
-            if self._file is None:
-                self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115
-            self._file.seek(self._records * _RECORD_BYTES)
-            self._file.write(records.tobytes())
-            self._file.flush()
-        start = self._records
-        self._records += len(records)
-        return start, self._records
+        certificate, rho = model.certificate or {}, model.settings["rho"]
+        radius = theory.decision_radius(certificate["primal_margin"], certificate["upper_bound"])
+        bias = model.bias / rho if rho else 0.0
+        length = math.hypot(float(np.linalg.norm(model.weights)), bias)
+        rounding = 1.01 * (model.columns + 8) * UNIT_ROUNDOFF
+        return cls(radius * (1.0 + rounding) + rounding * length, rho)
 
-    def read(self, start: int, stop: int) -> Floats:
-        """Read records ``start`` … ``stop - 1``."""
-        assert self._file is not None
-        with self._disk():
-            self._file.seek(start * _RECORD_BYTES)
-            data = self._file.read((stop - start) * _RECORD_BYTES)
-        return np.frombuffer(data, np.float64).reshape(-1, 3)
+    def add(
+        self, signs: ArrayLike, decisions: ArrayLike, weights: ArrayLike, lengths: ArrayLike
+    ) -> None:
+        """Add rows: the truth ±1, the model's f(x), the weight ≥ 0 and ‖x‖ of each."""
+        sign, decision, weight = (np.asarray(one) for one in (signs, decisions, weights))
+        self._rows += len(weight)
+        self._exact = self._exact and bool((weight == np.floor(weight)).all())
+        slack = sign * self._radius * np.hypot(np.asarray(lengths), self._rho)
+        self._least += float(weight[(decision - slack > 0) == (sign > 0)].sum())
+        self._most += float(weight[(decision + slack > 0) == (sign > 0)].sum())
+        self._weight += float(weight.sum())
 
-    def close(self) -> None:
-        """Release the disk space."""
-        if self._file is not None:
-            self._file.close()
-
-    @contextmanager
-    def _disk(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            where = self._directory or tempfile.gettempdir()
-            raise MachineError(
-                f"{where}: sorted decisions cannot be kept there ({error.strerror or error}). "
-                "Give a directory with room, or more memory."
-            ) from error
-
-
-def _merged(file: _RunFile, spans: Sequence[tuple[int, int]], limit_rows: int) -> Iterator[Floats]:
-    """Yield all records in order, in blocks of about ``limit_rows`` that never split a tie.
-
-    Keys up to the least of the cursors' last ones are complete: no run has a decision twice.
-    """
-    block = max(limit_rows // len(spans), 1)
-    cursors = [_Cursor(file, *span, block) for span in spans]
-    while True:
-        ceiling = min(cursor.known_up_to() for cursor in cursors)
-        records = _tied(np.concatenate([cursor.take(ceiling) for cursor in cursors]))
-        if not len(records):
-            return
-        yield records
-
-
-class _Cursor:
-    """A position in a run, with up to ``block`` of the next records in memory."""
-
-    def __init__(self, file: _RunFile, start: int, stop: int, block: int) -> None:
-        self._file, self._next, self._stop, self._block = file, start, stop, block
-        self._held: Floats = np.empty((0, 3))
-
-    def known_up_to(self) -> float:
-        """Return the last key in memory, after reading on if few records are left; ∞ at the end."""
-        if len(self._held) <= self._block // 2 and self._next < self._stop:
-            stop = min(self._next + self._block - len(self._held), self._stop)
-            self._held = np.concatenate([self._held, self._file.read(self._next, stop)])
-            self._next = stop
-        return math.inf if self._next == self._stop else float(self._held[-1, 0])
-
-    def take(self, ceiling: float) -> Floats:
-        cut = int(np.searchsorted(self._held[:, 0], ceiling, side="right"))
-        taken, self._held = self._held[:cut], self._held[cut:]
-        return taken
+    @property
+    def accuracy(self) -> tuple[float, float] | None:
+        """Bounds in [0, 1] on all rows so far; None if their weight is 0."""
+        if not self._weight:
+            return None
+        # sums of whole numbers are exact, those of other weights are off by u a row
+        rounding = 0.0 if self._exact else 1.01 * (2 * self._rows + 2) * UNIT_ROUNDOFF
+        least, most = self._least / self._weight, self._most / self._weight
+        return least * (1.0 - rounding), min(most * (1.0 + rounding), 1.0)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -16,23 +18,24 @@ from streamtron.core import theory
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError, StreamtronError
-from streamtron.core.executor import Executor
+from streamtron.core.executor import Executor, serial
 from streamtron.core.rows import Chunk, Label
 from streamtron.data import ShardSource, deletions, open_shards
-from streamtron.model.linear_model import Direction, LinearModel, joint_certificate
+from streamtron.model.linear_model import LinearModel, joint_certificate
 from streamtron.runs import witness as witness_file
 from streamtron.runs.finished import FinishedRun, read_finished
 from streamtron.runs.inputs import Paths, as_paths, cache_directory, reading_from_model
 from streamtron.runs.learners import class_weights_of, is_one_vs_rest
-from streamtron.runs.results import in_order, sign_of_learner
+from streamtron.runs.results import deletions_of, in_order, sign_of_learner
 from streamtron.runs.scan import Scans, add_blocks, scan_request
 from streamtron.solver import order
+from streamtron.solver.block_scan import scan_blocks
 from streamtron.solver.duals import Counts
+from streamtron.solver.in_memory import begin_search, room, start_from_slacks
 from streamtron.solver.learner import Learner
-from streamtron.solver.proving import LARGE_DRIFT
+from streamtron.solver.proving import LARGE_DRIFT, set_weights
 from streamtron.solver.subproblem import run_mini_epochs
 from streamtron.solver.train import begin_reading, finish_reading, take_chunk
-from streamtron.solver.warm_start import begin_search, room, set_weights, start_from_slacks
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +60,6 @@ class Proof:
     certificate : primal margin and scale of the model's direction, upper bound of the data; with
         a run also the drift of its running weights.
     weights_scale : the s at which s · weights is certified (1 for a model that we trained).
-    readings : of the data, as a whole.
     decision_radius : at that scale every decision value of a row x is within
         decision_radius · ‖(x, ρ)‖ of the optimum's.
     distance : ‖v − u‖ / ‖u‖ of the weights v at that scale from u = t/‖a‖² Σ c_k l_k x_k, made of
@@ -103,15 +105,14 @@ def certify(
     settings: Settings | None = None,
     readings: int = 4,
     machine: Machine | None = None,
-    executor: Executor | None = None,
+    executor: Executor = serial,
 ) -> Proof:
     """Bound how far a model is from the optimum on these rows.
 
-    With a witness: one reading. Without: one reading for the primal margin and the best scale, one
-    that turns slacks into counts, then mini-epochs and scans at fixed weights, at most ``readings``
-    more in all, for the upper bound. If the working set does not fit in the active set, the last of
-    these train as rows pass. Weights whose best scale is far from 1 (a perceptron's, say) take up
-    to RESCANS further scans before the search.
+    With a witness: one reading. Without: one reading for the primal margin and the best scale,
+    then at most ``readings`` more for the upper bound. If the working set does not fit in the
+    active set, the last of these train as rows pass. Weights whose best scale is far from 1 (a
+    perceptron's, say) take up to RESCANS further scans before the search.
 
     Of many classes each is certified against the rest, all on the same readings; in the search for
     upper bounds they share the active set.
@@ -121,16 +122,12 @@ def certify(
     model : any linear model; its reader's contract says how the shards are read.
     witness : the counts of these rows.
     run : directory of the model's run: the certificate's ``drift`` compares the running weights of
-        its last checkpoint with those that the counts make, and a warning is logged where it is
-        more than rounding. None = no drift.
-    accept_exclusions : accept a witness that leaves out rows of the shards, which were forgotten if
-        it is honest; nothing is proven of them, and ``rows_excluded`` is their number.
+        its last checkpoint with those that the counts make. None = no drift.
+    accept_exclusions : accept a witness that leaves out rows of the shards.
     settings : the problem (C or delta, rho, class_weight) of an imported model; None = the model's.
     readings : at most, after the first, without a witness.
-    executor : workers that scan the shards; None = this process. The result is the same to the last
-        bit. Without a witness, workers read the shards once more to count the rows (not among the
-        readings told), and this process holds the working set and makes the readings that train
-        and the first one of ``class_weight="balanced"``.
+    executor : where the shards are scanned; it changes no bit of the result. This process holds the
+        working set, and makes the readings that train.
 
     Raises
     ------
@@ -140,54 +137,57 @@ def certify(
     """
     machine = machine or Machine()
     problem = settings or Settings.from_dict(dict(model.settings))
-    with (
-        cache_directory(None, machine) as cache,
-        open_shards(
-            as_paths(shards),
-            reading_from_model(model),
-            cache_dir=cache if witness is None else machine.cache_dir,
-            classes=model.classes,
-            allow_duplicate=problem.allow_duplicate,
-            threads=machine.threads,
-        ) as source,
-    ):
-        distances: list[float | None] = [None for _ in model.directions()]
-        scans = Scans(source, executor, cache_dir=cache, allow_duplicate=problem.allow_duplicate)
-        if witness is None:
-            found = _search(scans, model, _learners(problem, source, model, None), readings)
-        else:
-            source.exclude(_exclusions(witness, accept_exclusions))
-            known = _load_witness(witness, scans.fingerprints(), len(distances))
-            running = None if run is None else running_weights(run, model, witness)
-            learners = _learners(problem, source, model, known.counts)
-            scans = Scans(source, executor, rows=known.shard_rows)
-            found = _scan(scans, learners, _trained_scales(model), counted=True)
-            if source.rows not in (None, known.rows):
-                raise DataError(f"the shards hold {source.rows} rows, the witness {known.rows}.")
-            distances = [*map(_distance, learners, found)]
-            found = _with_drift(found, learners, running)
-        excluded = deletions.total(shard.without for shard in source.shards if shard.without)
-        return _proof(model, found, scans.readings, distances, excluded)
+    with cache_directory(None, machine) as scratch:
+        cache = scratch if witness is None else machine.cache_dir
+        with open_shards(
+            as_paths(shards), reading_from_model(model), cache_dir=cache, classes=model.classes,
+            allow_duplicate=problem.allow_duplicate, threads=machine.threads,
+        ) as source:  # fmt: skip
+            if witness is not None:
+                source.exclude(_exclusions(witness, accept_exclusions))
+            scans = Scans(source, executor, cache, machine.threads, problem.allow_duplicate)
+            if witness is not None:
+                return _prove(model, problem, scans, witness, run)
+            learners = _learners(problem, source, model)
+            found = find_upper_bounds(scans, learners, _trained_scales(model), readings)
+            return _proof(model, found, scans)
+
+
+def _prove(
+    model: LinearModel,
+    problem: Settings,
+    scans: Scans,
+    witness: str | os.PathLike[str],
+    run: str | os.PathLike[str] | None,
+) -> Proof:
+    """Certify by one reading, with the counts of a witness."""
+    scales = _trained_scales(model)
+    known = witness_file.load(witness, scans.fingerprints())
+    if len(known.counts) != len(scales):
+        raise DataError(
+            f"{witness}: the witness of {len(known.counts)} learners, and the model has "
+            f"{len(scales)}. Give the witness of this model's own run."
+        )
+    running = None if run is None else running_weights(run, model, witness)
+    learners = _learners(problem, scans.source, model, known.counts)
+    scans.rows = known.shard_rows
+    found = scan_weights(scans, learners, scales, counted=True)
+    distances = [*map(_distance, learners, found)]
+    return _proof(model, _with_drift(found, learners, running), scans, distances)
 
 
 def _proof(
     model: LinearModel,
     found: Sequence[Certificate],
-    readings: float,
-    distances: Sequence[float | None],
-    excluded: int,
+    scans: Scans,
+    distances: Iterable[float | None] = repeat(None),
 ) -> Proof:
-    proofs = [
-        Proof(
-            each,
-            each.scale / scale,
-            readings,
-            theory.decision_radius(each.primal_margin, each.upper_bound),
-            distance,
-            excluded,
-        )
-        for each, scale, distance in zip(found, _trained_scales(model), distances, strict=True)
-    ]
+    excluded = deletions.total(deletions_of(scans.source.shards))
+    proofs = []
+    for each, scale, distance in zip(found, _trained_scales(model), distances, strict=False):
+        radius = theory.decision_radius(each.primal_margin, each.upper_bound)
+        proof = Proof(each, each.scale / scale, scans.readings, radius, distance, excluded)
+        proofs.append(proof)
     if model.kind == "two classes":
         return proofs[0]
     widest = max(proofs, key=lambda each: each.certificate.relative_duality_gap)
@@ -195,9 +195,13 @@ def _proof(
 
 
 def _learners(
-    problem: Settings, source: ShardSource, model: LinearModel, counts: Sequence[Counts] | None
+    problem: Settings,
+    source: ShardSource,
+    model: LinearModel,
+    counts: Sequence[Counts] | None = None,
 ) -> list[Learner]:
-    """Return a learner for every direction of the model, with its weights and counts."""
+    """Return a learner for every direction of the model, with its weights as training left them,
+    numbered as the shards number columns, and its counts."""
     directions = list(model.directions())
     exact = problem.but(
         stage="ascent", b=None, tol=SEARCH_TOLERANCE, faithful=False,
@@ -205,37 +209,26 @@ def _learners(
     )  # fmt: skip
     [weights] = class_weights_of(source, [problem])
     learners = []
-    for k, direction in enumerate(directions):
+    for k, (direction, scale) in enumerate(zip(directions, _trained_scales(model), strict=True)):
         own, positive = weights, direction.positive
         if weights is not None and model.kind != "two classes":
             own = {positive: weights.get(positive, 1.0)}  # the rest weighs 1
+        if problem.rho == 0.0 and direction.bias != 0.0:
+            raise SettingsError(
+                f"the model has the bias {direction.bias:g}, but rho is 0. Give --rho as it was "
+                "trained with (LIBLINEAR's -B)."
+            )
         learner = Learner(exact, source.labels, own, positive=positive)
-        _set_weights(learner, direction, model.index_base, None if counts is None else counts[k])
+        w = np.concatenate((np.zeros(model.index_base), direction.weights)) / scale
+        bias = direction.bias / problem.rho / scale if problem.rho > 0.0 else 0.0
+        set_weights(learner, w, bias, None if counts is None else counts[k])
         learners.append(learner)
     return learners
 
 
-def _set_weights(learner: Learner, direction: Direction, base: int, counts: Counts | None) -> None:
-    """Give a learner the weights as training left them, numbered as the shards number columns."""
-    scale, rho = _trained_scale(direction), learner.settings.rho
-    w = np.concatenate((np.zeros(base), direction.weights)) / scale
-    if rho == 0.0 and direction.bias != 0.0:
-        raise SettingsError(
-            f"the model has the bias {direction.bias:g}, but rho is 0. Give --rho as it was "
-            "trained with (LIBLINEAR's -B)."
-        )
-    set_weights(learner, w, direction.bias / rho / scale if rho > 0.0 else 0.0, counts)
-
-
-def _trained_scale(direction: Direction) -> float:
-    return float((direction.certificate or {}).get("scale") or 1.0)
-
-
 def _trained_scales(model: LinearModel) -> list[float]:
-    return [_trained_scale(direction) for direction in model.directions()]
-
-
-# --- with a witness ------------------------------------------------------------------------------
+    certificates = (direction.certificate or {} for direction in model.directions())
+    return [float(each.get("scale") or 1.0) for each in certificates]
 
 
 def _exclusions(path: str | os.PathLike[str], accepted: bool) -> list[deletions.Deletions]:
@@ -250,36 +243,21 @@ def _exclusions(path: str | os.PathLike[str], accepted: bool) -> list[deletions.
     return found
 
 
-def _load_witness(
-    path: str | os.PathLike[str], fingerprints: Sequence[tuple[str, str]], learners: int
-) -> witness_file.Witness:
-    found = witness_file.load(path, fingerprints)
-    if len(found.counts) != learners:
-        raise DataError(
-            f"{path}: the witness of {len(found.counts)} learners, and the model has {learners}. "
-            "Give the witness of this model's own run."
-        )
-    return found
+def _distance(learner: Learner, certificate: Certificate) -> float:
+    assert learner.frozen is not None
+    scan_sums = learner.frozen.scan_sums
+    if not scan_sums.steps:
+        return 0.0
+    scale = certificate.scale * scan_sums.sq_norm / scan_sums.steps
+    return scan_sums.distance(scale * learner.frozen.w)
 
 
 def running_weights(
     run: str | os.PathLike[str], model: LinearModel, witness: str | os.PathLike[str]
 ) -> Weights | None:
-    """Read w = Σ c_k l_k x_k as training updated it, from the last checkpoint of a run.
-
-    These are not the model's weights, which are scaled and those of the least primal.
-
-    Parameters
-    ----------
-    run : its directory.
-    model : the run's.
-    witness : its counts must be those of the checkpoint.
-
-    Returns
-    -------
-    float64 vectors, one a direction, by the columns' numbers in the shards. None, after a warning,
-    if the last checkpoint does not belong to the witness.
-    """
+    """Read w = Σ c_k l_k x_k as training updated it, for each direction of the model, by the
+    columns' numbers in the shards, from the last checkpoint of a run. None, after a warning, if
+    that does not belong to the witness."""
     try:
         with read_finished(run) as ended:
             found = _learners_of_run(ended, model, witness)
@@ -293,36 +271,27 @@ def running_weights(
 def _learners_of_run(
     ended: FinishedRun, model: LinearModel, witness: str | os.PathLike[str]
 ) -> Sequence[Learner]:
-    """Restore the run's learners, in the order of the model's directions."""
     labels, settings = ended.checkpoint.labels, ended.settings
-    learners = ended.learners()
-    counts = witness_file.contents(witness)
+    learners, counts = ended.learners(), witness_file.contents(witness)
     wanted = len(labels) if is_one_vs_rest(settings) else 1
-    complete = len(learners) == wanted and all(learner.progress.finished for learner in learners)
-    if complete and len(labels) == len(model.classes) and set(labels) == set(model.classes):
+    same = len(labels) == len(model.classes) and set(labels) == set(model.classes)
+    if same and len(learners) == wanted:
         found = in_order(learners, labels, settings)
-        if len(found) == counts.learners and all(
-            _has_counts(learner, *counts.gaps(number)) for number, learner in enumerate(found)
-        ):
+        own = [array for learner in found for array in learner.counts.gaps()]
+        theirs = [array for number in range(counts.learners) for array in counts.gaps(number)]
+        if len(own) == len(theirs) and all(map(np.array_equal, own, theirs)):
             return found
     raise DataError(f"{ended.path}: its last checkpoint has other counts than {witness}.")
-
-
-def _has_counts(learner: Learner, gaps: NDArray[np.uint32], counts: NDArray[np.int32]) -> bool:
-    own = learner.counts.gaps()
-    return np.array_equal(own[0], gaps) and np.array_equal(own[1], counts)
 
 
 def _with_drift(
     found: Sequence[Certificate], learners: Sequence[Learner], running: Weights | None
 ) -> list[Certificate]:
-    """Return the certificates with the drift of the running weights."""
+    """Return the certificates with the drift of the running weights, or without any."""
     if running is None:
         return [replace(each, drift=None) for each in found]
-    drifts = []
-    for learner, w in zip(learners, running, strict=True):
-        assert learner.frozen is not None
-        drifts.append(learner.frozen.scan_sums.distance(w))
+    sums = [learner.frozen.scan_sums for learner in learners if learner.frozen]
+    drifts = [own.distance(w) for own, w in zip(sums, running, strict=True)]
     if not all(drift <= LARGE_DRIFT for drift in drifts):  # also where one is nan
         _log.warning(
             "the running weights have drifted by %.1g of their length from those that the counts "
@@ -333,20 +302,7 @@ def _with_drift(
     return [replace(each, drift=drift) for each, drift in zip(found, drifts, strict=True)]
 
 
-def _distance(learner: Learner, certificate: Certificate) -> float:
-    """Return ``Proof.distance``."""
-    assert learner.frozen is not None
-    scan_sums = learner.frozen.scan_sums
-    if not scan_sums.steps:
-        return 0.0
-    scale = certificate.scale * scan_sums.sq_norm / scan_sums.steps
-    return scan_sums.distance(scale * learner.frozen.w)
-
-
-# --- scans ---------------------------------------------------------------------------------------
-
-
-def _scan(
+def scan_weights(
     scans: Scans,
     learners: Sequence[Learner],
     scales: Sequence[float],
@@ -354,13 +310,8 @@ def _scan(
     counted: bool = False,
     first: bool = False,
 ) -> list[Certificate]:
-    """Certify the models' own weights by one reading.
-
-    Parameters
-    ----------
-    counted : whether the learners have counts, for the upper bound.
-    first : whether R is still unknown.
-    """
+    """Certify the learners' weights by one reading; ``counted``: with the upper bound of their
+    counts. ``first`` : R is still unknown."""
     for learner, scale in zip(learners, scales, strict=True):
         begin_reading(learner, 0, scale)
     requests = [scan_request(one)._replace(threshold=-math.inf, first=first) for one in learners]
@@ -372,61 +323,22 @@ def _scan(
     return found
 
 
-# --- without a witness ---------------------------------------------------------------------------
-
-
-def _search(
-    scans: Scans, model: LinearModel, learners: Sequence[Learner], readings: int
+def find_upper_bounds(
+    scans: Scans, learners: Sequence[Learner], scales: Sequence[float], readings: int
 ) -> list[Certificate]:
-    """Certify the models' own weights, then search for upper bounds."""
-    scales = _trained_scales(model)
-    found = _scan(scans, learners, scales, first=True)
+    """Certify the learners' weights by a first reading, then search for upper bounds in at most
+    ``readings`` more: counts from the slacks in the first of them, then mini-epochs and scans."""
+    found = scan_weights(scans, learners, scales, first=True)
     for learner in learners:
         begin_search(learner)
     found = _rescan_if_scaled(scans, learners, scales, found)
-    return _search_upper_bounds(scans, learners, found, readings)
-
-
-def _rescan_if_scaled(
-    scans: Scans,
-    learners: Sequence[Learner],
-    scales: Sequence[float],
-    found: Sequence[Certificate],
-) -> list[Certificate]:
-    """Scan again around the best scale found, until it is close to the scanned one.
-
-    P(s) is known best around the scale of a scan."""
-    best, around = list(found), list(scales)
-    for _ in range(RESCANS):
-        far = [
-            k for k, learner in enumerate(learners)
-            if not (SCALED <= best[k].scale / around[k] <= 1.0 / SCALED or learner.settings.hard)
-        ]  # fmt: skip
-        if not far:
-            break
-        for k in far:
-            around[k] = best[k].scale
-        again = _scan(scans, [learners[k] for k in far], [around[k] for k in far])
-        for k, certificate in zip(far, again, strict=True):
-            best[k] = certificate
-    return best
-
-
-def _search_upper_bounds(
-    scans: Scans, learners: Sequence[Learner], found: Sequence[Certificate], readings: int
-) -> list[Certificate]:
-    """Return the certificates with the least upper bounds found in at most ``readings`` readings:
-    counts from the slacks in the first of them, then mini-epochs and scans at fixed weights."""
     bounds: dict[Learner, list[tuple[float, float]]] = {learner: [] for learner in learners}
     if readings >= 2 and not learners[0].settings.hard:
         _counts_from_slacks(scans, learners, [each.scale for each in found])
         for reading in range(2, readings + 1):
             searching = [learner for learner in learners if not learner.progress.finished]
-            if not searching:
-                break
-            for learner in searching:
-                begin_reading(learner, reading)
-            _read(scans, searching)
+            if searching:
+                _read(scans, searching, reading)
             for learner in searching:
                 run_mini_epochs(finish_reading(learner))
                 now = learner.certificate
@@ -439,32 +351,64 @@ def _search_upper_bounds(
     ]
 
 
+def _rescan_if_scaled(
+    scans: Scans,
+    learners: Sequence[Learner],
+    scales: Sequence[float],
+    found: Sequence[Certificate],
+) -> list[Certificate]:
+    """Scan again around the best scale found, until it is close to the scanned one: P(s) is known
+    best there."""
+    best, around = list(found), list(scales)
+    for _ in range(0 if learners[0].settings.hard else RESCANS):
+        ratios = [each.scale / scale for each, scale in zip(best, around, strict=True)]
+        far = [k for k, ratio in enumerate(ratios) if not SCALED <= ratio <= 1.0 / SCALED]
+        if not far:
+            break
+        for k in far:
+            around[k] = best[k].scale
+        again = scan_weights(scans, [learners[k] for k in far], [around[k] for k in far])
+        for k, certificate in zip(far, again, strict=True):
+            best[k] = certificate
+    return best
+
+
 def _counts_from_slacks(scans: Scans, learners: Sequence[Learner], scales: Sequence[float]) -> None:
     """Turn the slacks of each learner's weights into counts by one reading; hold those rows."""
     for learner, scale in zip(learners, scales, strict=True):
         begin_reading(learner, 1, scale)
-    requests = [
-        scan_request(one)._replace(threshold=-math.inf, b=one.progress.b) for one in learners
-    ]
+    asked = [(scan_request(one), one.progress.b) for one in learners]
+    requests = [request._replace(threshold=-math.inf, b=b) for request, b in asked]
     add_blocks(scans.read(requests, [Counts() for _ in learners], _rooms(learners)), learners)
     for learner in learners:
         start_from_slacks(learner)
 
 
-def _read(scans: Scans, learners: Sequence[Learner]) -> None:
+def _read(scans: Scans, learners: Sequence[Learner], reading: int) -> None:
     """Read once: scan and hold violators, or train, as each learner does in this reading.
 
     Learners that train visit the chunks in the order of the data, so this process reads."""
+    for learner in learners:
+        begin_reading(learner, reading)
     scanning = [learner for learner in learners if learner.mode == "scan"]
     training = [learner for learner in learners if learner.mode == "train"]
-
-    def train(chunk: Chunk) -> None:
-        for learner in training:
-            take_chunk(learner, chunk, order.file_order(len(chunk)))
-
     requests, counts = list(map(scan_request, scanning)), [learner.counts for learner in scanning]
-    blocks = scans.read(requests, counts, _rooms(scanning), train if training else None)
-    add_blocks(blocks, scanning)
+    if training:
+        chunks = _trained(scans.source.chunks(), training)
+        add_blocks(scan_blocks(chunks, requests, counts, _rooms(scanning)()), scanning)
+    else:
+        add_blocks(scans.read(requests, counts, _rooms(scanning)), scanning)
+
+
+def _trained(
+    chunks: Generator[Chunk, None, None], learners: Sequence[Learner]
+) -> Generator[Chunk, None, None]:
+    """Train learners on each chunk before it is passed on."""
+    with closing(chunks):
+        for chunk in chunks:
+            for learner in learners:
+                take_chunk(learner, chunk, order.file_order(len(chunk)))
+            yield chunk
 
 
 def _rooms(learners: Sequence[Learner]) -> Callable[[], list[int]]:

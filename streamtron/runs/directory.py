@@ -7,8 +7,9 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +32,7 @@ from streamtron.solver.checkpoint import State
 _log = logging.getLogger(__name__)
 
 RECORD_VERSION = 3
-CHECKPOINT_VERSION = 4
+CHECKPOINT_VERSION = 5
 """Raised as well when the order of a reading changes, in which an older checkpoint is amid."""
 
 MAY_CHANGE = ("tol", "max_epochs")
@@ -41,8 +42,6 @@ WORTH_KEEPING = 10.0
 """Seconds of reading after which a checkpoint is written before a solve, whatever the interval."""
 
 RUN_SUFFIX = ".run"
-"""Suffix of a run directory, after the name of its model."""
-
 CHECKPOINT, BEFORE = "checkpoint", "checkpoint.before"
 
 Stamps = Sequence[tuple[str, int, int]]
@@ -60,7 +59,7 @@ def stamps_of(shards: Iterable[ShardFile]) -> Stamps:
 
 
 class Checkpoint(NamedTuple):
-    """The solver's state, the labels met so far, and what had been read, in so many seconds."""
+    """The solver's state, and what had been read, in so many seconds."""
 
     state: State
     labels: list[Label]
@@ -70,17 +69,17 @@ class Checkpoint(NamedTuple):
 
 
 class Record(NamedTuple):
-    """Settings of a run, as plain values, and the stamps of its shards, in order."""
+    """Content of ``run.json``; the settings are plain values."""
 
     settings: dict[str, Any]
     stamps: list[tuple[str, int, int]]
 
 
+@dataclass
 class Run:
     """A locked run directory; see ``open_run``."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     @property
     def begun(self) -> bool:
@@ -88,22 +87,13 @@ class Run:
         return any((self.path / name).exists() for name in (CHECKPOINT, BEFORE))
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint; the previous one is kept beside it.
-
-        Raises
-        ------
-        MachineError : it cannot be written; the previous one is still there.
-        """
+        """Write a checkpoint; the previous one is kept beside it, also if a MachineError comes."""
         state = checkpoint.state
-        content = {
+        content = checkpoint._asdict() | {
             "checkpoint_version": CHECKPOINT_VERSION,
             "reading": state.reading,
             "chunks": state.chunks,
             "state": state.content,
-            "labels": checkpoint.labels,
-            "nonzeros_read": checkpoint.nonzeros_read,
-            "bytes_read": checkpoint.bytes_read,
-            "seconds": checkpoint.seconds,
         }
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -116,8 +106,7 @@ class Run:
             ) from error
 
     def load(self) -> Checkpoint | None:
-        """Read the last intact checkpoint; None if there is none. Damaged ones are removed with a
-        warning, so that they never replace the previous one."""
+        """Read the last intact checkpoint; remove damaged ones, which never replace another."""
         found, damaged = last_checkpoint(self.path)
         for path in damaged:
             path.unlink()
@@ -142,19 +131,10 @@ def open_run(
 ) -> Iterator[Run]:
     """Create or resume a run directory, locked until the context ends or the process dies.
 
-    Parameters
-    ----------
-    settings, stamps : of the run. A resumed run must have the same, except for ``MAY_CHANGE``.
-    model : path of the run's model; None = the run has none, and is never updated.
-    cache : directory of its flat files, if not in the run directory.
-    resume : continue an existing run.
-    overwrite : start over, whatever is there.
-
-    Raises
-    ------
-    SettingsError : a run exists, and neither ``resume`` nor ``overwrite``; other settings.
-    DataError : other shards; not a run directory.
-    MachineError : locked by another process; cannot be written.
+    A resumed run must have the same settings and stamps, except for ``MAY_CHANGE``. Without
+    ``resume`` and ``overwrite`` an existing run is a SettingsError. ``model`` : path of the run's
+    model; None = it has none, and is never updated. ``cache`` : directory of its flat files, if not
+    in the run directory.
     """
     run = Run(Path(path))
     with reading_from(path):
@@ -198,27 +178,13 @@ def refuse_existing(path: str | os.PathLike[str]) -> None:
 
 
 class CheckpointWriter:
-    """Write checkpoints at intervals, at the end, and before a signal stops the run.
-
-    Implements ``solver.schedule.Checkpointer``.
-
-    Parameters
-    ----------
-    run : where they are written.
-    every : seconds between checkpoints.
-    checkpoint : makes a checkpoint of a state.
-    at_end : whether the end is saved.
-    """
+    """A ``solver.schedule.Checkpointer`` that writes every so many seconds, before a signal stops
+    the run, and ``at_end``; ``make`` makes a checkpoint of a state."""
 
     def __init__(
-        self,
-        run: Run,
-        every: float,
-        checkpoint: Callable[[State], Checkpoint],
-        *,
-        at_end: bool = True,
+        self, run: Run, every: float, make: Callable[[State], Checkpoint], *, at_end: bool = True
     ) -> None:
-        self.run, self.every, self.make, self.at_end = run, every, checkpoint, at_end
+        self.run, self.every, self.make, self.at_end = run, every, make, at_end
         self._saved, self._took = time.monotonic(), 0.0
 
     def checkpoint(self, state: Callable[[], State]) -> None:
@@ -257,7 +223,7 @@ class CheckpointWriter:
 
 
 def write_record(path: Path, settings: Settings, stamps: Stamps) -> None:
-    """Write ``run.json``; see ``Record``."""
+    """Write ``run.json``."""
     record = {
         "run_version": RECORD_VERSION,
         "settings": settings.to_dict(),
@@ -268,12 +234,7 @@ def write_record(path: Path, settings: Settings, stamps: Stamps) -> None:
 
 
 def read_record(path: Path) -> Record:
-    """Read ``run.json``.
-
-    Raises
-    ------
-    DataError : not a record of this version.
-    """
+    """Read ``run.json``; raise a DataError if it is not a record of this version."""
     where = path / "run.json"
     try:
         with reading_from(where):
@@ -292,10 +253,19 @@ def _check_same(path: Path, settings: Settings, stamps: Stamps) -> None:
     """Refuse settings or shards other than the run's."""
     before, known = read_record(path)
     now = json.loads(json.dumps(settings.to_dict()))
-    _check_settings(path, before, now)
-    if [name for name, *_ in known] != [name for name, *_ in stamps]:
-        ours, theirs = {name for name, *_ in known}, {name for name, *_ in stamps}
-        gone, new = sorted(ours - theirs), sorted(theirs - ours)
+    names = sorted({*before, *now} - set(MAY_CHANGE))
+    changed = [name for name in names if before.get(name) != now.get(name)]
+    if changed:
+        name, *others = changed
+        more = f" (and {', '.join(others)})" if others else ""
+        raise SettingsError(
+            f"{path}: {name} is {now.get(name)}, the run has {before.get(name)}{more}. A resumed "
+            f"run keeps its settings, except for {' and '.join(MAY_CHANGE)}; start over with "
+            "--overwrite."
+        )
+    ours, theirs = [name for name, *_ in known], [name for name, *_ in stamps]
+    if ours != theirs:
+        gone, new = sorted({*ours} - {*theirs}), sorted({*theirs} - {*ours})
         what = f"{gone[0]} is missing" if gone else f"{new[0] if new else 'the order'} is new"
         raise DataError(
             f"{path}: the run has other shards ({what}). Give the same ones, start over with "
@@ -309,24 +279,8 @@ def _check_same(path: Path, settings: Settings, stamps: Stamps) -> None:
             )
 
 
-def _check_settings(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    changed = sorted(
-        name
-        for name in {*before, *now}
-        if name not in MAY_CHANGE and before.get(name) != now.get(name)
-    )
-    if changed:
-        name = changed[0]
-        more = f" (and {', '.join(changed[1:])})" if changed[1:] else ""
-        raise SettingsError(
-            f"{path}: {name} is {now.get(name)}, the run has {before.get(name)}{more}. A resumed "
-            f"run keeps its settings, except for {' and '.join(MAY_CHANGE)}; start over with "
-            "--overwrite."
-        )
-
-
 def last_checkpoint(directory: Path) -> tuple[Checkpoint | None, list[Path]]:
-    """Read the last intact checkpoint of a run, if there is one; log and return damaged ones."""
+    """Read the last intact checkpoint of a run; log and return damaged ones."""
     damaged: list[Path] = []
     for name in (CHECKPOINT, BEFORE):
         path = directory / name
@@ -349,12 +303,7 @@ def _checkpoint(path: Path) -> Checkpoint:
         )
     try:
         state = State(int(content["reading"]), int(content["chunks"]), content["state"], arrays)
-        return Checkpoint(
-            state,
-            list(content["labels"]),
-            int(content["nonzeros_read"]),
-            int(content["bytes_read"]),
-            float(content["seconds"]),
-        )
+        read = int(content["nonzeros_read"]), int(content["bytes_read"])
+        return Checkpoint(state, list(content["labels"]), *read, float(content["seconds"]))
     except (KeyError, TypeError, ValueError) as error:
         raise FileDamaged(f"{path}: intact, but not a checkpoint ({error}).") from error

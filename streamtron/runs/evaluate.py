@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.rows import Chunk, ChunkSource, Label
-from streamtron.data import Reading, ShardFile, ShardSource, find_shards, no_rows, resolve_reading
-from streamtron.model.accuracy_bounds import AccuracyBounds
+from streamtron.data import Reading, ShardFile, find_shards, no_rows, resolve_reading
 from streamtron.model.linear_model import LinearModel
-from streamtron.model.metrics import LIMIT_ROWS, Evaluation, ScoreSpool
-from streamtron.runs.inputs import Paths, as_paths, reading_from_model
+from streamtron.model.metrics import LIMIT_ROWS, AccuracyBounds, Evaluation, ScoreSpool
+from streamtron.runs.inputs import Paths, as_paths, open_one, reading_from_model
 
 
 def evaluate(
@@ -40,7 +39,7 @@ def evaluate(
     shards : files, directories or globs of libsvm text, Parquet or Arrow, every row labelled.
     limit_rows : decisions that are sorted in memory; more are sorted on disk.
     ranking : whether to compute ROC AUC and average precision, which need all decisions sorted.
-    executor : where the shards are read and scored: here, or on workers.
+    executor : where the shards are read and scored: ``serial``, or Dask's workers.
 
     Raises
     ------
@@ -62,18 +61,9 @@ def evaluate_many(
     at_optimum: bool = False,
     executor: Executor = serial,
 ) -> list[Evaluation]:
-    """Evaluate several models on one reading of the shards; see ``evaluate``.
-
-    Parameters
-    ----------
-    models : at least one; all with the same classes and the same reader's contract.
-    at_optimum : whether to bound the accuracy of the optimum, for models of two classes that have
-        certificates.
-
-    Raises
-    ------
-    SettingsError : different classes or reader's contracts.
-    """
+    """Evaluate several models, of the same classes and reader's contract (else a SettingsError), on
+    one reading of the shards; see ``evaluate``. ``at_optimum`` : whether to bound the accuracy of
+    the optimum, for models of two classes that have certificates."""
     first = models[0]
     if any((one.classes, one.reading) != (first.classes, first.reading) for one in models):
         raise SettingsError(
@@ -85,21 +75,10 @@ def evaluate_many(
         files[0], replace(reading_from_model(first), unknown_features="out_of_range")
     )
     scored = executor(score_shard, files, tuple(models), reading, at_optimum)
-    found = _evaluations(models, scored, limit_rows, ranking)
+    found = summarise(models, scored, limit_rows, ranking=ranking)
     if not found[0].rows:
         raise no_rows(files)
     return found
-
-
-def evaluate_source(
-    models: Sequence[LinearModel],
-    source: ChunkSource,
-    *,
-    limit_rows: int = LIMIT_ROWS,
-    ranking: bool = True,
-) -> list[Evaluation]:
-    """Evaluate models on chunks whose columns are numbered as in the models' shards."""
-    return _evaluations(models, _scored(models, source), limit_rows, ranking)
 
 
 def score_shard(
@@ -107,78 +86,76 @@ def score_shard(
 ) -> Iterator[ScoredRows]:
     """Score one shard, which may be empty."""
     known = models[0].classes if models[0].kind == "two classes" else None
-    with ShardSource([shard], reading, cache_dir=None, classes=known, most_labels=None,
-                     allow_duplicate=True, allow_empty=True) as source:  # fmt: skip
-        yield from _scored(models, source, lengths=lengths)
+    with open_one(shard, reading, known) as source:
+        yield from score(models, source, lengths=lengths)
 
 
 class ScoredRows(NamedTuple):
-    """Labels of some consecutive rows, and the decisions of every model."""
+    """Consecutive rows: decisions of each model; which classes a row has, shape (rows, K), for two
+    classes (rows, 1) for the larger one; which rows have another label; ‖x‖ if it is wanted; and
+    all labels of their source so far."""
 
-    rows: tuple[NDArray[Any], ...]
-    """decisions of each model; weights; the truth, bool of shape (rows, K), for two classes
-    (rows, 1) for the larger one; which rows have another label, bool; ‖x‖ if wanted"""
+    decisions: tuple[NDArray[Any], ...]
+    truth: NDArray[np.bool_]
+    weights: NDArray[Any]
+    others: NDArray[np.bool_]
+    lengths: NDArray[Any] | None
     labels: tuple[Label, ...]
-    """all labels of the source so far"""
 
 
-def _scored(
+def score(
     models: Sequence[LinearModel], source: ChunkSource, *, lengths: bool = False
 ) -> Iterator[ScoredRows]:
     """Score every chunk; the models have the same classes."""
     first = models[0]
+    places = {(type(label), label): place for place, label in enumerate(first.classes)}
     for chunk in source.chunks():
-        decisions = (model.decision_rows(chunk.rows).values for model in models)
+        decisions = tuple(model.decision_rows(chunk.rows)[0] for model in models)
         weights = np.ones(len(chunk)) if chunk.weights is None else chunk.weights
-        truth, others = _truth(chunk, _codes_of_classes(first, source), len(first.classes))
+        of_codes = [places.get((type(label), label), -1) for label in source.labels]
+        truth, others = _truth(chunk, np.array(of_codes, np.int64), len(first.classes))
         if first.kind == "two classes":
             truth = truth[:, 1:]  # one problem: the larger class against the other
-        own = (np.sqrt(chunk.squares),) if lengths else ()
-        yield ScoredRows((*decisions, weights, truth, others, *own), tuple(source.labels))
+        own = np.sqrt(chunk.squares) if lengths else None
+        yield ScoredRows(decisions, truth, weights, others, own, tuple(source.labels))
 
 
-def _evaluations(
-    models: Sequence[LinearModel], scored: Iterator[ScoredRows], limit_rows: int, ranking: bool
+def summarise(
+    models: Sequence[LinearModel],
+    scored: Iterator[ScoredRows],
+    limit_rows: int = LIMIT_ROWS,
+    *,
+    ranking: bool = True,
 ) -> list[Evaluation]:
+    """Evaluate models on all scored rows."""
     labels: dict[Label, None] = {}
     with ExitStack() as stack:
-        evaluators = [_Evaluator(model, stack, limit_rows, ranking) for model in models]
-        for rows, met in scored:
-            labels.update(dict.fromkeys(met))
-            decisions, rest = rows[: len(models)], rows[len(models) :]
-            for evaluator, values in zip(evaluators, decisions, strict=True):
-                evaluator.add(values, *rest)
+        evaluators = [_Evaluator(model, limit_rows, ranking) for model in models]
+        for one in evaluators:
+            stack.enter_context(one.spool)
+        for rows in scored:
+            labels.update(dict.fromkeys(rows.labels))
+            for evaluator, decisions in zip(evaluators, rows.decisions, strict=True):
+                evaluator.add(rows, decisions)
         return [one.evaluation(tuple(labels)) for one in evaluators]
 
 
 class _Evaluator:
-    """Collect the scores of one model."""
-
-    def __init__(
-        self, model: LinearModel, stack: ExitStack, limit_rows: int, ranking: bool
-    ) -> None:
+    def __init__(self, model: LinearModel, limit_rows: int, ranking: bool) -> None:
         self.model, self.two = model, model.kind == "two classes"
-        spool = ScoreSpool(
-            () if self.two else model.classes, limit_rows=limit_rows, ranking=ranking
-        )
-        self.spool = stack.enter_context(spool)
+        classes = () if self.two else model.classes
+        self.spool = ScoreSpool(classes, limit_rows=limit_rows, ranking=ranking)
         self.bounds: AccuracyBounds | None = None
         self.known = self.two  # the reader refuses labels unknown to a model of two classes
 
-    def add(
-        self,
-        decisions: NDArray[Any],
-        weights: NDArray[Any],
-        truth: NDArray[np.bool_],
-        others: NDArray[np.bool_],
-        lengths: NDArray[Any] | None = None,
-    ) -> None:
+    def add(self, rows: ScoredRows, decisions: NDArray[Any]) -> None:
+        truth, weights = rows.truth, rows.weights
         chosen = None if self.two else self.model.chosen(decisions)
-        self.spool.add(truth, decisions, weights, chosen=chosen, others=others)
+        self.spool.add(truth, decisions, weights, chosen=chosen, others=rows.others)
         self.known = self.known or bool(truth.any())
-        if self.two and lengths is not None and self.model.certificate:
+        if self.two and rows.lengths is not None and self.model.certificate:
             self.bounds = self.bounds or AccuracyBounds.of(self.model)
-            self.bounds.add(np.where(truth[:, 0], 1, -1), decisions, weights, lengths)
+            self.bounds.add(np.where(truth[:, 0], 1, -1), decisions, weights, rows.lengths)
 
     def evaluation(self, labels: Sequence[Label]) -> Evaluation:
         if not self.known and labels:
@@ -189,12 +166,6 @@ class _Evaluator:
             )
         at_optimum = self.bounds.accuracy if self.bounds else None
         return replace(self.spool.evaluation(), accuracy_at_optimum=at_optimum)
-
-
-def _codes_of_classes(model: LinearModel, source: ChunkSource) -> NDArray[np.int64]:
-    """Return the place of each label of the source among the model's classes; -1 = none."""
-    places = {(type(label), label): place for place, label in enumerate(model.classes)}
-    return np.array([places.get((type(label), label), -1) for label in source.labels], np.int64)
 
 
 def _truth(

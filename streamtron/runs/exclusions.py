@@ -6,6 +6,7 @@ import csv
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from streamtron.data import (
     ShardSource,
     find_shards,
 )
+from streamtron.data.cache.flat_file import CachedShard
 from streamtron.data.deletions import Deletions
 from streamtron.data.first_reading import check_unchanged
 from streamtron.data.row_search import missing_rows, rows_with
@@ -30,17 +32,31 @@ from streamtron.runs.finished import EditableRun
 
 NO_ROWS = np.zeros(0, dtype=np.int64)
 
-OpenReader = Callable[[ShardFile, Reading], ShardReader]
+
+class Request(NamedTuple):
+    """Arguments of ``forget``: shards, and perhaps rows of them in one of three ways."""
+
+    names: list[str]
+    key: str | None = None
+    values: Sequence[str] = ()
+    rows: str | None = None
+    replaced_by: str | None = None
+
+    def check(self) -> None:
+        """Raise a SettingsError if options exclude each other, or none is given."""
+        if sum(way is not None for way in (self.key, self.rows, self.replaced_by)) > 1:
+            raise SettingsError("--key, --rows and --replaced-by exclude each other. Give one.")
+        if (self.key is None) != (len(self.values) == 0):
+            raise SettingsError("--key names a column and --value what is in it: give both.")
+        if self.rows is not None and self.names:
+            raise SettingsError("--rows FILE names the shards itself. Leave the shards out.")
+        if self.key is self.rows is None and not self.names:
+            raise SettingsError("nothing to forget. Name shards, or rows with --key or --rows.")
 
 
 class RowsToDelete(NamedTuple):
-    """What is deleted of one shard of the run.
-
-    Parameters
-    ----------
-    gone : int64, rising: the deleted rows, numbered among the run's rows of the shard.
-    file : where the remaining rows are read from now on; None = the whole shard is deleted.
-    """
+    """Rising numbers of the deleted rows, among the run's rows of the shard, and the file of the
+    remaining ones; None = the whole shard is deleted."""
 
     shard: ShardRecord
     gone: NDArray[np.int64]
@@ -48,55 +64,46 @@ class RowsToDelete(NamedTuple):
 
     @property
     def rows_left(self) -> int:
-        """Rows that remain."""
-        return 0 if self.file is None else self.shard.rows - len(self.gone)
-
-    def changes(self, target: EditableRun) -> bool:
-        """Return whether rows are deleted, or read from another file."""
-        return len(self.gone) > 0 or self.file != target.file_of(self.shard)
+        """Number of rows that remain."""
+        return self.shard.rows - len(self.gone)
 
 
 class Exclusions(NamedTuple):
-    """What a call of forget deletes.
-
-    Parameters
-    ----------
-    shards : one item for every shard of the run, in order.
-    missing : named in the call, but not in the run (any more).
-    nonzeros_read : to find the rows.
-    """
+    """One item for every shard of the run, in order; what is named in the call, but not in the run
+    (any more); and the nonzeros that were read to find the rows."""
 
     shards: list[RowsToDelete]
     missing: list[str]
     nonzeros_read: int = 0
 
 
-def whole_shards(target: EditableRun, names: Sequence[str]) -> Exclusions:
-    """Delete the shards of these names."""
-    gone, missing = _numbers(target, names)
-    return Exclusions(
-        [
-            RowsToDelete(shard, NO_ROWS, None if k in gone else target.file_of(shard))
-            for k, shard in enumerate(target.manifest.shards)
-        ],
-        missing,
-    )
+def find_exclusions(target: EditableRun, request: Request, cache: str) -> Exclusions:
+    """Find the rows that a checked request deletes; ``cache`` is the run's cache directory."""
+    if request.key is not None:
+        return _rows_by_key(target, request.names, request.key, request.values)
+    if request.rows is not None:
+        return rows_by_list(target, request.rows)
+    if request.replaced_by is not None:
+        return _replaced(target, request.names, request.replaced_by, cache)
+    gone, missing = _numbers(target, request.names)
+    whole = _keep_all(target)
+    for number in gone:
+        shard = target.manifest.shards[number]
+        whole[number] = RowsToDelete(shard, np.arange(shard.rows), None)
+    return Exclusions(whole, missing)
 
 
-def rows_by_key(
+def _keep_all(target: EditableRun) -> list[RowsToDelete]:
+    return [*map(RowsToDelete, target.manifest.shards, repeat(NO_ROWS), target.shards)]
+
+
+def _rows_by_key(
     target: EditableRun, names: Sequence[str], column: str, values: Sequence[str]
 ) -> Exclusions:
-    """Delete the rows whose column equals one of the values, in the shards of these names; in all
-    shards if none is named.
-
-    Raises
-    ------
-    SettingsError, DataError, MachineError : as ``rows_with``.
-    """
-    shards = target.manifest.shards
+    """Delete rows by a column's values, in the shards of these names; if none is named, in all."""
     numbers, missing = _numbers(target, names)
-    where = numbers if names else range(len(shards))
-    found = {k: rows_with(target.file_of(shards[k]), column, values) for k in where}
+    where = numbers if names else range(len(target.shards))
+    found = {number: rows_with(target.shards[number], column, values) for number in where}
     deleted = _with_deletions(target, found)
     if where and not any(len(each.gone) for each in deleted):
         missing += [f"{column} = {value}" for value in values]
@@ -104,13 +111,7 @@ def rows_by_key(
 
 
 def rows_by_list(target: EditableRun, path: str) -> Exclusions:
-    """Delete the rows that a CSV file lists; it may list rows that were deleted before.
-
-    Raises
-    ------
-    DataError : not such a file, a row that a shard does not have.
-    MachineError : the file cannot be read.
-    """
+    """Delete the rows that a CSV file lists; it may list rows that were deleted before."""
     found: dict[int, NDArray[np.int64]] = {}
     listed = _listed(path)
     if not listed:
@@ -120,63 +121,49 @@ def rows_by_list(target: EditableRun, path: str) -> Exclusions:
         numbers, not_there = _numbers(target, [name])
         missing += not_there
         for number in numbers:
-            shard = target.manifest.shards[number]
-            there = shard.rows + len(_left_out(target.file_of(shard)))
-            if max(rows) >= there:
+            left_out = _left_out(target.shards[number])
+            there = target.manifest.shards[number].rows + len(left_out)
+            if rows.max() >= there:
                 raise DataError(
-                    f"{path}: row {max(rows)} of {name}, which has {there} rows, from 0 on. Check "
+                    f"{path}: row {rows.max()} of {name}, which has {there} rows, from 0 on. Check "
                     "the list."
                 )
-            own = np.array(rows, dtype=np.int64)
-            found[number] = np.union1d(found.get(number, NO_ROWS), own)
-            gone = np.intersect1d(own, _left_out(target.file_of(shard)))
-            if len(gone):
-                missing.append(f"{len(gone):,} row(s) of {name}")
+            found[number] = np.union1d(found.get(number, NO_ROWS), rows)
+            if gone := len(np.intersect1d(rows, left_out)):
+                missing.append(f"{gone:,} row(s) of {name}")
     return Exclusions(_with_deletions(target, found), missing)
 
 
-def replaced(target: EditableRun, names: Sequence[str], path: str, directory: str) -> Exclusions:
-    """Delete the rows of a shard that are not in the file that takes its place.
-
-    The file may have the shard's own path. If it has taken the shard's place before, nothing is
-    deleted.
-
-    Raises
-    ------
-    SettingsError : several shards are named, or none.
-    DataError : a shard that the run does not have; a file with rows that the shard does not have,
-        or that is another shard of the run; the old rows are neither on disk nor in the cache.
-    """
-    deleted = [RowsToDelete(one, NO_ROWS, target.file_of(one)) for one in target.manifest.shards]
+def _replaced(target: EditableRun, names: Sequence[str], path: str, directory: str) -> Exclusions:
+    """Delete the rows of a shard that are not in the file that takes its place; none if it has
+    taken the shard's place before."""
     if len(names) != 1:
         raise SettingsError(
             f"{len(names)} shards, and --replaced-by is about one. Name one shard and one file."
         )
     numbers, missing = _numbers(target, names)
-    before = _taken_by(target, path)
+    deleted, before = _keep_all(target), _taken_by(target, path)
     if before is not None and numbers in ([], [before]):
         return Exclusions(deleted, list(names))
     if missing:
         raise DataError(
-            f"{names[0]}: none of the {len(target.manifest.shards)} shards of the run. Name one of "
-            f"those that streamtron inspect {target.ended.path} lists."
+            f"{names[0]}: none of the {len(deleted)} shards of the run. Name one of those that "
+            f"streamtron inspect {target.ended.path} lists."
         )
     [number] = numbers
     shard, file = target.manifest.shards[number], _new_file(target, number, path)
-    cache = Cache(directory, target.reading)
-    left_out = target.file_of(shard).without
-    if cache.find_copy(shard.fingerprint, shard.name, left_out) is None:
+    if _cached_copy(target, number, directory) is None:
         try:
-            check_unchanged(target.file_of(shard))
+            check_unchanged(target.shards[number])
         except StreamtronError as error:
             raise DataError(
                 f"{shard.name}: its rows as the run has them are neither on disk nor in the cache, "
                 f"and {file.name} cannot be matched with them. Forget the shard whole, and add "
                 "the file with streamtron update."
             ) from error
-    elif file.path == shard.path:
-        cache.retain(shard.fingerprint)  # the only copy of these rows until the commit
-    with known_rows(target, shard, directory) as old, _open_alone(target, file) as new:
+    elif file.path == shard.path:  # the only copy of these rows until the commit
+        Cache(directory, target.reading).retain(shard.fingerprint)
+    with known_rows(target, number, directory) as old, _open_alone(target, file) as new:
         gone = missing_rows(old.chunks(), new.chunks(), file.name)
         read = old.nonzeros_read + new.nonzeros_read
     deleted[number] = RowsToDelete(shard, gone, file)
@@ -186,53 +173,51 @@ def replaced(target: EditableRun, names: Sequence[str], path: str, directory: st
 def _taken_by(target: EditableRun, path: str) -> int | None:
     """Return the number of the shard that the run reads, whole, from this unchanged file."""
     for file in find_shards([path]):
-        for number, shard in enumerate(target.manifest.shards):
-            if shard.path == file.path and target.file_of(shard).without is None:
-                same = target.fingerprints([file])[file.path] == shard.fingerprint
-                return number if same else None
+        for number, known in enumerate(target.shards):
+            if known.path == file.path and known.without is None:
+                now, before = target.fingerprints([file]), target.manifest.shards[number]
+                return number if now[file.path] == before.fingerprint else None
     return None
 
 
-def known_rows(target: EditableRun, shard: ShardRecord, directory: str) -> ShardSource:
+def _cached_copy(target: EditableRun, number: int, directory: str) -> CachedShard | None:
+    shard, left_out = target.manifest.shards[number], target.shards[number].without
+    return Cache(directory, target.reading).find_copy(shard.fingerprint, shard.name, left_out)
+
+
+def known_rows(target: EditableRun, number: int, directory: str) -> ShardSource:
     """Open a shard by itself with the rows that the run has: its cached copy, or its file."""
-    left_out = target.file_of(shard).without
-    copy = Cache(directory, target.reading).find_copy(shard.fingerprint, shard.name, left_out)
+    copy, file = _cached_copy(target, number, directory), target.shards[number]
     if copy is None:
-        return _open_alone(target, target.file_of(shard))
+        return _open_alone(target, file)
     there = os.stat(copy.path)
-    file = ShardFile(copy.path, shard.name, "libsvm", there.st_size, there.st_mtime_ns)
+    file = ShardFile(copy.path, file.name, "libsvm", there.st_size, there.st_mtime_ns)
     return _open_alone(target, file, lambda *_: copy)
 
 
 def _open_alone(
-    target: EditableRun, shard: ShardFile, open_reader: OpenReader | None = None
+    target: EditableRun,
+    shard: ShardFile,
+    open_reader: Callable[[ShardFile, Reading], ShardReader] | None = None,
 ) -> ShardSource:
-    """Open one shard by itself, without a cache."""
+    labels = target.ended.checkpoint.labels
     return ShardSource(
-        [shard], target.reading, cache_dir=None, classes=target.ended.checkpoint.labels,
-        open_reader=open_reader,
-    )  # fmt: skip
+        [shard], target.reading, cache_dir=None, classes=labels, open_reader=open_reader
+    )
 
 
 def _numbers(target: EditableRun, names: Sequence[str]) -> tuple[list[int], list[str]]:
     """Return the rising numbers of the shards of these names, and the names that no shard has."""
-    numbers: set[int] = set()
-    missing = []
-    for name in names:
-        path = os.path.abspath(name)
-        found = {
-            k
-            for k, shard in enumerate(target.manifest.shards)
-            if name in (shard.name, shard.path) or path == shard.path
-        }
-        numbers |= found
-        if not found:
-            missing.append(name)
-    return sorted(numbers), missing
+    known: dict[str, set[int]] = {}
+    for number, shard in enumerate(target.manifest.shards):
+        for name in (shard.name, shard.path):
+            known.setdefault(name, set()).add(number)
+    found = [known.get(name, set()) | known.get(os.path.abspath(name), set()) for name in names]
+    missing = [name for name, numbers in zip(names, found, strict=True) if not numbers]
+    return sorted(set().union(*found)), missing
 
 
 def _left_out(file: ShardFile) -> NDArray[np.int64]:
-    """Return the rows that were deleted of a shard before, numbered as in the file."""
     return NO_ROWS if file.without is None else file.without.rows
 
 
@@ -240,31 +225,27 @@ def _with_deletions(
     target: EditableRun, rows: Mapping[int, NDArray[np.int64]]
 ) -> list[RowsToDelete]:
     """Delete rows, numbered as in the files, of shards and of their duplicates."""
-    shards = target.manifest.shards
     wanted: dict[str, NDArray[np.int64]] = {}
     for number, own in rows.items():
-        known = wanted.get(shards[number].fingerprint, NO_ROWS)
-        wanted[shards[number].fingerprint] = np.union1d(known, own)
-    return [_delete_rows(target, shard, wanted.get(shard.fingerprint, NO_ROWS)) for shard in shards]
-
-
-def _delete_rows(target: EditableRun, shard: ShardRecord, rows: NDArray[np.int64]) -> RowsToDelete:
-    file = target.file_of(shard)
-    before = file.without or Deletions(shard.path, shard.fingerprint, NO_ROWS)
-    new = np.setdiff1d(rows, before.rows, assume_unique=True)
-    if not len(new):
-        return RowsToDelete(shard, NO_ROWS, file)
-    now = Deletions(shard.path, shard.fingerprint, np.union1d(before.rows, new))
-    return RowsToDelete(shard, before.renumbered(new), file._replace(without=now))
+        fingerprint = target.manifest.shards[number].fingerprint
+        wanted[fingerprint] = np.union1d(wanted.get(fingerprint, NO_ROWS), own)
+    deleted = _keep_all(target)
+    for number, (shard, _, file) in enumerate(deleted):
+        assert file is not None
+        before = _left_out(file)
+        new = np.setdiff1d(wanted.get(shard.fingerprint, NO_ROWS), before)
+        if len(new):
+            now = Deletions(shard.path, shard.fingerprint, np.union1d(before, new))
+            left = file._replace(without=now)
+            deleted[number] = RowsToDelete(shard, new - np.searchsorted(before, new), left)
+    return deleted
 
 
 LIST_SHARE = 8
 """A list of rows may have 1/8 of the available memory: read, it takes about six times as much."""
 
-_ROW = re.compile("[0-9]{1,18}")
 
-
-def _listed(path: str) -> dict[str, list[int]]:
+def _listed(path: str) -> dict[str, NDArray[np.int64]]:
     """Read shard → rows from a CSV file."""
     found: dict[str, list[int]] = {}
     opener = at_most(available_memory() // LIST_SHARE)
@@ -277,24 +258,25 @@ def _listed(path: str) -> dict[str, list[int]]:
                     "CSV file whose first line is shard,row."
                 )
             for line in lines:
-                if not line["shard"] or not _ROW.fullmatch(line["row"] or ""):
+                shard, row = line["shard"], line["row"]
+                if not shard or not re.fullmatch("[0-9]{1,18}", row or ""):
                     raise DataError(
-                        f"{path}, line {lines.line_num}: shard {line['shard']!r:.99}, row "
-                        f"{line['row']!r:.99}. Wanted are the name of a shard and a number from 0 "
-                        "on."
+                        f"{path}, line {lines.line_num}: shard {shard!r:.99}, row {row!r:.99}. "
+                        "Wanted are the name of a shard and a number from 0 on."
                     )
-                found.setdefault(line["shard"], []).append(int(line["row"]))
+                found.setdefault(shard, []).append(int(row))
         except (csv.Error, UnicodeDecodeError) as error:
             raise DataError(
                 f"{path}: not CSV in UTF-8 ({error}). Its first line is shard,row."
             ) from error
-    return found
+    return {name: np.array(rows, dtype=np.int64) for name, rows in found.items()}
 
 
 def _new_file(target: EditableRun, number: int, path: str) -> ShardFile:
     """Find the file that takes the place of a shard, and give it a name of its own."""
-    others = [shard for k, shard in enumerate(target.manifest.shards) if k != number]
-    old, files = target.manifest.shards[number], find_shards([path])
+    run = target.manifest.shards
+    old, others = run[number], [*run[:number], *run[number + 1 :]]
+    files = find_shards([path])
     if len(files) != 1 or files[0].path in {shard.path for shard in others}:
         raise DataError(
             f"{path}: {len(files)} file(s), or another shard of the run. Name the one file that "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,18 +11,15 @@ from typing import Any, NamedTuple
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.events import Listener
 from streamtron.core.files import locked, shared
 from streamtron.data import Manifest, Reading, ShardFile, ShardRecord, ShardSource, Skipped
 from streamtron.data import deletions as deleted_rows
-from streamtron.data.deletions import Deletions
 from streamtron.data.storage import fingerprint
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import transaction
 from streamtron.runs.directory import (
     RUN_SUFFIX,
     Checkpoint,
-    Record,
     Run,
     last_checkpoint,
     read_record,
@@ -32,10 +29,10 @@ from streamtron.runs.directory import (
     write_record,
 )
 from streamtron.runs.inputs import reading_from_model
-from streamtron.runs.learners import class_weights_of, restore_finished, train_together
+from streamtron.runs.learners import class_weights_of, restore_finished
 from streamtron.runs.memory import check_memory, columns_allowed, memory_needed
 from streamtron.runs.outputs import check_outputs
-from streamtron.runs.results import Outcome, unchanged_outcome, write_outcome
+from streamtron.runs.results import Outcome, deletions_of, in_order, outcome_of, write_outcome
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 
@@ -50,17 +47,10 @@ class RunLocation(NamedTuple):
 def locate(
     named: str | os.PathLike[str], run_dir: str | os.PathLike[str] | None = None
 ) -> RunLocation:
-    """Find a run by its model, ``MODEL``, or by its directory, ``MODEL.run``.
+    """Find a run by its model, ``MODEL``, or by its directory, ``MODEL.run`` or ``run_dir``.
 
-    The model's path is not read from the run directory, which may be a copy of another one.
-
-    Parameters
-    ----------
-    run_dir : the directory, if it is not ``MODEL.run``.
-
-    Raises
-    ------
-    DataError : a directory of another name; a model that is a link into another directory.
+    The model's path is not read from the run directory, which may be a copy of another one; a model
+    that is a link into another directory is refused.
     """
     path = os.fspath(named).rstrip("/")
     if run_dir is not None:
@@ -81,10 +71,9 @@ def locate(
 
 
 class FinishedRun(NamedTuple):
-    """A finished run: its directory, its record, the record's settings, its last checkpoint."""
+    """A finished run, as its directory has it."""
 
     path: Path
-    record: Record
     settings: Settings
     checkpoint: Checkpoint
 
@@ -97,41 +86,27 @@ class FinishedRun(NamedTuple):
 def open_finished(
     place: RunLocation, cache: str | os.PathLike[str] | None = None
 ) -> Iterator[FinishedRun]:
-    """Open a finished run to change it, locked until the context ends or the process dies.
-
-    Parameters
-    ----------
-    cache : directory of its flat files, if not in the run directory.
-
-    Raises
-    ------
-    DataError : no run, or one that has not ended.
-    MachineError : locked by another process; cannot be read.
-    """
+    """Open a finished run to change it, locked until the context ends or the process dies; a
+    DataError if it is not there or has not ended, a MachineError if another process has locked it.
+    ``cache`` : directory of its flat files, if not in the run directory."""
     directory = place.directory
     _check_exists(directory)
     with locked(directory):
         remove_temporary(directory)
         transaction.recover(directory, place.model, cache)
         transaction.discard(directory)
-        record = read_record(directory)
-        yield _finished(directory, record, Run(directory).load())
+        yield _finished(directory, Run(directory).load())
 
 
 @contextmanager
 def read_finished(path: str | os.PathLike[str]) -> Iterator[FinishedRun]:
-    """Open a finished run to read it, while no process may change it.
-
-    Raises
-    ------
-    DataError, MachineError : as ``open_finished``; an interrupted change.
-    """
+    """Open a finished run to read it, while no process may change it; raises as ``open_finished``,
+    and a DataError where a change was interrupted."""
     directory = Path(path)
     _check_exists(directory)
     with shared(directory):
         check_recovered(directory)
-        record = read_record(directory)
-        yield _finished(directory, record, last_checkpoint(directory)[0])
+        yield _finished(directory, last_checkpoint(directory)[0])
 
 
 def check_recovered(path: str | os.PathLike[str]) -> None:
@@ -148,28 +123,19 @@ def _check_exists(directory: Path) -> None:
         raise DataError(f"{directory}: there is no run. Give a MODEL that streamtron fit wrote.")
 
 
-def _finished(directory: Path, record: Record, checkpoint: Checkpoint | None) -> FinishedRun:
+def _finished(directory: Path, checkpoint: Checkpoint | None) -> FinishedRun:
+    record = read_record(directory)
     written = (directory / "manifest.json").exists()
     if checkpoint is None or not written or not checkpoint.state.all_finished:
         raise DataError(
             f"{directory}: the run has not ended. End it with streamtron fit --resume, or fit anew."
         )
-    return FinishedRun(directory, record, Settings.from_dict(record.settings), checkpoint)
-
-
-# --- changing a run ------------------------------------------------------------------------------
+    return FinishedRun(directory, Settings.from_dict(record.settings), checkpoint)
 
 
 class EditableRun(NamedTuple):
-    """A finished run that update or forget changes.
-
-    Parameters
-    ----------
-    settings : from the change on.
-    model_path, model : the run's model.
-    reading : how the shards were read, so that the cache stays valid.
-    deletions : rows left out of shards, by fingerprint.
-    """
+    """A finished run that update or forget changes, with its settings from the change on; the
+    model, how its shards were read, and their files, in the order of the manifest."""
 
     ended: FinishedRun
     settings: Settings
@@ -177,7 +143,7 @@ class EditableRun(NamedTuple):
     model: LinearModel
     manifest: Manifest
     reading: Reading
-    deletions: Mapping[str, Deletions]
+    shards: list[ShardFile]
 
     @classmethod
     def of(cls, ended: FinishedRun, settings: Settings, path: str) -> EditableRun:
@@ -187,33 +153,20 @@ class EditableRun(NamedTuple):
         # text is cached with the columns' numbers in the file, before the base is removed
         reading = replace(reading_from_model(model), index_base=settings.index_base)
         deleted = {one.fingerprint: one for one in deleted_rows.load(ended.path).values()}
-        return cls(ended, settings, path, model, manifest, reading, deleted)
-
-    @property
-    def shards(self) -> list[ShardFile]:
-        """The run's shards."""
-        return [self.file_of(shard) for shard in self.manifest.shards]
+        shards = []
+        for one in manifest.shards:
+            own = deleted.get(one.fingerprint)
+            own = own and replace(own, path=one.path)
+            file = ShardFile(one.path, one.name, one.format, one.bytes, one.mtime_ns, own)  # type: ignore[arg-type]
+            shards.append(file)
+        return cls(ended, settings, path, model, manifest, reading, shards)
 
     @property
     def skipped(self) -> list[Skipped]:
-        """Shards that were skipped when the run was fitted or changed."""
+        """Shards that were skipped."""
         found: Any = self.model.certificate or {}
         [first, *_] = found.get("learners", [found])
         return [Skipped(shard["name"], shard["reason"]) for shard in first.get("skipped", ())]
-
-    @property
-    def deleted(self) -> tuple[Deletions, ...]:
-        """Deletions of every shard that has some."""
-        return tuple(file.without for file in self.shards if file.without)
-
-    def file_of(self, shard: ShardRecord) -> ShardFile:
-        """Return the file of a shard as it was read."""
-        left_out = self.deletions.get(shard.fingerprint)
-        if left_out is not None and left_out.path != shard.path:
-            left_out = replace(left_out, path=shard.path)
-        return ShardFile(
-            shard.path, shard.name, shard.format, shard.bytes, shard.mtime_ns, left_out  # type: ignore[arg-type]
-        )  # fmt: skip
 
     def check_report(
         self, report: str | os.PathLike[str] | None, inputs: Sequence[str], machine: Machine
@@ -228,58 +181,40 @@ class EditableRun(NamedTuple):
 
     def unchanged(self) -> Outcome:
         """Return the outcome of the run as it is; no data is read."""
-        return unchanged_outcome(
-            self.model, self.ended.learners(), self.ended.settings, self.ended.checkpoint.labels,
-            self.manifest, self.skipped, self.deleted,
-        )  # fmt: skip
+        settings, checkpoint = self.ended.settings, self.ended.checkpoint
+        learners = in_order(self.ended.learners(), checkpoint.labels, settings)
+        read = {"readings": 0.0, "seconds": 0.0, "bytes_read": 0}
+        rows = self.manifest, self.skipped, deletions_of(self.shards)
+        return outcome_of(read, self.model, learners, settings, *rows)
 
     def fingerprints(self, files: Sequence[ShardFile]) -> dict[str, str]:
         """Return path → fingerprint of files, whose bytes are read."""
         with ShardSource(files, self.reading, cache_dir=None) as source:
-            found = [fingerprint for _, fingerprint in source.fingerprints()]
-        return {file.path: one for file, one in zip(files, found, strict=True)}
+            found = source.fingerprints()
+        return {file.path: told for file, (_, told) in zip(files, found, strict=True)}
 
     def cache_directory(self, machine: Machine) -> str:
         """Return where the flat copies of the shards are."""
         return machine.cache_dir or str(self.ended.path / "cache")
 
     def source(self, shards: Sequence[ShardFile], machine: Machine) -> ShardSource:
-        """Open shards as the run's own were read, with the labels that it has.
-
-        Raises
-        ------
-        DataError : a shard is missing, or was changed after the run read it.
-        """
+        """Open shards as the run's own were read, with the labels that it has; raise a DataError if
+        one is missing, or was changed after the run read it."""
         check_shards_exist(shards)
         _check_unchanged(shards, str(self.ended.path))
         check_memory(memory_needed(self.settings, rows=0, columns=0), machine)
         return ShardSource(
-            shards,
-            self.reading,
-            cache_dir=self.cache_directory(machine),
+            shards, self.reading, cache_dir=self.cache_directory(machine),
             classes=self.ended.checkpoint.labels,
             most_columns=columns_allowed(self.settings, machine),
-            allow_duplicate=self.settings.allow_duplicate,
-            threads=machine.threads,
-            on_bad_shard=self.settings.on_bad_shard,
-            skipped=self.skipped,
-        )
+            allow_duplicate=self.settings.allow_duplicate, threads=machine.threads,
+            on_bad_shard=self.settings.on_bad_shard, skipped=self.skipped,
+        )  # fmt: skip
 
     def restore(self, source: ShardSource) -> list[Learner]:
         """Restore the run's learners with the settings of the change."""
         [weights] = class_weights_of(source, [self.settings])
         return restore_finished(self.ended.checkpoint.state, self.settings, source.labels, weights)
-
-    def train(
-        self,
-        source: ShardSource,
-        learners: Sequence[Learner],
-        machine: Machine,
-        listen: Listener,
-        final: FinalState,
-    ) -> None:
-        """Train the learners on; ``final`` is given their state at the end."""
-        train_together(source, learners, self.settings, machine, listen, checkpointer=final)
 
     def stage(self, source: ShardSource, outcome: Outcome, state: State) -> None:
         """Write the changed run beside the old one; ``transaction.commit`` makes it count."""
@@ -296,13 +231,12 @@ class FinalState:
     state: State
 
     def checkpoint(self, state: Callable[[], State]) -> None:
-        """Keep nothing."""
+        """Do nothing."""
 
-    def before_solves(self, state: Callable[[], State]) -> None:
-        """Keep nothing."""
+    before_solves = checkpoint
 
     def checkpoint_due(self) -> bool:
-        """Return False: no checkpoint is wanted."""
+        """Return False."""
         return False
 
     def end(self, state: Callable[[], State]) -> None:
@@ -310,15 +244,10 @@ class FinalState:
         self.state = state()
 
 
-def changed_settings(
+def new_settings(
     ended: FinishedRun, tol: float | None, max_epochs: int | None, allow_duplicate: bool = False
 ) -> Settings:
-    """Return the settings of a run from its change on.
-
-    Raises
-    ------
-    SettingsError : a faithful run.
-    """
+    """Return the settings of a run from its change on; raise a SettingsError if it is faithful."""
     settings = ended.settings
     if settings.faithful:
         raise SettingsError(
@@ -345,10 +274,8 @@ def check_shards_exist(shards: Iterable[ShardFile | ShardRecord]) -> None:
 def _check_unchanged(shards: Iterable[ShardFile], run: str) -> None:
     """Raise a DataError if a local file has another size or time than when the run read it."""
     for shard in shards:
-        if "://" in shard.path:
-            continue
-        now = os.stat(shard.path)
-        if (now.st_size, now.st_mtime_ns) != (shard.size, shard.mtime_ns):
+        now = None if "://" in shard.path else os.stat(shard.path)
+        if now and (now.st_size, now.st_mtime_ns) != (shard.size, shard.mtime_ns):
             raise DataError(
                 f"{shard.name}: changed since {run} was made of it ({shard.size} bytes then, "
                 f"{now.st_size} now, or touched). Put it back as it was; or take it out with "
@@ -361,13 +288,10 @@ def _with_current_times(manifest: Manifest) -> Manifest:
     """Return the manifest with the current times of shards that were copied or touched."""
     shards = []
     for shard in manifest.shards:
-        there = "://" not in shard.path and os.path.isfile(shard.path)
-        now = os.stat(shard.path) if there else None
-        if (
-            now is not None
-            and (now.st_size == shard.bytes and now.st_mtime_ns != shard.mtime_ns)
-            and fingerprint(shard.path, shard.name) == shard.fingerprint
-        ):
-            shard = replace(shard, mtime_ns=now.st_mtime_ns)
+        if "://" not in shard.path and os.path.isfile(shard.path):
+            now = os.stat(shard.path)
+            touched = now.st_size == shard.bytes and now.st_mtime_ns != shard.mtime_ns
+            if touched and fingerprint(shard.path, shard.name) == shard.fingerprint:
+                shard = replace(shard, mtime_ns=now.st_mtime_ns)
         shards.append(shard)
     return Manifest(tuple(shards))

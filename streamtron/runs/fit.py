@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from streamtron.core import signals
@@ -18,7 +19,6 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.runs.directory import (
     Checkpoint,
     CheckpointWriter,
-    Run,
     open_run,
     run_directory,
     stamps_of,
@@ -31,6 +31,8 @@ from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 
 _log = logging.getLogger(__name__)
+
+_READ_AGAIN = "%s: rows that were forgotten are read again where their shards still hold them."
 
 
 def fit(
@@ -90,19 +92,9 @@ def run(
     overwrite: bool = False,
     listen: Listener = ignore,
 ) -> Outcome:
-    """Fit, and write model, report, witness and run directory.
-
-    Parameters
-    ----------
-    model, report, witness : files to write; None = not written. With a model there is a run
-        directory beside it.
-    resume, overwrite : continue the run that is in the run directory, or start over. Without
-        either, an existing run is refused; see ``open_run``.
-
-    Raises
-    ------
-    SettingsError : an output would replace an input, see ``check_outputs``; and as ``fit``.
-    """
+    """Fit, and write model, report and witness where they are named, and beside a model its run
+    directory. ``resume``, ``overwrite`` : continue the run that is there, or start over; without
+    either it is refused, see ``open_run``."""
     directory = None if model is None else machine.run_dir or run_directory(model)
     check_outputs(
         {"model": model, "report": report, "witness": witness},
@@ -130,23 +122,12 @@ def fit_many(
     cache_dir: str | None,
     run_dir: str | None = None,
 ) -> list[Outcome]:
-    """Fit every candidate on the same readings. Only the cache and checkpoints are written.
+    """Fit every candidate on the same readings; raise a SettingsError if they differ in more than
+    the settings OWN. Only the cache and checkpoints are written.
 
-    Parameters
-    ----------
-    candidates : at least one; they may differ in C, delta, rho, tol, b, class_weight, max_epochs
-        and mini_epochs, and share what decides reading, order and seed.
-    cache_dir : directory of the flat copy of the shards; None = as ``machine`` says.
-    run_dir : directory of the checkpoints of these candidates; training resumes from the last one.
-
-    Returns
-    -------
-    Outcomes in the order of the candidates, each equal to that of ``run`` with these settings,
-    except that ``bytes_read`` and ``seconds`` of the report are those of all.
-
-    Raises
-    ------
-    SettingsError : candidates that cannot share readings.
+    ``cache_dir`` : of the flat copy of the shards; None = as ``machine`` says. ``run_dir`` : of the
+    checkpoints of these candidates; training resumes from the last one. Each outcome equals that of
+    ``run``, except that ``bytes_read`` and ``seconds`` of the report are those of all.
     """
     _check_alike(candidates)
     with (
@@ -174,12 +155,9 @@ def _fitted(
 ) -> Iterator[list[Outcome]]:
     """Train the candidates and give their outcomes while the run directory is locked.
 
-    Parameters
-    ----------
-    directory : of the run; None = no checkpoints.
-    model : where the model will be written; None = nowhere.
-    shared : whether the readings are those of several candidates: each outcome then has the
-        readings of its own learners, and the end of training is no checkpoint.
+    ``directory`` : of the run; None = no checkpoints. ``model`` : where the model will be written.
+    ``shared`` : the readings are those of several candidates: each outcome has the readings of its
+    own learners, and the end of training is no checkpoint.
     """
     began = time.perf_counter()
     with (
@@ -189,11 +167,7 @@ def _fitted(
         writer = before = None
         if directory is not None:
             if overwrite and os.path.exists(os.path.join(directory, deletions.NAME)):
-                _log.warning(
-                    "%s: rows that were forgotten are read again where their shards still hold "
-                    "them.",
-                    directory,
-                )
+                _log.warning(_READ_AGAIN, directory)
             run = stack.enter_context(
                 open_run(
                     directory, candidates[0], stamps_of(source.shards), model, machine.cache_dir,
@@ -201,14 +175,18 @@ def _fitted(
                 )
             )  # fmt: skip
             source.exclude(deletions.load(directory).values())  # forgotten rows stay out
-            before = _restore_source(run, source, warn=resume and not shared)
-            began -= before.seconds if before else 0.0
-            writer = _checkpoint_writer(run, source, machine, began, at_end=not shared)
+            before = run.load()
+            if before is not None:
+                source.restore(before.labels, before.nonzeros_read, before.bytes_read)
+                began -= before.seconds
+            elif resume and not shared:
+                _log.warning("%s: no checkpoint there; the run starts over.", run.path)
+            make = partial(_checkpoint, source, began)
+            writer = CheckpointWriter(run, machine.checkpoint_every, make, at_end=not shared)
             if not shared:
                 stack.enter_context(signals.defer_to_checkpoint())
-        state = before and before.state
         found = train_candidates(
-            source, candidates, machine, listen, checkpointer=writer, state=state
+            source, candidates, machine, listen, checkpointer=writer, state=before and before.state
         )
         if source.rows is None:  # the restored learners had finished: nothing was read
             read_to_end(source)
@@ -236,33 +214,17 @@ def _check_alike(candidates: Sequence[Settings]) -> None:
     first = candidates[0].to_dict()
     for other in candidates[1:]:
         now = other.to_dict()
-        for name in first:
-            if name not in OWN and now[name] != first[name]:
-                raise SettingsError(
-                    f"{name} is {first[name]} in one candidate and {now[name]} in another. "
-                    f"Candidates that share readings may differ in {', '.join(OWN)}."
-                )
+        differing = (name for name in first if name not in OWN and now[name] != first[name])
+        if (name := next(differing, None)) is not None:
+            raise SettingsError(
+                f"{name} is {first[name]} in one candidate and {now[name]} in another. "
+                f"Candidates that share readings may differ in {', '.join(OWN)}."
+            )
 
 
-def _restore_source(run: Run, source: ShardSource, *, warn: bool) -> Checkpoint | None:
-    """Load the run's last checkpoint into the source; None if there is none."""
-    before = run.load()
-    if before is not None:
-        source.restore(before.labels, before.nonzeros_read, before.bytes_read)
-    elif warn:
-        _log.warning("%s: no checkpoint there; the run starts over.", run.path)
-    return before
-
-
-def _checkpoint_writer(
-    run: Run, source: ShardSource, machine: Machine, began: float, *, at_end: bool
-) -> CheckpointWriter:
-    def checkpoint(state: State) -> Checkpoint:
-        seconds = time.perf_counter() - began
-        labels = list(source.labels)
-        return Checkpoint(state, labels, source.nonzeros_read, source.bytes_read, seconds)
-
-    return CheckpointWriter(run, machine.checkpoint_every, checkpoint, at_end=at_end)
+def _checkpoint(source: ShardSource, began: float, state: State) -> Checkpoint:
+    read = source.nonzeros_read, source.bytes_read
+    return Checkpoint(state, list(source.labels), *read, time.perf_counter() - began)
 
 
 __all__ = ["Outcome", "fit", "fit_many", "run"]

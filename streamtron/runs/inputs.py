@@ -10,14 +10,14 @@ from dataclasses import replace
 from streamtron.core.config import Machine, Settings
 from streamtron.core.files import scratch_directory
 from streamtron.core.rows import Label
-from streamtron.data import Reading, ShardSource, open_shards
-from streamtron.data.formats.feature_names import load_vocabulary
+from streamtron.data import Reading, ShardFile, ShardSource, open_shards
+from streamtron.data.formats.feature_names import Hashing, Vocabulary, load_vocabulary
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.learners import is_one_vs_rest
 from streamtron.runs.memory import check_memory, columns_allowed, memory_needed
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-"""Files, directories or globs: one, or several."""
+"""Files, directories or globs."""
 
 
 def as_paths(shards: Paths) -> list[str]:
@@ -28,13 +28,12 @@ def as_paths(shards: Paths) -> list[str]:
 
 
 def reading_from_settings(settings: Settings, *, labels_required: bool = True) -> Reading:
-    """Return how these settings read shards. The vocabulary's file is read here.
-
-    Raises
-    ------
-    DataError, MachineError : see ``load_vocabulary``.
-    """
-    path = settings.vocabulary
+    """Return how these settings read shards. The vocabulary's file is read here."""
+    names: Hashing | Vocabulary | None = None
+    if settings.vocabulary is not None:
+        names = load_vocabulary(settings.vocabulary)
+    elif settings.hash_bits is not None:
+        names = Hashing(settings.hash_bits, settings.hash_seed)
     return Reading(
         index_base=settings.index_base,
         labels="required" if labels_required else "optional",
@@ -45,9 +44,7 @@ def reading_from_settings(settings: Settings, *, labels_required: bool = True) -
         weight_column=settings.weight,
         features=settings.features,
         values_column=settings.values,
-        hash_bits=settings.hash_bits,
-        hash_seed=settings.hash_seed,
-        vocabulary=None if path is None else load_vocabulary(path),
+        names=names,
     )
 
 
@@ -65,19 +62,9 @@ def open_training_shards(
     *,
     classes: Sequence[Label] | None = None,
 ) -> ShardSource:
-    """Open the shards as a fit with these settings reads them.
-
-    Parameters
-    ----------
-    cache : directory of the flat copy. Rows in the files' order need no copy; they get one only in
-        a directory that ``machine`` names.
-    classes : see ``open_shards``.
-
-    Raises
-    ------
-    MachineError : the memory that every fit needs is not there.
-    DataError, SettingsError : see ``open_shards`` and ``reading_from_settings``.
-    """
+    """Open the shards as a fit with these settings reads them; a MachineError if the memory that
+    every fit needs is not there. Rows in the files' order need no flat copy; they get one only in
+    a directory that ``machine`` names, else in ``cache``. ``classes`` : see ``open_shards``."""
     check_memory(memory_needed(settings, rows=0, columns=0), machine)
     no_cache = settings.order == "sequential" and machine.cache_dir is None
     return open_shards(
@@ -92,6 +79,25 @@ def open_training_shards(
         threads=machine.threads,
         on_bad_shard=settings.on_bad_shard,
     )
+
+
+def open_one(
+    shard: ShardFile,
+    reading: Reading,
+    classes: Sequence[Label] | None = None,
+    cache_dir: str | None = None,
+    threads: int | None = None,
+) -> ShardSource:
+    """Open one shard by itself, which may be empty or a duplicate."""
+    return ShardSource(
+        [shard], reading, cache_dir=cache_here(cache_dir), classes=classes, most_labels=None,
+        allow_duplicate=True, allow_empty=True, threads=threads,
+    )  # fmt: skip
+
+
+def cache_here(directory: str | None) -> str | None:
+    """Return the directory of the flat copies if this machine sees it, else None."""
+    return directory if directory is not None and os.path.isdir(directory) else None
 
 
 @contextmanager

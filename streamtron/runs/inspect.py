@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import SettingsError, StreamtronError
 from streamtron.core.files import lock_holder, reading_from
-from streamtron.core.rows import Chunk
 from streamtron.core.sealed import read_sealed
 from streamtron.core.text import label_text
 from streamtron.data import Manifest, deletions, open_shards
 from streamtron.model.import_model import load_any
-from streamtron.model.linear_model import Direction, LinearModel
+from streamtron.model.linear_model import LinearModel
 from streamtron.runs import transaction, witness
 from streamtron.runs.directory import RUN_SUFFIX, Record, last_checkpoint, read_record
 from streamtron.runs.inputs import reading_from_settings
@@ -28,34 +27,26 @@ from streamtron.runs.memory import memory_needed
 Kind = Literal["model", "witness", "run", "shards"]
 
 LARGEST = 10
-"""Number of weights shown of a model."""
+"""Weights shown of a model."""
 
 
 def kind_of(path: str | os.PathLike[str]) -> Kind:
     """Return what a path holds, by the first bytes of a file and not by its name."""
-    if os.path.isfile(os.path.join(path, "run.json")):
-        return "run"
-    if os.path.isfile(os.path.join(path, "manifest.json")) and os.fspath(path).endswith(RUN_SUFFIX):
+    names = ["run.json", *(["manifest.json"] if os.fspath(path).endswith(RUN_SUFFIX) else [])]
+    if any(os.path.isfile(os.path.join(path, name)) for name in names):
         return "run"
     if not os.path.isfile(path):
         return "shards"
     with reading_from(path), open(path, "rb") as file:
         start = file.read(16)
     if start[8:9] == b"{":  # our sealed files: 8 bytes of length, then JSON
-        return (
-            "witness" if "witness_version" in read_sealed(path, "model or witness")[0] else "model"
-        )
+        content, _ = read_sealed(path, "model or witness")
+        return "witness" if "witness_version" in content else "model"
     return "model" if start.startswith((b"solver_type", b"\x93NUMPY")) else "shards"
 
 
 def inspect(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[str, Any]:
-    """Describe a model, a witness, a run directory, or shards, which are read once.
-
-    Raises
-    ------
-    SettingsError : several paths that are not all shards.
-    DataError, MachineError
-    """
+    """Describe a model, a witness, a run directory, or shards, which are read once."""
     paths = [_run_of(path) for path in paths]
     kinds = {kind_of(path) for path in paths}
     if kinds == {"shards"}:
@@ -69,9 +60,17 @@ def inspect(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[
 
 
 def describe_model(model: LinearModel) -> dict[str, Any]:
-    """Describe width, classes, settings, certificate, reading and largest weights; of many
-    classes also ``learners``, a list with the weights and the certificate of each."""
-    learners = [_learner(each, model) for each in model.directions()]
+    """Describe a model, and of many classes each of its ``learners``."""
+    learners = [
+        {
+            "label": each.positive,
+            "nonzero_weights": int(np.count_nonzero(each.weights)),
+            "bias": each.bias,
+            "certificate": each.certificate,
+            "largest_weights": _largest(each.weights, model),
+        }
+        for each in model.directions()
+    ]
     facts = {
         "kind": "model",
         "classification": model.kind,
@@ -87,29 +86,12 @@ def describe_model(model: LinearModel) -> dict[str, Any]:
     return facts | {"learners": learners}
 
 
-def _learner(learner: Direction, model: LinearModel) -> dict[str, Any]:
-    return {
-        "label": learner.positive,
-        "nonzero_weights": int(np.count_nonzero(learner.weights)),
-        "bias": learner.bias,
-        "certificate": learner.certificate,
-        "largest_weights": _largest(learner.weights, model),
-    }
-
-
 def _largest(weights: NDArray[np.float64], model: LinearModel) -> list[dict[str, Any]]:
-    """Return column, name and weight of the columns with the largest weights."""
-    names = model.feature_names
-    largest = np.argsort(-np.abs(weights), kind="stable")[:LARGEST]
-    return [
-        {
-            "column": int(j) + model.index_base,
-            **({"name": names[j]} if j < len(names) else {}),
-            "weight": float(weights[j]),
-        }
-        for j in largest
-        if weights[j]
-    ]
+    found, names = [], model.feature_names
+    for j in np.argsort(-np.abs(weights), kind="stable")[:LARGEST]:
+        named = {"name": names[j]} if j < len(names) else {}
+        found.append({"column": int(j) + model.index_base, **named, "weight": float(weights[j])})
+    return [one for one in found if one["weight"]]
 
 
 def describe_witness(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -134,14 +116,12 @@ def _run_of(path: str) -> str:
 
 
 def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Describe a run's settings, shards, witness, cache and progress, and what can be done next.
-
-    Nothing is written. Damaged or incomplete files are described, not refused.
-    """
+    """Describe a run, writing nothing; damaged or incomplete files are described, not refused."""
     directory = Path(path)
     record = read_record(directory) if (directory / "run.json").is_file() else None
     progress = None if record is None else _progress(directory, record)
-    counts, manifest = directory / "witness", _manifest(directory)
+    counts, listing = directory / "witness", directory / "manifest.json"
+    manifest = Manifest.load(str(listing)) if listing.is_file() else None  # once the run has ended
     state, process = _state(directory, progress, manifest)
     facts: dict[str, Any] = {
         "kind": "run",
@@ -154,7 +134,7 @@ def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
         "cache_bytes": directory_bytes(directory / "cache"),
     }
     if manifest is None:
-        stamps = record.stamps if record is not None else []
+        stamps = record.stamps if record else []
         shards = [{"name": name, "bytes": size} for name, size, _ in stamps]
         return facts | {"bytes": sum(size for _, size, _ in stamps), "shards": shards}
     return facts | {
@@ -183,8 +163,7 @@ def _state(
     directory: Path, progress: Mapping[str, Any] | None, manifest: Manifest | None
 ) -> tuple[str, str | None]:
     """Return the state of a run, see ``_NEXT``, and the process that works on it."""
-    process = lock_holder(directory)
-    if process is not None:
+    if (process := lock_holder(directory)) is not None:
         return "running", process
     if transaction.pending(directory):
         return "change interrupted", None
@@ -193,14 +172,7 @@ def _state(
     return ("begun" if progress is None else "stopped"), None
 
 
-def _manifest(directory: Path) -> Manifest | None:
-    """Load the manifest, which a run has once it has ended."""
-    path = directory / "manifest.json"
-    return Manifest.load(str(path)) if path.is_file() else None
-
-
 def _progress(directory: Path, record: Record) -> dict[str, Any] | None:
-    """Return the progress of a run at its last checkpoint; None if there is none."""
     checkpoint, _ = last_checkpoint(directory)
     if checkpoint is None:
         return None
@@ -227,7 +199,7 @@ def _progress(directory: Path, record: Record) -> dict[str, Any] | None:
 
 
 def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[str, Any]:
-    """Describe files, rows, columns, nonzeros, rows of each label, and the memory a fit needs."""
+    """Read shards once and describe them, and the memory that a fit needs."""
     reading = reading_from_settings(settings, labels_required=False)
     with open_shards(list(paths), reading, cache_dir=None, most_labels=None, allow_duplicate=True,
                      threads=machine.threads,
@@ -237,9 +209,11 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
             found = np.bincount(chunk.codes[chunk.codes >= 0], minlength=len(source.labels))
             found[: len(counts)] += counts
             counts = found
-            unlabelled += _unlabelled(chunk)
+            own = chunk.code_offsets  # of the labels of each row, where a row may have several
+            unlabelled += int(np.sum(chunk.codes < 0 if own is None else np.diff(own) == 0))
         assert source.manifest is not None
         columns = max(source.width - (source.index_base or 0), 0)
+        needs = memory_needed(settings, rows=source.manifest.rows, columns=columns)
         return {
             "kind": "shards",
             "format": source.shards[0].format,
@@ -256,24 +230,12 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
             "unlabelled_rows": unlabelled,
             "shards": source.manifest.to_dict()["shards"],
             "skipped": [shard._asdict() for shard in source.skipped],
-            "plan": _plan(settings, machine, source.manifest.rows, columns),
+            "plan": {
+                "items": dict(needs),
+                "total": sum(need.size for need in needs),
+                "limit": machine.memory_limit,
+            },
         }
-
-
-def _unlabelled(chunk: Chunk) -> int:
-    """Count the rows of a chunk without a label."""
-    if chunk.code_offsets is None:
-        return int(np.count_nonzero(chunk.codes < 0))
-    return int(np.count_nonzero(np.diff(chunk.code_offsets) == 0))
-
-
-def _plan(settings: Settings, machine: Machine, rows: int, columns: int) -> dict[str, Any]:
-    needs = memory_needed(settings, rows=rows, columns=columns)
-    return {
-        "items": {need.what: need.size for need in needs},
-        "total": sum(need.size for need in needs),
-        "limit": machine.memory_limit,
-    }
 
 
 def directory_bytes(directory: str | os.PathLike[str]) -> int:

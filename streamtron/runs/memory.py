@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from streamtron.core.config import Machine, Settings, format_size
 from streamtron.core.errors import MachineError
-from streamtron.core.kernels import BATCH_WIDTH
+from streamtron.core.kernels import BATCH_WIDTH, COLUMN_MAX
 from streamtron.core.rows import BLOCK_NONZEROS
 from streamtron.solver.order import GROUP
+from streamtron.solver.preconditioner import HEAD
 from streamtron.solver.working_set import ROW_BYTES as ACTIVE_ROW_BYTES
 
 LEARNER_BYTES = 8 * 10
@@ -22,6 +24,9 @@ SOLVER_BYTES = 8 * 8
 COLUMN_BYTES = LEARNER_BYTES + SOLVER_BYTES
 """A column, for one learner."""
 
+HEAD_BYTES = 16
+"""An entry of the head block, for every learner that is being solved: see ``Preconditioner``."""
+
 SHARED_ROW_BYTES = 9
 """A shared row, for every learner but the first: its sign and Δ_k²."""
 
@@ -32,9 +37,8 @@ ROW_BYTES = 4
 """One int32 count."""
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
-    """One item of the sum."""
+class Need(NamedTuple):
+    """One item of the sum, in bytes."""
 
     what: str
     size: int
@@ -50,14 +54,9 @@ def memory_needed(
     shared: bool = True,
     batch_width: int = 1,
 ) -> list[Need]:
-    """Return what a fit keeps in memory, item by item, in bytes.
-
-    Parameters
-    ----------
-    learners : that train together.
-    shared : whether all learners hold the same rows, which are then stored once.
-    batch_width : learners that each thread solves at a time; if several, the thread has another
-        copy of BATCH_WIDTH weight vectors.
+    """Return what a fit keeps in memory, in bytes, if ``learners`` train together; ``shared``: on
+    the same rows. ``batch_width`` : learners that each thread solves at a time; if several, it has
+    a copy of BATCH_WIDTH weight vectors.
 
     Examples
     --------
@@ -78,14 +77,18 @@ def memory_needed(
         Need(f"counts ({ROW_BYTES * learners} bytes a row)", ROW_BYTES * learners * rows),
         Need("active set", active),
         Need("solver's margins and slacks", int(SOLVER_SHARE * settings.active_set) * solving),
+        Need("Newton's head block", HEAD_BYTES * min(columns + 1, HEAD) ** 2 * solving),
         Need("chunks in flight", 4 * GROUP * BLOCK_NONZEROS * 8),
     ]
 
 
 def columns_allowed(settings: Settings, machine: Machine) -> int:
     """Return the largest number of columns whose weights fit in memory."""
-    rest = sum(need.size for need in memory_needed(settings, rows=0, columns=0))
-    return max(0, (machine.memory_limit - rest) // COLUMN_BYTES)
+
+    def needed(columns: int) -> int:
+        return sum(need.size for need in memory_needed(settings, rows=0, columns=columns))
+
+    return max(0, bisect_right(range(COLUMN_MAX + 2), machine.memory_limit, key=needed) - 1)
 
 
 def check_memory(needs: Iterable[Need], machine: Machine) -> None:

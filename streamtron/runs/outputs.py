@@ -11,6 +11,7 @@ from streamtron.core.files import is_stream
 from streamtron.data import find_shards
 
 StrPath = str | os.PathLike[str]
+_Identity = tuple[int, int] | str
 
 
 def check_outputs(
@@ -22,22 +23,9 @@ def check_outputs(
 ) -> None:
     """Raise a SettingsError if outputs would replace an input or each other.
 
-    Files are compared by device and inode, which resolves links. Inputs in an object store are
-    never written to, and are not checked.
-
-    Parameters
-    ----------
-    files : name → path, as in ``{"report": "r.json"}``; None = not written. Pipes and devices may
-        be given twice, but not for the model.
-    inputs : files, directories and globs that are read.
-    directories : where files of fixed names are written, such as the run directory; no input and
-        no other output may be there.
-    cache : the cache directory, which must not be one of the files.
-
-    Raises
-    ------
-    SettingsError : an output would replace an input or another output.
-    DataError, MachineError : what ``find_shards`` refuses.
+    Files are compared by device and inode, which resolves links. Pipes and devices may be given
+    twice, but not for the model. ``directories`` are those where files of fixed names are written,
+    such as the run directory; no input and no other output may be there.
 
     Examples
     --------
@@ -48,25 +36,24 @@ def check_outputs(
 too. Name another file.
     """
     given = {name: os.fspath(path) for name, path in files.items() if path is not None}
-    owned = {
-        os.path.realpath(path): name
-        for name, path in (directories or {}).items()
-        if path is not None
-    }
     if "model" in given and is_stream(given["model"]):
         raise SettingsError(
             f"model {given['model']}: a pipe or a device, and a model is a file with its run "
             "beside it. Name a file."
         )
     given = {name: path for name, path in given.items() if not is_stream(path)}
+    own = (directories or {}).items()
+    owned = {os.path.realpath(path): name for name, path in own if path is not None}
     _refuse_shared(given, owned, cache)
-    _refuse_inputs(given, owned, inputs)
+    there = {_identity(path): name for name, path in given.items() if os.path.exists(path)}
+    if there or any(map(os.path.isdir, owned)):  # otherwise all outputs are new
+        for path in _local_files(inputs):
+            _refuse_input(path, given, there, owned)
 
 
 def _refuse_shared(
     files: Mapping[str, str], directories: Mapping[str, str], cache: StrPath | None
 ) -> None:
-    """Raise a SettingsError if two outputs are the same file."""
     writers = {_identity(directory): name for directory, name in directories.items()}
     if cache is not None:
         writers[_identity(cache)] = "cache"
@@ -75,36 +62,33 @@ def _refuse_shared(
             raise SettingsError(
                 f"{name} {path}: the {other} is written there too. Name another file."
             )
-        inside = directories.get(os.path.dirname(os.path.realpath(path)))
-        if inside is not None:
+        if inside := directories.get(os.path.dirname(os.path.realpath(path))):
             raise SettingsError(
                 f"{name} {path}: lies in the {inside}, which has files of its own. Name another "
                 "place."
             )
 
 
-def _refuse_inputs(
-    files: Mapping[str, str], directories: Mapping[str, str], inputs: Iterable[StrPath]
+def _refuse_input(
+    path: str,
+    files: Mapping[str, str],
+    there: Mapping[_Identity, str],
+    directories: Mapping[str, str],
 ) -> None:
-    """Raise a SettingsError if an output would replace an input."""
-    there = {_identity(path): name for name, path in files.items() if os.path.exists(path)}
-    if not there and not any(map(os.path.isdir, directories)):
-        return  # all outputs are new
-    for read in _local_files(inputs):
-        if (name := there.get(_identity(read))) is not None:
-            raise SettingsError(
-                f"{name} {files[name]}: this is the input {read}, which would be replaced. Name "
-                "another file."
-            )
-        real = os.path.dirname(os.path.realpath(read))
-        if (name := directories.get(real)) is not None:
-            raise SettingsError(
-                f"{name} {real}: holds the input {read}, which could be replaced. Name another "
-                "directory."
-            )
+    if (name := there.get(_identity(path))) is not None:
+        raise SettingsError(
+            f"{name} {files[name]}: this is the input {path}, which would be replaced. Name "
+            "another file."
+        )
+    directory = os.path.dirname(os.path.realpath(path))
+    if (name := directories.get(directory)) is not None:
+        raise SettingsError(
+            f"{name} {directory}: holds the input {path}, which could be replaced. Name another "
+            "directory."
+        )
 
 
-def _identity(path: StrPath) -> tuple[int, int] | str:
+def _identity(path: StrPath) -> _Identity:
     """Return device and inode of a file, or the real path of a missing one."""
     try:
         found = os.stat(path)

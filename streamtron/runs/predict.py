@@ -20,23 +20,24 @@ from streamtron.core.executor import Executor, serial
 from streamtron.core.files import write_atomically
 from streamtron.core.rows import Label
 from streamtron.core.text import label_text
-from streamtron.data import Reading, ShardFile, ShardSource, find_shards, no_rows, resolve_reading
-from streamtron.data.writers.predictions import parquet_parts
+from streamtron.data import Reading, ShardFile, find_shards, no_rows, resolve_reading
+from streamtron.data.writers.tables import parquet_predictions
 from streamtron.model.linear_model import LinearModel
-from streamtron.runs.inputs import Paths, as_paths, reading_from_model
+from streamtron.runs.inputs import Paths, as_paths, open_one, reading_from_model
 from streamtron.runs.outputs import check_outputs
 
 
 class Scores(NamedTuple):
-    """Predictions for some consecutive rows."""
+    """Predictions for some consecutive rows.
+
+    ``labels`` : shape (rows,), float64, bool, or object where classes are strings; of a multilabel
+    model a tuple of classes each. ``decisions`` : w·x + bias, shape (rows,), or (rows, K) of many
+    classes. ``out_of_range`` : nonzeros in columns beyond the model's width, which weigh 0.
+    """
 
     labels: NDArray[Any]
-    """shape (rows,), the predicted class: float64, bool, or object where classes are strings; of a
-    multilabel model object, a tuple of classes each"""
     decisions: NDArray[np.float64]
-    """shape (rows,), or (rows, K) of many classes: w·x + bias; see ``LinearModel.labels``"""
     out_of_range: int
-    """nonzeros in columns beyond the model's width, which weigh 0"""
 
 
 class Predicted(NamedTuple):
@@ -47,15 +48,14 @@ class Predicted(NamedTuple):
 
 
 def predict(model: LinearModel, shards: Paths, *, executor: Executor = serial) -> Iterator[Scores]:
-    """Yield the classes and decisions of all rows, in the order of the shards.
-
-    Labels in the shards may be missing, and are ignored.
+    """Yield the classes and decisions of all rows, in the order of the shards, whose labels may be
+    missing and are ignored.
 
     Parameters
     ----------
     model : its reader's contract says how the shards are read.
     shards : files, directories or globs of libsvm text, Parquet or Arrow.
-    executor : where the shards are read and scored: here, or on workers.
+    executor : where the shards are read and scored: ``serial``, or Dask's workers.
 
     Raises
     ------
@@ -72,12 +72,8 @@ def predict(model: LinearModel, shards: Paths, *, executor: Executor = serial) -
     >>> scores.labels, scores.decisions
     (array([ 1., -1.]), array([ 1.5, -1.5]))
     """
-    reading = replace(
-        reading_from_model(model),
-        labels="optional",
-        unknown_features="out_of_range",
-        weights="ignored",
-    )
+    known = reading_from_model(model)
+    reading = replace(known, labels="optional", unknown_features="out_of_range", weights="ignored")
     files = find_shards(as_paths(shards))
     rows = 0
     for scores in executor(predict_shard, files, model, resolve_reading(files[0], reading)):
@@ -89,8 +85,7 @@ def predict(model: LinearModel, shards: Paths, *, executor: Executor = serial) -
 
 def predict_shard(shard: ShardFile, model: LinearModel, reading: Reading) -> Iterator[Scores]:
     """Score one shard, which may be empty."""
-    with ShardSource([shard], reading, cache_dir=None, most_labels=None,
-                     allow_duplicate=True, allow_empty=True) as source:  # fmt: skip
+    with open_one(shard, reading) as source:
         for chunk in source.chunks():
             decisions, out_of_range = model.decision_rows(chunk.rows)
             yield Scores(model.labels(decisions), decisions, out_of_range)
@@ -111,18 +106,9 @@ def write_predictions(
     In text, labels that hold a delimiter, a quote or an end of line are quoted as the csv module
     does: with tabs as delimiters it reads the fields back, with commas the labels of one row.
 
-    Parameters
-    ----------
-    output : a path, written completely or not at all; or an open binary file, which gets text.
-    executor : where the shards are read and scored: here, or on workers.
-
-    Raises
-    ------
-    SettingsError : the output is one of the shards.
-    DataError, MachineError
+    ``output`` : a path, written completely or not at all, and none of the shards (a SettingsError);
+    or an open binary file, which gets text. ``executor`` : see ``predict``.
     """
-    if isinstance(output, str | os.PathLike):
-        check_outputs({"output": output}, as_paths(shards))
     rows = out_of_range = 0
 
     def counted() -> Iterator[Scores]:
@@ -132,27 +118,27 @@ def write_predictions(
             out_of_range += score.out_of_range
             yield score
 
-    scores = counted()
     if not isinstance(output, str | os.PathLike):
-        output.writelines(map(_text, scores))
-    elif os.fspath(output).endswith(".parquet"):
-        pairs = ((score.labels, score.decisions) for score in scores)
+        output.writelines(map(_text, counted()))
+        return Predicted(rows, out_of_range)
+    check_outputs({"output": output}, as_paths(shards))
+    if os.fspath(output).endswith(".parquet"):
+        pairs = ((score.labels, score.decisions) for score in counted())
         many = model.kind == "multilabel"
-        write_atomically(output, parquet_parts(pairs, model.classes, multilabel=many))
+        write_atomically(output, parquet_predictions(pairs, model.classes, multilabel=many))
     else:
-        write_atomically(output, map(_text, scores))
+        write_atomically(output, map(_text, counted()))
     return Predicted(rows, out_of_range)
 
 
 def _text(scores: Scores) -> bytes:
     """Format a line for every row; decisions read back as the same float64."""
-    labels = scores.labels.tolist()
+    labels, rows = scores.labels.tolist(), scores.decisions.reshape(len(scores.labels), -1)
     shown = {label: _label(label) for label in set(labels)}
-    if scores.decisions.ndim == 1:
-        pairs = zip(labels, scores.decisions.tolist(), strict=True)
-        return "".join(f"{shown[label]}\t{decision!r}\n" for label, decision in pairs).encode()
-    rows = zip(labels, scores.decisions.tolist(), strict=True)
-    lines = ("\t".join([shown[label], *map(repr, row)]) + "\n" for label, row in rows)
+    lines = (
+        "\t".join([shown[label], *map(repr, row)]) + "\n"
+        for label, row in zip(labels, rows.tolist(), strict=True)
+    )
     return "".join(lines).encode()
 
 

@@ -15,8 +15,9 @@ import logging
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from streamtron.core.errors import DataError
 from streamtron.core.files import reading_from, sync_directory, write_atomically
@@ -47,8 +48,8 @@ def pending(run: Path) -> bool:
 
 
 class Stale(NamedTuple):
-    """Flat files that a change makes useless: those in the cache ``directory`` of shards with
-    these ``fingerprints``, except the paths in ``used``."""
+    """Flat files that a change makes useless: of shards with these ``fingerprints``, except
+    ``used``. Until the commit they may be needed."""
 
     directory: str
     fingerprints: Sequence[str]
@@ -56,14 +57,7 @@ class Stale(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What a commit removes.
-
-    Parameters
-    ----------
-    remove : names of files in the run directory.
-    fingerprints, used : see ``Stale``; ``used`` by names.
-    elsewhere : the cache directory, if it is not the run's own.
-    """
+    """What a commit removes, by bare names; ``elsewhere``: a cache that is not the run's own."""
 
     remove: list[str]
     fingerprints: list[str]
@@ -77,21 +71,11 @@ def commit(
     remove: Sequence[str] = (),
     stale: Stale | None = None,
 ) -> None:
-    """Commit a change, put it in place, and remove files of the run and stale flat files.
-
-    Raises
-    ------
-    MachineError : something cannot be written. If the change was committed, the next call that
-        opens the run to change it completes it.
-    """
-    staged, plan, cache = run / STAGED, _Plan(list(remove), [], [], None), None
-    if stale is not None:
-        cache = os.path.abspath(stale.directory)
-        own = cache == os.path.abspath(run / CACHE)
-        used = [os.path.basename(path) for path in stale.used]
-        plan = plan._replace(
-            fingerprints=list(stale.fingerprints), used=used, elsewhere=None if own else cache
-        )
+    """Commit a change, put it in place, and remove files of the run and stale flat files."""
+    staged, own = run / STAGED, os.path.abspath(run / CACHE)
+    directory, fingerprints, used = stale or (own, (), ())
+    cache, names = os.path.abspath(directory), [os.path.basename(path) for path in used]
+    plan = _Plan(list(remove), list(fingerprints), names, None if cache == own else cache)
     write_atomically(staged / PLAN, [json.dumps(plan._asdict()).encode()])
     with reading_from(run):
         os.replace(staged, run / COMMITTED)
@@ -104,23 +88,13 @@ def recover(
 ) -> None:
     """Put a committed change in place, if there is one. May be interrupted and repeated.
 
-    The caller holds the run's lock.
-
-    Parameters
-    ----------
-    model : path of the run's model.
-    cache : directory of its flat files, if not in the run directory.
-
-    Raises
-    ------
-    MachineError : something cannot be written.
-    DataError : the plan is malformed.
+    The caller holds the run's lock. ``cache`` : directory of its flat files, if not in the run
+    directory. A malformed plan is a DataError.
     """
     staged = run / COMMITTED
     if not pending(run):
-        if staged.is_dir():
-            with reading_from(staged):
-                staged.rmdir()  # all was in place
+        with reading_from(staged), suppress(FileNotFoundError):
+            staged.rmdir()  # all was in place
         return
     plan = _plan(staged / PLAN)
     _drop_stale(run, plan, cache)
@@ -140,39 +114,32 @@ def recover(
 
 def _drop_stale(run: Path, plan: _Plan, cache: str | os.PathLike[str] | None) -> None:
     """Remove stale flat files: in the run's own cache, or in the directory that the caller gave."""
+    directory = plan.elsewhere or os.path.abspath(run / CACHE)
     if not plan.fingerprints:
         return
-    directory = os.path.abspath(run / CACHE)
-    if plan.elsewhere is not None:
-        if cache is None or os.path.abspath(cache) != plan.elsewhere:
-            _log.warning(
-                "%s: an interrupted change was completed. Its cache is elsewhere and may hold rows "
-                "that were forgotten. Clear it: streamtron cache --clear %s",
-                run,
-                plan.elsewhere,
-            )
-            return
-        directory = plan.elsewhere
-    used = [os.path.join(directory, name) for name in plan.used]
-    drop_cached(directory, plan.fingerprints, used)
+    if plan.elsewhere and (cache is None or os.path.abspath(cache) != plan.elsewhere):
+        _log.warning(
+            "%s: an interrupted change was completed. Its cache is elsewhere and may hold rows "
+            "that were forgotten. Clear it: streamtron cache --clear %s", run, plan.elsewhere,
+        )  # fmt: skip
+        return
+    drop_cached(directory, plan.fingerprints, [os.path.join(directory, one) for one in plan.used])
 
 
 def _plan(path: Path) -> _Plan:
     with reading_from(path):
         text = path.read_bytes()
     try:
-        fields: dict[str, Any] = json.loads(text)
-        plan = _Plan(**fields)
+        plan = _Plan(**json.loads(text))
         for names in plan[:3]:
             if not isinstance(names, list) or not all(map(_is_name, names)):
                 raise ValueError("wanted are bare names of files in the run")
         if not isinstance(plan.elsewhere, str | None):
             raise ValueError("a cache that is not named by a string")
+        return plan
     except (ValueError, TypeError, RecursionError) as error:
         raise DataError(f"{path}: not the plan of a change ({error}). Fit anew.") from error
-    return plan
 
 
 def _is_name(name: object) -> bool:
-    """Return whether this is a bare file name."""
     return isinstance(name, str) and os.path.basename(name) == name and name not in ("", ".", "..")

@@ -9,19 +9,13 @@ from collections.abc import Sequence
 from streamtron.core.config import Machine
 from streamtron.core.errors import DataError
 from streamtron.core.events import Listener, ignore
-from streamtron.data import ShardFile, ShardSource, check_duplicate, deletions, find_shards
+from streamtron.data import ShardFile, ShardSource, check_duplicate, find_shards
 from streamtron.runs import transaction
-from streamtron.runs.finished import (
-    EditableRun,
-    FinalState,
-    changed_settings,
-    locate,
-    open_finished,
-)
+from streamtron.runs.finished import EditableRun, FinalState, locate, new_settings, open_finished
 from streamtron.runs.inputs import Paths, as_paths
-from streamtron.runs.results import Outcome, append_outcome, build_outcome, write_outcome
+from streamtron.runs.learners import train_together
+from streamtron.runs.results import Outcome, build_outcome, write_outcome
 from streamtron.solver.changes import add_rows, begin_change
-from streamtron.solver.learner import Learner
 
 FEW = 0.25
 """New shards of at most this part of the run's bytes are first solved alone, the old counts fixed.
@@ -41,15 +35,13 @@ def update(
 ) -> Outcome:
     """Add shards to a finished run, and train on until all rows are certified.
 
-    The new shards are appended to those of the run; counts are kept, new ones start at 0.
-    Few new rows (FEW) are first read alone and solved with all other counts fixed. The run's last
-    scan still holds for the old rows, so a second reading of the new ones completes a scan of all
-    rows: if it certifies the weights, they stay, and no old shard is read. Otherwise all rows are
-    read and solved together; the next reading usually certifies: about 2 readings.
+    The new shards are appended; old counts are kept, new ones start at 0. Few new rows (FEW) are
+    first read alone and solved with all other counts fixed. The run's last scan still holds for the
+    old rows, so a second reading of the new ones completes a scan of all: if that certifies the
+    weights, no old shard is read. Otherwise all rows are read and solved: about 2 readings.
 
-    A shard whose bytes the run already has is skipped and listed in the report as
-    ``already_in_run``; if no shard is left, the run stays as it is. An interrupted call leaves the
-    run as it was or completely changed, and may be repeated.
+    A shard whose bytes the run has is skipped and listed in the report as ``already_in_run``. An
+    interrupted call leaves the run as it was or completely changed, and may be repeated.
 
     Parameters
     ----------
@@ -59,16 +51,11 @@ def update(
     allow_duplicate : from now on, add shards whose bytes the run has under another path.
     report : also write the report there.
 
-    Returns
-    -------
-    Outcome of all rows: model, report, witness.
-
     Raises
     ------
-    SettingsError : a faithful run, which cannot be updated.
-    DataError : no finished run; a shard that changed since the run read it; a label, an index base
-        or columns that the model does not have.
-    MachineError : memory, disk; the run is locked by another process.
+    SettingsError : a faithful run.
+    DataError : no finished run; a shard that changed; a label or an index base not of the model.
+    MachineError
 
     Examples
     --------
@@ -84,15 +71,11 @@ def update(
     began, machine = time.perf_counter(), machine or Machine()
     place = locate(run, machine.run_dir)
     with open_finished(place, machine.cache_dir) as ended:
-        settings = changed_settings(ended, tol, max_epochs, allow_duplicate)
+        settings = new_settings(ended, tol, max_epochs, allow_duplicate)
         target = EditableRun.of(ended, settings, place.model)
         added, already = _new_shards(as_paths(shards), target)
         target.check_report(report, [shard.path for shard in added], machine)
-        if added:
-            with target.source(added, machine) as new:
-                outcome = _update(target, new, machine, listen, began)
-        else:
-            outcome = target.unchanged()
+        outcome = _update(target, added, machine, listen, began) if added else target.unchanged()
         outcome.report["already_in_run"] = already
         if report is not None:  # before the commit: a committed change has its report
             write_outcome(outcome, report=report)
@@ -103,20 +86,18 @@ def update(
 
 def _new_shards(paths: list[str], target: EditableRun) -> tuple[list[ShardFile], list[str]]:
     """Return the shards to add, under names that the run does not have, and the names of shards
-    whose bytes the run already has.
-
-    Raises
-    ------
-    DataError : a shard of the run whose bytes changed; another format than the run's.
-    """
+    whose bytes the run already has."""
     known = {shard.path: shard for shard in target.manifest.shards}
-    by_fingerprint = {shard.fingerprint: shard for shard in reversed(target.manifest.shards)}
+    by_fingerprint = {
+        record.fingerprint: file
+        for record, file in reversed([*zip(target.manifest.shards, target.shards, strict=True)])
+    }
     found = find_shards(paths)
     fingerprints = _fingerprints(found, target)
     added: list[ShardFile] = []
     already: list[str] = []
     for shard in found:
-        before, now = known.get(shard.path), fingerprints.get(shard.path)
+        before, now = known.get(shard.path), fingerprints[shard.path]
         if before is not None and now != before.fingerprint:
             raise DataError(
                 f"{shard.name}: its bytes are others than those that the run has of it. Take it "
@@ -128,31 +109,25 @@ def _new_shards(paths: list[str], target: EditableRun) -> tuple[list[ShardFile],
             already.append(shard.name)
             continue
         if same is not None:
-            check_duplicate(target.file_of(same), shard, True)
+            check_duplicate(same, shard, True)
         added.append(shard)
     _check_format(added, target)
     names = {shard.name for shard in target.manifest.shards}
     return [s._replace(name=s.path) if s.name in names else s for s in added], already
 
 
-def _fingerprints(found: Sequence[ShardFile], target: EditableRun) -> dict[str, str]:
-    """Return path → fingerprint of the shards that have the size of one of the run's.
-
-    Only shards whose path, size or time is new are read.
-    """
-    known = {(one.path, one.bytes, one.mtime_ns): one.fingerprint for one in target.manifest.shards}
-    sizes = {one.bytes for one in target.manifest.shards}
-    told = {
-        shard.path: known[shard.path, shard.size, shard.mtime_ns]
-        for shard in found
-        if (shard.path, shard.size, shard.mtime_ns) in known
-    }
-    unsure = [shard for shard in found if shard.path not in told and shard.size in sizes]
+def _fingerprints(found: Sequence[ShardFile], target: EditableRun) -> dict[str, str | None]:
+    """Return path → fingerprint of shards; None = none of the run's has its size. Only shards whose
+    path, size or time is new are read."""
+    records = target.manifest.shards
+    sizes = {one.bytes for one in records}
+    known = {(one.path, one.bytes, one.mtime_ns): one.fingerprint for one in records}
+    told = {one.path: known.get((one.path, one.size, one.mtime_ns)) for one in found}
+    unsure = [one for one in found if told[one.path] is None and one.size in sizes]
     return told | target.fingerprints(unsure)
 
 
 def _check_format(added: Sequence[ShardFile], target: EditableRun) -> None:
-    """Raise a DataError if a shard has another format than the run's."""
     wanted = target.manifest.shards[0].format
     for shard in added:
         if shard.format != wanted:
@@ -163,13 +138,20 @@ def _check_format(added: Sequence[ShardFile], target: EditableRun) -> None:
 
 
 def _update(
-    target: EditableRun, new: ShardSource, machine: Machine, listen: Listener, began: float
+    target: EditableRun,
+    added: Sequence[ShardFile],
+    machine: Machine,
+    listen: Listener,
+    began: float,
 ) -> Outcome:
     """Train on with the new shards, and stage the changed run."""
     settings, manifest = target.settings, target.manifest
-    with target.source([*target.shards, *new.shards], machine) as source:
+    with (
+        target.source(added, machine) as new,
+        target.source([*target.shards, *added], machine) as source,
+    ):
         learners = target.restore(source)
-        few = sum(shard.size for shard in new.shards) <= FEW * manifest.bytes
+        few = sum(shard.size for shard in added) <= FEW * manifest.bytes
         only_more = few and settings.class_weight != "balanced" and _are_unchanged(target.shards)
         for learner in learners:
             begin_change(learner, only_more=only_more)
@@ -177,46 +159,26 @@ def _update(
             add_rows(new, learners, settings, manifest.rows)
             _check_index_base(new, target)
         final = FinalState()
-        target.train(source, learners, machine, listen, final)
+        train_together(source, learners, settings, machine, listen, checkpointer=final)
         if not few:
             _check_index_base(source, target)
-        outcome = _outcome(target, new, source, learners, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        if source.rows is not None:
+            outcome = build_outcome(source, learners, settings, seconds)
+        else:  # no old shard was read
+            before = target.model, manifest, target.shards
+            outcome = build_outcome(new, learners, settings, seconds, before=before)
+        read = new.nonzeros_read + source.nonzeros_read
+        outcome.report["readings"] = read / outcome.manifest.nonzeros
+        outcome.report["bytes_read"] = new.bytes_read + source.bytes_read
         target.stage(source, outcome, final.state)
     return outcome
 
 
 def _are_unchanged(shards: Sequence[ShardFile]) -> bool:
     """Return whether all shards have the size and the time that they had when they were read."""
-    now = find_shards([shard.path for shard in shards])
-    stamps = {(shard.path, shard.size, shard.mtime_ns) for shard in now}
-    return all((shard.path, shard.size, shard.mtime_ns) in stamps for shard in shards)
-
-
-def _outcome(
-    target: EditableRun,
-    new: ShardSource,
-    source: ShardSource,
-    learners: Sequence[Learner],
-    seconds: float,
-) -> Outcome:
-    """Return the outcome for all rows, whether or not the old ones were read."""
-    if source.rows is not None:
-        outcome = build_outcome(source, learners, target.settings, seconds)
-        rows, nonzeros = source.rows, source.nonzeros
-    else:
-        outcome = build_outcome(new, learners, target.settings, seconds, before=target.model)
-        outcome = append_outcome(outcome, target.manifest, target.deleted)
-        rows, nonzeros = outcome.manifest.rows, outcome.manifest.nonzeros
-    assert nonzeros is not None
-    outcome.report.update(
-        rows=rows,
-        nonzeros=nonzeros,
-        readings=(new.nonzeros_read + source.nonzeros_read) / nonzeros,
-        bytes_read=new.bytes_read + source.bytes_read,
-    )
-    if outcome.deletions:
-        outcome.report["forgotten_rows"] = deletions.total(outcome.deletions)
-    return outcome
+    now = {(one.path, one.size, one.mtime_ns) for one in find_shards([one.path for one in shards])}
+    return now >= {(one.path, one.size, one.mtime_ns) for one in shards}
 
 
 def _check_index_base(new: ShardSource, target: EditableRun) -> None:

@@ -8,21 +8,19 @@ are listed beside the counts, so that a reading leaves them out.
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, FileDamaged
 from streamtron.core.sealed import read_sealed, write_sealed
-from streamtron.data import deletions
+from streamtron.data import Manifest, deletions
+from streamtron.data.deletions import Deletions
 from streamtron.solver.duals import Counts, check_gaps
-
-if TYPE_CHECKING:
-    from streamtron.data import Manifest
-    from streamtron.data.deletions import Deletions
 
 FORMAT_VERSION = 2
 
@@ -31,7 +29,7 @@ MOST_ROWS = 2**48
 
 
 class Counted(NamedTuple):
-    """A shard of a witness."""
+    """A shard."""
 
     fingerprint: str
     rows: int
@@ -48,11 +46,11 @@ class Contents(NamedTuple):
     @property
     def counts(self) -> list[NDArray[np.int32]]:
         """The positive counts of every learner."""
-        return [self.tensors[_counts(number)] for number in range(self.learners)]
+        return [self.gaps(number)[1] for number in range(self.learners)]
 
     def gaps(self, number: int) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
         """Return ``Counts.gaps`` of one learner, with the shards in the file's order."""
-        return self.tensors[_gaps(number)], self.tensors[_counts(number)]
+        return self.tensors[f"{number:06d}.gaps"], self.tensors[f"{number:06d}.counts"]
 
 
 class Witness(NamedTuple):
@@ -61,11 +59,6 @@ class Witness(NamedTuple):
     counts: tuple[Counts, ...]
     shard_rows: tuple[int, ...]
 
-    @property
-    def rows(self) -> int:
-        """Rows of all shards."""
-        return sum(self.shard_rows)
-
 
 def save(
     path: str | os.PathLike[str],
@@ -73,78 +66,66 @@ def save(
     manifest: Manifest,
     left_out: Sequence[Deletions] = (),
 ) -> None:
-    """Write the counts of all rows, in the row order of the manifest, and the deleted rows.
-
-    Raises
-    ------
-    MachineError : the file cannot be written.
-    """
+    """Write the counts of all rows, in the row order of the manifest, and the deleted rows."""
     content, tensors = deletions.encode([replace(deletion, path="") for deletion in left_out])
     for number, own in enumerate(counts):
-        tensors[_gaps(number)], tensors[_counts(number)] = own.gaps()
+        names = f"{number:06d}.gaps", f"{number:06d}.counts"
+        tensors |= dict(zip(names, own.gaps(), strict=True))
     shards = [{"fingerprint": one.fingerprint, "rows": one.rows} for one in manifest.shards]
     content |= {"witness_version": FORMAT_VERSION, "learners": len(counts), "shards": shards}
     write_sealed(path, content, tensors)
 
 
 def load(path: str | os.PathLike[str], shards: Sequence[tuple[str, str]]) -> Witness:
-    """Load the counts of the given shards, matched by fingerprint.
+    """Load the counts of shards, (name, fingerprint) in the order of the rows. Of shards with one
+    fingerprint the first given gets the counts of the first written.
 
-    Parameters
-    ----------
-    shards : (name, fingerprint) in the order of the rows. Of shards with one fingerprint the
-        first given gets the counts of the first written.
-
-    Raises
-    ------
-    FileDamaged : a damaged file, or counts that no run writes.
-    DataError : not a witness, or one of other shards.
-    MachineError : the file cannot be read.
+    A damaged file, or counts that no run writes, are a FileDamaged; other shards a DataError.
     """
     found = contents(path)
     order = _matched(path, [shard.fingerprint for shard in found.shards], shards)
     rows = [shard.rows for shard in found.shards]
     learners = [Counts.of_gaps(*found.gaps(number)) for number in range(found.learners)]
-    if order != list(range(len(rows))):
+    if order != sorted(order):
         learners = [reordered(own, rows, order) for own in learners]
     return Witness(tuple(learners), tuple(rows[number] for number in order))
 
 
 def contents(path: str | os.PathLike[str]) -> Contents:
-    """Read and validate a witness file, in little memory.
-
-    Raises
-    ------
-    FileDamaged, DataError, MachineError : as ``load``.
-    """
+    """Read and validate a witness file, in little memory; raises as ``load``."""
     content, tensors = read_sealed(path, "witness")
     if content.get("witness_version") != FORMAT_VERSION:
         raise DataError(f"{path}: not a witness of version {FORMAT_VERSION}. Fit with --witness.")
     try:
         table = [Counted(shard["fingerprint"], shard["rows"]) for shard in content["shards"]]
+        found = Contents(table, [], content["learners"], tensors)
         for shard in table:
-            _check_shard(shard)
+            known = type(shard.fingerprint) is str and type(shard.rows) is int
+            if not known or not 0 <= shard.rows < MOST_ROWS:
+                raise ValueError(f"a shard of {shard.rows!r} rows of {shard.fingerprint!r}")
         rows = sum(shard.rows for shard in table)
-        for number in range(content["learners"]):
-            _check_counts(number, rows, tensors)
+        for number in range(found.learners):
+            gaps, counts = found.gaps(number)
+            check_gaps(gaps, counts)
+            if len(gaps) and int(gaps.sum(dtype=np.uint64)) >= rows:
+                raise ValueError(f"a count beyond the {rows} rows that there are")
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise FileDamaged(
             f"{path}: sealed, but what it holds is no witness ({error}). Fit again with --witness."
         ) from error
-    deleted = deletions.decode(content, tensors, path)
-    return Contents(table, deleted, content["learners"], tensors)
+    return found._replace(deletions=deletions.decode(content, tensors, path))
 
 
 def _matched(
     path: str | os.PathLike[str], fingerprints: Sequence[str], shards: Sequence[tuple[str, str]]
 ) -> list[int]:
     """Return the number that each of the given shards has in the witness."""
-    known: dict[str, list[int]] = {}
+    known = defaultdict[str, list[int]](list)
     for number, fingerprint in enumerate(fingerprints):
-        known.setdefault(fingerprint, []).append(number)
+        known[fingerprint].append(number)
     order = []
     for name, fingerprint in shards:
-        if not known.get(fingerprint):
+        if not known[fingerprint]:
             raise DataError(
                 f"{name}: its content is not among the {len(fingerprints)} shards of the "
                 f"witness {path}. Give the shards that the model was fitted on, unchanged."
@@ -158,28 +139,9 @@ def _matched(
     return order
 
 
-def _check_shard(shard: Counted) -> None:
-    known = type(shard.fingerprint) is str and type(shard.rows) is int
-    if not known or not 0 <= shard.rows < MOST_ROWS:
-        raise ValueError(f"a shard of {shard.rows!r} rows of {shard.fingerprint!r}")
-
-
-def _check_counts(number: int, rows: int, tensors: Mapping[str, NDArray[Any]]) -> None:
-    """Raise a ValueError unless all counts are positive and all rows exist."""
-    gaps, counts = tensors[_gaps(number)], tensors[_counts(number)]
-    check_gaps(gaps, counts)
-    if len(gaps) and int(gaps.sum(dtype=np.uint64)) >= rows:
-        raise ValueError(f"a count beyond the {rows} rows that there are")
-
-
 def reordered(counts: Counts, rows: Sequence[int], order: Sequence[int]) -> Counts:
-    """Return the counts with some of the shards, in another order.
-
-    Parameters
-    ----------
-    rows : of every shard.
-    order : numbers of the shards, in their new order.
-    """
+    """Return the counts of some of the shards, by their numbers in a new ``order``; ``rows`` are
+    those of every shard."""
     first = np.concatenate(([0], np.cumsum(rows)))
     moved, start = Counts(), 0
     numbers, values = counts.entries()
@@ -188,11 +150,3 @@ def reordered(counts: Counts, rows: Sequence[int], order: Sequence[int]) -> Coun
         moved.put(numbers[own] - first[number] + start, values[own])
         start += rows[number]
     return moved
-
-
-def _gaps(number: int) -> str:
-    return f"{number:06d}.gaps"
-
-
-def _counts(number: int) -> str:
-    return f"{number:06d}.counts"

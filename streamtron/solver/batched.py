@@ -1,8 +1,8 @@
-"""Batches of learners that read the same rows together.
+"""Learners that read the same rows together, in batches of at most ``kernels.BATCH_WIDTH``.
 
-At most ``kernels.BATCH_WIDTH`` learners share a pass over rows in the same order: a row is fetched
-once, and with each of its columns the weights of all, which are stored side by side. Each learner
-finds, to the bit, what it finds by itself.
+A row is fetched once, and with each of its columns the weights of all, which are stored side by
+side. Each learner finds, to the bit, what it finds by itself. ``benchmarks/learners.py`` shows what
+batches save, and what the constants do to that.
 """
 
 from __future__ import annotations
@@ -32,23 +32,13 @@ VISITS = 1 << 12
 """Visits of one kernel call: what the learners have beside the weights is put side by side for so
 many at a time."""
 
-NO_VECTOR = np.zeros(0)
-
-LINE = 64
-"""Bytes of a cache line, which the weights of one column fill."""
-
 Vector = NDArray[np.float64]
 T = TypeVar("T")
 
 
 class PendingSolve:
-    """A learner's solve and the mini-epoch that it wants next: ``epoch``; None before it has begun,
-    and when it has ended.
-
-    Parameters
-    ----------
-    begin : gives the solve.
-    """
+    """A learner's solve, which ``begin`` gives, and the mini-epoch that it wants next: ``epoch``;
+    None before it has begun, and when it has ended."""
 
     def __init__(self, learner: Learner, begin: Callable[[Learner], Solve]) -> None:
         self.learner = learner
@@ -74,13 +64,7 @@ class PendingSolve:
 
 
 def batches_of(learners: Sequence[T], threads: int) -> list[list[T]]:
-    """Neighbours in batches of at most BATCH_WIDTH, a batch a thread as long as that is enough.
-
-    Examples
-    --------
-    >>> batches_of(range(7), threads=2)
-    [[0, 1, 2], [3, 4, 5, 6]]
-    """
+    """Neighbours in batches of at most BATCH_WIDTH, a batch a thread as long as that is enough."""
     found: list[list[T]] = []
     for first in range(0, len(learners), threads * kernels.BATCH_WIDTH):
         dealt = learners[first : first + threads * kernels.BATCH_WIDTH]
@@ -90,23 +74,8 @@ def batches_of(learners: Sequence[T], threads: int) -> list[list[T]]:
     return found
 
 
-def regroup(batch: Sequence[T]) -> list[list[T]]:
-    """Regroup what is left of a batch: a batch, or each by itself.
-
-    Examples
-    --------
-    >>> regroup("abcd"), regroup("abc")
-    ([['a', 'b', 'c', 'd']], [['a'], ['b'], ['c']])
-    """
-    return [list(batch)] if len(batch) >= LEAST else [[one] for one in batch]
-
-
-# --- scans ---
-
-
 def dots(chunk: Chunk, scanning: Sequence[Learner], threads: Threads) -> Mapping[Learner, Vector]:
-    """x_k·w of a chunk's rows and every learner that scans them, where it pays to sum them
-    together."""
+    """x_k·w of a chunk's rows for learners that scan them, where summing together pays."""
     many = [batch for batch in batches_of(scanning, threads.number) if len(batch) >= LEAST]
     found: dict[Learner, Vector] = {}
 
@@ -121,12 +90,9 @@ def dots(chunk: Chunk, scanning: Sequence[Learner], threads: Threads) -> Mapping
 
 
 def _fits(chunk: Chunk, batch: Sequence[Learner]) -> bool:
-    """Whether there are weights for all columns, and few enough to be put side by side."""
+    """Whether all columns have weights, and are few enough to put these side by side."""
     columns = max(len(learner.frozen.w) for learner in batch if learner.frozen is not None)
     return chunk.width <= columns <= chunk.nonzeros // DENSE
-
-
-# --- visits of rows in memory ---
 
 
 def step(solves: Sequence[PendingSolve]) -> None:
@@ -145,8 +111,7 @@ def step(solves: Sequence[PendingSolve]) -> None:
 
 
 def _make(epochs: Sequence[MiniEpoch]) -> None:
-    """Make mini-epochs of the same turn: those together that are over all of the same rows, and
-    those that are over some of them."""
+    """Make mini-epochs of the same turn: together where they are over the same rows."""
     crowds: dict[object, list[MiniEpoch]] = {}
     for epoch in epochs:
         crowds.setdefault((epoch.problem.active.place, epoch.live is None), []).append(epoch)
@@ -183,34 +148,30 @@ def _common_order(crowd: Sequence[MiniEpoch]) -> NDArray[np.int64] | None:
 def _make_together(crowd: Sequence[MiniEpoch], order: NDArray[np.int64]) -> None:
     """Make at most BATCH_WIDTH mini-epochs at once."""
     problems = [epoch.problem for epoch in crowd]
-    running = [problem.running for problem in problems]
-    active, signs = problems[0].active, [_signs(epoch) for epoch in crowd]
+    running, active = [one.running for one in problems], problems[0].active
+    signs = [_signs(epoch) for epoch in crowd]
     w = _side_by_side([each.w for each in running])
-    of_lanes = np.zeros((3, kernels.BATCH_WIDTH))
-    of_lanes[:, : len(crowd)] = np.transpose(
-        [(one.rule.rho, one.rule.b, one.running.scale) for one in problems]
+    rules = _side_by_side(
+        [np.array((one.rule.rho, one.rule.b, one.running.scale)) for one in problems]
     )
-    scalars = _padded([each.scalars for each in running])
-    tallies = _padded([each.tallies for each in running])
-    room = _empty(2, kernels.BATCH_WIDTH, np.float64)
-    shape = (min(VISITS, len(order)), kernels.BATCH_WIDTH)
-    own_signs, delta2 = np.zeros(shape, np.int8), np.zeros(shape)
-    counts, erred = np.zeros(shape, np.int32), np.zeros(shape, np.uint8)
+    scalars = _side_by_side([each.scalars for each in running])
+    tallies = _side_by_side([each.tallies for each in running])
+    room = np.empty((2, kernels.BATCH_WIDTH))
     for start in range(0, len(order), VISITS):
         some = order[start : start + VISITS]
-        n = len(some)
-        erred[:] = 0
-        for k, one in enumerate(problems):
-            kernels.pack_rows(some, k, signs[k], one.delta2, one.counts, own_signs, delta2, counts)
+        counts = _side_by_side([one.counts[some] for one in problems])
+        moved = np.zeros(counts.shape, np.uint8)
         kernels.visit_ascent_batch(
-            active.rows, some, own_signs[:n], delta2[:n], *of_lanes, active.squares,
-            counts[:n], w, scalars, tallies, erred[:n], room,
+            active.rows, some, _side_by_side([each[some] for each in signs]),
+            _side_by_side([one.delta2[some] for one in problems]), *rules, active.squares,
+            counts, w, scalars, tallies, moved, room,
         )  # fmt: skip
         for k, one in enumerate(problems):
-            kernels.unpack_rows(some, k, counts, erred, one.counts, one.moved)
+            one.counts[some] = counts[:, k]
+            one.moved[some] |= moved[:, k]
     for k, each in enumerate(running):
-        kernels.unpack_weights(w, k, each.w)
-        each.scalars[:], each.tallies[:] = scalars[k], tallies[k]
+        each.w[:] = w[: len(each.w), k]
+        each.scalars[:], each.tallies[:] = scalars[:, k], tallies[:, k]
 
 
 def _signs(epoch: MiniEpoch) -> NDArray[np.int8]:
@@ -223,27 +184,14 @@ def _signs(epoch: MiniEpoch) -> NDArray[np.int8]:
     return own
 
 
-def _side_by_side(vectors: Sequence[Vector]) -> NDArray[np.float64]:
-    """Shape (columns, BATCH_WIDTH): a vector a lane, 0 where there is none; every row one cache
-    line."""
-    found: NDArray[np.float64] = _empty(max(map(len, vectors)), kernels.BATCH_WIDTH, np.float64)
-    for k in range(kernels.BATCH_WIDTH):
-        kernels.pack_weights(vectors[k] if k < len(vectors) else NO_VECTOR, k, found)
+def _side_by_side(vectors: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Shape (longest, BATCH_WIDTH): a vector a lane, 0 where there is none. It begins with a cache
+    line of 64 bytes, so that what one thread writes at every visit is in no line of another's."""
+    shape, dtype = (max(map(len, vectors)), kernels.BATCH_WIDTH), vectors[0].dtype
+    size = shape[0] * shape[1] * dtype.itemsize
+    place = np.zeros(size + 128, np.uint8)
+    first = -place.ctypes.data % 64
+    found = place[first : first + size].view(dtype).reshape(shape)
+    for k, vector in enumerate(vectors):
+        found[: len(vector), k] = vector
     return found
-
-
-def _padded(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """One below the other, BATCH_WIDTH rows."""
-    found = _empty(kernels.BATCH_WIDTH, len(arrays[0]), arrays[0].dtype.type)
-    found[: len(arrays)] = arrays
-    found[len(arrays) :] = 0
-    return found
-
-
-def _empty(rows: int, columns: int, dtype: type[np.generic]) -> NDArray[Any]:
-    """An array that begins with a cache line, so that what one thread writes at every visit is in
-    no line of another's."""
-    size = rows * columns * np.dtype(dtype).itemsize
-    place = np.empty(size + 2 * LINE, np.uint8)
-    first = -place.ctypes.data % LINE
-    return place[first : first + size].view(dtype).reshape(rows, columns)

@@ -1,15 +1,15 @@
-"""Rows at weights that do not move, summed block by block.
+"""Scan rows at fixed weights, block by block.
 
-The sums of a block are made by themselves, and the blocks are added in their order: whichever
-worker reads a shard, the same sums come out to the last bit. With its sums a block brings what else
-a reading is for: counts made from slacks, and the rows that matter.
+Each block is summed by itself, and the blocks are added in their order: whichever process reads a
+shard, the sums are the same to the last bit. With its sums a block brings counts that were made
+from slacks, and the rows that matter.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
@@ -26,61 +26,43 @@ from streamtron.solver.working_set import NONZERO_BYTES, ROW_BYTES, RowStore
 
 
 class ScanRequest(NamedTuple):
-    """A scan at one learner's fixed weights.
-
-    Parameters
-    ----------
-    targets : the learner's signs and prices.
-    w, bias, rho : its weights; columns beyond w weigh 0.
-    scale : s₀, around which the least primal is looked for.
-    threshold : rows with y·a ≤ threshold or a count are violators.
-    b : counts are not given, but made from the slacks, b to a unit of dual; None = they are given.
-    first : whether R and the least Δ² are wanted.
-    """
+    """A scan at one learner's fixed weights."""
 
     targets: TargetRule
     w: NDArray[np.float64]
+    """columns beyond it weigh 0"""
     bias: float
     rho: float
     scale: float
+    """s₀, around which the least primal is looked for"""
     threshold: float = -math.inf
+    """rows with y·a ≤ threshold or a count are violators"""
     b: float | None = None
+    """counts to a unit of dual, made from the slacks; None = they are given"""
     first: bool = False
+    """whether R and the least Δ² are wanted"""
 
 
 class Numbered(NamedTuple):
-    """Rows that have a count, by their numbers in the whole data, rising; and their counts."""
+    """Rows that have a count, by rising numbers, and their counts."""
 
     numbers: NDArray[np.int64]
     counts: NDArray[np.int32]
 
 
 class Violators(NamedTuple):
-    """The violators of a block: rows that the request asks for.
-
-    Parameters
-    ----------
-    rows : how many they are.
-    numbers : of the first of them, for which there is room; in the whole data, rising.
-    signs, delta2 : theirs, as in ``Targets``.
-    """
+    """The number of a block's violators; positions, signs and Δ_k² of those for which there is
+    room, the first ones."""
 
     rows: int
-    numbers: NDArray[np.int64]
+    positions: NDArray[np.int64]
     signs: NDArray[np.int8]
     delta2: NDArray[np.float64]
 
 
 class PartialSums(NamedTuple):
-    """What a view has seen of a block.
-
-    Parameters
-    ----------
-    part : its sums.
-    sq_radius, least_delta2 : R² and the least Δ_k², for a view that wants them; else 0 and ∞.
-    made : the counts made from slacks; None where they are given.
-    violators : None where no rows are wanted.
-    """
+    """What a request finds in a block: its sums; R² and the least Δ_k² (0 and ∞ if they are not
+    wanted); counts made from slacks, by position in the block; violators, if any are wanted."""
 
     part: Part
     sq_radius: float
@@ -90,143 +72,109 @@ class PartialSums(NamedTuple):
 
 
 class BlockScan(NamedTuple):
-    """What a scan has seen of one block.
-
-    Parameters
-    ----------
-    rows, nonzeros : how many.
-    width : room for all their columns.
-    seen : by every view.
-    numbers, squares, held : the rows that some view calls and has room for, each once, rising by
-        their numbers in the whole data; ``squares`` are ‖x_k‖².
-    """
+    """What each request finds in a block of ``rows`` rows, whose columns are below ``width``; and
+    the rows ``held`` that some request wants, each once, by rising position, with their ‖x_k‖²."""
 
     rows: int
     nonzeros: int
     width: int
     seen: tuple[PartialSums, ...]
-    numbers: NDArray[np.int64]
+    positions: NDArray[np.int64]
     squares: NDArray[np.float64]
     held: Rows
 
 
 def scan_blocks(
     chunks: Generator[Chunk, None, None],
-    views: Sequence[ScanRequest],
+    requests: Sequence[ScanRequest],
     counts: Sequence[Counts],
     rooms: Sequence[int] | None = None,
-) -> Iterator[BlockScan]:
-    """Scan blocks, one after the other.
-
-    Parameters
-    ----------
-    chunks : a block each, in the order of the data; closed at the end.
-    counts : c_k of every row, for each of the views.
-    rooms : bytes of violators that are wanted, for each of the views: the first of them, up to
-        one that finds no room. None = none are wanted.
-
-    Raises
-    ------
-    DataError : a view that wants R meets a row without any length.
-    """
-    wanted: Sequence[int | None] = [None] * len(views) if rooms is None else rooms
-    looks = [_Look(*one) for one in zip(views, counts, wanted, strict=True)]
+) -> Generator[BlockScan, None, None]:
+    """Scan blocks, one after the other: ``chunks``, closed at the end. For each request:
+    ``counts`` of every row as the chunks number it, and ``rooms``, bytes of the first violators
+    that are wanted, up to one that finds no room (None = none are). DataError: a request that wants
+    R meets a row without any length."""
+    wanted: Sequence[int | None] = [None] * len(requests) if rooms is None else rooms
+    scanners = [_Scanner(*one) for one in zip(requests, counts, wanted, strict=True)]
     with closing(chunks):
         for chunk in chunks:
-            yield _scanned(chunk, looks)
+            found = [scanner.scan(chunk) for scanner in scanners]
+            own = [one.violators.positions for one in found if one.violators is not None]
+            positions = np.unique(np.concatenate([np.zeros(0, np.int64), *own]))
+            held = RowStore()
+            if len(positions):
+                numbers = np.arange(len(chunk), dtype=np.int64)
+                held.add(chunk.rows, positions, numbers, chunk.squares, sys.maxsize)
+            yield BlockScan(
+                len(chunk), chunk.nonzeros, chunk.width, tuple(found), positions, held.squares,
+                held.first(len(held)),
+            )  # fmt: skip
 
 
-def _scanned(chunk: Chunk, looks: Sequence[_Look]) -> BlockScan:
-    found = [look.at(chunk) for look in looks]
-    places = [places for _, places in found]
-    wanted = np.unique(np.concatenate([np.zeros(0, np.int64), *places]))
-    held = RowStore()
-    if len(wanted):
-        held.add(chunk.rows, wanted, chunk.numbers, chunk.squares, sys.maxsize)
-    return BlockScan(
-        len(chunk), chunk.nonzeros, chunk.width, tuple(seen for seen, _ in found),
-        held.numbers, held.squares, held.first(len(held)),
-    )  # fmt: skip
+class _Scanner:
+    """Scan block after block for one request; ``room`` is for the violators of all blocks."""
 
+    def __init__(self, request: ScanRequest, counts: Counts, room: int | None) -> None:
+        self._request, self._w = request, request.w
+        self._counts, self._room = counts, room
+        self._bins = no_bins()  # these three are 0 between blocks
+        self._fresh, self._low = np.zeros_like(self._w), np.zeros_like(self._w)
+        self._length = length_of(request.w, request.bias)
 
-class _Look:
-    """What one view sees, block by block; ``room`` is for all blocks."""
-
-    def __init__(self, view: ScanRequest, counts: Counts, room: int | None) -> None:
-        self._view, self._w, self._counts, self._room = view, view.w, counts, room
-        # all 0 between blocks
-        self._bins, self._fresh, self._low = no_bins(), np.zeros(len(view.w)), np.zeros(len(view.w))
-        self._length = length_of(view.w, view.bias)
-
-    def at(self, chunk: Chunk) -> tuple[PartialSums, NDArray[np.int64]]:
-        """Look at a block; also the positions of the rows that are wanted."""
-        view, rows, targets = self._view, chunk.rows, self._view.targets(chunk)
-        self._widen(chunk.width)
-        extent = _extent(targets, view.rho) if view.first else (0.0, math.inf)
+    def scan(self, chunk: Chunk) -> PartialSums:
+        request, rows, targets = self._request, chunk.rows, self._request.targets(chunk)
+        if (more := chunk.width - len(self._w)) > 0:
+            self._w, self._fresh, self._low = (
+                np.append(each, np.zeros(more)) for each in (self._w, self._fresh, self._low)
+            )
+        extent = 0.0, math.inf
+        if request.first:
+            least = targets.delta2[targets.present].min(initial=math.inf)
+            extent = float(targets.sq_lengths(request.rho).max(initial=0.0)), float(least)
         counts = self._counts_of(rows, targets)
         sums, totals = no_sums(), np.zeros(4, dtype=np.int64)
         marks = np.empty(len(chunk), dtype=np.uint8)
         kernels.scan(
-            rows, targets.signs, targets.delta2, targets.squares, counts, view.rho, view.bias,
-            view.threshold, self._w, self._length, view.scale, self._bins, self._fresh, self._low,
-            sums, totals, marks, kernels.NO_DOTS,
+            rows, targets.signs, targets.delta2, targets.squares, counts, request.rho,
+            request.bias, request.threshold, self._w, self._length, request.scale, self._bins,
+            self._fresh, self._low, sums, totals, marks, kernels.NO_DOTS,
         )  # fmt: skip
-        part = Part(*self._filled(), sums, totals, *self._drained(rows, counts))
-        counted = counts > 0
-        made = Numbered(targets.numbers[counted], counts[counted])
-        violators, places = self._violators(rows, targets, np.flatnonzero(marks))
-        return PartialSums(part, *extent, None if view.b is None else made, violators), places
-
-    def _widen(self, width: int) -> None:
-        if width > len(self._w):
-            more = np.zeros(width - len(self._w))
-            self._w = np.append(self._w, more)
-            self._fresh, self._low = np.append(self._fresh, more), np.append(self._low, more)
+        support = np.flatnonzero(counts)
+        most = int(np.diff(rows.indptr)[support].sum())
+        columns, values = np.empty(most, np.uint32), np.empty(most)
+        found = kernels.drain(rows, counts, self._fresh, self._low, columns, values)
+        part = Part(*self._filled_bins(), sums, totals, columns[:found], values[:found])
+        made = None if request.b is None else Numbered(support, counts[support])
+        return PartialSums(part, *extent, made, self._violators(rows, targets, marks))
 
     def _counts_of(self, rows: Rows, targets: Targets) -> NDArray[np.int32]:
-        view = self._view
-        if view.b is None:
+        request = self._request
+        if request.b is None:
             return self._counts.take(targets.numbers)
-        v = np.append(self._w, view.bias)
-        margins = passes.margins(rows, targets.signs, view.rho, v)
-        return counts_of_slacks(margins, view.scale, targets, view.b)
+        v = np.append(self._w, request.bias)
+        margins = passes.margins(rows, targets.signs, request.rho, v)
+        return counts_of_slacks(margins, request.scale, targets, request.b)
 
-    def _filled(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The bins that the block fills, which it leaves empty: few where it has few rows."""
+    def _filled_bins(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The bins that the block has filled, few where it has few rows; they are emptied."""
         bins = self._bins.reshape(-1, kernels.BIN_SUMS)
         places = np.flatnonzero(bins.any(axis=1))
         filled = bins[places]
         bins[places] = 0.0
         return places, filled
 
-    def _drained(
-        self, rows: Rows, counts: NDArray[np.int32]
-    ) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
-        most = int(np.diff(rows.indptr)[counts > 0].sum())
-        columns, values = np.empty(most, np.uint32), np.empty(most)
-        found = kernels.drain(rows, counts, self._fresh, self._low, columns, values)
-        return columns[:found], values[:found]
-
     def _violators(
-        self, rows: Rows, targets: Targets, chosen: NDArray[np.int64]
-    ) -> tuple[Violators | None, NDArray[np.int64]]:
-        """The rows at positions ``chosen``, and the positions of those for which there is room."""
+        self, rows: Rows, targets: Targets, marks: NDArray[np.uint8]
+    ) -> Violators | None:
+        """The marked rows, as far as there is room for them; None if none are wanted."""
         if self._room is None:
-            return None, chosen[:0]
+            return None
+        chosen = np.flatnonzero(marks)
         sizes = NONZERO_BYTES * np.diff(rows.indptr)[chosen] + ROW_BYTES
         fits = int(np.searchsorted(np.cumsum(sizes), self._room, side="right"))
         self._room = self._room - int(sizes[:fits].sum()) if fits == len(chosen) else 0
         own = chosen[:fits]
-        found = Violators(
-            len(chosen), targets.numbers[own], targets.signs[own], targets.delta2[own]
-        )
-        return found, own
-
-
-def _extent(targets: Targets, rho: float) -> tuple[float, float]:
-    """R² and the least Δ_k² of a block."""
-    present = targets.delta2[targets.present]
-    return float(targets.sq_lengths(rho).max(initial=0.0)), float(present.min(initial=math.inf))
+        return Violators(len(chosen), own, targets.signs[own], targets.delta2[own])
 
 
 def counts_of_slacks(
@@ -234,17 +182,9 @@ def counts_of_slacks(
 ) -> NDArray[np.int32]:
     """c_k = ⌊b max(0, 1 − s m_k)/Δ_k² + ½⌋, 2³¹ − 1 at most; 0 for rows left out.
 
-    At the optimum of P, with b → ∞, these are b times the dual solution.
+    At the optimum of P, with b → ∞, these are b times the dual solution. ``margins`` : m_k, finite.
+    ``scale`` : s, of which P(s) is least.
 
-    Parameters
-    ----------
-    margins : m_k, shape (rows,), finite.
-    scale : s, of which P(s) is least.
-    targets : of the same rows, Δ_k² > 0.
-    b : counts to a unit of dual.
-
-    Examples
-    --------
     >>> signs, delta2 = np.array([1, -1, 0], np.int8), np.array([0.5, 0.5, 1.0])
     >>> rows = Targets(np.arange(3), signs, delta2, np.zeros(3))
     >>> counts_of_slacks(np.array([0.7, 2.0, -6.0]), 1.0, rows, 10.0)

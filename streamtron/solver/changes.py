@@ -20,6 +20,7 @@ from streamtron.solver.in_memory import release_rows, solve_in_memory, visit_row
 from streamtron.solver.learner import Learner
 from streamtron.solver.proving import certify, discard_weights
 from streamtron.solver.report import StageReport
+from streamtron.solver.scan import Frozen
 from streamtron.solver.state import Average, Extent, Regime
 from streamtron.solver.stopping import begin_stage, conclude
 from streamtron.solver.subproblem import run_mini_epochs
@@ -42,18 +43,18 @@ def begin_change(learner: Learner, *, only_more: bool = False) -> None:
     updates = learner.running.updates
     progress.reports = [StageReport.begin(progress.stage, learner.settings, progress.b, updates)]
     progress.from_zero = False
-    learner.active.clear()
     _scan_next(learner)
-    if learner.frozen is None:
-        learner.extent = Extent()
     if not learner.valid:
         discard_weights(learner)
 
 
 def _scan_next(learner: Learner) -> None:
-    """The next reading scans, and holds all rows if they fit."""
+    """Forget the rows in memory; the next reading scans, and holds all rows if they fit."""
+    learner.active.clear()
     learner.mode = "scan"
     learner.regime = Regime.ALL_ROWS if learner.stage.ascent else Regime.WORKING_SET
+    if learner.frozen is None:
+        learner.extent = Extent()
 
 
 def _scan_holds(learner: Learner) -> bool:
@@ -73,9 +74,6 @@ def _scan_holds(learner: Learner) -> bool:
     return True
 
 
-# --- more rows ---
-
-
 def add_rows(
     source: ChunkSource, learners: Sequence[Learner], settings: Settings, first_row: int
 ) -> None:
@@ -84,13 +82,8 @@ def add_rows(
     learner has finished if that certifies the best weights for all rows.
 
     The counts of the others are not optimal any more; but the readings of all rows that follow are
-    fewer by a third (measured on RCV1 at C = 50).
-
-    Parameters
-    ----------
-    source : the new rows, numbered from 0.
-    learners : after ``begin_change``.
-    first_row : the number of the first of them in the whole data.
+    fewer by a third (measured on RCV1 at C = 50). ``source`` numbers its rows from 0; the first one
+    is row ``first_row`` of the whole data.
     """
     for chunk in _numbered_from(first_row, source):
         positions = order.visiting_order(settings, 0, chunk)
@@ -98,14 +91,13 @@ def add_rows(
             _visit_new_rows(learner, chunk, positions)
     for learner in learners:
         _solve_new_rows(learner)
-    scanning = [learner for learner in learners if learner.frozen is not None]
-    for chunk in _numbered_from(first_row, source) if scanning else ():
-        for learner in scanning:
-            assert learner.frozen is not None
+    scans = [(learner, frozen) for learner in learners if (frozen := learner.frozen)]
+    for chunk in _numbered_from(first_row, source) if scans else ():
+        for learner, frozen in scans:
             counts = learner.counts.take_ranges(chunk.ranges)
-            learner.frozen.scan(chunk.rows, learner.targets(chunk), counts, settings.rho)
-    for learner in scanning:
-        _conclude_scan(learner)
+            frozen.scan(chunk.rows, learner.targets(chunk), counts, settings.rho)
+    for learner, frozen in scans:
+        _conclude_scan(learner, frozen)
 
 
 def _numbered_from(first_row: int, source: ChunkSource) -> Iterator[Chunk]:
@@ -127,17 +119,12 @@ def _solve_new_rows(learner: Learner) -> None:
     """Solve the new rows in memory. The next reading scans the weights that were best before: the
     running ones suit the new rows until the counts of the others have been solved again."""
     run_mini_epochs(solve_in_memory(learner))
-    learner.active.clear()
     _scan_next(learner)
     learner.best.candidate, learner.best.average = learner.best.augmented, Average()
-    if learner.frozen is None:
-        learner.extent = Extent()
 
 
-def _conclude_scan(learner: Learner) -> None:
+def _conclude_scan(learner: Learner, frozen: Frozen) -> None:
     """Conclude from a scan of all rows: the run has ended, or the next reading trains."""
-    frozen = learner.frozen
-    assert frozen is not None
     frozen.running = learner.running.w
     learner.best.candidate = None
     certify(learner, frozen)
@@ -148,17 +135,8 @@ def _conclude_scan(learner: Learner) -> None:
         learner.mode, learner.frozen, learner.extent = "train", None, Extent()
 
 
-# --- fewer rows ---
-
-
 def subtract_rows(chunks: Iterable[Chunk], learners: Sequence[Learner]) -> None:
-    """Subtract Σ c_k y_k over rows from the running weights; the counts are as they were.
-
-    Parameters
-    ----------
-    chunks : the rows, by their numbers in the data as it was.
-    learners : after ``begin_change``.
-    """
+    """Subtract Σ c_k y_k over rows, numbered as they were, from the running weights."""
     parts = [np.zeros(len(learner.running.w) + 1) for learner in learners]
     extensions, steps = np.zeros(len(learners)), np.zeros(len(learners), dtype=np.int64)
     for chunk in chunks:
@@ -179,8 +157,7 @@ def subtract_rows(chunks: Iterable[Chunk], learners: Sequence[Learner]) -> None:
 
 
 def subtract(learner: Learner, part: NDArray[np.float64], extension: float, steps: int) -> None:
-    """Subtract Σ c_k l_k (x_k, ρ) (augmented), Σ Δ_k² c_k² and Σ c_k of rows from the running
-    weights."""
+    """Subtract Σ c_k l_k (x_k, ρ) (augmented), Σ Δ_k² c_k² and Σ c_k from the running weights."""
     running = learner.running
     w, bias = running.w - part[:-1], running.bias - float(part[-1])
     w[np.abs(w) <= ROUNDED * np.abs(part[:-1])] = 0.0

@@ -45,13 +45,8 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The state of a run: all learners have taken ``chunks`` chunks of reading ``reading``.
-
-    Parameters
-    ----------
-    reading, chunks : where it is; ``NOT_BEGUN`` chunks between two readings.
-    content, arrays : the learners, as JSON and arrays.
-    """
+    """The state of a run: all learners, as JSON and arrays, have taken ``chunks`` chunks of reading
+    ``reading``; ``NOT_BEGUN`` chunks between two readings."""
 
     reading: int
     chunks: int
@@ -69,9 +64,7 @@ class State:
         at_once: int = 0,
     ) -> State:
         """Take the state of learners, those of one class in the order of the candidates. Their
-        arrays are not copied: it holds until they continue.
-
-        ``at_once``: the number of learners in a group; 0 = all together."""
+        arrays are not copied: it holds until they continue."""
         encoder = Encoder()
         content = {
             "learners": [_encoded(learner, encoder) for learner in learners],
@@ -87,32 +80,19 @@ class State:
 
     @property
     def all_finished(self) -> bool:
-        """Whether all learners have finished. True where the content is no state, which
-        ``learners`` reports."""
+        """Whether all learners have finished; True if it is no state, as ``learners`` reports."""
         with contextlib.suppress(KeyError, TypeError, ValueError):
-            numbers = range(len(self.content["learners"]))
-            return all(self.fields(number)["progress.finished"] is not None for number in numbers)
+            for encoded in self.content["learners"]:
+                progress = dict(encoded["fields"]["dict"])["progress"]
+                if dict(progress["fields"]["dict"])["finished"] is None:
+                    return False
         return True
-
-    def fields(self, number: int) -> dict[str, Any]:
-        """The encoded fields of a learner by name, those of its objects as ``object.field``."""
-        found = dict(self.content["learners"][number]["fields"]["dict"])
-        for name, value in list(found.items()):
-            if isinstance(value, dict) and "fields" in value:
-                own = value["fields"]["dict"]
-                found |= {f"{name}.{field}": inner for field, inner in own}
-        return found
 
     def learners(
         self, make: Callable[[Label | None], Learner], group: str
     ) -> list[RestoredLearner]:
         """Restore the learners of a group, ``"learners"`` or ``"placeholders"``; ``make`` gives a
-        new one for a positive label.
-
-        Raises
-        ------
-        FileDamaged : the content is no state.
-        """
+        new one for a positive label. FileDamaged: the content is no state."""
         try:
             return [self._restored(encoded, make) for encoded in self.content[group]]
         except (LookupError, TypeError, ValueError, AttributeError, StopIteration) as error:
@@ -150,14 +130,12 @@ def _validate(learner: Learner, fields: dict[str, Any]) -> None:
     if fields.keys() != vars(learner).keys() - set(_NOT_STATE):
         raise ValueError("other fields than a learner has")
     running, frozen = fields["running"], fields["frozen"]
-    alike = [(running.scalars, np.zeros(4)), (running.tallies, np.zeros(3, dtype=np.int64))]
+    new, fresh = WeightState(), ScanSums(1.0, 0)
+    alike = [(running.scalars, new.scalars), (running.tallies, new.tallies)]
     wide = [running.w]
     if frozen is not None:
-        fresh = ScanSums(1.0, 0)
         found = frozen.scan_sums
-        alike += [
-            (getattr(found, name), getattr(fresh, name)) for name in ("bins", "sums", "totals")
-        ]
+        alike += [(getattr(found, n), getattr(fresh, n)) for n in ("bins", "sums", "totals")]
         wide += [frozen.w, found.fresh] + ([] if frozen.running is None else [frozen.running])
     alike += [(one, np.zeros(len(running.w))) for one in wide]
     if any(one.dtype != other.dtype or one.shape != other.shape for one, other in alike):
@@ -188,13 +166,14 @@ class RestoredLearner:
                 f"the checkpoint knows {columns} columns, the shards have column "
                 f"{chunk.width - 1}. Begin anew with --overwrite."
             )
-        if self.complete:
-            return
-        targets = learner.targets(chunk)
-        places = _places(chunk, self._missing)
-        chosen = places[: int(np.argmin(places >= 0)) if (places < 0).any() else None]
+        wanted, by_number = self._missing[: len(chunk)], np.argsort(chunk.numbers)
+        at = np.searchsorted(chunk.numbers, wanted, sorter=by_number)
+        places = by_number[np.minimum(at, len(chunk) - 1)]
+        here = np.append(chunk.numbers[places] == wanted, False)
+        chosen = places[: int(here.argmin())]
         if not len(chosen):
             return
+        targets = learner.targets(chunk)
         if learner.regime == Regime.ALL_ROWS:
             learner.active.share(learner.pool, chunk.rows, targets)
         else:
@@ -204,19 +183,13 @@ class RestoredLearner:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Where a run is resumed, and what its learners are to hold again.
-
-    Parameters
-    ----------
-    reading, chunks : see ``State``.
-    held : every learner with its rows.
-    reopened : learners that had finished, but by other settings than now.
-    """
+    """Where a run is resumed (see ``State``), and what its learners are to hold again."""
 
     reading: int
     chunks: int
     held: Sequence[RestoredLearner]
     reopened: Sequence[Learner] = ()
+    """learners that had finished, but by other settings than now"""
 
     @property
     def first(self) -> bool:
@@ -230,59 +203,32 @@ class Resumed:
             held.take(chunk)
 
     def restore_rows(self, source: ChunkSource, settings: Settings) -> None:
-        """Read the rows that were held: all rows in the data's order, some in the order of the
-        reading that found them."""
+        """Read the rows that were held: all in the data's order, some in that of their reading."""
         for chunk in source.chunks():
             self.restore(chunk)
-        missing = [
-            held for held in self.held
-            if not held.complete
-            and (held.learner.finished is None or held.learner in self.reopened)
-        ]  # fmt: skip
-        for reading in {held.learner.progress.reading for held in missing}:
+        missing: dict[int, list[RestoredLearner]] = {}
+        for held in self.held:
+            learner = held.learner
+            if not held.complete and (learner.finished is None or learner in self.reopened):
+                missing.setdefault(learner.progress.reading, []).append(held)
+        for reading, those in missing.items():
             groups = order.reading_order(settings, reading, source) or []
             if reading == self.reading:
                 groups = groups[: self.chunks]
             for chunk in source.chunks(groups):
-                for held in missing:
-                    if held.learner.progress.reading == reading:
-                        held.take(chunk)
-
-
-def _places(chunk: Chunk, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where in a chunk rows are, by their numbers; −1 where they are not."""
-    places = np.full(min(len(numbers), len(chunk)), -1, dtype=np.int64)
-    before = 0
-    for start, stop in chunk.ranges:
-        inside = (numbers[: len(places)] >= start) & (numbers[: len(places)] < stop)
-        places[inside] = numbers[: len(places)][inside] - start + before
-        before += stop - start
-    return places
-
-
-# --- values as JSON and arrays ---
+                for held in those:
+                    held.take(chunk)
 
 
 class Encoder:
-    """Encodes values; ``arrays`` collects their arrays, each once however often it occurs.
-
-    Examples
-    --------
-    >>> encoder = Encoder()
-    >>> vector = np.array([1.0, 2.0])
-    >>> encoded = encoder.encode({"w": vector, "best": [vector, math.inf]})
-    >>> found = decode(encoded, encoder.arrays)
-    >>> found["w"] is found["best"][0], found["best"][1]
-    (True, inf)
-    """
+    """Encodes values; ``arrays`` collects their arrays, each once however often it occurs."""
 
     def __init__(self) -> None:
         self.arrays: Arrays = {}
         self._names: dict[int, str] = {}
 
     def encode(self, value: Any) -> Any:
-        """Encode None, numbers, text, lists, arrays, dictionaries, counts, and objects of the known
-        classes."""
+        """The value as JSON, its arrays by name; TypeError: it is of no known class."""
         if value is None or isinstance(value, bool | str | int):
             return value
         if isinstance(value, float):
@@ -309,12 +255,7 @@ class Encoder:
 
 
 def decode(encoded: Any, arrays: Arrays) -> Any:
-    """Decode what ``Encoder`` encoded.
-
-    Raises
-    ------
-    KeyError, TypeError, ValueError : it is not encoded so.
-    """
+    """Decode what ``Encoder`` encoded; KeyError, TypeError or ValueError if it is not that."""
     if isinstance(encoded, list):
         return [decode(item, arrays) for item in encoded]
     if not isinstance(encoded, dict):

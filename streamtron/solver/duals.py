@@ -1,9 +1,8 @@
-"""Counts of rows: 4 bytes a row at most, less where few rows have one."""
+"""Counts of rows: 4 bytes a row at most, less where few pages of rows have one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,23 +10,13 @@ from numpy.typing import NDArray
 from streamtron.core.errors import DataError
 
 PAGE = 4096
-"""Rows a page; a page is a thin one while fewer than a third of its rows have a count."""
-
-_THIN = PAGE // 3
+"""Rows a page: a page is held once one of its rows has a count."""
 
 MOST_ROWS = 2**32 - 1
 """Rows at most: their numbers are kept as differences of 32 bits, and the sum of so many counts
 below 2³¹ is below 2⁶³."""
 
 
-class _Thin(NamedTuple):
-    """A page of few counts: where in the page, and how many."""
-
-    at: NDArray[np.uint16]
-    counts: NDArray[np.int32]
-
-
-_Page = NDArray[np.int32] | _Thin
 _Run = tuple[int, slice, NDArray[np.int64] | slice]
 """Page, entries of those asked for, places in the page."""
 
@@ -37,27 +26,19 @@ Ranges = Sequence[tuple[int, int]]
 class Counts:
     """c_k ≥ 0 of every row, int32, by row number; 0 where none has been set.
 
-    A learner of a rare class gives few rows a count: its pages without any cost nothing, and those
-    with few cost 6 bytes a count.
-
-    Examples
-    --------
     >>> counts = Counts()
     >>> counts.put(np.array([7, 10_000]), np.array([3, 5], dtype=np.int32))
     >>> counts.take(np.array([10_000, 8, 7])).tolist(), counts.nbytes
-    ([5, 0, 3], 12)
+    ([5, 0, 3], 32768)
     """
 
     def __init__(self) -> None:
-        self._pages: dict[int, _Page] = {}
+        self._pages: dict[int, NDArray[np.int32]] = {}
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return sum(
-            page.nbytes if isinstance(page, np.ndarray) else sum(part.nbytes for part in page)
-            for page in self._pages.values()
-        )
+        return sum(page.nbytes for page in self._pages.values())
 
     def take(self, numbers: NDArray[np.int64]) -> NDArray[np.int32]:
         """Counts of rows, shape of ``numbers``: row numbers ≥ 0 in any order."""
@@ -82,30 +63,28 @@ class Counts:
     def scale(self, factor: int) -> None:
         """Multiply every count; the caller sees to it that none passes 2³¹ − 1."""
         for page in self._pages.values():
-            values = page if isinstance(page, np.ndarray) else page.counts
-            values *= np.int32(factor)
+            page *= np.int32(factor)
 
     def largest(self) -> int:
         """The largest count; 0 if there is none."""
-        return max((int(counts.max(initial=0)) for _, counts in self.nonzero()), default=0)
+        return max((int(page.max()) for page in self._pages.values()), default=0)
 
     def total(self) -> int:
         """t = Σ c_k."""
-        return sum(int(counts.sum(dtype=np.int64)) for _, counts in self.nonzero())
+        return sum(int(page.sum(dtype=np.int64)) for page in self._pages.values())
 
     def nonzero(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
         """Row numbers that have a count, rising, and their counts: a page at a time."""
         for number in sorted(self._pages):
             page = self._pages[number]
-            thin = page if isinstance(page, _Thin) else _thin(page)
-            yield number * PAGE + thin.at.astype(np.int64), thin.counts
+            places = np.flatnonzero(page)
+            yield number * PAGE + places, page[places]
 
     def entries(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """All row numbers that have a count, rising, and their counts."""
-        found = list(self.nonzero())
-        numbers = np.concatenate([np.zeros(0, dtype=np.int64), *(numbers for numbers, _ in found)])
-        counts = np.concatenate([np.zeros(0, dtype=np.int32), *(counts for _, counts in found)])
-        return numbers, counts
+        none = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
+        numbers, counts = zip(none, *self.nonzero(), strict=True)
+        return np.concatenate(numbers), np.concatenate(counts)
 
     def gaps(self) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
         """Of the rows that have a count, rising: how far each lies behind the one before (the
@@ -115,12 +94,7 @@ class Counts:
 
     @classmethod
     def of_gaps(cls, gaps: NDArray[np.uint32], counts: NDArray[np.int32]) -> Counts:
-        """The counts that ``gaps`` tells of.
-
-        Raises
-        ------
-        ValueError : what ``check_gaps`` refuses.
-        """
+        """The counts that ``gaps`` tells of, checked by ``check_gaps``."""
         check_gaps(gaps, counts)
         made = cls()
         made.put(np.cumsum(gaps, dtype=np.int64), counts)
@@ -134,33 +108,18 @@ class Counts:
         found = np.zeros(rows, dtype=np.int32)
         for number, run, at in runs:
             if number in self._pages:
-                found[run] = self._full(number)[at]
+                found[run] = self._pages[number][at]
         return found
 
     def _put(self, runs: Iterator[_Run], counts: NDArray[np.int32]) -> None:
         for number, run, at in runs:
-            full = self._full(number)
-            full[at] = counts[run]
-            self._pages[number] = _packed(full)
-
-    def _full(self, number: int) -> NDArray[np.int32]:
-        """A page with all its rows; a thin one is unpacked."""
-        page = self._pages.get(number)
-        if isinstance(page, np.ndarray):
-            return page
-        full = np.zeros(PAGE, dtype=np.int32)
-        if page is not None:
-            full[page.at] = page.counts
-        return full
+            if number in self._pages or counts[run].any():
+                page = self._pages.setdefault(number, np.zeros(PAGE, dtype=np.int32))
+                page[at] = counts[run]
 
 
 def check_gaps(gaps: NDArray[np.uint32], counts: NDArray[np.int32]) -> None:
-    """Refuse what ``Counts.gaps`` never gives.
-
-    Raises
-    ------
-    ValueError : counts that are not positive int32, one a gap; a row named twice.
-    """
+    """Refuse counts that are not positive int32, one a gap, and a row named twice."""
     right = gaps.dtype == np.uint32 and counts.dtype == np.int32 and gaps.shape == counts.shape
     # an upper bound holds for counts ≥ 0 alone: one negative count would prove what is false
     if not right or gaps.ndim != 1 or (counts <= 0).any() or (gaps[1:] == 0).any():
@@ -201,12 +160,3 @@ def _stretches(ranges: Ranges) -> Iterator[_Run]:
             rows = min(last - first, PAGE - at)
             yield number, slice(done, done + rows), slice(at, at + rows)
             first, done = first + rows, done + rows
-
-
-def _packed(full: NDArray[np.int32]) -> _Page:
-    return _thin(full) if np.count_nonzero(full) < _THIN else full
-
-
-def _thin(full: NDArray[np.int32]) -> _Thin:
-    at = np.flatnonzero(full)
-    return _Thin(at.astype(np.uint16), full[at])

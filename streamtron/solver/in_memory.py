@@ -1,4 +1,6 @@
-"""Visits of rows, which of them a learner keeps in memory, and the solution of these."""
+"""Visits of rows, which of them a learner keeps in memory, and the solution of these.
+
+``benchmarks/certified.py --active-set`` shows what the constants do to readings and seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from streamtron.solver import passes
 from streamtron.solver.learner import Learner
 from streamtron.solver.solve import solve, solve_hard, visit_until_still
 from streamtron.solver.state import Regime
-from streamtron.solver.stopping import ROUNDING_GAP, leave_brief_stage
+from streamtron.solver.stopping import ROUNDING_GAP, begin_stage, leave_brief_stage
 from streamtron.solver.subproblem import MiniEpoch, Solution, Subproblem, run_mini_epochs
 from streamtron.solver.targets import Targets
 from streamtron.solver.weights import visit
@@ -25,8 +27,8 @@ NEAR = 1.25
 cost memory, fewer come back as violators of the next scan."""
 
 MARGIN_OF_TOLERANCE = 0.95
-"""All rows in memory are solved to this part of the tolerance, so that rounding and the scan's
-other scale do not lift the certified gap above it."""
+"""All rows in memory are solved to this part of the tolerance: rounding and the scan's other scale
+then do not lift the certified gap above it."""
 
 KEPT = 0.5
 """The part of the memory budget that rows may keep after a block has been solved. Blocks without
@@ -54,8 +56,7 @@ def visit_rows(
 
 
 def keep_all(learner: Learner, rows: Rows, targets: Targets) -> bool:
-    """Keep all rows of a chunk, if every row so far is in memory and these fit; else only the rows
-    that matter are kept from now on."""
+    """Keep all rows of a chunk, if every row so far is in memory and these fit."""
     if learner.regime != Regime.ALL_ROWS:
         return False
     if learner.complete or learner.active.share(learner.pool, rows, targets):
@@ -121,7 +122,34 @@ def _drop_idle_rows(learner: Learner) -> None:
     active.retain(np.flatnonzero((counts > 0) | (found <= NEAR * learner.threshold)))
 
 
-# --- the solution ---
+def room(learner: Learner) -> int:
+    """Bytes of rows that memory can still take; 0 once a row has not fitted."""
+    return 0 if learner.regime == Regime.BLOCKS else learner.active.budget - learner.active.nbytes
+
+
+def keep_violators(
+    learner: Learner, rows: Rows, chosen: NDArray[np.int64], targets: Targets, number: int
+) -> None:
+    """Keep rows that a scan has found, those at positions ``chosen`` first of ``number``, up to one
+    that does not fit; ``targets`` are those of all of ``rows``."""
+    if learner.regime != Regime.BLOCKS and learner.active.add(rows, chosen, targets) < number:
+        learner.regime = Regime.BLOCKS
+
+
+def begin_search(learner: Learner) -> None:
+    """Fix b after a scan of all rows, which has observed R and the columns."""
+    assert learner.frozen is not None
+    learner.running.widen(len(learner.frozen.w))
+    begin_stage(learner)
+
+
+def start_from_slacks(learner: Learner) -> None:
+    """Solve the rows in memory, from counts that a scan has made of the slacks of its weights."""
+    assert learner.frozen is not None
+    learner.running.settle_scanned(learner.frozen.scan_sums)
+    if learner.running.steps:
+        learner.progress.b = 1.0 / learner.running.scale  # where D of these counts is largest
+    run_mini_epochs(solve_in_memory(learner))
 
 
 def solve_in_memory(learner: Learner) -> Solve:
@@ -134,7 +162,8 @@ def solve_in_memory(learner: Learner) -> Solve:
     mini_epochs, blocks = settings.mini_epochs, regime == Regime.BLOCKS
     if not learner.stage.ascent or (settings.hard and blocks):
         spent = yield from visit_until_still(Subproblem(*of_rows, whole=True), mini_epochs)
-        _put_counts(learner, counts, spent)
+        learner.counts.put(active.numbers, counts)
+        learner.progress.count_mini_epochs(spent)
         return
     gap = _worthwhile_gap(learner)
     if settings.hard:
@@ -144,19 +173,16 @@ def solve_in_memory(learner: Learner) -> Solve:
         best = learner.best.augmented if learner.certificate and not blocks else None
         problem = Subproblem(*of_rows, whole=not blocks)
         found = yield from solve(problem, gap, mini_epochs, best=best)
-    _put_counts(learner, counts, found.mini_epochs)
-    _take_solution(learner, found)
+    _take_solution(learner, counts, found)
 
 
-def _put_counts(learner: Learner, counts: NDArray[np.int32], mini_epochs: int) -> None:
-    learner.counts.put(learner.active.numbers, counts)
-    learner.progress.count_mini_epochs(mini_epochs)
-
-
-def _take_solution(learner: Learner, found: Solution) -> None:
-    """Take b, and the weights that the next scan certifies: of blocks their average."""
+def _take_solution(learner: Learner, counts: NDArray[np.int32], found: Solution) -> None:
+    """Take the counts, b, and the weights that the next scan certifies: of blocks their average."""
     progress, best = learner.progress, learner.best
+    learner.counts.put(learner.active.numbers, counts)
+    progress.count_mini_epochs(found.mini_epochs)
     progress.b = progress.reports[-1].b = found.b
+    progress.reports[-1].newton_steps += found.newton_steps
     if learner.regime != Regime.BLOCKS:
         best.candidate = found.v
     elif found.a is not None:

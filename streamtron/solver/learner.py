@@ -28,24 +28,8 @@ Mode = Literal["train", "scan"]
 class Learner:
     """The state of one two-class problem.
 
-    Parameters
-    ----------
-    settings : what to solve and how.
-    labels, class_weights, positive : see ``TargetRule``.
-    pool : where all rows are held while they fit, shared by learners that read together; None = its
-        own.
-
-    Attributes
-    ----------
-    running, counts : the running weights a = Σ c_k y_k, and the integer dual variables c_k.
-    active : the rows in memory; ``regime`` says which.
-    extent : R² and what else is known of the data.
-    progress : stages, readings, epochs.
-    best : the best weights so far with their certificate.
-    frozen : the scan at fixed weights that the current reading makes; None if it makes none.
-    mode : whether the current reading, or the next one, visits rows or only scans them.
-    shuffles : orders drawn so far.
-    unsummed : whether the running weights may differ from those that the counts make.
+    ``labels``, ``class_weights``, ``positive`` : see ``TargetRule``. ``pool`` : where all rows are
+    held while they fit, shared by learners that read together; None = its own.
     """
 
     def __init__(
@@ -60,18 +44,17 @@ class Learner:
         self.targets = TargetRule(settings.delta2, labels, class_weights, positive)
         self.pool = Pool() if pool is None else pool
         self.active = ActiveSet(settings.active_set)
-        self.running, self.counts = WeightState(), Counts()
-        self.extent, self.best = Extent(), BestWeights()
+        self.running = WeightState()  # a = Σ c_k y_k
+        self.counts = Counts()  # the integer dual variables c_k
+        self.extent = Extent()
+        self.best = BestWeights()
         self.progress = Progress(stages.plan(settings))
-        self.regime = Regime.WORKING_SET
-        if self.progress.plan[-1].ascent:
-            self.regime = Regime.ALL_ROWS
-        self.frozen: Frozen | None = None
-        self.mode: Mode = "train"
-        self.shuffles = 0
-        self.unsummed = False
-
-    # --- results ---
+        all_rows = self.progress.plan[-1].ascent
+        self.regime = Regime.ALL_ROWS if all_rows else Regime.WORKING_SET
+        self.frozen: Frozen | None = None  # the scan that the current reading makes
+        self.mode: Mode = "train"  # what the current reading, or the next one, does
+        self.shuffles = 0  # orders drawn so far
+        self.unsummed = False  # whether a may differ from the sum that the counts make
 
     @property
     def finished(self) -> str | None:
@@ -93,8 +76,6 @@ class Learner:
         """The best bias weight so far."""
         return self.best.bias
 
-    # --- derived from the state ---
-
     @property
     def stage(self) -> Stage:
         """The current stage."""
@@ -103,9 +84,9 @@ class Learner:
     @property
     def rule(self) -> Rule:
         """The update rule of the current stage."""
-        by_length = self.settings.variant == "length"
-        epsilon, ascent = self.stage.epsilon, self.stage.ascent
-        return Rule(self.progress.b, epsilon, by_length, ascent, self.settings.rho)
+        settings, stage = self.settings, self.stage
+        by_length = settings.variant == "length"
+        return Rule(self.progress.b, stage.epsilon, by_length, stage.ascent, settings.rho)
 
     @property
     def threshold(self) -> float:
@@ -130,8 +111,6 @@ class Learner:
         alike = consistent(self.running) and self.running.steps == self.counts.total()
         return alike and self.best.finite
 
-    # --- rows not read before ---
-
     def widen(self, columns: int) -> None:
         """Make room for so many columns, and half as many again: growing often costs time."""
         there = len(self.running.w)
@@ -146,8 +125,6 @@ class Learner:
         self.widen(chunk.width)
         self.extent.add(targets, self.settings)
 
-    # --- random orders ---
-
     def next_turn(self) -> order.Turn:
         """The turn of the next mini-epoch."""
         self.shuffles += 1
@@ -161,8 +138,6 @@ class Learner:
             return np.argsort(-weights, kind="stable")
         self.shuffles += 1
         return order.drawn_order(self.settings.seed, self.progress.reading, self.shuffles, weights)
-
-    # --- copies ---
 
     def copy_for(self, positive: Label) -> Learner:
         """A learner of another class that has read the same rows, all of them negative so far."""

@@ -1,8 +1,9 @@
 """A second-order step on rows in memory: where visits crawl, Newton's method walks.
 
 Minimises ½‖v − v₀‖² + Σ C_i max(0, 1 − l_i (x_i, ρ)·v)² over augmented v = (w, w_bias), by
-Newton's method with diagonally preconditioned conjugate gradients and an exact line search. All
+Newton's method with preconditioned conjugate gradients and an exact line search. All
 sums run in kernels, one after the other: no BLAS, the same bits on every machine.
+``benchmarks/second_order.py`` shows what the constants do to products Hv and seconds.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.rows import Rows, make_rows
 from streamtron.solver import passes
+from streamtron.solver.preconditioner import Preconditioner
 
 STEPS = 100
-"""Newton steps at most; ten are usual."""
+"""Newton steps of one call at most; ten are usual."""
 
 CONJUGATE_STEPS = 200
 """Conjugate gradient steps at most within one Newton step."""
@@ -46,31 +48,21 @@ def minimise(
     precision: float,
     *,
     proven: bool,
-) -> tuple[Vector, Vector]:
-    """The v that minimises P over these rows, and their margins l_i (x_i, ρ)·v.
+) -> tuple[Vector, Vector, int]:
+    """The v that minimises P over these rows, their margins l_i (x_i, ρ)·v, and how many Newton
+    steps that took.
 
     With α_i = 2 C_i max(0, 1 − m_i) as the dual point, P − D = ½‖∇P‖² exactly. It stops when that
     is at most precision · P, or nothing falls any more, P or ∇P; unless ``proven``, already when a
-    step lowers P by no more than that.
-
-    Parameters
-    ----------
-    rows, signs : the rows held, l_i (0 = left out).
-    cost : float64, shape (rows,): C_i, 0 where left out.
-    rho : ρ.
-    start : float64, shape (columns + 1,): where to begin; the last is the bias weight.
-    center : v₀, shape of ``start``: what rows that are not held add to v; 0 if there are none.
-    precision : > 0, relative to P.
-
-    Returns
-    -------
-    float64, shape of ``start``; float64, shape (rows,).
+    step lowers P by no more than that. ``cost`` : C_i, 0 where left out. ``center`` : v₀, what rows
+    that are not held add to v.
     """
     v = start.copy()
     margins = passes.margins(rows, signs, rho, v)
     accuracy, worthwhile = (EXACT, FLAT) if proven else (ROUGH, precision)
-    primal_before = least_excess = np.inf
-    for _ in range(STEPS):
+    hessian = Preconditioner(rows, rho, len(v) - 1)
+    primal_before, least_excess, steps = np.inf, np.inf, 0
+    while steps < STEPS:
         primal, gradient = _primal_and_gradient(rows, signs, cost, rho, v - center, margins)
         excess = 0.5 * kernels.square_sum(gradient)
         if excess <= precision * primal:
@@ -79,15 +71,16 @@ def minimise(
         if flat and not (proven and excess <= FALLS * least_excess):
             break  # where P is flat to rounding v is known to half its digits: ∇P still falls
         primal_before, least_excess = primal, min(excess, least_excess)
-        curvature = np.where(margins < 1.0, 2.0 * cost, 0.0)
-        direction = _direction(rows, curvature, rho, gradient, accuracy)
+        hessian.update(np.where(margins < 1.0, 2.0 * cost, 0.0))
+        direction = _direction(hessian, gradient, accuracy)
         slopes = passes.margins(rows, signs, rho, direction)
         theta = _line_search(v - center, direction, margins, slopes, cost)
         if theta <= 0.0:
             break
         v += theta * direction
         margins += theta * slopes
-    return v, margins
+        steps += 1
+    return v, margins, steps
 
 
 def _primal_and_gradient(
@@ -96,25 +89,19 @@ def _primal_and_gradient(
     """P and ∇P at the v that is ``away`` from v₀ and has these margins."""
     slacks = np.maximum(0.0, 1.0 - margins)
     gradient = np.zeros(len(away))
-    passes.combine(rows, -2.0 * cost * slacks * signs, rho, gradient)
+    passes.add(kernels.combine, rows, -2.0 * cost * slacks * signs, rho, gradient)
     gradient += away
     return 0.5 * kernels.square_sum(away) + kernels.dot(cost * slacks, slacks), gradient
 
 
-def _direction(
-    rows: Rows, curvature: Vector, rho: float, gradient: Vector, accuracy: float
-) -> Vector:
-    """The d that solves (I + Σ 2C x xᵀ) d = −∇P to ``accuracy`` ‖∇P‖, by conjugate gradients
-    preconditioned by the diagonal."""
-    diagonal = np.ones(len(gradient))
-    passes.gram_diagonal(rows, curvature, rho, diagonal)
+def _direction(hessian: Preconditioner, gradient: Vector, accuracy: float) -> Vector:
+    """The d that solves H d = −∇P to ``accuracy`` ‖∇P‖, by preconditioned conjugate gradients."""
     found, residual = np.zeros(len(gradient)), -gradient
-    search = residual / diagonal
+    search = hessian.solve(residual)
     product = float(kernels.dot(residual, search))
     enough = float(accuracy**2 * kernels.square_sum(gradient))
     for _ in range(CONJUGATE_STEPS):
-        image = search.copy()
-        passes.gram_product(rows, curvature, rho, search, image)
+        image = hessian.product(search)
         along = float(kernels.dot(search, image))
         if not (product > 0.0 and 0.0 < along < np.inf):
             break  # rounding is all that is left, or squares under- or overflow
@@ -123,7 +110,7 @@ def _direction(
         residual -= length * image
         if kernels.square_sum(residual) <= enough:
             break
-        scaled = residual / diagonal
+        scaled = hessian.solve(residual)
         before, product = product, float(kernels.dot(residual, scaled))
         search = scaled + (product / before) * search
     return found
@@ -132,8 +119,6 @@ def _direction(
 def narrowed(rows: Rows) -> tuple[Rows, NDArray[np.uint32]]:
     """The same rows with the columns that occur numbered from 0, and those columns.
 
-    Examples
-    --------
     >>> wide = make_rows(np.array([0, 1, 3]), np.array([7, 0, 7]), np.array([1.0, 2.0, 3.0]))
     >>> narrow, columns = narrowed(wide)
     >>> narrow.indices.tolist(), columns.tolist()

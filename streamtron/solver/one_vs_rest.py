@@ -23,13 +23,8 @@ class Classes:
     classes not met yet, and the learner of a new class begins as its copy. So every class learns
     what it would have learned had it been known from the start, without a reading for labels.
 
-    Parameters
-    ----------
-    settings : what to solve and how.
-    labels : the source's labels by code, growing while the first reading runs.
-    class_weights : weight of a label, 1 where it is not named: of the rows of a class; the rest has
-        the weight 1 (as in LIBLINEAR).
-    pool : see ``Learner``.
+    Parameters as of ``Learner``; a class weight is of the rows of that class, the rest has the
+    weight 1 (as in LIBLINEAR).
     """
 
     def __init__(
@@ -50,8 +45,7 @@ class Classes:
         return Learner(self.settings, self.labels, self._own(label), positive, self.pool)
 
     def make_again(self, label: Label | None) -> Learner:
-        """Make the learner of a class, or the placeholder, of a run that is resumed; classes in the
-        order in which they were met."""
+        """Make a learner, or the placeholder, of a run that is resumed, in the classes' order."""
         learner = self.make(label)
         if label is None:
             self.placeholder = learner
@@ -70,34 +64,19 @@ class Classes:
         return added
 
     def _own(self, label: Label | None) -> Mapping[Label, float] | None:
-        if self.class_weights is None or label is None:
-            return None
-        return {label: self.class_weights.get(label, 1.0)}
+        weights = self.class_weights
+        return None if weights is None or label is None else {label: weights.get(label, 1.0)}
 
 
 class CandidateClasses:
-    """The classes of several candidates, read together.
-
-    Examples
-    --------
-    >>> labels: list[Label] = []
-    >>> candidates = CandidateClasses([Classes(Settings(C=C), labels) for C in (1, 2)])
-    >>> labels += ["a", "b"]
-    >>> [learner.settings.C for learner in candidates.new_learners()]
-    [1.0, 1.0, 2.0, 2.0]
-    """
+    """The classes of several candidates, read together."""
 
     def __init__(self, candidates: Sequence[Classes]) -> None:
         self.candidates = candidates
 
     def restore(self, state: State) -> list[RestoredLearner]:
         """Restore the learners and placeholders of a run; the classes are to be new. Of every class
-        the first learner is the first candidate's, for so they were made.
-
-        Raises
-        ------
-        FileDamaged : the state is none, or one of more candidates.
-        """
+        the first learner is the first candidate's, for so they were made."""
         met: Counter[Label | None] = Counter()
 
         def make(label: Label | None) -> Learner:

@@ -19,8 +19,8 @@ from streamtron.core.config import Settings
 from streamtron.core.rows import Chunk, ChunkSource
 
 GROUP = 8
-"""Blocks interleaved at a time in all readings but the first. More mix a sorted file better and
-take more memory."""
+"""Blocks interleaved at a time in ``block_groups``: more mix a sorted file better and take more
+memory (``benchmarks/reading.py``)."""
 
 _BLOCKS, _ROWS, _ACTIVE, _DRAWN, _SOME = 0, 1, 2, 3, 4
 
@@ -43,14 +43,7 @@ def _start(*key: int) -> int:
 def block_groups(seed: int, reading: int, blocks: int) -> list[Sequence[int]]:
     """The blocks of a later reading, in groups that are read and visited together: as few of at
     most ``GROUP`` as there can be, all of about a size. But three at least, for one is read while
-    another is visited, if that leaves two blocks to mix in each.
-
-    Examples
-    --------
-    >>> groups = block_groups(seed=0, reading=1, blocks=20)
-    >>> sorted(b for group in groups for b in group) == list(range(20)), len(groups)
-    (True, 3)
-    """
+    another is visited, if that leaves two blocks to mix in each."""
     shuffled = _generator(seed, reading, _BLOCKS).permutation(blocks).tolist()
     groups = max(-(-blocks // GROUP), min(3, blocks // 2), min(2, blocks))
     borders = np.rint(np.linspace(0, blocks, groups + 1)).astype(np.int64).tolist()
@@ -81,14 +74,9 @@ def row_order(seed: int, reading: int, first_row: int, rows: int) -> NDArray[np.
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The number of a mini-epoch over rows in memory, of which its order is a function. Learners at
-    the same turn visit rows in the same order, whichever rows each one visits: they can be batched.
-
-    Parameters
-    ----------
-    seed, reading, mini_epoch : of which the orders are a function.
-    random : False = as the rows lie.
-    """
+    """The number of a mini-epoch over rows in memory, of which its order is a function (``random``;
+    else rows are visited as they lie). Learners at the same turn visit rows in the same order,
+    whichever rows each one visits: they can be batched."""
 
     seed: int
     reading: int
@@ -107,23 +95,25 @@ class Turn:
         return _permutation(rows, self.seed, self.reading, _ACTIVE, self.mini_epoch)
 
     def some(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The positions ``chosen`` (rising) in the order of visits; two of them come in the same
-        order whichever others are chosen.
-
-        Examples
-        --------
-        >>> turn, few, more = Turn(0, 1, 2), np.array([3, 8, 9]), np.arange(2, 12)
-        >>> [i for i in turn.some(more).tolist() if i in few] == turn.some(few).tolist()
-        True
-        """
+        """The positions ``chosen`` (rising, < 2³²) in the order of visits; two of them come in the
+        same order whichever others are chosen."""
         if not self.random:
             return chosen
-        order = np.empty(len(chosen), dtype=np.int64)
-        room = np.empty((2, len(chosen)), dtype=np.uint64)
-        places = np.zeros((2, kernels.DIGITS), dtype=np.int64)
-        start = _start(self.seed, self.reading, _SOME, self.mini_epoch)
-        kernels.scatter(start, chosen, room, places, order)
-        return order
+        return scattered(_start(self.seed, self.reading, _SOME, self.mini_epoch), chosen)
+
+
+def scattered(start: int, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The positions ``chosen`` by the first 22 bits of the number that SplitMix64 (Steele, Lea and
+    Flood, OOPSLA 2014) draws for each from the state ``start``: its i-th for position i."""
+    gamma, first, second = kernels.SPLITMIX64
+    drawn = np.uint64(start) + (chosen.astype(np.uint64) + np.uint64(1)) * gamma
+    for shift, factor in ((30, first), (27, second)):
+        drawn ^= drawn >> np.uint64(shift)
+        drawn *= factor
+    drawn ^= drawn >> np.uint64(31)
+    keys = drawn >> np.uint64(42) << np.uint64(32) | chosen.astype(np.uint64)
+    keys.sort()
+    return (keys & np.uint64(2**32 - 1)).astype(np.int64)
 
 
 def drawn_order(

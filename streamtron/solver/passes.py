@@ -6,6 +6,8 @@ A cut changes no bit: every kernel goes from row to row and adds in place.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,32 +16,35 @@ from streamtron.core import kernels
 from streamtron.core.rows import Rows
 
 NONZEROS_A_CALL = 1 << 25
-"""Nonzeros one kernel call may visit: well under a second, so that Ctrl-C is obeyed."""
+"""Nonzeros of one kernel call, in ``spans``: well under a second (``benchmarks/reading.py``), so
+that Ctrl-C is obeyed."""
+
+MULTIPLICATIONS = 16
+"""Of a head's Gram matrix for each nonzero of its rows, about; see ``preconditioner.head_size``."""
 
 Vector = NDArray[np.float64]
 
 
-def spans(rows: Rows) -> list[slice]:
-    """Stretches of rows with about NONZEROS_A_CALL nonzeros each; one at least.
+def spans(rows: Rows, share: int = 1) -> list[slice]:
+    """Stretches of rows with about NONZEROS_A_CALL / share nonzeros each; one at least.
 
-    Examples
-    --------
     >>> rows = Rows(np.array([0, 2, 3]), np.zeros(3, np.uint32), np.zeros(3, np.float32))
     >>> spans(rows)
     [slice(0, 2, None)]
     """
     number, first, last = len(rows.indptr) - 1, int(rows.indptr[0]), int(rows.indptr[-1])
-    if last - first <= NONZEROS_A_CALL:
-        return [slice(0, number)]
-    wanted = np.arange(first + NONZEROS_A_CALL, last, NONZEROS_A_CALL)
+    nonzeros = max(1, NONZEROS_A_CALL // share)
+    wanted = np.arange(first + nonzeros, last, nonzeros)
     inner = np.unique(np.searchsorted(rows.indptr, wanted))
     borders = [0, *inner[inner < number].tolist(), number]
     return [slice(a, z) for a, z in itertools.pairwise(borders)]
 
 
-def part(rows: Rows, span: slice) -> Rows:
-    """A stretch of rows, not copied."""
-    return rows._replace(indptr=rows.indptr[span.start : span.stop + 1])
+def parts(rows: Rows, *arrays: NDArray[Any], share: int = 1) -> Iterator[tuple[Any, ...]]:
+    """The stretches of rows, not copied, with their parts of arrays that have one value a row."""
+    for span in spans(rows, share):
+        stretch = rows._replace(indptr=rows.indptr[span.start : span.stop + 1])
+        yield stretch, *(array[span] for array in arrays)
 
 
 def visits(rows: Rows, positions: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -51,24 +56,21 @@ def visits(rows: Rows, positions: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 def margins(rows: Rows, signs: NDArray[np.int8], rho: float, v: Vector) -> Vector:
     """l_i (x_i, ρ)·v of every row, shape (rows,)."""
     found = np.empty(len(signs))
-    for span in spans(rows):
-        kernels.margins(part(rows, span), signs[span], rho, v, found[span])
+    for some, own, into in parts(rows, signs, found):
+        kernels.margins(some, own, rho, v, into)
     return found
 
 
-def combine(rows: Rows, factors: Vector, rho: float, total: Vector) -> None:
-    """Σ f_i (x_i, ρ) is added to ``total`` in place."""
-    for span in spans(rows):
-        kernels.combine(part(rows, span), factors[span], rho, total)
+def add(kernel: kernels.Kernel, rows: Rows, factors: Vector, *arguments: Any) -> None:
+    """Call a kernel that sums over rows, each times its factor, into its last argument in place."""
+    for some, own in parts(rows, factors):
+        kernel(some, own, *arguments)
 
 
-def gram_diagonal(rows: Rows, factors: Vector, rho: float, total: Vector) -> None:
-    """Σ f_i (x_i², ρ²), element by element, is added to ``total`` in place."""
-    for span in spans(rows):
-        kernels.gram_diagonal(part(rows, span), factors[span], rho, total)
-
-
-def gram_product(rows: Rows, factors: Vector, rho: float, v: Vector, total: Vector) -> None:
-    """Σ f_i (x_i, ρ) ((x_i, ρ)·v) is added to ``total`` in place."""
-    for span in spans(rows):
-        kernels.gram_product(part(rows, span), factors[span], rho, v, total)
+def gram_block(
+    rows: Rows, factors: Vector, rho: float, places: NDArray[np.int64], gram: Vector
+) -> None:
+    """Σ f_i z_i z_iᵀ is added to the lower triangle of ``gram`` in place; see the kernel."""
+    held, values = np.empty(len(gram), np.int64), np.empty(len(gram))
+    for some, own in parts(rows, factors, share=MULTIPLICATIONS):
+        kernels.gram_block(some, own, rho, places, held, values, gram)

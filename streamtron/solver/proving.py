@@ -7,12 +7,15 @@ import math
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.certificate import ScanSums
+from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
 from streamtron.solver.scan import Frozen
-from streamtron.solver.state import Average
+from streamtron.solver.state import Average, Regime
+from streamtron.solver.weights import restart
 
 LARGE_DRIFT = 1e-9
 """Drift of the running weights, as a part of ‖Σ c_k y_k‖, above which they are replaced and a
@@ -23,12 +26,7 @@ _log = logging.getLogger(__name__)
 
 def freeze(learner: Learner, scale: float | None, *, beside_training: bool) -> Frozen:
     """Fix the best weights known for a scan: the candidate of the last solve, or the running ones.
-
-    Parameters
-    ----------
-    scale : around which the least primal is looked for; None = t/‖a‖².
-    beside_training : whether the same reading updates the running weights.
-    """
+    ``scale`` : see ``ScanRequest``; None = t/‖a‖². ``beside_training`` : see ``Frozen``."""
     best, running, b = learner.best, learner.running, learner.progress.b
     candidate, best.candidate, best.average = best.candidate, None, Average()
     fixed = running.w.copy() if beside_training else running.w
@@ -44,8 +42,7 @@ def freeze(learner: Learner, scale: float | None, *, beside_training: bool) -> F
 
 
 def certify(learner: Learner, frozen: Frozen) -> None:
-    """Take the certificate of a complete scan; keep the weights of the least primal; replace the
-    running weights by those of the counts where they stood still, or have drifted."""
+    """Certify a complete scan; keep the weights of the least primal; repair the running ones."""
     now, _ = frozen.certificate(hard=learner.settings.hard)
     best, known = learner.best, learner.best.certificate
     if known is None or now.primal_margin >= known.primal_margin:
@@ -58,13 +55,9 @@ def certify(learner: Learner, frozen: Frozen) -> None:
     learner.unsummed = False
     if drifted:
         _log_drift(learner, drift, frozen.scan_sums)
-    _replace_running_weights(learner, frozen, drifted=drifted)
-
-
-def _replace_running_weights(learner: Learner, frozen: Frozen, *, drifted: bool) -> None:
     seen, running = frozen.scan_sums, learner.running
     if not frozen.beside_training:
-        running.settle(seen.fresh, seen.fresh_bias, seen.sq_extension, seen.steps)
+        running.settle_scanned(seen)
     elif drifted:
         # the counts have changed since the reading began, but the error is still the same
         before = frozen.w if frozen.running is None else frozen.running
@@ -89,13 +82,10 @@ def _log_drift(learner: Learner, drift: float, seen: ScanSums) -> None:
 
 
 def drift_by_rounding(updates: int, seen: ScanSums) -> float:
-    """Bound the drift, as a part of ‖w‖, that the rounding of N updates explains.
-
-    An update rounds each coordinate of its row by at most u = 2⁻⁵³ of its value, which
-    Σ c_k |y_kj| bounds: N updates move w by at most N u Σ c_k ‖y_k‖, if the counts were never much
-    larger than they are now. Where columns differ by orders of magnitude, Σ c_k ‖y_k‖ is thousands
-    of times ‖w‖, and rounding alone is above LARGE_DRIFT.
-    """
+    """Bound the drift, as a part of ‖w‖, that the rounding of N updates explains: each rounds the
+    coordinates of its row by at most u = 2⁻⁵³ of their value, which Σ c_k |y_kj| bounds, so that
+    they move w by at most N u Σ c_k ‖y_k‖, if the counts were never much larger than now. Where
+    columns differ by orders of magnitude, that is thousands of times u ‖w‖."""
     length = math.sqrt(kernels.square_sum(seen.fresh))
     lengths = float(seen.sums[kernels.LENGTHS])
     return updates * kernels.UNIT_ROUNDOFF * lengths / length if length else math.inf
@@ -116,5 +106,19 @@ def discard_weights(learner: Learner) -> None:
 
 def sum_afresh(learner: Learner) -> None:
     """Set the running weights to 0 until the next reading has summed them from the counts."""
-    learner.running.restart()
+    restart(learner.running)
     learner.unsummed = True
+
+
+def set_weights(
+    learner: Learner, w: NDArray[np.float64], bias: float, counts: Counts | None = None
+) -> None:
+    """Set the running weights (columns as the shards number them) and the bias weight, and counts
+    if there are any, which need not make these weights; the next reading scans them."""
+    learner.running.w = w
+    learner.running.scalars[kernels.BIAS] = bias
+    learner.mode, learner.unsummed = "scan", True
+    if learner.regime == Regime.ALL_ROWS:
+        learner.regime = Regime.WORKING_SET
+    if counts is not None:
+        learner.counts = counts

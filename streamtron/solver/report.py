@@ -11,16 +11,22 @@ from streamtron.core import theory
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
 from streamtron.solver.stages import Stage
+from streamtron.solver.weights import WeightState
+
+CONVERGED = "a full reading found no row to update"
+"""Why a stage ends that converges."""
+
+PAPER = ("paper_upper_bound", "f_est", "direct_fraction")
 
 
 @dataclass(slots=True)
 class StageReport:
     """One stage's figures; ``None`` where a figure does not apply.
 
-    ``paper_upper_bound`` is the paper's worst-case bound on γ_d after the run (Remark 1 for
-    steps and ε = 1, (sq1) else), ``f_est`` its estimate of γ'_d/γ_d, ``direct_fraction``
-    the sharper b t/‖a‖^(1+ε) or b t^(2−ε)/‖a‖²: all three for a stage that began at a = 0 and
-    converged.
+    ``bounds`` are those of the paper, for a stage that began at a = 0 and converged:
+    ``paper_upper_bound`` is its worst-case bound on γ_d after the run (Remark 1 for steps and
+    ε = 1, Theorem 2 else), ``f_est`` its estimate of γ'_d/γ_d, ``direct_fraction`` the sharper
+    b t/‖a‖^(1+ε) or b t^(2−ε)/‖a‖².
     """
 
     epsilon: float | str
@@ -29,12 +35,11 @@ class StageReport:
     b_relative: float | None = None
     full_epochs: int = 0
     mini_epochs: int = 0
+    newton_steps: int = 0
     updates: int = 0
     directional_margin: float | None = None
     upper_bound: float | None = None
-    paper_upper_bound: float | None = None
-    f_est: float | None = None
-    direct_fraction: float | None = None
+    bounds: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(PAPER))
     stop_reason: str = ""
     seconds: float = 0.0
     _began: float = field(default_factory=time.perf_counter)
@@ -53,44 +58,45 @@ class StageReport:
     def end(
         self,
         stop_reason: str,
-        updates: int,
+        running: WeightState,
         certificate: Certificate | None,
-        *,
         radius: float,
-        steps: int | None,
-        length: float,
-        converged: bool,
+        *,
+        from_zero: bool,
     ) -> None:
-        """Close the report. ``steps``: t of a stage that began at a = 0, else None."""
-        self.stop_reason, self.updates = stop_reason, updates - self._updates_before
+        """Close the report; ``from_zero`` : whether the stage began at a = 0."""
+        self.stop_reason, self.updates = stop_reason, running.updates - self._updates_before
         self.seconds = time.perf_counter() - self._began
         epsilon = self.epsilon if isinstance(self.epsilon, float) else 1.0
-        by_length = self.variant == "length"
-        self.b_relative = self.b / (radius ** (1.0 + epsilon) if by_length else radius**2)
+        self.b_relative = self.b / radius ** (1.0 + epsilon if self.variant == "length" else 2)
         if certificate is not None:
             self.directional_margin = certificate.directional_margin
             self.upper_bound = certificate.upper_bound
-        margin = self.directional_margin
-        if not converged or not steps or margin is None or margin <= 0 or self.epsilon == "ascent":
-            return
-        if by_length:
-            self.direct_fraction = theory.direct_fraction_length(self.b, epsilon, steps, length)
-            if epsilon <= 1.0:
-                self.f_est = theory.f_est_length(radius, self.b, epsilon, steps, margin)
+        bounded = stop_reason == CONVERGED and from_zero and self.epsilon != "ascent"
+        if bounded and running.steps and (self.directional_margin or 0.0) > 0.0:
+            self._bound(radius, epsilon, running.steps, math.sqrt(running.sq_norm))
+
+    def _bound(self, R: float, epsilon: float, t_c: int, length: float) -> None:
+        """Set the bounds of the paper, of t_c updates after which ‖a‖ is ``length``."""
+        b, margin, bounds = self.b, self.directional_margin or 0.0, self.bounds
+        if self.variant == "steps":
+            bounds["direct_fraction"] = theory.direct_fraction_steps(b, epsilon, t_c, length)
+            bounds["f_est"] = theory.f_est_steps(R, b, epsilon, t_c)
         else:
-            self.direct_fraction = theory.direct_fraction_steps(self.b, epsilon, steps, length)
-            self.f_est = theory.f_est_steps(radius, self.b, epsilon, steps)
-        if epsilon == 1.0 or not by_length:
-            self.paper_upper_bound = theory.upper_bound_after_run(radius, self.b, epsilon, steps)
-        elif epsilon < 1.0:
-            self.paper_upper_bound = theory.upper_bound_after_run_length(
-                radius, self.b, epsilon, steps, margin
-            )
+            bounds["direct_fraction"] = theory.direct_fraction_length(b, epsilon, t_c, length)
+        if self.variant == "length" and epsilon <= 1.0:
+            after = R, b, epsilon, t_c, margin
+            bounds["f_est"] = theory.f_est_length(*after)
+            bounds["paper_upper_bound"] = theory.upper_bound_after_run_length(*after)
+        if self.variant == "steps" or epsilon == 1.0:
+            bounds["paper_upper_bound"] = theory.upper_bound_after_run(R, b, epsilon, t_c)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as the report file has them."""
-        plain = {name: value for name, value in asdict(self).items() if not name.startswith("_")}
-        return {name: _finite(value) for name, value in plain.items()}
+        plain = asdict(self)
+        last = {name: plain.pop(name) for name in ("bounds", "stop_reason", "seconds")}
+        plain |= last.pop("bounds") | last
+        return {name: _finite(value) for name, value in plain.items() if name[0] != "_"}
 
 
 def _finite(value: Any) -> Any:

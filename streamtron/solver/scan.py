@@ -12,14 +12,9 @@ from streamtron.solver.targets import Targets
 
 
 class Frozen:
-    """Weights fixed for one reading, and the sums over its rows.
+    """Weights fixed for one reading, and the sums over its rows; see ``block_scan.ScanRequest``.
 
-    Parameters
-    ----------
-    w, bias : the weights, which must not change until the reading is over.
-    scale : s₀, around which the least primal is looked for.
-    threshold : rows with y·a ≤ threshold are violators.
-    running : the running weights at the begin of the reading, where they are not w.
+    ``running`` : the running weights at the begin of the reading, where they are not w.
     """
 
     def __init__(
@@ -53,11 +48,8 @@ class Frozen:
         rho: float,
         dots: NDArray[np.float64] = kernels.NO_DOTS,
     ) -> NDArray[np.uint8]:
-        """Scan rows; 1 for those with y·a ≤ threshold or a count.
-
-        ``counts``: c_k of these rows, as they were when the reading began. ``dots``: x_k·w of each,
-        where they are known already.
-        """
+        """Scan rows; 1 for those with y·a ≤ threshold or a count. ``counts``: as they were when the
+        reading began. ``dots``: x_k·w of each row, where they are known already."""
         marked = np.zeros(len(counts), dtype=np.uint8)
         scan_sums = self.scan_sums
         scan_sums.unfold()

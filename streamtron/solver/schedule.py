@@ -5,13 +5,10 @@ finished, and the solves of the rows in memory are spread over threads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.config import Settings
@@ -76,19 +73,14 @@ def train(
     group: Group | None = None,
     can_batch: Callable[[Sequence[Learner]], bool] | None = None,
 ) -> None:
-    """Read the data until every learner has finished.
-
-    Each learner trains or scans in a reading and stops as ``train.train_one`` does: what it finds
-    does not depend on the others.
+    """Read the data until every learner has finished: each does what ``train.train_one`` does, and
+    finds what it would find by itself.
 
     Parameters
     ----------
-    source : the data.
     learners : changed in place; all have the order and the seed of ``settings``.
     new_classes : makes a learner for every class whose first row is read; None = all are given.
-    threads : over which learners are spread; the kernels release the GIL.
     room : called with the number of learners and every chunk of the first reading; may raise.
-    checkpointer : is offered every state from which the run can be resumed.
     resumed : where a run is resumed; its learners are those given, and the placeholders.
     group : of which these learners are a part, if groups are trained one after another.
     can_batch : whether memory allows several learners a thread to read rows together, which is
@@ -116,36 +108,26 @@ class _Schedule:
     can_batch: Callable[[Sequence[Learner]], bool] | None
 
     def run(self, resumed: Resumed | None) -> None:
-        reading = 0
-        unended = True
+        """Read until all have finished, from where the run is resumed."""
+        reading, unended = 0, True
         if resumed is None:
-            self._observe_all_rows()
+            for chunk in self.source.chunks() if self.settings.faithful else ():
+                for learner in self.learners:  # the paper fixes b from all rows
+                    learner.observe(chunk, learner.targets(chunk))
         else:
             reading, unended = resumed.reading, bool(self._unfinished() or resumed.reopened)
-            if not resumed.first:
-                self._resume_between_readings(resumed, unended=unended)
+            if not resumed.first and unended:
+                resumed.restore_rows(self.source, self.settings)
+                self._solve(resumed.reopened, _reopen, resumed.reading, resumed.chunks)
+            elif not resumed.first:
+                for learner in self.learners:
+                    release_rows(learner)  # they are not read again
         while self._unfinished() or (self.new_classes and reading == 0):
             self._read(reading, resumed)
             reading, resumed = reading + 1, None
         everyone = self.group.everyone if self.group else self.learners
         if self.checkpointer and unended and all(learner.finished for learner in everyone):
             self.checkpointer.end(partial(self._state, reading, NOT_BEGUN))
-
-    def _observe_all_rows(self) -> None:
-        """Read the data for R, if b is fixed from all rows."""
-        for chunk in self.source.chunks() if self.settings.faithful else ():
-            for learner in self.learners:
-                learner.observe(chunk, learner.targets(chunk))
-
-    def _resume_between_readings(self, resumed: Resumed, *, unended: bool) -> None:
-        if unended:
-            resumed.restore_rows(self.source, self.settings)
-            self._solve(resumed.reopened, _reopen, resumed.reading, resumed.chunks)
-        else:
-            for learner in self.learners:
-                release_rows(learner)  # they are not read again
-
-    # --- one reading ---
 
     def _read(self, reading: int, resumed: Resumed | None) -> None:
         """Show one reading to every learner, and to those of classes met on the way."""
@@ -157,7 +139,7 @@ class _Schedule:
             number = resumed.chunks  # a learner that was reopened waits for the next reading
             learners = [one for one in learners if one.progress.reading == reading]
         _report_start(self.source, reading, learners, self.listen)
-        before = [_Before.of(learner) for learner in learners]
+        before = [_so_far(learner) for learner in learners]
         if resumed is None or resumed.chunks == NOT_BEGUN:
             for learner in (*learners, *placeholders):
                 begin_reading(learner, reading)
@@ -176,7 +158,7 @@ class _Schedule:
             self.listen(ChunkDone(reading, rows, nonzeros))
             self._offer_checkpoint(reading, number)
             del chunk  # kept while the next one is awaited, it would be one more in memory
-        before += [_Before("train", -1, 0, 0)] * (len(learners) - len(before))
+        before += [("train", -1, 0, 0)] * (len(learners) - len(before))
         if self.checkpointer:
             self.checkpointer.before_solves(partial(self._state, reading, number))
         unfinished = [learner for learner in learners if not learner.progress.concluded]
@@ -202,22 +184,14 @@ class _Schedule:
         """Have learners take a chunk, in threads; what scans have in common is summed once."""
         visited = any(learner.mode == "train" for learner in learners)
         positions = order.visiting_order(self.settings, reading, chunk) if visited else None
-        dots = self._dots(chunk, learners)
+        scanning = [learner for learner in learners if learner.frozen is not None]
+        together = len(scanning) >= batched.LEAST and self._memory_for_batches()
+        dots = batched.dots(chunk, scanning, self.threads) if together else {}
 
         def take(learner: Learner) -> None:
             take_chunk(learner, chunk, positions, dots.get(learner, kernels.NO_DOTS))
 
         self.threads.work(take, learners)
-
-    def _dots(
-        self, chunk: Chunk, learners: Iterable[Learner]
-    ) -> Mapping[Learner, NDArray[np.float64]]:
-        scanning = [learner for learner in learners if learner.frozen is not None]
-        if len(scanning) < batched.LEAST or not self._memory_for_batches():
-            return {}
-        return batched.dots(chunk, scanning, self.threads)
-
-    # --- solves ---
 
     def _solve(
         self,
@@ -233,34 +207,24 @@ class _Schedule:
     def _solve_until_checkpoint(
         self, learners: Sequence[Learner], begin: Callable[[Learner], Solve]
     ) -> list[Learner]:
-        """Run solves in batches until all are done or a checkpoint is due; returns the learners
-        whose solves have not begun."""
-        solves = [PendingSolve(learner, begin) for learner in learners]
-        batches = self._batches(solves)
-        one_each = len(batches) <= self.threads.number
+        """Run solves until all are done or a checkpoint is due; returns those not begun."""
+        solves = left = [PendingSolve(learner, begin) for learner in learners]
 
-        def run(batch: Sequence[PendingSolve]) -> list[list[PendingSolve]]:
-            if not batch[0].begun and self._due() and any(one.begun for one in solves):
-                return []
-            left = self._run(batch)
-            return left if one_each or self.threads.idle else []  # else they are batched anew
+        def run(batch: Sequence[PendingSolve]) -> None:
+            if batch[0].begun or not self._due() or not any(one.begun for one in solves):
+                self._run(batch)
 
-        self.threads.work(run, batches)
-        unended = [one for one in solves if one.epoch is not None]
-        self.threads.work(self._run, self._batches(unended))
+        while left:
+            self.threads.work(run, self._batches(left))
+            due = self._due()
+            left = [one for one in solves if not one.ended and (one.begun or not due)]
         return [one.learner for one in solves if not one.begun]
 
-    def _run(self, batch: Sequence[PendingSolve]) -> list[list[PendingSolve]]:
-        """Run a batch of solves to their end; returns those to be run elsewhere: the last ones each
-        by itself, and the first one where a thread is idle."""
+    def _run(self, batch: Sequence[PendingSolve]) -> None:
+        """Run a batch of solves until too few are left to share a pass."""
         least = min(len(batch), batched.LEAST)
-        while busy := [one for one in batch if not one.ended]:
-            if len(busy) < least:
-                return [[one] for one in busy]
-            if len(busy) > 1 and self.threads.idle:
-                return [busy[:1], *batched.regroup(busy[1:])]
+        while len(busy := [one for one in batch if not one.ended]) >= least:
             batched.step(busy)
-        return []
 
     def _batches(self, solves: Sequence[PendingSolve]) -> list[list[PendingSolve]]:
         """Batches of solves over the same rows; else each by itself."""
@@ -269,8 +233,6 @@ class _Schedule:
         if many and shared and self._memory_for_batches():
             return batched.batches_of(solves, self.threads.number)
         return [[one] for one in solves]
-
-    # --- small questions ---
 
     def _memory_for_batches(self) -> bool:
         return self.can_batch is None or self.can_batch(self.learners)
@@ -293,8 +255,7 @@ class _Schedule:
 
 
 def _reopen(learner: Learner) -> Solve:
-    """Continue after an end that the settings of now would not have made; where the weights are not
-    valid, readings of all rows follow."""
+    """Continue after an end that today's settings would not have made."""
     learner.progress.finished = None
     if learner.valid:
         yield from continue_training(learner)
@@ -308,19 +269,13 @@ def _ease(learner: Learner) -> tuple[float, int]:
     return learner.settings.delta2, -learner.running.updates
 
 
-class _Before(NamedTuple):
-    """What a learner had done before a reading."""
+_Before = tuple[str, int, int, int]
+"""What a learner had done before a reading: its mode, stage, updates and mini-epochs."""
 
-    mode: str
-    stage_number: int
-    updates: int
-    mini_epochs: int
 
-    @classmethod
-    def of(cls, learner: Learner) -> _Before:
-        progress = learner.progress
-        updates = learner.running.updates
-        return cls(learner.mode, progress.stage_number, updates, progress.mini_epochs)
+def _so_far(learner: Learner) -> _Before:
+    progress = learner.progress
+    return learner.mode, progress.stage_number, learner.running.updates, progress.mini_epochs
 
 
 def _report_start(
@@ -333,15 +288,15 @@ def _report_start(
 
 
 def _report_end(reading: int, learner: Learner, before: _Before, listen: Listener) -> None:
-    progress = learner.progress
-    first = max(before.stage_number, 0)
+    progress, (mode, stage_number, updates, mini_epochs) = learner.progress, before
+    first = max(stage_number, 0)
     listen(
         ReadingDone(
             reading,
             ", ".join(stage.name for stage in progress.plan[first : progress.stage_number + 1]),
-            before.mode,
-            learner.running.updates - before.updates,
-            progress.mini_epochs - before.mini_epochs,
+            mode,
+            learner.running.updates - updates,
+            progress.mini_epochs - mini_epochs,
             len(learner.active),
             None if learner.frozen is None else learner.certificate,
             learner.running.upper_bound,

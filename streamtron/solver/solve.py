@@ -1,7 +1,8 @@
 """The rows in memory, solved: dual coordinate ascent while it pays, then Newton's method.
 
 A solve is a generator that yields every mini-epoch it needs: its caller makes them, so that several
-learners can share one pass over the rows (see ``batched``).
+learners can share one pass over the rows (see ``batched``). ``benchmarks/certified.py`` shows what
+the constants do to the time of a fit, with ``--active-set`` also those of blocks.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.solver import newton
 from streamtron.solver.subproblem import MiniEpoch, Solution, Subproblem, Turns, Vector
-from streamtron.solver.weights import Rule, WeightState, estimated_primal, forget_loss
+from streamtron.solver.weights import Rule, WeightState, estimated_primal
 from streamtron.solver.working_set import ActiveSet
 
 LIVE_VISITS = (4, 8, 16, 32)
-"""Mini-epochs over the live rows (moved, or with a count) to one over all rows in memory: in round
-1, 2, 3, and later; of a block always 4. More of them are cheap, fewer find violators sooner."""
+"""Mini-epochs over the live rows (moved, or with a count) to one over all: in round 1, 2, 3, and
+later; of a block always 4. More of them are cheap, fewer find violators sooner."""
 
 PASSING = 2.0
-"""From the second round on a gap that is estimated at so many targets is measured: the loss seen in
-passing is of weights that have moved on since. In the first, it is not yet of all that matters."""
+"""From the second round on a gap estimated at so many targets is measured: the loss seen in passing
+is of weights that have moved on since."""
 
 UNSOLVED = 4.0
 """Where weights are known already, a gap that is estimated at so many targets is not measured."""
@@ -34,7 +35,7 @@ PATIENCE = 0.45
 before Newton takes over: it needs visits after it, and costs many itself."""
 
 EXACT = 1e-12
-"""A gap this small asks for the optimum to rounding."""
+"""A target this small asks for the optimum to rounding."""
 
 SMALL = 1 << 12
 """So few nonzeros are finished to rounding whatever the target: that takes some milliseconds."""
@@ -64,17 +65,10 @@ def solve(
     """Minimise P over the rows held until their own gap is at most ``target``, or ``mini_epochs``
     are spent.
 
-    Rounds of one mini-epoch over all rows and LIVE_VISITS over those that moved or have a count,
-    which are often few: mini-epochs are counted by what they visit.
-    The primal candidates are the last a and the average of a over the later mini-epochs, the one
-    better where visits go fast, the other where they crawl; the dual is a itself. No clock decides
-    anything.
-
-    Parameters
-    ----------
-    problem : changed in place.
-    best : weights known already, augmented, at scale 1.
-    exact : whether Newton's method is to prove the gap by itself, not counting on visits.
+    Mini-epochs are counted by what they visit. The primal candidates are the last a and the average
+    of a over the later mini-epochs, the one better where visits go fast, the other where they
+    crawl; the dual is a itself. ``best`` : weights known already, augmented, at scale 1.
+    ``exact`` : Newton's method is to prove the gap by itself, not counting on visits.
     """
     rule, counts, objective = problem.rule, problem.counts.copy(), problem.objective_at_b
     ascent = _Ascent(problem, target, mini_epochs, exact=exact, known=best is not None)
@@ -100,17 +94,10 @@ def solve_hard(
     mini_epochs: int,
     hardest: float,
 ) -> Generator[MiniEpoch, None, Solution]:
-    """Solve the hard margin through ever smaller Δ, to one that costs a tenth of what is wanted: at
-    the optimum slack_k = α_k Δ², and α_k ≤ 1/γ_d². The certificate is of Δ = 0 all the same.
-
-    Parameters
-    ----------
-    active, counts, running, rule, turns : as ``Subproblem`` takes them; every row with a count is
-        held.
-    target, mini_epochs : as ``solve`` takes them.
-    hardest : the last Δ².
-    """
-    best, spent = None, 0
+    """Solve the hard margin through ever smaller Δ², down to ``hardest``, which costs a tenth of
+    what is wanted: at the optimum slack_k = α_k Δ², and α_k ≤ 1/γ_d². The certificate is of Δ = 0
+    all the same. Every row with a count is held."""
+    best, spent, steps = None, 0, 0
     for softness in SOFTNESS:
         problem = Subproblem(
             active, counts, running, rule, turns, whole=True, softness=softness * hardest
@@ -118,13 +105,13 @@ def solve_hard(
         of_each = max(1, mini_epochs // len(SOFTNESS))
         found = yield from solve(problem, target, of_each, best=best, exact=True)
         rule, best, spent = problem.rule, found.v, spent + found.mini_epochs
+        steps += found.newton_steps
     running.settle(running.w, running.bias, 0.0, running.steps)
-    return Solution(rule.b, v=best, mini_epochs=spent)
+    return Solution(rule.b, v=best, mini_epochs=spent, newton_steps=steps)
 
 
 def visit_until_still(problem: Subproblem, mini_epochs: int) -> Generator[MiniEpoch, None, int]:
-    """Up to so many mini-epochs over all rows held, ended by one that makes no update; returns how
-    many."""
+    """Mini-epochs over all rows held, until one makes no update; returns how many."""
     for before in range(mini_epochs):
         updates = problem.running.updates
         yield problem.mini_epoch()
@@ -135,11 +122,7 @@ def visit_until_still(problem: Subproblem, mini_epochs: int) -> Generator[MiniEp
 
 class _Ascent:
     """Rounds of visits with Newton's method between them, and what they have found so far.
-
-    Parameters
-    ----------
-    known : whether weights are known already, so that the live rows are, too.
-    """
+    ``known`` : whether weights are known already, and so the live rows."""
 
     def __init__(
         self, problem: Subproblem, target: float, mini_epochs: int, *, exact: bool, known: bool
@@ -156,8 +139,7 @@ class _Ascent:
         self.summed = 0
 
     def run(self) -> Generator[MiniEpoch, None, None]:
-        """Until the gap is met, or no finer resolution is left to meet it, or mini-epochs are
-        spent."""
+        """Until the gap is met, no finer resolution is left, or mini-epochs are spent."""
         found, running = self.found, self.problem.running
         if self._few_columns() and running.steps:
             self.consider(running.augmented(running.scale))
@@ -192,15 +174,13 @@ class _Ascent:
         if math.isfinite(found.primal):
             self._measure()
         found.a, found.b = problem.weights, problem.rule.b
-        found.mini_epochs = math.ceil(self.visited)
+        found.mini_epochs, found.newton_steps = math.ceil(self.visited), problem.newton_steps
 
     def consider(self, v: Vector, rounding: float = 0.0) -> None:
         """Keep v if its P at the best scale is the least so far, but for ``rounding``."""
         primal, theta = self.problem.primal(v)
         if primal < (1.0 + rounding) * self.found.primal:
             self.found.primal, self.found.v = primal, theta * v
-
-    # --- visits ---
 
     def _round(self, promise: float) -> Generator[MiniEpoch, None, float]:
         """One mini-epoch over all rows, and some over the live ones, until these look solved: their
@@ -217,7 +197,7 @@ class _Ascent:
         if self.summed >= self.visits // 2:
             self._forget_average()  # it is of the later half of all visits
         while left and self.visited + len(live) / len(problem.active) <= self.mini_epochs:
-            forget_loss(running)
+            running.scalars[kernels.LOSS] = 0.0
             yield from self._mini_epoch(live)
             if problem.rest is None and self._looks_solved(promise * self.target):
                 self.promised = True
@@ -235,14 +215,13 @@ class _Ascent:
         self._remember()
 
     def _remember(self) -> None:
-        self.problem.running.add_to(self.total, 1.0 / self.problem.rule.b)
+        running, scale = self.problem.running, 1.0 / self.problem.rule.b
+        self.total += running.augmented(scale)
         self.summed += 1
 
     def _forget_average(self) -> None:
         self.total[:] = 0.0
         self.summed = 0
-
-    # --- how far it is ---
 
     def _few_columns(self) -> bool:
         """Whether Newton's method is cheaper than any visit: it needs a few passes a column."""
@@ -253,8 +232,7 @@ class _Ascent:
         return self.visited + 2.0 > self.mini_epochs
 
     def _consider_last_and_average(self) -> None:
-        """The average costs one more look at all rows, so it is considered where the last a is not
-        good enough."""
+        """The average costs another look at all rows: only where the last a is not good enough."""
         self.consider(self.problem.weights)
         self._measure()
         if self.found.gap > self.target:
@@ -266,7 +244,7 @@ class _Ascent:
         found.gap = 1.0 - self.problem.objective / found.primal if found.primal > 0.0 else 1.0
 
     def _looks_solved(self, target: float) -> bool:
-        """Whether the loss seen in passing promises so small a gap: an estimate."""
+        """Whether the loss seen in passing promises so small a gap."""
         running = self.problem.running
         return running.objective >= (1.0 - target) * estimated_primal(running)
 
@@ -278,8 +256,7 @@ class _Ascent:
         return not self._looks_solved((1.0 if self.found.v is None else UNSOLVED) * self.target)
 
     def _hopeless(self, spent: float) -> bool:
-        """Whether visits alone will not do: too slow in the last round, which ``spent`` so many
-        mini-epochs, or too few are left."""
+        """Whether visits alone will not do: too slow in the last round, or too few are left."""
         if self.found.newton > 1:
             return False
         if self._last_round():
@@ -293,8 +270,6 @@ class _Ascent:
         """How much finer the resolution must be for the target: the gap falls with 1/b²."""
         wanted = math.sqrt(max(self.found.gap, 0.0) / self.target)
         return round(min(max(wanted, REFINEMENT[0]), REFINEMENT[1]))
-
-    # --- Newton's method ---
 
     def _step_by_newton(self) -> None:
         """Newton's method from the best weights: first until P is good enough, which visits then
@@ -320,13 +295,9 @@ def too_slow(before: float, gap: float, target: float, spent: float, left: float
     """Whether visits would want more than PATIENCE of the mini-epochs ``left`` to take the gap to
     its target, at the rate of the last round, which ``spent`` so many to take it from ``before``.
     """
-    return spent * _rounds_missing(before, gap, target) > PATIENCE * left
-
-
-def _rounds_missing(before: float, gap: float, target: float) -> float:
-    """Rounds to the target at the rate of the last one."""
     rate = math.log(before / gap)
-    return math.log(gap / target) / rate if rate > 0.0 else math.inf
+    rounds = math.log(gap / target) / rate if rate > 0.0 else math.inf
+    return spent * rounds > PATIENCE * left
 
 
 def _over_relax(problem: Subproblem, before: NDArray[np.int32], objective: float) -> None:

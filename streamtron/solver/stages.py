@@ -9,11 +9,11 @@ from streamtron.core import theory
 from streamtron.core.config import Settings
 
 FIRST_B = 5.0
-"""b/R² of the first stage at ε = 1, as in the paper."""
+"""b/R² of the first stage at ε = 1, as in the paper: see ``choose_b``."""
 
 ASCENT_B = 500.0
 """b/R² of the ascent stage, the resolution of the integer grid: 5 stalls between gaps of 10⁻² and
-10⁻³, from 50 on 10⁻³ is reached; the larger it is, the less room counts have to 2³¹."""
+10⁻³, from 50 on 10⁻³ is reached (``benchmarks/certified.py``); more leaves less room to 2³¹."""
 
 COUNT_OF_ONE = float(1 << 27)
 """The largest count that a slack of 1 may come to: slacks are rarely above 16."""
@@ -24,20 +24,15 @@ ACCURACY = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One ε until it is done.
-
-    Parameters
-    ----------
-    epsilon : 0 < ε < 2.
-    ascent : whether well classified rows give counts back (ε = 1 only).
-    b_relative : b/R^(1+ε) or b/R² as given by hand; None = chosen when the stage begins.
-    brief : auto only: the stage hands over after one reading, whether converged or not.
-    """
+    """One ε, 0 < ε < 2, until it is done."""
 
     epsilon: float
     ascent: bool = False
+    """whether counts may fall: dual coordinate ascent (ε = 1 only)"""
     b_relative: float | None = None
+    """b/R^(1+ε) or b/R² as given by hand; None = chosen when the stage begins"""
     brief: bool = False
+    """auto only: whether it ends after one reading, converged or not"""
 
     @property
     def name(self) -> str:
@@ -52,32 +47,21 @@ def plan(settings: Settings) -> tuple[Stage, ...]:
     promise can meet it, ε = 0.1 with b from that bracket; then dual coordinate ascent, which
     goes to the optimum itself. The paper's own procedure is ε = 1 and 0.1, each to convergence.
 
-    Examples
-    --------
     >>> [stage.name for stage in plan(Settings())]
     ['1', 'ascent']
     >>> [stage.name for stage in plan(Settings(tol=0.3))]
     ['1', '0.1', 'ascent']
     """
-    names = settings.stages
-    if names is None:
-        given = settings.b or (None, None)
-        brief = not settings.faithful
-        first = Stage(1.0, b_relative=given[0], brief=brief)
-        second = Stage(0.1, b_relative=given[1], brief=brief)
-        if settings.faithful:
-            return first, second
-        finish = Stage(1.0, ascent=True)
-        if settings.b is None and settings.tol < promised_gap(second.epsilon):
-            return first, finish
-        return first, second, finish
-    b = settings.b or (None,) * len(names)
-    return tuple(
-        Stage(1.0, ascent=True, b_relative=given)
-        if name == "ascent"
-        else Stage(float(name), b_relative=given)
-        for name, given in zip(names, b, strict=True)
+    names = settings.stages or (1.0, 0.1)
+    brief = settings.stages is None and not settings.faithful
+    stages = tuple(
+        Stage(1.0, True, given) if name == "ascent" else Stage(float(name), False, given, brief)
+        for name, given in zip(names, settings.b or (None,) * len(names), strict=True)
     )
+    if not brief:
+        return stages
+    left_out = settings.b is None and settings.tol < promised_gap(0.1)
+    return (*stages[: 1 if left_out else 2], Stage(1.0, ascent=True))
 
 
 def promised_gap(epsilon: float) -> float:
@@ -88,22 +72,19 @@ def promised_gap(epsilon: float) -> float:
 def reason_to_leave(plan: tuple[Stage, ...], number: int, settings: Settings) -> str:
     """Tell why the automatic plan leaves a stage, and why it leaves out ε = 0.1 if it does.
 
-    Examples
-    --------
     >>> settings = Settings()
     >>> reason_to_leave(plan(settings), 0, settings)
-    'its bracket is known; 0.1 left out: it promises a gap of 0.24'
+    'enough is known for the next stage; stage 0.1 skipped: its gap can be 0.24'
     """
     if number == 0 and settings.stages is None and plan[1].ascent:
-        return f"its bracket is known; 0.1 left out: it promises a gap of {promised_gap(0.1):.2g}"
-    return "its bracket is known"
+        gap = f"{promised_gap(0.1):.2g}"
+        return f"enough is known for the next stage; stage 0.1 skipped: its gap can be {gap}"
+    return "enough is known for the next stage"
 
 
 def b_scale(epsilon: float, settings: Settings, sq_radius: float) -> float:
-    """What b is relative to: R^(1+ε) for the length variant, R² for steps.
-
-    R² itself where that is meant: the square of √R² may be less, and a row at the threshold b would
-    no longer be a mistake.
+    """What b is relative to: R^(1+ε) for the length variant, R² for steps. R² itself where that is
+    meant: the square of √R² may be less, and a row at the threshold b would not be a mistake.
 
     >>> 5.0 * b_scale(1.0, Settings(), 26.0)
     130.0
@@ -125,13 +106,8 @@ def choose_b(
     Given by hand, or: 5 R² at ε = 1 (500 R² for ascent); for other ε ≤ 1 from (bl) or (bt)
     at the tightest upper bound known on γ_d (R if there is none), with the paper's δ where the
     procedure is the paper's; 5 times b's scale for ε > 1, where the paper has no rule.
-
-    Parameters
-    ----------
-    sq_radius : R², or what is known of it.
-    upper_bound : the tightest upper bound on γ_d so far, or None.
-    least_delta2 : the least Δ_k² above 0. Counts come to b slack_k / Δ_k², which must stay below
-        2³¹: where norms differ by orders of magnitude, 500 R² would be too much.
+    ``least_delta2`` : the least Δ_k² above 0. Counts come to b slack_k / Δ_k², which must stay
+    below 2³¹: where norms differ by orders of magnitude, 500 R² would be too much.
     """
     epsilon, radius = stage.epsilon, math.sqrt(sq_radius)
     scale = b_scale(epsilon, settings, sq_radius)

@@ -60,30 +60,24 @@ class Extent:
 
 @dataclass(slots=True)
 class Progress:
-    """Where a learner is in its plan of stages, and what it has done so far.
-
-    Parameters
-    ----------
-    plan : the stages, in order.
-    stage_number : the stage's place in the plan; −1 before the first row.
-    b : the stage's threshold: the resolution of the integer dual variables.
-    from_zero : whether the stage began at a = 0, as the bounds of the paper assume.
-    reports : one for every stage begun.
-    finished : why the run has ended; None while it goes on.
-    reading, readings : the number of the current reading; readings completed.
-    concluded : whether the current reading has been concluded.
-    full_epochs, mini_epochs : over all rows; over the rows in memory.
-    """
+    """Where a learner is in its plan of stages, and what it has done so far."""
 
     plan: tuple[Stage, ...]
     stage_number: int = -1
+    """the stage's place in the plan; −1 before the first row"""
     b: float = 0.0
+    """the stage's threshold: the resolution of the integer dual variables"""
     from_zero: bool = True
+    """whether the stage began at a = 0, as the bounds of the paper assume"""
     reports: list[StageReport] = field(default_factory=list)
     finished: str | None = None
+    """why the run has ended; None while it goes on"""
     reading: int = 0
+    """the number of the current reading"""
     readings: int = 0
+    """readings completed"""
     concluded: bool = False
+    """whether the current reading has been concluded"""
     full_epochs: int = 0
     mini_epochs: int = 0
 
@@ -109,10 +103,7 @@ class Progress:
 
 
 class Average:
-    """The mean of augmented vectors that may grow wider.
-
-    Where rows are solved in blocks, the mean of the weights after each block is far better than the
-    last ones."""
+    """The mean of augmented vectors that may grow wider."""
 
     def __init__(self) -> None:
         self.total = np.zeros(0)
@@ -128,26 +119,20 @@ class Average:
 
 @dataclass(slots=True)
 class BestWeights:
-    """The weights of the least primal objective so far, with their certificate.
-
-    Parameters
-    ----------
-    weights, bias : at the scale that minimises P.
-    certificate : the best lower bound so far with the last upper bound; None before a scan.
-    candidate : augmented weights, at the scale 1/b, that the next scan certifies; None = the
-        running weights.
-    average : of what blocks of rows left since the last scan.
-    gap_before : the relative duality gap of the scan before the last.
-    drift_repaired : the largest drift of the running weights that was repaired.
-    """
+    """The weights of the least primal so far, at the scale that minimises P, and their proof."""
 
     weights: Vector = field(default_factory=lambda: np.zeros(0))
     bias: float = 0.0
     certificate: Certificate | None = None
+    """the best lower bound so far with the last upper bound; None before a scan"""
     candidate: Vector | None = None
+    """augmented weights, at the scale 1/b, that the next scan certifies; None = the running ones"""
     average: Average = field(default_factory=Average)
+    """of what blocks of rows left since the last scan"""
     gap_before: float = math.inf
+    """the relative duality gap of the scan before the last"""
     drift_repaired: float = 0.0
+    """the largest drift of the running weights that was repaired"""
 
     @property
     def augmented(self) -> Vector:

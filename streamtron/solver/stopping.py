@@ -6,8 +6,9 @@ import math
 
 from streamtron.solver import stages
 from streamtron.solver.learner import Learner
-from streamtron.solver.report import StageReport
+from streamtron.solver.report import CONVERGED, StageReport
 from streamtron.solver.scan import Frozen
+from streamtron.solver.weights import restart
 
 ROUNDING_GAP = 1e-12
 """A relative duality gap that counts as 0; no smaller one is asked of the rows in memory."""
@@ -26,7 +27,7 @@ def begin_stage(learner: Learner) -> None:
     progress.stage_number += 1
     stage, upper = progress.stage, running.upper_bound
     if learner.settings.faithful and progress.reports:
-        upper = progress.reports[-1].paper_upper_bound
+        upper = progress.reports[-1].bounds["paper_upper_bound"]
     extent = learner.extent
     progress.b = stages.choose_b(
         stage, learner.settings, extent.sq_radius, upper, extent.least_delta2
@@ -36,33 +37,28 @@ def begin_stage(learner: Learner) -> None:
         learner.counts.scale(running.rescale(learner.counts.largest(), factor))
         progress.from_zero = False
     elif running.steps:
-        running.restart()
+        restart(running)
         learner.counts.clear()
         progress.from_zero = True
     report = StageReport.begin(stage, learner.settings, progress.b, running.updates)
     progress.reports.append(report)
 
 
-def end_stage(learner: Learner, stop_reason: str) -> None:
-    """Close the report of the current stage."""
-    progress, running = learner.progress, learner.running
+def end_stage(learner: Learner, finished: str | None, stop_reason: str) -> None:
+    """Close the report of the current stage; ``finished`` : why the run ends with it."""
+    progress = learner.progress
+    progress.finished = finished
+    radius, now = math.sqrt(learner.extent.sq_radius), learner.best.certificate
     progress.reports[-1].end(
-        stop_reason,
-        running.updates,
-        learner.best.certificate,
-        radius=math.sqrt(learner.extent.sq_radius),
-        steps=running.steps if progress.from_zero else None,
-        length=math.sqrt(running.sq_norm),
-        converged=stop_reason.startswith("a full reading"),
+        stop_reason, learner.running, now, radius, from_zero=progress.from_zero
     )
 
 
 def next_stage(learner: Learner, stop_reason: str) -> None:
     """End the current stage and begin the next one; after the last one the run has converged."""
-    end_stage(learner, stop_reason)
-    if learner.progress.last_stage:
-        learner.progress.finished = "converged"
-    else:
+    last = learner.progress.last_stage
+    end_stage(learner, "converged" if last else None, stop_reason)
+    if not last:
         begin_stage(learner)
 
 
@@ -81,16 +77,18 @@ def conclude(learner: Learner, frozen: Frozen) -> None:
     gap = best.certificate.relative_duality_gap
     small, falling = STALLED
     if settings.tolerance > 0.0 and gap <= settings.tolerance:
-        _finish(learner, "certified", "the certificate meets the tolerance")
+        end_stage(learner, "certified", "the certificate meets the tolerance")
     elif not progress.stage.ascent:
         # a stage that begins at the epoch limit would end the run with counts of 0
         spent = progress.full_epochs >= settings.epoch_limit
         if not frozen.has_violators and (progress.last_stage or not spent):
-            next_stage(learner, "a full reading found no row to update")
+            next_stage(learner, CONVERGED)
     elif settings.hard and _has_no_margin(learner):
-        _finish(learner, "no margin", f"no margin above {best.certificate.upper_bound:.3g} exists")
+        end_stage(
+            learner, "no margin", f"no margin above {best.certificate.upper_bound:.3g} exists"
+        )
     elif gap <= ROUNDING_GAP or (gap < small and gap > falling * best.gap_before):
-        _finish(learner, "converged", "the gap is at the level of rounding")
+        end_stage(learner, "converged", "the gap is at the level of rounding")
     best.gap_before = gap
 
 
@@ -100,15 +98,11 @@ def stop_at_limit(learner: Learner, frozen: Frozen | None) -> None:
         learner.mode = "scan"
     else:
         limit = learner.settings.max_epochs
-        _finish(learner, "epoch limit", f"the limit of {limit} full epochs")
-
-
-# --- after an end ---
+        end_stage(learner, "epoch limit", f"the limit of {limit} full epochs")
 
 
 def reopen(learner: Learner) -> bool:
-    """Whether a finished learner has more to do by the settings that it has now: a smaller
-    tolerance, more epochs."""
+    """Whether a finished learner has more to do by its settings now: smaller tol, more epochs."""
     progress, settings, certificate = learner.progress, learner.settings, learner.certificate
     if progress.finished is None or certificate is None:
         return False
@@ -120,11 +114,6 @@ def reopen(learner: Learner) -> bool:
     if progress.finished == "epoch limit":
         return progress.full_epochs < settings.epoch_limit
     return progress.finished == "certified" and not reached
-
-
-def _finish(learner: Learner, finished: str, stop_reason: str) -> None:
-    end_stage(learner, stop_reason)
-    learner.progress.finished = finished
 
 
 def _has_no_margin(learner: Learner) -> bool:

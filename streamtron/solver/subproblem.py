@@ -29,38 +29,30 @@ Vector = NDArray[np.float64]
 
 @dataclass(slots=True)
 class Solution:
-    """What is known of the rows in memory after a solve.
-
-    Parameters
-    ----------
-    b : the resolution, which a solve may have refined.
-    a : the running weights over b, augmented.
-    v : the best weights found, augmented, at scale 1.
-    primal, gap : P(v) over these rows, and 1 − D/P(v) before over-relaxation.
-    mini_epochs, newton : mini-epochs spent; calls of Newton's method.
-    """
+    """What is known of the rows in memory after a solve."""
 
     b: float
+    """the resolution, which a solve may have refined"""
     a: Vector | None = None
+    """the running weights over b, augmented"""
     v: Vector | None = None
+    """the best weights found, augmented, at scale 1"""
     primal: float = math.inf
+    """P(v) over these rows"""
     gap: float = 1.0
+    """1 − D/P(v) before over-relaxation"""
     mini_epochs: int = 0
     newton: int = 0
+    """calls of Newton's method"""
+    newton_steps: int = 0
 
 
 class Subproblem:
     """min over v of ½‖v − v₀‖² + Σ C_i max(0, 1 − m_i(v))², the sum over the rows held; v₀ is what
-    all other rows add to a, over b.
+    all other rows add to a, over b. ``counts`` and ``running`` are changed in place.
 
-    Parameters
-    ----------
-    active, counts : the rows held, and c_i (changed in place) of each.
-    running : the running weights a (changed in place).
-    rule : how rows are visited; its b is the resolution of the counts.
-    turns : in which turn each mini-epoch visits the rows.
-    whole : whether every row with a count is in memory (v₀ = 0).
-    softness : a Δ² > 0 that is every row's instead of its own.
+    ``whole`` : whether every row with a count is in memory (v₀ = 0). ``softness`` : a Δ² > 0 that
+    is every row's instead of its own.
     """
 
     def __init__(
@@ -76,11 +68,10 @@ class Subproblem:
     ) -> None:
         self.active, self.counts, self.running, self.rule = active, counts, running, rule
         self.moved = np.zeros(len(active), dtype=np.uint8)
+        self.newton_steps = 0
         self._turns = turns
         self.delta2 = active.delta2 if softness is None else np.full(len(active), softness)
-        self.rest = None
-        if not whole:
-            self.rest = RestOfDual(active, self.delta2, counts, running, rule.rho)
+        self.rest = None if whole else self._sum_of_rest()
         if softness is not None:
             self.sum_afresh()  # the running ‖a‖ is of another Δ
 
@@ -96,7 +87,7 @@ class Subproblem:
         """v₀, shape (columns + 1,)."""
         if self.rest is None:
             return np.zeros(len(self.running.w) + 1)
-        return self.rest.a / self.rule.b
+        return self.rest.augmented(1.0) / self.rule.b
 
     @property
     def weights(self) -> Vector:
@@ -111,7 +102,7 @@ class Subproblem:
     @property
     def objective_at_b(self) -> float:
         """D at the scale 1/b."""
-        return self.running.steps / self.rule.b - 0.5 * self.running.sq_norm / self.rule.b**2
+        return self.running.objective_at(self.rule.b)
 
     def mini_epoch(self, live: NDArray[np.int64] | None = None) -> MiniEpoch:
         """The next mini-epoch, over the rows at positions ``live``, or over all."""
@@ -132,10 +123,12 @@ class Subproblem:
     def minimise(self, start: Vector, precision: float, *, proven: bool) -> tuple[Vector, Vector]:
         """The best v and its margins by Newton's method; see ``newton.minimise``."""
         active = self.active
-        return newton.minimise(
+        v, margins, steps = newton.minimise(
             active.rows, active.signs, self.cost, self.rule.rho, start, self.center, precision,
             proven=proven,
         )  # fmt: skip
+        self.newton_steps += steps
+        return v, margins
 
     def minimise_narrowed(self, start: Vector, precision: float) -> Vector:
         """The best v where all rows with a count are held, on the columns that occur: fast where
@@ -143,13 +136,12 @@ class Subproblem:
         rows, columns = newton.narrowed(self.active.rows)
         there = np.append(columns, len(start) - 1)
         v = np.zeros(len(start))
-        v[there], _ = newton.minimise(
+        v[there], _, steps = newton.minimise(
             rows, self.active.signs, self.cost, self.rule.rho, start[there], np.zeros(len(there)),
             precision, proven=True,
         )  # fmt: skip
+        self.newton_steps += steps
         return v
-
-    # --- counts ---
 
     def round_dual(self, alpha: Vector) -> None:
         """Counts b α_i, rounded."""
@@ -163,16 +155,30 @@ class Subproblem:
 
     def sum_afresh(self) -> None:
         """a and t from the counts."""
-        rest, held = self.rest, np.zeros(len(self.running.w) + 1)
-        factors = self.counts.astype(np.float64) * self.active.signs
-        passes.combine(self.active.rows, factors, self.rule.rho, held)
-        extension = extension_of(self.delta2, self.counts)
-        steps = int(self.counts.sum(dtype=np.int64))
-        if rest is not None:
-            held += rest.a
-            extension += rest.extension
-            steps += rest.steps
+        held, extension, steps = self._sum_of_held()
+        if self.rest is not None:
+            held += self.rest.augmented(1.0)
+            extension += self.rest.extension
+            steps += self.rest.steps
         self.running.settle(held[:-1].copy(), float(held[-1]), extension, steps)
+
+    def _sum_of_held(self) -> tuple[Vector, float, int]:
+        """Σ c_k l_k (x_k, ρ) (augmented), Σ Δ_k² c_k² and Σ c_k of the rows held."""
+        held, counts = np.zeros(len(self.running.w) + 1), self.counts.astype(np.float64)
+        factors = counts * self.active.signs
+        passes.add(kernels.combine, self.active.rows, factors, self.rule.rho, held)
+        extension = float(kernels.dot(self.delta2 * self.counts, counts))
+        return held, extension, int(self.counts.sum(dtype=np.int64))
+
+    def _sum_of_rest(self) -> WeightState:
+        """What rows outside memory add to a: fixed while those in memory are solved."""
+        running, rest = self.running, WeightState()
+        held, extension, steps = self._sum_of_held()
+        others = running.augmented(1.0) - held
+        rest.settle(
+            others[:-1], float(others[-1]), running.extension - extension, running.steps - steps
+        )
+        return rest
 
     def choose_resolution(self, alpha: Vector, error: float) -> bool:
         """Choose b for counts b α, rounded: fine enough that rounding costs D under a tenth of
@@ -189,8 +195,7 @@ class Subproblem:
         return changed
 
     def refine(self, factor: int) -> bool:
-        """A finer resolution: counts, a and b times a whole number, nothing lost; whether there is
-        one. Only where the counts of all rows are at hand."""
+        """Counts, a and b times a whole number, nothing lost; whether that could be done."""
         if self.rest is not None:
             return False
         if not self.counts.any():
@@ -203,39 +208,9 @@ class Subproblem:
         return factor > 1
 
 
-class RestOfDual:
-    """The part of a that belongs to rows outside memory: fixed while those in memory are solved."""
-
-    def __init__(
-        self,
-        active: ActiveSet,
-        delta2: Vector,
-        counts: NDArray[np.int32],
-        running: WeightState,
-        rho: float,
-    ) -> None:
-        held = np.zeros(len(running.w) + 1)
-        passes.combine(active.rows, counts.astype(np.float64) * active.signs, rho, held)
-        self.a = running.augmented(1.0) - held
-        self.extension = running.extension - extension_of(delta2, counts)
-        self.steps = running.steps - int(counts.sum(dtype=np.int64))
-
-    def objective_at(self, b: float) -> float:
-        """t/b − ‖a‖²/(2b²) of these rows alone, which makes the primal of the rows in memory
-        comparable with the dual of all rows."""
-        square = float(kernels.square_sum(self.a)) + self.extension
-        return self.steps / b - 0.5 * square / b**2
-
-
-def extension_of(delta2: Vector, counts: NDArray[np.int32]) -> float:
-    """Σ Δ_k² c_k²."""
-    return float(kernels.dot(delta2 * counts, counts.astype(np.float64)))
-
-
 @dataclass(frozen=True, slots=True)
 class MiniEpoch:
-    """A mini-epoch that is to be made: over all rows held, or those at positions ``live``, in the
-    order of ``turn``."""
+    """A mini-epoch that is to be made over the rows at positions ``live``; None = all held."""
 
     problem: Subproblem
     turn: Turn
@@ -258,10 +233,11 @@ class MiniEpoch:
 
 def run_mini_epochs(solve: Generator[MiniEpoch, None, T]) -> T:
     """Run a solve by itself; returns what it returns."""
-    while True:
-        try:
-            epoch = next(solve)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+    result: list[T] = []
+
+    def returned() -> Generator[MiniEpoch, None, None]:
+        result.append((yield from solve))
+
+    for epoch in returned():
         epoch.make()
+    return result[0]

@@ -29,12 +29,7 @@ class Targets:
         return slice(None) if self.signs.all() else self.signs != 0
 
     def sq_lengths(self, rho: float) -> NDArray[np.float64]:
-        """q_k = ‖x_k‖² + ρ² + Δ_k² of the rows that are not left out.
-
-        Raises
-        ------
-        DataError : a row without any length, to which no classifier gives a margin above 0.
-        """
+        """q_k = ‖x_k‖² + ρ² + Δ_k² of the rows that are not left out; DataError if one is 0."""
         found = (self.squares + (rho**2 + self.delta2))[self.present]
         if found.min(initial=np.inf) <= 0.0:
             row = int(self.numbers[self.present][found.argmin()])
@@ -45,6 +40,7 @@ class Targets:
         return found
 
 
+@dataclass(slots=True, eq=False)
 class TargetRule:
     """What makes targets of chunks: Δ_k² = Δ² / (row weight · class weight).
 
@@ -57,26 +53,12 @@ class TargetRule:
     positive : the label that is +1 (rows that have it among theirs, where there may be several);
         it may be one not met yet. None = the first one met. Turning all signs turns w exactly, so
         the data need not be read before it is known which label is the larger.
-
-    Examples
-    --------
-    >>> from streamtron.core.rows import make_rows
-    >>> empty = make_rows(np.zeros(4, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.float32))
-    >>> several = Chunk(empty, np.array([1, 0, 0], np.int32), ((0, 3),), np.zeros(3),
-    ...                 np.array([0, 2, 2, 3]))
-    >>> TargetRule(1.0, ["news", "sport"], None, "sport")(several).signs.tolist()
-    [1, -1, -1]
     """
 
-    def __init__(
-        self,
-        delta2: float,
-        labels: Sequence[Label],
-        class_weights: Mapping[Label, float] | None,
-        positive: Label | None,
-    ) -> None:
-        self.delta2, self.labels = delta2, labels
-        self.class_weights, self.positive = class_weights, positive
+    delta2: float
+    labels: Sequence[Label]
+    class_weights: Mapping[Label, float] | None
+    positive: Label | None
 
     def __call__(self, chunk: Chunk) -> Targets:
         """The chunk's targets."""
@@ -111,7 +93,10 @@ class TargetRule:
 
     def _signs(self, chunk: Chunk) -> NDArray[np.int8]:
         """+1 for the rows that have the positive label, -1 for the others."""
-        plus = 0 if self.positive is None else _position(self.labels, self.positive)
+        labels, label = self.labels, self.positive
+        plus = 0
+        if label is not None:
+            plus = labels.index(label) if label in labels else -2  # not met yet: no row has it
         if chunk.code_offsets is None:
             ones: NDArray[np.int8] = (chunk.codes == plus).view(np.int8)
             return ones + ones - np.int8(1)
@@ -129,8 +114,3 @@ class TargetRule:
         positive = self.positive if self.positive is not None else next(iter(self.labels), None)
         weight = 1.0 if positive is None else weights.get(positive, 1.0)
         return np.where(signs == 1, weight, 1.0)
-
-
-def _position(labels: Sequence[Label], label: Label) -> int:
-    """The label's code; one that no row has where the label has not been met."""
-    return labels.index(label) if label in labels else -2

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
+from streamtron.core.certificate import ScanSums
 from streamtron.core.rows import Rows
 from streamtron.solver import passes
 
@@ -83,6 +84,10 @@ class WeightState:
         """D = t² / (2 ‖a‖²) ≤ P*: the dual at the best scale (an estimate, as above)."""
         return 0.5 * self.steps * self.scale
 
+    def objective_at(self, b: float) -> float:
+        """D = t/b − ‖a‖²/(2b²): the dual at the scale 1/b."""
+        return self.steps / b - 0.5 * self.sq_norm / b**2
+
     def augmented(self, scale: float) -> NDArray[np.float64]:
         """scale · (w, w_bias), shape (columns + 1,)."""
         found = np.empty(len(self.w) + 1)
@@ -90,20 +95,9 @@ class WeightState:
         found[-1] = self.bias * scale
         return found
 
-    def add_to(self, total: NDArray[np.float64], scale: float) -> None:
-        """Add the same to ``total`` in place."""
-        kernels.add_scaled(scale, self.w, total[:-1])
-        total[-1] += scale * self.bias
-
     def widen(self, columns: int) -> None:
         """Make room for more columns."""
         self.w = np.concatenate((self.w, np.zeros(columns - len(self.w))))
-
-    def restart(self) -> None:
-        """Set a and t to 0."""
-        self.w[:] = 0.0
-        self.scalars[:] = 0.0
-        self.tallies[kernels.STEPS] = 0
 
     def settle(self, w: NDArray[np.float64], bias: float, extension: float, steps: int) -> None:
         """Set a to sums made afresh from the counts."""
@@ -112,6 +106,11 @@ class WeightState:
         self.scalars[kernels.EXTENSION] = extension
         self.scalars[kernels.SQ_NORM] = kernels.square_sum(w) + bias * bias + extension
         self.tallies[kernels.STEPS] = steps
+
+    def settle_scanned(self, sums: ScanSums) -> None:
+        """Set a to what a scan has summed from the counts."""
+        sums.fold()
+        self.settle(sums.fresh, sums.fresh_bias, sums.sq_extension, sums.steps)
 
     def rescale(self, largest: int, factor: int) -> int:
         """Multiply a by a whole factor ≥ 1, less if the largest count would pass LARGEST_SCALED;
@@ -123,6 +122,13 @@ class WeightState:
         return factor
 
 
+def restart(running: WeightState) -> None:
+    """Set a and t to 0."""
+    running.w[:] = 0.0
+    running.scalars[:] = 0.0
+    running.tallies[kernels.STEPS] = 0
+
+
 def consistent(running: WeightState) -> bool:
     """Whether ‖a‖² agrees with the parts of a within half of it: rounding alone stays far below."""
     parts = kernels.square_sum(running.w) + running.bias * running.bias + running.extension
@@ -131,14 +137,9 @@ def consistent(running: WeightState) -> bool:
 
 
 def estimated_primal(running: WeightState) -> float:
-    """½ s₀² ‖w‖² + the loss of the rows visited since ``forget_loss``: no bound, for a moved."""
+    """½ s₀² ‖w‖² + the loss of the rows visited since it was set to 0: no bound, for a moved."""
     weights = running.sq_norm - running.extension
     return 0.5 * running.scale**2 * weights + float(running.scalars[kernels.LOSS])
-
-
-def forget_loss(running: WeightState) -> None:
-    """Begin a new estimate."""
-    running.scalars[kernels.LOSS] = 0.0
 
 
 def visit(
@@ -152,17 +153,12 @@ def visit(
     counts: NDArray[np.int32],
     moved: NDArray[np.uint8],
 ) -> None:
-    """Visit rows in the order of ``positions`` by the rule.
-
-    The running weights and ``counts`` (of ``rows``) change in place; ``moved`` becomes 1 where a
-    row changed them. ``squares`` are ‖x_k‖². To change the update rule, change the kernels."""
+    """Visit rows in the order of ``positions`` by the rule: the running weights and ``counts`` (of
+    ``rows``) change in place, and ``moved`` becomes 1 where they do. ``squares`` are ‖x_k‖²."""
     scale = running.scale  # one for all kernel calls, so that cutting them changes no bit
     state = (squares, counts, running.w, running.scalars, running.tallies, moved)
     for some in passes.visits(rows, positions):
-        if rule.ascent:
-            kernels.visit_ascent(rows, some, signs, delta2, rule.rho, rule.b, scale, *state)
-        else:
-            kernels.visit(
-                rows, some, signs, delta2, rule.rho, rule.b, rule.epsilon, rule.by_length,
-                scale, *state,
-            )  # fmt: skip
+        kernels.visit(
+            rows, some, signs, delta2, rule.rho, rule.b, rule.epsilon, rule.by_length,
+            rule.ascent, scale, *state,
+        )  # fmt: skip

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 from threading import Lock
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +11,16 @@ from streamtron.core import kernels
 from streamtron.core.rows import Rows, freeze
 from streamtron.solver.targets import Targets
 
-NONZERO_BYTES = 8
-ROW_BYTES = 24
+NONZERO_BYTES, ROW_BYTES = 8, 24
+"""What a nonzero and a row count against a budget."""
 
 GROWTH = 8
-"""What room for nonzeros is multiplied by, within the budget: memory that nothing was written to
-costs nothing, and that of a large array comes in large pages, which are soon there."""
+"""What room for nonzeros is multiplied by, within the budget: memory costs nothing before it is
+written to, and that of a large array comes in large pages (``benchmarks/certified.py``)."""
 
 
 class RowStore:
-    """Rows with their numbers in the whole data, in the order they came."""
+    """Rows with their numbers in the whole data and ‖x_k‖², in the order they came."""
 
     def __init__(self) -> None:
         self._indptr = np.zeros(1, dtype=np.int64)
@@ -45,13 +43,6 @@ class RowStore:
         """What the rows held count against a budget."""
         return NONZERO_BYTES * self.nonzeros + ROW_BYTES * self._rows
 
-    def first(self, rows: int) -> Rows:
-        """The first of the rows held, frozen."""
-        nonzeros = self._indptr[rows]
-        found = Rows(self._indptr[: rows + 1], self._indices[:nonzeros], self._values[:nonzeros])
-        freeze(*found)
-        return found
-
     @property
     def numbers(self) -> NDArray[np.int64]:
         """Row numbers in the whole data."""
@@ -61,6 +52,13 @@ class RowStore:
     def squares(self) -> NDArray[np.float64]:
         """‖x_k‖² of the rows held."""
         return self._squares[: self._rows]
+
+    def first(self, rows: int) -> Rows:
+        """The first of the rows held, frozen."""
+        nonzeros = self._indptr[rows]
+        found = Rows(self._indptr[: rows + 1], self._indices[:nonzeros], self._values[:nonzeros])
+        freeze(*found)
+        return found
 
     def clear(self) -> None:
         """Forget all rows; the memory is kept for the next ones."""
@@ -79,52 +77,32 @@ class RowStore:
         lengths = rows.indptr[chosen + 1] - rows.indptr[chosen]
         total = self.nbytes + np.cumsum(NONZERO_BYTES * lengths + ROW_BYTES)
         fits = int(np.searchsorted(total, budget, side="right"))
-        chosen, start = chosen[:fits], self._rows
-        nonzeros, stop = int(lengths[:fits].sum()), start + fits
-        first = self.nonzeros
-        self._reserve(stop, first + nonzeros, budget)
-        kernels.copy_rows(
-            rows,
-            chosen,
-            self._indptr[start : stop + 1],
-            self._indices[first : first + nonzeros],
-            self._values[first : first + nonzeros],
-        )
+        chosen, start, first = chosen[:fits], self._rows, self.nonzeros
+        stop, last = start + fits, first + int(lengths[:fits].sum())
+        self._reserve(stop, last, budget)
+        indices, values = self._indices[first:last], self._values[first:last]
+        kernels.copy_rows(rows, chosen, self._indptr[start : stop + 1], indices, values)
         self._numbers[start:stop] = numbers[chosen]
         self._squares[start:stop] = squares[chosen]
         self._rows = stop
         return fits
 
-    def extend(
-        self,
-        rows: Rows,
-        numbers: NDArray[np.int64],
-        squares: NDArray[np.float64],
-        budget: int,
-    ) -> None:
-        """Copy all of some rows, which fit."""
-        begin, end = int(rows.indptr[0]), int(rows.indptr[-1])
-        start, stop = self._rows, self._rows + len(numbers)
-        first = self.nonzeros
-        last = first + end - begin
-        self._reserve(stop, last, budget)
-        self._indptr[start + 1 : stop + 1] = rows.indptr[1:] + (first - begin)
-        self._indices[first:last] = rows.indices[begin:end]
-        self._values[first:last] = rows.values[begin:end]
-        self._numbers[start:stop] = numbers
-        self._squares[start:stop] = squares
-        self._rows = stop
-
     def retain(self, chosen: NDArray[np.int64]) -> None:
         """Hold only the rows at positions ``chosen`` (rising), moved to the front in place."""
-        rows = self.first(self._rows)
+        rows, kept = self.first(self._rows), len(chosen)
         lengths = np.diff(rows.indptr)[chosen]
         kernels.copy_rows(rows, chosen, self._indptr.copy(), self._indices, self._values)
-        kept = len(chosen)
         np.cumsum(lengths, out=self._indptr[1 : kept + 1])
         self._numbers[:kept] = self._numbers[chosen]
         self._squares[:kept] = self._squares[chosen]
         self._rows = kept
+
+    def copy(self) -> RowStore:
+        """The rows, and not the room beyond them."""
+        made, rows = RowStore(), self._rows
+        made._reserve(rows, self.nonzeros, budget=0)
+        made.add(self.first(rows), np.arange(rows), self.numbers, self.squares, self.nbytes)
+        return made
 
     def _reserve(self, rows: int, nonzeros: int, budget: int) -> None:
         if rows > len(self._numbers):
@@ -136,16 +114,6 @@ class RowStore:
             room = max(nonzeros, min(GROWTH * nonzeros, budget // NONZERO_BYTES))
             self._indices = _grown(self._indices, self.nonzeros, room)
             self._values = _grown(self._values, self.nonzeros, room)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> RowStore:
-        """The rows, and not the room beyond them."""
-        made, rows = RowStore(), self._rows
-        made._indptr, made._numbers = self._indptr[: rows + 1].copy(), self.numbers.copy()
-        made._squares = self.squares.copy()
-        made._indices = self._indices[: self.nonzeros].copy()
-        made._values = self._values[: self.nonzeros].copy()
-        made._rows = rows
-        return made
 
 
 class Pool(RowStore):
@@ -171,45 +139,34 @@ class Pool(RowStore):
             nonzeros = int(rows.indptr[-1] - rows.indptr[0])
             if self.nbytes + NONZERO_BYTES * nonzeros + ROW_BYTES * len(numbers) > budget:
                 return False
-            self.extend(rows, numbers, squares, budget)
+            self.add(rows, np.arange(len(numbers)), numbers, squares, budget)
             return True
 
-    def join(self) -> None:
-        """Count one more sharer."""
+    def count_sharer(self, change: int) -> None:
+        """Count one sharer more (1) or less (−1)."""
         with self._lock:
-            self._sharers += 1
-
-    def leave(self) -> None:
-        """Count one sharer less."""
-        with self._lock:
-            self._sharers -= 1
+            self._sharers += change
 
     def part(self, chosen: NDArray[np.int64], rows: int, budget: int) -> RowStore:
-        """The rows at positions ``chosen`` (rising) of the first ``rows``, for a set that no longer
-        shares: in place if it was the last one, so that memory is not needed twice."""
+        """The rows at positions ``chosen`` (rising) of the first ``rows``, for a sharer that
+        leaves: in place if it is the last one."""
         part = RowStore()
         if self._sharers > 1:
             part.add(self.first(rows), chosen, self.numbers, self.squares, budget)
         else:
-            part._indptr, part._indices, part._values = self._indptr, self._indices, self._values
-            part._numbers, part._squares = self._numbers, self._squares
-            part._rows = self._rows
+            vars(part).update((name, vars(self)[name]) for name in vars(part))
             part.retain(chosen)
+        self.count_sharer(-1)
         return part
 
 
 class ActiveSet:
-    """Rows kept in memory with their row numbers, signs and Δ_k², in the order they came.
-
-    Parameters
-    ----------
-    budget : bytes; a nonzero counts 8, a row 24.
-    """
+    """Rows kept in memory with their row numbers, signs and Δ_k², in the order they came: its own,
+    or the first ones of a pool that it shares. ``budget`` : bytes."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self._store = RowStore()
-        self._pool: Pool | None = None
         self._signs = np.zeros(0, dtype=np.int8)
         self._delta2 = np.zeros(0)
         self._rows = 0
@@ -237,51 +194,6 @@ class ActiveSet:
         """What each row held counts against the budget, shape (rows,)."""
         return NONZERO_BYTES * np.diff(self.rows.indptr) + ROW_BYTES
 
-    def clear(self) -> None:
-        """Forget all rows; the memory is kept for the next ones, if it is the set's own."""
-        if self._pool is not None:
-            self._store = RowStore()
-            self._leave()
-        self._store.clear()
-        self._rows = 0
-
-    def add(self, rows: Rows, chosen: NDArray[np.int64], targets: Targets) -> int:
-        """Copy the rows at positions ``chosen``, as many of the first as fit; returns how many.
-        ``targets`` are those of all of ``rows``."""
-        fits = self._store.add(rows, chosen, targets.numbers, targets.squares, self.budget)
-        self._append(targets.signs[chosen[:fits]], targets.delta2[chosen[:fits]])
-        return fits
-
-    def share(self, pool: Pool, rows: Rows, targets: Targets) -> bool:
-        """Hold consecutive rows, all or none, in a pool that others hold them in too. The set has
-        the whole pool from its first row on, or shares nothing."""
-        if not pool.offer(rows, targets.numbers, targets.squares, self.budget):
-            return False
-        if self._pool is None:
-            pool.join()
-            self._store = self._pool = pool
-        self._append(targets.signs, targets.delta2)
-        return True
-
-    def retain(self, chosen: NDArray[np.int64]) -> None:
-        """Hold only the rows at positions ``chosen`` (rising): in place, or copied from the
-        pool."""
-        if self._pool is None:
-            self._store.retain(chosen)
-        else:
-            self._store = self._pool.part(chosen, len(self), self.budget)
-            self._leave()
-        kept = len(chosen)
-        for array in (self._signs, self._delta2):
-            array[:kept] = array[chosen]
-        self._rows = kept
-
-    def keep(self, chosen: NDArray[np.int64], budget: float) -> None:
-        """Hold only the first of the rows at positions ``chosen`` (in any order) that fit in
-        ``budget`` bytes together."""
-        fits = np.searchsorted(np.cumsum(self.sizes[chosen]), budget, side="right")
-        self.retain(np.sort(chosen[:fits]))
-
     @property
     def rows(self) -> Rows:
         """The rows held, frozen."""
@@ -307,18 +219,58 @@ class ActiveSet:
         """Δ_k²."""
         return self._delta2[: self._rows]
 
+    def clear(self) -> None:
+        """Forget all rows; the memory is kept for the next ones, if it is the set's own."""
+        if isinstance(self._store, Pool):
+            self._store.count_sharer(-1)
+            self._store = RowStore()
+        self._store.clear()
+        self._rows = 0
+
+    def add(self, rows: Rows, chosen: NDArray[np.int64], targets: Targets) -> int:
+        """Copy the rows at positions ``chosen``, as many of the first as fit; returns how many.
+        ``targets`` are those of all of ``rows``."""
+        fits = self._store.add(rows, chosen, targets.numbers, targets.squares, self.budget)
+        self._append(targets.signs[chosen[:fits]], targets.delta2[chosen[:fits]])
+        return fits
+
+    def share(self, pool: Pool, rows: Rows, targets: Targets) -> bool:
+        """Hold consecutive rows, all or none, in a pool that others hold them in too. The set has
+        the whole pool from its first row on, or shares nothing."""
+        if not pool.offer(rows, targets.numbers, targets.squares, self.budget):
+            return False
+        if self._store is not pool:
+            pool.count_sharer(1)
+            self._store = pool
+        self._append(targets.signs, targets.delta2)
+        return True
+
+    def retain(self, chosen: NDArray[np.int64]) -> None:
+        """Hold only the rows at positions ``chosen`` (rising), in place if they are not shared."""
+        store, kept = self._store, len(chosen)
+        if isinstance(store, Pool):
+            self._store = store.part(chosen, len(self), self.budget)
+        else:
+            store.retain(chosen)
+        for array in (self._signs, self._delta2):
+            array[:kept] = array[chosen]
+        self._rows = kept
+
+    def keep(self, chosen: NDArray[np.int64], budget: float) -> None:
+        """Hold only the first rows of ``chosen`` (in any order) that fit in ``budget`` bytes."""
+        fits = np.searchsorted(np.cumsum(self.sizes[chosen]), budget, side="right")
+        self.retain(np.sort(chosen[:fits]))
+
     def copy(self) -> ActiveSet:
         """A set of the same rows, shared if these are."""
-        memo = {id(self._pool): self._pool} if self._pool is not None else {}
-        made = copy.deepcopy(self, memo)
-        if made._pool is not None:
-            made._pool.join()
+        made = ActiveSet(self.budget)
+        if isinstance(self._store, Pool):
+            self._store.count_sharer(1)
+            made._store = self._store
+        else:
+            made._store = self._store.copy()
+        made._append(self.signs, self.delta2)
         return made
-
-    def _leave(self) -> None:
-        if self._pool is not None:
-            self._pool.leave()
-        self._pool = None
 
     def _append(self, signs: NDArray[np.int8], delta2: NDArray[np.float64]) -> None:
         start, stop = self._rows, self._rows + len(signs)

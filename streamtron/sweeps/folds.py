@@ -17,12 +17,7 @@ FOLDS = 5
 
 
 class Fold(NamedTuple):
-    """Shards to fit on and shards to measure on.
-
-    Parameters
-    ----------
-    name : for messages; None if ``valid`` are validation shards and ``shards`` all others.
-    """
+    """Shards to fit on and shards to measure on; no name if these are validation shards."""
 
     shards: list[str]
     valid: list[str]
@@ -34,15 +29,7 @@ def folds_of(
 ) -> list[Fold]:
     """Return the one fold that validation shards make, or ``count`` folds of the shards.
 
-    Parameters
-    ----------
-    count : from 2 to the number of shards; None = ``FOLDS``, or the number of shards if smaller.
-    settings : how the shards are read.
-
-    Raises
-    ------
-    SettingsError : folds beside validation shards, more of them than shards, or a single shard.
-    DataError : no shards; validation shards with other labels or another layout.
+    A ``count`` of None is ``FOLDS``, or the number of shards if that is smaller.
     """
     paths = as_paths(shards)
     if valid is None:
@@ -55,11 +42,8 @@ def folds_of(
 
 
 def _cross_validation(paths: list[str], folds: int | None) -> list[Fold]:
-    """Hold out shard k in fold k mod ``folds``.
-
-    Later shards then leave the folds of earlier ones as they were, and shards in the order of their
-    labels or days are spread over all folds.
-    """
+    """Hold out shard k in fold k mod ``folds``: later shards leave the folds of earlier ones as
+    they were, and shards in the order of their labels or days are spread over all folds."""
     if len(paths) < 2:
         raise SettingsError(
             f"{paths[0]}: a single shard has no folds. Name the rows to measure on with --valid, "

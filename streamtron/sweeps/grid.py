@@ -13,10 +13,8 @@ from streamtron.core.errors import SettingsError
 
 NAMES = ("C", "delta", "rho")
 """The settings in which candidates differ, the slowest to change first."""
-
 DIGITS = 6
 """Significant digits of a drawn number: few enough to be typed into ``fit``."""
-
 MOST = 100_000
 """Candidates drawn, at most: each of them is a fit."""
 
@@ -39,16 +37,6 @@ _WANTED = "numbers between commas, as in 0.1,1,10, or a range to draw from, as i
 def values_of(name: str, given: str | float | Iterable[float] | Range) -> Values:
     """Return the values of a setting, given as text, ``0.1,1`` or ``0.01..100``, or as numbers.
 
-    Parameters
-    ----------
-    name : ``"C"``, ``"delta"`` or ``"rho"``.
-
-    Raises
-    ------
-    SettingsError : no number, a value twice, a range that is not 0 < low < high, a range of rho.
-
-    Examples
-    --------
     >>> values_of("C", "0.1,1,10"), values_of("rho", 1), values_of("C", "0.01..100")
     ((0.1, 1.0, 10.0), (1.0,), Range(low=0.01, high=100.0))
     """
@@ -82,25 +70,12 @@ def _parsed(name: str, text: str) -> Values:
 def candidates_of(
     settings: Settings, values: Mapping[str, Values], random: int | None = None
 ) -> list[Settings]:
-    """Return the candidates: all combinations of the lists, or ``random`` drawn ones.
+    """Return all combinations of the lists, or ``random`` drawn ones, with the other settings.
 
     Combinations come in the order of ``NAMES``, the last name changing fastest. Of a range, numbers
     are drawn log-uniformly to ``DIGITS`` significant digits, of a list uniformly. What is drawn
     depends on ``settings.seed`` alone, and a smaller ``random`` gives the first of a larger one.
 
-    Parameters
-    ----------
-    settings : what all candidates share.
-    values : of those among ``NAMES`` in which they differ.
-    random : number of candidates to draw, ≥ 1; None = all combinations.
-
-    Raises
-    ------
-    SettingsError : a range without ``random`` or ``random`` without a range, C beside delta, a
-        value that ``Settings`` refuses.
-
-    Examples
-    --------
     >>> grid = candidates_of(Settings(), {"rho": (0.0, 1.0), "C": (0.1, 1.0)})
     >>> [(one.C, one.rho) for one in grid]
     [(0.1, 0.0), (0.1, 1.0), (1.0, 0.0), (1.0, 1.0)]
@@ -111,23 +86,25 @@ def candidates_of(
         raise SettingsError("C and delta are two names of one thing (C = 1/(2 Δ²)): give one.")
     own = {name: values[name] for name in NAMES if name in values}
     ranges = [name for name in own if isinstance(own[name], Range)]
-    if random is None and ranges:
+    combinations: Iterable[tuple[float, ...]]
+    if random is not None:
+        if not 1 <= random <= MOST:
+            raise SettingsError(f"random is {random}: wanted 1 to {MOST:,} candidates.")
+        if not ranges:
+            raise SettingsError(
+                "random draws from a range, and there is none: give --C LOW..HIGH, or leave "
+                "--random out to try all combinations of the lists."
+            )
+        draw = Random(settings.seed).random  # Python promises that its numbers never change
+        combinations = (tuple(_at(draw(), one) for one in own.values()) for _ in range(random))
+    elif ranges:
         raise SettingsError(
             f"{ranges[0]} is the range {own[ranges[0]]}: a grid wants a list, as in 0.1,1,10. Give "
             "one, or --random N to draw N candidates."
         )
-    if random is not None and not 1 <= random <= MOST:
-        raise SettingsError(f"random is {random}: wanted a number of candidates, 1 to {MOST:,}.")
-    if random is not None and not ranges:
-        raise SettingsError(
-            "random draws from a range, and there is none: give --C LOW..HIGH, or leave "
-            "--random out to try all combinations of the lists."
-        )
+    else:
+        combinations = product(*own.values())
     price = {"C": None, "delta": None} if "C" in own or "delta" in own else {}
-    combinations: Iterable[tuple[float, ...]] = product(*own.values())
-    if random is not None:
-        draw = Random(settings.seed).random  # Python promises that its numbers never change
-        combinations = (tuple(_at(draw(), one) for one in own.values()) for _ in range(random))
     return [settings.but(**{**price, **dict(zip(own, one, strict=True))}) for one in combinations]
 
 
@@ -140,13 +117,7 @@ def _at(share: float, values: Values) -> float:
 
 
 def describe_candidate(settings: Settings) -> str:
-    """Return a candidate in a few words.
-
-    Examples
-    --------
-    >>> describe_candidate(Settings(delta=0.5, rho=0))
-    'delta 0.5, rho 0'
-    """
+    """Return a candidate in a few words, such as ``delta 0.5, rho 0``."""
     given = settings.delta
     price = f"C {0.5 / settings.delta2:g}" if given is None else f"delta {given:g}"
     stage = "" if settings.stage == "auto" else f", stage {settings.stage}"

@@ -7,46 +7,35 @@ that made them has an effect.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
+from streamtron.runs.learners import is_one_vs_rest
 from streamtron.solver.stages import Stage, b_scale, choose_b, plan
-from streamtron.sweeps.trial import Trial, ranked
+from streamtron.sweeps.trial import Trial, check_metric, ranked
 
 FACTOR = 4.0
 """Ratio of the tolerances of two iterations of successive halving."""
-
 LOOSEST = 0.5
 """Relative duality gap of the first iteration of successive halving, at most."""
-
 TIGHTEST = 1e-3
 """Relative duality gap of its last iteration but one, at least."""
-
 BRIEF = 2
-"""Full epochs at most of a stage that auto leaves early: one and its mini-epochs, and one more
-whose scan finds the bracket."""
-
+"""Full epochs of a stage that auto leaves early, at most: one, and one whose scan finds the
+bracket."""
 DIGITS = 6
 """Significant digits of a chosen b: few enough to be typed into ``fit``."""
 
 PRUNED_BY_RANK = "pruned by rank"
 """Halving dropped the candidate: others have the higher metric at the same tolerance."""
-
 PRUNED_BY_BOUND = "pruned by bound"
 """The two-stage procedure dropped the candidate: another's optimum is more accurate than its own
 on the validation rows. Its model may still be better than those that the fits end with."""
 
 
-class Decision(NamedTuple):
-    """Candidates that go on after an iteration, and those that are dropped → why."""
-
-    on: list[int]
-    dropped: Mapping[int, str]
-
-
-# --- successive halving --------------------------------------------------------------------------
+Decision = tuple[list[int], Mapping[int, str]]
+"""Candidates that go on after an iteration, and those that are dropped → why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,30 +53,23 @@ class Halving:
         """Return a candidate's settings in an iteration, given its trial in the one before."""
         return loosened(candidate, self.steps - iteration)
 
-    def ends(self, iteration: int, trial: Trial) -> bool:
-        """Return whether the trial is its candidate's last whatever the others are.
-
-        Only such a trial can be the best.
-        """
+    def may_end(self, iteration: int) -> bool:
+        """Return whether a trial of the iteration can be the best of all."""
         return iteration == self.steps
 
     def after(self, iteration: int, trials: Sequence[Trial]) -> Decision:
         """Decide which candidates go on, given the last trials of all that are not dropped."""
         if iteration == self.steps:
-            return Decision([], {})
+            return [], {}
         ranking = [trial.candidate for trial in ranked(trials, self.metric)]
         half = -(-len(ranking) // 2)
-        return Decision(sorted(ranking[:half]), dict.fromkeys(ranking[half:], PRUNED_BY_RANK))
+        return sorted(ranking[:half]), dict.fromkeys(ranking[half:], PRUNED_BY_RANK)
 
 
 def halving_steps(candidates: Sequence[Settings]) -> int:
-    """Return the number of iterations of successive halving before the last.
+    """Return the number of iterations of successive halving before the last: enough to leave one
+    candidate, or as many as fit between the loosest ``tol`` and ``LOOSEST``.
 
-    There are enough to leave one candidate, or as many as fit between the loosest ``tol`` and
-    ``LOOSEST``.
-
-    Examples
-    --------
     >>> halving_steps([Settings(tol=0.01)] * 16), halving_steps([Settings(tol=0.001)] * 3)
     (2, 2)
     """
@@ -99,19 +81,10 @@ def halving_steps(candidates: Sequence[Settings]) -> int:
 
 
 def loosened(settings: Settings, steps: int) -> Settings:
-    """Return a candidate's settings with the ``tol`` of ``steps`` iterations before the last.
-
-    Examples
-    --------
-    >>> [loosened(Settings(tol=0.01), steps).tol for steps in (2, 1, 0)]
-    [0.16, 0.04, 0.01]
-    """
+    """Return a candidate's settings with the ``tol`` of ``steps`` iterations before the last."""
     if steps == 0:
         return settings
     return settings.but(tol=max(settings.tol, TIGHTEST) * FACTOR**steps)
-
-
-# --- the two-stage procedure ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +93,7 @@ class TwoStage:
 
     Each stage begins anew at a = 0, with b from the bracket that the stage before has proven. A
     candidate whose certificate meets the tolerance stops and may be the best. One whose optimum is
-    proven to be less accurate than another's is dropped, see ``pruned_by_bound``.
+    at most less accurate than another's is at least is dropped.
     """
 
     stages: int
@@ -129,31 +102,33 @@ class TwoStage:
         """See ``Halving``."""
         return at_stage(candidate, iteration, before)
 
-    def ends(self, iteration: int, trial: Trial) -> bool:
+    def may_end(self, iteration: int) -> bool:
         """See ``Halving``."""
-        return iteration + 1 == self.stages or met(trial)
+        return True
 
     def after(self, iteration: int, trials: Sequence[Trial]) -> Decision:
         """See ``Halving``."""
         if iteration + 1 == self.stages:
-            return Decision([], {})
-        running = [one.candidate for one in trials if one.iteration == iteration and not met(one)]
-        worse = pruned_by_bound(trials).intersection(running)
-        on = [number for number in running if number not in worse]
-        return Decision(on, dict.fromkeys(sorted(worse), PRUNED_BY_BOUND))
+            return [], {}
+        bar = max((one.at_optimum[0] or 0.0 for one in trials), default=0.0)
+        on, dropped = [], {}
+        for trial in trials:
+            if trial.iteration < iteration or trial.met:
+                continue
+            most = trial.at_optimum[1]
+            if most is not None and most < bar:
+                dropped[trial.candidate] = PRUNED_BY_BOUND
+            else:
+                on.append(trial.candidate)
+        return on, dropped
 
 
 def at_stage(settings: Settings, number: int, before: Trial | None) -> Settings:
     """Return a candidate's settings for one of its stages, given its trial in the stage before.
 
-    Examples
-    --------
-    >>> first = at_stage(Settings(stage="1,0.1"), 0, None)
-    >>> first.stage, first.b, first.max_epochs
-    ('1', None, 100)
-    >>> brief = at_stage(Settings(), 0, None)  # auto leaves it early
-    >>> brief.stage, brief.max_epochs
-    ('1', 2)
+    >>> first, brief = (at_stage(Settings(stage=name), 0, None) for name in ("1,0.1", "auto"))
+    >>> (first.stage, first.max_epochs), (brief.stage, brief.max_epochs)
+    (('1', 100), ('1', 2))
     """
     stage = plan(settings)[number]
     b = stage.b_relative
@@ -170,8 +145,6 @@ def bracketed_b(
     """Return b/R^(1+ε) (b/R² for steps) of a stage at ε < 1 from R and a proven upper bound, to
     ``DIGITS`` digits; see ``choose_b``.
 
-    Examples
-    --------
     >>> bracketed_b(Stage(0.1), Settings(), 1.0, 0.01)
     0.0234977
     """
@@ -179,22 +152,8 @@ def bracketed_b(
     return float(f"{b / b_scale(stage.epsilon, settings, radius**2):.{DIGITS}g}")
 
 
-def met(trial: Trial) -> bool:
-    """Return whether the certificate of a trial meets its tolerance."""
-    return 0.0 < trial.settings.tolerance >= trial.gap
-
-
-def pruned_by_bound(trials: Sequence[Trial]) -> set[int]:
-    """Return the candidates whose optimum is at most less accurate than another's is at least."""
-    bar = max((least for one in trials if (least := one.at_optimum[0]) is not None), default=0.0)
-    return {
-        one.candidate for one in trials if (most := one.at_optimum[1]) is not None and most < bar
-    }
-
-
 def _check_two_stage(candidates: Sequence[Settings], metric: str) -> None:
     settings = candidates[0]
-    reason = None
     if len({len(plan(one)) for one in candidates}) > 1:
         reason = (
             "goes from stage to stage, and at the tolerances of some candidates auto has other "
@@ -215,16 +174,15 @@ def _check_two_stage(candidates: Sequence[Settings], metric: str) -> None:
             f"drops candidates by what their accuracy can be, and metric is {metric}: leave one of "
             "them out."
         )
-    elif settings.multiclass or settings.multilabel:
+    elif is_one_vs_rest(settings):
         reason = (
             "knows what the accuracy of two classes can be, and multiclass or multilabel is given: "
             "leave one of them out."
         )
-    if reason is not None:
-        raise SettingsError(f"two-stage {reason}")
+    else:
+        return
+    raise SettingsError(f"two-stage {reason}")
 
-
-# --- the choice ----------------------------------------------------------------------------------
 
 Schedule = Halving | TwoStage
 """The procedure of a sweep, which ends when no candidate goes on."""
@@ -235,11 +193,11 @@ def schedule_of(
 ) -> Schedule:
     """Return the schedule of a procedure; without halving and two-stage it has one iteration.
 
-    Raises
-    ------
-    SettingsError : halving and two-stage at once, or either with candidates, or a metric, that it
-        cannot handle.
+    Refuse candidates, or a metric, that the procedure cannot handle, by a SettingsError.
     """
+    if not candidates:
+        raise SettingsError("no candidates: give at least one.")
+    check_metric(metric, candidates[0])
     if halving and two_stage:
         raise SettingsError(
             "halving and two-stage both say which candidates go on, and not the same: give one."
@@ -253,12 +211,3 @@ def schedule_of(
             "stops at none: give one."
         )
     return Halving(halving_steps(candidates) if halving else 0, metric)
-
-
-def keep_best_outcome(
-    trials: Sequence[Trial], schedule: Schedule, iteration: int, metric: str
-) -> list[Trial]:
-    """Remove all outcomes but that of the best trial that ends here: only it can be the best of
-    all. An outcome has 4 bytes a row, which need not travel from a worker."""
-    best = ranked((trial for trial in trials if schedule.ends(iteration, trial)), metric)[:1]
-    return [trial if trial in best else replace(trial, outcome=None) for trial in trials]

@@ -1,24 +1,29 @@
 """Sweep: fit many settings on the same shards and find which does best on other rows.
 
-All candidates learn from the same readings and are measured on one reading of the validation
-shards. Which candidates go on and which is best is decided when all are measured, so it does not
-depend on which was faster.
+All candidates of a task learn from the same readings and are measured on one reading of the
+validation shards. Which candidates go on and which is best is decided when all are measured, so the
+results depend neither on the tasks nor on which was faster.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+import secrets
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener, ignore
+from streamtron.core.executor import Executor, serial
 from streamtron.core.files import scratch_directory
 from streamtron.core.text import label_text
+from streamtron.data import remove_abandoned
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import Evaluation
 from streamtron.runs.directory import refuse_existing, run_directory
@@ -29,13 +34,13 @@ from streamtron.runs.learners import is_one_vs_rest
 from streamtron.runs.outputs import check_outputs
 from streamtron.runs.results import Outcome, write_outcome
 from streamtron.sweeps.folds import Fold, folds_of
-from streamtron.sweeps.grid import Range, candidates_of, values_of
-from streamtron.sweeps.halving import Schedule, keep_best_outcome, schedule_of
+from streamtron.sweeps.grid import Range, candidates_of, describe_candidate, values_of
+from streamtron.sweeps.halving import Schedule, schedule_of
 from streamtron.sweeps.trial import (
+    Costs,
     Trial,
     certificate_of,
     check_measured,
-    check_metric,
     metrics_of,
     ranked,
 )
@@ -46,13 +51,26 @@ last digits of ROC AUC depend on it."""
 
 Given = str | float | Iterable[float] | Range
 
-KeepOutcomes = Callable[[Sequence[Trial]], list[Trial]]
-"""Function that removes the outcomes that are not needed from trials that were fitted together."""
+Tell = Callable[[Trial, str], None]
 
-Trainer = Callable[[Sequence[Fold], Sequence[Settings], str, KeepOutcomes], list[list[Trial]]]
-"""Function that fits and measures every candidate on every fold and returns one list of trials a
-fold. Its third argument is the directory of the flat copy of the shards; it may call the last one
-on any trials."""
+
+class Task(NamedTuple):
+    """Candidates (number → settings) to fit on the same readings of a fold, in one process.
+
+    ``cache_dir`` has the flat copy of the shards; a fold makes its own in it. ``run_dir`` is for
+    checkpoints, if the process that fits shares this disk.
+    """
+
+    fold: Fold
+    candidates: Mapping[int, Settings]
+    cache_dir: str
+    run_dir: str
+
+    @property
+    def name(self) -> str:
+        """Its name on a dashboard, such as ``sweep fold 1 of 2: C 1, rho 1; C 2, rho 1``."""
+        where = "" if self.fold.name is None else f" {self.fold.name}"
+        return f"sweep{where}: {'; '.join(map(describe_candidate, self.candidates.values()))}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,9 +80,7 @@ class Sweep:
     Parameters
     ----------
     trials : one a candidate, in their order.
-    best : of those that were not dropped the trial with the highest metric, of equals that with
-        the smallest C, then the first.
-    metric : the name of that metric.
+    best : of those not dropped the one with the highest ``metric``; of equals the smallest C.
     outcome : of the best candidate's fit on all shards, equal to that of ``run`` with its
         settings; None for a sweep over folds without a model.
     """
@@ -92,45 +108,25 @@ class Sweep:
 def sweep(
     shards: Paths,
     *,
-    valid: Paths | None = None,
     C: Given | None = None,
     delta: Given | None = None,
     rho: Given | None = None,
     random: int | None = None,
-    folds: int | None = None,
-    halving: bool = False,
-    two_stage: bool = False,
-    metric: str = "accuracy",
-    model: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,
     machine: Machine | None = None,
-    listen: Listener = ignore,
-    trainer: Trainer | None = None,
+    **how: Any,
 ) -> Sweep:
     """Fit all combinations of C (or delta) and rho, and find which does best on other rows.
 
     Parameters
     ----------
     shards : files, directories or globs of libsvm text, Parquet or Arrow.
-    valid : shards to measure on; without them, folds of ``shards``.
     C, delta, rho : a number, numbers, or text as in ``"0.1,1"``; C or delta also a range to draw
         from, ``"0.01..100"``.
     random : number of candidates to draw; None = all combinations.
-    folds : number of cross-validation folds of whole shards; None = 5, or the number of shards.
-    halving : successive halving, from a loose tolerance to ``tol``.
-    two_stage : fit all candidates through the first stage of ``settings.stage``, and through the
-        next those not certified yet whose optimum may still be the most accurate.
-    metric : ``accuracy``, ``precision``, ``recall``, ``f1``, ``roc_auc``, ``average_precision``; of
-        many classes ``accuracy``, the share of rows all of whose labels are right, or one of the
-        others as ``micro_…`` or ``macro_…``, the last two only as ``macro_…``.
-    model : file for the best model, as ``fit`` writes it; with folds it is fitted on all shards.
     settings : what all candidates share.
-    machine, listen : as in ``fit``.
-    trainer : fits and measures, ``distributed_trainer(…)`` for example; None = this process.
-
-    Raises
-    ------
-    SettingsError, DataError, MachineError
+    machine : as in ``fit``.
+    **how : ``valid``, ``folds``, ``metric``, ``model`` and others, see ``run_sweep``.
 
     Examples
     --------
@@ -144,11 +140,8 @@ def sweep(
     """
     given = {"C": C, "delta": delta, "rho": rho}
     values = {name: values_of(name, one) for name, one in given.items() if one is not None}
-    return run_sweep(
-        shards, candidates_of(settings or Settings(), values, random), valid=valid, folds=folds,
-        halving=halving, two_stage=two_stage, metric=metric, model=model,
-        machine=machine or Machine(), listen=listen, trainer=trainer,
-    )  # fmt: skip
+    candidates = candidates_of(settings or Settings(), values, random)
+    return run_sweep(shards, candidates, machine=machine or Machine(), **how)
 
 
 def run_sweep(
@@ -166,71 +159,94 @@ def run_sweep(
     machine: Machine,
     overwrite: bool = False,
     listen: Listener = ignore,
-    trainer: Trainer | None = None,
+    tell: Tell = lambda trial, fold: None,
+    executor: Executor | None = None,
+    tasks: int = 1,
 ) -> Sweep:
     """Sweep over candidates that are settings, and write the best one's files.
 
-    Parameters as in ``sweep``; ``report`` and ``witness`` are the best one's, as in ``run``.
+    Parameters
+    ----------
+    valid : shards to measure on; without them, ``folds`` of whole shards (None = up to 5).
+    metric : of ``core.config.METRICS``, of many classes of ``METRICS_OF_MANY``.
+    model, report, witness : of the best candidate, as ``run`` writes them; on all shards.
+    tell : is called with every trial and the name of its fold or ``""``.
+    executor, tasks : where tasks are fitted (None = here), and how many at least; no effect.
     """
-    if not candidates:
-        raise SettingsError("no candidates: give at least one.")
-    check_metric(metric, candidates[0])
     schedule = schedule_of(candidates, metric, halving=halving, two_stage=two_stage)
-    kept = None if model is None else machine.run_dir or run_directory(model)
-    vocabularies = {one.vocabulary for one in candidates}
-    check_outputs(
-        {"model": model, "report": report, "witness": witness},
-        [*as_paths(shards), *as_paths(valid or ()), *filter(None, vocabularies)],
-        directories={"run directory": kept},
-        cache=machine.cache_dir,
-    )
-    if trainer is None:
-        trainer = partial(_train_here, machine=machine, listen=listen)
+    files: Any = {"model": model, "report": report, "witness": witness}
+    read = [*as_paths(shards), *as_paths(valid or ()), *(one.vocabulary for one in candidates)]
+    kept = _check_places(files, read, machine, overwrite)
     parts = folds_of(shards, valid, folds, candidates[0])
+    function: Any = fit_task if executor else partial(fit_task, listen=listen)
+    with cache_directory(kept, machine) as cache, _scratch(cache) as scratch:
+
+        def fit(some: Mapping[int, Settings], metric: str | None) -> dict[int, list[Trial]]:
+            todo = _tasks(parts, some, count=tasks, cache=cache, scratch=scratch)
+            found = (executor or serial)(function, todo, machine, metric)
+            return _by_candidate(todo, found, tell)
+
+        trials = _all_iterations(candidates, schedule, metric, fit)
+    best = ranked((trial for trial in trials if trial.dropped is None), metric)[0]
+    outcome = best.outcome
+    if outcome is not None:
+        write_outcome(outcome, run=kept, **files)
+    elif any(files.values()) or valid is not None:
+        outcome = run(
+            shards, best.settings, machine=machine, overwrite=True, listen=listen, **files
+        )
+    light = tuple(replace(trial, outcome=None) for trial in trials)
+    return Sweep(light, light[best.candidate], metric, outcome)
+
+
+def _check_places(
+    files: Mapping[str, Any], read: Iterable[str | None], machine: Machine, overwrite: bool
+) -> str | None:
+    """Refuse outputs that would replace anything, and return the best model's run directory."""
+    kept = files["model"] and (machine.run_dir or run_directory(files["model"]))
+    places = {"run directory": kept}
+    check_outputs(files, filter(None, read), directories=places, cache=machine.cache_dir)
     if kept is not None and not overwrite:
         refuse_existing(kept)
-    with cache_directory(kept, machine) as cache:
-        trials = _all_iterations(parts, candidates, schedule, metric, trainer, cache)
-    best = ranked((trial for trial in trials if trial.dropped is None), metric)[0]
-    outcome, best = best.outcome, replace(best, outcome=None)
-    trials = [replace(trial, outcome=None) for trial in trials]
-    if outcome is not None:
-        write_outcome(outcome, model=model, run=kept, report=report, witness=witness)
-    elif model or report or witness:
-        outcome = run(
-            shards, best.settings, model=model, report=report, witness=witness, machine=machine,
-            overwrite=True, listen=listen,
-        )  # fmt: skip
-    return Sweep(tuple(trials), best, metric, outcome)
+    return kept
 
 
-# --- trials --------------------------------------------------------------------------------------
+@contextmanager
+def _scratch(cache: str) -> Iterator[str]:
+    """Make a directory for the folds' caches and for checkpoints, and remove it at the end, and
+    the unfinished files that killed workers left in the cache."""
+    os.makedirs(cache, exist_ok=True)
+    try:
+        with scratch_directory("sweep-", cache) as directory:
+            yield directory
+    finally:
+        remove_abandoned(cache)
 
 
 def _all_iterations(
-    parts: Sequence[Fold],
     candidates: Sequence[Settings],
     schedule: Schedule,
     metric: str,
-    trainer: Trainer,
-    cache: str,
+    fit: Callable[[Mapping[int, Settings], str | None], Mapping[int, list[Trial]]],
 ) -> list[Trial]:
-    """Return the last trial of every candidate; only those that can be the best keep outcomes."""
+    """Return each candidate's last trial; costs are those of all iterations.
+
+    ``fit`` is a function from number → settings, and the metric if the best may be among them, to
+    number → trials on all folds.
+    """
     trials: dict[int, Trial] = {}
     running, iteration = list(range(len(candidates))), 0
     while running:
-        own = [
-            schedule.settings(iteration, candidates[number], trials.get(number))
+        own = {
+            number: schedule.settings(iteration, candidates[number], trials.get(number))
             for number in running
-        ]
-        keep = partial(keep_best_outcome, schedule=schedule, iteration=iteration, metric=metric)
-        by_fold = zip(*trainer(parts, own, cache, keep), strict=True)
-        found = [_mean(one, trials_of) for one, trials_of in zip(own, by_fold, strict=True)]
-        for number, trial in zip(running, found, strict=True):
-            trial = replace(trial, candidate=number, iteration=iteration)
-            before = trials.get(number)
-            trials[number] = trial if before is None else _with_costs_of([before, trial], trial)
-        check_measured(found, metric)
+        }
+        found = fit(own, metric if schedule.may_end(iteration) else None)
+        for number in running:
+            trial = replace(_mean(own[number], found[number]), iteration=iteration)
+            before = [trials[number].costs] if number in trials else []
+            trials[number] = replace(trial, costs=Costs.total([*before, trial.costs]))
+        check_measured([trials[number] for number in running], metric)
         left = [trial for _, trial in sorted(trials.items()) if trial.dropped is None]
         running, dropped = schedule.after(iteration, left)
         for number in (*running, *dropped):
@@ -239,69 +255,95 @@ def _all_iterations(
     return [trials[number] for number in range(len(candidates))]
 
 
-def _train_here(
-    folds: Sequence[Fold],
-    candidates: Sequence[Settings],
-    cache_dir: str,
-    keep: KeepOutcomes,
-    **how: Any,
-) -> list[list[Trial]]:
-    return [keep(fit_and_measure(fold, candidates, cache_dir=cache_dir, **how)) for fold in folds]
+def _by_candidate(
+    tasks: Sequence[Task], trials: Iterable[Trial], tell: Tell
+) -> dict[int, list[Trial]]:
+    """Return the trials of every candidate, in the order of the folds."""
+    folds = [task.fold.name or "" for task in tasks for _ in task.candidates]
+    found: dict[int, list[Trial]] = defaultdict(list)
+    for fold, trial in zip(folds, trials, strict=True):
+        tell(trial, fold)
+        found[trial.candidate].append(trial)
+    return found
 
 
-def fit_and_measure(
-    fold: Fold,
-    candidates: Sequence[Settings],
-    *,
+def _tasks(
+    folds: Sequence[Fold], candidates: Mapping[int, Settings], *, count: int, cache: str,
+    scratch: str,
+) -> list[Task]:  # fmt: skip
+    """Distribute the candidates of every fold over its share of ``count`` tasks.
+
+    Neighbours, which cost about the same, go to different tasks.
+
+    >>> both = [Fold([], [], "1"), Fold([], [], "2")]
+    >>> tasks = _tasks(both, dict.fromkeys(range(5), Settings()), count=4, cache="", scratch="")
+    >>> [(task.fold.name, list(task.candidates)) for task in tasks]
+    [('1', [0, 2, 4]), ('1', [1, 3]), ('2', [0, 2, 4]), ('2', [1, 3])]
+    """
+    numbers = list(candidates)
+    groups = min(len(numbers), -(-count // len(folds)))
+    return [
+        Task(
+            fold,
+            {number: candidates[number] for number in numbers[first::groups]},
+            cache if fold.name is None else scratch,
+            os.path.join(scratch, f"task-{secrets.token_hex(4)}"),
+        )
+        for fold in folds
+        for first in range(groups)
+    ]
+
+
+def fit_task(
+    task: Task,
     machine: Machine,
+    metric: str | None,
+    *,
     listen: Listener = ignore,
-    cache_dir: str,
     run_dir: str | None = None,
     worker: str = "local",
 ) -> list[Trial]:
     """Fit candidates on the same readings of a fold, and measure them on one reading of the rest.
 
-    Parameters
-    ----------
-    candidates, run_dir : as in ``run_many``.
-    worker : name for the table.
-
-    Returns
-    -------
-    list of Trial, one a candidate, with its outcome if the fold has all shards. A trial does not
-    depend on the other candidates, but for ``seconds``, ``started`` and ``finished``.
+    Trials are in the order of the candidates, and do not depend on the others but for their costs.
+    The best by the metric, if there is one, has its outcome: 4 bytes a row, which need not travel
+    from a worker for the others. ``run_dir`` is as in ``fit_many``.
     """
-    if fold.name is None:
-        return _measured(fold, candidates, machine, listen, cache_dir, run_dir, worker)
+    measure = partial(_measured, machine=machine, listen=listen, run_dir=run_dir, worker=worker)
+    if task.fold.name is None:
+        trials = measure(task)
+        best = ranked(trials, metric)[:1] if metric else []
+        return [trial if trial in best else replace(trial, outcome=None) for trial in trials]
     # columns as they are numbered: column 0 may occur in the fold's own shards alone
-    numbered = [one.but(index_base=0) if one.index_base == "auto" else one for one in candidates]
+    numbered = {
+        number: one.but(index_base=0) if one.index_base == "auto" else one
+        for number, one in task.candidates.items()
+    }
+    os.makedirs(task.cache_dir, exist_ok=True)
     try:
-        os.makedirs(cache_dir, exist_ok=True)
         # blocks end elsewhere than in all shards, so a fold needs a flat copy of its own
-        with scratch_directory("fold-", cache_dir) as own:
-            trials = _measured(fold, numbered, machine, listen, own, run_dir, worker)
+        with scratch_directory("fold-", task.cache_dir) as own:
+            trials = measure(task._replace(candidates=numbered, cache_dir=own))
     except (DataError, SettingsError) as error:
-        raise type(error)(f"{fold.name}: {error}") from error
+        raise type(error)(f"{task.fold.name}: {error}") from error
     return [replace(trial, outcome=None) for trial in trials]
 
 
 def _measured(
-    fold: Fold, candidates: Sequence[Settings], machine: Machine, listen: Listener, cache: str,
-    run_dir: str | None, worker: str,
-) -> list[Trial]:  # fmt: skip
-    started = _now()
+    task: Task, machine: Machine, listen: Listener, run_dir: str | None, worker: str
+) -> list[Trial]:
+    started, candidates = _now(), list(task.candidates.values())
     outcomes = fit_many(
-        fold.shards, candidates, machine=machine, listen=listen, cache_dir=cache, run_dir=run_dir
-    )
+        task.fold.shards, candidates, machine=machine, listen=listen, cache_dir=task.cache_dir,
+        run_dir=run_dir,
+    )  # fmt: skip
     models = [outcome.model for outcome in outcomes]
     _check_classes(models[0], candidates[0])
-    measured = evaluate_many(models, fold.valid, limit_rows=HELD_ROWS, at_optimum=True)
-    times = {"worker": worker, "started": started, "finished": _now()}
+    measured = evaluate_many(models, task.fold.valid, limit_rows=HELD_ROWS, at_optimum=True)
+    times = (worker, started, _now())
     return [
-        _trial(number, settings, outcome, evaluation, **times)
-        for number, (settings, outcome, evaluation) in enumerate(
-            zip(candidates, outcomes, measured, strict=True)
-        )
+        _trial(number, task.candidates[number], outcome, evaluation, times)
+        for number, outcome, evaluation in zip(task.candidates, outcomes, measured, strict=True)
     ]
 
 
@@ -316,43 +358,32 @@ def _check_classes(model: LinearModel, settings: Settings) -> None:
 
 
 def _trial(
-    number: int, settings: Settings, outcome: Outcome, evaluation: Evaluation, **times: str
-) -> Trial:
+    number: int, settings: Settings, outcome: Outcome, evaluation: Evaluation,
+    times: tuple[str, str, str],
+) -> Trial:  # fmt: skip
     report, metrics = outcome.report, evaluation.to_dict()
+    costs = Costs(report["readings"], report["full_epochs"], report["seconds"], *times)
     return Trial(
         candidate=number, settings=settings,
         metrics={name: metrics[name] for name in metrics_of(settings)},
-        certificate=certificate_of(report), readings=report["readings"],
-        full_epochs=report["full_epochs"], stop_reason=outcome.stop_reason, iteration=0,
-        radius=report.get("radius"), at_optimum=evaluation.accuracy_at_optimum or (None, None),
-        seconds=report["seconds"], outcome=outcome, **times,
+        certificate=certificate_of(report), costs=costs,
+        stop_reason=outcome.stop_reason, radius=report.get("radius"),
+        at_optimum=evaluation.accuracy_at_optimum or (None, None), outcome=outcome,
     )  # fmt: skip
 
 
 def _mean(settings: Settings, trials: Sequence[Trial]) -> Trial:
-    """Combine a candidate's trials on all folds: mean metrics, and the widest gap."""
+    """Combine a candidate's trials on all folds: mean metrics, the widest gap, total costs."""
     worst = max(trials, key=lambda trial: (trial.exit_code, trial.gap))
     metrics = {name: _average([trial.metrics[name] for trial in trials]) for name in worst.metrics}
     least, most = (_average([trial.at_optimum[end] for trial in trials]) for end in (0, 1))
-    mean = replace(worst, settings=settings, metrics=metrics, at_optimum=(least, most))
-    return _with_costs_of(trials, mean)
+    costs = Costs.total([trial.costs for trial in trials])
+    return replace(worst, settings=settings, metrics=metrics, at_optimum=(least, most), costs=costs)
 
 
 def _average(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if len(known) == len(values) else None
-
-
-def _with_costs_of(trials: Sequence[Trial], trial: Trial) -> Trial:
-    """Return a trial with the total costs of others."""
-    return replace(
-        trial,
-        readings=sum(one.readings for one in trials),
-        full_epochs=sum(one.full_epochs for one in trials),
-        seconds=sum(one.seconds for one in trials),
-        started=min(one.started for one in trials),
-        finished=max(one.finished for one in trials),
-    )
 
 
 def _now() -> str:

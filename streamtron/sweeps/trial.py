@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamtron.core.config import METRICS, METRICS_OF_MANY, Settings
 from streamtron.core.errors import DataError, SettingsError
@@ -21,58 +21,56 @@ BOUNDS = ("directional_margin", "primal_margin", "upper_bound", "relative_dualit
 """Columns from a certificate."""
 
 AT_OPTIMUM = ("accuracy_at_least", "accuracy_at_most")
-"""Bounds of the optimum's accuracy on the validation rows; see
-``accuracy_bounds.AccuracyBounds``."""
+"""Bounds of the optimum's accuracy on the validation rows; see ``metrics.AccuracyBounds``."""
 
 COLUMNS: dict[str, type] = {
     "candidate": int,
-    "C": float,
-    "delta": float,
-    "rho": float,
-    "tol": float,
-    "stage": str,
-    "b": str,
-    "iteration": int,
+    **dict.fromkeys(("C", "delta", "rho", "tol"), float),
+    "stage": str, "b": str, "iteration": int,
     **dict.fromkeys((*METRICS, *METRICS_OF_MANY), float),
     "class": str,
-    **dict.fromkeys(BOUNDS, float),
-    **dict.fromkeys(AT_OPTIMUM, float),
-    "readings": float,
-    "full_epochs": int,
-    "stop_reason": str,
-    "dropped": str,
-    "best": bool,
-    "seconds": float,
-    "worker": str,
-    "started": str,
-    "finished": str,
-}
+    **dict.fromkeys((*BOUNDS, *AT_OPTIMUM, "readings"), float),
+    "full_epochs": int, "stop_reason": str, "dropped": str, "best": bool, "seconds": float,
+    **dict.fromkeys(("worker", "started", "finished"), str),
+}  # fmt: skip
 """Column of a table → its type. Some metrics and the class are for many classes only, or for two
 only. All but the last four depend on data and settings alone."""
 
-ENDINGS = (".csv", ".parquet")
+
+class Costs(NamedTuple):
+    """Costs of a trial, and where and when it was made; times in ISO 8601, UTC."""
+
+    readings: float
+    full_epochs: int
+    seconds: float
+    worker: str
+    started: str
+    finished: str
+
+    @classmethod
+    def total(cls, costs: Sequence[Costs]) -> Costs:
+        """Return the total over iterations or folds; at least one."""
+        readings, full_epochs, seconds, workers, started, finished = zip(*costs, strict=True)
+        return cls(
+            sum(readings), sum(full_epochs), sum(seconds), workers[-1], min(started), max(finished)
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trial:
     """One fit of a candidate, measured on the validation rows.
 
+    With folds, metrics and ``at_optimum`` are means, and certificate, stop reason and radius those
+    of the fold with the widest gap.
+
     Parameters
     ----------
-    candidate : its number, from 0.
     settings : of its last iteration: in successive halving with the ``tol`` there, in the two-stage
         procedure with the ``stage``, ``b`` and ``max_epochs``.
-    metrics : of ``metrics_of(settings)``, None where undefined; with folds their mean.
-    certificate : of its model, see ``certificate_of``; with folds the one with the widest gap.
-    readings, full_epochs : total over iterations and folds.
-    stop_reason : see ``Outcome``; with folds, of the fold whose certificate it is.
-    iteration : its last one, from 0.
-    radius : R of the rows that it was fitted on; with folds, of the fold whose certificate it is.
-    at_optimum : lower and upper bound of its optimum's accuracy on the validation rows, None where
-        unknown; with folds their means.
-    seconds : total of its fits.
-    worker : that fitted it.
-    started, finished : ISO 8601, UTC.
+    metrics : of ``metrics_of(settings)``, None where undefined.
+    costs : total over iterations and folds.
+    radius : R of the rows that it was fitted on.
+    at_optimum : bounds of its optimum's accuracy on the validation rows, None where unknown.
     outcome : of its fit on all shards, while it can still be the best.
     dropped : why it does not go on, see ``halving``; None = it does, or this was its end.
     """
@@ -81,16 +79,11 @@ class Trial:
     settings: Settings
     metrics: Mapping[str, float | None]
     certificate: Mapping[str, Any]
-    readings: float
-    full_epochs: int
+    costs: Costs
     stop_reason: str
-    iteration: int
     radius: float | None
     at_optimum: tuple[float | None, float | None]
-    seconds: float
-    worker: str
-    started: str
-    finished: str
+    iteration: int = 0
     outcome: Outcome | None = field(default=None, repr=False)
     dropped: str | None = None
 
@@ -100,55 +93,39 @@ class Trial:
         return float(self.certificate["relative_duality_gap"])
 
     @property
+    def met(self) -> bool:
+        """Whether its certificate meets its tolerance."""
+        return 0.0 < self.settings.tolerance >= self.gap
+
+    @property
     def exit_code(self) -> int:
         """0 certified or converged, 4 stopped before the tolerance was certified."""
         return EXIT_CODES[self.stop_reason]
 
     def row(self, best: Trial) -> dict[str, Any]:
         """Return its row of the table: values for those of ``COLUMNS`` that it has."""
+        own = self.settings
         values = {
-            **{name: getattr(self, name) for name in _OWN},
-            **price(self.settings),
-            "rho": self.settings.rho,
-            "tol": self.settings.tolerance,
-            "stage": self.settings.stage,
-            "b": None if self.settings.b is None else ",".join(map(repr, self.settings.b)),
-            **self.metrics,
-            **self.certificate,
+            "candidate": self.candidate, "iteration": self.iteration,
+            "stop_reason": self.stop_reason, "dropped": self.dropped, **self.costs._asdict(),
+            **_price(own), "rho": own.rho, "tol": own.tolerance, "stage": own.stage,
+            "b": None if own.b is None else ",".join(map(repr, own.b)),
+            **self.metrics, **self.certificate,
             **dict(zip(AT_OPTIMUM, self.at_optimum, strict=True)),
             "best": self.candidate == best.candidate,
-        }
+        }  # fmt: skip
         return {name: values[name] for name in COLUMNS if name in values}
 
 
-_OWN = (
-    "candidate", "iteration", "readings", "full_epochs", "stop_reason", "dropped", "seconds",
-    "worker", "started", "finished",
-)  # fmt: skip
-"""Columns that are attributes of a trial."""
-
-
-def price(settings: Settings) -> dict[str, float | None]:
-    """Return C and Δ, given either: C = 1/(2 Δ²), None for the hard margin.
-
-    Examples
-    --------
-    >>> price(Settings(C=0.5)), price(Settings(delta=0))
-    ({'C': 0.5, 'delta': 1.0}, {'C': None, 'delta': 0.0})
-    """
+def _price(settings: Settings) -> dict[str, float | None]:
+    """Return C and Δ, given either: C = 1/(2 Δ²), None for the hard margin."""
     if settings.delta is None:
         return {"C": 1.0 if settings.C is None else settings.C, "delta": settings.delta2**0.5}
     return {"C": None if settings.hard else 0.5 / settings.delta2, "delta": settings.delta}
 
 
 def metrics_of(settings: Settings) -> tuple[str, ...]:
-    """Return the names of the metrics of a candidate.
-
-    Examples
-    --------
-    >>> "f1" in metrics_of(Settings()), "f1" in metrics_of(Settings(multilabel=True))
-    (True, False)
-    """
+    """Return the names of the metrics of a candidate."""
     return METRICS_OF_MANY if is_one_vs_rest(settings) else METRICS
 
 
@@ -161,25 +138,10 @@ def check_metric(metric: str, settings: Settings) -> None:
 
 
 def certificate_of(report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the certificate of a fit; of many classes that with the widest gap, and its class.
-
-    Parameters
-    ----------
-    report : see ``Outcome``.
-
-    Examples
-    --------
-    >>> gaps = {"ant": 0.25, "bee": 0.5}
-    >>> proven = [(name, {"relative_duality_gap": gap}) for name, gap in gaps.items()]
-    >>> certificate_of({"learners": [{"label": a, "certificate": b} for a, b in proven]})
-    {'relative_duality_gap': 0.5, 'class': 'bee'}
-    """
+    """Return the certificate of a fit; of many classes that with the widest gap, and its class."""
     if "learners" not in report:
-        own: Mapping[str, Any] = report["certificate"]
-        return own
-    widest = max(
-        report["learners"], key=lambda each: float(each["certificate"]["relative_duality_gap"])
-    )
+        return dict(report["certificate"])
+    widest = max(report["learners"], key=lambda each: each["certificate"]["relative_duality_gap"])
     return {**widest["certificate"], "class": label_text(widest["label"])}
 
 
@@ -205,39 +167,24 @@ def check_measured(trials: Sequence[Trial], metric: str) -> None:
         )
 
 
-# --- the table -----------------------------------------------------------------------------------
-
-
 def check_table(path: str | os.PathLike[str]) -> None:
     """Refuse a table that is neither CSV nor Parquet, by a SettingsError."""
-    if not os.fspath(path).endswith(ENDINGS):
+    if not os.fspath(path).endswith((".csv", ".parquet")):
         raise SettingsError(f"{path}: a table is CSV or Parquet. Name it .csv or .parquet.")
 
 
 def write_table(path: str | os.PathLike[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write the rows of a sweep as CSV or Parquet, by the ending of the name.
-
-    In CSV, numbers are the shortest decimals that read back as the same float64, and undefined
-    values are empty.
-
-    Raises
-    ------
-    SettingsError : neither ``.csv`` nor ``.parquet``.
-    MachineError : the file cannot be written.
-    """
+    """Write the rows of a sweep as CSV or Parquet, by the ending of the name. In CSV, numbers are
+    the shortest decimals that read back as the same float64, and undefined values are empty."""
     check_table(path)
-    write_atomically(path, [_parquet(rows) if os.fspath(path).endswith(".parquet") else _csv(rows)])
+    if os.fspath(path).endswith(".parquet"):
+        from streamtron.data.writers.tables import parquet_table
 
-
-def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    from streamtron.data.writers.tables import parquet_table
-
-    return parquet_table({name: COLUMNS[name] for name in rows[0]}, rows)
-
-
-def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode()
+        content = parquet_table({name: COLUMNS[name] for name in rows[0]}, rows)
+    else:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        content = text.getvalue().encode()
+    write_atomically(path, [content])

@@ -10,9 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +26,11 @@ from streamtron.core.config import Settings, format_size
 from streamtron.core.errors import SettingsError
 from streamtron.core.events import ChunkDone, ReadingDone, ReadingStarted, StageDone
 from streamtron.data.writers.corpus import generate
-from tests.helpers.processes import Ended, here, one_sentence
+from tests.helpers.processes import COMMAND, Ended, Process, Run, one_sentence
 
 ROOT = Path(__file__).resolve().parents[2]
 STREAMTRON = Path(sys.executable).parent / "streamtron"
 ROWS = 1500
-
-Run = Callable[..., Ended]
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +53,6 @@ def process(place: Path) -> Run:
         return Ended(done.returncode, done.stdout, done.stderr)
 
     return call
-
-
-@pytest.fixture(scope="module")
-def run(place: Path) -> Run:
-    """The same within this process, which need not load its libraries again."""
-
-    return partial(here, place)
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +97,19 @@ def test_every_command_has_help(command: list[str], run: Run) -> None:
     done = run(*command, "--help")
     assert done.returncode == 0
     assert done.stdout.startswith("Usage: streamtron")
+
+
+def test_help_ends_with_the_last_command_and_a_hint_with_one_mark(run: Run) -> None:
+    assert run().stderr.endswith("Add shards to the run of a model.\n")
+    one_sentence(run("fti"), 2, "No such command 'fti'", " See streamtron --help.\n")
+    assert "?." not in run("fti").stderr
+
+
+def test_the_shell_gets_its_completion_script(place: Path) -> None:
+    code = f"import os; os.environ['_STREAMTRON_COMPLETE'] = 'zsh_source'; {COMMAND}"
+    done = Process(code, cwd=place).end()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "_STREAMTRON_COMPLETE=zsh_complete" in done.stdout
 
 
 def test_options_become_settings_of_the_right_kinds() -> None:
@@ -337,6 +339,10 @@ def test_fit_says_what_it_did_and_proved_on_stdout_and_nothing_on_stderr(
     assert float(shown["lower bound"]) <= float(shown["upper bound"])
     assert float(shown["gap"]) <= 0.01
     assert shown["model"] == "spoken"
+    assert set(shown) - {""} <= {
+        "rows", "readings", "seconds", "primal objective", "dual objective", "lower bound",
+        "upper bound", "gap", "certified: the gap", "model", "cache",
+    }  # fmt: skip
     cache = place / "spoken.run" / "cache"
     size = sum(file.stat().st_size for file in cache.iterdir())
     assert lines[-1].split(maxsplit=1) == ["cache", f"spoken.run/cache  ({format_size(size)})"]
@@ -358,7 +364,7 @@ def test_the_report_has_the_names_and_the_model_holds_the_same_certificate(
 def test_the_same_command_writes_the_same_model_file(run: Run, model: Path) -> None:
     run("fit", "train", "--model", "again", "--cache-dir", "elsewhere")
     assert (model.parent / "again").read_bytes() == model.read_bytes()
-    assert (model.parent / "elsewhere" / "manifest.json").exists()
+    assert (model.parent / "elsewhere" / "sources.sealed").exists()
 
 
 def test_a_fit_that_stops_before_its_tolerance_exits_with_4_and_says_what_would_help(
@@ -380,7 +386,7 @@ def test_a_fit_that_stops_before_its_tolerance_exits_with_4_and_says_what_would_
 
 def test_the_table_of_stages_names_what_b_is_relative_to(run: Run) -> None:
     for variant, words in (("steps", "b/R²"), ("length", "b/R^(1+ε)")):
-        done = run("fit", "train", "--model", f"relative-{variant}", "--variant", variant)
+        done = run("fit", "train", "--model", f"relative-{variant}", "--variant", variant, "-v")
         assert words in done.stdout
 
 
@@ -416,7 +422,7 @@ def test_progress_on_a_terminal_shows_reading_speed_and_gap(
         listen(ReadingStarted(0, "train", None, None))
         listen(ChunkDone(0, 10, 1000))
         listen(ReadingDone(0, "1", "train", 5, 2, 7, None, 0.25))
-        listen(StageDone("1", "its bracket is known"))
+        listen(StageDone("1", "the certificate meets the tolerance"))
         listen(ReadingStarted(1, "scan", 10, 1000))
     shown = capsys.readouterr().err
     assert "reading 2: scan" in shown
@@ -538,6 +544,14 @@ def test_inspect_tells_a_model_a_witness_a_run_and_shards_apart(run: Run, model:
     assert kinds == ["model", "witness", "run", "shards"]
     for path in ("model", "w", "model.run", "train"):
         assert run("inspect", path).returncode == 0
+
+
+def test_inspect_leaves_out_the_settings_of_a_model_that_are_not_there(
+    run: Run, model: Path
+) -> None:
+    lines = run("inspect", model).stdout.splitlines()
+    assert [line.split()[1] for line in lines if line.split()[:1] == ["rho"]] == ["1.0"]
+    assert not [line for line in lines if line.endswith((" -", " None"))]
 
 
 def test_inspect_counts_rows_labels_and_columns_of_shards(run: Run, place: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import signal
@@ -20,19 +18,13 @@ import pytest
 import streamtron
 from streamtron.cli import main
 from streamtron.cli.batch import command_line
-from streamtron.cluster.batch import COMMANDS, Batch, load_batch
+from streamtron.cluster import jobs
+from streamtron.cluster.batch import COMMANDS, Batch, Job, load_batch
 from streamtron.cluster.connect import connect
-from streamtron.cluster.jobs import (
-    JobStatus,
-    Tell,
-    begin,
-    exit_code,
-    run_batch,
-    run_on_workers,
-    run_serially,
-)
+from streamtron.cluster.jobs import JobStatus, exit_code, run_batch
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.data.writers.corpus import generate
+from tests.helpers.jobs import in_process
 
 JOBS = """
 [[job]]
@@ -88,22 +80,13 @@ def _load(directory: Path, text: str) -> Batch:
 
 
 def _run(directory: Path, text: str, **how: Any) -> dict[str, JobStatus]:
-    """Every job's status after one call, and in ``ran`` those that were started by it."""
-    statuses = run_batch(
-        _load(directory, text), how.pop("runner", run_serially), tell=lambda _: None, **how
-    )
+    """Every job's status after one call; ``execute`` takes the place of a job's process."""
+    execute = how.pop("execute", jobs.execute)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, "execute", execute)
+        how = {"tell": lambda _: None, **how}
+        statuses = run_batch(_load(directory, text), **how)
     return {status.name: status for status in statuses}
-
-
-def in_process(batch: Batch, tell: Tell) -> None:
-    """A Runner without processes, for what is not about them: the real commands, fast."""
-    for job in batch.jobs:
-        status = begin(job)
-        tell(status)
-        with contextlib.chdir(batch.directory), contextlib.redirect_stdout(io.StringIO()):
-            code = main._run(list(job.words))
-        state = "done" if code in job.accepted else "failed"
-        tell(replace(status, exit_code=code, state=state))
 
 
 def _started(directory: Path, text: str, **how: Any) -> list[str]:
@@ -114,7 +97,7 @@ def _started(directory: Path, text: str, **how: Any) -> list[str]:
         if status.state == "running":
             started.append(status.name)
 
-    run_batch(_load(directory, text), in_process, tell=note, **how)
+    _run(directory, text, execute=in_process, tell=note, **how)
     return started
 
 
@@ -200,9 +183,9 @@ def test_two_jobs_may_not_write_the_same_file(tmp_path: Path) -> None:
 
 
 def test_every_command_that_a_batch_knows_has_the_parameters_that_name_its_files() -> None:
-    for name, files in COMMANDS.items():
+    for name, (inputs, outputs) in COMMANDS.items():
         parameters = {parameter.name for parameter in main.streamtron.commands[name].params}
-        assert {*files.inputs, *files.outputs} <= parameters
+        assert {*inputs, *outputs} <= parameters
 
 
 # --- what runs -----------------------------------------------------------------------------------
@@ -298,22 +281,24 @@ def test_the_jobs_behind_one_that_runs_again_are_not_done_even_if_the_batch_is_k
         path.unlink()
     (tmp_path / "held-out").rmdir()
 
-    def killed(batch: Batch, tell: Tell) -> None:
-        in_process(replace(batch, jobs=batch.jobs[:1]), tell)
-        raise KeyboardInterrupt
+    def killed(batch: Batch, job: Job, *rest: Any) -> JobStatus:
+        if job.name == "table":
+            raise KeyboardInterrupt
+        return in_process(batch, job, *rest)
 
     with pytest.raises(KeyboardInterrupt):
-        _run(tmp_path, text, runner=killed)
-    assert _states(tmp_path) == {"hold": "done", "table": "waiting"}
+        _run(tmp_path, text, execute=killed)
+    assert _states(tmp_path) == {"hold": "done", "table": "stopped"}
     assert _started(tmp_path, text) == ["table"]
 
 
 def test_a_batch_that_runs_is_not_run_by_another_process(tmp_path: Path) -> None:
-    def meanwhile(batch: Batch, tell: Tell) -> None:
+    def meanwhile(batch: Batch, job: Job, status: JobStatus, _: object) -> JobStatus:
         with pytest.raises(MachineError, match=r"night\.logs: in use by process \d+"):
             _run(tmp_path, MAKE)
+        return status
 
-    _run(tmp_path, MAKE, runner=meanwhile)
+    _run(tmp_path, MAKE, execute=meanwhile)
 
 
 def test_a_status_file_that_is_none_is_refused_in_a_sentence(tmp_path: Path) -> None:
@@ -438,44 +423,37 @@ def test_a_proof_of_a_run_is_made_again_where_its_shards_or_its_witness_have_cha
 def test_a_shard_that_comes_while_a_job_runs_makes_it_run_again(night: Path) -> None:
     _add(night, "late.svm")
 
-    def meanwhile(batch: Batch, tell: Tell) -> None:
-        [status] = [begin(job) for job in batch.jobs if job.name == "score"]
-        tell(status)
+    def meanwhile(batch: Batch, job: Job, status: JobStatus, _: object) -> JobStatus:
         _add(night, "new/1.svm")
-        tell(replace(status, state="done", exit_code=0))
+        return replace(status, state="done", exit_code=0)
 
-    _run(night, NIGHT, runner=meanwhile)
+    assert _run(night, NIGHT, execute=meanwhile)["score"].state == "done"
     assert _started(night, NIGHT) == ["see", "score"]
 
 
 def test_a_fit_that_was_cut_off_begins_anew_where_its_shards_have_changed(night: Path) -> None:
-    def cut_off(batch: Batch, tell: Tell) -> None:
-        tell(begin(batch.jobs[0]))
-        raise KeyboardInterrupt
-
     words: list[str] = []
 
-    def told(batch: Batch, tell: Tell) -> None:
-        words.extend(batch.jobs[0].words)
+    def cut_off(batch: Batch, job: Job, *_: Any) -> JobStatus:
+        words[:] = job.words
         raise KeyboardInterrupt
 
     for how, change in (
         ("--resume", lambda: None),
         ("--overwrite", lambda: _add(night, "data/d.svm")),
     ):
-        words.clear()
         with pytest.raises(KeyboardInterrupt):
-            _run(night, NIGHT, runner=cut_off, again=True)
+            _run(night, NIGHT, execute=cut_off, again=True)
         change()
         with pytest.raises(KeyboardInterrupt):
-            _run(night, NIGHT, runner=told)
+            _run(night, NIGHT, execute=cut_off)
         assert how in words
 
 
 def test_workers_tell_what_the_inputs_were_when_their_job_began(night: Path) -> None:
     _add(night, "new/1.svm")
     with connect(1) as workers:
-        _run(night, NIGHT, runner=run_on_workers(workers))
+        _run(night, NIGHT, workers=workers)
     assert _started(night, NIGHT) == []
     _touch(night, "new/1.svm")
     assert _started(night, NIGHT) == ["see", "score"]
@@ -596,7 +574,7 @@ def test_a_batch_on_workers_ends_as_one_by_one_and_cancelled_jobs_end(tmp_path: 
     text += '[[job]]\nname="last"\ncommand="inspect"\npaths="long"\nafter="long"\n'
     here = _run(one, text)
     with connect(2) as workers:
-        there = _run(many, text, runner=run_on_workers(workers))
+        there = _run(many, text, workers=workers)
         assert {name: status.state for name, status in there.items()} == {
             "make": "done", "hold": "done", "table": "done", "long": "failed", "last": "skipped",
         }  # fmt: skip
@@ -614,7 +592,7 @@ def test_a_batch_on_workers_ends_as_one_by_one_and_cancelled_jobs_end(tmp_path: 
         ):
             run_batch(
                 _load(many, LONG.replace('after="make"', "") + MAKE.replace("train", "t2")),
-                run_on_workers(guest),
+                guest,
                 tell=_stop_when_one_is_done,
             )
         _until(lambda: not any((many / "long").iterdir()))

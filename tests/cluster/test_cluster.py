@@ -168,18 +168,8 @@ def test_a_corpus_generated_by_workers_is_that_of_one_process(
     assert _files(tmp_path / "many") == _files(tmp_path / "one")
 
 
-def test_results_are_in_the_order_of_the_items_and_told_as_they_finish(workers: Workers) -> None:
-    told: list[tuple[int, int]] = []
-    results = workers.submit_all(
-        _plus, range(20), [f"plus-{n}" for n in range(20)], 100,
-        done=lambda place, result: told.append((place, result)),
-    )  # fmt: skip
-    assert results == list(range(100, 120))
-    assert sorted(told) == list(enumerate(results))
-
-
-def _plus(item: int, shared: int) -> int:
-    return item + shared
+def test_results_are_in_the_order_of_the_items(workers: Workers) -> None:
+    assert list(workers(_two, range(20), 100)) == list(range(100, 120))
 
 
 def _two(item: int, shared: int) -> Iterator[int]:
@@ -284,29 +274,30 @@ def test_of_several_errors_that_of_the_first_item_is_told_whichever_came_first(
     guest: Workers, tmp_path: Path
 ) -> None:
     def let_the_first_go_on() -> None:
-        _until(lambda: guest.client.run_on_scheduler(_states).get("second") == "erred")
+        _until(lambda: guest.client.run_on_scheduler(_states).get("1") == "erred")
         (tmp_path / "go").touch()
 
     watching = threading.Thread(target=let_the_first_go_on)
     watching.start()
     names = ["first", "second", "third"]
     with pytest.raises(DataError, match=r"^first failed$"):
-        guest.submit_all(_fails_in_turn, names, names, str(tmp_path))
+        list(guest(_fails_in_turn, names, str(tmp_path)))
     watching.join()
 
 
 def _states(dask_scheduler: Any) -> dict[str, str]:
-    """The state of every task, by the name that it was given."""
-    return {str(key).split("-")[0]: task.state for key, task in dask_scheduler.tasks.items()}
+    """The state of every task, by its item's place."""
+    return {str(key).split("-")[2]: task.state for key, task in dask_scheduler.tasks.items()}
 
 
-def _fails_in_turn(item: str, directory: str) -> None:
+def _fails_in_turn(item: str, directory: str) -> list[str]:
     """The first item's task goes on only when it is allowed to; the third does not fail."""
     pause = threading.Event()
     while item == "first" and not Path(directory, "go").exists():
         pause.wait(0.01)
     if item != "third":
         raise DataError(f"{item} failed")
+    return [item]
 
 
 def _dies_once(item: int, directory: str) -> Iterator[int]:
@@ -324,22 +315,15 @@ def test_a_task_whose_result_is_here_does_not_run_again_when_its_worker_dies(
     client = workers.client
     client.wait_for_workers(2)
     address_of = {pid: address for address, pid in client.run(os.getpid).items()}
-    known: list[str] = []
-
-    def done(place: int, pid: int) -> None:
-        if place == 0:
-            assert client.submit(int, "7", pure=False).result() == 7  # all said before is heard
-            os.kill(pid, signal.SIGKILL)
-            pause = threading.Event()
-            while address_of[pid] in client.nthreads():
-                pause.wait(0.01)
-            known.extend(map(str, client.run_on_scheduler(_tasks_known)))
-            (tmp_path / "go").touch()
-
-    names = ["at-once", "when-told"]
-    workers.submit_all(_waits_if_second, [0, 1], names, str(tmp_path), done=done)
-    assert [key for key in known if key.startswith("when-told")]
-    assert not [key for key in known if key.startswith("at-once")]
+    results = workers(_waits_if_second, [0, 1], str(tmp_path))
+    pid = next(results)
+    assert client.submit(int, "7", pure=False).result() == 7  # all said before is heard
+    os.kill(pid, signal.SIGKILL)
+    _until(lambda: address_of[pid] not in client.nthreads())
+    known = [str(key).split("-") for key in client.run_on_scheduler(_tasks_known)]
+    assert [key[2] for key in known if key[0] == "_waits_if_second"] == ["1"]
+    (tmp_path / "go").touch()
+    assert len(list(results)) == 1
     assert len(list(tmp_path.glob("began-0-*"))) == 1
 
 
@@ -347,12 +331,12 @@ def _tasks_known(dask_scheduler: Any) -> list[Any]:
     return list(dask_scheduler.tasks)
 
 
-def _waits_if_second(item: int, directory: str) -> int:
+def _waits_if_second(item: int, directory: str) -> Iterator[int]:
     Path(directory, f"began-{item}-{os.getpid()}").touch()
     pause = threading.Event()
     while item and not Path(directory, "go").exists():
         pause.wait(0.01)
-    return os.getpid()
+    yield os.getpid()
 
 
 def test_a_worker_that_takes_long_to_come_back_is_not_given_up(tmp_path: Path) -> None:
@@ -499,6 +483,15 @@ def test_workers_that_cannot_be_started_are_a_sentence() -> None:
         connect(1, dashboard="no.such.host.invalid:80"),
     ):
         pass
+
+
+def test_the_address_of_the_dashboard_is_printed_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--workers", "1", "--dashboard", "127.0.0.1:0"]
+    assert main._run(["generate", str(tmp_path / "few"), "--rows", "9", *words]) == 0
+    told = capfd.readouterr().err.splitlines()
+    assert [line.startswith("dashboard: http://127.0.0.1:") for line in told] == [True]
 
 
 def test_a_scheduler_that_does_not_answer_is_a_sentence() -> None:

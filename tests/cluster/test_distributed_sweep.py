@@ -2,45 +2,39 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from streamtron.cluster import sweep as distributed_sweep
 from streamtron.cluster.client import Workers
 from streamtron.cluster.connect import connect
-from streamtron.cluster.sweep import Work, _run_directory, distributed_trainer, fit_work, groups_of
+from streamtron.cluster.sweep import checkpoints_of, sweep_executor
 from streamtron.core import files
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, MachineError
 from streamtron.core.events import Event, ReadingStarted
 from streamtron.data.writers.corpus import generate
-from streamtron.runs import directory as runs
 from streamtron.runs.fit import fit, fit_many
 from streamtron.runs.fit import run as fit_alone
-from streamtron.runs.results import Outcome
 from streamtron.sweeps.folds import Fold
 from streamtron.sweeps.grid import candidates_of
-from streamtron.sweeps.halving import keep_best_outcome, schedule_of
-from streamtron.sweeps.sweep import KeepOutcomes, Sweep, Trainer, run_sweep
-from streamtron.sweeps.trial import Trial, ranked
+from streamtron.sweeps.sweep import Sweep, Task, _tasks, run_sweep
+from streamtron.sweeps.trial import Trial
+from tests.helpers.killed_workers import Cut, Dying, killed_once
 from tests.helpers.processes import here
+from tests.helpers.sweep_rows import Rows, by, lasting
 
 ROWS, HELD = 1200, 400
 CANDIDATES = candidates_of(Settings(), {"C": (0.01, 0.1, 1.0, 100.0), "rho": (0.0, 1.0)})
-LASTING = ("seconds", "worker", "started", "finished")
-
-Rows = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -53,18 +47,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def swept(place: Path, trainer: Trainer | None = None, *, valid: bool = True, **how: Any) -> Sweep:
+def swept(place: Path, *, valid: bool = True, **how: Any) -> Sweep:
     return run_sweep(
         place / "train", CANDIDATES, valid=place / "held-out" if valid else None,
-        folds=None if valid else 2, machine=how.pop("machine", Machine()), trainer=trainer, **how,
+        folds=None if valid else 2, machine=how.pop("machine", Machine()), **how,
     )  # fmt: skip
-
-
-def lasting(found: Sweep) -> Rows:
-    """The table without what is about machine and time."""
-    return [
-        {name: value for name, value in row.items() if name not in LASTING} for row in found.rows()
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +71,14 @@ def test_workers_find_the_table_and_the_model_of_one_process(
 ) -> None:
     told: list[tuple[Trial, str]] = []
     with connect(count) as workers:
-        trainer = distributed_trainer(
-            workers, machine=Machine(), tell=lambda *what: told.append(what)
+        workers.client.wait_for_workers(count)
+        found = swept(
+            place, model=tmp_path / "best", tell=lambda *what: told.append(what), **by(workers)
         )
-        found = swept(place, trainer, model=tmp_path / "best")
     assert lasting(found) == alone
-    assert {trial.worker for trial in found.trials} <= {str(number) for number in range(count)}
+    assert {trial.costs.worker for trial in found.trials} <= {
+        str(number) for number in range(count)
+    }
     assert sorted(trial.settings.to_dict()["C"] for trial, _ in told) == sorted(
         one.C for one in CANDIDATES
     )
@@ -106,14 +95,13 @@ def test_of_every_task_one_outcome_comes_over_at_most_and_the_best_is_among_them
     place: Path, workers: Workers, how: dict[str, Any], expected: list[int]
 ) -> None:
     came: list[int] = []
-    on_two = distributed_trainer(workers, machine=Machine())
 
-    def counted(*given: Any) -> list[list[Trial]]:
-        found = on_two(*given)
-        came.append(sum(trial.outcome is not None for trials in found for trial in trials))
-        return found
+    def counted(*given: Any) -> Iterator[Any]:
+        trials = list(sweep_executor(workers)(*given))
+        came.append(sum(trial.outcome is not None for trial in trials))
+        return iter(trials)
 
-    found = swept(place, counted, **how)
+    found = swept(place, executor=counted, tasks=2, **how)
     assert found.outcome is not None, "and nothing was fitted once more for it"
     assert found.outcome.model == fit(place / "train", settings=found.best.settings)
     assert came == expected
@@ -124,53 +112,29 @@ def test_of_every_task_one_outcome_comes_over_at_most_and_the_best_is_among_them
 def test_folds_and_rungs_on_workers_give_the_table_of_one_process(
     place: Path, workers: Workers, valid: bool, halving: bool
 ) -> None:
-    trainer = distributed_trainer(workers, machine=Machine())
-    many = swept(place, trainer, valid=valid, halving=halving)
+    many = swept(place, valid=valid, halving=halving, **by(workers))
     assert lasting(many) == lasting(swept(place, valid=valid, halving=halving))
 
 
-def test_candidates_are_dealt_out_once_each_whatever_the_groups() -> None:
-    for candidates in range(1, 9):
+@pytest.mark.parametrize("folds", [1, 3])
+def test_candidates_are_distributed_once_each_whatever_the_number_of_tasks(folds: int) -> None:
+    names = [Fold([], [], str(number)) for number in range(folds)]
+    for count in range(1, 9):
         for most in range(1, 9):
-            dealt = [number for group in groups_of(candidates, most) for number in group]
-            assert sorted(dealt) == list(range(candidates))
-            assert max(map(len, groups_of(candidates, most))) == -(-candidates // most) or (
-                most > candidates
-            )
-
-
-def test_the_best_of_all_keeps_its_outcome_however_candidates_are_dealt_out() -> None:
-    pick, schedule = (
-        random.Random(0),
-        schedule_of(CANDIDATES, "accuracy", halving=False, two_stage=False),
-    )
-    for most in range(1, 9):
-        trials = [_trial(number, pick.choice([None, 0.5, 0.75])) for number in range(8)]
-        best = ranked(trials, "accuracy")[0]
-        groups = [[trials[number] for number in group] for group in groups_of(8, most)]
-        kept = [
-            trial.candidate
-            for group in groups
-            for trial in keep_best_outcome(group, schedule, 0, "accuracy")
-            if trial.outcome is not None
-        ]
-        assert best.candidate in kept
-        assert len(kept) == len(groups)
-
-
-def _trial(number: int, accuracy: float | None) -> Trial:
-    return Trial(
-        candidate=number, settings=CANDIDATES[number], metrics={"accuracy": accuracy},
-        certificate={}, readings=1.0, full_epochs=1, stop_reason="certified", iteration=0,
-        radius=None, at_optimum=(None, None), seconds=0.0, worker="", started="", finished="",
-        outcome=cast(Outcome, object()),
-    )  # fmt: skip
+            some = dict(enumerate(CANDIDATES[:count]))
+            tasks = _tasks(names, some, count=most, cache="", scratch="")
+            for fold in names:
+                own = [task.candidates for task in tasks if task.fold is fold]
+                assert sorted(number for each in own for number in each) == list(range(count))
+                assert len(own) == min(count, -(-most // folds))
+                assert max(map(len, own)) - min(map(len, own)) <= 1
+            assert len({task.run_dir for task in tasks}) == len(tasks)
 
 
 def test_tasks_of_a_sweep_have_names_that_say_what_they_fit(
     place: Path, workers: Workers, task_names: list[str]
 ) -> None:
-    swept(place, distributed_trainer(workers, machine=Machine()))
+    swept(place, **by(workers))
     assert task_names[0].startswith("sweep: C 0.01, rho 0; ")
     assert len(task_names) == 2
 
@@ -182,9 +146,9 @@ def test_an_error_of_a_fold_is_the_sentence_of_one_process(
         (tmp_path / f"{number}.svm").write_text(text)
     sentences = []
     with connect(scheduler=workers.client.scheduler.address) as guest:
-        for trainer in (None, distributed_trainer(guest, machine=Machine())):
+        for where in ({}, by(guest)):
             with pytest.raises(DataError) as caught:
-                run_sweep(tmp_path, CANDIDATES[:2], folds=2, machine=Machine(), trainer=trainer)
+                run_sweep(tmp_path, CANDIDATES[:2], folds=2, machine=Machine(), **where)
             sentences.append(str(caught.value))
     assert sentences[0] == sentences[1]
 
@@ -198,8 +162,8 @@ def test_a_worker_refuses_candidates_that_its_memory_cannot_hold(
         pytest.raises(MachineError, match="memory"),
     ):
         run_sweep(
-            place / "train", large, valid=place / "held-out", machine=Machine(),
-            trainer=distributed_trainer(guest, machine=Machine(memory=1 << 60)),
+            place / "train", large, valid=place / "held-out", machine=Machine(memory=1 << 60),
+            **by(guest),
         )  # fmt: skip
 
 
@@ -212,18 +176,17 @@ LASTING_LONG = candidates_of(
 """Candidates that take many readings, for their rows do not fit in memory."""
 
 
-def swept_long(place: Path, trainer: Trainer | None) -> Sweep:
+def swept_long(place: Path, machine: Machine, **where: Any) -> Sweep:
     """A sweep that lasts long enough to be disturbed."""
     return run_sweep(
-        place / "train", LASTING_LONG, valid=place / "held-out", machine=Machine(),
-        trainer=trainer,
-    )  # fmt: skip
+        place / "train", LASTING_LONG, valid=place / "held-out", machine=machine, **where
+    )
 
 
 @pytest.fixture(scope="module")
 def undisturbed(place: Path) -> Rows:
     """Its table, from one process."""
-    return lasting(swept_long(place, None))
+    return lasting(swept_long(place, Machine()))
 
 
 @pytest.fixture(scope="module")
@@ -231,43 +194,8 @@ def seconds(place: Path, workers: Workers) -> float:
     """Seconds that it takes warm workers without a disturbance."""
     for _ in range(2):
         began = time.perf_counter()
-        swept_long(place, distributed_trainer(workers, machine=Machine()))
+        swept_long(place, Machine(), **by(workers))
     return time.perf_counter() - began
-
-
-def killed_once(
-    workers: Workers, after: float, pick: random.Random, sweep: Callable[[Machine], Sweep]
-) -> Sweep:
-    """A sweep during which, so many seconds after it began, a worker is killed; checkpoints are
-    taken all the time, so half of the kills fall into one. One that ends before its kill is no
-    trial: there is another, with half of the seconds."""
-    amid: list[bool] = []
-    while not any(amid):
-        found = _killed(workers, after, pick, sweep, amid)
-        after /= 2.0
-    return found
-
-
-def _killed(
-    workers: Workers, after: float, pick: random.Random, sweep: Callable[[Machine], Sweep],
-    amid: list[bool],
-) -> Sweep:  # fmt: skip
-    """The sweep; ``amid`` gets whether it was killed before its end."""
-    over = threading.Event()
-
-    def kill() -> None:
-        if not over.wait(after):
-            pids = list(workers.client.run(os.getpid).values())
-            os.kill(pick.choice(pids), signal.SIGKILL)
-            amid.append(not over.is_set())
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    try:
-        return sweep(Machine(checkpoint_every=pick.choice([0.0, 300.0])))
-    finally:
-        over.set()
-        killer.join()
 
 
 @pytest.mark.parametrize(
@@ -280,7 +208,7 @@ def test_a_worker_killed_at_a_random_moment_of_a_sweep_never_costs_a_result(
     workers.client.wait_for_workers(2)
     found = killed_once(
         workers, pick.uniform(0.0, seconds), pick,
-        lambda machine: swept_long(place, distributed_trainer(workers, machine=machine)),
+        lambda machine: swept_long(place, machine, **by(workers)),
     )  # fmt: skip
     assert lasting(found) == undisturbed
 
@@ -290,14 +218,11 @@ def test_a_dead_workers_candidates_go_on_from_their_checkpoint_where_the_disk_is
     place: Path, undisturbed: Rows, workers: Workers, tmp_path: Path, shared: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(distributed_sweep, "fit_work", Dying(str(tmp_path), (2, 0), shared))
+    monkeypatch.setattr(distributed_sweep, "fit_on_worker", Dying(str(tmp_path), (2, 0), shared))
     workers.client.wait_for_workers(2)
     cache = tmp_path / "cache"
     machine = Machine(checkpoint_every=0.0, cache_dir=str(cache))
-    found = run_sweep(
-        place / "train", LASTING_LONG, valid=place / "held-out", machine=machine,
-        trainer=distributed_trainer(workers, machine=machine),
-    )  # fmt: skip
+    found = swept_long(place, machine, **by(workers))
     assert lasting(found) == undisturbed
     assert (tmp_path / "died").exists()
     resumed = [path.read_text() for path in tmp_path.glob("resumed-*")]
@@ -305,57 +230,15 @@ def test_a_dead_workers_candidates_go_on_from_their_checkpoint_where_the_disk_is
     assert not [path for path in cache.iterdir() if path.is_dir()]  # no checkpoint is left
 
 
-class Dying:
-    """``fit_work`` on a worker that kills itself once, right behind a checkpoint after so many
-    chunks of a reading, and notes from where a task goes on."""
-
-    def __init__(self, marks: str, at: tuple[int, int], shared: bool = True) -> None:
-        self.marks, self.at, self.shared = Path(marks), at, shared
-
-    def __call__(self, work: Work, machine: Machine, keep: KeepOutcomes) -> list[Trial]:
-        real_save, real_load = runs.Run.save, runs.Run.load
-
-        def save(run: runs.Run, checkpoint: runs.Checkpoint) -> None:
-            if (self.marks / "died").exists():
-                return  # later ones take long and are not needed
-            real_save(run, checkpoint)
-            if _where(checkpoint) == self.at:
-                with suppress(FileExistsError):  # of two that come here at once, one dies
-                    (self.marks / "died").touch(exist_ok=False)
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-        def load(run: runs.Run) -> runs.Checkpoint | None:
-            found = real_load(run)
-            if found is not None:
-                (self.marks / f"resumed-{run.path.name}").write_text("{} {}".format(*_where(found)))
-            return found
-
-        if not self.shared and (self.marks / "died").exists():
-            work = work._replace(token=work.token + "-elsewhere")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(runs.Run, "save", save)
-            patch.setattr(runs.Run, "load", load)
-            return fit_work(work, machine, keep)
-
-
-def _where(checkpoint: runs.Checkpoint) -> tuple[int, int]:
-    return checkpoint.state.reading, checkpoint.state.chunks
-
-
 def test_a_task_begins_anew_where_another_process_is_still_at_it(place: Path) -> None:
     fold = Fold([str(place / "train")], [str(place / "held-out")], None)
-    work = Work(fold, tuple(CANDIDATES[:2]), str(place), str(place / "token"))
-    assert _run_directory(work) is None
-    Path(work.token).touch()
-    assert _run_directory(work) == work.run_dir
-    with files.locked(Path(work.run_dir)):
-        assert _run_directory(work) is None
-    assert _run_directory(work) == work.run_dir
-    assert work.run_dir != work._replace(candidates=tuple(CANDIDATES[2:4])).run_dir
-
-
-class _Cut(BaseException):
-    """As the death of a process would."""
+    task = Task(fold, {0: CANDIDATES[0]}, str(place), str(place / "scratch" / "task"))
+    assert checkpoints_of(task) is None, "the disk is another one"
+    Path(task.run_dir).parent.mkdir()
+    assert checkpoints_of(task) == task.run_dir
+    with files.locked(Path(task.run_dir)):
+        assert checkpoints_of(task) is None
+    assert checkpoints_of(task) == task.run_dir
 
 
 @pytest.mark.parametrize("reading", [pytest.param(1, marks=pytest.mark.slow), 3])
@@ -367,14 +250,14 @@ def test_candidates_that_were_cut_off_go_on_to_the_same_models_without_reading_a
 
     def cut(event: Event) -> None:
         if isinstance(event, ReadingStarted) and event.reading > reading:
-            raise _Cut
+            raise Cut
 
     def note(event: Event) -> None:
         if isinstance(event, ReadingStarted):
             begun.append(event.reading)
 
     whole = fit_many(place / "train", LASTING_LONG, **where)
-    with pytest.raises(_Cut):
+    with pytest.raises(Cut):
         fit_many(place / "train", LASTING_LONG, run_dir=str(tmp_path / "run"), listen=cut, **where)
     again = fit_many(
         place / "train", LASTING_LONG, run_dir=str(tmp_path / "run"), listen=note, **where

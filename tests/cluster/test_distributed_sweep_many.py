@@ -11,15 +11,15 @@ import pytest
 
 from streamtron.cluster import sweep as distributed_sweep
 from streamtron.cluster.client import Workers
-from streamtron.cluster.sweep import distributed_trainer
 from streamtron.core.config import Machine, Settings
 from streamtron.core.events import ChunkDone, Event
 from streamtron.runs.fit import fit_many
 from streamtron.runs.memory import memory_needed
 from streamtron.runs.results import Outcome
 from streamtron.sweeps.grid import candidates_of
-from streamtron.sweeps.sweep import Sweep, Trainer, run_sweep
-from tests.cluster.test_distributed_sweep import Dying, Rows, _Cut, killed_once, lasting
+from streamtron.sweeps.sweep import Sweep, run_sweep
+from tests.helpers.killed_workers import Cut, Dying, killed_once
+from tests.helpers.sweep_rows import Rows, by, lasting
 
 NAMES = ("ant", "bee", "cow")
 ROWS, LATE, WIDTH = 4600, 4200, 30
@@ -47,17 +47,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def swept(place: Path, trainer: Trainer | None, machine: Machine | None = None) -> Sweep:
+def swept(place: Path, machine: Machine | None = None, **where: Any) -> Sweep:
     return run_sweep(
         place / "train.svm", CANDIDATES, valid=place / "held-out.svm", metric="macro_f1",
-        machine=machine or Machine(), trainer=trainer,
+        machine=machine or Machine(), **where,
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def undisturbed(place: Path) -> Rows:
     """The table of one process."""
-    return lasting(swept(place, None))
+    return lasting(swept(place))
 
 
 # --- cut off, within one process -----------------------------------------------------------------
@@ -96,7 +96,7 @@ def test_candidates_of_many_classes_that_were_cut_off_go_on_without_reading_all_
         def listen(event: Event) -> None:
             told.append(event)
             if isinstance(event, ChunkDone) and digested() > last:
-                raise _Cut
+                raise Cut
 
         how = {"machine": machine, "cache_dir": str(tmp_path / "cache"), **more}
         return [
@@ -109,7 +109,7 @@ def test_candidates_of_many_classes_that_were_cut_off_go_on_without_reading_all_
     whole = fit(math.inf)
     chunks, told[:] = digested(), []
     run_dir = str(tmp_path / "run")
-    with pytest.raises(_Cut):
+    with pytest.raises(Cut):
         fit(cut, run_dir=run_dir)
     assert fit(math.inf, run_dir=run_dir) == whole
     assert digested() == chunks + 1, "that whose border was not reached, once more"
@@ -125,10 +125,10 @@ def test_a_dead_workers_candidates_of_many_classes_go_on_from_their_checkpoint(
     place: Path, undisturbed: Rows, workers: Workers, tmp_path: Path, reading: int, chunks: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(distributed_sweep, "fit_work", Dying(str(tmp_path), (reading, chunks)))
+    monkeypatch.setattr(distributed_sweep, "fit_on_worker", Dying(str(tmp_path), (reading, chunks)))
     workers.client.wait_for_workers(2)
     machine = Machine(checkpoint_every=0.0, cache_dir=str(tmp_path / "cache"))
-    found = swept(place, distributed_trainer(workers, machine=machine), machine)
+    found = swept(place, machine, **by(workers))
     assert lasting(found) == undisturbed
     assert (tmp_path / "died").exists()
     [resumed] = [path.read_text() for path in tmp_path.glob("resumed-*")]
@@ -144,6 +144,6 @@ def test_a_worker_killed_at_a_random_moment_never_costs_a_result_of_many_classes
     workers.client.wait_for_workers(2)
     found = killed_once(
         workers, pick.uniform(0.0, 2.0), pick,
-        lambda machine: swept(place, distributed_trainer(workers, machine=machine), machine),
+        lambda machine: swept(place, machine, **by(workers)),
     )  # fmt: skip
     assert lasting(found) == undisturbed

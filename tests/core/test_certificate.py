@@ -73,8 +73,8 @@ class Trained:
 
     @property
     def margins(self) -> list[float]:
-        twin = Oracle(self.rows, self.signs, self.delta2, self.rho, width=COLUMNS)
-        return twin.margins(self.w, self.bias)
+        oracle = Oracle(self.rows, self.signs, self.delta2, self.rho, width=COLUMNS)
+        return oracle.margins(self.w, self.bias)
 
     @property
     def best_scale(self) -> float:
@@ -112,18 +112,18 @@ def trained_sets(draw: st.DrawFn, hard: bool = False) -> Trained:
         rows.append(sorted(row.items()))
     delta2 = [0.0 if hard else draw(st.sampled_from([0.25, 1.0, 1.0, 4.0])) for _ in range(n)]
     rho = draw(st.sampled_from([0.0, 0.5, 1.0]))
-    twin = Oracle(
+    oracle = Oracle(
         rows, signs, delta2, rho, width=COLUMNS,
         b=draw(st.floats(0.1, 200.0)), epsilon=draw(st.sampled_from([0.1, 0.5, 1.0, 1.5])),
         variant=draw(st.sampled_from(["steps", "length"])),
     )  # fmt: skip
     for k in draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=60)):
         if draw(st.booleans()):
-            twin.visit(k)
+            oracle.visit(k)
         else:
-            twin.visit_ascent(k)
-    assume(twin.t > 0)
-    return Trained(rows, signs, delta2, rho, twin.w, twin.bias, twin.counts)
+            oracle.visit_ascent(k)
+    assume(oracle.t > 0)
+    return Trained(rows, signs, delta2, rho, oracle.w, oracle.bias, oracle.counts)
 
 
 # --- the bracket ---
@@ -208,7 +208,7 @@ def test_without_counts_of_its_own_a_scan_gives_no_upper_bound(case: Trained) ->
 
 @prove
 @given(trained_sets())
-def test_drift_is_the_distance_of_the_carried_weights_from_the_counts(case: Trained) -> None:
+def test_drift_is_the_distance_of_the_running_weights_from_the_counts(case: Trained) -> None:
     drifted = replace(case, w=[case.w[0] + 3.0, *case.w[1:]])
     fresh = math.sqrt(math.fsum(x * x for x in case.w))
     assume(fresh > 0)

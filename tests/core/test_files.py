@@ -16,7 +16,7 @@ from streamtron.data.writers.corpus import generate
 from tests.helpers.processes import COMMAND, Process, command, until
 
 
-def test_a_directory_goes_although_somebody_writes_there_when_it_has_just_been_emptied(
+def test_a_directory_is_removed_although_a_file_is_written_there_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, late = os.rmdir, []
@@ -30,17 +30,17 @@ def test_a_directory_goes_although_somebody_writes_there_when_it_has_just_been_e
     with scratch_directory("some-", str(tmp_path)) as directory:
         Path(directory, "early").touch()
         monkeypatch.setattr(os, "rmdir", rmdir)
-    assert late == [False], "who writes there finds no such directory"
+    assert late == [False], "a late writer finds no such directory"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_that_somebody_else_has_removed_is_no_error(tmp_path: Path) -> None:
+def test_a_directory_that_has_already_been_removed_is_no_error(tmp_path: Path) -> None:
     with scratch_directory("some-", str(tmp_path)) as directory:
         shutil.rmtree(directory)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_removed_is_told_and_nothing_that_was_found_is_lost(
+def test_a_directory_that_cannot_be_removed_is_logged_and_no_result_is_lost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:
@@ -51,7 +51,7 @@ def test_what_cannot_be_removed_is_told_and_nothing_that_was_found_is_lost(
     assert f"{directory}-gone: cannot be removed. Remove it by hand." in caplog.text
 
 
-def test_what_a_killed_process_has_left_goes_when_the_next_begins_and_what_is_in_use_stays(
+def test_directories_of_killed_processes_are_removed_and_those_in_use_stay(
     tmp_path: Path,
 ) -> None:
     code = (
@@ -81,13 +81,13 @@ def test_a_sweep_clears_up_after_one_that_was_killed(tmp_path: Path) -> None:
     generate(str(tmp_path / "shards"), rows=20_000, columns=2000, seed=0, shards=2)
     words = ["sweep", "shards", "--folds", 2, "--C", "1,2", "--cache-dir", "cache"]
     killed = Process(COMMAND, *words, cwd=tmp_path)
-    until(lambda: [*tmp_path.glob("cache/fold-*/*")])
+    until(lambda: [*tmp_path.glob("cache/sweep-*/fold-*/*")])
     killed.kill()
     assert killed.end().returncode == -signal.SIGKILL
-    assert [*tmp_path.glob("cache/fold-*/*")], "it was killed too late to leave anything"
+    assert [*tmp_path.glob("cache/sweep-*/fold-*/*")], "it was killed too late to leave anything"
     done = command(tmp_path, *words)
     assert done.returncode == 0, done.stderr
-    assert [*tmp_path.glob("cache/fold-*")] == []
+    assert [*tmp_path.glob("cache/sweep-*")] == []
 
 
 # --- whole or not at all -------------------------------------------------------------------------

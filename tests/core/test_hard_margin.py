@@ -54,9 +54,9 @@ def brackets(
     assert found.primal_margin <= high * (1 + 1e-9)
     assert found.upper_bound >= low * (1 - 1e-9)
     w, bias = learner.weights.tolist(), learner.bias
-    twin = Oracle(rows, labels, [0.0] * len(rows), rho, width=len(w))
+    oracle = Oracle(rows, labels, [0.0] * len(rows), rho, width=len(w))
     norm = math.sqrt(math.fsum([*(x * x for x in w), bias * bias]))
-    least = min(twin.margins(w, bias))
+    least = min(oracle.margins(w, bias))
     assert least / norm == pytest.approx(found.primal_margin, rel=1e-9)
     assert least == pytest.approx(1.0, rel=1e-9)
 

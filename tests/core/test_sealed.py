@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from streamtron.core.errors import FileDamaged, MachineError
 from streamtron.core.sealed import read_sealed, sealed_bytes, write_sealed
 from tests.helpers.models import refused
-from tests.helpers.sealed import sealed_by_a_stranger
+from tests.helpers.sealed import sealed_by_hand
 
 CONTENT = {"name": "é\n", "numbers": [1, 0.1, None]}
 TENSORS = {
@@ -202,7 +202,7 @@ def test_a_header_that_says_the_same_in_other_bytes_is_refused(tmp_path, blank):
         assert "m: not a streamtron model, or damaged" in message
 
 
-# --- what was never ours -------------------------------------------------------------------------
+# --- files of other programs ----------------------------------------------------------------------
 
 
 def described(dtype: object, size: int) -> dict:
@@ -210,8 +210,8 @@ def described(dtype: object, size: int) -> dict:
     return {"__metadata__": {"streamtron": "{}"}, "x": entry}
 
 
-def test_a_stranger_who_keeps_to_the_rule_is_read(tmp_path):
-    (tmp_path / "m").write_bytes(sealed_by_a_stranger(described("I32", 4), b"\7\0\0\0"))
+def test_a_file_sealed_by_hand_by_the_same_rule_is_read(tmp_path):
+    (tmp_path / "m").write_bytes(sealed_by_hand(described("I32", 4), b"\7\0\0\0"))
     content, tensors = read_sealed(tmp_path / "m")
     assert content == {}
     assert_same(tensors, {"x": np.array([7], dtype=np.int32)})
@@ -220,7 +220,7 @@ def test_a_stranger_who_keeps_to_the_rule_is_read(tmp_path):
 @pytest.mark.parametrize("content", ["[]", "3", "null", '"a"', "{", 3])
 def test_a_sealed_file_whose_content_is_no_mapping_is_refused(tmp_path, content):
     header = {**described("I32", 4), "__metadata__": {"streamtron": content}}
-    (tmp_path / "m").write_bytes(sealed_by_a_stranger(header, bytes(4)))
+    (tmp_path / "m").write_bytes(sealed_by_hand(header, bytes(4)))
     refused(lambda: read_sealed(tmp_path / "m"), FileDamaged)
 
 
@@ -239,9 +239,9 @@ def test_a_sealed_file_whose_content_is_no_mapping_is_refused(tmp_path, content)
     ],
 )
 def test_sealed_tensors_that_we_never_write_are_refused(tmp_path, header, data):
-    (tmp_path / "m").write_bytes(sealed_by_a_stranger(header, data))
+    (tmp_path / "m").write_bytes(sealed_by_hand(header, data))
     message = refused(lambda: read_sealed(tmp_path / "m"), FileDamaged)
-    assert "m: sealed, but not safetensors as streamtron writes them" in message
+    assert "m: not a streamtron model, or damaged" in message
 
 
 @pytest.mark.parametrize("what", ["model", "witness"])

@@ -16,12 +16,13 @@ from streamtron.core.errors import DataError, MachineError
 from streamtron.data import find_shards, open_shards
 from streamtron.data.formats import arrow as arrow_module
 from streamtron.data.formats.arrow import ArrowReader
+from streamtron.data.formats.feature_names import Vocabulary
 from streamtron.data.formats.parquet import ParquetReader
 from streamtron.data.row_batch import Reading, RowBatch
 from streamtron.runs.fit import fit
 from streamtron.runs.predict import predict
-from tests.data.test_layouts import LAYOUTS, NAMES, Vocabulary, named
-from tests.data.test_parquet import rows_of
+from tests.helpers.batch_rows import rows_of
+from tests.helpers.layouts import LAYOUTS, NAMES, named
 from tests.helpers.processes import Process
 
 Rows = list[dict[int, float]]
@@ -69,10 +70,10 @@ def test_every_layout_gives_the_same_rows_as_in_parquet(
     FORMATS[format_](table, tmp_path / "rows.arrow")
     pq.write_table(table, tmp_path / "rows.parquet")
     names = named({name: table[name] for name in table.schema.names})
-    reading = Reading(vocabulary=Vocabulary(NAMES) if names else None)
+    reading = Reading(names=Vocabulary(NAMES) if names else None)
     path = str(tmp_path / "rows.parquet")
     wanted = rows_of(list(ParquetReader(path, "rows.parquet", reading).batches()))
-    assert rows_of(read(tmp_path / "rows.arrow", vocabulary=reading.vocabulary)) == wanted
+    assert rows_of(read(tmp_path / "rows.arrow", names=reading.names)) == wanted
 
 
 @pytest.mark.parametrize("format_", ["file", "zstd stream"])
@@ -191,7 +192,7 @@ for position in range(len(good)):
     bad[position] ^= 1 << int(random.integers(8))
     path.write_bytes(bad)
     try:
-        list(ArrowReader(str(path), "a", Reading(vocabulary=Vocabulary(names))).batches())
+        list(ArrowReader(str(path), "a", Reading(names=Vocabulary(names))).batches())
     except StreamtronError:
         pass
 """

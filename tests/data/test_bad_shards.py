@@ -19,9 +19,10 @@ import pytest
 
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.data import Reading, ShardSource, cache_files, find_shards, open_shards
+from streamtron.data.formats.feature_names import Hashing
 from streamtron.model.linear_model import LinearModel
-from tests.data.test_source import bits, small_blocks
 from tests.helpers.processes import command
+from tests.helpers.shard_rows import bits, small_blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 STREAMTRON = Path(sys.executable).parent / "streamtron"
@@ -236,7 +237,7 @@ def test_what_the_machine_the_settings_or_the_labels_refuse_is_not_skipped(tmp_p
     write_good(tmp_path / "p", "parquet")
     with (
         opened(
-            tmp_path / "p", None, reading=Reading(features=("indices",), hash_bits=3),
+            tmp_path / "p", None, reading=Reading(features=("indices",), names=Hashing(3)),
             on_bad_shard="skip",
         ) as source,
         pytest.raises(SettingsError),

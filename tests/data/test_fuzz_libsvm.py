@@ -20,8 +20,8 @@ from sklearn.datasets import load_svmlight_file
 from streamtron.core.errors import DataError
 from streamtron.data.formats.libsvm import LibsvmReader
 from streamtron.data.row_batch import Reading
-from tests.data.test_libsvm import oracle
-from tests.data.test_libsvm import read as read_rows
+from tests.helpers.libsvm_rows import oracle
+from tests.helpers.libsvm_rows import read as read_rows
 
 BATCH = 32
 """Lines in one file: few enough that finding the refused ones one after another is quick."""

@@ -20,8 +20,8 @@ import pytest
 from streamtron.core.errors import DataError, MachineError
 from streamtron.data import find_shards, open_shards, storage
 from streamtron.data.writers.corpus import generate
-from tests.data.test_storage import TEXT, chunks_of
 from tests.helpers.processes import COMMAND, Process, command
+from tests.helpers.shard_rows import TEXT, chunks_of
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("gcp_storage_emulator") is None,

@@ -31,14 +31,14 @@ from streamtron.data import Reading, RowBatch, cache_files, open_shards
 from streamtron.data.formats.arrow import ArrowReader
 from streamtron.data.formats.libsvm import LibsvmReader
 from streamtron.data.formats.parquet import ParquetReader
-from streamtron.data.row_batch import cut_codes, slice_batch
+from streamtron.data.row_batch import slice_batch
 from streamtron.runs.convert import convert
 from streamtron.runs.inputs import reading_from_settings
 from streamtron.solver.learner import Learner
 from streamtron.solver.schedule import train
 from streamtron.solver.targets import TargetRule
-from tests.data.test_source import bits, small_blocks
 from tests.helpers.rows_in_memory import RowsInMemory
+from tests.helpers.shard_rows import bits, small_blocks
 
 SEVERAL = Reading(multilabel=True)
 NAMED = Reading(multiclass=True)
@@ -815,6 +815,6 @@ def test_documents_of_several_topics_are_read_as_they_are(
     assert ccat == [label == "+1" for label, _ in documents]
 
 
-def test_cut_codes_is_a_view() -> None:
-    codes = np.arange(5, dtype=np.int32)
-    assert np.shares_memory(cut_codes(codes, np.array([0, 2, 5]), 1, 2)[0], codes)
+def test_a_slice_of_a_batch_is_a_view(tmp_path: Path) -> None:
+    batch = read_text(tmp_path, "1 1:1\n2,3,4 2:1\n")[0]
+    assert np.shares_memory(slice_batch(batch, 1, 2).codes, batch.codes)

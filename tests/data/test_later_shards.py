@@ -206,7 +206,7 @@ def test_pairs_told_by_their_names_may_come_in_any_order(tmp_path: Path) -> None
     ]
     with open_shards([str(path) for path in paths], cache_dir=None) as source:
         chunks = list(source.chunks())
-        assert Reading.from_contract(source.reading.contract()).pair == ("word", "often")
+        assert Reading.from_contract(source.reading.contract()).settled.pair == ("word", "often")
     indices = [chunk.rows.indices.tolist() for chunk in chunks]
     values = [chunk.rows.values.tolist() for chunk in chunks]
     assert indices == [[0, 1, 0, 1], [1] * 4, [1] * 4]

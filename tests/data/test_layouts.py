@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
@@ -21,100 +20,26 @@ from streamtron.data import ShardSource, open_shards
 from streamtron.data.formats.columns import find_columns, resolve_layout
 from streamtron.data.formats.feature_names import Hashing, Vocabulary, load_vocabulary
 from streamtron.data.formats.parquet import ParquetReader
-from streamtron.data.row_batch import Reading, RowBatch
+from streamtron.data.row_batch import Reading, RowBatch, Settled
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate
 from streamtron.runs.fit import fit
 from streamtron.runs.inputs import reading_from_model
 from streamtron.runs.predict import predict, write_predictions
-from tests.data.test_parquet import rows_of
-
-Row = dict[int, float]
-
-WIDTH = 6
-NAMES = tuple(f"name {j}" for j in range(WIDTH))
-
-PAIR = pa.struct({"index": pa.int16(), "value": pa.float64()})
-VECTOR = pa.struct(
-    {
-        "type": pa.int8(),
-        "size": pa.int32(),
-        "indices": pa.list_(pa.int32()),
-        "values": pa.list_(pa.float64()),
-    }
+from tests.helpers.batch_rows import rows_of
+from tests.helpers.layouts import (
+    LAYOUTS,
+    NAMES,
+    PAIR,
+    VECTOR,
+    WIDTH,
+    Row,
+    dense,
+    named,
+    one,
+    sparse,
 )
-
-
-def sparse(row: Row, size: int = WIDTH) -> dict[str, Any]:
-    """A row as Spark's sparse vector."""
-    return {"type": 0, "size": size, "indices": list(row), "values": list(row.values())}
-
-
-def dense(row: Row) -> dict[str, Any]:
-    """A row as Spark's dense vector."""
-    values = [row.get(j, 0.0) for j in range(WIDTH)]
-    return {"type": 1, "size": None, "indices": None, "values": values}
-
-
-def parallel(
-    rows: list[Row], list_type: Any, key: Any, value: Any, key_of: Any = int
-) -> dict[str, pa.Array]:
-    keys = pa.array([[key_of(j) for j in row] for row in rows], list_type(key))
-    values = pa.array([list(row.values()) for row in rows], list_type(value))
-    return {"features": keys, "values": values}
-
-
-def dictionary_lists(rows: list[Row]) -> dict[str, pa.Array]:
-    table = parallel(rows, pa.list_, pa.string(), pa.float64(), NAMES.__getitem__)
-    names = table["features"]
-    table["features"] = pa.ListArray.from_arrays(names.offsets, names.values.dictionary_encode())
-    return table
-
-
-def one(array: pa.Array) -> dict[str, pa.Array]:
-    return {"features": array}
-
-
-LAYOUTS: dict[str, Callable[[list[Row]], dict[str, pa.Array]]] = {
-    "lists": lambda rows: parallel(rows, pa.list_, pa.uint8(), pa.float32()),
-    "large lists": lambda rows: parallel(rows, pa.large_list, pa.int64(), pa.float64()),
-    "pairs": lambda rows: one(pa.array([[*row.items()] for row in rows], pa.list_(PAIR))),
-    "large list of pairs": lambda rows: one(
-        pa.array([[*row.items()] for row in rows], pa.large_list(PAIR))
-    ),
-    "pairs the other way round": lambda rows: one(
-        pa.array(
-            [[{"v": value, "i": j} for j, value in row.items()] for row in rows],
-            pa.list_(pa.struct({"v": pa.float32(), "i": pa.uint64()})),
-        )
-    ),
-    "map": lambda rows: one(
-        pa.array([list(row.items()) for row in rows], pa.map_(pa.int32(), pa.float32()))
-    ),
-    "map of names": lambda rows: one(
-        pa.array(
-            [[(NAMES[j], value) for j, value in row.items()] for row in rows],
-            pa.map_(pa.string(), pa.float64()),
-        )
-    ),
-    "lists of names": lambda rows: parallel(
-        rows, pa.list_, pa.large_string(), pa.float64(), NAMES.__getitem__
-    ),
-    "lists of names, dictionary-encoded": dictionary_lists,
-    "sparse vectors": lambda rows: one(pa.array([sparse(row) for row in rows], VECTOR)),
-    "dense vectors": lambda rows: one(pa.array([dense(row) for row in rows], VECTOR)),
-    "sparse and dense vectors": lambda rows: one(
-        pa.array([(dense, sparse)[k % 2](row) for k, row in enumerate(rows)], VECTOR)
-    ),
-    "columns of numbers": lambda rows: {
-        f"f{j}": pa.array([row.get(j, 0.0) for row in rows], pa.float64()) for j in range(WIDTH)
-    },
-    "columns of numbers, dictionary-encoded": lambda rows: {
-        f"f{j}": pa.array([row.get(j, 0.0) for row in rows]).dictionary_encode()
-        for j in range(WIDTH)
-    },
-}
 
 values = st.floats(-100, 100, width=32).filter(lambda value: value != 0)
 rows_with_values = st.lists(
@@ -128,10 +53,6 @@ def read(
     path = directory / "rows.parquet"
     pq.write_table(pa.table(columns), path, write_page_checksum=True, **options)
     return list(ParquetReader(str(path), "rows.parquet", reading).batches())
-
-
-def named(columns: dict[str, Any]) -> bool:
-    return "features" in columns and "string" in str(columns["features"].type)
 
 
 def refusal(directory: Path, columns: dict[str, Any], **reading: Any) -> str:
@@ -152,7 +73,7 @@ def test_the_same_rows_in_any_layout_give_the_same_bits(
     directory = tmp_path_factory.mktemp("layout")
     labels = {"extra": [[None]] * len(rows), "y": list(range(len(rows))), "name": ["x"] * len(rows)}
     columns = LAYOUTS[layout](rows)
-    reading = Reading(vocabulary=Vocabulary(NAMES) if named(columns) else None)
+    reading = Reading(names=Vocabulary(NAMES) if named(columns) else None)
     batches = read(directory, labels | columns, reading, row_group_size=5)
     wanted = [
         (float(k), sorted(row), [row[j] for j in sorted(row)], 1.0) for k, row in enumerate(rows)
@@ -174,7 +95,7 @@ def test_a_slice_of_a_longer_batch_gives_its_own_rows(layout: str) -> None:
     vocabulary = (
         Vocabulary(NAMES) if named(dict(zip(batch.schema.names, batch, strict=True))) else None
     )
-    reading = Reading(labels="optional", vocabulary=vocabulary)
+    reading = Reading(labels="optional", names=vocabulary)
     columns = find_columns(batch.schema, reading, "f")
     batch = make_batch(batch, columns, reading, Spot("f", "row group 0", 0))
     assert [row[1:3] for row in rows_of([batch])] == [
@@ -190,7 +111,7 @@ def test_hashed_names_are_the_columns_of_scikit_learns_hash_and_collisions_are_a
     from sklearn.utils import murmurhash3_32
 
     directory = tmp_path_factory.mktemp("hash")
-    reading = Reading(labels="optional", hash_bits=bits, hash_seed=seed)
+    reading = Reading(labels="optional", names=Hashing(bits, seed))
     wanted = []
     for row in rows:
         sums: dict[int, list[float]] = {}
@@ -208,7 +129,7 @@ def test_the_order_in_which_a_row_names_its_features_does_not_change_a_sum(tmp_p
     met = [name for name in map(str, range(99)) if Hashing(1).columns([name])[0] == 0]
     pairs = list(zip(met, [1e30, 1.0, -1e30], strict=False))
     bags = pa.array([list(bag) for bag in permutations(pairs)], pa.map_(pa.string(), pa.float64()))
-    [batch] = read(tmp_path, one(bags), Reading(labels="optional", hash_bits=1))
+    [batch] = read(tmp_path, one(bags), Reading(labels="optional", names=Hashing(1)))
     assert batch.indices.tolist() == [0] * 6
     assert batch.values is not None
     assert len(set(batch.values.tolist())) == 1
@@ -217,7 +138,7 @@ def test_the_order_in_which_a_row_names_its_features_does_not_change_a_sum(tmp_p
 def test_a_list_of_names_counts_how_often_each_occurs(tmp_path: Path) -> None:
     tokens = pa.array([["b", "a", "b", "b"], [], ["a"]])
     vocabulary = Vocabulary(("a", "b"))
-    batches = read(tmp_path, {"tokens": tokens}, Reading(labels="optional", vocabulary=vocabulary))
+    batches = read(tmp_path, {"tokens": tokens}, Reading(labels="optional", names=vocabulary))
     assert [row[1:3] for row in rows_of(batches)] == [([0, 1], [1.0, 3.0]), ([], []), ([0], [1.0])]
 
 
@@ -264,7 +185,7 @@ def test_the_layout_is_told_by_names_and_types(
     schema: dict[str, Any], features: tuple[str, ...] | None, wanted: tuple[str, tuple[str, ...]]
 ) -> None:
     bits = 3 if "names" in wanted[0] else None
-    reading = Reading(features=features, hash_bits=bits)
+    reading = Reading(features=features, names=Hashing(bits) if bits else None)
     columns = find_columns(pa.schema(schema), reading, "f")
     assert (columns.layout, columns.features) == wanted
 
@@ -286,7 +207,7 @@ def test_the_layout_is_told_by_names_and_types(
         ({"tokens": pa.list_(pa.string())}, {},
          "f: the features in 'tokens' are lists of names. Names need columns: give --hash-bits N "
          "or --vocabulary FILE."),
-        ({"features": MAP}, {"hash_bits": 8},
+        ({"features": MAP}, {"names": Hashing(8)},
          "f: the features in 'features' are maps from column numbers to values, which need neither "
          "--hash-bits nor --vocabulary."),
         ({"features": VECTOR}, {"index_base": 1},
@@ -392,15 +313,15 @@ def test_a_bad_row_of_any_layout_is_refused_in_a_sentence_that_names_it(
     ("columns", "reading", "sentence"),
     [
         (maps([("a", 1.0)], [("b", 1.0), ("a", 2.0), ("b", 3.0)], key=pa.string()),
-         {"hash_bits": 1}, "row 1: 'b' occurs twice. Add the values up or remove one."),
-        (one(pa.array([["a"], ["a", "c", "c"]])), {"vocabulary": Vocabulary(("a", "b"))},
+         {"names": Hashing(1)}, "row 1: 'b' occurs twice. Add the values up or remove one."),
+        (one(pa.array([["a"], ["a", "c", "c"]])), {"names": Vocabulary(("a", "b"))},
          "row 1: 'c' is not in the vocabulary of 2 names. Add it at the vocabulary's end, remove "
          "it, or use --hash-bits."),
-        (one(pa.array([["a"], ["a", None]])), {"hash_bits": 4},
+        (one(pa.array([["a"], ["a", None]])), {"names": Hashing(4)},
          "row 1: a null in the list of column 'features'. Remove it or fill it in."),
         (maps(*([(f"n{k}", 3e38)] for k in range(3)), [("a", 3e38), ("b", 3e38), ("c", 3e38)],
               key=pa.string()),
-         {"hash_bits": 1}, "row 3: value"),
+         {"names": Hashing(1)}, "row 3: value"),
     ],
 )  # fmt: skip
 def test_a_bad_name_is_refused_in_a_sentence_that_names_its_row(
@@ -411,7 +332,7 @@ def test_a_bad_name_is_refused_in_a_sentence_that_names_its_row(
 
 def test_names_of_one_hash_are_no_repetition(tmp_path: Path) -> None:
     columns = maps([("a", 1.0), ("b", 2.0), ("c", 4.0)], key=pa.string())
-    batches = read(tmp_path, columns, Reading(labels="optional", hash_bits=1))
+    batches = read(tmp_path, columns, Reading(labels="optional", names=Hashing(1)))
     assert sum(rows_of(batches)[0][2]) == 7.0
     assert set(Hashing(1).columns(["a", "b", "c"]).tolist()) <= {0, 1}
 
@@ -588,13 +509,18 @@ def test_columns_named_alike_in_another_order_of_the_file_are_the_same_features(
     pq.write_table(pa.table(dict(reversed(columns.items()))), backward)
     with open_shards([str(forward), str(backward)], cache_dir=None, allow_duplicate=True) as source:
         first, second = source.chunks()
-    for one, other in zip(first.rows, second.rows, strict=True):
-        assert one.tolist() == other.tolist()
+    for mine, other in zip(first.rows, second.rows, strict=True):
+        assert mine.tolist() == other.tolist()
 
 
 @pytest.mark.parametrize(
     "changed",
-    [{"hash_bits": 5}, {"hash_seed": 3}, {"features": ("tokens",)}, {"values_column": ""}],
+    [
+        {"names": Hashing(5)},
+        {"names": Hashing(20, 3)},
+        {"features": ("tokens",)},
+        {"values_column": ""},
+    ],
 )
 def test_a_cache_made_under_another_reading_is_left_alone(
     tmp_path: Path, changed: dict[str, Any]
@@ -608,16 +534,18 @@ def test_a_cache_made_under_another_reading_is_left_alone(
             [chunk] = source.chunks()
             return [chunk.rows.indices.tolist(), chunk.rows.values.tolist()]
 
-    reading = Reading(hash_bits=20, features=("words",))
+    reading = Reading(names=Hashing(20), features=("words",))
     first = columns(reading)
     assert columns(replace(reading, **changed)) != first
     assert columns(reading) == first
 
 
 def test_vocabularies_of_the_same_names_share_a_cache_and_of_others_do_not() -> None:
-    reading = Reading(vocabulary=Vocabulary(("a", "b")))
-    assert reading.key() == Reading(vocabulary=Vocabulary(("a", "b")), settled_by="x").key()
-    assert reading.key() != Reading(vocabulary=Vocabulary(("b", "a"))).key()
+    reading = Reading(names=Vocabulary(("a", "b")))
+    settled = [replace(reading, settled=Settled("map of names", by=name)) for name in "ab"]
+    assert settled[0].key() == settled[1].key()
+    assert reading.key() == Reading(names=Vocabulary(("a", "b"))).key()
+    assert reading.key() != Reading(names=Vocabulary(("b", "a"))).key()
     assert reading.key() != Reading().key()
     assert reading.key() != replace(reading, unknown_features="out_of_range").key()
     assert len(str(reading.key()["vocabulary"])) == 32, "a digest, for vocabularies may be large"

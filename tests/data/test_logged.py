@@ -12,7 +12,7 @@ import pytest
 import streamtron
 from streamtron.core.errors import DataError
 from streamtron.data import find_shards
-from streamtron.data.table_logs import UNFINISHED
+from streamtron.data.discover import UNFINISHED
 from tests.helpers.processes import command, here, one_sentence
 from tests.helpers.runs import WAS_KILLED, killed_at_call
 

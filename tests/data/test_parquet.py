@@ -20,6 +20,7 @@ from streamtron.data.formats.layouts import Spot
 from streamtron.data.formats.parquet import ParquetReader
 from streamtron.data.formats.table_rows import make_batch
 from streamtron.data.row_batch import Reading, RowBatch
+from tests.helpers.batch_rows import rows_of
 
 Write = Callable[..., str]
 
@@ -45,20 +46,6 @@ def refusal(path: str, **reading: Any) -> str:
     with pytest.raises(DataError) as caught:
         read(path, **reading)
     return str(caught.value)
-
-
-def rows_of(batches: list[RowBatch]) -> list[tuple[Any, list[int], list[float], float]]:
-    """Plain (label, columns, values, weight) of every row."""
-    rows = []
-    for batch in batches:
-        for i, code in enumerate(batch.codes):
-            span = slice(batch.indptr[i], batch.indptr[i + 1])
-            columns = batch.indices[span].tolist()
-            values = [1.0] * len(columns) if batch.values is None else batch.values[span].tolist()
-            label = None if code < 0 else batch.classes[code]
-            weight = 1.0 if batch.weights is None else float(batch.weights[i])
-            rows.append((label, columns, values, weight))
-    return rows
 
 
 def sample(**changed: Any) -> dict[str, Any]:

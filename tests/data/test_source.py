@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,99 +25,16 @@ from streamtron.data import (
     Manifest,
     Reading,
     RowBatch,
-    ShardFile,
-    ShardSource,
     find_shards,
     open_shards,
     storage,
 )
-from streamtron.data.blocks import squares_of
 from streamtron.data.prefetch import THREAD_NAME, in_order, prefetch
 from streamtron.data.source import open_reader, resolve_reading
 from streamtron.data.writers.shards import ShardStyle
 from streamtron.runs import convert
 from tests.helpers.rows_in_memory import RowsInMemory
-
-Row = tuple[float | str | None, float, dict[int, float]]
-"""label, weight, {column: value}"""
-
-
-class ListReader:
-    """A ShardReader over a JSON file: the sizes of its batches, and rows."""
-
-    opened: list[str] = []  # noqa: RUF012 - shared on purpose
-
-    def __init__(self, shard: ShardFile, reading: Reading) -> None:
-        self.shard = shard
-
-    def fingerprint(self) -> str:
-        return xxhash.xxh3_128_hexdigest(Path(self.shard.path).read_bytes())
-
-    def batches(self) -> Iterator[RowBatch]:
-        self.opened.append(self.shard.name)
-        content = json.loads(Path(self.shard.path).read_text())
-        first = 0
-        for size in content["sizes"]:
-            yield make_batch(content["rows"][first : first + size], self.shard.name, first)
-            first += size
-
-
-def make_batch(rows: Sequence[Any], name: str, first: int) -> RowBatch:
-    labels = [(type(label), label) for label, _, _ in rows]  # for True == 1.0
-    classes = list(dict.fromkeys(pair for pair in labels if pair[1] is not None))
-    weights = np.array([weight for _, weight, _ in rows], np.float64)
-    pairs = [(int(c), v) for _, _, row in rows for c, v in sorted(row.items(), key=_by_column)]
-    values = np.array([value for _, value in pairs], np.float32)
-    return RowBatch(
-        np.cumsum([0, *(len(row) for _, _, row in rows)]).astype(np.int64),
-        np.array([column for column, _ in pairs], np.uint32),
-        None if (values == 1).all() else values,
-        np.array([-1 if x[1] is None else classes.index(x) for x in labels], np.int32),
-        [label for _, label in classes],
-        None if (weights == 1).all() else weights,
-        lambda i: f"{name}, line {first + i + 1}",
-    )
-
-
-def _by_column(pair: tuple[str, float]) -> int:
-    return int(pair[0])
-
-
-def write_shard(path: Path, rows: Sequence[Row], sizes: Sequence[int] | None = None) -> Path:
-    """``sizes`` are the rows of each batch; they are part of the file and so of its fingerprint."""
-    sizes = [len(rows)] if sizes is None else sizes
-    path.write_text(json.dumps({"sizes": sizes, "rows": rows}))
-    return path
-
-
-def source_of(directory: Path, cache: Path | None = None, **options: Any) -> ShardSource:
-    return ShardSource(
-        find_shards([str(directory)]),
-        options.pop("reading", Reading()),
-        cache_dir=None if cache is None else str(cache),
-        open_reader=options.pop("open_reader", ListReader),
-        **options,
-    )
-
-
-@contextmanager
-def small_blocks(rows: int = 5, nonzeros: int = 12) -> Iterator[None]:
-    with (
-        patch("streamtron.core.rows.BLOCK_ROWS", rows),
-        patch("streamtron.core.rows.BLOCK_NONZEROS", nonzeros),
-    ):
-        yield
-
-
-def bits(chunk: Chunk) -> tuple[Any, ...]:
-    """Everything a chunk is, so that == means bit for bit; its squares are those of its rows."""
-    assert chunk.squares.tobytes() == squares_of(*chunk.rows).tobytes()
-    assert not chunk.squares.flags.writeable
-    arrays = [*chunk.rows, chunk.codes]
-    if chunk.code_offsets is not None:
-        arrays.append(chunk.code_offsets)
-    weights = None if chunk.weights is None else chunk.weights.tobytes()
-    return (*((a.dtype.str, a.tobytes()) for a in arrays), weights, chunk.ranges)
+from tests.helpers.shard_rows import ListReader, Row, bits, small_blocks, source_of, write_shard
 
 
 def reading_threads() -> list[str]:
@@ -486,7 +401,7 @@ def test_a_shard_replaced_while_it_is_converted_is_refused(
     parts: dict[str, Callable[[], object]] = {
         "alone": lambda: convert.convert(path, tmp_path / "out", to="parquet", settings=known),
         "survey": lambda: list(convert.survey(shard, reading)),
-        "stretch": lambda: list(convert.write_range(stretch, reading, "parquet", ShardStyle(1))),
+        "stretch": lambda: list(convert.write_range(stretch, reading, ShardStyle("parquet", -1))),
     }
     with pytest.raises(DataError, match=r"a\.svm: changed .* \(written anew\)"):
         parts[part]()
@@ -535,11 +450,6 @@ def test_the_manifest_says_what_was_read_and_survives_json(tmp_path: Path) -> No
     assert Manifest.load(str(tmp_path / "m.json")) == manifest
     assert source.fingerprints() == [(s.name, s.fingerprint) for s in manifest.shards]
     assert source_of(tmp_path / "a.svm").fingerprints() == source.fingerprints()[:1]
-    assert [source.place(row) for row in (0, 2, 3)] == [
-        "a.svm, row 0 of the shard",
-        "a.svm, row 2 of the shard",
-        "b.svm, row 0 of the shard",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -865,3 +775,18 @@ def test_adult_has_its_known_size_and_the_cache_gives_the_same_chunks(
         assert [bits(chunk) for chunk in source.chunks()] == first
         assert len(first) == len(source.blocks) == 8
         assert source.readings == 2.0
+
+
+def test_where_no_thread_can_be_started_the_reason_is_a_sentence() -> None:
+    code = (
+        "import resource\n"
+        "from streamtron.core.errors import MachineError\n"
+        "from streamtron.data.prefetch import prefetch\n"
+        "now = 4096 * int(open('/proc/self/statm').read().split()[0])\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (now + 2**20,) * 2)\n"
+        "try:\n    next(prefetch(lambda: iter([1])))\n"
+        "except MachineError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr == ""
+    assert "a thread for reading ahead cannot be started" in done.stdout

@@ -13,7 +13,7 @@ from streamtron.data.formats.feature_names import Hashing, Vocabulary
 from streamtron.data.formats.parquet import ParquetReader
 from streamtron.data.row_batch import Reading
 from streamtron.runs.fit import fit
-from tests.data.test_parquet import rows_of
+from tests.helpers.batch_rows import rows_of
 
 DATA = Path(__file__).parents[1] / "files"
 FORMS = ("", "-legacy")
@@ -59,7 +59,7 @@ def test_sparse_and_dense_vectors_of_spark_are_the_rows_that_it_was_given(form: 
 @pytest.mark.parametrize("form", FORMS)
 def test_maps_of_spark_are_the_rows_that_it_was_given(form: str) -> None:
     path = DATA / f"spark-maps{form}.parquet"
-    found = rows_in(path, Reading(vocabulary=Vocabulary(NAMES)))
+    found = rows_in(path, Reading(names=Vocabulary(NAMES)))
     wanted = [
         (label, rounded({NAMES.index(name): value for name, value in row.items()}))
         for label, row in MAPS
@@ -69,7 +69,7 @@ def test_maps_of_spark_are_the_rows_that_it_was_given(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_lists_of_strings_of_spark_are_counted_under_their_hashes(form: str) -> None:
-    found = rows_in(DATA / f"spark-words{form}.parquet", Reading(hash_bits=20))
+    found = rows_in(DATA / f"spark-words{form}.parquet", Reading(names=Hashing(20)))
 
     def column(name: str) -> int:
         return int(Hashing(20, 0).columns([name])[0])

@@ -30,13 +30,11 @@ from pyarrow import feather
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, MachineError
-from streamtron.data import ShardSource, find_shards, open_shards, storage
+from streamtron.data import find_shards, open_shards, storage
 from streamtron.data.writers.corpus import generate
 from streamtron.runs.convert import convert
-from tests.data.test_source import bits
 from tests.helpers.processes import COMMAND, Process, command
-
-TEXT = b"1 1:0.5 3:1\n-1 2:2\n"
+from tests.helpers.shard_rows import TEXT, chunks_of
 
 
 class Server:
@@ -147,10 +145,6 @@ def upload(server: Server, bucket: str, directory: Path) -> None:
 
 def names(*uris: str) -> list[str]:
     return [shard.name for shard in find_shards(uris)]
-
-
-def chunks_of(source: ShardSource) -> list[object]:
-    return [bits(chunk) for chunk in source.chunks()]
 
 
 # What is found -----------------------------------------------------------------------------------
@@ -378,7 +372,7 @@ def test_a_table_is_fetched_once_and_its_copy_is_gone_with_the_reading(
     assert min(requests) >= 5
     cache = tmp_path / "_cache"
     with open_shards(["s3://data/t"], cache_dir=str(cache)) as source:
-        source._resolve()  # the columns are those of the first shard's footer
+        source.chunks()  # the columns are those of the first shard's footer
         own.requests()
         first = chunks_of(source)
         assert source.bytes_read == sum(shard.size for shard in source.shards)
@@ -386,7 +380,7 @@ def test_a_table_is_fetched_once_and_its_copy_is_gone_with_the_reading(
     assert [fetched.count(f"GET /data/t/{k}.{format_}") for k in range(2)] == requests
     with open_shards([str(tmp_path)], cache_dir=None) as local:
         assert chunks_of(local) == first
-    assert {path.suffix for path in cache.iterdir()} == {".cache", ".json"}
+    assert {path.suffix for path in cache.iterdir()} == {".cache", ".sealed"}
 
 
 def test_no_room_for_the_copy_of_a_table_is_a_sentence_and_not_a_byte_is_fetched(
@@ -396,7 +390,7 @@ def test_no_room_for_the_copy_of_a_table_is_a_sentence_and_not_a_byte_is_fetched
     own.put("data/a.parquet", (tmp_path / "a.parquet").read_bytes())
     usage = type(shutil.disk_usage("/"))
     with open_shards(["s3://data/a.parquet"], cache_dir=None) as source:
-        source._resolve()
+        source.chunks()
         own.requests()
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 0))
         with pytest.raises(MachineError, match=r"s3://data/a\.parquet: no copy of it can be kept"):

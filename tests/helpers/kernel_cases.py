@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -29,28 +30,29 @@ class Case:
     scale: float
     counts: list[int] = field(default_factory=list)
 
-    def twin(self) -> Oracle:
+    def oracle(self) -> Oracle:
         """The oracle, in the state that the counts say."""
         labels = [sign or 1 for sign in self.signs]
         variant = "length" if self.by_length else "steps"
-        twin = Oracle(
+        oracle = Oracle(
             self.rows, labels, self.delta2, self.rho,
             b=self.b, epsilon=self.epsilon, variant=variant, width=COLUMNS,
         )  # fmt: skip
         for k, count in enumerate(self.counts):
             if count and self.signs[k]:
-                twin._add(k, count, twin.extended_margin(k), twin.sq_length(k))
-        return twin
+                oracle._add(k, count, oracle.extended_margin(k), oracle.sq_length(k))
+        return oracle
 
 
 singles = st.floats(-(2.0**20), 2.0**20, width=32, allow_subnormal=False)
 
-
 values = st.one_of(st.integers(-8, 8).map(lambda n: n / 4), singles).filter(bool)
-
 
 nonzeros = st.dictionaries(st.integers(0, COLUMNS - 1), values, max_size=COLUMNS)
 
+numbers = st.floats(-1e9, 1e9)
+
+prove = settings(max_examples=120, deadline=None, derandomize=True)
 
 extensions = st.one_of(st.sampled_from([0.0, 0.25, 1.0]), st.floats(1e-6, 1e6))
 
@@ -83,3 +85,8 @@ def frozen(values: list[int] | list[float], dtype: type) -> NDArray[np.generic]:
     array = np.array(values, dtype=dtype)
     freeze(array)
     return array
+
+
+def factors_of(case: Case) -> list[float]:
+    """Row-wise factors, 0 where the row is left out."""
+    return [sign * d2 for sign, d2 in zip(case.signs, case.delta2, strict=True)]

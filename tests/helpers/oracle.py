@@ -1,4 +1,4 @@
-"""The algorithm in plain lists: the slow twin that the package is held against.
+"""The algorithm in plain lists: the slow oracle that the package is held against.
 
 It imports nothing of the package. `Oracle` performs the same floating-point operations in the same
 order as the kernels, so that the two can be compared with ``==``. `Oracle.certificate` is a
@@ -139,7 +139,7 @@ class Oracle:
         return 0.0 if norm == 0.0 else self.b * norm ** (1.0 - self.epsilon)
 
     def _add(self, k: int, m: int, extended: float, q: float) -> None:
-        """a ← a + m y, with everything that is carried along."""
+        """a ← a + m y, and everything that depends on it."""
         factor = float(m) * self.labels[k]
         for column, value in self.rows[k]:
             self.w[column] += factor * float(value)

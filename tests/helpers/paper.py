@@ -7,15 +7,28 @@ from __future__ import annotations
 
 import math
 
-from streamtron.core.theory import (
-    _epsilon,
-    _kappa,
-    _positive,
-    _updates,
-    _whole,
-    b_length,
-    length_bound_steps,
-)
+from streamtron.core.theory import _whole, b_length, length_bound_steps
+
+
+def _positive(**values: float) -> None:
+    for name, value in values.items():
+        if not 0.0 < value < math.inf:
+            raise ValueError(f"{name} = {value!r}, but it must be positive and finite.")
+
+
+def _epsilon(epsilon: float, holds: bool, wanted: str) -> None:
+    if not holds:
+        raise ValueError(f"epsilon = {epsilon!r}, but this formula holds for {wanted} only.")
+
+
+def _updates(t: int) -> None:
+    if not 1 <= t < math.inf:
+        raise ValueError(f"t = {t!r}, but the bounds need at least one update.")
+
+
+def _kappa(epsilon: float) -> float:
+    """2/(2 − ε), the inverse of the largest fraction of the steps variant."""
+    return 2.0 / (2.0 - epsilon)
 
 
 def _power(base: float, exponent: float) -> float:
@@ -45,7 +58,7 @@ def warm_start_excess(R: float, b: float, epsilon: float, t_0: int, length: floa
     """By how much ‖a₀‖² exceeds what t₀ updates from a = 0 could have made it; ≥ 0.
 
     0: Theorem 1 and Remark 1 hold after the warm start as they stand, t₀ counted in t. Otherwise
-    the excess belongs into `length_bound_steps` and `f_est_steps`. Not in the paper: its
+    the excess is added to the square of `length_bound_steps`. Not in the paper: its
     induction on begun at t₀. The same test serves Theorem 5.
 
     >>> warm_start_excess(1.0, 4.0, 1.0, 9, 10.0)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
@@ -33,6 +34,10 @@ class Ended(NamedTuple):
     returncode: int
     stdout: str
     stderr: str
+
+
+Run = Callable[..., Ended]
+"""What ``run`` of tests/conftest.py is."""
 
 
 def one_sentence(done: Ended, code: int, *parts: str) -> None:
@@ -120,10 +125,11 @@ def _state(task: Path) -> str:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait for what another process does."""
-    pause = threading.Event()
+    """Wait for what another process does, at most two minutes."""
+    pause, end = threading.Event(), time.monotonic() + 120.0
     while not condition():
-        pause.wait(0.01)
+        assert time.monotonic() < end, "what was waited for did not happen"
+        pause.wait(0.001)
 
 
 def command(place: Path, *words: object) -> Ended:
@@ -167,7 +173,7 @@ def _import_everything() -> None:
 
 
 def _requests(requests: socket.socket) -> Iterator[tuple[str, list[int]]]:
-    """Request and files of every process that is wanted, until nobody is there to want one."""
+    """Request and files of every process that is wanted, until no process is left."""
     while True:
         request, files, _, _ = socket.recv_fds(requests, 1 << 20, 3)
         if not request:

@@ -7,8 +7,8 @@ import json
 import xxhash
 
 
-def sealed_by_a_stranger(header: dict, data: bytes) -> bytes:
-    """What somebody who knows the rule of the seal could write."""
+def sealed_by_hand(header: dict, data: bytes) -> bytes:
+    """Seal any header and data by the rule of sealed files."""
 
     def text(value):
         return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

@@ -13,7 +13,7 @@ from streamtron.core.errors import DataError, MachineError
 from streamtron.core.rows import Chunk, make_rows
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import ScoreSpool
-from streamtron.runs.evaluate import evaluate_source
+from streamtron.runs.evaluate import score, summarise
 from tests.helpers.sources import ListSource
 
 EXACT = {"rel": 0, "abs": 1e-12}
@@ -21,8 +21,13 @@ NAMES = ("ant", "bee", "cow", "doe", "elk")
 ROWS = 700
 
 
+def evaluated(model, source):
+    [found] = summarise([model], score([model], source))
+    return found
+
+
 def some_rows(*, multilabel, seed=0):
-    """Truth (rows, 5), decisions, choice and weights; nobody has or is given ``elk``."""
+    """Truth (rows, 5), decisions, choice and weights; no row has or is given ``elk``."""
     rng = np.random.default_rng(seed)
     decisions = np.round(rng.normal(size=(ROWS, 5)) * 4) / 4  # with ties
     decisions[:, 4] = -9.0
@@ -108,7 +113,7 @@ def test_rankings_of_each_class_are_sklearns_from_memory_and_from_runs_in_one_fi
     assert found.macro_average_precision == pytest.approx(np.mean(precisions), **EXACT)
 
 
-def test_a_class_that_nobody_has_is_left_out_of_the_mean_auc_and_counts_0_in_macro_f1():
+def test_a_class_without_rows_is_left_out_of_the_mean_auc_and_counts_0_in_macro_f1():
     truth, decisions, chosen, _ = some_rows(multilabel=True)
     found = spooled(truth, decisions, chosen)
     elk = found.classes[4]
@@ -191,7 +196,7 @@ def test_a_multilabel_source_is_judged_by_label_sets_whatever_their_order():
     truth = (model.decision_function(X) + rng.normal(size=(300, 3))) > 0
     sets = [tuple(np.array(["a", "b", "c"])[row][::-1].tolist()) for row in truth]
     sets[7] = (*sets[7], "zoo")
-    [found] = evaluate_source([model], LabelSets(as_rows(X), sets, block_rows=64))
+    found = evaluated(model, LabelSets(as_rows(X), sets, block_rows=64))
     chosen = model.decision_function(X) > 0
     assert found.micro_f1 == pytest.approx(
         metrics.f1_score(truth, chosen, average="micro"), **EXACT
@@ -211,7 +216,7 @@ def test_a_multiclass_source_is_judged_by_the_highest_decision(block_rows):
     model, X = random_model((1.0, 2.0, 5.0))
     y = np.random.default_rng(3).choice([5.0, 9.0, 1.0, 2.0], 300)
     y[:150] = model.predict(X)[:150]
-    [found] = evaluate_source([model], ListSource(as_rows(X), y.tolist(), block_rows=block_rows))
+    found = evaluated(model, ListSource(as_rows(X), y.tolist(), block_rows=block_rows))
     predicted = model.predict(X)
     known = {"labels": [1.0, 2.0, 5.0]}
     for mean in ("micro", "macro"):
@@ -225,7 +230,7 @@ def test_row_weights_enter_the_metrics_of_many_classes():
     model, X = random_model(("a", "b", "c"))
     y, weights = model.predict(X), np.linspace(0, 3, 300)
     y[::3] = "b"
-    [found] = evaluate_source([model], ListSource(as_rows(X), y.tolist(), weights.tolist()))
+    found = evaluated(model, ListSource(as_rows(X), y.tolist(), weights.tolist()))
     expected = metrics.accuracy_score(y, model.predict(X), sample_weight=weights)
     assert found.accuracy == pytest.approx(expected, **EXACT)
     assert found.weight == pytest.approx(weights.sum())
@@ -236,7 +241,7 @@ def test_rows_of_which_not_one_has_a_class_of_the_model_are_refused_with_both_li
     model, X = random_model(("1", "2", "3"))
     source = ListSource(as_rows(X), labels * 100)
     with pytest.raises(DataError, match="no row has a class of the model") as caught:
-        evaluate_source([model], source)
+        evaluated(model, source)
     assert repr(labels[0]) in str(caught.value)
     assert "the classes '1', '2', '3'" in str(caught.value)
 
@@ -244,4 +249,4 @@ def test_rows_of_which_not_one_has_a_class_of_the_model_are_refused_with_both_li
 def test_booleans_are_not_taken_for_the_numbers_that_python_says_they_equal():
     model, X = random_model((0.0, 1.0, 2.0))
     with pytest.raises(DataError, match="no row has a class"):
-        evaluate_source([model], ListSource(as_rows(X), [True, False] * 150))
+        evaluated(model, ListSource(as_rows(X), [True, False] * 150))

@@ -67,24 +67,24 @@ def test_int64_indices_and_integer_values_are_taken():
 def test_streamed_rows_get_the_bits_of_the_matrix_whatever_their_base_and_offset(base, before):
     dense, weights = random_matrix()
     model = make_model(weights, index_base=base)
-    decided = model.decision_rows(as_rows(dense, base, before))
-    assert np.array_equal(decided.values, model.decision_function(dense))
-    assert decided.out_of_range == 0
+    decisions, out_of_range = model.decision_rows(as_rows(dense, base, before))
+    assert np.array_equal(decisions, model.decision_function(dense))
+    assert out_of_range == 0
 
 
 @pytest.mark.parametrize("width", [0, 1, 13, 20])
 def test_columns_beyond_the_width_weigh_nothing_and_their_nonzeros_are_counted(width):
     dense, weights = random_matrix()
-    decided = make_model(weights[:width]).decision_rows(as_rows(dense, 1))
+    decisions, out_of_range = make_model(weights[:width]).decision_rows(as_rows(dense, 1))
     padded = np.concatenate([weights[:width], np.zeros(20 - width)])
-    assert np.array_equal(decided.values, make_model(padded).decision_function(dense))
-    assert decided.out_of_range == np.count_nonzero(dense[:, width:])
+    assert np.array_equal(decisions, make_model(padded).decision_function(dense))
+    assert out_of_range == np.count_nonzero(dense[:, width:])
 
 
 def test_empty_rows_and_no_rows_are_decided_by_the_bias_alone():
     empty = make_rows(np.zeros(4, int), np.array([]), np.array([]))
-    assert make_model().decision_rows(empty).values.tolist() == [0.25] * 3
-    assert make_model().decision_rows(make_rows(np.zeros(1, int), [], [])).values.shape == (0,)
+    assert make_model().decision_rows(empty)[0].tolist() == [0.25] * 3
+    assert make_model().decision_rows(make_rows(np.zeros(1, int), [], []))[0].shape == (0,)
 
 
 def test_a_column_below_the_base_is_refused():
@@ -221,8 +221,8 @@ def test_streamed_rows_of_many_classes_get_the_bits_of_the_matrix_however_cut(ba
     expected = make_many(padded, whole.bias, NAMES).decision_function(dense)
     pieces = [dense[:1], dense[1:30], dense[30:]]
     decided = [model.decision_rows(as_rows(piece, base, 3)) for piece in pieces]
-    assert np.array_equal(np.concatenate([each.values for each in decided]), expected)
-    assert sum(each.out_of_range for each in decided) == np.count_nonzero(dense[:, width:])
+    assert np.array_equal(np.concatenate([decisions for decisions, _ in decided]), expected)
+    assert sum(out_of_range for _, out_of_range in decided) == np.count_nonzero(dense[:, width:])
 
 
 def test_a_multiclass_row_has_the_class_of_the_highest_decision_and_the_first_of_equals():
@@ -322,6 +322,8 @@ def test_what_no_model_of_many_classes_can_hold_is_refused_with_its_name(change,
         ({"classes": (0.0, np.nan)}, "classes: nan"),
         ({"settings": {"C": np.nan}}, "settings: Out of range float"),
         ({"certificate": {"a": {1}}}, "certificate: Object of type set"),
+        ({"certificate": {"upper_bound": 0.0}}, "upper_bound = 0.0. It bounds the best margin"),
+        ({"certificate": {"upper_bound": 1e-200}}, "upper_bound = 1e-200. It bounds"),
         ({"index_base": 2}, "index_base = 2. Give 0 or 1"),
         ({"columns": 9}, "columns = 9, but 3 weights"),
     ],

@@ -15,11 +15,12 @@ import pytest
 import streamtron
 from streamtron.cli import main
 from streamtron.cli.batch import command_line
+from streamtron.cluster import jobs
 from streamtron.cluster.batch import load_batch
 from streamtron.cluster.connect import connect
-from streamtron.cluster.jobs import JobStatus, run_batch, run_on_workers, run_serially
+from streamtron.cluster.jobs import JobStatus, run_batch
 from streamtron.runs import transaction
-from tests.cluster.test_batch import in_process
+from tests.helpers.jobs import in_process
 from tests.helpers.processes import Process
 from tests.helpers.runs import write_corpus
 
@@ -160,7 +161,7 @@ def test_rows_that_a_killed_forget_was_to_take_are_gone_in_the_end(fitted: Path,
 # --- batches -------------------------------------------------------------------------------------
 
 
-def _started(place: Path, text: str = BATCH, runner: Any = in_process, **how: Any) -> list[str]:
+def _started(place: Path, text: str = BATCH, execute: Any = in_process, **how: Any) -> list[str]:
     """The jobs that one call of a batch starts, in this process unless it matters; all are done
     when it ends."""
     started: list[str] = []
@@ -170,12 +171,10 @@ def _started(place: Path, text: str = BATCH, runner: Any = in_process, **how: An
             started.append(status.name)
 
     (place / "night.toml").write_text(text)
-    statuses = run_batch(
-        load_batch(place / "night.toml", partial(command_line, main.streamtron.commands)),
-        runner,
-        tell=note,
-        **how,
-    )
+    batch = load_batch(place / "night.toml", partial(command_line, main.streamtron.commands))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, "execute", execute)
+        statuses = run_batch(batch, tell=note, **how)
     assert {status.name: (status.state, status.sentence) for status in statuses} == {
         status.name: ("done", "") for status in statuses
     }
@@ -208,14 +207,15 @@ from streamtron.cli import main
 from streamtron.cluster import jobs
 job, when = sys.argv[1:3]
 
-real = jobs._StatusFile.update
-def update(file, status):
-    if status.name == job and when == "has ended" and status.state != "running":
+real = jobs._write_status
+def write(path, statuses):
+    [state] = [status.state for status in statuses if status.name == job]
+    if when == "has ended" and state == "done":
         os.kill(os.getpid(), signal.SIGKILL)
-    real(file, status)
-    if status.name == job and when == "has begun" and status.state == "running":
+    real(path, statuses)
+    if when == "has begun" and state == "running":
         os.kill(os.getpid(), signal.SIGKILL)
-jobs._StatusFile.update = update
+jobs._write_status = write
 sys.exit(main._run(["batch", "night.toml", *sys.argv[3:]]))
 """
 
@@ -251,7 +251,7 @@ def test_a_batch_on_workers_that_is_killed_after_a_change_finishes_when_called_a
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert shards_of(place) == ["0.svm", "1.svm"]
     with connect(1) as workers:
-        assert _started(place, runner=run_on_workers(workers)) == []  # it is not told who begins
+        assert _started(place, workers=workers) == []  # it is not told who begins
     assert shards_of(place) == ["1.svm"]
 
 
@@ -270,7 +270,7 @@ def test_a_batch_killed_at_any_moment_finishes_when_called_again_with_every_chan
     process.kill()
     process.stdout.close()
     process.wait()
-    _started(place, runner=run_serially)
+    _started(place, execute=jobs.execute)
     assert shards_of(place) == ["1.svm"]
     assert _started(place) == []
 

@@ -1,5 +1,5 @@
 """A change of a run counts all at once: from one rename on, which is on the disk before anything
-that it replaces is touched, and whoever is killed while it is put in place."""
+that it replaces is touched, and processes killed while it is put in place."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def cut_off(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
     return place, found
 
 
-def test_whoever_is_killed_at_whatever_call_while_a_change_is_put_in_place_the_next_one_ends_it(
+def test_a_process_killed_at_any_call_of_a_transaction_leaves_it_for_the_next_one_to_complete(
     cut_off: tuple[Path, dict[str, bytes]], tmp_path: Path
 ) -> None:
     place, wanted = cut_off

@@ -28,18 +28,17 @@ from streamtron.runs.learners import restore_finished
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 from streamtron.solver.proving import LARGE_DRIFT
+from tests.helpers.checkpoints import learner_fields
+from tests.helpers.learners import learners_of_run
 from tests.helpers.optimum import holds_optimum
 from tests.helpers.runs import TOL, content, fit, write_corpus
-from tests.runs.test_updating import corpus
-
-__all__ = ["corpus"]
 
 PLANTED = 0.01
 ROUNDING = 1e-12
 
 
 def plant(run: Path, drift: float = PLANTED, numbers: tuple[int, ...] = (0,)) -> None:
-    """Move carried weights of learners by so large a part of their length, as a flipped bit in
+    """Move running weights of learners by so large a part of their length, as a flipped bit in
     memory would have, in the last checkpoint of a run that has ended."""
 
     def move(array: NDArray[np.float64]) -> None:
@@ -57,7 +56,7 @@ def change_last(
         checkpoint = Run(run).load()
         assert checkpoint is not None
         state = checkpoint.state
-        found = state.fields(number)[name]
+        found = learner_fields(state, number)[name]
         array = state.arrays[found["array"]].copy()
         change(array)
         found["array"] = f"moved {name} {number}"  # the array may be another's as well
@@ -87,13 +86,6 @@ def rebuilt(learner: Learner, shards: list[Path]) -> NDArray[np.float64]:
             factors = learner.counts.take(targets.numbers) * targets.signs.astype(float)
             kernels.combine(chunk.rows, factors, learner.settings.rho, total)
     return total[:-1]
-
-
-def carried(run: Path) -> list[Learner]:
-    """The learners of a run that has ended."""
-    with open_finished(locate(run)) as ended:
-        state, labels = ended.checkpoint.state, ended.checkpoint.labels
-        return restore_finished(state, ended.settings, labels, None)
 
 
 def run_in(directory: Path, lines: list[str], **settings: Any) -> tuple[Path, Path]:
@@ -147,7 +139,7 @@ def test_what_certify_calls_drift_is_that_of_the_sums_over_the_rows(
 ) -> None:
     model, run = run_in(tmp_path, lines, C=2.0)
     plant(run, 0.3)
-    [learner] = carried(run)
+    [learner] = learners_of_run(run)
     w = rebuilt(learner, [tmp_path / "rows.svm"])
     by_hand = np.linalg.norm(learner.running.w - w) / np.linalg.norm(w)
     assert drift_of(model) == pytest.approx(by_hand, rel=1e-12)
@@ -212,10 +204,13 @@ def test_the_command_says_of_what_weights_it_tells_distance_and_drift(
 ) -> None:
     model, run = run_in(tmp_path, lines, C=2.0)
     assert main._run(["certify", str(model)]) == 0
+    brief = capfd.readouterr().out
+    assert not [word for word in ("distance", "drift", "scale", "radius") if word in brief]
+    assert main._run(["certify", str(model), "-v"]) == 0
     of_run = capfd.readouterr().out
     assert "of the model's weights from those that the counts give" in of_run
     assert "of the running weights from those that the counts give" in of_run
-    words = ["certify", str(model), str(tmp_path / "rows.svm")]
+    words = ["certify", str(model), str(tmp_path / "rows.svm"), "-v"]
     assert main._run([*words, "--witness", str(run / "witness")]) == 0
     of_model = capfd.readouterr().out
     assert "distance" in of_model
@@ -230,7 +225,7 @@ def test_the_distance_is_of_the_models_weights_from_the_counts_at_their_own_best
     model, run = run_in(tmp_path, lines, C=2.0)
     loaded = streamtron.load(model)
     proof = certify(loaded, tmp_path / "rows.svm", witness=run / "witness")
-    [learner] = carried(run)
+    [learner] = learners_of_run(run)
     dual = learner.running
     [w] = running_weights(run, loaded, run / "witness") or []
     best = dual.steps / dual.sq_norm * w[loaded.reading["index_base"] :][: loaded.columns]
@@ -348,7 +343,7 @@ def put(value: float) -> Callable[[NDArray[np.float64]], None]:
     ids=str,
 )
 def spoil(request: pytest.FixtureRequest) -> Callable[[Path], None]:
-    """Puts what nothing could have carried into the last checkpoint of a run."""
+    """Puts what no training could have left into the last checkpoint of a run."""
     name, value = request.param
     return lambda run: change_last(run, name, put(value))
 
@@ -477,7 +472,7 @@ def soundly_repaired(outcome: streamtron.Outcome, model: Path, shards: list[Path
     optimum."""
     assert 0.1 * PLANTED < outcome.report["drift_repaired"] < 10.0 * PLANTED
     assert outcome.stop_reason == "certified"
-    [learner] = carried(model.with_suffix(".run"))
+    [learner] = learners_of_run(model.with_suffix(".run"))
     w = rebuilt(learner, shards)
     assert np.linalg.norm(learner.running.w - w) <= ROUNDING * np.linalg.norm(w)
     assert drift_of(model) <= ROUNDING
@@ -580,7 +575,7 @@ def test_a_drift_that_rounding_explains_is_repaired_without_a_warning(
     assert {record.levelno for record in told} == {logging.INFO}
     assert "by rounding" in told[0].message
     caplog.clear()
-    plant(tmp_path / "m.run", 1e-3)
+    plant(tmp_path / "m.run", 1.0)
     streamtron.update(model, table[1])
     [told_first, *_] = [record for record in caplog.records if "had drifted" in record.message]
     assert told_first.levelno == logging.WARNING

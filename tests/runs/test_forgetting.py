@@ -20,13 +20,10 @@ from streamtron.solver.changes import begin_change, subtract, subtract_rows
 from streamtron.solver.learner import Learner
 from streamtron.solver.schedule import train
 from streamtron.solver.weights import WeightState
+from tests.helpers.learners import source_of
 from tests.helpers.optimum import holds_optimum
 from tests.helpers.processes import here
 from tests.helpers.runs import code, content, fit, gap
-from tests.runs.test_updating import corpus
-from tests.solver.test_company import source_of
-
-__all__ = ["corpus"]
 
 
 @pytest.mark.parametrize("numbers", [[9], [0], [2, 3, 7]])

@@ -1,4 +1,4 @@
-"""Processes killed while they forget: the run is as it was or as it is to be, and whoever calls
+"""Processes killed while they forget: the run is as it was or as it is to be, and the next call
 again comes to the same end."""
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.runs import end_of_kill, fit, killed_at_call, state
-from tests.runs.test_forgetting_rows import Corpus, corpus, list_rows
-
-__all__ = ["corpus"]
+from tests.helpers.user_rows import Corpus, list_rows
 
 
 @pytest.mark.parametrize("way", ["rows", "replaced in its place", "a shard only the cache has"])
@@ -21,18 +19,18 @@ __all__ = ["corpus"]
     "step", [7, pytest.param(2, marks=pytest.mark.slow)], ids=["some calls", "many calls"]
 )
 def test_a_run_that_is_killed_while_it_forgets_is_as_before_or_as_after_and_can_be_called_again(
-    step: int, way: str, corpus: Corpus, tmp_path: Path
+    step: int, way: str, user_rows: Corpus, tmp_path: Path
 ) -> None:
     place, saved = tmp_path / "place", tmp_path / "saved"
     place.mkdir()
-    shards = corpus.shards("svm", place)
+    shards = user_rows.shards("svm", place)
     fit(shards, place / "m")
-    secret = (corpus.rows[200:201].data).tobytes()  # of row 0 of the second shard
+    secret = (user_rows.rows[200:201].data).tobytes()  # of row 0 of the second shard
     words: dict[str, object] = {"shards": "1.svm"}
     if way == "rows":
         words = {"rows": str(list_rows(place / "l", {"1.svm": [0, 5]}))}
     elif way.startswith("replaced"):
-        words |= {"replaced_by": str(corpus.write(shards[1], np.arange(201, 400)))}
+        words |= {"replaced_by": str(user_rows.write(shards[1], np.arange(201, 400)))}
     else:
         shards[1].unlink()
     shutil.copytree(place, saved, copy_function=shutil.copy2)

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from streamtron.data.writers.corpus import generate
 from tests.helpers.processes import COMMAND, Ended, Process, command
-
-PAGE = 4096
+from tests.helpers.small_disks import PAGE, fill, mounted
 
 Disk = Callable[..., Path]
-
-
-@contextmanager
-def mounted(place: Path, options: str) -> Iterator[Path]:
-    """A file system in memory with its own limits, or a skip where we may not make one."""
-    place.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], capture_output=True, text=True
-    )
-    if made.returncode:
-        pytest.skip(f"a small file system: mount says {made.stderr.strip()}")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", place], check=True)
 
 
 @pytest.fixture
@@ -94,7 +76,7 @@ def test_a_cache_disk_without_room_for_another_file_is_refused_and_what_is_whole
     found = {path.name: path.read_bytes() for path in small.glob("*.cache")}
     assert found.items() <= whole.items()
     assert len(found) == min(files, 1), "the list of sources takes the other place"
-    assert names(small) <= {*found, "manifest.json"}
+    assert names(small) <= {*found, "sources.sealed"}
     assert not (tmp_path / "m").exists()
 
 
@@ -247,9 +229,3 @@ def test_a_disk_without_room_for_a_conversion_has_no_part_of_it(
     small = disk("small", size=16 * PAGE)
     refused(run(place, "convert", "train", small / "out", "--format", to), "No space left")
     assert [path for path in small.rglob("*") if path.is_file()] == []
-
-
-def fill(path: Path, leave: int) -> None:
-    """Take all of a disk but so many bytes."""
-    free = os.statvfs(path.parent)
-    path.write_bytes(bytes(free.f_bavail * free.f_frsize - leave))

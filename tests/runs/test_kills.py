@@ -36,7 +36,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def wanted(place: Path, plan: str) -> tuple[bytes, bytes]:
-    """Model and witness of a plan's run that nobody killed."""
+    """Model and witness of a plan's run that was not killed."""
     model = f"wanted {plan}"
     if not (place / model).exists():
         done = command(place, *words_of(plan, model))

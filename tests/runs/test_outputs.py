@@ -31,7 +31,7 @@ def place(tmp_path: Path) -> Path:
         (tmp_path / "data" / name).write_text(ROWS.replace("2:1", f"2:{ord(name[0])}"))
     for link in ("link", "table.csv", "plot.png"):
         (tmp_path / link).symlink_to("data/a.svm")
-    os.link(tmp_path / "data" / "b.svm", tmp_path / "twin")
+    os.link(tmp_path / "data" / "b.svm", tmp_path / "duplicate")
     (tmp_path / "settings.toml").write_text("tol = 0.1\n")
     streamtron.fit(tmp_path / "data", model=tmp_path / "m")
     return tmp_path
@@ -57,7 +57,7 @@ FIT, SWEEP = "fit data --model n ", "sweep data --valid data/b.svm --C 1 "
         FIT + "--report data/a.svm",
         FIT + "--witness data/b.svm",
         FIT + "--report link",
-        FIT + "--report twin",
+        FIT + "--report duplicate",
         FIT + "--report data/../n",
         FIT + "--report r --witness ./r",
         FIT + "--report settings.toml --config settings.toml",
@@ -75,10 +75,10 @@ FIT, SWEEP = "fit data --model n ", "sweep data --valid data/b.svm --C 1 "
         "predict m data -o data/a.svm",
         "predict m data -o m",
         "predict m data -o link",
-        "update m twin --report data/a.svm",
-        "update m twin --report twin",
-        "update m twin --report m",
-        "update m twin --report m.run/run.json",
+        "update m duplicate --report data/a.svm",
+        "update m duplicate --report duplicate",
+        "update m duplicate --report m",
+        "update m duplicate --report m.run/run.json",
         "forget m a.svm --report m",
         "forget m a.svm --report data/b.svm",
         "forget m --rows settings.toml --report settings.toml",
@@ -107,14 +107,14 @@ def test_python_refuses_as_the_command_line_does(place: Path) -> None:
         lambda: streamtron.fit(place / "data", model=place / "data" / "a.svm"),
         lambda: streamtron.sweep(place / "data", C=[1.0], model=place / "data" / "a.svm"),
         lambda: write_predictions(model, place / "data", place / "link"),
-        lambda: streamtron.update(place / "m", place / "twin", report=place / "m"),
+        lambda: streamtron.update(place / "m", place / "duplicate", report=place / "m"),
     ):
         with pytest.raises(SettingsError, match="Name another"):
             write()
     assert _content(place) == before
 
 
-def test_outputs_that_are_there_already_but_are_nobodys_input_are_replaced(place: Path) -> None:
+def test_existing_outputs_that_are_no_input_are_replaced(place: Path) -> None:
     (place / "r.json").write_text("old")
     words = "fit data --model m --overwrite --report r.json --witness w --cache-dir m.run/cache"
     assert here(place, *words.split()).returncode == 0

@@ -74,8 +74,8 @@ def margin_by_hand(
     data: Data, w: Sequence[float], bias: float, delta2: Sequence[float], rho: float
 ) -> tuple[float, float]:
     """(1/√(2 P), s) at the best s of these weights, in plain lists."""
-    twin = Oracle(data.rows, data.labels, delta2, rho, width=len(w))
-    margins, square = twin.margins(w, bias), sum(x * x for x in w) + bias * bias
+    oracle = Oracle(data.rows, data.labels, delta2, rho, width=len(w))
+    margins, square = oracle.margins(w, bias), sum(x * x for x in w) + bias * bias
     scale = best_scale(square, margins, delta2)
     return (2.0 * primal_value(scale, square, margins, delta2)) ** -0.5, scale
 
@@ -181,13 +181,15 @@ def test_a_model_proves_the_same_on_parquet_shards_as_on_text(data: Data, tmp_pa
         tmp_path / "parquet", Settings(C=2.0, tol=1e-3), machine=MACHINE,
         witness=tmp_path / "parquet-witness",
     )  # fmt: skip
-    twin = certify(in_parquet.model, tmp_path / "parquet", witness=tmp_path / "parquet-witness")
+    in_table = certify(in_parquet.model, tmp_path / "parquet", witness=tmp_path / "parquet-witness")
     plain = certify(outcome.model, data.path, witness=tmp_path / "witness")
     for name in ("primal_margin", "directional_margin", "scale", "rows_scanned"):
-        assert getattr(twin.certificate, name) == getattr(plain.certificate, name)
+        assert getattr(in_table.certificate, name) == getattr(plain.certificate, name)
     # one column number less (the base is 0) makes the bound on rounding a trifle smaller
-    assert twin.certificate.upper_bound == pytest.approx(plain.certificate.upper_bound, rel=1e-12)
-    assert twin.readings == 1.0
+    assert in_table.certificate.upper_bound == pytest.approx(
+        plain.certificate.upper_bound, rel=1e-12
+    )
+    assert in_table.readings == 1.0
 
 
 # --- a witness that does not fit ---
@@ -222,7 +224,7 @@ def test_a_witness_with_too_few_rows_is_refused_in_words(
     write_sealed(tmp_path / "short", content, tensors)
     refused(
         lambda: certify(outcome.model, data.path, witness=tmp_path / "short"),
-        f"hold {ROWS} rows", f"witness {rows}.",
+        f"rows.svm: it holds {ROWS} rows", f"than the {rows} that are known",
     )  # fmt: skip
 
 
@@ -233,7 +235,7 @@ def test_a_witness_with_too_many_rows_is_refused_in_words(data: Data, tmp_path: 
     write_sealed(tmp_path / "long", content, dict(tensors))
     refused(
         lambda: certify(outcome.model, data.path, witness=tmp_path / "long"),
-        f"hold {ROWS} rows", f"witness {ROWS + 1}.",
+        f"rows.svm: it holds {ROWS} rows", f"than the {ROWS + 1} that are known",
     )  # fmt: skip
 
 
@@ -249,7 +251,7 @@ def test_counts_in_the_witness_of_worse_rows_make_a_looser_bound_but_never_a_fal
     sound(proof, best_margin(data, 2.0, 1.0))
     assert proof.certificate.relative_duality_gap > 0.1
     assert proof.distance > 0.1
-    assert proof.certificate.drift is None  # nothing that was carried is known
+    assert proof.certificate.drift is None  # no running weights are known
 
 
 # --- weights of rows and classes ---
@@ -467,7 +469,7 @@ def test_the_coefficients_of_a_scikit_learn_model_are_certified(
 
 
 def foreign(weights: Sequence[float], bias: float = 0.0) -> LinearModel:
-    """A model that nobody trained here."""
+    """A model that was not trained here."""
     return LinearModel(np.array(weights), bias, (-1.0, 1.0), {}, None, {"index_base": 1})
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -13,36 +12,14 @@ import pytest
 
 from streamtron.core import kernels
 from streamtron.core.config import Settings
-from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed, State
 from streamtron.solver.learner import Learner
 from streamtron.solver.schedule import train
 from streamtron.solver.stopping import reopen
 from streamtron.solver.working_set import Pool
+from tests.helpers.checkpoints import KeepsAll, through_a_file
+from tests.helpers.learners import PLANS, ROWS, bits, classes_that_come_late, plans, source_of
 from tests.helpers.sources import ListSource, csr, random_rows, trained
-from tests.solver.test_company import PLANS, ROWS, bits, classes_that_come_late, plans, source_of
-
-
-class KeepsAll:
-    """Keeps the state at every border between chunks, as copies."""
-
-    def __init__(self) -> None:
-        self.states: list[State] = []
-
-    def checkpoint(self, state: Callable[[], State]) -> None:
-        self.states.append(deepcopy(state()))
-
-    before_solves = end = checkpoint
-
-    def checkpoint_due(self) -> bool:
-        return False
-
-
-def through_a_file(state: State, path: Path) -> State:
-    """The state as a checkpoint file gives it back."""
-    write_sealed(path, state.content, state.arrays)
-    content, arrays = read_sealed(path, "checkpoint")
-    return State(state.reading, state.chunks, content, arrays)
 
 
 def taken_up(state: State, settings: Settings, source: ListSource) -> list[Learner]:

@@ -17,9 +17,9 @@ from streamtron.solver.learner import Learner
 from streamtron.solver.one_vs_rest import CandidateClasses, Classes
 from streamtron.solver.schedule import train
 from streamtron.solver.working_set import Pool
+from tests.helpers.checkpoints import KeepsAll, learner_fields, through_a_file
+from tests.helpers.learners import PLANS, GrowingSource, bits, classes_that_come_late, source_of
 from tests.helpers.sources import ListSource
-from tests.runs.test_resume import KeepsAll, through_a_file
-from tests.solver.test_company import PLANS, GrowingSource, bits, classes_that_come_late, source_of
 
 LABELS = classes_that_come_late()
 PRICES = (0.1, 1.0)
@@ -37,7 +37,7 @@ def candidates_of(plan: dict[str, object], prices: tuple[float, ...] = PRICES) -
 
 
 def classes_of(candidates: list[Settings]) -> tuple[GrowingSource, CandidateClasses]:
-    """Classes that nobody has met yet."""
+    """Classes without a row so far."""
     source, pool = GrowingSource(source_of(LABELS).rows, LABELS, block_rows=16), Pool()
     return source, CandidateClasses([Classes(one, source.labels, None, pool) for one in candidates])
 
@@ -109,7 +109,7 @@ class KeepsSome(KeepsAll):
 
 def is_parted(state: State) -> bool:
     """Whether some learners have finished the reading and others have not."""
-    fields = [state.fields(number) for number in range(len(state.content["learners"]))]
+    fields = [learner_fields(state, number) for number in range(len(state.content["learners"]))]
     unfinished = [one for one in fields if one["progress.finished"] is None]
     return len({one["progress.concluded"] for one in unfinished}) > 1
 

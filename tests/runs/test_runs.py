@@ -46,7 +46,7 @@ from streamtron.solver.in_memory import Solve
 from streamtron.solver.learner import Learner
 from tests.helpers.processes import COMMAND, Process, command
 from tests.helpers.runs import WAS_KILLED, at_checkpoint, kept, killed, reached, write_corpus
-from tests.runs.test_full_disk import PAGE, fill, mounted
+from tests.helpers.small_disks import PAGE, fill, mounted
 
 SETTINGS = Settings(C=20.0, active_set=100_000)
 WORDS = ("fit", "two", "--C", 20, "--active-set", "100000B")
@@ -177,6 +177,22 @@ def test_the_report_of_a_run_taken_up_counts_what_was_read_before_and_again(stop
         {**one, "seconds": 0} for one in wanted["stages"]
     ]
     assert report["seconds"] > max(stage["seconds"] for stage in report["stages"])
+
+
+def test_the_report_says_what_each_stage_did_newton_steps_included(place: Path) -> None:
+    exact = Settings(C=20.0, tol=1e-9)
+    report = fitted(place, "exact", exact, report=place / "exact.json").report
+    assert json.loads((place / "exact.json").read_text()) == report
+    for stage in report["stages"]:
+        assert {
+            "epsilon", "variant", "b", "b_relative", "full_epochs", "mini_epochs", "newton_steps",
+            "updates", "directional_margin", "upper_bound", "paper_upper_bound", "f_est", "seconds",
+            "stop_reason",
+        } <= set(stage)  # fmt: skip
+    assert report["newton_steps"] == sum(stage["newton_steps"] for stage in report["stages"]) > 0
+    certificate = report["certificate"]
+    assert certificate["primal_objective"] >= certificate["dual_objective"] > 0.0
+    assert report["stop_reason"] == "certified"
 
 
 def test_a_smaller_tolerance_and_more_epochs_take_a_run_further(place: Path) -> None:
@@ -344,10 +360,10 @@ def forged() -> Iterator[tuple[str, Any]]:
     """Ways to spoil the packed fields of a learner, and its arrays."""
     yield "a field is missing", lambda fields, arrays: fields.pop(3)
     yield (
-        "a class nobody knows",
+        "an unknown class",
         lambda fields, arrays: object_of(fields).update({"class": "Popen"}),
     )
-    yield "an array nobody has", lambda fields, arrays: fields.append(["weights", {"array": "x"}])
+    yield "an unknown array", lambda fields, arrays: fields.append(["weights", {"array": "x"}])
     yield "short weights", lambda fields, arrays: arrays.update(dict.fromkeys(arrays, np.zeros(1)))
     yield "no numbers", lambda fields, arrays: fields.__setitem__(slice(None), [[1, 2]])
 
@@ -404,7 +420,7 @@ def test_a_run_in_use_is_refused_with_process_and_host_until_that_process_is_gon
 def test_a_lock_whose_file_is_removed_just_before_it_is_taken_locks_nothing_and_is_refused(
     there_now: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever made the file that is there now may have it locked."""
+    """Another process may have made and locked the file that is there now."""
     real = fcntl.flock
 
     def removed_before(descriptor: int, operation: int) -> None:
@@ -557,7 +573,7 @@ main()
         ("kernels visit_ascent_batch", ("--multiclass", "--C", "0.1"), signal.SIGINT),
         ("subproblem.MiniEpoch make", ("--active-set", "100000B"), signal.SIGKILL),
     ],
-    ids=["visits", "conjugate gradients", "two threads", "visits in company", "killed"],
+    ids=["visits", "conjugate gradients", "two threads", "visits of many", "killed"],
 )
 def test_a_signal_amid_a_solve_leaves_it_and_the_last_checkpoint_is_taken_up_to_the_same_model(
     tmp_path: Path, call: str, settings: tuple[str, ...], number: signal.Signals

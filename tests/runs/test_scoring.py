@@ -15,6 +15,7 @@ import pytest
 
 import streamtron
 from streamtron.core.errors import DataError, MachineError
+from streamtron.core.executor import serial
 from streamtron.core.rows import Label
 from streamtron.data.writers.corpus import generate
 from streamtron.model.linear_model import LinearModel
@@ -22,6 +23,7 @@ from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate
 from streamtron.runs.predict import predict, write_predictions
 from tests.helpers.rows_judged import evaluate as evaluate_rows
+from tests.helpers.runs import pickled
 
 COLUMNS = 200
 ROWS = 9000  # three blocks
@@ -73,6 +75,21 @@ def test_predictions_are_the_same_bits_however_the_rows_are_cut_into_shards(
     write_predictions(_model(), tmp_path / "cut", cut)
     assert whole.getvalue() == cut.getvalue()
     assert whole.getvalue().count(b"\n") == ROWS
+
+
+def test_a_task_a_shard_writes_the_predictions_and_metrics_of_one_process(
+    corpus: Path, tmp_path: Path
+) -> None:
+    convert(corpus, tmp_path / "cut", to="libsvm", rows_per_shard=701)
+    texts, metrics = [], []
+    for executor in (serial, pickled):
+        text = io.BytesIO()
+        written = write_predictions(_model(), tmp_path / "cut", text, executor=executor)
+        assert written.rows == ROWS
+        texts.append(text.getvalue())
+        metrics.append(evaluate(_model(), tmp_path / "cut", executor=executor))
+    assert texts[0] == texts[1]
+    assert metrics[0] == metrics[1]
 
 
 def test_labels_in_the_input_change_no_prediction_whatever_they_are(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ class Story:
     """A run, and what is done to it; what is drawn depends on the seed alone.
 
     ``there`` are the shards of the run, with the numbers of the rows that it has of each; some of
-    them may be ``away``, so that nobody can read them.
+    them may be ``away``, so that they cannot be read.
     """
 
     def __init__(self, place: Path, seed: int) -> None:

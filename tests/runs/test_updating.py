@@ -17,24 +17,15 @@ import pytest
 
 import streamtron
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.data.writers.corpus import generate
 from streamtron.solver.changes import add_rows, begin_change
 from streamtron.solver.learner import Learner
 from streamtron.solver.schedule import train
+from tests.helpers.learners import source_of
 from tests.helpers.optimum import holds_optimum
 from tests.helpers.runs import TOL, code, content, fit, gap
 from tests.helpers.sources import ListSource
-from tests.solver.test_company import source_of
 
 Corpus = Callable[..., list[Path]]
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Ten shards of 300 rows."""
-    directory = tmp_path_factory.mktemp("corpus")
-    generate(str(directory), rows=3000, columns=400, seed=3, shards=10)
-    return sorted(directory.glob("*.svm"))
 
 
 @pytest.mark.parametrize("number", [1, 3, 9])
@@ -246,10 +237,10 @@ def test_rows_of_another_kind_are_refused_and_nothing_is_changed(
 def test_shards_that_the_run_has_are_skipped_and_named_whatever_they_are_called_now(
     corpus: list[Path], tmp_path: Path
 ) -> None:
-    twin = tmp_path / "renamed.svm"
-    shutil.copy(corpus[0], twin)
+    duplicate = tmp_path / "renamed.svm"
+    shutil.copy(corpus[0], duplicate)
     fit(corpus[:5], tmp_path / "m")
-    updated = streamtron.update(tmp_path / "m", [corpus[1], twin, corpus[5]])
+    updated = streamtron.update(tmp_path / "m", [corpus[1], duplicate, corpus[5]])
     assert updated.report["already_in_run"] == [corpus[1].name, "renamed.svm"]
     assert updated.report["rows"] == 1800
     assert shards_of(tmp_path / "m") == [shard.name for shard in corpus[:6]]
@@ -315,28 +306,28 @@ def test_a_shard_that_was_changed_since_is_refused_and_nothing_is_changed(
 def test_rows_of_a_shard_count_twice_if_that_is_wanted_and_a_path_counts_once(
     corpus: list[Path], tmp_path: Path
 ) -> None:
-    model, twin = tmp_path / "m", tmp_path / "twin.svm"
-    shutil.copy(corpus[0], twin)
+    model, duplicate = tmp_path / "m", tmp_path / "duplicate.svm"
+    shutil.copy(corpus[0], duplicate)
     fit(corpus[:5], model)
     with pytest.raises(DataError, match="given twice"):
         streamtron.update(model, [corpus[6], corpus[6]])
     for _ in range(2):
-        updated = streamtron.update(model, [twin, corpus[0]], allow_duplicate=True)
+        updated = streamtron.update(model, [duplicate, corpus[0]], allow_duplicate=True)
         assert updated.report["rows"] == 1800
-    assert updated.report["already_in_run"] == ["twin.svm", corpus[0].name]
+    assert updated.report["already_in_run"] == ["duplicate.svm", corpus[0].name]
 
 
 def test_a_shard_of_which_rows_were_forgotten_is_not_added_once_more_with_them(
     corpus: list[Path], tmp_path: Path
 ) -> None:
-    shutil.copy(corpus[0], tmp_path / "twin.svm")
+    shutil.copy(corpus[0], tmp_path / "duplicate.svm")
     fit(corpus[:5], tmp_path / "m")
     (tmp_path / "gone.csv").write_text(f"shard,row\n{corpus[0].name},7\n")
     streamtron.forget(tmp_path / "m", rows=tmp_path / "gone.csv")
-    updated = streamtron.update(tmp_path / "m", [corpus[0], tmp_path / "twin.svm"])
+    updated = streamtron.update(tmp_path / "m", [corpus[0], tmp_path / "duplicate.svm"])
     assert updated.report["rows"] == updated.report["certificate"]["rows_scanned"] == 1499
     with pytest.raises(DataError, match="other rows of them were forgotten"):
-        streamtron.update(tmp_path / "m", tmp_path / "twin.svm", allow_duplicate=True)
+        streamtron.update(tmp_path / "m", tmp_path / "duplicate.svm", allow_duplicate=True)
 
 
 def test_what_is_no_run_that_has_ended_is_refused(corpus: list[Path], tmp_path: Path) -> None:

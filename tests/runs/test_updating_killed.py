@@ -1,4 +1,4 @@
-"""Processes killed while they update a run: it is as it was or as it is to be, and whoever calls
+"""Processes killed while they update a run: it is as it was or as it is to be, and the next call
 again comes to the same end."""
 
 from __future__ import annotations

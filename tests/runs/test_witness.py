@@ -45,7 +45,7 @@ def plain(values: list[int]) -> Counts:
 def listed(found: witness.Witness) -> list[int]:
     """The counts of the only learner."""
     [counts] = found.counts
-    return counts.dense(found.rows).tolist()
+    return counts.dense(sum(found.shard_rows)).tolist()
 
 
 @pytest.fixture
@@ -97,14 +97,14 @@ def test_every_learner_gets_its_own_counts_back(tmp_path):
     learners = [[1, 0, 0, 2, 0], [0, 0, 0, 0, 0], [0, 0, 7, 0, 9]]
     witness.save(tmp_path / "w", [plain(own) for own in learners], SimpleNamespace(shards=records))
     found = witness.load(tmp_path / "w", named("ba"))
-    assert [own.dense(found.rows).tolist() for own in found.counts] == [
+    assert [own.dense(sum(found.shard_rows)).tolist() for own in found.counts] == [
         [0, 2, 0, 1, 0], [0] * 5, [7, 0, 9, 0, 0]
     ]  # fmt: skip
 
 
 def test_no_shards_have_no_counts(tmp_path):
     found = witness.load(saved(tmp_path / "w"), [])
-    assert (listed(found), found.rows) == ([], 0)
+    assert (listed(found), found.shard_rows) == ([], ())
 
 
 def test_a_support_row_costs_eight_bytes_and_another_row_none(tmp_path):

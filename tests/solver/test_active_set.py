@@ -228,12 +228,12 @@ def test_rows_that_another_thread_offers_while_they_are_copied_are_held_once() -
     class Watched(Pool):
         """Has another thread offer the rows before it copies them."""
 
-        def extend(self, *arguments: Any) -> None:
+        def add(self, *arguments: Any) -> int:
             if not others:
                 others.append(threading.Thread(target=offer_them))
                 others[0].start()
                 others[0].join(0.5)  # it has to wait until these are held; else it ends at once
-            super().extend(*arguments)
+            return super().add(*arguments)
 
     pool, held_now = Watched(), []
 
@@ -247,7 +247,7 @@ def test_rows_that_another_thread_offers_while_they_are_copied_are_held_once() -
     assert pool.nonzeros == sum(map(len, ROWS))
 
 
-def test_who_leaves_the_pool_copies_rows_only_while_somebody_else_is_there() -> None:
+def test_a_learner_that_leaves_the_pool_copies_rows_only_while_others_use_it() -> None:
     pool = Pool()
     first, cleared, last = (ActiveSet(10**6) for _ in range(3))
     for active in (first, cleared, last):

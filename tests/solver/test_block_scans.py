@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.certificate import ScanSums
@@ -81,8 +80,8 @@ def plain(value: object) -> object:
 
 
 def margins(data: Data, one: ScanRequest) -> list[float]:
-    twin = Oracle(data.rows, data.labels, [DELTA2] * ROWS, RHO, width=COLUMNS)
-    return twin.margins(one.w.tolist(), one.bias)
+    oracle = Oracle(data.rows, data.labels, [DELTA2] * ROWS, RHO, width=COLUMNS)
+    return oracle.margins(one.w.tolist(), one.bias)
 
 
 @pytest.mark.parametrize("borders", CUTS)
@@ -132,10 +131,11 @@ def test_counts_from_slacks_are_those_of_the_formula_and_the_sums_are_theirs(dat
                 sums[column] += count * data.labels[k] * value
     made: dict[int, int] = {}
     scan_sums = ScanSums(one.scale, COLUMNS)
-    for block in scanned(data, [one], CUTS[0]):
+    for first, block in zip(CUTS[0], scanned(data, [one], CUTS[0]), strict=False):
         [seen] = block.seen
         assert seen.made is not None
-        made |= dict(zip(seen.made.numbers.tolist(), seen.made.counts.tolist(), strict=True))
+        numbered = (first + seen.made.numbers).tolist()
+        made |= dict(zip(numbered, seen.made.counts.tolist(), strict=True))
         scan_sums.add(seen.part)
     assert made == wanted
     assert 0.2 * ROWS < len(made) < 0.9 * ROWS
@@ -184,8 +184,13 @@ def violators(blocks: Sequence[BlockScan], place: int) -> list[Violators]:
     return [one for one in found if one is not None]
 
 
-def numbers(parts: Sequence[Violators]) -> list[int]:
-    return [number for part in parts for number in part.numbers.tolist()]
+def numbers(parts: Sequence[Violators], borders: Sequence[int]) -> list[int]:
+    """Row numbers in the whole data."""
+    return [
+        first + position
+        for first, part in zip(borders, parts, strict=False)
+        for position in part.positions.tolist()
+    ]
 
 
 @pytest.mark.parametrize("room", [0, 23, 1000, 100_000, 10**9])
@@ -195,7 +200,8 @@ def test_the_first_rows_that_are_called_come_with_the_blocks_as_long_as_there_is
 ) -> None:
     views = [view(0, threshold=0.3), view(1, threshold=-0.1)]
     blocks = scanned(data, views, borders, [room, 5000])
-    held: NDArray[np.int64] = np.concatenate([block.numbers for block in blocks])
+    firsts = dict(zip(borders, blocks, strict=False))
+    held = [first + at for first, block in firsts.items() for at in block.positions.tolist()]
     asked: set[int] = set()
     for place, (one, limit) in enumerate(zip(views, (room, 5000), strict=True)):
         wanted = [k for k, margin in enumerate(margins(data, one)) if margin <= one.threshold]
@@ -203,15 +209,15 @@ def test_the_first_rows_that_are_called_come_with_the_blocks_as_long_as_there_is
         fitting = wanted[: int((total <= limit).sum())]
         parts = violators(blocks, place)
         assert sum(part.rows for part in parts) == len(wanted)
-        assert numbers(parts) == fitting
+        assert numbers(parts, borders) == fitting
         assert np.concatenate([part.signs for part in parts]).tolist() == [
             data.labels[k] for k in fitting
         ]
         assert {float(value) for part in parts for value in part.delta2} <= {DELTA2}
         asked |= set(fitting)
-    assert held.tolist() == sorted(asked)
-    for block in blocks:
-        _same_rows(block.held, csr([data.rows[k] for k in block.numbers]))
+    assert held == sorted(asked)
+    for first, block in firsts.items():
+        _same_rows(block.held, csr([data.rows[first + at] for at in block.positions]))
 
 
 def _same_rows(found: Rows, wanted: Rows) -> None:
@@ -227,13 +233,13 @@ def test_a_room_may_be_filled_to_the_byte_and_behind_a_row_that_finds_none_no_sm
     rows: list[Row] = [[(0, 1.0)], [(0, 1.0), (1, 1.0)], [(0, 1.0)]]  # 32, 40 and 32 bytes
     blocks = scanned(Data(rows, [1, 1, 1]), [view(threshold=math.inf)], [0, 3], [room])
     [part] = violators(blocks, 0)
-    assert (numbers([part]), part.rows) == (wanted, 3)
+    assert (numbers([part], [0]), part.rows) == (wanted, 3)
 
 
 def test_without_a_room_no_row_comes(data: Data) -> None:
     for block in scanned(data, [view(threshold=math.inf)], CUTS[0]):
         assert block.seen[0].violators is None
-        assert len(block.numbers) == len(block.held.values) == 0
+        assert len(block.positions) == len(block.held.values) == 0
 
 
 # --- a first look --------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ import streamtron
 from streamtron.runs import witness
 from streamtron.runs.results import Outcome
 from streamtron.solver.learner import Learner
+from tests.helpers.learners import learners_of_run
 from tests.helpers.optimum import holds, least_primal
-from tests.runs.test_drift import carried
 
 SHARDS, ROWS, COLUMNS = 6, 60, 40
 C, RHO = 2.0, 1.0
@@ -155,7 +155,7 @@ def test_a_changed_run_carries_what_its_counts_make_and_bounds_the_optimum_of_it
     assert outcome.report["rows"] == len(numbers)
     assert outcome.stop_reason == "certified"
     assert outcome.report["readings"] < MOST_READINGS[active_set]
-    learners = carried(tmp_path / "m.run")
+    learners = learners_of_run(tmp_path / "m.run")
     reports = outcome.report["learners"] if many else [outcome.report]
     assert len(learners) == len(reports) == (5 if many else 1)
     for learner in learners:

@@ -20,6 +20,7 @@ from streamtron.runs.learners import MemoryGuard, train_candidates
 from streamtron.runs.memory import memory_needed
 from streamtron.runs.results import Outcome
 from streamtron.solver.learner import Learner
+from streamtron.solver.preconditioner import HEAD
 from streamtron.solver.working_set import Pool
 
 COLUMNS = 3000
@@ -144,7 +145,7 @@ def test_a_single_learner_is_never_crowded(place: Path) -> None:
     assert room.columns > 1
 
 
-def test_learners_look_at_rows_in_company_only_where_there_is_memory_for_it() -> None:
+def test_learners_scan_rows_together_only_where_there_is_memory_for_it() -> None:
     settings, columns = Settings(), 10**6
     learners = [Learner(settings) for _ in range(12)]
     for learner in learners:
@@ -165,6 +166,7 @@ def test_learners_look_at_rows_in_company_only_where_there_is_memory_for_it() ->
     )
     side_by_side = 8 * kernels.BATCH_WIDTH * 2 * columns
     vectors = 8 * 8 * 10 * columns  # of ten more that are being solved
-    assert several == one + side_by_side + vectors
+    heads = 16 * 10 * HEAD**2
+    assert several == one + side_by_side + vectors + heads
     assert room(several).can_batch(learners)
     assert not room(several - 1).can_batch(learners)

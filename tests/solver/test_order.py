@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2_contingency, chisquare
 
 from streamtron.solver import order
+from tests.helpers.oracle import scattered
 
 prove = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -166,3 +167,11 @@ def test_no_draws_are_drawn_from_no_rows() -> None:
 
 
 GOLDEN_SOME = [3, 1, 5, 0, 4, 2]
+
+
+@prove
+@given(st.integers(0, 2**64 - 1), st.sets(st.integers(0, 5000), max_size=300))
+def test_scattered_positions_equal_the_oracle(start: int, positions: set[int]) -> None:
+    chosen = sorted(positions)
+    found = order.scattered(start, np.array(chosen, dtype=np.int64))
+    assert found.tolist() == scattered(start, chosen)

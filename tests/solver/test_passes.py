@@ -12,10 +12,10 @@ from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.rows import Rows
 from streamtron.solver import passes
+from tests.helpers.learners import source_of
 from tests.helpers.sources import csr, random_rows, trained
-from tests.solver.test_company import source_of
 
-NAMES = ("margins", "combine", "gram_product", "gram_diagonal", "visit_ascent")
+NAMES = ("margins", "combine", "gram_product", "gram_diagonal", "gram_block", "visit")
 CUT = 90
 
 
@@ -31,10 +31,14 @@ def all_passes() -> list[bytes]:
     v = np.random.default_rng(0).normal(size=31)
     factors = np.random.default_rng(1).normal(size=len(signs))
     sums, diagonal, product = np.zeros(31), np.zeros(31), np.zeros(31)
-    passes.combine(rows, factors, 0.7, sums)
-    passes.gram_diagonal(rows, factors, 0.7, diagonal)
-    passes.gram_product(rows, factors, 0.7, v, product)
-    found = passes.margins(rows, signs, 0.7, v), sums, diagonal, product
+    passes.add(kernels.combine, rows, factors, 0.7, sums)
+    passes.add(kernels.gram_diagonal, rows, factors, 0.7, diagonal)
+    passes.add(kernels.gram_product, rows, factors, 0.7, v, product)
+    gram = np.zeros((4, 4))
+    places = np.full(31, -1)
+    places[[2, 5, 9, 30]] = range(4)
+    passes.gram_block(rows, factors, 0.7, places, gram)
+    found = passes.margins(rows, signs, 0.7, v), sums, diagonal, product, gram
     return [array.tobytes() for array in found]
 
 
@@ -66,7 +70,7 @@ def test_no_kernel_call_on_rows_in_memory_visits_more_than_it_may(
         kernel = getattr(kernels, name)
 
         def call(rows: Rows, *others: Any) -> Any:
-            order = others[0] if name == "visit_ascent" else np.arange(len(rows.indptr) - 1)
+            order = others[0] if name == "visit" else np.arange(len(rows.indptr) - 1)
             nonzeros = int((rows.indptr[order + 1] - rows.indptr[order]).sum())
             if rows.indptr[-1] > CUT_HELD or rows.indptr[0] > 0:
                 met.add(name)

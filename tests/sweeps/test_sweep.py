@@ -10,8 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +28,18 @@ from streamtron.cli import options
 from streamtron.cli.sweep import sweep as sweep_command
 from streamtron.core.config import METRICS, METRICS_OF_MANY, Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.executor import serial
 from streamtron.data.writers.corpus import generate
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate, evaluate_many
-from streamtron.sweeps.folds import Fold, folds_of
+from streamtron.sweeps.folds import folds_of
 from streamtron.sweeps.grid import Range, candidates_of, values_of
 from streamtron.sweeps.halving import loosened
 from streamtron.sweeps.plot import plot_sweep
-from streamtron.sweeps.sweep import KeepOutcomes, Sweep, fit_and_measure, run_sweep
-from streamtron.sweeps.trial import COLUMNS, Trial
-from tests.helpers.processes import Ended, command, here, one_sentence
+from streamtron.sweeps.sweep import Sweep, run_sweep
+from streamtron.sweeps.trial import COLUMNS
+from tests.helpers.processes import Run, command, one_sentence
 
 STREAMTRON = Path(sys.executable).parent / "streamtron"
 TRAIN, HELD = 1200, 400
@@ -46,7 +47,6 @@ TRAIN, HELD = 1200, 400
 LAST_FOUR = ["seconds", "worker", "started", "finished"]
 
 Rows = list[dict[str, Any]]
-Run = Callable[..., Ended]
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +58,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         where = str(directory / name)
         generate(where, rows=rows, columns=400, seed=1, shards=shards, first_row=first)
     return directory
-
-
-@pytest.fixture(scope="module")
-def run(place: Path) -> Run:
-    """Run ``streamtron …`` in that directory, within this process."""
-
-    return partial(here, place)
 
 
 @pytest.fixture(scope="module")
@@ -258,7 +251,7 @@ def test_every_row_has_the_metrics_and_the_certificate_of_its_candidate_fitted_a
             assert row[name] == model.certificate[name]
 
 
-def test_a_candidate_has_the_same_row_alone_and_in_company(
+def test_a_candidate_has_the_same_row_alone_and_with_others(
     run: Run, place: Path, swept: Rows
 ) -> None:
     for number in (0, 3):
@@ -593,19 +586,15 @@ def test_with_halving_the_best_is_of_the_last_rung_and_what_fit_writes(
 def test_a_candidate_left_behind_is_not_the_best_whatever_the_others_come_to(
     place: Path,
 ) -> None:
-    def disappointing(
-        splits: Sequence[Fold], some: Sequence[Settings], cache: str, _: KeepOutcomes
-    ) -> list[list[Trial]]:
+    def disappointing(*given: Any) -> Iterator[Any]:
         """The accuracy is C at a loose tolerance and nothing at all in the end."""
-        trials = fit_and_measure(splits[0], some, machine=Machine(), cache_dir=cache)
-        for trial in trials:
-            assert isinstance(trial.metrics, dict)
-            trial.metrics["accuracy"] = trial.settings.C if trial.settings.tol > 0.2 else 0
-        return [trials]
+        for trial in serial(*given):
+            accuracy = trial.settings.C if trial.settings.tol > 0.2 else 0
+            yield replace(trial, metrics={**trial.metrics, "accuracy": accuracy})
 
     found = run_sweep(
         place / "train", candidates_of(Settings(tol=0.1), {"C": (0.5, 0.75)}), machine=Machine(),
-        valid=place / "held-out", halving=True, trainer=disappointing,
+        valid=place / "held-out", halving=True, executor=disappointing,
     )  # fmt: skip
     assert [trial.metrics["accuracy"] for trial in found.trials] == [0.5, 0]
     assert found.best.settings.C == 0.75
@@ -845,20 +834,11 @@ def test_candidates_tried_one_by_one_give_the_table_of_one_scan(
     valid: str | None, place: Path
 ) -> None:
     candidates = candidates_of(Settings(), {"C": (0.01, 1.0, 100.0), "rho": (0.0, 1.0)})
-
-    def run_serially(
-        splits: Sequence[Fold], some: Sequence[Settings], cache: str, _: KeepOutcomes
-    ) -> list[list[Trial]]:
-        return [
-            [fit_and_measure(split, [one], machine=Machine(), cache_dir=cache)[0] for one in some]
-            for split in splits
-        ]
-
     with contextlib.chdir(place):
         one, many = (
             run_sweep("train", candidates, valid=valid, folds=None if valid else 2, halving=True,
-                      machine=Machine(), trainer=trainer)
-            for trainer in (run_serially, None)
+                      machine=Machine(), tasks=tasks)
+            for tasks in (12, 1)
         )  # fmt: skip
     assert lasting(one.rows()) == lasting(many.rows())
 

@@ -13,7 +13,7 @@ import pytest
 
 import streamtron
 from streamtron.cluster.connect import connect
-from streamtron.cluster.sweep import distributed_trainer
+from streamtron.cluster.sweep import sweep_executor
 from streamtron.core.config import METRICS, METRICS_OF_MANY, Machine, Settings
 from streamtron.core.errors import DataError
 from streamtron.core.events import Event, ReadingStarted
@@ -155,7 +155,7 @@ def test_the_best_has_the_highest_metric_of_many_classes_whichever_is_asked_for(
     assert found.best.metrics[metric] == max(values)
 
 
-def test_candidates_in_company_and_in_groups_have_the_rows_that_they_have_alone(
+def test_candidates_together_and_in_groups_have_the_rows_that_they_have_alone(
     place: Path, tmp_path: Path
 ) -> None:
     shards = sorted((place / "multiclass" / "train").iterdir())
@@ -203,9 +203,9 @@ def test_workers_find_the_table_and_the_model_of_many_classes_that_one_process_f
     place: Path, tmp_path: Path, alone: dict[str, Sweep]
 ) -> None:
     with connect(2) as workers:
-        trainer = distributed_trainer(workers, machine=Machine())
+        where = {"executor": sweep_executor(workers), "tasks": 2}
         for kind in KINDS:
-            found = swept(place, kind, trainer=trainer, model=tmp_path / kind)
+            found = swept(place, kind, model=tmp_path / kind, **where)
             assert lasting(found.rows()) == lasting(alone[kind].rows())
             best, fit = alone[kind].best.settings, tmp_path / f"{kind} fit"
             fit_alone(place / kind / "train", best, model=fit, machine=Machine())

@@ -7,7 +7,7 @@ import math
 import os
 import random
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,18 +19,18 @@ import streamtron
 from streamtron.cli import main
 from streamtron.cluster.client import Workers
 from streamtron.cluster.connect import connect
-from streamtron.cluster.sweep import distributed_trainer
+from streamtron.cluster.sweep import sweep_executor
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import SettingsError
+from streamtron.core.executor import serial
 from streamtron.data.writers.corpus import generate
-from streamtron.model.accuracy_bounds import AccuracyBounds
+from streamtron.model.metrics import AccuracyBounds
 from streamtron.runs.fit import run as fit_alone
 from streamtron.solver.stages import Stage
-from streamtron.sweeps.folds import Fold
 from streamtron.sweeps.grid import candidates_of
 from streamtron.sweeps.halving import PRUNED_BY_BOUND, bracketed_b
 from streamtron.sweeps.plot import plot_sweep
-from streamtron.sweeps.sweep import KeepOutcomes, Sweep, fit_and_measure, run_sweep
+from streamtron.sweeps.sweep import Sweep, run_sweep
 from streamtron.sweeps.trial import Trial
 
 LAST_FOUR = ("seconds", "worker", "started", "finished")
@@ -112,14 +112,11 @@ def test_a_candidate_is_dropped_exactly_where_its_best_accuracy_is_below_another
             assert after.certificate == trial.certificate
 
 
-def test_equal_bounds_drop_nobody(place: Path) -> None:
-    def all_alike(
-        folds: Sequence[Fold], some: Sequence[Settings], cache: str, _: KeepOutcomes
-    ) -> list[list[Trial]]:
-        trials = fit_and_measure(folds[0], some, machine=Machine(), cache_dir=cache)
-        return [[replace(trial, at_optimum=(0.5, 0.5)) for trial in trials]]
+def test_equal_bounds_drop_no_candidate(place: Path) -> None:
+    def all_alike(*given: Any) -> Iterator[Any]:
+        return (replace(trial, at_optimum=(0.5, 0.5)) for trial in serial(*given))
 
-    found = swept(place, CANDIDATES, trainer=all_alike)
+    found = swept(place, CANDIDATES, executor=all_alike)
     assert [trial.dropped for trial in found.trials] == [None] * len(CANDIDATES)
 
 
@@ -133,34 +130,29 @@ def test_a_candidate_that_is_met_can_drop_others_and_be_the_best(place: Path, fo
 
 
 def test_a_candidate_that_is_met_is_finished_and_never_dropped(place: Path) -> None:
-    def hopeless_if_met(
-        folds: Sequence[Fold], some: Sequence[Settings], cache: str, _: KeepOutcomes
-    ) -> list[list[Trial]]:
-        trials = fit_and_measure(folds[0], some, machine=Machine(), cache_dir=cache)
-        ends = [(0.0, 0.1) if trial.stop_reason == "certified" else (0.5, 1.0) for trial in trials]
-        return [[replace(one, at_optimum=two) for one, two in zip(trials, ends, strict=True)]]
+    def hopeless_if_met(*given: Any) -> Iterator[Any]:
+        for trial in serial(*given):
+            ends = (0.0, 0.1) if trial.stop_reason == "certified" else (0.5, 1.0)
+            yield replace(trial, at_optimum=ends)
 
-    found = swept(place, trainer=hopeless_if_met)
+    found = swept(place, executor=hopeless_if_met)
     assert found.trials[0].stop_reason == "certified"
     assert [trial.dropped for trial in found.trials] == [None] * len(CANDIDATES)
     assert [trial.iteration for trial in found.trials] == [0, 1, 1, 1, 1, 1]
 
 
 def test_a_dropped_candidate_is_not_the_best_whatever_was_measured(place: Path) -> None:
-    def flattered(
-        folds: Sequence[Fold], some: Sequence[Settings], cache: str, _: KeepOutcomes
-    ) -> list[list[Trial]]:
-        trials = fit_and_measure(folds[0], some, machine=Machine(), cache_dir=cache)
-        rho = [{**trial.metrics, "accuracy": trial.settings.rho} for trial in trials]
-        return [[replace(one, metrics=other) for one, other in zip(trials, rho, strict=True)]]
+    def flattered(*given: Any) -> Iterator[Any]:
+        for trial in serial(*given):
+            yield replace(trial, metrics={**trial.metrics, "accuracy": trial.settings.rho})
 
-    found = swept(place, trainer=flattered)
+    found = swept(place, executor=flattered)
     assert [(trial.iteration, trial.dropped) for trial in found.trials] == OUTCOMES
     assert found.best.settings.rho == 10
     assert found.best.dropped is None
 
 
-def test_without_the_flag_the_same_settings_drop_nobody(place: Path) -> None:
+def test_without_the_flag_the_same_settings_drop_no_candidate(place: Path) -> None:
     plain = swept(place, two_stage=False)
     assert {(trial.iteration, trial.dropped, trial.settings.stage) for trial in plain.trials} == {
         (0, None, "1,0.1")
@@ -180,8 +172,8 @@ def test_each_rung_is_the_fit_of_its_stage_alone_and_b_comes_from_the_bracket(
     assert last.settings == CANDIDATES[4].but(stage="0.1", b=(b,))
     second = fit_alone(place / "train", last.settings, machine=Machine())
     assert dict(last.certificate) == second.report["certificate"]
-    assert last.readings == first.report["readings"] + second.report["readings"]
-    assert last.full_epochs == first.report["full_epochs"] + second.report["full_epochs"]
+    assert last.costs.readings == first.report["readings"] + second.report["readings"]
+    assert last.costs.full_epochs == first.report["full_epochs"] + second.report["full_epochs"]
 
 
 def test_b_is_what_a_fit_of_both_stages_chooses_between_them(place: Path) -> None:
@@ -237,20 +229,13 @@ def test_the_best_is_byte_for_byte_what_fit_writes_with_its_settings(
 def test_candidates_tried_one_by_one_and_backwards_give_the_table_of_one_scan(
     place: Path, folds: int | None
 ) -> None:
-    def backwards(
-        folds: Sequence[Fold], some: Sequence[Settings], cache: str, _: KeepOutcomes
-    ) -> list[list[Trial]]:
-        last_first = [
-            [
-                fit_and_measure(split, [one], machine=Machine(), cache_dir=cache)[0]
-                for one in some[::-1]
-            ]
-            for split in folds
-        ]
-        return [trials[::-1] for trials in last_first]
+    def backwards(function: Any, items: Sequence[Any], *shared: Any) -> Iterator[Any]:
+        trials = [list(function(item, *shared)) for item in items[::-1]]
+        return (trial for own in trials[::-1] for trial in own)
 
     how = {"valid": None if folds else place / "held-out", "folds": folds}
-    apart, together = (swept(place, trainer=who, **how) for who in (backwards, None))
+    apart = swept(place, executor=backwards, tasks=len(CANDIDATES) * (folds or 1), **how)
+    together = swept(place, **how)
     assert lasting(apart) == lasting(together)
     assert {(trial.iteration, trial.dropped) for trial in together.trials} == set(OUTCOMES)
 
@@ -277,10 +262,10 @@ def test_workers_find_the_table_and_the_model_of_one_process(
 ) -> None:
     told: list[str] = []
     with connect(count) as workers:
-        trainer = distributed_trainer(
-            workers, machine=Machine(), tell=lambda trial, _: told.append(trial.settings.stage)
-        )
-        many = swept(place, trainer=trainer, model=tmp_path / "best")
+        many = swept(
+            place, model=tmp_path / "best", executor=sweep_executor(workers), tasks=count,
+            tell=lambda trial, _: told.append(trial.settings.stage),
+        )  # fmt: skip
     assert lasting(many) == lasting(found)
     assert told == ["1"] * 6 + ["0.1"] * 3  # all of an iteration before any of the next
     swept(place, model=tmp_path / "alone")
@@ -300,7 +285,7 @@ def test_a_worker_killed_as_the_first_result_of_a_stage_comes_never_costs_a_resu
             killed.append(pids[0])
 
     with connect(2) as workers:
-        many = swept(place, trainer=distributed_trainer(workers, machine=Machine(), tell=kill))
+        many = swept(place, executor=sweep_executor(workers), tasks=2, tell=kill)
     assert len(killed) == 1
     assert lasting(many) == lasting(found)
 
@@ -308,7 +293,7 @@ def test_a_worker_killed_as_the_first_result_of_a_stage_comes_never_costs_a_resu
 def test_tasks_of_a_stage_are_named_for_it(
     place: Path, workers: Workers, task_names: list[str]
 ) -> None:
-    swept(place, CANDIDATES[-1:], trainer=distributed_trainer(workers, machine=Machine()))
+    swept(place, CANDIDATES[-1:], executor=sweep_executor(workers), tasks=2)
     assert task_names == ["sweep: C 1, rho 10, stage 1", "sweep: C 1, rho 10, stage 0.1"]
 
 

@@ -11,11 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamtron.data.formats.columns import find_columns
-from streamtron.data.formats.layouts import Spot
-from streamtron.data.formats.table_rows import BATCH_NONZEROS, make_batch, split_batch
-from streamtron.data.formats.tables import TableReader
-from streamtron.data.row_batch import RowBatch
+from streamtron.data.formats.table_rows import BATCH_NONZEROS
+from streamtron.data.formats.tables import Part, TableReader
 
 SLICE_ROWS = 1 << 14
 
@@ -23,44 +20,20 @@ _MAGIC = b"ARROW1"
 
 
 class ArrowReader(TableReader):
-    """One Arrow shard, delivered as row batches of at most 2²⁰ nonzeros (or one longer row).
-
-    It is an IPC file, an IPC stream or Feather version 2, told apart by its first bytes. A record
-    batch is held in memory whole. Parameters: see ``TableReader``.
-
-    Examples
-    --------
-    >>> import tempfile, pathlib
-    >>> from streamtron.data import Reading
-    >>> table = pa.table({"bag": [[(0, 1.0), (7, 0.5)], [(3, 2.0)]], "y": [1, -1]},
-    ...     pa.schema({"bag": pa.map_(pa.int32(), pa.float32()), "y": pa.int8()}))
-    >>> with tempfile.TemporaryDirectory() as directory:
-    ...     path = str(pathlib.Path(directory, "a.arrow"))
-    ...     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-    ...         writer.write_table(table)
-    ...     [row_batch] = ArrowReader(path, "a.arrow", Reading(features=("bag",))).batches()
-    >>> row_batch.indices.tolist(), row_batch.classes, row_batch.place(1)
-    ([0, 7, 3], [1.0, -1.0], 'a.arrow, record batch 0, row 1')
-    """
+    """One Arrow shard: an IPC file, an IPC stream or Feather version 2, told by its first bytes. A
+    record batch is held in memory whole."""
 
     KIND = "an Arrow file"
 
-    def _row_batches(self, file: pa.NativeFile) -> Iterator[tuple[RowBatch, float]]:
-        columns = find_columns(self._schema(file), self.reading, self.name)
-        for number, (batch, before, after) in enumerate(_batches(file, columns.all)):
+    def _parts(self, file: pa.NativeFile, columns: list[str]) -> Iterator[Part]:
+        for number, (batch, before, after) in enumerate(_batches(file, columns)):
             batch.validate(full=True)  # offsets of a damaged file may point anywhere
-            delivered, step = 0, _slice_rows(batch)
-            for row in range(0, batch.num_rows, step):
-                spot = Spot(self.name, f"record batch {number}", row)
-                whole = make_batch(batch.slice(row, step), columns, self.reading, spot)
-                for row_batch in split_batch(whole):
-                    delivered += len(row_batch.codes)
-                    yield row_batch, before + (after - before) * delivered / batch.num_rows
-
-    def _column(self, file: pa.NativeFile, name: str) -> Iterator[pa.Array]:
-        for batch, *_ in _batches(file, [name]):
-            batch.validate(full=True)
-            yield batch.column(0)
+            step = _slice_rows(batch)
+            of_row = (after - before) / max(len(batch), 1)
+            for row in range(0, len(batch), step):
+                rows = batch.slice(row, step)
+                start, end = before + of_row * row, before + of_row * (row + len(rows))
+                yield Part(rows, f"record batch {number}", row, start, end)
 
     def _schema(self, file: pa.NativeFile) -> pa.Schema:
         with _open(file) as reader:
@@ -78,7 +51,7 @@ def _open(file: pa.NativeFile, options: pa.ipc.IpcReadOptions | None = None) -> 
 def _batches(
     file: pa.NativeFile, columns: list[str]
 ) -> Iterator[tuple[pa.RecordBatch, float, float]]:
-    """Yield the record batches, with the parts of the file that lie before and after their ends."""
+    """Yield the record batches, with the fractions of the file before and up to their ends."""
     with _open(file) as reader:
         included = [reader.schema.get_field_index(column) for column in columns]
     with _open(file, pa.ipc.IpcReadOptions(included_fields=included)) as reader:

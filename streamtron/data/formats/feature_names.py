@@ -15,20 +15,15 @@ from streamtron.core.files import at_most, reading_from
 from streamtron.core.limits import available_memory
 
 VOCABULARY_SHARE = 32
-"""A vocabulary may take this part of the memory that there is: its names take some twenty times the
-length of the file."""
+"""Part of the memory that a vocabulary's file may have; its names take some twenty times that."""
 
 
 @dataclass(frozen=True)
 class Hashing:
     """A name's column is its hash modulo 2^bits: MurmurHash3_x86_32 of the name's UTF-8.
 
-    No sign alternates; values of names with the same column are added up.
-
-    Parameters
-    ----------
-    bits : 1 … 31.
-    seed : 0 … 2³²-1.
+    No sign alternates; values of names with the same column are added up. ``bits`` are 1 … 31,
+    ``seed`` is 0 … 2³²-1.
 
     Examples
     --------
@@ -50,12 +45,7 @@ class Hashing:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A name's column is its place in the vocabulary, from 0.
-
-    Parameters
-    ----------
-    names : all different.
-    """
+    """A name's column is its place among ``names``, which are all different, from 0."""
 
     names: tuple[str, ...]
 
@@ -75,44 +65,30 @@ class Vocabulary:
 
 
 def load_vocabulary(path: str) -> Vocabulary:
-    """Load a vocabulary from UTF-8 text, one name a line: line 1 is column 0.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as directory:
-    ...     path = pathlib.Path(directory, "names.txt")
-    ...     _ = path.write_text("cheap\\npills\\n")
-    ...     load_vocabulary(str(path))
-    Vocabulary(names=('cheap', 'pills'))
-    """
+    """Load a vocabulary from UTF-8 text, one name a line: line 1 is column 0."""
     opener = at_most(available_memory() // VOCABULARY_SHARE)
     try:
         with (
             reading_from(path),
             open(path, encoding="utf-8-sig", newline="", opener=opener) as file,
         ):
-            names = file.read().split("\n")
+            lines = file.read().split("\n")
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path}: not UTF-8 ({error.reason} at byte {error.start}). A vocabulary is text, one "
             "name a line; convert it."
         ) from error
-    if names[-1] == "":
-        names.pop()
-    return _vocabulary(path, [name.removesuffix("\r") for name in names])
-
-
-def _vocabulary(path: str, names: list[str]) -> Vocabulary:
-    if not names:
-        raise DataError(f"{path}: no names. A vocabulary has one name a line.")
-    lines: dict[str, int] = {}
-    for line, name in enumerate(names, start=1):
+    if lines[-1] == "":
+        lines.pop()
+    line_of: dict[str, int] = {}
+    for line, name in enumerate((line.removesuffix("\r") for line in lines), start=1):
         if not name:
             raise DataError(f"{path}, line {line}: no name. Remove the line.")
-        if (before := lines.setdefault(name, line)) != line:
+        if (before := line_of.setdefault(name, line)) != line:
             raise DataError(
                 f"{path}, line {line}: {name!r} is in line {before} too. A name has one column; "
                 "remove one of them."
             )
-    return Vocabulary(tuple(names))
+    if not line_of:
+        raise DataError(f"{path}: no names. A vocabulary has one name a line.")
+    return Vocabulary(tuple(line_of))

@@ -1,12 +1,13 @@
-"""Read every layout of features: a record batch in, offsets, columns and values out.
+"""Tell layouts of features by types, and read them: a record batch in, offsets, columns and values
+out.
 
-A new layout is a function in ``LAYOUTS``. ``table_rows`` checks the columns for all of them.
+A new layout is a function in ``LAYOUTS``; ``table_rows`` checks the columns for all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 import pyarrow as pa
@@ -14,16 +15,111 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
-from streamtron.data.formats.column_types import pair_fields
-from streamtron.data.formats.columns import Columns
 from streamtron.data.row_batch import Layout, beyond_float32, offsets_of, row_of
+
+KEY_NAMES = ("index", "indices", "column", "key", "name", "feature", "term", "token", "i", "k")
+VALUE_NAMES = ("value", "values", "val", "weight", "count", "v", "x")
+"""A pair's two fields; where they have other names, its first one and its second one."""
+
+
+def layout_of(type_: pa.DataType) -> Layout | None:
+    """Say how the features lie in a column of this type; None where there is no way."""
+    types = pa.types
+    if types.is_map(type_):
+        kind = _key_kind(type_.key_type) if is_number(plain(type_.item_type)) else None
+        return None if kind is None else cast(Layout, "map" + kind)
+    if is_list(type_):
+        item = type_.value_type
+        if types.is_struct(item):
+            pair = pair_fields(item)
+            kind = _key_kind(item.field(pair[0]).type) if pair else None
+            return None if kind is None else cast(Layout, "pairs" + kind)
+        kind = _key_kind(item)
+        return None if kind is None else cast(Layout, "lists" + kind)
+    if types.is_struct(type_):
+        return "vector" if _is_vector(type_) else None
+    return "columns" if is_number(plain(type_)) or types.is_boolean(plain(type_)) else None
+
+
+def _key_kind(type_: pa.DataType) -> str | None:
+    if pa.types.is_integer(plain(type_)):
+        return ""
+    return " of names" if is_string(plain(type_)) else None
+
+
+def pair_fields(struct: pa.DataType) -> tuple[int, int] | None:
+    """Return the positions of a pair's column and value; None if the struct is no pair."""
+    names = [field.name.lower() for field in struct]
+    keys = [k for k, name in enumerate(names) if name in KEY_NAMES]
+    values = [k for k, name in enumerate(names) if name in VALUE_NAMES]
+    if len(keys) != 1 or len(values) != 1:
+        keys, values = ([0], [1]) if len(names) == 2 else ([], [])
+    fits = keys and _key_kind(struct.field(keys[0]).type) is not None
+    fits = fits and is_number(plain(struct.field(values[0]).type))
+    return (keys[0], values[0]) if fits else None
+
+
+def _is_vector(struct: pa.DataType) -> bool:
+    """Tell whether it is what Spark writes for a VectorUDT."""
+    fields = {field.name: field.type for field in struct}
+    return bool(
+        {"type", "size", "indices", "values"} <= set(fields)
+        and pa.types.is_integer(fields["type"])
+        and pa.types.is_integer(fields["size"])
+        and is_list(fields["indices"])
+        and pa.types.is_integer(fields["indices"].value_type)
+        and is_list(fields["values"])
+        and is_number(fields["values"].value_type)
+    )
+
+
+def plain(type_: pa.DataType) -> pa.DataType:
+    """Return the type of what is encoded, where it is a dictionary."""
+    return type_.value_type if pa.types.is_dictionary(type_) else type_
+
+
+def is_list(type_: pa.DataType) -> bool:
+    """Tell whether a type is one of the lists that are read."""
+    types = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(is_type(type_) for is_type in types)
+
+
+def is_number(type_: pa.DataType) -> bool:
+    """Tell whether a type is an integer or a float of any size."""
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
+
+
+def is_string(type_: pa.DataType) -> bool:
+    """Tell whether a type is text."""
+    types = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return any(is_type(type_) for is_type in types)
+
+
+class Columns(NamedTuple):
+    """The names of the columns to read; None where the table has none and needs none."""
+
+    label: str | None
+    layout: Layout
+    features: tuple[str, ...]
+    values: str | None = None
+    weight: str | None = None
+    unknown: tuple[str, ...] = ()
+    """columns of numbers that are counted and weigh 0; see ``Reading.unknown_features``"""
+
+    @property
+    def all(self) -> list[str]:
+        """Every column to read, once."""
+        names = (self.label, *self.features, self.values, self.weight, *self.unknown)
+        return list(dict.fromkeys(name for name in names if name is not None))
+
+    @property
+    def have_names(self) -> bool:
+        """Whether features are named rather than numbered."""
+        return self.layout.endswith("names")
 
 
 class Spot(NamedTuple):
-    """Where a batch begins; names its rows in messages.
-
-    ``part`` is the file's own division: ``"row group 3"``, ``"record batch 0"``.
-    """
+    """Where a batch begins: in ``part`` of the file, such as ``"row group 3"``."""
 
     name: str
     part: str
@@ -39,14 +135,11 @@ class Spot(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """A batch's features, row after row.
-
-    ``columns`` are numbers of any integer type, or names as an Arrow array; ``values`` are finite,
-    None if all are 1.
-    """
+    """A batch's features, row after row: ``columns`` are numbers of any integer type, or names as
+    an Arrow array; ``values`` are finite, None if all are 1."""
 
     indptr: NDArray[np.int64]
-    columns: NDArray[Any] | pa.Array
+    columns: Any
     values: NDArray[np.float32] | None
 
 
@@ -101,24 +194,22 @@ def vector(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
         )
     indptr, items = _items(values, f"{column}.values", spot)
     numbers = float32(indptr, _numbers(items), spot)
-    indices = _sparse_indices(array, column, indptr, dense, spot)
-    if not dense.any():
-        return Entries(indptr, indices, numbers)
     rows = np.repeat(np.arange(len(batch)), np.diff(indptr))
     within = np.arange(len(numbers)) - indptr[rows]
-    of_dense = dense[rows]
-    within[~of_dense] = indices
-    keep = ~of_dense | (numbers != 0)
-    return Entries(_offsets(rows[keep], len(batch)), within[keep], numbers[keep])
+    within[~dense[rows]] = _sparse_indices(array, column, indptr, dense, spot)
+    keep = ~dense[rows] | (numbers != 0)
+    return Entries(
+        offsets_of(np.bincount(rows[keep], minlength=len(batch))), within[keep], numbers[keep]
+    )
 
 
 def _sparse_indices(
     array: pa.StructArray, column: str, indptr: NDArray[np.int64], dense: NDArray[np.bool_],
     spot: Spot,
 ) -> NDArray[np.int64]:  # fmt: skip
-    """The column numbers of the sparse vectors, below the vectors' sizes and as many as values."""
-    indices = array.field("indices")
-    lengths = pc.fill_null(pc.list_value_length(indices), 0).to_numpy(zero_copy_only=False)
+    """Return the columns of the sparse vectors, below the vectors' sizes and as many as values."""
+    offsets, items = items_of(array.field("indices"), f"{column}.indices", spot)
+    lengths = np.diff(offsets)
     wanted = np.where(dense, 0, np.diff(indptr))
     if not np.array_equal(lengths, wanted):
         row = first(lengths != wanted)
@@ -128,12 +219,8 @@ def _sparse_indices(
             f"a {what} vector of {indptr[row + 1] - indptr[row]} values and {lengths[row]} indices "
             f"in column {column!r}. A sparse one has as many of both, a dense one has no indices.",
         )
-    numbers = indices.flatten()  # of the rows that have any
-    offsets = offsets_of(lengths)
-    no_null_items(numbers, offsets, f"{column}.indices", spot)
-    numbers = _numbers(numbers).astype(np.int64)
-    sizes = pc.fill_null(array.field("size"), 0).to_numpy(zero_copy_only=False)
-    size_of = np.repeat(sizes, lengths)
+    numbers = _numbers(items).astype(np.int64)
+    size_of = np.repeat(_numbers(pc.fill_null(array.field("size"), 0)), lengths)
     if (beyond := numbers >= size_of).any():
         at = first(beyond)
         spot.refuse(
@@ -145,26 +232,20 @@ def _sparse_indices(
 
 
 def dense_columns(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
-    """Read columns of numbers, one a feature in their order; zeros are not stored.
-
-    Behind them those that weigh 0: what is not 0 and not null in them is counted, and that is all.
-    """
+    """Read columns of numbers, one a feature in their order; zeros are not stored. Behind them are
+    those that weigh 0, where only what is not 0 and not null is counted."""
     known = len(columns.features)
     values = np.empty((len(batch), known + len(columns.unknown)), dtype=np.float32)
-    for j, column in enumerate(columns.features):
-        values[:, j] = _column(batch, column, spot)
-    for j, column in enumerate(columns.unknown, known):
+    for j, column in enumerate((*columns.features, *columns.unknown)):
         array = decoded(batch.column(column))
-        values[:, j] = (_numbers(array) != 0) & np.asarray(array.is_valid())
+        if j < known:
+            no_nulls(array, column, spot)
+            values[:, j] = float32(np.arange(len(batch) + 1), _numbers(array), spot, column)
+        else:
+            values[:, j] = (_numbers(array) != 0) & np.asarray(array.is_valid())
     stored = values != 0
     rows, within = np.nonzero(stored)
-    return Entries(_offsets(rows, len(batch)), within, values[stored])
-
-
-def _column(batch: pa.RecordBatch, column: str, spot: Spot) -> NDArray[np.float32]:
-    array = decoded(batch.column(column))
-    no_nulls(array, column, spot)
-    return float32(np.arange(len(batch) + 1), _numbers(array), spot, column)
+    return Entries(offsets_of(np.bincount(rows, minlength=len(batch))), within, values[stored])
 
 
 LAYOUTS: dict[Layout, Callable[[pa.RecordBatch, Columns, Spot], Entries]] = {
@@ -180,40 +261,35 @@ LAYOUTS: dict[Layout, Callable[[pa.RecordBatch, Columns, Spot], Entries]] = {
 """How each layout is read."""
 
 
-# What they share -------------------------------------------------------------------------------
-
-
-def _items(array: pa.Array, column: str, spot: Spot) -> tuple[NDArray[np.int64], pa.Array]:
-    """Return offsets from 0 and the items of a list column; nulls refused."""
-    no_nulls(array, column, spot)
-    if pa.types.is_fixed_size_list(array.type):
-        offsets = (array.offset + np.arange(len(array) + 1, dtype=np.int64)) * array.type.list_size
+def items_of(array: pa.Array, column: str, spot: Spot) -> tuple[NDArray[np.int64], pa.Array]:
+    """Return offsets from 0 and the items of a list column; a null has none."""
+    if pa.types.is_map(array.type):  # Arrow has no such functions for maps
+        places = array.offsets.to_numpy().astype(np.int64)
+        offsets, items = places - places[0], array.values[places[0] : places[-1]]
     else:
-        offsets = array.offsets.to_numpy().astype(np.int64)
-    start, stop = int(offsets[0]), int(offsets[-1])
-    items = decoded(array.values.slice(start, stop - start))
-    offsets -= start
+        lengths = _numbers(pc.fill_null(pc.list_value_length(array), 0))
+        offsets, items = offsets_of(lengths), decoded(array.flatten())
     no_null_items(items, offsets, column, spot)
     return offsets, items
 
 
+def _items(array: pa.Array, column: str, spot: Spot) -> tuple[NDArray[np.int64], pa.Array]:
+    no_nulls(array, column, spot)
+    return items_of(array, column, spot)
+
+
 def decoded(array: pa.Array) -> pa.Array:
-    """An array, without its dictionary if it has one: a null may hide in the dictionary itself."""
+    """Return an array without a dictionary: a null may hide in the dictionary itself."""
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
-def _keys(array: pa.Array) -> NDArray[Any] | pa.Array:
+def _keys(array: pa.Array) -> Any:
     return _numbers(array) if pa.types.is_integer(array.type) else array
 
 
 def _numbers(array: pa.Array) -> NDArray[Any]:
     numbers: NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return numbers
-
-
-def _offsets(rows: NDArray[np.intp], count: int) -> NDArray[np.int64]:
-    """Compute offsets from the rising row numbers of entries."""
-    return offsets_of(np.bincount(rows, minlength=count))
 
 
 def no_null_items(items: pa.Array, indptr: NDArray[np.int64], column: str, spot: Spot) -> None:

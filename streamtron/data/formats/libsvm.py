@@ -1,4 +1,4 @@
-"""Read libsvm text: unpack it, cut it into lines, parse these by a kernel, check what was parsed.
+"""Read libsvm text: cut it into lines, parse these by a kernel, check what was parsed.
 
 A line is ``label column:value column:value …``, with ``label,label`` or no label at all where rows
 may have several. ``#`` begins a comment; ``qid:3`` after the label and blank lines are skipped; a
@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from functools import partial
-from pathlib import PurePath
-from typing import NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.errors import DataError
 from streamtron.core.rows import LARGEST_WEIGHT, Label
 from streamtron.data import storage
 from streamtron.data.blocks import all_ones
@@ -29,12 +28,13 @@ from streamtron.data.formats.text_labels import (
     TextLabels,
     is_rounded,
     merging,
+    several_labels,
     shown,
     text_labels,
 )
-from streamtron.data.formats.text_stream import PACKED, LongLine, TextStream, too_long, whole_lines
+from streamtron.data.formats.text_stream import READ_BYTES, BadLine, TextStream, whole_lines
 from streamtron.data.prefetch import in_order
-from streamtron.data.row_batch import Reading, RowBatch
+from streamtron.data.row_batch import Reading, RowBatch, sort_columns
 
 MOST_PARSERS = 8
 """Threads that parse one file, at most: more are faster than training."""
@@ -42,122 +42,50 @@ MOST_PARSERS = 8
 FLOAT32_OVERFLOW = 2.0**128 - 2.0**103
 """The smallest number that rounds to infinity in float32."""
 
-_OTHER_FORMATS = re.compile(
-    r"\.(parquet|pq|arrows?|feather|ipc|orc|avro|[ct]sv|jsonl?|ndjson|np[yz]|h5|hdf5|safetensors"
-    r"|pkl|pickle|db|sqlite|toml|ya?ml|md|zip|tar|tgz|7z)"
-)
-
-
-def is_libsvm_name(name: str) -> bool:
-    """Tell whether a file of this name is taken for libsvm text: any that no other format claims.
-
-    Text has no suffix of its own (``a9a``, ``a9a.t``, ``rcv1.ccat``, ``x.svm``, ``x.txt``), each
-    also with .gz, .bz2, .xz, .zst.
-
-    Examples
-    --------
-    >>> [is_libsvm_name(name) for name in ("a9a.t", "train-0007.svm.zst", "heart_scale", "x.pq")]
-    [True, True, True, False]
-    """
-    path = PurePath(name.lower())
-    if path.suffix in PACKED:
-        path = path.with_suffix("")
-    return not _OTHER_FORMATS.fullmatch(path.suffix)
-
 
 class LibsvmReader:
     """One shard of libsvm text, plain or .gz, .bz2, .xz, .zst; a ``ShardReader``.
 
-    Parameters
-    ----------
-    path : the file, a local path or a URI.
-    name : what messages call it.
-    reading : ``index_base`` 1 refuses column 0; columns are delivered as numbered, whatever the
-        base. With ``labels="optional"`` a row may begin with its first pair and then has code -1.
-        ``weights_in_label`` reads ``label:weight`` (no ``:weight`` is 1) and needs labels that are
-        numbers. With ``multiclass`` or ``multilabel`` what is not written as a number is a name,
-        and with the latter a row has the labels between its commas, or none.
-    batch_bytes : text a batch is made of, in bytes, rounded to whole lines; it changes the cutting
-        and nothing else.
-    threads : that parse, one batch each; they change nothing.
-
-    Examples
-    --------
-    >>> import os, tempfile
-    >>> path = os.path.join(tempfile.mkdtemp(), "tiny.svm")
-    >>> with open(path, "w") as file:
-    ...     _ = file.write("+1 3:0.5 1:2  # columns are sorted\\n-1\\n")
-    >>> [batch] = LibsvmReader(path, "tiny.svm", Reading()).batches()
-    >>> batch.indptr.tolist(), batch.indices.tolist(), batch.values.tolist()
-    ([0, 2, 2], [1, 3], [2.0, 0.5])
-    >>> batch.codes.tolist(), batch.classes, batch.place(1)
-    ([0, 1], [1.0, -1.0], 'tiny.svm, line 2')
+    Columns are delivered as numbered, whatever the base. ``:weight`` that is not written is 1.
+    Each of the ``threads`` parses a batch made of ``batch_bytes`` of text, rounded to whole lines;
+    neither changes the rows.
     """
 
     def __init__(
-        self,
-        path: str,
-        name: str,
-        reading: Reading,
-        batch_bytes: int = 1 << 20,
-        threads: int = 1,
+        self, path: str, name: str, reading: Reading, batch_bytes: int = 1 << 20, threads: int = 1
     ) -> None:
-        self._path = path
-        self._name = name
-        self._reading = reading
-        self._piece_bytes = batch_bytes
+        self._path, self._name, self._reading = path, name, reading
+        self._batch_bytes = batch_bytes
         self._threads = min(threads, MOST_PARSERS)
         self._fingerprint: str | None = None
         self.bytes_read = 0
-        """Bytes of the file, as stored, that the rows delivered last were made of, and all before
-        them: 0 before ``batches()``, the file's size after it."""
+        """Bytes of the file, as stored, read for the rows delivered so far."""
 
     def batches(self) -> Iterator[RowBatch]:
-        """Yield the rows in file order, some at a time; none if the file has no row.
-
-        Raises
-        ------
-        DataError : the first line that is refused, or damaged compressed data.
-        MachineError : the file cannot be read, or a line is too long for the memory there is.
-        """
+        """Yield the rows in file order, some at a time; none if the file has no row."""
         self.bytes_read = 0
         stream = TextStream(self._path, self._name)
-        parser = _Parser(self._name, self._reading)
+        texts = whole_lines(stream.blocks(min(READ_BYTES, self._batch_bytes)), self._batch_bytes)
+        parse = _Parser(self._reading).parse
         first_line = 1
-        with closing(in_order(parser.parse, self._texts(stream), self._threads)) as parsed:
+        with closing(in_order(parse, _without_mark(texts), self._threads)) as parsed:
             try:
-                for text in parsed:
-                    if isinstance(text, _Trouble):
-                        line = first_line + text.line
-                        raise DataError(f"{self._name}, line {line}: {text.sentence}")
-                    self.bytes_read = text.bytes_read
-                    if text.batch.rows:
-                        place = partial(_place, self._name, first_line, text.lines_of_rows)
-                        yield text.batch._replace(place=place)
-                    first_line += text.lines
-            except LongLine as error:
-                raise too_long(f"{self._name}, line {first_line + error.line}") from None
+                for batch, lines_of_rows, lines, self.bytes_read in parsed:
+                    if batch.rows:
+                        place = partial(_place, self._name, first_line, lines_of_rows)
+                        yield batch._replace(place=place)
+                    first_line += lines
+            except BadLine as bad:
+                place_ = f"{self._name}, line {first_line + bad.line}"
+                raise bad.kind(f"{place_}: {bad.sentence}") from None
         self.bytes_read = stream.bytes_read
         self._fingerprint = stream.fingerprint()
-
-    def _texts(self, stream: TextStream) -> Iterator[_Text]:
-        texts = whole_lines(stream.text_into, self._piece_bytes, self._threads)
-        for number, lines in enumerate(texts):
-            yield _Text(lines, number == 0, stream.bytes_read)
 
     def fingerprint(self) -> str:
         """xxh3-128 of the file's bytes as stored, 32 hex digits; free after ``batches()``."""
         if self._fingerprint is None:
             self._fingerprint = storage.fingerprint(self._path, self._name)
         return self._fingerprint
-
-
-class _Text(NamedTuple):
-    """Whole lines, and the stored bytes read for them and before."""
-
-    lines: memoryview
-    first: bool
-    bytes_read: int
 
 
 class _Buffers(NamedTuple):
@@ -187,21 +115,8 @@ class _Buffers(NamedTuple):
         )
 
 
-class _Parsed(NamedTuple):
-    """The rows of a text, the lines (from 0) they are on, the number of lines, and the stored bytes
-    read for them and before."""
-
-    batch: RowBatch
-    lines_of_rows: NDArray[np.int64]
-    lines: int
-    bytes_read: int
-
-
-class _Trouble(NamedTuple):
-    """What is wrong with a line of a text, the first being 0."""
-
-    line: int
-    sentence: str
+Refusal = tuple[int, str]
+"""A line of a text, from 0, and what is wrong with it."""
 
 
 def _place(name: str, first_line: int, lines: NDArray[np.int64], row: int) -> str:
@@ -211,8 +126,7 @@ def _place(name: str, first_line: int, lines: NDArray[np.int64], row: int) -> st
 class _Parser(threading.local):
     """Parse the texts of one file, in any number of threads, each with its own buffers."""
 
-    def __init__(self, name: str, reading: Reading) -> None:
-        self._name = name
+    def __init__(self, reading: Reading) -> None:
         self._first_column = 1 if reading.index_base == 1 else 0
         self._weighted = reading.weights_in_label
         self._several = reading.multilabel
@@ -222,11 +136,13 @@ class _Parser(threading.local):
         self._size = 0
         self._buffers = _Buffers.for_text(0)
 
-    def parse(self, given: _Text) -> _Parsed | _Trouble:
-        """Parse whole lines: return their rows, or the first line that is refused."""
-        text, is_first, bytes_read = given
-        if is_first:
-            text = _without_mark(text, self._name)
+    def parse(self, given: tuple[bytearray, int]) -> tuple[RowBatch, NDArray[np.int64], int, int]:
+        """Parse whole lines; raise BadLine for the first that is refused.
+
+        Returns the rows, the lines (from 0) they are on, the number of lines, and the stored bytes
+        read so far, which come with the text.
+        """
+        text, bytes_read = given
         if len(text) > self._size:
             self._size = len(text) * 5 // 4  # the next one is a little longer or shorter
             self._buffers = _Buffers.for_text(self._size)
@@ -238,20 +154,19 @@ class _Parser(threading.local):
             self._named,
             *self._buffers,
         )
-        found = self._buffers.found
-        named = self._named_labels(text)
-        troubles = [
-            *self._unfit_labels(named),
-            *self._read_deferred(text),
-            *self._sort_columns(),
-            *self._stumbled(text),
-        ]
-        if troubles:
-            return min(troubles, key=lambda trouble: trouble.line)
-        rows = int(found[kernels.PARSED_ROWS])
-        lines_of_rows = self._buffers.lines[:rows].copy()
-        lines = int(found[kernels.PARSED_LINES])
-        return _Parsed(self._row_batch(rows, named), lines_of_rows, lines, bytes_read)
+        rows, lines = int(self._buffers.found[kernels.PARSED_ROWS]), self._buffers.lines
+        refused = [*self._read_deferred(text), *self._sort_columns(rows), *self._stopped(text)]
+        named = None
+        if self._named:
+            tokens = self._deferred(names=True)[:, 1:]
+            named = text_labels(text, tokens, rows, several=self._several)
+            if named.refused:
+                row, sentence = named.refused
+                refused.insert(0, (int(lines[row]), sentence))
+        if refused:
+            raise BadLine(*min(refused, key=itemgetter(0)))
+        count = int(self._buffers.found[kernels.PARSED_LINES])
+        return self._row_batch(rows, named), lines[:rows].copy(), count, bytes_read
 
     def _row_batch(self, rows: int, named: TextLabels | None) -> RowBatch:
         buffers = self._buffers
@@ -260,101 +175,71 @@ class _Parser(threading.local):
         if named is None:
             (codes, classes), code_offsets = _classes(buffers.labels[:rows]), None
         else:
-            (codes, code_offsets), classes = named.among(rows), named.classes
+            codes, code_offsets, classes, _ = named
         return RowBatch(
-            indptr=buffers.indptr[: rows + 1].copy(),
-            indices=buffers.indices[:nonzeros].copy(),
-            values=None if all_ones(values) else values.copy(),
-            codes=codes,
-            classes=classes,
-            weights=buffers.weights[:rows].copy() if self._weighted else None,
-            place=str,
-            code_offsets=code_offsets,
+            buffers.indptr[: rows + 1].copy(),
+            buffers.indices[:nonzeros].copy(),
+            None if all_ones(values) else values.copy(),
+            codes,
+            classes,
+            buffers.weights[:rows].copy() if self._weighted else None,
+            str,
+            code_offsets,
         )
 
     def _deferred(self, *, names: bool) -> NDArray[np.int64]:
-        """What the kernel left: the labels where they may be names, or the numbers."""
+        """Return what the kernel left: the labels where they may be names, or the numbers."""
         deferred = self._buffers.deferred[: self._buffers.found[kernels.DEFERRED]]
         chosen: NDArray[np.int64] = deferred[(deferred[:, 0] == kernels.NAMES) == names]
         return chosen
 
-    def _named_labels(self, text: memoryview) -> TextLabels | None:
-        if not self._named:
-            return None
-        tokens = self._deferred(names=True)[:, 1:]
-        return text_labels(np.frombuffer(text, np.uint8), tokens, self._several)
-
-    def _unfit_labels(self, named: TextLabels | None) -> Iterator[_Trouble]:
-        trouble = None if named is None else named.trouble()
-        if trouble is not None:
-            row, sentence = trouble
-            yield _Trouble(int(self._buffers.lines[row]), sentence)
-
-    def _read_deferred(self, text: memoryview) -> Iterator[_Trouble]:
-        """Numbers the kernel left: Python's float reads them."""
-        buffers = self._buffers
+    def _read_deferred(self, text: bytearray) -> Iterator[Refusal]:
+        """Read the numbers that the kernel left by Python's float."""
+        _, _, values, labels, weights, *_ = self._buffers
+        target: dict[Any, NDArray[Any]] = {
+            kernels.VALUE: values,
+            kernels.LABEL: labels,
+            kernels.WEIGHT: weights,
+        }
         for what, which, at, after in self._deferred(names=False).tolist():
             token = bytes(text[at:after])
             number = float(token)
-            sentence = _unfit(what, token, number)
-            if sentence:
-                yield _Trouble(bytes(text[:at]).count(b"\n"), sentence)
-            elif what == kernels.VALUE:
-                buffers.values[which] = number
-            elif what == kernels.LABEL:
-                buffers.labels[which] = number
+            if sentence := _unfit(what, token, number):
+                yield text.count(b"\n", 0, at), sentence
             else:
-                buffers.weights[which] = number
+                target[what][which] = number
 
-    def _sort_columns(self) -> Iterator[_Trouble]:
+    def _sort_columns(self, rows: int) -> Iterator[Refusal]:
         """Sort the columns within every row, in place, if some row needs it."""
         buffers = self._buffers
         if not buffers.found[kernels.UNSORTED]:
             return
-        rows = int(buffers.found[kernels.PARSED_ROWS])
         nonzeros = int(buffers.indptr[rows])
-        row_of = np.repeat(np.arange(rows, dtype=np.uint64), np.diff(buffers.indptr[: rows + 1]))
-        keys = row_of << np.uint64(32) | buffers.indices[:nonzeros]
-        order = np.argsort(keys, kind="stable")
-        keys = keys[order]
+        order, keys = sort_columns(buffers.indptr[: rows + 1], buffers.indices[:nonzeros])
         buffers.indices[:nonzeros] = buffers.indices[order]
         buffers.values[:nonzeros] = buffers.values[order]
         for repeated in np.flatnonzero(keys[1:] == keys[:-1])[:1]:
             row, column = int(keys[repeated]) >> 32, int(buffers.indices[repeated])
-            yield _Trouble(
+            yield (
                 int(buffers.lines[row]),
                 f"column {column} more than once in a row. Each column may stand once; add its"
                 " values up or drop all but one.",
             )
 
-    def _stumbled(self, text: memoryview) -> Iterator[_Trouble]:
+    def _stopped(self, text: bytearray) -> Iterator[Refusal]:
         """Yield the line at which the kernel stopped, if it did."""
         found = self._buffers.found
         kind, at = int(found[kernels.TROUBLE]), int(found[kernels.PLACE])
         if kind != kernels.NOTHING:
             sentence = _complaint(kind, text, at, self._first_column, self._weighted)
-            yield _Trouble(int(found[kernels.PARSED_LINES]), sentence)
+            yield int(found[kernels.PARSED_LINES]), sentence
 
 
 def _classes(labels: NDArray[np.float64]) -> tuple[NDArray[np.int32], list[Label]]:
-    """Return codes and classes in order of appearance; NaN is no label, -0 is 0.
+    """Return codes and classes in order of appearance; NaN is no label, -0 is 0."""
+    encoded = pa.array(labels + 0.0, from_pandas=True).dictionary_encode()
+    return encoded.indices.fill_null(-1).to_numpy(), encoded.dictionary.to_pylist()
 
-    Buffer by buffer: ``pa.array`` and ``fill_null`` would import pandas, a seventh of the time of a
-    small fit.
-    """
-    if len(labels) > 1:  # most have two, and asking an encoder costs more than looking
-        first, second = labels[0], labels[np.argmax(labels != labels[0])]
-        is_second = labels == second
-        if first != second and (is_second | (labels == first)).all():
-            return is_second.astype(np.int32), [float(first) + 0.0, float(second) + 0.0]
-    absent = np.isnan(labels)
-    buffers = [pa.py_buffer(np.packbits(~absent, bitorder="little")), pa.py_buffer(labels + 0.0)]
-    encoded = pa.Array.from_buffers(pa.float64(), len(labels), buffers).dictionary_encode()
-    codes = np.frombuffer(encoded.indices.buffers()[1], np.int32, len(labels))
-    return np.where(absent, np.int32(-1), codes), encoded.dictionary.to_pylist()
-
-
-# --- what is refused, in words ---
 
 _TOKEN = re.compile(rb"[^ \t\r\n#]*")
 _JUNK = re.compile(rb"[^!-~]")
@@ -372,22 +257,18 @@ _SIGNATURES = {
 }
 
 
-def _without_mark(text: memoryview, name: str) -> memoryview:
+def _without_mark(texts: Iterable[tuple[bytearray, int]]) -> Iterator[tuple[bytearray, int]]:
     """Remove a UTF-8 byte order mark from a file's first text; refuse other formats."""
-    start = bytes(text[:8])
-    for signature, sentence in _SIGNATURES.items():
-        if start.startswith(signature):
-            raise DataError(f"{name}, line 1: libsvm text is wanted, and this is {sentence}.")
-    return text[3:] if start.startswith(b"\xef\xbb\xbf") else text
+    for number, (text, taken) in enumerate(texts):
+        for signature, sentence in _SIGNATURES.items() if number == 0 else ():
+            if text.startswith(signature):
+                raise BadLine(0, f"libsvm text is wanted, and this is {sentence}.")
+        yield text.removeprefix(b"\xef\xbb\xbf") if number == 0 else text, taken
 
 
-def _token(text: memoryview, at: int) -> bytes:
-    return _TOKEN.match(text, at)[0]  # type: ignore[index]
-
-
-def _complaint(kind: int, text: memoryview, at: int, first_column: int, weighted: bool) -> str:
+def _complaint(kind: int, text: bytearray, at: int, first_column: int, weighted: bool) -> str:
     """Say what is wrong with the token at ``at``, what was wanted, what to do."""
-    token = _token(text, at)
+    token = bytes(_TOKEN.match(text, at)[0])  # type: ignore[index]
     junk = _JUNK.search(bytes(text[at : at + 1]) if kind == kernels.BAD_END else token)
     if junk and junk[0] == b"\r":
         return "a carriage return inside the line. End lines with a newline (\\n or \\r\\n)."
@@ -397,7 +278,7 @@ def _complaint(kind: int, text: memoryview, at: int, first_column: int, weighted
             " not binary or UTF-16."
         )
     elif kind == kernels.BAD_LABEL:
-        return _not_a_number(token.partition(b":")[0]) if weighted else _bad_label(token)
+        return _bad_label(token, weighted)
     elif kind == kernels.BAD_WEIGHT:
         return _bad_weight(token)
     elif token.startswith(b"qid:"):
@@ -405,13 +286,14 @@ def _complaint(kind: int, text: memoryview, at: int, first_column: int, weighted
     return _bad_pair(token, first_column)
 
 
-def _bad_label(token: bytes) -> str:
-    word = shown(token)
-    if b"," in token:
-        return f"the row has several labels ({word}). One is wanted, unless with --multilabel."
+def _bad_label(token: bytes, weighted: bool) -> str:
+    if weighted:
+        return _not_a_number(token.partition(b":")[0])
+    elif b"," in token:
+        return several_labels(token)
     elif b":" in token:
         return (
-            f"the row has no label but begins with {word}. Put a label before it; if it is"
+            f"the row has no label but begins with {shown(token)}. Put a label before it; if it is"
             " label:weight, use --weights-in-label."
         )
     return f"{_not_a_number(token)[:-1]}; with --multiclass they may be names."

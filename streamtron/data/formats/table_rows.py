@@ -3,58 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from streamtron.core.kernels import COLUMN_MAX
 from streamtron.core.rows import LARGEST_WEIGHT, Label
-from streamtron.data.formats.column_types import is_list, is_number
-from streamtron.data.formats.columns import Columns
-from streamtron.data.formats.feature_names import Hashing
+from streamtron.data.formats.feature_names import Vocabulary
 from streamtron.data.formats.layouts import (
     LAYOUTS,
+    Columns,
     Spot,
     decoded,
     first,
     float32,
-    no_null_items,
+    is_list,
+    is_number,
+    items_of,
     no_nulls,
 )
 from streamtron.data.row_batch import (
     Offsets,
     Reading,
     RowBatch,
-    fitting_rows,
     offsets_of,
     repeated,
     row_of,
     slice_batch,
+    sort_columns,
 )
 
 BATCH_NONZEROS = 1 << 20
-MAX_COLUMN = 2**32 - 2
-"""The largest column number: the width, one more, must still fit uint32."""
+
+_TWICE = "{} occurs twice. Add the values up or remove one."
 
 
 def make_batch(batch: pa.RecordBatch, columns: Columns, reading: Reading, spot: Spot) -> RowBatch:
-    """Check the rows of a record batch and convert them to a RowBatch.
-
-    Raises
-    ------
-    DataError : a null, a column number outside 0 … 2³²-2 (1 … if declared 1-based), a column twice
-        in a row, a name that the vocabulary does not have, a value that is not finite in float32,
-        an integer that float32 does not hold, lists of different lengths, a negative weight, a
-        label twice in a row.
-    """
+    """Check the rows of a record batch and convert them to a RowBatch."""
     indptr, keys, values = LAYOUTS[columns.layout](batch, columns, spot)
+    named = None
     if columns.have_names:
-        indptr, indices, values = _by_name(indptr, keys, values, reading, spot)
+        encoded = keys.dictionary_encode()
+        named = _Named(encoded.dictionary.to_pylist(), encoded.indices.to_numpy())
+        indices = _columns_of(named, indptr, reading, spot)
     else:
         indices = _column_numbers(indptr, keys, reading, spot)
-        indices, values = _rising(indptr, indices, values, spot)
+    indptr, indices, values = _rising(indptr, indices, values, named, spot)
     codes, code_offsets, classes = _labels(batch, columns.label, reading, spot)
     weights = None if columns.weight is None else _weights(batch, columns.weight, spot)
     return RowBatch(indptr, indices, values, codes, classes, weights, spot.row, code_offsets)
@@ -62,9 +58,10 @@ def make_batch(batch: pa.RecordBatch, columns: Columns, reading: Reading, spot: 
 
 def split_batch(row_batch: RowBatch) -> Iterator[RowBatch]:
     """Cut a row batch at BATCH_NONZEROS: rows may be very unequal."""
-    start, rows = 0, row_batch.rows
+    start, rows, indptr = 0, row_batch.rows, row_batch.indptr
     while start < rows:
-        stop = start + fitting_rows(row_batch, start, BATCH_NONZEROS, alone=True)
+        fitting = int(np.searchsorted(indptr, indptr[start] + BATCH_NONZEROS, side="right")) - 1
+        stop = max(fitting, start + 1)
         yield row_batch if stop - start == rows else slice_batch(row_batch, start, stop)
         start = stop
 
@@ -73,7 +70,7 @@ def _column_numbers(
     indptr: NDArray[np.int64], numbers: NDArray[Any], reading: Reading, spot: Spot
 ) -> NDArray[np.uint32]:
     shift = reading.table_shift
-    least, most = reading.table_base, MAX_COLUMN - shift
+    least, most = reading.table_base, COLUMN_MAX - shift
     if len(numbers) and (numbers.min() < least or numbers.max() > most):
         at = first((numbers < least) | (numbers > most))
         row, number = row_of(indptr, at), int(numbers[at])
@@ -84,116 +81,96 @@ def _column_numbers(
     return found + np.uint32(shift) if shift else found
 
 
+class _Named(NamedTuple):
+    """Distinct names of features, and of each nonzero the place of its name among them."""
+
+    names: list[str]
+    codes: NDArray[np.integer]
+
+
+def _columns_of(
+    named: _Named, indptr: NDArray[np.int64], reading: Reading, spot: Spot
+) -> NDArray[np.uint32]:
+    """Return the columns of named features."""
+    names, codes = named
+    assert reading.names is not None  # find_columns has seen to it
+    columns = reading.names.columns(names)
+    strange = np.flatnonzero(columns < 0)
+    if len(strange):
+        assert isinstance(reading.names, Vocabulary)
+        known = len(reading.names.names)
+        if reading.unknown_features == "refused":
+            at = first(np.isin(codes, strange))
+            spot.refuse(
+                row_of(indptr, at),
+                f"{names[codes[at]]!r} is not in the vocabulary of {known} names. Add it at the "
+                "vocabulary's end, remove it, or use --hash-bits.",
+            )
+        columns[strange] = known + np.arange(len(strange))
+    found: NDArray[np.uint32] = columns.astype(np.uint32)[codes]
+    return found
+
+
 def _rising(
     indptr: NDArray[np.int64],
     indices: NDArray[np.uint32],
     values: NDArray[np.float32] | None,
-    spot: Spot,
-) -> tuple[NDArray[np.uint32], NDArray[np.float32] | None]:
-    """Sort the columns of each row; refuse a column twice in a row."""
-    if _first_fall(indptr, indices) is None:
-        return indices, values
-    rows = np.repeat(np.arange(len(indptr) - 1, dtype=np.uint64), np.diff(indptr))
-    order = np.argsort(rows << np.uint64(32) | indices, kind="stable")
-    indices = indices[order]
-    at = _first_fall(indptr, indices)
-    if at is not None:
-        spot.refuse(
-            row_of(indptr, at),
-            f"column {indices[at]} occurs twice. Add the values up or remove one.",
-        )
-    return indices, None if values is None else values[order]
-
-
-def _first_fall(indptr: NDArray[np.int64], indices: NDArray[np.uint32]) -> int | None:
-    """Return the first nonzero whose column is not above its predecessor's in the same row."""
-    falls = np.zeros(len(indices), dtype=bool)
-    np.less_equal(indices[1:], indices[:-1], out=falls[1:])
-    starts = indptr[:-1]
-    falls[starts[starts < len(indices)]] = False
-    at = first(falls) if len(falls) else 0
-    return at if len(falls) and falls[at] else None
-
-
-# Names -----------------------------------------------------------------------------------------
-
-
-def _by_name(
-    indptr: NDArray[np.int64],
-    names: pa.Array,
-    values: NDArray[np.float32] | None,
-    reading: Reading,
+    named: _Named | None,
     spot: Spot,
 ) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.float32] | None]:
-    """Replace names by columns, rising; values of a row in the same column are added up.
+    """Sort the columns of each row; refuse a column number twice in a row.
 
-    That is names of one hash, and, where there are no values, occurrences of one name. A name that
-    comes twice in a row with values of its own is refused.
+    Values of names that share a column are added up: names of one hash and, where there are no
+    values, occurrences of one name.
     """
-    encoded = names.dictionary_encode()
-    codes = encoded.indices.to_numpy(zero_copy_only=False)
-    known = encoded.dictionary.to_pylist()
-    indices = _columns_of(known, codes, indptr, reading, spot)[codes]
-    if _first_fall(indptr, indices) is None:
+    if not _falls(indptr, indices):
         return indptr, indices, values
-    rows = np.repeat(np.arange(len(indptr) - 1, dtype=np.uint64), np.diff(indptr))
-    keys = rows << np.uint64(32) | indices
-    order = np.argsort(keys)
-    starts = np.flatnonzero(np.concatenate(([True], np.diff(keys[order]) != 0)))
-    if len(starts) == len(keys):
+    order, keys = sort_columns(indptr, indices)
+    again = np.append(False, keys[1:] == keys[:-1])
+    if not again.any():
         return indptr, indices[order], None if values is None else values[order]
-    ones = np.ones(len(keys), dtype=np.float32) if values is None else values
-    if values is not None:
-        meet = np.repeat(np.diff(starts, append=len(keys)) > 1, np.diff(starts, append=len(keys)))
-        _no_name_twice(order[meet], keys, codes, known, spot)
-        # In the order of values, so that a sum does not depend on the order of names in a row.
-        order[meet] = order[meet][np.lexsort((values[order[meet]], keys[order[meet]]))]
-    sums = np.add.reduceat(ones[order].astype(np.float64), starts)
-    rows = keys[order[starts]] >> np.uint64(32)
-    indptr = np.searchsorted(rows, np.arange(len(indptr), dtype=np.uint64)).astype(np.int64)
+    if named is None:
+        at = first(again)
+        spot.refuse(int(keys[at] >> 32), _TWICE.format(f"column {indices[order[at]]}"))
+    if values is None:
+        values = np.ones(len(keys), dtype=np.float32)
+    else:
+        meet = again | np.append(again[1:], False)
+        _no_name_twice(order[meet], keys[meet], named, spot)
+        # By value, so that a sum does not depend on the order of names in a row.
+        order[meet] = order[meet][np.lexsort((values[order[meet]], keys[meet]))]
+    starts = np.flatnonzero(~again)
+    sums = np.add.reduceat(values[order].astype(np.float64), starts)
+    rows = (keys[starts] >> 32).astype(np.int64)
+    indptr = offsets_of(np.bincount(rows, minlength=len(indptr) - 1))
     return indptr, indices[order[starts]], float32(indptr, sums, spot)
 
 
 def _no_name_twice(
-    meeting: NDArray[np.intp], keys: NDArray[np.uint64], codes: NDArray[Any], known: list[str],
-    spot: Spot,
-) -> None:  # fmt: skip
-    """Refuse a name that comes twice in a row, among the entries that meet others."""
-    order = meeting[np.lexsort((codes[meeting], keys[meeting]))]
+    meeting: NDArray[np.intp], keys: NDArray[np.uint64], named: _Named, spot: Spot
+) -> None:
+    """Refuse a name that comes twice in a row, among nonzeros that share row and column."""
+    codes = named.codes[meeting]
+    order = np.lexsort((codes, keys))
     again = (np.diff(keys[order]) == 0) & (np.diff(codes[order]) == 0)
     if again.any():
         at = order[first(again)]
-        row = int(keys[at] >> np.uint64(32))
-        spot.refuse(row, f"{known[codes[at]]!r} occurs twice. Add the values up or remove one.")
+        spot.refuse(int(keys[at] >> 32), _TWICE.format(repr(named.names[codes[at]])))
 
 
-def _columns_of(
-    names: list[str], codes: NDArray[Any], indptr: NDArray[np.int64], reading: Reading, spot: Spot
-) -> NDArray[np.uint32]:
-    """Return the columns of distinct names."""
-    if reading.vocabulary is None:
-        assert reading.hash_bits is not None  # find_columns has seen to it
-        return Hashing(reading.hash_bits, reading.hash_seed).columns(names).astype(np.uint32)
-    columns = reading.vocabulary.columns(names)
-    strange = np.flatnonzero(columns < 0)
-    if len(strange) and reading.unknown_features == "refused":
-        at = first(np.isin(codes, strange))
-        spot.refuse(
-            row_of(indptr, at),
-            f"{names[codes[at]]!r} is not in the vocabulary of {len(reading.vocabulary.names)} "
-            "names. Add it at the vocabulary's end, remove it, or use --hash-bits.",
-        )
-    columns[strange] = len(reading.vocabulary.names) + np.arange(len(strange))
-    return columns.astype(np.uint32)
-
-
-# Labels and weights ----------------------------------------------------------------------------
+def _falls(indptr: NDArray[np.int64], indices: NDArray[np.uint32]) -> bool:
+    """Tell whether a column is not above its predecessor in the same row."""
+    falls = np.zeros(len(indices), dtype=bool)
+    np.less_equal(indices[1:], indices[:-1], out=falls[1:])
+    starts = indptr[:-1]
+    falls[starts[starts < len(indices)]] = False
+    return bool(falls.any())
 
 
 def _labels(
     batch: pa.RecordBatch, column: str | None, reading: Reading, spot: Spot
 ) -> tuple[NDArray[np.int32], Offsets | None, list[Label]]:
-    """Class codes, their offsets where a row may have several, and their table in order of
+    """Return class codes, their offsets where a row may have several, and their table in order of
     appearance; -1, or no code at all, for a row without a label."""
     if column is None:
         count = 0 if reading.multilabel else batch.num_rows
@@ -203,8 +180,10 @@ def _labels(
     if reading.labels == "required":
         no_nulls(labels, column, spot)
     offsets = None
-    if reading.multilabel:
-        labels, offsets = _label_lists(labels, column, spot)
+    if reading.multilabel and is_list(labels.type):
+        offsets, labels = items_of(labels, column, spot)
+    elif reading.multilabel:
+        offsets, labels = offsets_of(np.asarray(labels.is_valid())), labels.drop_null()
     if is_number(labels.type):
         labels = _float_labels(labels, offsets, spot)
     encoded = labels.dictionary_encode()
@@ -217,19 +196,8 @@ def _labels(
     return codes, offsets, classes
 
 
-def _label_lists(labels: pa.Array, column: str, spot: Spot) -> tuple[pa.Array, Offsets]:
-    """The labels of all rows and their offsets; none for a row that is null, one for a row of a
-    column without lists."""
-    if not is_list(labels.type):
-        return labels.drop_null(), offsets_of(np.asarray(labels.is_valid()))
-    lengths = pc.fill_null(pc.list_value_length(labels), 0).to_numpy(zero_copy_only=False)
-    offsets, items = offsets_of(lengths), decoded(labels.flatten())
-    no_null_items(items, offsets, column, spot)
-    return items, offsets
-
-
 def _float_labels(labels: pa.Array, offsets: Offsets | None, spot: Spot) -> pa.Array:
-    """Number labels as float64, -0.0 as 0.0; one that is not finite or would be rounded refused."""
+    """Convert labels to float64, -0.0 to 0.0; refuse one not finite or that would be rounded."""
     present = np.asarray(labels.is_valid())
     numbers = labels.fill_null(0).to_numpy(zero_copy_only=False)
     floats = numbers.astype(np.float64) + 0.0

@@ -8,8 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from io import RawIOBase
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import pyarrow as pa
 import xxhash
@@ -18,20 +17,29 @@ from streamtron.core.errors import DataError
 from streamtron.core.files import reading_from
 from streamtron.data import storage
 from streamtron.data.disk import check_room, writing_to
+from streamtron.data.formats.columns import find_columns
+from streamtron.data.formats.layouts import Spot
+from streamtron.data.formats.table_rows import make_batch, split_batch
 from streamtron.data.row_batch import Reading, RowBatch
+
+
+class Part(NamedTuple):
+    """Consecutive rows of a table: of ``"row group 3"``, say, from a row of it on; the fractions of
+    the file that lie before them and up to their end."""
+
+    rows: pa.RecordBatch
+    place: str
+    first_row: int
+    before: float
+    after: float
 
 
 class TableReader(ABC):
     """One shard of a format that holds tables; a ``ShardReader``.
 
-    Parameters
-    ----------
-    path : the file, a local path or a URI; from a store it is fetched once, whole, and read from
-        the copy.
-    name : what messages call it.
-    reading : see ``Reading``; index base ``"auto"`` means 0 here.
-    scratch : the directory of that copy, which has no name and is gone with the reading; None =
-        where the system keeps temporary files.
+    Row batches have at most 2²⁰ nonzeros, or one longer row; index base ``"auto"`` means 0. From a
+    store the file is fetched once, whole, and read from a copy in the directory ``scratch`` (None =
+    where the system keeps temporary files), which has no name and is gone with the reading.
     """
 
     KIND: ClassVar[str]
@@ -40,31 +48,29 @@ class TableReader(ABC):
     def __init__(self, path: str, name: str, reading: Reading, scratch: str | None = None) -> None:
         self.path, self.name, self.reading = path, name, reading
         self.bytes_read = 0
-        """Bytes of the file that the rows delivered last were made of, and all before them: their
-        part of its size."""
+        """Bytes of the file up to the rows delivered last: their part of its size."""
         self._scratch = scratch
         self._fingerprint: str | None = None
 
     def batches(self) -> Iterator[RowBatch]:
-        """The shard's rows in file order, checked; no row_batch at all for a file without rows.
-
-        Raises
-        ------
-        DataError : the file is not of this format or is damaged; a column is missing, ambiguous or
-            of a type that is refused; what ``make_batch`` refuses in rows.
-        SettingsError : the columns do not suit the reading, see ``find_columns``.
-        MachineError : the file cannot be read, or there is no room for a copy.
-        """
+        """Yield the shard's rows in file order, checked; nothing for a file without rows."""
         self.bytes_read = 0
         with (
             table_errors(self.name, self.KIND),
             _open_whole(self.path, self.name, self._scratch) as (file, fingerprint),
         ):
             self._fingerprint = fingerprint or self._fingerprint
+            columns = find_columns(self._schema(file), self.reading, self.name)
             size = file.size()
-            for row_batch, part in self._row_batches(file):
-                self.bytes_read = int(part * size)
-                yield row_batch
+            for rows, place, first_row, before, after in self._parts(file, columns.all):
+                spot = Spot(self.name, place, first_row)
+                delivered = 0
+                for batch in split_batch(make_batch(rows, columns, self.reading, spot)):
+                    delivered += batch.rows
+                    self.bytes_read = int(
+                        size * (before + (after - before) * delivered / len(rows))
+                    )
+                    yield batch
 
     def fingerprint(self) -> str:
         """Return xxh3-128 of the file's bytes, 32 hex digits."""
@@ -73,27 +79,25 @@ class TableReader(ABC):
         return self._fingerprint
 
     def schema(self) -> pa.Schema:
-        """Names and types of the file's columns. Raises what ``batches`` raises."""
+        """Return names and types of the file's columns. Raises what ``batches`` raises."""
         with table_errors(self.name, self.KIND), storage.open_arrow(self.path) as file:
             return self._schema(file)
 
     def column(self, name: str) -> Iterator[pa.Array]:
-        """One column, whatever it holds, in the order of the rows."""
+        """Yield one column, whatever it holds, in the order of the rows."""
         with table_errors(self.name, self.KIND), storage.open_arrow(self.path) as file:
-            schema = self._schema(file)
-            if len(schema.get_all_field_indices(name)) != 1:
+            names = self._schema(file).names
+            if names.count(name) != 1:
                 raise DataError(
-                    f"{self.name}: {schema.names.count(name)} columns of the name {name!r}. Wanted "
-                    f"is one of {', '.join(schema.names[:20])}."
+                    f"{self.name}: {names.count(name)} columns of the name {name!r}. Wanted is one "
+                    f"of {', '.join(names[:20])}."
                 )
-            yield from self._column(file, name)
+            for part in self._parts(file, [name]):
+                yield part.rows.column(0)
 
     @abstractmethod
-    def _column(self, file: pa.NativeFile, name: str) -> Iterator[pa.Array]: ...
-
-    @abstractmethod
-    def _row_batches(self, file: pa.NativeFile) -> Iterator[tuple[RowBatch, float]]:
-        """Return the rows, and what part of the file has been delivered with them."""
+    def _parts(self, file: pa.NativeFile, columns: list[str]) -> Iterator[Part]:
+        """Yield the rows in file order, these columns of them."""
 
     @abstractmethod
     def _schema(self, file: pa.NativeFile) -> pa.Schema: ...
@@ -101,10 +105,7 @@ class TableReader(ABC):
 
 @contextmanager
 def table_errors(name: str, kind: str) -> Iterator[None]:
-    """Turn what pyarrow and the operating system raise into an error about this file.
-
-    ``kind`` is what it should be: ``"a Parquet file"``.
-    """
+    """Turn what pyarrow and the operating system raise into an error about this file."""
     try:
         with reading_from(name):
             try:
@@ -125,11 +126,8 @@ def table_errors(name: str, kind: str) -> Iterator[None]:
 def _open_whole(
     path: str, name: str, scratch: str | None
 ) -> Iterator[tuple[pa.NativeFile, str | None]]:
-    """Open a file that will be read throughout, for random access; yield its fingerprint if known.
-
-    What lies in a store is fetched once, in large parts, into a file without a name in the
-    directory ``scratch``, and hashed on the way.
-    """
+    """Open a file that will be read throughout, for random access; yield its fingerprint if known,
+    as that of a file of a store is, which is hashed while it is copied."""
     if not storage.is_uri(path):
         with pa.OSFile(path) as file:
             yield file, None
@@ -141,16 +139,12 @@ def _open_whole(
     with ExitStack() as stack:
         with keeping():
             check_room(scratch, storage.stamp(path).size, f"{path}: {what}, it needs", elsewhere)
-            copy = stack.enter_context(tempfile.TemporaryFile(dir=scratch, buffering=0))
+            copy = stack.enter_context(tempfile.TemporaryFile(dir=scratch))
         digest = xxhash.xxh3_128()
         for block in storage.blocks(path, name):
             digest.update(block)
             with keeping():
-                _write_all(copy, block)
+                copy.write(block)
+        with keeping():
+            copy.flush()
         yield stack.enter_context(pa.PythonFile(copy, mode="r")), digest.hexdigest()
-
-
-def _write_all(file: RawIOBase, data: bytes) -> None:
-    view = memoryview(data)
-    while len(view):
-        view = view[file.write(view) :]

@@ -15,7 +15,7 @@ is made without those before it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache, partial, reduce
+from functools import lru_cache, reduce
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import SettingsError
 from streamtron.core.executor import Executor, serial
-from streamtron.data.row_batch import RowBatch, slice_batch
-from streamtron.data.writers.new_shards import new_shards
-from streamtron.data.writers.shards import ENDINGS, Format, ShardStyle, Written, write_shards
+from streamtron.data.row_batch import RowBatch, offsets_of, slice_batch, sort_columns
+from streamtron.data.writers.shards import Format, ShardStyle, Written, new_shards, write_shards
 
 GROUP_ROWS = 4096
 ZIPF = 1.05
@@ -47,18 +46,17 @@ class _Model(NamedTuple):
     Columns are ranked by frequency and cut into bundles of 40 neighbouring ranks, one for each
     topic. A word drawn at rank r from topic k moves to k's rank in r's bundle, so a topic's words
     follow Zipf's law as well. The first bundle, stop words, belongs to no topic.
+
+    ``cumulated`` is Zipf's distribution function over ranks, ``column`` a permutation from rank to
+    column number, ``idf`` 1 + ln(1 / expected part of the rows that hold the rank). Among
+    ``words`` (a rising grid) words there are ``distinct`` different columns, as expected.
     """
 
     cumulated: NDArray[np.float64]
-    """shape (columns,), Zipf's distribution function over ranks"""
     column: NDArray[np.uint32]
-    """shape (columns,), rank to column number, a permutation"""
     idf: NDArray[np.float64]
-    """shape (columns,), 1 + ln(1 / expected part of the rows that hold the rank)"""
     words: NDArray[np.float64]
-    """grid of numbers of words a row, rising …"""
     distinct: NDArray[np.float64]
-    """… and the expected number of different columns among so many words"""
 
 
 def generate(
@@ -99,12 +97,10 @@ def generate(
     ...     generate(directory, rows=10, columns=2000, seed=1, shards=2).rows
     10
     """
-    if rows < 1 or shards < 1:
-        raise SettingsError(f"rows {rows}, shards {shards}. Both must be at least 1.")
-    corpus_rows(rows, columns, seed, first_row)  # refuses now what workers would refuse later
+    _check(rows, shards, columns, seed, first_row)
     a_shard = -(-rows // shards)
     end = first_row + rows
-    with new_shards(directory, ENDINGS[format], overwrite) as shard_path:
+    with new_shards(directory, format, overwrite) as shard_path:
         parts = [
             RowRange(shard_path(number), first, min(a_shard, end - first))
             for number, first in enumerate(range(first_row, end, a_shard))
@@ -113,10 +109,9 @@ def generate(
 
 
 class RowRange(NamedTuple):
-    """The rows of a corpus that make one shard."""
+    """The rows of a corpus that make one shard, whose path is ``name``."""
 
     name: str
-    """the shard's path"""
     first_row: int
     rows: int
 
@@ -124,33 +119,12 @@ class RowRange(NamedTuple):
 def write_range(part: RowRange, columns: int, seed: int, format: Format) -> Iterator[Written]:
     """Write one shard of a corpus."""
     batches = corpus_rows(part.rows, columns, seed, part.first_row)
-    yield write_shards(batches, lambda _: part.name, format, ShardStyle(), part.rows)
+    style = ShardStyle(format, shift=1 if format == "libsvm" else 0)
+    yield write_shards(batches, lambda _: part.name, style, part.rows)
 
 
 def corpus_rows(rows: int, columns: int, seed: int, first_row: int = 0) -> Iterator[RowBatch]:
-    """Generate the rows as batches of at most 4,096, columns counted from 0, labels ±1.
-
-    Raises
-    ------
-    SettingsError : fewer than 80 columns or more than 2³²-1, negative rows, seed or first row.
-
-    Examples
-    --------
-    >>> [batch] = corpus_rows(3, 2000, seed=0)
-    >>> [longer] = corpus_rows(5, 2000, seed=0)
-    >>> bool((longer.values[: batch.indptr[3]] == batch.values).all())
-    True
-    """
-    if not MIN_COLUMNS <= columns < 2**32:
-        raise SettingsError(f"columns {columns}. A corpus has {MIN_COLUMNS} to 2**32 - 1 columns.")
-    if min(rows, seed, first_row) < 0:
-        raise SettingsError(
-            f"rows {rows}, seed {seed}, first row {first_row}. None may be negative."
-        )
-    return _rows(rows, columns, seed, first_row)
-
-
-def _rows(rows: int, columns: int, seed: int, first_row: int) -> Iterator[RowBatch]:
+    """Generate the rows as batches of at most 4,096, columns counted from 0, labels ±1."""
     model = _model(columns, seed)
     row, end = first_row, first_row + rows
     while row < end:
@@ -160,7 +134,15 @@ def _rows(rows: int, columns: int, seed: int, first_row: int) -> Iterator[RowBat
         row += stop - start
 
 
-# The model of words ----------------------------------------------------------------------------
+def _check(rows: int, shards: int, columns: int, seed: int, first_row: int) -> None:
+    if rows < 1 or shards < 1:
+        raise SettingsError(f"rows {rows}, shards {shards}. Both must be at least 1.")
+    if not MIN_COLUMNS <= columns < 2**32:
+        raise SettingsError(f"columns {columns}. A corpus has {MIN_COLUMNS} to 2**32 - 1 columns.")
+    if min(seed, first_row) < 0:
+        raise SettingsError(
+            f"rows {rows}, seed {seed}, first row {first_row}. None may be negative."
+        )
 
 
 def _random(seed: int, stream: Literal["model", "rows"], number: int) -> np.random.Generator:
@@ -214,9 +196,6 @@ def _lengths(columns: int, normal: NDArray[np.float64]) -> NDArray[np.float64]:
     return lengths
 
 
-# The rows --------------------------------------------------------------------------------------
-
-
 def _group(model: _Model, seed: int, group: int) -> RowBatch:
     """Generate rows 4,096·group … 4,096·group + 4,095 of the corpus."""
     random = _random(seed, "rows", group)
@@ -229,9 +208,7 @@ def _group(model: _Model, seed: int, group: int) -> RowBatch:
     rank = _ranks(model, random, topics, row)
 
     # A nonzero is a run of equal (row, column); the run's length is the term frequency.
-    keys = row.astype(np.uint64) << np.uint64(32) | model.column[rank]
-    order = np.argsort(keys, kind="stable")
-    keys = keys[order]
+    order, keys = sort_columns(offsets_of(words), model.column[rank])
     first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
     frequency = np.diff(np.append(first, len(keys)))
     values = (1 + np.log(frequency)) * model.idf[rank[order[first]]]
@@ -248,7 +225,7 @@ def _group(model: _Model, seed: int, group: int) -> RowBatch:
         np.where(positive, 0, 1).astype(np.int32),
         [1.0, -1.0],
         None,
-        partial(_place, group * GROUP_ROWS),
+        lambda i: f"generated corpus, row {group * GROUP_ROWS + i}",
     )
 
 
@@ -267,7 +244,3 @@ def _ranks(
     moved = rank // TOPICS * TOPICS + topic
     topical = (which < TOPIC_SHARE) & (rank >= TOPICS) & (moved < columns)
     return np.where(topical, moved, rank)
-
-
-def _place(first_row: int, i: int) -> str:
-    return f"generated corpus, row {first_row + i}"

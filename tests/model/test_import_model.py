@@ -1,4 +1,4 @@
-"""Other people's models: what is read from them, and what is refused."""
+"""Models of other programs: what is read from them, and what is refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sklearn.datasets import load_svmlight_file
 from sklearn.linear_model import LogisticRegression
 
 from streamtron.core.errors import FileDamaged, MachineError, SettingsError
-from streamtron.model.import_model import import_model, load_any
+from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
 from tests.helpers.models import liblinear_decisions, make_model, random_matrix, refused
 
@@ -241,16 +241,13 @@ def test_coefficients_without_a_base_are_refused(tmp_path):
 
 def test_a_pickle_is_never_opened(tmp_path):
     (tmp_path / "m.pkl").write_bytes(b"\x80\x04cos\nsystem\n(S'touch owned'\ntR.")
-    assert "m.pkl" in refused(lambda: load_any(tmp_path / "m.pkl"))
-    assert "Pickles and archives are never opened" in refused(
-        lambda: import_model(tmp_path / "m.pkl")
-    )
+    assert "m.pkl: not a streamtron model" in refused(lambda: load_any(tmp_path / "m.pkl"))
 
 
-# --- our own -------------------------------------------------------------------------------------
+# --- streamtron models ----------------------------------------------------------------------------
 
 
-def test_flipped_bits_of_our_own_file_are_found_and_none_makes_it_a_foreign_one(tmp_path):
+def test_flipped_bits_of_a_streamtron_model_are_found_and_none_makes_it_another_kind(tmp_path):
     path, raw = tmp_path / "m", make_model().to_bytes()
     bits = [*range(8 * 9), *random.Random(0).sample(range(8 * len(raw)), 200)]
     for bit in bits:  # the first nine bytes tell ours from others
@@ -260,9 +257,8 @@ def test_flipped_bits_of_our_own_file_are_found_and_none_makes_it_a_foreign_one(
         assert str(path) in refused(lambda: load_any(path), FileDamaged)
 
 
-@pytest.mark.parametrize("load", [load_any, import_model])
-def test_a_file_that_is_not_there_is_the_machines_fault_and_named(tmp_path, load):
-    assert "absent: cannot be read" in refused(lambda: load(tmp_path / "absent"), MachineError)
+def test_a_file_that_is_not_there_is_the_machines_fault_and_named(tmp_path):
+    assert "absent: cannot be read" in refused(lambda: load_any(tmp_path / "absent"), MachineError)
 
 
 def test_our_own_file_is_known_even_if_all_its_bytes_are_ascii(tmp_path):

@@ -1,4 +1,4 @@
-"""A run directory that came from somebody else, or was moved or copied: what only reads writes
+"""A run directory that came from another user, or was moved or copied: what only reads writes
 nothing, and what writes changes nothing but this run and its model."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from streamtron.runs.finished import locate, open_finished
 from tests.helpers.processes import Process, here
 from tests.helpers.runs import WAS_KILLED, fit, state
 
-PRECIOUS = b"nobody else's\n"
+PRECIOUS = b"of another user\n"
 
 
 @pytest.fixture(scope="module")

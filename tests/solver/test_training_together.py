@@ -1,4 +1,4 @@
-"""What a learner finds does not depend on its company: not on others, threads, or when its class
+"""A learner finds the same whatever is trained with it: other learners, threads, or when its class
 came."""
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -28,25 +27,19 @@ from streamtron.solver.learner import Learner
 from streamtron.solver.one_vs_rest import CandidateClasses, Classes
 from streamtron.solver.scan import Frozen
 from streamtron.solver.schedule import train
-from streamtron.solver.threads import Threads, open_threads
+from streamtron.solver.threads import open_threads
 from streamtron.solver.train import begin_reading, finish_reading, take_chunk
 from streamtron.solver.working_set import Pool
+from tests.helpers.learners import (
+    COLUMNS,
+    ROWS,
+    GrowingSource,
+    bits,
+    classes_that_come_late,
+    plans,
+    source_of,
+)
 from tests.helpers.sources import ListSource, csr, random_rows
-
-COLUMNS, ROWS = 30, 240
-PLANS = {
-    "all held": {},
-    "small active set": {"active_set": 2500},
-    "nothing held": {"active_set": 0, "max_epochs": 4},
-    "margitron": {"stage": "1,0.1", "tol": 0.0, "max_epochs": 4, "mini_epochs": 5},
-    "sequential": {"order": "sequential"},
-}
-plans = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
-
-
-def source_of(labels: Sequence[Label] | None = None) -> ListSource:
-    rows, two = random_rows(3, ROWS, COLUMNS)
-    return ListSource(csr(rows), two if labels is None else labels, block_rows=16)
 
 
 def source_of_many_rows() -> ListSource:
@@ -55,39 +48,9 @@ def source_of_many_rows() -> ListSource:
     return ListSource(csr(rows), two, block_rows=1000)
 
 
-class GrowingSource(ListSource):
-    """As a reader of shards: a label is known when its first row has been delivered."""
-
-    def chunks(self, order=None):  # type: ignore[no-untyped-def]
-        known, self.labels[:] = list(self.labels), [] if not self.blocks else self.labels
-        for chunk in super().chunks(order):
-            met = int(chunk.codes.max()) + 1
-            self.labels += known[len(self.labels) : met]
-            yield chunk
-
-
-def classes_that_come_late() -> list[Label]:
-    """Labels in the order of their coming: b from row 0, a from row 40, d, c near the end."""
-    rng = np.random.default_rng(5)
-    names = np.array(["b", "a", "d", "c"])
-    since = [0, 40, 41, 200]
-    return [str(names[rng.integers(sum(k >= first for first in since))]) for k in range(ROWS)]
-
-
-def bits(learner: Learner, rows: int = ROWS) -> tuple[object, ...]:
-    """All that training left in it."""
-    dual = learner.running
-    return (
-        dual.w.tobytes(), dual.scalars.tobytes(), dual.tallies.tobytes(),
-        learner.counts.dense(rows).tobytes(), learner.weights.tobytes(), learner.bias,
-        learner.certificate, learner.progress.full_epochs, learner.progress.mini_epochs,
-        learner.finished,
-    )  # fmt: skip
-
-
 @plans
 @pytest.mark.parametrize("threads", [1, 4])
-def test_candidates_in_company_learn_what_they_learn_alone(
+def test_candidates_trained_together_learn_what_they_learn_alone(
     plan: dict[str, object], threads: int
 ) -> None:
     candidates = [
@@ -117,7 +80,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return call
 
-    for name in ("visit_ascent", "visit_ascent_batch", "dot_batch"):
+    for name in ("visit", "visit_ascent_batch", "dot_batch"):
         monkeypatch.setattr(kernels, name, counted(name))
     return found
 
@@ -152,13 +115,13 @@ def test_learners_that_look_at_a_row_together_learn_what_they_learn_alone(
 ) -> None:
     candidates = MANY[:count]
     apart = alone(candidates)
-    visits = calls["visit_ascent"]
+    visits = calls["visit"]
     assert not calls["visit_ascent_batch"] + calls["dot_batch"]
     assert together(candidates, threads=threads) == apart
-    in_company = count >= batched.LEAST * threads
-    assert (calls["visit_ascent_batch"] > 0) == in_company
+    together_wanted = count >= batched.LEAST * threads
+    assert (calls["visit_ascent_batch"] > 0) == together_wanted
     assert (calls["dot_batch"] > 0) == (-(-count // threads) >= batched.LEAST)
-    assert (calls["visit_ascent"] - visits < visits) == in_company
+    assert (calls["visit"] - visits < visits) == together_wanted
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -172,7 +135,7 @@ def test_together_they_learn_what_they_learn_alone_of_more_rows_than_a_call_visi
     assert len(set(apart)) == len(candidates)
 
 
-def test_learners_in_company_may_pause_between_any_two_teams(calls: Counter[str]) -> None:
+def test_learners_trained_together_may_pause_between_any_two_batches(calls: Counter[str]) -> None:
     class Hasty:
         def __init__(self) -> None:
             self.met: Counter[tuple[int, int]] = Counter()
@@ -383,7 +346,7 @@ def test_a_class_born_late_learns_what_it_would_have_learned_from_the_first_row_
         assert bits(learner) == bits(known)
 
 
-def test_learners_in_company_read_the_data_as_often_as_the_one_that_needs_most() -> None:
+def test_learners_trained_together_read_the_data_as_often_as_the_one_that_needs_most() -> None:
     candidates = [Settings(C=C, active_set=2500) for C in (0.01, 1.0, 30.0)]
     readings = []
     for settings in candidates:
@@ -394,23 +357,6 @@ def test_learners_in_company_read_the_data_as_often_as_the_one_that_needs_most()
     train(source, [Learner(one, source.labels, pool=pool) for one in candidates], candidates[0])
     assert source.nonzeros_read == max(readings)
     assert len(set(readings)) > 1
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_team_may_give_its_first_away_after_any_step(
-    threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked, left = count(), []
-    regroup = batched.regroup
-
-    def noted(batch: Sequence[Learner]) -> list[list[Learner]]:
-        left.append(len(batch))
-        return regroup(batch)
-
-    monkeypatch.setattr(Threads, "idle", property(lambda _: next(asked) % 5 == 4))
-    monkeypatch.setattr(batched, "regroup", noted)
-    assert together(MANY, threads=threads) == alone(MANY)
-    assert max(left) >= batched.LEAST > min(left)
 
 
 def test_an_error_of_a_learner_on_a_thread_comes_out_at_the_caller(

@@ -1,0 +1,197 @@
+"""Lines of certificates and fits, which several commands print."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from streamtron.core.config import Machine, format_size
+from streamtron.core.text import MANY, Lines, aligned, class_table, down, label_text, left_out, up
+
+Report = Mapping[str, Any]
+
+
+def certificate_lines(certificate: Report) -> Lines:
+    """Yield the objectives, the bounds on the margin, and the gap."""
+    for name, rounded in (("primal_objective", up), ("dual_objective", down)):
+        if certificate.get(name) is not None:
+            yield f"{name.replace('_', ' '):<18} {rounded(certificate[name]):>13}"
+    upper, gap = certificate["upper_bound"], certificate["relative_duality_gap"]
+    yield f"{'lower bound':<18} {down(certificate['primal_margin']):>13}"
+    yield f"{'upper bound':<18} {'none found' if upper is None else up(upper):>13}"
+    yield f"{'gap':<18} {up(gap):>13}"
+    yield from _covered(certificate)
+
+
+def _covered(certificate: Report) -> Lines:
+    """Yield which rows the bounds cover, if shards were left out."""
+    if certificate.get("skipped"):
+        yield f"They cover the {certificate['rows_scanned']:,} rows that were read."
+        yield from left_out(certificate["skipped"])
+
+
+def bounds(certificates: Sequence[Report | None]) -> dict[str, list[str]]:
+    """Return lower bound, upper bound and gap as columns of a table; ``-`` for unknown values."""
+
+    def cell(certificate: Report | None, name: str) -> str:
+        value = None if certificate is None else certificate[name]
+        return "-" if value is None else f"{value:.6g}"
+
+    names = ("primal_margin", "upper_bound", "relative_duality_gap")
+    return {
+        head: [cell(each, name) for each in certificates]
+        for head, name in zip(("lower bound", "upper bound", "gap"), names, strict=True)
+    }
+
+
+def fit_lines(report: Report, *, verbose: bool) -> Lines:
+    """Yield the summary of a fit; with ``verbose`` its size and stages too."""
+    yield from aligned([("rows", report["rows"])])
+    if "forgotten_rows" in report:
+        yield from aligned([("rows forgotten", report["forgotten_rows"])])
+    if verbose:
+        names = ("columns", "nonzeros", "full_epochs")
+        yield from aligned([(name.replace("_", " "), report[name]) for name in names])
+    yield from aligned(
+        [("readings", round(report["readings"], 3)), ("seconds", round(report["seconds"], 2))]
+    )
+    yield ""
+    yield from learned_lines(report, verbose=verbose)
+
+
+def learned_lines(report: Report, *, verbose: bool) -> Lines:
+    """Yield classes, certificate, and whether it meets the tolerance; if ``verbose`` the stages."""
+    learners = report.get("learners", [report])
+    if "learners" in report:
+        yield from (*_classes(learners), "")
+    elif verbose:
+        yield from (*_stages(report["stages"]), "")
+    if clipped := sum(each["clipped_updates"] for each in learners):
+        yield f"counts reached 2³¹ − 1: {clipped:,} steps were cut there"
+    if drift := max(each["drift_repaired"] for each in learners):
+        yield (
+            f"the running weights had drifted by {drift:.1g} of their length from those of the "
+            "counts, and were computed anew"
+        )
+    if "learners" in report:
+        yield from aligned([("largest gap", _gap(report))])
+        yield from _covered({**report["certificate"], "skipped": report["skipped"]})
+    else:
+        yield from certificate_lines(report["certificate"])
+    yield _verdict(report)
+
+
+def place_lines(model: str, machine: Machine) -> Lines:
+    """Yield where the model and the cache are, and the size of the cache."""
+    from streamtron.runs.directory import run_directory
+    from streamtron.runs.inspect import directory_bytes
+
+    cache = machine.cache_dir or os.path.join(machine.run_dir or run_directory(model), "cache")
+    size = directory_bytes(cache)
+    yield ""
+    yield f"{'model':<18} {model}"
+    yield f"{'cache':<18} {f'{cache}  ({format_size(size)})' if size else 'none'}"
+
+
+def _stages(stages: Sequence[Report]) -> Lines:
+    relative = "b/R²" if stages and stages[0]["variant"] == "steps" else "b/R^(1+ε)"
+    yield (
+        f"{'stage':<8} {relative:>10} {'full epochs':>11} {'mini-epochs':>11} {'Newton steps':>12} "
+        f"{'updates':>13}  ended because"
+    )
+    for stage in stages:
+        name, b = stage["epsilon"], stage["b_relative"]
+        yield (
+            f"{name if isinstance(name, str) else format(name, 'g'):<8} "
+            f"{'-' if b is None else format(b, '.4g'):>10} {stage['full_epochs']:>11} "
+            f"{stage['mini_epochs']:>11} {stage['newton_steps']:>12} {stage['updates']:>13,}"
+            f"  {stage['stop_reason']}"
+        )
+
+
+def _classes(learners: Sequence[Report]) -> Lines:
+    """Yield the classes with the widest gaps, in their order, and the others together."""
+    order = sorted(range(len(learners)), key=lambda k: (_stopped(learners[k]), _gap(learners[k])))
+    shown = [learners[k] for k in sorted(order[-MANY:])]
+    yield from class_table(
+        [each["label"] for each in shown],
+        bounds([each["certificate"] for each in shown])
+        | {"full epochs": [str(each["full_epochs"]) for each in shown]},
+        ("ended because", [each["stop_reason"] for each in shown]),
+    )
+    if others := [learners[k] for k in order[:-MANY]]:
+        ways = [each["stop_reason"] for each in others]
+        ended = ", ".join(f"{ways.count(way):,} {way}" for way in dict.fromkeys(ways))
+        yield f"… and {len(others):,} more, {ended}, gaps up to {max(map(_gap, others)):.3g}"
+
+
+def _gap(report: Report) -> float:
+    return float(report["certificate"]["relative_duality_gap"])
+
+
+def _upper(report: Report) -> float:
+    return float(report["certificate"]["upper_bound"] or math.inf)
+
+
+def _stopped(learner: Report) -> bool:
+    """Return whether it stopped before it was certified or converged."""
+    return learner["stop_reason"] not in ("certified", "converged")
+
+
+def _verdict(report: Report) -> str:
+    learners, gap, tol = report.get("learners", ()), _gap(report), report["settings"]["tol"]
+    what = f"the {'largest ' if learners else ''}gap is {up(gap, 3)}"
+    if _stopped(report):
+        if learners:
+            what = f"{sum(map(_stopped, learners)):,} of {len(learners):,} classes; {what}"
+        elif report["stop_reason"] == "no margin":
+            return f"NOT certified: no margin above {up(_upper(report))} exists"
+        return f"NOT certified: {what}, the tolerance {tol:g}"
+    if gap > tol:
+        return f"converged: nothing is left to update; {what}"
+    if learners:
+        return f"certified: the gaps of all {len(learners):,} classes are within {tol:g}"
+    return f"certified: the gap {up(gap, 3)} is within the tolerance {tol:g}"
+
+
+def not_certified(report: Report, model: str) -> str:
+    """Return the message of a fit that stopped before its tolerance was certified."""
+    settings = report["settings"]
+    if report["stop_reason"] == "no margin":
+        return _no_margin(report, model)
+    stage = settings["stage"]
+    no_ascent = stage != "auto" and not stage.endswith("ascent")
+    return (
+        f"{_stopped_classes(report)} before the tolerance was certified: the "
+        f"{'largest ' if 'learners' in report else ''}relative duality gap is {_gap(report):.3g}, "
+        f"wanted {settings['tol']:g}. {model} holds the model so far. What would help: more "
+        f"--max-epochs than {settings['max_epochs']}, "
+        f"{'--stage auto, which ends with ascent, ' if no_ascent else ''}an --active-set above "
+        f"{format_size(settings['active_set'])}, or a --tol looser than {settings['tol']:g}."
+    )
+
+
+def _stopped_classes(report: Report, most: int = 5) -> str:
+    """Return ``stopped``, after the names of the classes if there are many, the worst first."""
+    if "learners" not in report:
+        return "stopped"
+    stopped = sorted(filter(_stopped, report["learners"]), key=_gap, reverse=True)
+    names = ", ".join(label_text(each["label"]) for each in stopped[:most])
+    more = ", …" if stopped[most:] else ""
+    return f"{len(stopped):,} of {len(report['learners']):,} classes ({names}{more}) stopped"
+
+
+def _no_margin(report: Report, model: str) -> str:
+    """Return the message of a hard-margin fit on rows that have almost no margin."""
+    learners = report.get("learners", [report])
+    worst = next(each for each in learners if each["stop_reason"] == "no margin")
+    which = f", class {label_text(worst['label'])} from the rest," if "label" in worst else ""
+    upper = _upper(worst)
+    return (
+        f"no classifier separates the rows{which} by a margin above {up(upper)}, which is "
+        f"{up(upper / worst['radius'], 1)} of R, the longest row, and none was found that "
+        f"separates them at all. {model} holds the model so far. Give a soft margin, --C 1 "
+        "say, instead of --delta 0."
+    )

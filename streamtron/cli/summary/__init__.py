@@ -1,1 +1,0 @@
-"""Format the results of commands as aligned text."""

@@ -1,0 +1,104 @@
+"""Precondition conjugate gradients: H itself on its heaviest columns, its diagonal elsewhere."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core import kernels
+from streamtron.core.rows import Rows
+from streamtron.solver import passes
+from streamtron.solver.passes import Vector
+
+HEAD = 1000
+"""Columns at most in the head, whose two matrices then take 16 MB (``second_order.py``)."""
+
+PRODUCTS = 24
+"""A head may cost as much as so many products Hv: without one, Newton's method makes from 60 to 750
+(``benchmarks/second_order.py``)."""
+
+NONZERO = 2
+"""Multiplications of a head's matrices that take as long as a nonzero of a product Hv: they run
+along rows of a matrix, a product jumps (``benchmarks/second_order.py``)."""
+
+
+class Preconditioner:
+    """An approximate inverse of H = I + Σ f_i (x_i, ρ)(x_i, ρ)ᵀ, for changing f_i ≥ 0.
+
+    The head is a set of columns, those with the largest H_jj where it is first asked for. H
+    restricted to it is factorised (Cholesky). Where all columns that occur are in the head, the
+    inverse is exact but for rounding. From one f to the next, H is updated by the rows whose f_i
+    has changed. Sums run in kernels, in one order.
+    """
+
+    def __init__(self, rows: Rows, rho: float, columns: int) -> None:
+        self._rows, self._rho = rows, rho
+        self._factors = np.zeros(len(rows.indptr) - 1)
+        self._diagonal = np.ones(columns + 1)
+        self._head: NDArray[np.int64] | None = None
+        self._places = np.full(columns + 1, -1)
+        self._gram = self._factor = np.zeros((0, 0))
+
+    def update(self, factors: Vector) -> None:
+        """Take H of these f_i, shape (rows,)."""
+        self._diagonal[:] = 1.0
+        passes.add(kernels.gram_diagonal, self._rows, factors, self._rho, self._diagonal)
+        if self._head is None:
+            self._head = self._choose_head(factors)
+            self._places[self._head] = np.arange(len(self._head))
+            self._gram = np.zeros((len(self._head), len(self._head)))
+        change, self._factors = factors - self._factors, factors
+        passes.gram_block(self._rows, change, self._rho, self._places, self._gram)
+        self._factor = self._gram.copy()
+        np.einsum("ii->i", self._factor)[:] += 1.0
+        if not kernels.factorise(self._factor, np.empty(len(self._factor))):
+            self._head = self._head[:0]  # squares under- or overflow: the diagonal has to do
+            self._places[:] = -1
+            self._gram = self._factor = np.zeros((0, 0))
+
+    def product(self, v: Vector) -> Vector:
+        """Return H v, shape (columns + 1,)."""
+        found = v.copy()
+        passes.add(kernels.gram_product, self._rows, self._factors, self._rho, v, found)
+        return found
+
+    def solve(self, residual: Vector) -> Vector:
+        """Return about H⁻¹ r, shape (columns + 1,)."""
+        found = residual / self._diagonal
+        if self._head is not None and len(self._head):
+            head = residual[self._head]
+            kernels.solve_factorised(self._factor, head)
+            found[self._head] = head
+        return found
+
+    def _choose_head(self, factors: Vector) -> NDArray[np.int64]:
+        """Return the head's columns, as many as it is worth, in ascending order."""
+        heaviest = np.argsort(-self._diagonal, kind="stable")[:HEAD]
+        occurring = int(np.count_nonzero(self._diagonal[heaviest] > 1.0))
+        lengths = np.diff(self._rows.indptr)[factors > 0.0] + 1
+        size = head_size(lengths, occurring)
+        return np.sort(heaviest[:size])
+
+
+def head_size(lengths: NDArray[np.int64], occurring: int) -> int:
+    """Return how many columns a head may have, at most those ``occurring``.
+
+    Summing and factorising H on h columns takes Σ min(h, n_i)²/2 + h³/6 multiplications, n_i the
+    nonzeros of row i and its bias; that may be as much as PRODUCTS products Hv.
+
+    Examples
+    --------
+    >>> head_size(np.full(10_000, 15), 124), head_size(np.full(1_000, 15), 20_000)
+    (124, 153)
+    """
+    worth = PRODUCTS * NONZERO * float(lengths.sum())
+
+    def cost(size: int) -> float:
+        pairs = np.minimum(lengths, size).astype(np.float64)
+        return 0.5 * kernels.square_sum(pairs) + size**3 / 6.0
+
+    least, most = 0, min(occurring, HEAD)
+    while least < most:
+        size = (least + most + 1) // 2
+        least, most = (size, most) if cost(size) <= worth else (least, size - 1)
+    return least

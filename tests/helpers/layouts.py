@@ -1,0 +1,100 @@
+"""Every layout in which a table may hold features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+Row = dict[int, float]
+
+WIDTH = 6
+
+NAMES = tuple(f"name {j}" for j in range(WIDTH))
+
+PAIR = pa.struct({"index": pa.int16(), "value": pa.float64()})
+
+VECTOR = pa.struct(
+    {
+        "type": pa.int8(),
+        "size": pa.int32(),
+        "indices": pa.list_(pa.int32()),
+        "values": pa.list_(pa.float64()),
+    }
+)
+
+
+def sparse(row: Row, size: int = WIDTH) -> dict[str, Any]:
+    """A row as Spark's sparse vector."""
+    return {"type": 0, "size": size, "indices": list(row), "values": list(row.values())}
+
+
+def dense(row: Row) -> dict[str, Any]:
+    """A row as Spark's dense vector."""
+    values = [row.get(j, 0.0) for j in range(WIDTH)]
+    return {"type": 1, "size": None, "indices": None, "values": values}
+
+
+def parallel(
+    rows: list[Row], list_type: Any, key: Any, value: Any, key_of: Any = int
+) -> dict[str, pa.Array]:
+    keys = pa.array([[key_of(j) for j in row] for row in rows], list_type(key))
+    values = pa.array([list(row.values()) for row in rows], list_type(value))
+    return {"features": keys, "values": values}
+
+
+def dictionary_lists(rows: list[Row]) -> dict[str, pa.Array]:
+    table = parallel(rows, pa.list_, pa.string(), pa.float64(), NAMES.__getitem__)
+    names = table["features"]
+    table["features"] = pa.ListArray.from_arrays(names.offsets, names.values.dictionary_encode())
+    return table
+
+
+def one(array: pa.Array) -> dict[str, pa.Array]:
+    return {"features": array}
+
+
+LAYOUTS: dict[str, Callable[[list[Row]], dict[str, pa.Array]]] = {
+    "lists": lambda rows: parallel(rows, pa.list_, pa.uint8(), pa.float32()),
+    "large lists": lambda rows: parallel(rows, pa.large_list, pa.int64(), pa.float64()),
+    "pairs": lambda rows: one(pa.array([[*row.items()] for row in rows], pa.list_(PAIR))),
+    "large list of pairs": lambda rows: one(
+        pa.array([[*row.items()] for row in rows], pa.large_list(PAIR))
+    ),
+    "pairs the other way round": lambda rows: one(
+        pa.array(
+            [[{"v": value, "i": j} for j, value in row.items()] for row in rows],
+            pa.list_(pa.struct({"v": pa.float32(), "i": pa.uint64()})),
+        )
+    ),
+    "map": lambda rows: one(
+        pa.array([list(row.items()) for row in rows], pa.map_(pa.int32(), pa.float32()))
+    ),
+    "map of names": lambda rows: one(
+        pa.array(
+            [[(NAMES[j], value) for j, value in row.items()] for row in rows],
+            pa.map_(pa.string(), pa.float64()),
+        )
+    ),
+    "lists of names": lambda rows: parallel(
+        rows, pa.list_, pa.large_string(), pa.float64(), NAMES.__getitem__
+    ),
+    "lists of names, dictionary-encoded": dictionary_lists,
+    "sparse vectors": lambda rows: one(pa.array([sparse(row) for row in rows], VECTOR)),
+    "dense vectors": lambda rows: one(pa.array([dense(row) for row in rows], VECTOR)),
+    "sparse and dense vectors": lambda rows: one(
+        pa.array([(dense, sparse)[k % 2](row) for k, row in enumerate(rows)], VECTOR)
+    ),
+    "columns of numbers": lambda rows: {
+        f"f{j}": pa.array([row.get(j, 0.0) for row in rows], pa.float64()) for j in range(WIDTH)
+    },
+    "columns of numbers, dictionary-encoded": lambda rows: {
+        f"f{j}": pa.array([row.get(j, 0.0) for row in rows]).dictionary_encode()
+        for j in range(WIDTH)
+    },
+}
+
+
+def named(columns: dict[str, Any]) -> bool:
+    return "features" in columns and "string" in str(columns["features"].type)

@@ -1,0 +1,69 @@
+"""Learners on rows in memory: plans to train by, and the bits that training leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamtron.core.rows import Label
+from streamtron.runs.finished import locate, open_finished
+from streamtron.runs.learners import restore_finished
+from streamtron.solver.learner import Learner
+from tests.helpers.sources import ListSource, csr, random_rows
+
+COLUMNS, ROWS = 30, 240
+
+PLANS = {
+    "all held": {},
+    "small active set": {"active_set": 2500},
+    "nothing held": {"active_set": 0, "max_epochs": 4},
+    "margitron": {"stage": "1,0.1", "tol": 0.0, "max_epochs": 4, "mini_epochs": 5},
+    "sequential": {"order": "sequential"},
+}
+
+plans = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+
+
+def source_of(labels: Sequence[Label] | None = None) -> ListSource:
+    rows, two = random_rows(3, ROWS, COLUMNS)
+    return ListSource(csr(rows), two if labels is None else labels, block_rows=16)
+
+
+class GrowingSource(ListSource):
+    """As a reader of shards: a label is known when its first row has been delivered."""
+
+    def chunks(self, order=None):  # type: ignore[no-untyped-def]
+        known, self.labels[:] = list(self.labels), [] if not self.blocks else self.labels
+        for chunk in super().chunks(order):
+            met = int(chunk.codes.max()) + 1
+            self.labels += known[len(self.labels) : met]
+            yield chunk
+
+
+def classes_that_come_late() -> list[Label]:
+    """Labels in the order of their coming: b from row 0, a from row 40, d, c near the end."""
+    rng = np.random.default_rng(5)
+    names = np.array(["b", "a", "d", "c"])
+    since = [0, 40, 41, 200]
+    return [str(names[rng.integers(sum(k >= first for first in since))]) for k in range(ROWS)]
+
+
+def bits(learner: Learner, rows: int = ROWS) -> tuple[object, ...]:
+    """All that training left in it."""
+    dual = learner.running
+    return (
+        dual.w.tobytes(), dual.scalars.tobytes(), dual.tallies.tobytes(),
+        learner.counts.dense(rows).tobytes(), learner.weights.tobytes(), learner.bias,
+        learner.certificate, learner.progress.full_epochs, learner.progress.mini_epochs,
+        learner.finished,
+    )  # fmt: skip
+
+
+def learners_of_run(run: Path) -> list[Learner]:
+    """The learners of a run that has ended."""
+    with open_finished(locate(run)) as ended:
+        state, labels = ended.checkpoint.state, ended.checkpoint.labels
+        return restore_finished(state, ended.settings, labels, None)

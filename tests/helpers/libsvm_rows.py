@@ -1,0 +1,90 @@
+"""Rows of libsvm text: as the reader delivers them, and as plain Python reads them."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from streamtron.data.formats.libsvm import LibsvmReader
+from streamtron.data.row_batch import Reading, RowBatch
+
+PLAIN = Reading()
+
+
+class Row(NamedTuple):
+    """One row, whatever batches it came in; values as float32 bits, so that -0 is not 0."""
+
+    label: float | None
+    columns: list[int]
+    bits: list[int]
+    weight: float = 1.0
+
+
+def bits_of(token: str | bytes | float) -> int:
+    """The float32 of a token as its 32 bits."""
+    return int(np.float32(float(token)).view(np.uint32))
+
+
+def rows_of(batch: RowBatch) -> list[Row]:
+    """A batch as plain rows."""
+    values = np.ones(len(batch.indices), np.float32) if batch.values is None else batch.values
+    bits = values.view(np.uint32).tolist()
+    weights = [1.0] * len(batch.codes) if batch.weights is None else batch.weights.tolist()
+    return [
+        Row(
+            None if code < 0 else batch.classes[code],
+            batch.indices[start:stop].tolist(),
+            bits[start:stop],
+            weight,
+        )
+        for code, start, stop, weight in zip(
+            batch.codes.tolist(),
+            batch.indptr[:-1].tolist(),
+            batch.indptr[1:].tolist(),
+            weights,
+            strict=True,
+        )
+    ]
+
+
+def batches(
+    data: bytes,
+    reading: Reading = PLAIN,
+    batch_bytes: int = 1 << 20,
+    name: str = "x.svm",
+    threads: int = 1,
+) -> list[RowBatch]:
+    """What the reader makes of a file with these bytes."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, name)
+        path.write_bytes(data)
+        return list(LibsvmReader(str(path), name, reading, batch_bytes, threads).batches())
+
+
+def read(
+    data: bytes, reading: Reading = PLAIN, batch_bytes: int = 1 << 20, name: str = "x.svm"
+) -> list[Row]:
+    """The rows of a file with these bytes."""
+    return [row for batch in batches(data, reading, batch_bytes, name) for row in rows_of(batch)]
+
+
+def oracle(data: bytes) -> list[Row]:
+    """Well-formed libsvm text read with str.split and float, sorted columns and all."""
+    rows = []
+    for line in data.removeprefix(b"\xef\xbb\xbf").decode().split("\n"):
+        tokens = line.split("#")[0].split()
+        if not tokens:
+            continue
+        pairs = [token.split(":") for token in tokens[1:] if not token.startswith("qid:")]
+        pairs.sort(key=lambda pair: int(pair[0]))
+        rows.append(
+            Row(
+                float(tokens[0]),
+                [int(column) for column, _ in pairs],
+                [bits_of(value) for _, value in pairs],
+            )
+        )
+    return rows

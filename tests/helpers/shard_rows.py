@@ -1,0 +1,111 @@
+"""Shards of JSON rows with a reader of their own, and everything a chunk holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import xxhash
+
+from streamtron.core.rows import Chunk
+from streamtron.data import (
+    Reading,
+    RowBatch,
+    ShardFile,
+    ShardSource,
+    find_shards,
+)
+from streamtron.data.blocks import squares_of
+
+Row = tuple[float | str | None, float, dict[int, float]]
+"""label, weight, {column: value}"""
+
+
+class ListReader:
+    """A ShardReader over a JSON file: the sizes of its batches, and rows."""
+
+    opened: list[str] = []  # noqa: RUF012 - shared on purpose
+
+    def __init__(self, shard: ShardFile, reading: Reading) -> None:
+        self.shard = shard
+
+    def fingerprint(self) -> str:
+        return xxhash.xxh3_128_hexdigest(Path(self.shard.path).read_bytes())
+
+    def batches(self) -> Iterator[RowBatch]:
+        self.opened.append(self.shard.name)
+        content = json.loads(Path(self.shard.path).read_text())
+        first = 0
+        for size in content["sizes"]:
+            yield make_batch(content["rows"][first : first + size], self.shard.name, first)
+            first += size
+
+
+def make_batch(rows: Sequence[Any], name: str, first: int) -> RowBatch:
+    labels = [(type(label), label) for label, _, _ in rows]  # for True == 1.0
+    classes = list(dict.fromkeys(pair for pair in labels if pair[1] is not None))
+    weights = np.array([weight for _, weight, _ in rows], np.float64)
+    pairs = [(int(c), v) for _, _, row in rows for c, v in sorted(row.items(), key=_by_column)]
+    values = np.array([value for _, value in pairs], np.float32)
+    return RowBatch(
+        np.cumsum([0, *(len(row) for _, _, row in rows)]).astype(np.int64),
+        np.array([column for column, _ in pairs], np.uint32),
+        None if (values == 1).all() else values,
+        np.array([-1 if x[1] is None else classes.index(x) for x in labels], np.int32),
+        [label for _, label in classes],
+        None if (weights == 1).all() else weights,
+        lambda i: f"{name}, line {first + i + 1}",
+    )
+
+
+def _by_column(pair: tuple[str, float]) -> int:
+    return int(pair[0])
+
+
+def write_shard(path: Path, rows: Sequence[Row], sizes: Sequence[int] | None = None) -> Path:
+    """``sizes`` are the rows of each batch; they are part of the file and so of its fingerprint."""
+    sizes = [len(rows)] if sizes is None else sizes
+    path.write_text(json.dumps({"sizes": sizes, "rows": rows}))
+    return path
+
+
+def source_of(directory: Path, cache: Path | None = None, **options: Any) -> ShardSource:
+    return ShardSource(
+        find_shards([str(directory)]),
+        options.pop("reading", Reading()),
+        cache_dir=None if cache is None else str(cache),
+        open_reader=options.pop("open_reader", ListReader),
+        **options,
+    )
+
+
+@contextmanager
+def small_blocks(rows: int = 5, nonzeros: int = 12) -> Iterator[None]:
+    with (
+        patch("streamtron.core.rows.BLOCK_ROWS", rows),
+        patch("streamtron.core.rows.BLOCK_NONZEROS", nonzeros),
+    ):
+        yield
+
+
+def bits(chunk: Chunk) -> tuple[Any, ...]:
+    """Everything a chunk is, so that == means bit for bit; its squares are those of its rows."""
+    assert chunk.squares.tobytes() == squares_of(*chunk.rows).tobytes()
+    assert not chunk.squares.flags.writeable
+    arrays = [*chunk.rows, chunk.codes]
+    if chunk.code_offsets is not None:
+        arrays.append(chunk.code_offsets)
+    weights = None if chunk.weights is None else chunk.weights.tobytes()
+    return (*((a.dtype.str, a.tobytes()) for a in arrays), weights, chunk.ranges)
+
+
+TEXT = b"1 1:0.5 3:1\n-1 2:2\n"
+
+
+def chunks_of(source: ShardSource) -> list[object]:
+    return [bits(chunk) for chunk in source.chunks()]

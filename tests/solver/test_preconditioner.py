@@ -1,0 +1,229 @@
+"""The preconditioner: exact on its head, cheap, and the same bits as a plain computation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from streamtron.core import kernels
+from streamtron.core.rows import Rows
+from streamtron.solver import newton, preconditioner
+from streamtron.solver.preconditioner import HEAD, NONZERO, PRODUCTS, Preconditioner, head_size
+from tests.helpers.kernel_cases import COLUMNS, Case, cases, factors_of, frozen, numbers, prove
+from tests.helpers.sources import csr, dense, random_rows
+
+Matrix = NDArray[np.float64]
+
+
+def hessian(rows: list[Any], columns: int, factors: Matrix, rho: float) -> Matrix:
+    """I + Σ f_i (x_i, ρ)(x_i, ρ)ᵀ."""
+    patterns = np.hstack([dense(rows, columns), np.full((len(rows), 1), rho)])
+    return np.eye(columns + 1) + (patterns * factors[:, None]).T @ patterns
+
+
+def some_factors(seed: int, rows: int) -> Matrix:
+    """Three quarters of them 100, the others 0."""
+    return np.where(np.random.default_rng(seed).random(rows) < 0.75, 100.0, 0.0)
+
+
+# --- what it is an inverse of ---
+
+
+@pytest.mark.parametrize("rho", [0.0, 1.0])
+def test_a_head_of_all_columns_is_the_inverse(rho: float) -> None:
+    rows, _ = random_rows(0, 300, 20)
+    factors = some_factors(0, 300)
+    inverse = Preconditioner(csr(rows), rho, 20)
+    inverse.update(factors)
+    residual = np.random.default_rng(1).normal(size=21)
+    wanted = np.linalg.solve(hessian(rows, 20, factors, rho), residual)
+    assert inverse.solve(residual) == pytest.approx(wanted, rel=1e-9)
+
+
+def test_outside_of_the_head_it_is_the_diagonal_and_in_it_the_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preconditioner, "HEAD", 5)
+    rows, _ = random_rows(0, 300, 20)
+    factors = some_factors(0, 300)
+    inverse = Preconditioner(csr(rows), 1.0, 20)
+    inverse.update(factors)
+    full, residual = hessian(rows, 20, factors, 1.0), np.random.default_rng(1).normal(size=21)
+    head = np.sort(np.argsort(-np.diag(full), kind="stable")[:5])
+    wanted = residual / np.diag(full)
+    wanted[head] = np.linalg.solve(full[np.ix_(head, head)], residual[head])
+    assert inverse.solve(residual) == pytest.approx(wanted, rel=1e-9)
+
+
+def test_after_an_update_by_the_rows_that_changed_it_is_the_inverse_again() -> None:
+    rows, _ = random_rows(0, 300, 20)
+    inverse = Preconditioner(csr(rows), 1.0, 20)
+    residual = np.random.default_rng(1).normal(size=21)
+    for seed in range(4):
+        factors = some_factors(seed, 300)
+        inverse.update(factors)
+        wanted = np.linalg.solve(hessian(rows, 20, factors, 1.0), residual)
+        assert inverse.solve(residual) == pytest.approx(wanted, rel=1e-8)
+
+
+def test_an_update_sums_only_the_rows_whose_factor_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows, _ = random_rows(0, 300, 20)
+    summed: list[int] = []
+    original = kernels.gram_block
+
+    def counted(rows: Rows, factors: Matrix, *others: Any) -> None:
+        summed.append(int(np.count_nonzero(factors)))
+        original(rows, factors, *others)
+
+    monkeypatch.setattr(kernels, "gram_block", counted)
+    inverse, factors = Preconditioner(csr(rows), 1.0, 20), np.full(300, 2.0)
+    for changed in (0, 7, 0):
+        factors = factors.copy()
+        factors[:changed] = 0.0
+        inverse.update(factors)
+    assert summed == [300, 7, 0]
+
+
+@pytest.mark.parametrize("value", [1e-30, 3e38])
+def test_squares_that_leave_the_range_of_floats_end_in_finite_weights(value: float) -> None:
+    rows = [[(0, value), (1, 1.0)], [(0, -value)], [(1, 2.0)]] * 5
+    cost = np.full(15, 1e250)
+    signs = np.array([1, -1, 1] * 5, dtype=np.int8)
+    found, _, _ = newton.minimise(
+        csr(rows), signs, cost, 1.0, np.zeros(3), np.zeros(3), 1e-3, proven=True
+    )
+    assert np.isfinite(found).all()
+
+
+# --- what it saves ---
+
+
+def calls(monkeypatch: pytest.MonkeyPatch, head: int, columns: int) -> dict[str, int]:
+    """Products Hv of Newton's method, and its steps, on rows whose columns are correlated."""
+    rng = np.random.default_rng(0)
+    mixed = rng.normal(size=(800, columns)) @ rng.normal(size=(columns, columns))
+    rows = csr([list(enumerate(row)) for row in mixed.tolist()])
+    signs = np.where(mixed @ rng.normal(size=columns) + rng.normal(size=800) > 0, 1, -1)
+    count = {"gram_product": 0, "gram_diagonal": 0}
+
+    def counted(name: str) -> Callable[..., None]:
+        original = getattr(kernels, name)
+
+        def call(*arguments: Any) -> None:
+            count[name] += 1
+            original(*arguments)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preconditioner, "HEAD", head)
+        for name in count:
+            patch.setattr(kernels, name, counted(name))
+        newton.minimise(
+            rows, signs.astype(np.int8), np.full(800, 50.0), 1.0, np.zeros(columns + 1),
+            np.zeros(columns + 1), 1e-6, proven=True,
+        )  # fmt: skip
+    return count
+
+
+def test_with_few_columns_a_newton_step_needs_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    direct = calls(monkeypatch, HEAD, 30)
+    assert direct["gram_product"] == direct["gram_diagonal"]
+    assert calls(monkeypatch, 0, 30)["gram_product"] > 5 * direct["gram_product"]
+
+
+def test_a_head_of_most_columns_saves_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = calls(monkeypatch, 0, 30)
+    assert calls(monkeypatch, 28, 30)["gram_product"] < 0.7 * without["gram_product"]
+
+
+@prove
+@given(st.lists(st.integers(1, 300), max_size=40), st.integers(0, 2000))
+def test_a_head_is_the_largest_that_costs_no_more_than_some_products(
+    lengths: list[int], occurring: int
+) -> None:
+    def cost(size: int) -> float:
+        return sum(min(n, size) ** 2 for n in lengths) / 2 + size**3 / 6
+
+    worth = PRODUCTS * NONZERO * sum(lengths)
+    size = head_size(np.array(lengths, np.int64), occurring)
+    assert 0 <= size <= min(occurring, HEAD)
+    assert cost(size) <= worth
+    assert size == min(occurring, HEAD) or cost(size + 1) > worth
+
+
+# --- the kernels it stands on ---
+
+
+@prove
+@given(cases(started=False), st.sets(st.integers(0, COLUMNS)))
+def test_the_gram_matrix_equals_its_plain_oracle_bit_for_bit(case: Case, chosen: set[int]) -> None:
+    head, factors = sorted(chosen), factors_of(case)
+    places = [head.index(j) if j in chosen else -1 for j in range(COLUMNS + 1)]
+    plain = [[1.0] * len(head) for _ in head]
+    for row, factor in zip(case.rows, factors, strict=True):
+        own = [(places[j], x) for j, x in [*row, (COLUMNS, case.rho)] if places[j] >= 0]
+        for n, (at, x) in enumerate(own):
+            for below, value in own[: n + 1] if factor else []:
+                plain[at][below] += factor * x * value
+    gram = np.ones((len(head), len(head)))
+    kernels.gram_block(
+        csr(case.rows), frozen(factors, np.float64), case.rho, frozen(places, np.int64),
+        np.empty(len(head), np.int64), np.empty(len(head)), gram,
+    )  # fmt: skip
+    assert gram.tolist() == plain
+
+
+def plain_factor(matrix: list[list[float]]) -> list[list[float]] | None:
+    """L below and Lᵀ above the diagonal; None if a pivot is not positive and finite."""
+    size = len(matrix)
+    for k in range(size):
+        if not 0.0 < matrix[k][k] < math.inf:
+            return None
+        matrix[k][k] = math.sqrt(matrix[k][k])
+        for i in range(k + 1, size):
+            matrix[i][k] = matrix[k][i] = matrix[i][k] / matrix[k][k]
+        for i in range(k + 1, size):
+            for j in range(k + 1, i + 1):
+                matrix[i][j] -= matrix[i][k] * matrix[j][k]
+    return matrix
+
+
+def plain_solution(factor: list[list[float]], x: list[float]) -> list[float]:
+    for k in range(len(x)):
+        x[k] /= factor[k][k]
+        for i in range(k + 1, len(x)):
+            x[i] -= x[k] * factor[i][k]
+    for k in reversed(range(len(x))):
+        x[k] /= factor[k][k]
+        for i in range(k):
+            x[i] -= x[k] * factor[k][i]
+    return x
+
+
+@prove
+@given(st.integers(0, 7), st.data())
+def test_factor_and_solution_equal_their_plain_oracles_bit_for_bit(
+    size: int, data: st.DataObject
+) -> None:
+    root = np.array(
+        data.draw(st.lists(st.lists(numbers, min_size=size, max_size=size), min_size=9, max_size=9))
+    ).reshape(9, size)
+    gram = root.T @ root + np.eye(size) * data.draw(st.sampled_from([0.0, 1.0, -1e3]))
+    plain, factor = plain_factor(np.tril(gram).tolist()), np.tril(gram)
+    assert kernels.factorise(factor, np.empty(size)) == (plain is not None)
+    if plain is not None:
+        assert factor.tolist() == plain
+        x = np.array(data.draw(st.lists(numbers, min_size=size, max_size=size)))
+        wanted = plain_solution(plain, x.tolist())
+        kernels.solve_factorised(factor, x)
+        assert x.tolist() == wanted
