@@ -159,7 +159,7 @@ def sync_directory(directory: Path) -> None:
 
 LOCK = "lock"
 
-LOCK_ATTEMPTS, LOCK_WAIT = 10, 0.02
+LOCK_TRIES, LOCK_WAIT = 10, 0.02
 """Attempts to lock a directory, and seconds between them: a reader's look takes less."""
 
 
@@ -203,13 +203,13 @@ class _InUseError(MachineError):
 
 @contextmanager
 def _locked(
-    directory: Path, kind: int, flags: int, name: str = LOCK, attempts: int = LOCK_ATTEMPTS
+    directory: Path, kind: int, flags: int, name: str = LOCK, tries: int = LOCK_TRIES
 ) -> Iterator[int]:
     """Open and lock a file in a directory; retry, for a reader holds it only for a moment."""
     with reading_from(directory):
         descriptor = os.open(directory / name, flags | os.O_NOFOLLOW, 0o644)
     try:
-        for more in reversed(range(attempts)):
+        for more in reversed(range(tries)):
             try:
                 fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
                 if os.fstat(descriptor).st_ino == (directory / name).stat().st_ino:
@@ -264,7 +264,7 @@ def scratch_directory(prefix: str, where: str | None = None) -> Iterator[str]:
 
 
 def _scratch_lock(directory: str) -> AbstractContextManager[int]:
-    return _locked(Path(directory), fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT, _IN_USE, attempts=1)
+    return _locked(Path(directory), fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT, _IN_USE, tries=1)
 
 
 def _remove_scratch(directory: str) -> None:

@@ -82,11 +82,17 @@ class State:
     def all_finished(self) -> bool:
         """Whether all learners have finished; True if it is no state, as ``learners`` reports."""
         with contextlib.suppress(KeyError, TypeError, ValueError):
-            for encoded in self.content["learners"]:
-                progress = dict(encoded["fields"]["dict"])["progress"]
-                if dict(progress["fields"]["dict"])["finished"] is None:
-                    return False
+            numbers = range(len(self.content["learners"]))
+            return all(self.fields(number)["progress.finished"] is not None for number in numbers)
         return True
+
+    def fields(self, number: int) -> dict[str, Any]:
+        """The encoded fields of a learner by name, those of its objects as ``object.field``."""
+        found = dict(self.content["learners"][number]["fields"]["dict"])
+        for name, value in list(found.items()):
+            if isinstance(value, dict) and "fields" in value:
+                found |= {f"{name}.{field}": inner for field, inner in value["fields"]["dict"]}
+        return found
 
     def learners(
         self, make: Callable[[Label | None], Learner], group: str

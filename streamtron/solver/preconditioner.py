@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,13 +50,14 @@ class Preconditioner:
             self._places[self._head] = np.arange(len(self._head))
             self._gram = np.zeros((len(self._head), len(self._head)))
         change, self._factors = factors - self._factors, factors
+        if not len(self._head):
+            return
         passes.gram_block(self._rows, change, self._rho, self._places, self._gram)
         self._factor = self._gram.copy()
         np.einsum("ii->i", self._factor)[:] += 1.0
         if not kernels.factorise(self._factor, np.empty(len(self._factor))):
             self._head = self._head[:0]  # squares under- or overflow: the diagonal has to do
-            self._places[:] = -1
-            self._gram = self._factor = np.zeros((0, 0))
+            self._factor = self._factor[:0, :0]
 
     def product(self, v: Vector) -> Vector:
         """Return H v, shape (columns + 1,)."""
@@ -97,8 +100,4 @@ def head_size(lengths: NDArray[np.int64], occurring: int) -> int:
         pairs = np.minimum(lengths, size).astype(np.float64)
         return 0.5 * kernels.square_sum(pairs) + size**3 / 6.0
 
-    least, most = 0, min(occurring, HEAD)
-    while least < most:
-        size = (least + most + 1) // 2
-        least, most = (size, most) if cost(size) <= worth else (least, size - 1)
-    return least
+    return bisect_right(range(min(occurring, HEAD) + 1), worth, key=cost) - 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.solver.checkpoint import State
@@ -31,12 +30,3 @@ def through_a_file(state: State, path: Path) -> State:
     write_sealed(path, state.content, state.arrays)
     content, arrays = read_sealed(path, "checkpoint")
     return State(state.reading, state.chunks, content, arrays)
-
-
-def learner_fields(state: State, number: int) -> dict[str, Any]:
-    """The encoded fields of a learner in a checkpoint, those of its objects as ``object.field``."""
-    found = dict(state.content["learners"][number]["fields"]["dict"])
-    for name, value in list(found.items()):
-        if isinstance(value, dict) and "fields" in value:
-            found |= {f"{name}.{field}": inner for field, inner in value["fields"]["dict"]}
-    return found

@@ -28,7 +28,6 @@ from streamtron.runs.learners import restore_finished
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 from streamtron.solver.proving import LARGE_DRIFT
-from tests.helpers.checkpoints import learner_fields
 from tests.helpers.learners import learners_of_run
 from tests.helpers.optimum import holds_optimum
 from tests.helpers.runs import TOL, content, fit, write_corpus
@@ -56,7 +55,7 @@ def change_last(
         checkpoint = Run(run).load()
         assert checkpoint is not None
         state = checkpoint.state
-        found = learner_fields(state, number)[name]
+        found = state.fields(number)[name]
         array = state.arrays[found["array"]].copy()
         change(array)
         found["array"] = f"moved {name} {number}"  # the array may be another's as well

@@ -17,7 +17,7 @@ from streamtron.solver.learner import Learner
 from streamtron.solver.one_vs_rest import CandidateClasses, Classes
 from streamtron.solver.schedule import train
 from streamtron.solver.working_set import Pool
-from tests.helpers.checkpoints import KeepsAll, learner_fields, through_a_file
+from tests.helpers.checkpoints import KeepsAll, through_a_file
 from tests.helpers.learners import PLANS, GrowingSource, bits, classes_that_come_late, source_of
 from tests.helpers.sources import ListSource
 
@@ -109,7 +109,7 @@ class KeepsSome(KeepsAll):
 
 def is_parted(state: State) -> bool:
     """Whether some learners have finished the reading and others have not."""
-    fields = [learner_fields(state, number) for number in range(len(state.content["learners"]))]
+    fields = [state.fields(number) for number in range(len(state.content["learners"]))]
     unfinished = [one for one in fields if one["progress.finished"] is None]
     return len({one["progress.concluded"] for one in unfinished}) > 1
 

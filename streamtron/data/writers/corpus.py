@@ -15,14 +15,14 @@ is made without those before it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache, reduce
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import SettingsError
-from streamtron.core.executor import Executor, serial
+from streamtron.core.executor import Executor, serial, sum_over_tree
 from streamtron.data.row_batch import RowBatch, offsets_of, slice_batch, sort_columns
 from streamtron.data.writers.shards import Format, ShardStyle, Written, new_shards, write_shards
 
@@ -105,7 +105,7 @@ def generate(
             RowRange(shard_path(number), first, min(a_shard, end - first))
             for number, first in enumerate(range(first_row, end, a_shard))
         ]
-        return reduce(Written.plus, executor(write_range, parts, columns, seed, format))
+        return sum_over_tree(Written.plus, executor(write_range, parts, columns, seed, format))
 
 
 class RowRange(NamedTuple):
