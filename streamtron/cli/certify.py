@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import is_verbose, print_values, workers_of, wrapped
+from streamtron.cli.common import executor_of, is_verbose, print_values, wrapped
 from streamtron.cli.summary import bounds, certificate_lines
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.executor import serial
 from streamtron.core.text import Lines, aligned, class_table, number, up
 
 if TYPE_CHECKING:
@@ -59,11 +58,11 @@ def certify(
         run, model, shards, witness = run_inputs(model, witness)
     loaded = load_any(model, index_base=None if base == "auto" else base, bias_last=bias_last)
     problem = _problem(loaded, wanted, model)
-    with workers_of(**given) as workers:
+    with executor_of(**given) as executor:
         proof = prove(
             loaded, shards, witness=witness, run=run, settings=problem, readings=readings,
             accept_exclusions=accept_exclusions or not witness_given, machine=machine,
-            executor=workers or serial,
+            executor=executor,
         )  # fmt: skip
     print_values(proof.to_dict(), _lines, as_json)
 

@@ -18,6 +18,7 @@ from streamtron.cli.options import split
 from streamtron.cli.summary import fit_lines, not_certified, place_lines
 from streamtron.core.config import Machine, format_size
 from streamtron.core.errors import MachineError, SettingsError
+from streamtron.core.executor import Executor, serial
 from streamtron.core.files import is_stream
 from streamtron.core.text import MANY, Lines, and_more
 
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
 
 STOPPED = 4
 """Exit code: stopped before the tolerance was certified."""
+
+
+@contextmanager
+def executor_of(**where: Any) -> Iterator[Executor]:
+    """Give the workers that ``cluster_options`` ask for, or this process."""
+    with workers_of(**where) as workers:
+        yield workers or serial
 
 
 @contextmanager

@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import say_written, workers_of
-from streamtron.core.executor import serial
+from streamtron.cli.common import executor_of, say_written
 
 
 @click.command(short_help="Convert shards to another format.")
@@ -33,9 +32,9 @@ def convert(
     from streamtron.runs.convert import convert as convert_shards
 
     settings = options.settings_of(options.split(given)[0])
-    with workers_of(**given) as workers:
+    with executor_of(**given) as executor:
         written = convert_shards(
             shards, destination, to=format_, settings=settings,  # type: ignore[arg-type]
-            rows_per_shard=rows_per_shard, overwrite=overwrite, executor=workers or serial,
+            rows_per_shard=rows_per_shard, overwrite=overwrite, executor=executor,
         )  # fmt: skip
     say_written(written, destination)

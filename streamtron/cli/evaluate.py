@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import print_values, workers_of
+from streamtron.cli.common import executor_of, print_values
 from streamtron.core.config import METRICS, METRICS_OF_MANY
-from streamtron.core.executor import serial
 from streamtron.core.text import Lines, aligned, class_table, metric_words, number
 
 _EACH = ("support", "precision", "recall", "f1", "roc_auc")
@@ -37,10 +36,8 @@ def evaluate(
     from streamtron.runs.evaluate import evaluate as evaluate_shards
 
     loaded = load_any(model)
-    with workers_of(**where) as workers:
-        metrics = evaluate_shards(
-            loaded, shards, ranking=ranking, executor=workers or serial
-        ).to_dict()
+    with executor_of(**where) as executor:
+        metrics = evaluate_shards(loaded, shards, ranking=ranking, executor=executor).to_dict()
     print_values(metrics, _lines, as_json)
 
 

@@ -20,8 +20,6 @@ from streamtron.cli.common import change_run
 @click.option("--rows", type=click.Path(dir_okay=False),
               help="Only the rows in this CSV file with columns shard,row; rows count from "
               "0.")  # fmt: skip
-@click.option("--replaced-by", type=click.Path(),
-              help="New version of the one shard given: forget the rows it lacks.")  # fmt: skip
 @options.report_option
 @options.setting_options("tol", "max_epochs")
 @options.run_dir_option
@@ -29,7 +27,7 @@ from streamtron.cli.common import change_run
 @options.verbose_option
 def forget(
     run: str, shards: tuple[str, ...], key: str | None, value: tuple[str, ...], rows: str | None,
-    replaced_by: str | None, report: str | None, **given: Any,
+    report: str | None, **given: Any,
 ) -> int:  # fmt: skip
     """Remove SHARDS, or some of their rows, from the run of a model, RUN, and train to a
     certificate over the remaining rows.
@@ -41,5 +39,5 @@ def forget(
     """
     from streamtron.runs.forget import forget as forget_rows
 
-    change = partial(forget_rows, key=key, values=value, rows=rows, replaced_by=replaced_by)
+    change = partial(forget_rows, key=key, values=value, rows=rows)
     return change_run(change, run, shards, report, given)

@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import say_written, workers_of
-from streamtron.core.executor import serial
+from streamtron.cli.common import executor_of, say_written
 
 
 @click.command(short_help="Generate a text-like corpus of any size.")
@@ -38,10 +37,10 @@ def generate(
     """
     from streamtron.data.writers.corpus import generate as generate_corpus
 
-    with workers_of(**where) as workers:
+    with executor_of(**where) as executor:
         written = generate_corpus(
             directory, rows=rows, columns=columns, seed=seed, shards=shards, first_row=skip,
             format=format_, overwrite=overwrite,  # type: ignore[arg-type]
-            executor=workers or serial,
+            executor=executor,
         )  # fmt: skip
     say_written(written, directory)

@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import check_writable, workers_of
-from streamtron.core.executor import serial
+from streamtron.cli.common import check_writable, executor_of
 
 
 @click.command(short_help="Write label and decision of every row.")
@@ -37,9 +36,9 @@ def predict(model: str, shards: tuple[str, ...], output: str, **where: Any) -> N
         check_writable(output)
         check_outputs({"output": output}, [model])
     loaded = load_any(model)
-    with workers_of(**where) as workers:
+    with executor_of(**where) as executor:
         to = sys.stdout.buffer if output == "-" else output
-        written = write_predictions(loaded, shards, to, executor=workers or serial)
+        written = write_predictions(loaded, shards, to, executor=executor)
     if output == "-":
         sys.stdout.buffer.flush()  # raises, where the text stream would not
     beyond = ""

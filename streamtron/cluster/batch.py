@@ -23,11 +23,12 @@ from streamtron.core.errors import SettingsError, StreamtronError
 from streamtron.core.files import read_toml
 from streamtron.core.sealed import canonical
 from streamtron.data import Manifest, find_shards
+from streamtron.runs.results import EXIT_CODES
 
 COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "fit": (("shards", "config", "vocabulary"), ("model", "report", "witness")),
     "update": (("shards",), ("report",)),
-    "forget": (("shards", "rows", "replaced_by"), ("report",)),
+    "forget": (("shards", "rows"), ("report",)),
     "sweep": (("shards", "valid", "config", "vocabulary"),
               ("table", "plot", "model", "report", "witness")),
     "predict": (("model", "shards"), ("output",)),
@@ -39,12 +40,6 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }  # fmt: skip
 """Command that a job can be → its parameters that name inputs, and those that name outputs; the
 run that it changes is neither."""
-
-IN_PLACE = ("update", "forget")
-"""Commands that change a run."""
-
-UNCERTIFIED = 4
-"""Exit code of a fit that stopped before its tolerance was certified; its model is written."""
 
 CommandLine = Callable[[str, Mapping[str, Any]], list[str]]
 """Makes the arguments of a command from its name and parameters."""
@@ -97,7 +92,7 @@ def load_batch(path: str | os.PathLike[str], command_line: CommandLine) -> Batch
         jobs[name] = job = _job(where, tables[name], jobs, command_line)
         for output in map(os.path.normpath, job.outputs):
             other = writer.setdefault(output, name)
-            if other != name and job.words[0] not in IN_PLACE:
+            if other != name and job.words[0] not in ("update", "forget"):  # they change a run
                 raise _refused(where, name, f"{output} is what {other!r} writes too")
     return Batch(where, tuple(jobs.values()))
 
@@ -177,7 +172,7 @@ def _job(
         inputs=tuple(_absolute(directory, one) for one in inputs),
         outputs=tuple(os.path.join(directory, one) for one in outputs),
         digest=_digest([command, words, before]),
-        accepted=(0, UNCERTIFIED) if table.get("accept_uncertified") else (0,),
+        accepted=(0, EXIT_CODES["epoch limit"]) if table.get("accept_uncertified") else (0,),
     )
 
 

@@ -1,4 +1,4 @@
-"""Tasks on Dask workers. ``Workers`` is an ``Executor``, and runs tasks that wait for others too.
+"""Tasks on Dask workers. ``Workers`` is an ``Executor``, and runs tasks as they become ready.
 
 Queues, retries after the death of a worker, transfer of results and the dashboard are Dask's own.
 """
@@ -73,23 +73,19 @@ class Workers:
             while pending:
                 yield from self._result(pending.popleft())
 
-    def graph(
-        self, function: Callable[..., Result], items: Sequence[Any], after: Sequence[Sequence[int]]
+    def as_ready(
+        self, function: Callable[[Any], Result], ready: Callable[[], Iterable[Any]]
     ) -> Iterator[Result]:
-        """Yield ``function(item, *results)`` of every named item as it finishes.
-
-        It gets the results of the earlier items whose places ``after`` has. Raises as ``__call__``.
-        """
+        """Yield ``function(item)`` of named items as they finish; ``ready`` gives those that can
+        begin, at first and after every result. Raises as ``__call__``."""
         from distributed import as_completed
 
-        token = secrets.token_hex(4)
+        token, finished = secrets.token_hex(4), as_completed(loop=self.client.loop)
         with self._submitting() as submit:
-            futures: list[Future] = []
-            for place, item in enumerate(items):
-                before = [futures[earlier] for earlier in after[place]]
-                futures.append(submit(function, item, *before, key=f"{item.name}-{token}-{place}"))
-            for future in as_completed(futures, loop=self.client.loop):
+            finished.update(submit(function, one, key=f"{one.name}-{token}") for one in ready())
+            for future in finished:
                 yield self._result(future)
+                finished.update(submit(function, one, key=f"{one.name}-{token}") for one in ready())
 
     @contextmanager
     def _submitting(self) -> Iterator[Callable[..., Future]]:

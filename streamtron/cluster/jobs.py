@@ -13,13 +13,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from streamtron.cluster.batch import Batch, Job, state_of
 from streamtron.cluster.client import Workers, still_wanted
@@ -52,6 +53,14 @@ class JobStatus:
     inputs: str | None = None
 
 
+class Ended(NamedTuple):
+    """How the process of a job ended; ``sentence`` as in ``JobStatus``."""
+
+    name: str
+    exit_code: int
+    sentence: str
+
+
 Tell = Callable[[JobStatus], None]
 
 
@@ -62,7 +71,8 @@ def run_batch(
 
     A job is done if the status file says so of the same settings and the same inputs, its outputs
     exist, and all jobs that it comes after are done. The status file is rewritten at every change,
-    and ``tell`` called with the job's status; not when a job begins on a worker.
+    and ``tell`` called with the job's status. On workers a job is said to run from when it is
+    handed to them, though it may wait for a free one.
     """
     try:
         os.makedirs(batch.logs, exist_ok=True)
@@ -71,31 +81,41 @@ def run_batch(
     with locked(Path(batch.logs)):
         before = _read_status(batch.status_file)
         done = set() if again else _done(batch.jobs, before)
-        statuses = {
-            job.name: before[job.name] if job.name in done else _status(job) for job in batch.jobs
-        }
-        wanted = [
-            words_again(job, before.get(job.name), anew=again or not done.issuperset(job.after))
-            for job in batch.jobs
-            if job.name not in done
-        ]
+        jobs = {job.name: job for job in batch.jobs}
+        new = {job.name: JobStatus(job.name, job.words[0], job.digest) for job in batch.jobs}
+        statuses = new | {name: before[name] for name in done}
+        order = TopologicalSorter({job.name: job.after for job in batch.jobs})
 
-        def record(status: JobStatus) -> None:
-            statuses[status.name] = status
+        def record(name: str, state: State, **more: Any) -> None:
+            statuses[name] = replace(statuses[name], state=state, **more)
             _write_status(batch.status_file, statuses.values())
-            tell(status)
+            tell(statuses[name])
+
+        def ready() -> Iterator[Job]:
+            """Yield the jobs that can begin, those that ended meanwhile make ready included."""
+            while names := order.get_ready():
+                for job in map(jobs.__getitem__, names):
+                    if job.name in done:
+                        order.done(job.name)
+                    elif any(statuses[earlier].state != "done" for earlier in job.after):
+                        record(job.name, "skipped")
+                        order.done(job.name)
+                    else:
+                        record(job.name, "running", started=_now(), inputs=state_of(job.inputs))
+                        anew = again or not done.issuperset(job.after)
+                        yield words_again(job, before.get(job.name), anew=anew)
 
         _write_status(batch.status_file, statuses.values())
+        order.prepare()
         try:
-            with closing(_run_all(replace(batch, jobs=()), wanted, workers, record)) as ended:
-                for status in ended:
-                    record(status)
-        except BaseException:
-            for name, status in statuses.items():
-                if status.state == "running":
-                    statuses[name] = replace(status, state="stopped", finished=_now())
-            _write_status(batch.status_file, statuses.values())
-            raise
+            with closing(_run_all(replace(batch, jobs=()), ready, workers)) as ends:
+                for name, code, sentence in ends:
+                    state: State = "done" if code in jobs[name].accepted else "failed"
+                    record(name, state, exit_code=code, sentence=sentence, finished=_now())
+                    order.done(name)
+        finally:
+            for status in [one for one in statuses.values() if one.state == "running"]:
+                record(status.name, "stopped", finished=_now())
         return list(statuses.values())
 
 
@@ -130,10 +150,6 @@ def _done(jobs: Iterable[Job], known: dict[str, JobStatus]) -> set[str]:
     return done
 
 
-def _status(job: Job, state: State = "waiting", **more: Any) -> JobStatus:
-    return JobStatus(job.name, job.words[0], job.digest, state, **more)
-
-
 def _read_status(path: str) -> dict[str, JobStatus]:
     if not os.path.exists(path):
         return {}
@@ -157,37 +173,26 @@ def _now() -> str:
 
 
 def _run_all(
-    batch: Batch, jobs: Sequence[Job], workers: Workers | None, tell: Tell
-) -> Generator[JobStatus, None, None]:
-    """Yield the status of every job as it ends. Other jobs that they come after are done."""
-    names = [job.name for job in jobs]
-    after = [[names.index(name) for name in job.after if name in names] for job in jobs]
+    batch: Batch, ready: Callable[[], Iterator[Job]], workers: Workers | None
+) -> Generator[Ended, None, None]:
+    """Run the jobs that are ``ready``, now and after each that ended, and yield how each ends."""
     if workers is None:
-        ended: list[JobStatus] = []
-        for job, earlier in zip(jobs, after, strict=True):
-            ended.append(_run(batch, job, *(ended[place] for place in earlier), tell=tell))
-            yield ended[-1]
-        return
-    if workers.memory_each is not None:  # a limit of the job's own comes later and wins
-        memory = f"--memory={workers.memory_each}"
-        jobs = [replace(job, words=(job.words[0], memory, *job.words[1:])) for job in jobs]
-    yield from workers.graph(partial(_run, batch), jobs, after)
+        yield from (execute(batch, job, lambda: True) for job in ready())
+    else:
+        memory = workers.memory_each
+        yield from workers.as_ready(partial(_on_worker, batch, memory), ready)
 
 
-def _run(batch: Batch, job: Job, *before: JobStatus, tell: Tell | None = None) -> JobStatus:
-    """Run a job if the jobs before it are done; without ``tell`` this is a task on a worker."""
-    if any(status.state != "done" for status in before):
-        return _status(job, "skipped")
-    status = _status(job, "running", started=_now(), inputs=state_of(job.inputs))
-    if tell is None:
-        return execute(batch, job, status, still_wanted())
-    tell(status)
-    return execute(batch, job, status, lambda: True)
+def _on_worker(batch: Batch, memory: int | None, job: Job) -> Ended:
+    """Run a job as a task; a --memory of its own comes later and wins."""
+    limit = () if memory is None else (f"--memory={memory}",)
+    job = replace(job, words=(job.words[0], *limit, *job.words[1:]))
+    return execute(batch, job, still_wanted())
 
 
-def execute(batch: Batch, job: Job, status: JobStatus, wanted: Callable[[], bool]) -> JobStatus:
-    """Run one job to its end, or until it is no longer ``wanted``, and return its status. Its
-    stdout and stderr go to ``NAME.out`` and ``NAME.err`` among the logs."""
+def execute(batch: Batch, job: Job, wanted: Callable[[], bool]) -> Ended:
+    """Run one job to its end, or until it is no longer ``wanted``. Its stdout and stderr go to
+    ``NAME.out`` and ``NAME.err`` among the logs."""
     out, err = (os.path.join(batch.logs, f"{job.name}.{name}") for name in ("out", "err"))
     # -P: the directory that it runs in holds data, and nothing is imported from there
     command = [sys.executable, "-P", "-c", _CHILD, *job.words]
@@ -207,9 +212,7 @@ def execute(batch: Batch, job: Job, status: JobStatus, wanted: Callable[[], bool
         last = Path(err).read_bytes().decode(errors="replace").strip().splitlines()[-1:]
     except OSError as error:
         code, last = MachineError.exit_code, [f"job {job.name!r} cannot be run: {error}."]
-    state: State = "done" if code in job.accepted else "failed"
-    sentence = "".join(last) if code else ""
-    return replace(status, state=state, exit_code=code, sentence=sentence, finished=_now())
+    return Ended(job.name, code, "".join(last) if code else "")
 
 
 def _wait(process: subprocess.Popen[bytes], wanted: Callable[[], bool]) -> int:

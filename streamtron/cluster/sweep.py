@@ -44,8 +44,13 @@ def _with_absolute_paths(task: Task) -> Task:
         [path if "://" in path else os.path.abspath(path) for path in paths]
         for paths in (task.fold.shards, task.fold.valid)
     )
+    candidates = {
+        number: one.but(vocabulary=one.vocabulary and os.path.abspath(one.vocabulary))
+        for number, one in task.candidates.items()
+    }
     return task._replace(
         fold=task.fold._replace(shards=shards, valid=valid),
+        candidates=candidates,
         cache_dir=os.path.abspath(task.cache_dir),
         run_dir=os.path.abspath(task.run_dir),
     )

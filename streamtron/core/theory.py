@@ -28,9 +28,6 @@ def _whole(epsilon: float) -> int:
     return int(epsilon == 1.0)
 
 
-# --- the length of a, and what follows from it after a run ---
-
-
 def length_bound_steps(R: float, b: float, epsilon: float, t: int) -> float:
     """‖a‖ ≤ √(R² t + 2/(2−ε) b t^(2−ε)) after t updates of the steps variant (Theorem 1).
 
@@ -138,9 +135,6 @@ def upper_bound_after_run_length(
     return length_bound_length(R, b, epsilon, margin, t_c, chosen) / t_c
 
 
-# --- the choice of b ---
-
-
 def promised_fraction_length(epsilon: float, delta: float) -> float:
     """The fraction that ``b_length`` promises: (δ + 1 + ε)⁻¹ (Theorem 3).
 
@@ -166,9 +160,6 @@ def b_length(R: float, epsilon: float, delta: float, gamma_d: float) -> float:
     return float(R ** (1.0 + epsilon) * relative)
 
 
-# --- primal and dual ---
-
-
 def primal_from_margin(gamma_d: float) -> float:
     """P* = 1/(2 γ_d²), the optimum of LIBLINEAR's objective (L2-loss SVM).
 
@@ -178,20 +169,11 @@ def primal_from_margin(gamma_d: float) -> float:
     return 1.0 / (2.0 * gamma_d * gamma_d)
 
 
-def weights_radius(primal: float, dual: float) -> float:
-    """‖w − w*‖ ≤ √(2(P − D)), as P is strongly convex; 0 if rounding puts D above P.
-
-    >>> weights_radius(10.0, 2.0)
-    4.0
-    """
-    return math.sqrt(2.0 * max(0.0, primal - dual))
-
-
 def decision_radius(primal_margin: float, upper_bound: float | None) -> float:
-    """‖w − w*‖ ≤ √(1/γ′² − 1/U²), rounding included; ∞ where nothing is proven.
+    """‖w − w*‖ ≤ √(2(P − D)) = √(1/γ′² − 1/U²), as P is strongly convex; ∞ where nothing is proven.
 
-    γ′ is the primal margin of w and U ≥ γ_d. Every decision value of a row x is within ‖(x, ρ)‖
-    times this of the optimum's.
+    γ′ is the primal margin of w and U ≥ γ_d; rounding is included. Every decision value of a row x
+    is within ‖(x, ρ)‖ times this of the optimum's.
 
     >>> round(decision_radius(0.2, 0.25), 9), decision_radius(0.0, 0.25)
     (3.0, inf)
@@ -202,4 +184,5 @@ def decision_radius(primal_margin: float, upper_bound: float | None) -> float:
         return math.inf
     primal, dual = primal_from_margin(primal_margin), primal_from_margin(upper_bound)
     rounding = 2.0**-49
-    return weights_radius(primal * (1.0 + rounding), dual * (1.0 - rounding)) * (1.0 + rounding)
+    gap = primal * (1.0 + rounding) - dual * (1.0 - rounding)
+    return math.sqrt(2.0 * max(0.0, gap)) * (1.0 + rounding)

@@ -26,10 +26,6 @@ class MemorySource:
     labels : the classes.
     weights : shape (rows,): row weights, finite and ≥ 0; None = all 1.
 
-    Raises
-    ------
-    DataError : a column number that is negative or too large.
-
     Examples
     --------
     >>> source = MemorySource(np.array([[0, 2.5], [1, 0]]), np.array([0, 1]), ["spam", "ham"])
@@ -47,7 +43,15 @@ class MemorySource:
         labels: Sequence[Label],
         weights: NDArray[np.float64] | None = None,
     ) -> None:
-        indptr, indices, values = _csr(X)
+        from scipy import sparse
+
+        matrix = X if sparse.issparse(X) else sparse.csr_array(X)
+        if matrix.nnz:
+            least, most = matrix.indices.min(), matrix.indices.max()
+            if not 0 <= least <= most <= COLUMN_MAX:
+                raise DataError(f"X: columns from {least} to {most}. Wanted are 0 to {COLUMN_MAX}.")
+        indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.uint32)
+        values = matrix.data.astype(np.float32)  # all copied
         own_weights = None if weights is None else weights.copy()
         self._batch = RowBatch(
             indptr, indices, values, codes.astype(np.int32), list(labels), own_weights, str,
@@ -90,19 +94,3 @@ class MemorySource:
         if rows.weights is not None and all_ones(rows.weights):
             rows = rows._replace(weights=None)
         return make_chunk(rows, ranges)
-
-
-def _csr(X: Any) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.float32]]:
-    """Row ends, columns and values, all copied."""
-    from scipy import sparse
-
-    matrix = X if sparse.issparse(X) else sparse.csr_array(X)
-    if matrix.nnz:
-        least, most = matrix.indices.min(), matrix.indices.max()
-        if not 0 <= least <= most <= COLUMN_MAX:
-            raise DataError(f"X: columns from {least} to {most}. Wanted are 0 to {COLUMN_MAX}.")
-    return (
-        matrix.indptr.astype(np.int64),
-        matrix.indices.astype(np.uint32),
-        matrix.data.astype(np.float32),
-    )

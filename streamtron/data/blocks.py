@@ -52,15 +52,11 @@ class Buffers:
         return self._buffers[-1]
 
 
-_here = threading.local()
+class _ThreadBuffers(Buffers, threading.local):
+    """Buffers for every thread its own."""
 
 
-def spare(size: int) -> NDArray[np.uint8]:
-    """Take a buffer of this thread; see ``Buffers.take``."""
-    if not hasattr(_here, "buffers"):
-        _here.buffers = Buffers()
-    buffer: NDArray[np.uint8] = _here.buffers.take(size)
-    return buffer
+spare = _ThreadBuffers().take
 
 
 def make_block(parts: Sequence[RowBatch]) -> RowBatch:

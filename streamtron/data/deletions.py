@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, FileDamaged
 from streamtron.core.sealed import read_sealed, write_sealed
-from streamtron.data.row_batch import RowBatch, ShardReader, offsets_of
+from streamtron.data.row_batch import RowBatch, ShardReader, slice_batch
 
 NAME = "deletions"
 """The file in a run directory."""
@@ -68,39 +68,19 @@ class DeletionFilter:
         """Read the rows that are left, in file order."""
         first = 0
         for batch in self._reader.batches():
-            start, stop = np.searchsorted(self._deletions.rows, (first, first + batch.rows))
-            kept = np.ones(batch.rows, dtype=bool)
-            kept[self._deletions.rows[start:stop] - first] = False
+            within = slice(*np.searchsorted(self._deletions.rows, (first, first + batch.rows)))
+            start = 0
+            for gone in (*(self._deletions.rows[within] - first).tolist(), batch.rows):
+                if start < gone:
+                    yield slice_batch(batch, start, gone)
+                start = gone + 1
             first += batch.rows
-            if kept.all():
-                yield batch
-            elif kept.any():
-                yield _select(batch, kept)
         if self.fingerprint() != self._deletions.fingerprint:
             raise DataError(
                 f"{self._name}: its bytes changed since {len(self._deletions)} of its rows were "
-                "forgotten. Put it back as it was, or name the new file by streamtron forget RUN "
-                "SHARD --replaced-by FILE."
+                "forgotten. Put it back as it was; or take it out with streamtron forget RUN "
+                "SHARD, and add it as it is now with streamtron update."
             )
-
-
-def _select(batch: RowBatch, kept: NDArray[np.bool_]) -> RowBatch:
-    """Select rows of a batch, in their order; its class table is kept whole."""
-    lengths, rows, place = np.diff(batch.indptr), np.flatnonzero(kept), batch.place
-    stored, labels, code_offsets = np.repeat(kept, lengths), kept, None
-    if batch.code_offsets is not None:
-        counts = np.diff(batch.code_offsets)
-        labels, code_offsets = np.repeat(kept, counts), offsets_of(counts[kept])
-    return RowBatch(
-        offsets_of(lengths[kept]),
-        batch.indices[stored],
-        None if batch.values is None else batch.values[stored],
-        batch.codes[labels],
-        batch.classes,
-        None if batch.weights is None else batch.weights[kept],
-        lambda i: place(int(rows[i])),
-        code_offsets,
-    )
 
 
 def save(path: str | os.PathLike[str], deletions: Sequence[Deletions]) -> None:
@@ -137,11 +117,8 @@ def decode(
     found = []
     try:
         for number, shard in enumerate(content.get("deletions", ())):
-            path, fingerprint, rows = (
-                shard["path"],
-                shard["fingerprint"],
-                tensors[_TENSOR.format(number)],
-            )
+            path, fingerprint = shard["path"], shard["fingerprint"]
+            rows = tensors[_TENSOR.format(number)]
             if type(path) is not str or type(fingerprint) is not str:
                 raise ValueError("a shard without a path and a fingerprint")
             if rows.dtype != np.int64 or rows.ndim != 1 or (np.diff(rows, prepend=-1) <= 0).any():

@@ -93,12 +93,12 @@ def find_shards(paths: Sequence[str]) -> list[ShardFile]:
     ...     [shard.name for shard in find_shards([root])]
     ['a.svm', 'b.svm']
     """
-    found = [shard for path in paths for shard in _under(os.fspath(path))]
+    found = [one for path in paths for one in _under(os.fspath(path))]
     if not found:
         raise DataError("No shards: no path was given. Name files, directories or patterns.")
-    times = Counter(shard.name for shard in found)
-    shards = [s if times[s.name] == 1 else s._replace(name=s.path) for s in found]
-    _refuse_twice(shards)
+    _refuse_twice(found)
+    times = Counter(shard.name for _, shard in found)
+    shards = [s if times[s.name] == 1 else s._replace(name=s.path) for _, s in found]
     other = next((shard for shard in shards if shard.format != shards[0].format), None)
     if other is not None:
         raise DataError(
@@ -108,11 +108,18 @@ def find_shards(paths: Sequence[str]) -> list[ShardFile]:
     return shards
 
 
-def _under(root: str) -> list[ShardFile]:
-    """Return the files that a root stands for, in order."""
+def _under(root: str) -> list[tuple[str, ShardFile]]:
+    """Return the files that a root stands for, in order, each with its path as messages have it."""
     if storage.is_uri(root):
-        return run_in_thread(lambda: _in_store(root))
-    return [_shard(os.path.abspath(p), name, storage.stamp(p)) for p, name in _on_disk(root)]
+        found = run_in_thread(lambda: [(shard.path, shard) for shard in _in_store(root)])
+    else:
+        found = [(p, _shard(p, name, storage.stamp(p))) for p, name in _on_disk(root)]
+    if not found:
+        raise DataError(
+            f"{root}: no shards there. Looked for files whose names do not begin with _ or . "
+            "(libsvm text, Parquet or Arrow)."
+        )
+    return found
 
 
 def _shard(path: str, name: str, stamp: Stamp) -> ShardFile:
@@ -123,7 +130,8 @@ def _shard(path: str, name: str, stamp: Stamp) -> ShardFile:
             f"({', '.join(ARROW_ENDINGS)}) nor a name for libsvm text. "
             "Rename it, move it away, or have it ignored by a name that begins with _."
         )
-    return ShardFile(path, name, format_, stamp.size, stamp.mtime_ns, tag=stamp.tag)
+    whole = path if storage.is_uri(path) else os.path.abspath(path)
+    return ShardFile(whole, name, format_, stamp.size, stamp.mtime_ns, tag=stamp.tag)
 
 
 def format_of(path: str) -> Format | None:
@@ -146,39 +154,47 @@ def format_of(path: str) -> Format | None:
     return None if _OTHER_FORMATS.fullmatch(plain.suffix) else "libsvm"
 
 
-def _refuse_twice(shards: Sequence[ShardFile]) -> None:
+def _refuse_twice(found: Sequence[tuple[str, ShardFile]]) -> None:
     met: dict[str, str] = {}
-    for shard in shards:
+    for given, shard in found:
         real = shard.path if storage.is_uri(shard.path) else os.path.realpath(shard.path)
         if real in met:
-            raise DataError(
-                f"{shard.path}: the same file as {met[real]}, given twice. Name it once."
-            )
-        met[real] = shard.path
+            raise DataError(f"{given}: the same file as {met[real]}, given twice. Name it once.")
+        met[real] = given
 
 
 def _on_disk(path: str) -> list[tuple[str, str]]:
+    """Return files and their names: one, all below a directory, or those that match a pattern."""
     root = storage.local_path(path)
     if os.path.isdir(root):
-        return _named(root, set(_walk(root)))
-    if os.path.lexists(root):
+        base, matches = root, [root]
+    elif os.path.lexists(root):
         directory = os.path.dirname(root)
         if os.path.lexists(os.path.join(directory, UNFINISHED)):
             raise _not_rows(directory or ".", UNFINISHED)
         return [(root, os.path.basename(root))]
-    if not glob.has_magic(root):
+    elif glob.has_magic(root):
+        base, matches = _before_magic(root) or ".", glob.glob(root, recursive=True)
+    else:
         raise DataError(f"{root}: no such file or directory. Check the path.")
-    base = _before_magic(root)
-    matches = glob.glob(root, recursive=True)
     files = {f for match in matches for f in (_walk(match) if os.path.isdir(match) else [match])}
-    return _named(base, {file for file in files if not _hidden(os.path.relpath(file, base))})
+
+    def below(name: str) -> str:
+        return os.path.normpath(os.path.join(base, name))
+
+    def sign_of(directory: str) -> str | None:
+        there = Path(below(directory))
+        return next((sign for sign in (UNFINISHED, *_LOGS) if any(there.glob(sign))), None)
+
+    names = (os.path.relpath(file, base) for file in files)
+    return [(below(n), n) for n in _in_order(names, os.path.abspath(base), below, sign_of)]
 
 
 def _before_magic(pattern: str) -> str:
     """Return the directories of a pattern that are named outright."""
     while glob.has_magic(pattern):
         pattern = os.path.dirname(pattern)
-    return pattern or "."
+    return pattern
 
 
 def _walk(directory: str) -> Iterator[str]:
@@ -203,20 +219,6 @@ def _hidden(name: str) -> bool:
     return any(part.startswith(("_", ".")) and part not in (".", "..") for part in parts)
 
 
-def _named(base: str, files: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the files with their names below ``base``, in order."""
-    named = [(file, os.path.relpath(file, base)) for file in files]
-    whole = os.path.abspath(base)
-    _refuse_logged((os.path.join(whole, name) for _, name in named), whole, _sign_on_disk)
-    _refuse_none(base, named)
-    return sorted(named, key=lambda pair: os.fsencode(pair[1]))
-
-
-def _sign_on_disk(directory: str) -> str | None:
-    """Return the sign of a table or an unfinished data set in a local directory, or None."""
-    return next((sign for sign in (UNFINISHED, *_LOGS) if any(Path(directory).glob(sign))), None)
-
-
 def _in_store(uri: str) -> list[ShardFile]:
     """Return a key, all keys below a prefix, or those that match a pattern."""
     place = storage.place(uri)
@@ -224,37 +226,28 @@ def _in_store(uri: str) -> list[ShardFile]:
     if info.is_file:
         stamp = storage.stamp_of(place, info)
         return [_shard(place.uri, os.path.basename(place.key), stamp)]
-    base, pattern = place.key, ""
+    base, wanted = place.key, list[str]()
     if info.type.name == "NotFound":
         if not glob.has_magic(place.key):
             raise DataError(f"{uri}: no such file or directory. Check the URI.")
-        base = _before_magic(place.key).removeprefix(".")
-        pattern = place.key[len(base) :].strip("/")
+        base = _before_magic(place.key)
+        wanted = place.key[len(base) :].strip("/").split("/")
     directory = place._replace(key=base)
     below = dict(storage.files_below(directory))
-    wanted = pattern.split("/") if pattern else []
-    names = [n for n in below if not _hidden(n) and _matches(n.split("/"), wanted)]
-    _refuse_logged_keys(directory, names, below)
-    _refuse_none(uri, names)
-    names.sort(key=os.fsencode)
+
+    def there(name: str) -> storage.Place:
+        return place._replace(key=os.path.normpath(f"/{base}/{name}").strip("/"))
+
+    # signs above the directory are asked for
+    logs = [f"{at}/{d}" for at in _above(base) for d in ("_delta_log", ".hoodie", "metadata")]
+    above = (f"{log}/{name}" for log in logs for name, _ in storage.files_below(there(log)))
+    signs = _signs_among((*below, *above))
+    found = (name for name in below if _matches(name.split("/"), wanted))
+    names = _in_order(found, base, lambda name: there(name).uri, signs.get)
     keys = [directory.below(name) for name in names]
     told = [(key, below[name]) for key, name in zip(keys, names, strict=True)]
     stamps = in_order(lambda one: storage.stamp_of(*one), told, storage.REQUESTS)
     return list(map(_shard, (key.uri for key in keys), names, stamps))
-
-
-def _refuse_logged_keys(
-    directory: storage.Place, found: Iterable[str], below: Iterable[str]
-) -> None:
-    """Call ``_refuse_logged`` for keys; signs above the directory are asked for."""
-    signs = {directory.below(at).key.strip("/"): s for at, s in _signs_among(below).items()}
-    for key in _above(directory.key):
-        there = directory._replace(key=key)
-        directories = ("_delta_log", ".hoodie", "metadata")
-        logs = (f"{d}/{n}" for d in directories for n, _ in storage.files_below(there.below(d)))
-        signs[key] = _signs_among(logs).get("", "")
-    keys = [directory.below(name).key for name in found]
-    _refuse_logged(keys, directory.key, signs.get, lambda key: directory._replace(key=key).uri)
 
 
 def _signs_among(names: Iterable[str]) -> dict[str, str]:
@@ -271,15 +264,7 @@ def _signs_among(names: Iterable[str]) -> dict[str, str]:
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Tell whether a path, or a directory above it, is what a pattern with ``**`` stands for.
-
-    Examples
-    --------
-    >>> [_matches(path.split("/"), ["**", "*.svm"]) for path in ("a.svm", "b/c/a.svm", "b/a.md")]
-    [True, True, False]
-    >>> _matches(["day-1", "b", "a.svm"], ["day-*"])
-    True
-    """
+    """Tell whether a path, or a directory above it, is what a pattern with ``**`` stands for."""
     if not pattern:
         return True
     elif pattern[0] == "**":
@@ -287,39 +272,32 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
 
 
-def _refuse_none(where: str, found: Sequence[object]) -> None:
-    if not found:
-        raise DataError(
-            f"{where}: no shards there. Looked for files whose names do not begin with _ or . "
-            "(libsvm text, Parquet or Arrow)."
-        )
-
-
-def _refuse_logged(
-    files: Iterable[str],
+def _in_order(
+    found: Iterable[str],
     base: str,
+    shown: Callable[[str], str],
     sign_of: Callable[[str], str | None],
-    shown: Callable[[str], str] = str,
-) -> None:
-    """Refuse files that are not the rows, by the sign in a directory between them and ``base``, or
-    above it. ``shown`` names a directory in messages."""
-    within = set()
-    for file in files:
-        directory = os.path.dirname(file)
-        while len(directory) > len(base) and directory not in within:
-            within.add(directory)
-            directory = os.path.dirname(directory)
-    for directory in (*_above(base), base, *sorted(within)):
+) -> list[str]:
+    """Return the names below ``base`` that are not hidden, in order; refuse files that are
+    not the rows, by the sign in a directory between them and ``base``, or above it.
+
+    Directories are relative to ``base``; ``shown`` names one in messages.
+    """
+    names = sorted((name for name in found if not _hidden(name)), key=os.fsencode)
+    paths = (name.split("/") for name in names)
+    within = {"/".join(parts[:depth]) for parts in paths for depth in range(len(parts))}
+    for directory in (*_above(base), *sorted({"", *within})):
         if sign := sign_of(directory):
             raise _not_rows(shown(directory), sign)
+    return names
 
 
-def _above(directory: str) -> Iterator[str]:
-    """Yield the directories above a partition such as ``day=7``, or above ``data``."""
-    parent, name = os.path.split(directory)
+def _above(base: str, up: str = "..") -> Iterator[str]:
+    """Yield the directories above a partition such as ``day=7``, or above ``data``, relative."""
+    parent, name = os.path.split(base)
     if name == "data" or "=" in name:
-        yield parent
-        yield from _above(parent)
+        yield up
+        yield from _above(parent, f"{up}/..")
 
 
 def _not_rows(directory: str, sign: str) -> DataError:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
+from streamtron.core.config import format_size
 from streamtron.core.errors import MachineError
 
 CACHE_REMEDY = (
@@ -33,7 +34,7 @@ def check_room(directory: str, needed: float, what: str, remedy: str) -> None:
     free = shutil.disk_usage(directory).free
     if needed > free:
         raise MachineError(
-            f"{what} {shown_bytes(needed)}, and {shown_bytes(free)} are free. Make room. {remedy}"
+            f"{what} {format_size(needed)}, and {format_size(free)} are free. Make room. {remedy}"
         )
 
 
@@ -42,8 +43,3 @@ def flush(file: BinaryIO) -> int:
     file.flush()
     os.fsync(file.fileno())
     return file.tell()
-
-
-def shown_bytes(count: float) -> str:
-    """Format a number of bytes for messages."""
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -19,13 +19,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from streamtron.core import kernels
+from streamtron.core.config import format_size
 from streamtron.core.errors import DataError, MachineError
 from streamtron.core.rows import Block, Chunk, Label
 from streamtron.data.blocks import LabelTable, ShardLabels, block_cutter, make_block, make_chunk
 from streamtron.data.cache.directory import Cache
 from streamtron.data.cache.flat_file import CachedShard, CacheSlot, Contents, Entry, FlatWriter
 from streamtron.data.discover import ShardFile
-from streamtron.data.disk import CACHE_REMEDY, check_room, shown_bytes
+from streamtron.data.disk import CACHE_REMEDY, check_room
 from streamtron.data.manifest import Manifest, ShardRecord
 from streamtron.data.prefetch import in_order, raise_if_cancelled
 from streamtron.data.row_batch import Reading, RowBatch, ShardReader, row_of, slice_batch
@@ -40,9 +41,6 @@ class Plan:
 
     Parameters
     ----------
-    shards : the files, in their order.
-    reading : how they are read.
-    open_reader : opens a shard.
     cache_dir : directory of the flat copy that later readings use; None = no cache, and then the
         rows can only be read in their order.
     classes : the only labels there may be, and their codes in this order; None = as they come.
@@ -51,8 +49,7 @@ class Plan:
     least_labels : the first complete reading is refused, at its end, if the rows of a weight above
         0 have fewer labels.
     most_columns : a column of this number or above is refused.
-    allow_duplicate : accept two shards with the same bytes.
-    allow_empty : accept shards without any row.
+    allow_duplicate, allow_empty : accept two shards with the same bytes, or no row in any shard.
     on_bad_shard : ``"skip"`` leaves out a shard that its reader refuses, as a whole, and lists it
         in ``skipped``; ``"error"`` ends the reading. Only the first complete reading skips shards.
     """
@@ -88,11 +85,6 @@ class DatasetInfo(NamedTuple):
     slots: list[CacheSlot]
     skipped: tuple[Skipped, ...]
     unseen_labels: tuple[Label, ...]
-
-    @property
-    def cache_paths(self) -> set[str]:
-        """The cache's files that later readings use."""
-        return {slot.shard.path for slot in self.slots}
 
 
 class ChunkEvent(NamedTuple):
@@ -189,7 +181,7 @@ class _FirstReading:
             return self._finish(writer, shard, reader, labels) if writer else None
 
     def _writer(self) -> AbstractContextManager[FlatWriter | None]:
-        return self._cache.writer() if self._cache else nullcontext()
+        return FlatWriter(self._cache.directory) if self._cache else nullcontext()
 
     def _finish(
         self, writer: FlatWriter, shard: ShardFile, reader: ShardReader, labels: ShardLabels
@@ -209,7 +201,7 @@ class _FirstReading:
         if cache and where and fetched:
             rest = sum(shard.size for shard in self._plan.shards if not cache.knows(shard))
             needed = rest * Entry.of(batch).bytes / fetched
-            what = f"{where}: the cache of the {shown_bytes(rest)} still to be read needs about"
+            what = f"{where}: the cache of the {format_size(rest)} still to be read needs about"
             check_room(where, needed, what, CACHE_REMEDY)
         self._has_room = True
 
@@ -236,7 +228,7 @@ class _FirstReading:
             column = int(part.indices[at])
             raise MachineError(
                 f"{part.place(row_of(part.indptr, at))}: column {column}. Weights up to there "
-                f"would take {shown_bytes(8 * (column + 1))} (8 bytes a column), and there "
+                f"would take {format_size(8 * (column + 1))} (8 bytes a column), and there "
                 f"is room for {self._plan.most_columns} columns. Raise --memory, or renumber or "
                 "hash the columns."
             )

@@ -28,16 +28,11 @@ structs with a column and a value; ``map``, a map from columns to values; ``vect
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What the columns of the first shard, or the model, have decided for all shards.
+    """What the columns of the first shard, or the model, which is named by ``by``, have decided.
 
-    Parameters
-    ----------
-    layout : which every shard must have.
-    asked : what ``Reading.features`` was before: a later shard that has other columns of such names
-        is not of the same features.
-    pair : the names of a pair's two fields where their order told which is the column and which the
-        value; None where their names did.
-    by : whose layout it is, for messages.
+    ``asked`` is what ``Reading.features`` was before: a later shard that has other columns of such
+    names is not of the same features. ``pair`` are the names of a pair's two fields where their
+    order told which is the column and which the value.
     """
 
     layout: Layout
@@ -63,8 +58,7 @@ class Reading:
         of numbers; None = found by the usual names.
     values_column : where the features are a list, the name of the list of their values; None =
         found by the usual names, ``""`` = there is none and all values are 1.
-    weights : ``"ignored"`` (prediction) leaves the column of weights alone, and a shard may come
-        without it.
+    weights : ``"ignored"`` (prediction): a shard may come without the column of weights.
     settled : None = layout and names are told by the first shard. Then all names are those found.
     names : features that have names get their columns by this hash, or from this vocabulary.
     of_text : whether the columns are those of a model that was made from text. Tables count columns

@@ -242,14 +242,8 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         The first reading (every reading, without a cache) reads the shards and writes the cache;
         shards that the cache holds already are not opened.
 
-        Raises
-        ------
-        DataError : what the readers refuse; a label too many or of another kind; a shard that
-            changed, or is there twice; no rows at all.
-        FileDamaged : a cache file is not as it was written, although it was rebuilt.
-        MachineError : a file cannot be read or is gone, no room for the cache, a column beyond
-            ``most_columns``; ``order`` without a cache.
-        ValueError : ``order`` before the first complete reading.
+        DataError is raised for what readers and ``Plan`` refuse, MachineError for a file that
+        cannot be read, no room for the cache, too many columns, or ``order`` without a cache.
         """
         if order is not None and self._plan.cache_dir is None:
             raise MachineError(

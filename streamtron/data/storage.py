@@ -174,7 +174,9 @@ def stamp(path: str, name: str | None = None) -> Stamp:
     with reading_from(name or path):
         status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
-        raise DataError(f"{path}: not a file. Shards are read several times; copy it to a file.")
+        raise DataError(
+            f"{name or path}: not a file. Shards are read several times; copy it to a file."
+        )
     return Stamp(status.st_size, status.st_mtime_ns)
 
 
@@ -278,46 +280,32 @@ def _local(path: str, name: str, size: int) -> Iterator[bytes]:
 
 
 def _stored(there: Place, size: int) -> Iterator[bytes]:
-    if there.root.startswith(_GOOGLE):
-        yield from _streamed(there, size)
-        return
+    """Read a store's file in parts of RANGE_BYTES, in order, REQUESTS of them at once.
+
+    Google's files are read by one request: those for random access hold Python's lock until their
+    first byte arrives: while the store does not answer, no thread runs and no signal is handled.
+    """
+    streamed = there.root.startswith(_GOOGLE)
     with store_errors(there.uri):
-        file = there.filesystem.open_input_file(there.path)
-    with file:
-        for part in _ranges(file, there.uri):
-            for start in range(0, len(part), size):
-                yield part[start : start + size]
-
-
-def _streamed(there: Place, size: int) -> Iterator[bytes]:
-    """Read a file by one request. Google's files for random access hold Python's lock until their
-    first byte arrives: while the store does not answer, no thread runs and no signal is handled."""
-    with store_errors(there.uri):
-        left = there.filesystem.get_file_info(there.path).size or 0
-        file = there.filesystem.open_input_stream(there.path, compression=None)
-    with file:
-        while left > 0:
-            with store_errors(there.uri):
-                part = file.read(size)
-            if not part:
-                raise _ends_early(there.uri)
-            left -= len(part)
-            yield part
-
-
-def _ranges(file: pa.NativeFile, uri: str) -> Iterator[bytes]:
-    """Read a file in parts of RANGE_BYTES, in order, REQUESTS of them at once."""
+        if streamed:
+            length = there.filesystem.get_file_info(there.path).size or 0
+            file = there.filesystem.open_input_stream(there.path, compression=None)
+        else:
+            file = there.filesystem.open_input_file(there.path)
+            length = file.size()
+    step, threads = (READ_BYTES, 1) if streamed else (RANGE_BYTES, REQUESTS)
 
     def part(start: int) -> bytes:
-        with store_errors(uri):
-            data: bytes = file.read_at(RANGE_BYTES, start)
-        if len(data) != min(RANGE_BYTES, size - start):
-            raise _ends_early(uri)
+        count = min(step, length - start)
+        with store_errors(there.uri):
+            data: bytes = file.read(count) if streamed else file.read_at(count, start)
+        if len(data) != count:
+            raise MachineError(f"{there.uri}: cannot be read (it ends early). Run again.")
         return data
 
-    with store_errors(uri):
-        size = file.size()
-    return in_order(part, range(0, size, RANGE_BYTES), REQUESTS)
+    with file:
+        for data in in_order(part, range(0, length, step), threads):
+            yield from (data[start : start + size] for start in range(0, len(data), size))
 
 
 _CREDENTIALS = "Check the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) and their rights."
@@ -359,10 +347,6 @@ def store_errors(uri: str) -> Iterator[None]:
         anything = (_reason(error), "Check the URI, the network and the credentials.")
         reason, remedy = next(known, anything)
         raise StoreError(f"{uri}: cannot be read ({reason}). {remedy}") from error
-
-
-def _ends_early(uri: str) -> MachineError:
-    return MachineError(f"{uri}: cannot be read (it ends early). Run again.")
 
 
 def _reason(error: Exception) -> str:

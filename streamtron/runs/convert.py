@@ -104,9 +104,6 @@ def _check(settings: Settings, to: Format, rows_per_shard: int) -> None:
         )
 
 
-# Counting ----------------------------------------------------------------------------------------
-
-
 class Survey(NamedTuple):
     """What must be known of every shard before any row is written."""
 
@@ -151,9 +148,6 @@ def _style(surveys: Sequence[Survey], to: Format, shift: int, settings: Settings
         any(known.multilabel for known in surveys),
         settings.multiclass or settings.multilabel,
     )
-
-
-# Writing -----------------------------------------------------------------------------------------
 
 
 class RowRange(NamedTuple):

@@ -1,51 +1,41 @@
-"""Choose the rows that a run forgets: whole shards, by key, by list, or by a new file."""
+"""Choose the rows that a run forgets: whole shards, by key, or by list."""
 
 from __future__ import annotations
 
 import csv
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core.errors import DataError, SettingsError, StreamtronError
+from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import at_most, reading_from
 from streamtron.core.limits import available_memory
-from streamtron.data import (
-    Cache,
-    Reading,
-    ShardFile,
-    ShardReader,
-    ShardRecord,
-    ShardSource,
-    find_shards,
-)
+from streamtron.data import Cache, ShardFile, ShardRecord, ShardSource
 from streamtron.data.cache.flat_file import CachedShard
 from streamtron.data.deletions import Deletions
-from streamtron.data.first_reading import check_unchanged
-from streamtron.data.row_search import missing_rows, rows_with
+from streamtron.data.row_search import rows_with
 from streamtron.runs.finished import EditableRun
 
 NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
 class Request(NamedTuple):
-    """Arguments of ``forget``: shards, and perhaps rows of them in one of three ways."""
+    """Arguments of ``forget``: shards, and perhaps rows of them in one of two ways."""
 
     names: list[str]
     key: str | None = None
     values: Sequence[str] = ()
     rows: str | None = None
-    replaced_by: str | None = None
 
     def check(self) -> None:
         """Raise a SettingsError if options exclude each other, or none is given."""
-        if sum(way is not None for way in (self.key, self.rows, self.replaced_by)) > 1:
-            raise SettingsError("--key, --rows and --replaced-by exclude each other. Give one.")
+        if self.key is not None and self.rows is not None:
+            raise SettingsError("--key and --rows exclude each other. Give one.")
         if (self.key is None) != (len(self.values) == 0):
             raise SettingsError("--key names a column and --value what is in it: give both.")
         if self.rows is not None and self.names:
@@ -68,29 +58,22 @@ class RowsToDelete(NamedTuple):
         return self.shard.rows - len(self.gone)
 
 
-class Exclusions(NamedTuple):
-    """One item for every shard of the run, in order; what is named in the call, but not in the run
-    (any more); and the nonzeros that were read to find the rows."""
-
-    shards: list[RowsToDelete]
-    missing: list[str]
-    nonzeros_read: int = 0
+Exclusions = tuple[list[RowsToDelete], list[str]]
+"""One item for every shard of the run, in order; what is named in the call, but not in the run."""
 
 
-def find_exclusions(target: EditableRun, request: Request, cache: str) -> Exclusions:
-    """Find the rows that a checked request deletes; ``cache`` is the run's cache directory."""
+def find_exclusions(target: EditableRun, request: Request) -> Exclusions:
+    """Find the rows that a checked request deletes."""
     if request.key is not None:
         return _rows_by_key(target, request.names, request.key, request.values)
     if request.rows is not None:
         return rows_by_list(target, request.rows)
-    if request.replaced_by is not None:
-        return _replaced(target, request.names, request.replaced_by, cache)
     gone, missing = _numbers(target, request.names)
     whole = _keep_all(target)
     for number in gone:
         shard = target.manifest.shards[number]
         whole[number] = RowsToDelete(shard, np.arange(shard.rows), None)
-    return Exclusions(whole, missing)
+    return whole, missing
 
 
 def _keep_all(target: EditableRun) -> list[RowsToDelete]:
@@ -107,7 +90,7 @@ def _rows_by_key(
     deleted = _with_deletions(target, found)
     if where and not any(len(each.gone) for each in deleted):
         missing += [f"{column} = {value}" for value in values]
-    return Exclusions(deleted, missing)
+    return deleted, missing
 
 
 def rows_by_list(target: EditableRun, path: str) -> Exclusions:
@@ -131,78 +114,24 @@ def rows_by_list(target: EditableRun, path: str) -> Exclusions:
             found[number] = np.union1d(found.get(number, NO_ROWS), rows)
             if gone := len(np.intersect1d(rows, left_out)):
                 missing.append(f"{gone:,} row(s) of {name}")
-    return Exclusions(_with_deletions(target, found), missing)
-
-
-def _replaced(target: EditableRun, names: Sequence[str], path: str, directory: str) -> Exclusions:
-    """Delete the rows of a shard that are not in the file that takes its place; none if it has
-    taken the shard's place before."""
-    if len(names) != 1:
-        raise SettingsError(
-            f"{len(names)} shards, and --replaced-by is about one. Name one shard and one file."
-        )
-    numbers, missing = _numbers(target, names)
-    deleted, before = _keep_all(target), _taken_by(target, path)
-    if before is not None and numbers in ([], [before]):
-        return Exclusions(deleted, list(names))
-    if missing:
-        raise DataError(
-            f"{names[0]}: none of the {len(deleted)} shards of the run. Name one of those that "
-            f"streamtron inspect {target.ended.path} lists."
-        )
-    [number] = numbers
-    shard, file = target.manifest.shards[number], _new_file(target, number, path)
-    if _cached_copy(target, number, directory) is None:
-        try:
-            check_unchanged(target.shards[number])
-        except StreamtronError as error:
-            raise DataError(
-                f"{shard.name}: its rows as the run has them are neither on disk nor in the cache, "
-                f"and {file.name} cannot be matched with them. Forget the shard whole, and add "
-                "the file with streamtron update."
-            ) from error
-    elif file.path == shard.path:  # the only copy of these rows until the commit
-        Cache(directory, target.reading).retain(shard.fingerprint)
-    with known_rows(target, number, directory) as old, _open_alone(target, file) as new:
-        gone = missing_rows(old.chunks(), new.chunks(), file.name)
-        read = old.nonzeros_read + new.nonzeros_read
-    deleted[number] = RowsToDelete(shard, gone, file)
-    return Exclusions(deleted, [], read)
-
-
-def _taken_by(target: EditableRun, path: str) -> int | None:
-    """Return the number of the shard that the run reads, whole, from this unchanged file."""
-    for file in find_shards([path]):
-        for number, known in enumerate(target.shards):
-            if known.path == file.path and known.without is None:
-                now, before = target.fingerprints([file]), target.manifest.shards[number]
-                return number if now[file.path] == before.fingerprint else None
-    return None
-
-
-def _cached_copy(target: EditableRun, number: int, directory: str) -> CachedShard | None:
-    shard, left_out = target.manifest.shards[number], target.shards[number].without
-    return Cache(directory, target.reading).find_copy(shard.fingerprint, shard.name, left_out)
+    return _with_deletions(target, found), missing
 
 
 def known_rows(target: EditableRun, number: int, directory: str) -> ShardSource:
     """Open a shard by itself with the rows that the run has: its cached copy, or its file."""
-    copy, file = _cached_copy(target, number, directory), target.shards[number]
-    if copy is None:
-        return _open_alone(target, file)
-    there = os.stat(copy.path)
-    file = ShardFile(copy.path, file.name, "libsvm", there.st_size, there.st_mtime_ns)
-    return _open_alone(target, file, lambda *_: copy)
+    shard, file = target.manifest.shards[number], target.shards[number]
+    copy = Cache(directory, target.reading).find_copy(shard.fingerprint, shard.name, file.without)
+    open_reader = None
+    if copy is not None:
+        there = os.stat(copy.path)
+        file = ShardFile(copy.path, file.name, "libsvm", there.st_size, there.st_mtime_ns)
 
+        def open_reader(*_: object) -> CachedShard:
+            return copy
 
-def _open_alone(
-    target: EditableRun,
-    shard: ShardFile,
-    open_reader: Callable[[ShardFile, Reading], ShardReader] | None = None,
-) -> ShardSource:
     labels = target.ended.checkpoint.labels
     return ShardSource(
-        [shard], target.reading, cache_dir=None, classes=labels, open_reader=open_reader
+        [file], target.reading, cache_dir=None, classes=labels, open_reader=open_reader
     )
 
 
@@ -270,24 +199,3 @@ def _listed(path: str) -> dict[str, NDArray[np.int64]]:
                 f"{path}: not CSV in UTF-8 ({error}). Its first line is shard,row."
             ) from error
     return {name: np.array(rows, dtype=np.int64) for name, rows in found.items()}
-
-
-def _new_file(target: EditableRun, number: int, path: str) -> ShardFile:
-    """Find the file that takes the place of a shard, and give it a name of its own."""
-    run = target.manifest.shards
-    old, others = run[number], [*run[:number], *run[number + 1 :]]
-    files = find_shards([path])
-    if len(files) != 1 or files[0].path in {shard.path for shard in others}:
-        raise DataError(
-            f"{path}: {len(files)} file(s), or another shard of the run. Name the one file that "
-            f"takes the place of {old.name}."
-        )
-    [file] = files
-    if file.format != old.format:
-        raise DataError(
-            f"{file.name}: {file.format}, and {old.name} is {old.format}. Convert it with "
-            "streamtron convert."
-        )
-    if file.path == old.path:
-        return file._replace(name=old.name)
-    return file._replace(name=file.path) if file.name in {s.name for s in others} else file

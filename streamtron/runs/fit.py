@@ -32,8 +32,6 @@ from streamtron.solver.learner import Learner
 
 _log = logging.getLogger(__name__)
 
-_READ_AGAIN = "%s: rows that were forgotten are read again where their shards still hold them."
-
 
 def fit(
     shards: Paths,
@@ -156,9 +154,8 @@ def _fitted(
     """Train the candidates and give their outcomes while the run directory is locked.
 
     ``directory`` : of the run; None = no checkpoints. ``model`` : where the model will be written.
-    ``shared`` : the readings are those of several candidates: each outcome has the readings of its
-    own learners, and the end of training is no checkpoint.
-    """
+    ``shared`` : the candidates share readings: each outcome has those of its own learners, and the
+    end of training is no checkpoint."""
     began = time.perf_counter()
     with (
         open_training_shards(as_paths(shards), candidates[0], machine, cache) as source,
@@ -167,7 +164,10 @@ def _fitted(
         writer = before = None
         if directory is not None:
             if overwrite and os.path.exists(os.path.join(directory, deletions.NAME)):
-                _log.warning(_READ_AGAIN, directory)
+                _log.warning(
+                    "%s: rows that were forgotten are read again where their shards still hold "
+                    "them.", directory,
+                )  # fmt: skip
             run = stack.enter_context(
                 open_run(
                     directory, candidates[0], stamps_of(source.shards), model, machine.cache_dir,
@@ -225,6 +225,3 @@ def _check_alike(candidates: Sequence[Settings]) -> None:
 def _checkpoint(source: ShardSource, began: float, state: State) -> Checkpoint:
     read = source.nonzeros_read, source.bytes_read
     return Checkpoint(state, list(source.labels), *read, time.perf_counter() - began)
-
-
-__all__ = ["Outcome", "fit", "fit_many", "run"]

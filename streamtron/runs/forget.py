@@ -21,16 +21,10 @@ from streamtron.core.events import Listener, ignore
 from streamtron.core.rows import Chunk
 from streamtron.data import ShardSource, deletions
 from streamtron.runs import transaction
-from streamtron.runs.exclusions import (
-    Exclusions,
-    Request,
-    RowsToDelete,
-    find_exclusions,
-    known_rows,
-)
+from streamtron.runs.exclusions import Request, RowsToDelete, find_exclusions, known_rows
 from streamtron.runs.finished import EditableRun, FinalState, locate, new_settings, open_finished
 from streamtron.runs.inputs import Paths, as_paths
-from streamtron.runs.learners import train_together
+from streamtron.runs.learners import Training
 from streamtron.runs.results import Outcome, build_outcome, write_outcome
 from streamtron.solver.changes import begin_change, narrow, subtract_rows
 from streamtron.solver.checkpoint import State
@@ -52,7 +46,6 @@ def forget(
     key: str | None = None,
     values: str | Sequence[str | int | float] = (),
     rows: str | os.PathLike[str] | None = None,
-    replaced_by: str | os.PathLike[str] | None = None,
     tol: float | None = None,
     max_epochs: int | None = None,
     report: str | os.PathLike[str] | None = None,
@@ -77,16 +70,14 @@ def forget(
         delete, as text or numbers.
     rows : a CSV file whose first line is ``shard,row``: name or path of a shard, and the number of
         the row in its file, from 0, earlier deletions counted.
-    replaced_by : the file, perhaps at the shard's own path, that takes its place and lacks rows of
-        it. The others are matched in their order; their counts carry over.
     tol, max_epochs : from now on; None = as the run has them.
     report : also write the report there.
 
     Raises
     ------
     SettingsError : a faithful run; ``key`` for text shards; options that exclude each other.
-    DataError : no finished run; no row, or no row of a label, would remain; a new file with rows
-        that the shard does not have; a remaining shard that changed.
+    DataError : no finished run; no row, or no row of a label, would remain; a remaining shard that
+        changed.
     MachineError
 
     Examples
@@ -101,8 +92,7 @@ def forget(
     2
     """
     wanted = [values] if isinstance(values, str) else [str(value) for value in values]
-    listed, new = (None if path is None else os.fspath(path) for path in (rows, replaced_by))
-    request = Request(as_paths(shards), key, wanted, listed, new)
+    request = Request(as_paths(shards), key, wanted, None if rows is None else os.fspath(rows))
     return _forget(run, request, tol, max_epochs, report, machine or Machine(), listen)
 
 
@@ -120,28 +110,28 @@ def _forget(
     place = locate(run, machine.run_dir)
     with open_finished(place, machine.cache_dir) as ended:
         target = EditableRun.of(ended, new_settings(ended, tol, max_epochs), place.model)
-        target.check_report(
-            report, [path for path in (request.rows, request.replaced_by) if path], machine
-        )
-        chosen = find_exclusions(target, request, target.cache_directory(machine))
-        outcome, stale = _train_without(target, chosen, machine, listen, began)
-        outcome.report["not_in_run"] = chosen.missing
+        target.check_report(report, [request.rows] if request.rows else [], machine)
+        shards, missing = find_exclusions(target, request)
+        outcome, plan = _train_without(target, shards, machine, listen, began)
+        outcome.report["not_in_run"] = missing
         if report is not None:  # before the commit: a committed change has its report
             write_outcome(outcome, report=report)
-        if stale is not None:
-            remove = ["checkpoint.before", *([] if outcome.deletions else [deletions.NAME])]
-            transaction.commit(ended.path, target.model_path, remove, stale)
+        if plan is not None:
+            transaction.commit(ended.path, target.model_path, plan)
     return outcome
 
 
 def _train_without(
-    target: EditableRun, chosen: Exclusions, machine: Machine, listen: Listener, began: float
-) -> tuple[Outcome, transaction.Stale | None]:
+    target: EditableRun,
+    shards: Sequence[RowsToDelete],
+    machine: Machine,
+    listen: Listener,
+    began: float,
+) -> tuple[Outcome, transaction.Plan | None]:
     """Train on without the rows, if there are some, and stage the changed run."""
-    both = zip(chosen.shards, target.shards, strict=True)
-    if not any(len(one.gone) or not one.file or one.file.stamp != old.stamp for one, old in both):
+    cache = target.cache_directory(machine)
+    if not any(len(each.gone) or not each.file for each in shards):
         return target.unchanged(), None
-    shards, cache = chosen.shards, target.cache_directory(machine)
     if not sum(each.rows_left for each in shards):
         raise DataError(
             f"{target.ended.path}: these are all rows of the run, and nothing would be left. "
@@ -154,11 +144,11 @@ def _train_without(
             begin_change(learner)
             stay, learner.counts = _split(learner.counts, shards)
             remaining.append(stay)
-        read = chosen.nonzeros_read + _subtract(target, learners, cache)
+        read = _subtract(target, learners, cache)
         for learner, stay in zip(learners, remaining, strict=True):
             learner.counts = stay
         final = _FinalState(source, learners)
-        train_together(source, learners, target.settings, machine, listen, checkpointer=final)
+        Training(source, target.settings, machine, listen, final).together(learners)
         assert source.nonzeros is not None
         assert source.info
         readings = (read + source.nonzeros_read) / source.nonzeros
@@ -166,7 +156,14 @@ def _train_without(
         outcome = build_outcome(source, learners, target.settings, seconds, readings=readings)
         target.stage(source, outcome, final.state)
         known = [shard.fingerprint for shard in target.manifest.shards]
-        return outcome, transaction.Stale(cache, known, sorted(source.info.cache_paths))
+        remove = ["checkpoint.before", *([] if outcome.deletions else [deletions.NAME])]
+        used = [
+            os.path.basename(path)
+            for path in sorted({slot.shard.path for slot in source.info.slots})
+        ]
+        own = os.path.abspath(target.ended.path / transaction.CACHE)
+        elsewhere = None if own == os.path.abspath(cache) else os.path.abspath(cache)
+        return outcome, transaction.Plan(remove, known, used, elsewhere)
 
 
 def _split(counts: Counts, shards: Sequence[RowsToDelete]) -> tuple[Counts, Counts]:

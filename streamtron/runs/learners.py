@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -62,12 +63,11 @@ def train_candidates(
     on if there is one. Return the finished learners of each: one for two classes, else one a label,
     in the order of ``source.labels``."""
     weights = class_weights_of(source, candidates)
+    training = Training(source, candidates[0], machine, listen, checkpointer)
     at_once = 0 if state is None else state.at_once
     if not at_once:
         try:
-            return _train_as_labels_appear(
-                source, candidates, weights, machine, listen, checkpointer, state
-            )
+            return _train_as_labels_appear(training, source, candidates, weights, state)
         except LearnersExceedMemory as error:
             at_once, state = error.fit, None
     labels: Sequence[Label | None] = [None]
@@ -79,8 +79,7 @@ def train_candidates(
         [_learner(settings, source.labels, own, None, label) for label in labels]
         for settings, own in zip(candidates, weights, strict=True)
     ]
-    learners = [learner for own in found for learner in own]
-    train_in_groups(source, learners, at_once, candidates[0], machine, listen, checkpointer, state)
+    training.in_groups([learner for own in found for learner in own], at_once, state)
     return found
 
 
@@ -91,24 +90,22 @@ def train_learners(
     machine: Machine,
 ) -> list[Learner]:
     """Train learners whose classes are known; ``make`` returns them new each time."""
-    learners, pool = make(), Pool()
+    learners, pool, training = make(), Pool(), Training(source, settings, machine)
     for learner in learners:
         learner.pool = pool
     try:
-        train_together(source, learners, settings, machine)
+        training.together(learners)
     except LearnersExceedMemory as error:
         learners = make()
-        train_in_groups(source, learners, error.fit, settings, machine)
+        training.in_groups(learners, error.fit)
     return learners
 
 
 def _train_as_labels_appear(
+    training: Training,
     source: ShardSource,
     candidates: Sequence[Settings],
     weights: Sequence[ClassWeights | None],
-    machine: Machine,
-    listen: Listener,
-    checkpointer: Checkpointer | None,
     state: State | None,
 ) -> list[list[Learner]]:
     """Train all together; a class gets its learners when its first row is read."""
@@ -121,65 +118,54 @@ def _train_as_labels_appear(
     else:
         learners = [_learner(one, source.labels, own, pool, None) for one, own in both]
         restored = _restored(state, learners)
-    train_together(
-        source, learners, candidates[0], machine, listen, pool=pool, new_classes=classes,
-        checkpointer=checkpointer,
-        resumed=None if state is None else _resumed(state, learners, restored),
-    )  # fmt: skip
+    resumed = None if state is None else _resumed(state, learners, restored)
+    training.together(learners, pool, new_classes=classes, resumed=resumed)
     if classes is not None:
         return [one.learners for one in classes.candidates]
     return [[learner] for learner in learners]
 
 
-def train_together(
-    source: ChunkSource,
-    learners: Sequence[Learner],
-    settings: Settings,
-    machine: Machine,
-    listen: Listener = ignore,
-    *,
-    pool: Pool | None = None,
-    new_classes: CandidateClasses | None = None,
-    checkpointer: Checkpointer | None = None,
-    resumed: Resumed | None = None,
-) -> None:
-    """Train learners, which share ``pool`` (None = the pool of the first), on the same readings;
-    raise LearnersExceedMemory in the first one if they do not fit."""
-    guard = MemoryGuard(settings, machine, learners[0].pool if pool is None else pool)
-    if resumed is not None:
-        guard.shared &= any(one.learner.regime == Regime.ALL_ROWS for one in resumed.held)
-    train(
-        source, learners, settings, listen, new_classes=new_classes, threads=machine.thread_count,
-        checkpointer=checkpointer, resumed=resumed, room=guard, can_batch=guard.can_batch,
-    )  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Trains learners on the same readings of a source, together or in groups."""
 
+    source: ChunkSource
+    settings: Settings
+    machine: Machine
+    listen: Listener = ignore
+    checkpointer: Checkpointer | None = None
 
-def train_in_groups(
-    source: ChunkSource,
-    learners: Sequence[Learner],
-    at_once: int,
-    settings: Settings,
-    machine: Machine,
-    listen: Listener = ignore,
-    checkpointer: Checkpointer | None = None,
-    state: State | None = None,
-) -> None:
-    """Train ``at_once`` learners at a time; a group's rows are released when it is done. ``state``
-    is of all learners; those that have finished are not trained again."""
-    restored = _restored(state, learners)
-    for start in range(0, len(learners), at_once):
-        group, pool = learners[start : start + at_once], Pool()
-        for learner in group:
-            learner.pool = pool
+    def together(self, learners: Sequence[Learner], pool: Pool | None = None, **how: Any) -> None:
+        """Train learners, which share ``pool`` (None = the pool of the first), together; raise
+        LearnersExceedMemory in the first reading if they do not fit. ``how`` : of ``train``."""
+        pool = learners[0].pool if pool is None else pool
+        guard = MemoryGuard(self.settings, self.machine, pool)
+        if (resumed := how.get("resumed")) is not None:
+            guard.shared &= any(one.learner.regime == Regime.ALL_ROWS for one in resumed.held)
+        self._train(learners, room=guard, can_batch=guard.can_batch, **how)
+
+    def in_groups(
+        self, learners: Sequence[Learner], at_once: int, state: State | None = None
+    ) -> None:
+        """Train ``at_once`` learners at a time; a group's rows are released when it is done.
+        ``state`` is of all learners; those that have finished are not trained again."""
+        restored = _restored(state, learners)
+        for start in range(0, len(learners), at_once):
+            group, pool = learners[start : start + at_once], Pool()
+            for learner in group:
+                learner.pool = pool
+            resumed = _resumed_group(state, restored[start : start + at_once])
+            everyone = Group(learners, at_once)
+            self._train(group, resumed=resumed, group=everyone, can_batch=lambda _: False)
+            for learner in group:
+                release_rows(learner)
+                learner.pool = Pool()
+
+    def _train(self, learners: Sequence[Learner], **how: Any) -> None:
         train(
-            source, group, settings, listen, threads=machine.thread_count,
-            checkpointer=checkpointer,
-            resumed=_resumed_group(state, restored[start : start + at_once]),
-            group=Group(learners, at_once), can_batch=lambda _: False,
+            self.source, learners, self.settings, self.listen, threads=self.machine.thread_count,
+            checkpointer=self.checkpointer, **how,
         )  # fmt: skip
-        for learner in group:
-            release_rows(learner)
-            learner.pool = Pool()
 
 
 def read_to_end(source: ChunkSource) -> None:

@@ -47,40 +47,25 @@ def pending(run: Path) -> bool:
     return (run / COMMITTED / PLAN).exists()
 
 
-class Stale(NamedTuple):
-    """Flat files that a change makes useless: of shards with these ``fingerprints``, except
-    ``used``. Until the commit they may be needed."""
+class Plan(NamedTuple):
+    """What a commit removes, by bare names: files of the run, and flat files of shards with these
+    ``fingerprints``, except ``used``, which until then may be needed. ``elsewhere``: the absolute
+    path of the cache, if it is not in the run directory."""
 
-    directory: str
-    fingerprints: Sequence[str]
-    used: Sequence[str]
-
-
-class _Plan(NamedTuple):
-    """What a commit removes, by bare names; ``elsewhere``: a cache that is not the run's own."""
-
-    remove: list[str]
-    fingerprints: list[str]
-    used: list[str]
-    elsewhere: str | None
+    remove: Sequence[str]
+    fingerprints: Sequence[str] = ()
+    used: Sequence[str] = ()
+    elsewhere: str | None = None
 
 
-def commit(
-    run: Path,
-    model: str | os.PathLike[str],
-    remove: Sequence[str] = (),
-    stale: Stale | None = None,
-) -> None:
-    """Commit a change, put it in place, and remove files of the run and stale flat files."""
-    staged, own = run / STAGED, os.path.abspath(run / CACHE)
-    directory, fingerprints, used = stale or (own, (), ())
-    cache, names = os.path.abspath(directory), [os.path.basename(path) for path in used]
-    plan = _Plan(list(remove), list(fingerprints), names, None if cache == own else cache)
+def commit(run: Path, model: str | os.PathLike[str], plan: Plan) -> None:
+    """Commit a change, put it in place, and remove what the plan says."""
+    staged = run / STAGED
     write_atomically(staged / PLAN, [json.dumps(plan._asdict()).encode()])
     with reading_from(run):
         os.replace(staged, run / COMMITTED)
         sync_directory(run)
-    recover(run, model, cache)
+    recover(run, model, plan.elsewhere)
 
 
 def recover(
@@ -96,7 +81,7 @@ def recover(
         with reading_from(staged), suppress(FileNotFoundError):
             staged.rmdir()  # all was in place
         return
-    plan = _plan(staged / PLAN)
+    plan = _read(staged / PLAN)
     _drop_stale(run, plan, cache)
     with reading_from(run):
         for name in plan.remove:
@@ -112,7 +97,7 @@ def recover(
         staged.rmdir()
 
 
-def _drop_stale(run: Path, plan: _Plan, cache: str | os.PathLike[str] | None) -> None:
+def _drop_stale(run: Path, plan: Plan, cache: str | os.PathLike[str] | None) -> None:
     """Remove stale flat files: in the run's own cache, or in the directory that the caller gave."""
     directory = plan.elsewhere or os.path.abspath(run / CACHE)
     if not plan.fingerprints:
@@ -126,11 +111,11 @@ def _drop_stale(run: Path, plan: _Plan, cache: str | os.PathLike[str] | None) ->
     drop_cached(directory, plan.fingerprints, [os.path.join(directory, one) for one in plan.used])
 
 
-def _plan(path: Path) -> _Plan:
+def _read(path: Path) -> Plan:
     with reading_from(path):
         text = path.read_bytes()
     try:
-        plan = _Plan(**json.loads(text))
+        plan = Plan(**json.loads(text))
         for names in plan[:3]:
             if not isinstance(names, list) or not all(map(_is_name, names)):
                 raise ValueError("wanted are bare names of files in the run")

@@ -10,11 +10,11 @@ from streamtron.core.config import Machine
 from streamtron.core.errors import DataError
 from streamtron.core.events import Listener, ignore
 from streamtron.data import ShardFile, ShardSource, check_duplicate, find_shards
-from streamtron.runs import transaction
 from streamtron.runs.finished import EditableRun, FinalState, locate, new_settings, open_finished
 from streamtron.runs.inputs import Paths, as_paths
-from streamtron.runs.learners import train_together
+from streamtron.runs.learners import Training
 from streamtron.runs.results import Outcome, build_outcome, write_outcome
+from streamtron.runs.transaction import Plan, commit
 from streamtron.solver.changes import add_rows, begin_change
 
 FEW = 0.25
@@ -35,7 +35,7 @@ def update(
 ) -> Outcome:
     """Add shards to a finished run, and train on until all rows are certified.
 
-    The new shards are appended; old counts are kept, new ones start at 0. Few new rows (FEW) are
+    The new shards are appended; old counts are kept, new ones start at 0. Few new rows are
     first read alone and solved with all other counts fixed. The run's last scan still holds for the
     old rows, so a second reading of the new ones completes a scan of all: if that certifies the
     weights, no old shard is read. Otherwise all rows are read and solved: about 2 readings.
@@ -80,7 +80,7 @@ def update(
         if report is not None:  # before the commit: a committed change has its report
             write_outcome(outcome, report=report)
         if added:
-            transaction.commit(ended.path, target.model_path, ["checkpoint.before"])
+            commit(ended.path, target.model_path, Plan(["checkpoint.before"]))
     return outcome
 
 
@@ -101,8 +101,7 @@ def _new_shards(paths: list[str], target: EditableRun) -> tuple[list[ShardFile],
         if before is not None and now != before.fingerprint:
             raise DataError(
                 f"{shard.name}: its bytes are others than those that the run has of it. Take it "
-                "out first, with streamtron forget, and add it then; or, if only rows were taken "
-                "out of it, name it by streamtron forget --replaced-by."
+                "out first, with streamtron forget, and add it then."
             )
         same = None if now is None else by_fingerprint.get(now)
         if before is not None or (same is not None and not target.settings.allow_duplicate):
@@ -159,7 +158,7 @@ def _update(
             add_rows(new, learners, settings, manifest.rows)
             _check_index_base(new, target)
         final = FinalState()
-        train_together(source, learners, settings, machine, listen, checkpointer=final)
+        Training(source, settings, machine, listen, final).together(learners)
         if not few:
             _check_index_base(source, target)
         seconds = time.perf_counter() - began

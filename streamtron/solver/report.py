@@ -96,8 +96,6 @@ class StageReport:
         plain = asdict(self)
         last = {name: plain.pop(name) for name in ("bounds", "stop_reason", "seconds")}
         plain |= last.pop("bounds") | last
-        return {name: _finite(value) for name, value in plain.items() if name[0] != "_"}
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        infinite = [k for k, v in plain.items() if isinstance(v, float) and not math.isfinite(v)]
+        plain |= dict.fromkeys(infinite)
+        return {name: value for name, value in plain.items() if name[0] != "_"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from streamtron.core import kernels
 from streamtron.core.config import Settings
@@ -65,47 +65,39 @@ def train(
     settings: Settings,
     listen: Listener = ignore,
     *,
-    new_classes: CandidateClasses | None = None,
     threads: int = 1,
-    room: Callable[[int, Chunk], None] | None = None,
-    checkpointer: Checkpointer | None = None,
     resumed: Resumed | None = None,
-    group: Group | None = None,
-    can_batch: Callable[[Sequence[Learner]], bool] | None = None,
+    **how: Any,
 ) -> None:
     """Read the data until every learner has finished: each does what ``train.train_one`` does, and
     finds what it would find by itself.
 
-    Parameters
-    ----------
-    learners : changed in place; all have the order and the seed of ``settings``.
-    new_classes : makes a learner for every class whose first row is read; None = all are given.
-    room : called with the number of learners and every chunk of the first reading; may raise.
-    resumed : where a run is resumed; its learners are those given, and the placeholders.
-    group : of which these learners are a part, if groups are trained one after another.
-    can_batch : whether memory allows several learners a thread to read rows together, which is
-        faster; None = it does.
+    ``learners`` are changed in place; all have the order and the seed of ``settings``. ``resumed``
+    : where a run is resumed; its learners are those given, and the placeholders. ``how`` : further
+    fields of ``Schedule``.
     """
     with open_threads(threads) as opened:
-        schedule = _Schedule(
-            source, list(learners), settings, listen, new_classes, opened, room, checkpointer,
-            group, can_batch,
-        )  # fmt: skip
-        schedule.run(resumed)
+        Schedule(source, list(learners), settings, listen, opened, **how).run(resumed)
 
 
 @dataclass(slots=True)
-class _Schedule:
+class Schedule:
+    """The readings of learners that train together."""
+
     source: ChunkSource
     learners: list[Learner]
     settings: Settings
     listen: Listener
-    new_classes: CandidateClasses | None
     threads: Threads
-    room: Callable[[int, Chunk], None] | None
-    checkpointer: Checkpointer | None
-    group: Group | None
-    can_batch: Callable[[Sequence[Learner]], bool] | None
+    new_classes: CandidateClasses | None = None
+    """makes a learner for every class whose first row is read; None = all are given"""
+    room: Callable[[int, Chunk], None] | None = None
+    """called with the number of learners and every chunk of the first reading; may raise"""
+    checkpointer: Checkpointer | None = None
+    group: Group | None = None
+    """of which these learners are a part, if groups are trained one after another"""
+    can_batch: Callable[[Sequence[Learner]], bool] = lambda _: True
+    """whether memory allows several learners a thread to read rows together, which is faster"""
 
     def run(self, resumed: Resumed | None) -> None:
         """Read until all have finished, from where the run is resumed."""
@@ -185,7 +177,7 @@ class _Schedule:
         visited = any(learner.mode == "train" for learner in learners)
         positions = order.visiting_order(self.settings, reading, chunk) if visited else None
         scanning = [learner for learner in learners if learner.frozen is not None]
-        together = len(scanning) >= batched.LEAST and self._memory_for_batches()
+        together = len(scanning) >= batched.LEAST and self.can_batch(self.learners)
         dots = batched.dots(chunk, scanning, self.threads) if together else {}
 
         def take(learner: Learner) -> None:
@@ -230,12 +222,9 @@ class _Schedule:
         """Batches of solves over the same rows; else each by itself."""
         many = len(solves) >= batched.LEAST * self.threads.number
         shared = len({one.learner.active.place for one in solves}) == 1
-        if many and shared and self._memory_for_batches():
+        if many and shared and self.can_batch(self.learners):
             return batched.batches_of(solves, self.threads.number)
         return [[one] for one in solves]
-
-    def _memory_for_batches(self) -> bool:
-        return self.can_batch is None or self.can_batch(self.learners)
 
     def _due(self) -> bool:
         return self.checkpointer is not None and self.checkpointer.checkpoint_due()

@@ -70,12 +70,7 @@ def promised_gap(epsilon: float) -> float:
 
 
 def reason_to_leave(plan: tuple[Stage, ...], number: int, settings: Settings) -> str:
-    """Tell why the automatic plan leaves a stage, and why it leaves out ε = 0.1 if it does.
-
-    >>> settings = Settings()
-    >>> reason_to_leave(plan(settings), 0, settings)
-    'enough is known for the next stage; stage 0.1 skipped: its gap can be 0.24'
-    """
+    """Tell why the automatic plan leaves a stage, and why it leaves out ε = 0.1 if it does."""
     if number == 0 and settings.stages is None and plan[1].ascent:
         gap = f"{promised_gap(0.1):.2g}"
         return f"enough is known for the next stage; stage 0.1 skipped: its gap can be {gap}"
@@ -84,11 +79,7 @@ def reason_to_leave(plan: tuple[Stage, ...], number: int, settings: Settings) ->
 
 def b_scale(epsilon: float, settings: Settings, sq_radius: float) -> float:
     """What b is relative to: R^(1+ε) for the length variant, R² for steps. R² itself where that is
-    meant: the square of √R² may be less, and a row at the threshold b would not be a mistake.
-
-    >>> 5.0 * b_scale(1.0, Settings(), 26.0)
-    130.0
-    """
+    meant: the square of √R² may be less, and a row at the threshold b would not be a mistake."""
     if epsilon == 1.0 or settings.variant == "steps":
         return sq_radius
     return float(math.sqrt(sq_radius) ** (1.0 + epsilon))

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from streamtron.cli.batch import command_line
 from streamtron.cluster import jobs
 from streamtron.cluster.batch import COMMANDS, Batch, Job, load_batch
 from streamtron.cluster.connect import connect
-from streamtron.cluster.jobs import JobStatus, exit_code, run_batch
+from streamtron.cluster.jobs import Ended, JobStatus, exit_code, run_batch
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.data.writers.corpus import generate
 from tests.helpers.jobs import in_process
@@ -281,7 +280,7 @@ def test_the_jobs_behind_one_that_runs_again_are_not_done_even_if_the_batch_is_k
         path.unlink()
     (tmp_path / "held-out").rmdir()
 
-    def killed(batch: Batch, job: Job, *rest: Any) -> JobStatus:
+    def killed(batch: Batch, job: Job, *rest: Any) -> Ended:
         if job.name == "table":
             raise KeyboardInterrupt
         return in_process(batch, job, *rest)
@@ -293,10 +292,10 @@ def test_the_jobs_behind_one_that_runs_again_are_not_done_even_if_the_batch_is_k
 
 
 def test_a_batch_that_runs_is_not_run_by_another_process(tmp_path: Path) -> None:
-    def meanwhile(batch: Batch, job: Job, status: JobStatus, _: object) -> JobStatus:
+    def meanwhile(batch: Batch, job: Job, _: object) -> Ended:
         with pytest.raises(MachineError, match=r"night\.logs: in use by process \d+"):
             _run(tmp_path, MAKE)
-        return status
+        return Ended(job.name, 0, "")
 
     _run(tmp_path, MAKE, execute=meanwhile)
 
@@ -423,9 +422,9 @@ def test_a_proof_of_a_run_is_made_again_where_its_shards_or_its_witness_have_cha
 def test_a_shard_that_comes_while_a_job_runs_makes_it_run_again(night: Path) -> None:
     _add(night, "late.svm")
 
-    def meanwhile(batch: Batch, job: Job, status: JobStatus, _: object) -> JobStatus:
+    def meanwhile(batch: Batch, job: Job, _: object) -> Ended:
         _add(night, "new/1.svm")
-        return replace(status, state="done", exit_code=0)
+        return Ended(job.name, 0, "")
 
     assert _run(night, NIGHT, execute=meanwhile)["score"].state == "done"
     assert _started(night, NIGHT) == ["see", "score"]
@@ -434,7 +433,7 @@ def test_a_shard_that_comes_while_a_job_runs_makes_it_run_again(night: Path) -> 
 def test_a_fit_that_was_cut_off_begins_anew_where_its_shards_have_changed(night: Path) -> None:
     words: list[str] = []
 
-    def cut_off(batch: Batch, job: Job, *_: Any) -> JobStatus:
+    def cut_off(batch: Batch, job: Job, *_: Any) -> Ended:
         words[:] = job.words
         raise KeyboardInterrupt
 
@@ -595,6 +594,7 @@ def test_a_batch_on_workers_ends_as_one_by_one_and_cancelled_jobs_end(tmp_path: 
                 guest,
                 tell=_stop_when_one_is_done,
             )
+        assert _states(many) == {"long": "stopped", "make": "done"}
         _until(lambda: not any((many / "long").iterdir()))
 
 

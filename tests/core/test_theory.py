@@ -542,15 +542,12 @@ def test_the_optimum_lies_within_the_radius_of_the_scaled_weights(problem, beta,
     gap = far.relative_duality_gap
     assume(gap < 1e-8)
     near = coarse.certificate()
-    radius = theory.weights_radius(
-        theory.primal_from_margin(near.primal_margin),
-        theory.primal_from_margin(near.upper_bound),
-    )
+    radius = theory.decision_radius(near.primal_margin, near.upper_bound)
     w, bias = coarse.rebuilt()
     best, best_bias = fine.rebuilt()
     ours = [near.scale * x for x in (*w, bias)]
     optimum = [far.scale * x for x in (*best, best_bias)]
-    doubt = theory.weights_radius(gap * theory.primal_from_margin(far.primal_margin), 0.0)
+    doubt = math.sqrt(2.0 * gap * theory.primal_from_margin(far.primal_margin))
     assert math.dist(ours, optimum) <= radius + doubt + SLACK
 
 

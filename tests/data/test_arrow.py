@@ -14,7 +14,7 @@ import xxhash
 
 from streamtron.core.errors import DataError, MachineError
 from streamtron.data import find_shards, open_shards
-from streamtron.data.formats import arrow as arrow_module
+from streamtron.data.formats import tables
 from streamtron.data.formats.arrow import ArrowReader
 from streamtron.data.formats.feature_names import Vocabulary
 from streamtron.data.formats.parquet import ParquetReader
@@ -80,7 +80,7 @@ def test_every_layout_gives_the_same_rows_as_in_parquet(
 def test_a_row_is_named_by_its_record_batch_and_its_place_in_it(
     tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow_module, "SLICE_ROWS", 2)
+    monkeypatch.setattr(tables, "BATCH_ROWS", 2)
     FORMATS[format_](table_of("map"), tmp_path / "rows.arrow")
     places = [p.place(i) for p in read(tmp_path / "rows.arrow") for i in range(len(p.codes))]
     assert places == [f"rows.arrow, record batch {k // 3}, row {k % 3}" for k in range(7)]

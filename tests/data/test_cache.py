@@ -21,14 +21,13 @@ import numpy as np
 import pytest
 
 from streamtron import fit
-from streamtron.core.config import Settings
+from streamtron.core.config import Settings, format_size
 from streamtron.core.errors import DataError, FileDamaged, MachineError
-from streamtron.data import Reading, RowBatch, cache_files, clear_cache, open_shards
+from streamtron.data import Reading, RowBatch, ShardFile, cache_files, clear_cache, open_shards
 from streamtron.data.blocks import Buffers
 from streamtron.data.cache import flat_file
 from streamtron.data.cache.directory import Cache, _load_sources
 from streamtron.data.cache.flat_file import CachedShard, GroupReader, read_contents
-from streamtron.data.disk import shown_bytes
 from streamtron.solver.learner import Learner
 from streamtron.solver.schedule import train
 from tests.helpers.shard_rows import ListReader, Row, bits, small_blocks, source_of, write_shard
@@ -126,7 +125,9 @@ def test_many_writers_of_the_list_of_sources_lose_nothing(
 
     def run(mine: list[str]) -> None:
         for name in mine:
-            Cache(str(cache), Reading()).retain(name)
+            own = Cache(str(cache), Reading())
+            own._remember(ShardFile(name, name, "libsvm", 0, 0), name)
+            own.save()
 
     with ThreadPoolExecutor(len(names)) as pool:
         list(pool.map(run, names))
@@ -466,7 +467,7 @@ def test_a_disk_without_room_is_refused_before_much_is_written(
     disk(monkeypatch, needed - 1)
     with pytest.raises(MachineError) as caught:
         read(shards, cache, open_reader=Telling)
-    assert f"needs about {shown_bytes(needed)}, and {shown_bytes(needed - 1)} are free" in str(
+    assert f"needs about {format_size(needed)}, and {format_size(needed - 1)} are free" in str(
         caught.value
     )
     assert cache_files(str(cache)) == []

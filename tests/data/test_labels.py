@@ -295,7 +295,7 @@ def read_arrow(directory: Path, column: pa.Array, **reading: Any) -> list[RowBat
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
         writer.write_table(whole)
     given = Reading(**{"multilabel": True, **reading})
-    with patch("streamtron.data.formats.arrow.SLICE_ROWS", 2):
+    with patch("streamtron.data.formats.tables.BATCH_ROWS", 2):
         return list(ArrowReader(str(path), "x.arrow", given).batches())
 
 
@@ -548,7 +548,7 @@ def test_a_disk_without_room_for_the_labels_is_refused_before_anything_is_writte
             [str(tmp_path)], SEVERAL, cache_dir=str(cache), most_labels=None
         ) as source:
             if free < needed:
-                with pytest.raises(MachineError, match=r"still to be read needs about 0\.0 MB"):
+                with pytest.raises(MachineError, match=r"still to be read needs about 28\.0 kB"):
                     list(source.chunks())
                 assert cache_files(str(cache)) == []
             else:

@@ -14,7 +14,7 @@ import pytest
 import xxhash
 
 from streamtron.core.errors import DataError, MachineError
-from streamtron.data.formats import parquet, table_rows
+from streamtron.data.formats import table_rows, tables
 from streamtron.data.formats.columns import Columns
 from streamtron.data.formats.layouts import Spot
 from streamtron.data.formats.parquet import ParquetReader
@@ -241,7 +241,7 @@ def test_batches_stay_within_their_nonzeros_and_together_are_all_rows(
 def test_a_row_is_named_by_its_row_group_and_its_place_in_it(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet, "BATCH_ROWS", 3)
+    monkeypatch.setattr(tables, "BATCH_ROWS", 3)
     monkeypatch.setattr(table_rows, "BATCH_NONZEROS", 2)
     path = write({"indices": [[k] for k in range(20)], "y": list(range(20))}, row_group_size=8)
     places = [batch.place(i) for batch in read(path) for i in range(len(batch.codes))]

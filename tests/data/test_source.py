@@ -303,7 +303,7 @@ def test_a_column_beyond_the_room_for_weights_is_refused_with_its_place(tmp_path
     write_shard(tmp_path / "a.svm", [(1.0, 1.0, {9: 1.0}), (1.0, 1.0, {1: 1.0, 10: 1.0, 11: 1.0})])
     with source_of(tmp_path, most_columns=11) as source, pytest.raises(MachineError) as caught:
         list(source.chunks())
-    assert "a.svm, line 2: column 11. Weights up to there would take 0.0 MB" in str(caught.value)
+    assert "a.svm, line 2: column 11. Weights up to there would take 96 B" in str(caught.value)
     with source_of(tmp_path, most_columns=12) as source:
         assert sum(chunk.nonzeros for chunk in source.chunks()) == 4
 
@@ -730,6 +730,23 @@ def test_what_is_not_there_and_what_is_no_shard_is_refused(tmp_path: Path) -> No
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="not a file"):
         names_in(tmp_path / "pipe")
+
+
+def test_what_is_refused_is_named_by_the_path_that_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plant(tmp_path / "t", "notes.md")
+    plant(tmp_path, "a.svm")
+    for paths, words in (
+        (["t"], "t/notes.md: neither Parquet"),
+        (["./t/*"], "t/notes.md: neither Parquet"),
+        (["t/*.svm"], "t/*.svm: no shards there"),
+        (["a.svm", str(tmp_path / "a.svm")], f"{tmp_path}/a.svm: the same file as a.svm, given"),
+    ):
+        with pytest.raises(DataError) as caught:
+            names_in(*paths)
+        assert str(caught.value).startswith(words)
 
 
 def test_the_same_file_by_two_ways_is_refused(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal
 from urllib.parse import quote
 
@@ -316,7 +317,8 @@ def test_an_answer_that_ends_early_is_not_taken_for_whole(monkeypatch: pytest.Mo
             return bytes(25)[start : start + count][: 4 if start == 10 else 10]
 
     monkeypatch.setattr(storage, "RANGE_BYTES", 10)
-    parts = storage._ranges(Short(), "s3://data/a")
+    store = SimpleNamespace(open_input_file=lambda _: Short())
+    parts = storage._stored(storage.Place("s3://data", "a", "", store, "data"), 10)
     assert next(parts) == bytes(10)
     with pytest.raises(MachineError, match=r"s3://data/a: cannot be read \(it ends early\)"):
         next(parts)

@@ -7,14 +7,13 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.helpers.runs import end_of_kill, fit, killed_at_call, state
 from tests.helpers.user_rows import Corpus, list_rows
 
 
-@pytest.mark.parametrize("way", ["rows", "replaced in its place", "a shard only the cache has"])
+@pytest.mark.parametrize("way", ["rows", "a shard only the cache has"])
 @pytest.mark.parametrize(
     "step", [7, pytest.param(2, marks=pytest.mark.slow)], ids=["some calls", "many calls"]
 )
@@ -29,8 +28,6 @@ def test_a_run_that_is_killed_while_it_forgets_is_as_before_or_as_after_and_can_
     words: dict[str, object] = {"shards": "1.svm"}
     if way == "rows":
         words = {"rows": str(list_rows(place / "l", {"1.svm": [0, 5]}))}
-    elif way.startswith("replaced"):
-        words |= {"replaced_by": str(user_rows.write(shards[1], np.arange(201, 400)))}
     else:
         shards[1].unlink()
     shutil.copytree(place, saved, copy_function=shutil.copy2)

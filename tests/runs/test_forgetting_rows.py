@@ -34,7 +34,7 @@ from streamtron.data import (
     open_shards,
 )
 from streamtron.data.deletions import Deletions
-from streamtron.data.row_search import missing_rows, rows_with
+from streamtron.data.row_search import rows_with
 from streamtron.runs import forget as forgetting
 from streamtron.runs import witness
 from streamtron.runs.exclusions import RowsToDelete, rows_by_list
@@ -408,10 +408,11 @@ def test_rows_are_numbered_as_they_lie_in_the_file_however_often_some_are_forgot
     place = locate(tmp_path / "m")
     with open_finished(place) as ended:
         gone = list_rows(tmp_path / "gone.csv", {"1.svm": [1, 4, 6]})
-        choice = rows_by_list(EditableRun.of(ended, ended.settings, place.model), str(gone))
-    assert [each.gone.tolist() for each in choice.shards] == [[], [0, 2], [], []]
-    assert [each.rows_left for each in choice.shards] == [200, 193, 200, 200]
-    assert choice.missing == ["1 row(s) of 1.svm"]
+        target = EditableRun.of(ended, ended.settings, place.model)
+        deleted, missing = rows_by_list(target, str(gone))
+    assert [each.gone.tolist() for each in deleted] == [[], [0, 2], [], []]
+    assert [each.rows_left for each in deleted] == [200, 193, 200, 200]
+    assert missing == ["1 row(s) of 1.svm"]
     assert found.report["rows"] == 795
     assert holds_optimum_without(200 + np.array([0, 3, 4, 5, 199]), user_rows, found.report)
 
@@ -537,7 +538,7 @@ def files_of(place: Path) -> list[bytes]:
     return [path.read_bytes() for path in (*paths, place / "m")]
 
 
-@pytest.mark.parametrize("way", ["key", "list", "replaced", "replaced in its place"])
+@pytest.mark.parametrize("way", ["key", "list"])
 def test_no_file_of_the_run_holds_a_value_that_only_a_forgotten_row_had(
     way: str, user_rows: Corpus, tmp_path: Path
 ) -> None:
@@ -552,16 +553,11 @@ def test_no_file_of_the_run_holds_a_value_that_only_a_forgotten_row_had(
     assert any(secret.tobytes() in written for written in files_of(tmp_path))
     if way == "key":
         streamtron.forget(tmp_path / "m", key="user", values=["who is forgotten"])
-    elif way == "list":
-        streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"0.svm": [17]}))
     else:
-        new = shards[0] if way.endswith("place") else tmp_path / "new.svm"
-        left = np.setdiff1d(np.arange(200), [17])
-        write_rows(new, rows[left], user_rows.labels[left].tolist(), [])
-        streamtron.forget(tmp_path / "m", shards[0], replaced_by=new)
+        streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"0.svm": [17]}))
     assert streamtron.certify(
         streamtron.load(tmp_path / "m"),
-        [new if way == "replaced" and k == 0 else shard for k, shard in enumerate(shards)],
+        shards,
         witness=tmp_path / "m.run" / "witness",
         accept_exclusions=True,
     )
@@ -580,104 +576,18 @@ def test_a_shard_that_was_written_without_rows_takes_the_place_of_the_old_one(
     suffix: str, in_place: bool, user_rows: Corpus, tmp_path: Path
 ) -> None:
     shards = user_rows.shards(suffix, tmp_path)
-    fit(shards[:2], tmp_path / "m")
-    streamtron.update(tmp_path / "m", shards[2:])
+    fit(shards, tmp_path / "m")
     left = np.setdiff1d(np.arange(400, 600), [400, 433, 434, 599])
     new = user_rows.write(shards[2] if in_place else tmp_path / f"new.{suffix}", left)
-    found = streamtron.forget(tmp_path / "m", shards[2], replaced_by=new)
+    streamtron.forget(tmp_path / "m", shards[2])
+    found = streamtron.update(tmp_path / "m", new)
     assert found.report["rows"] == 796
     assert "forgotten_rows" not in found.report
     assert not (tmp_path / "m.run" / "deletions").exists()
     assert holds_optimum_without(np.array([400, 433, 434, 599]), user_rows, found.report)
     names = [shard.path for shard in found.manifest.shards]
-    assert names == [str(path) for path in (*shards[:2], new, shards[3])]
+    assert names == [str(path) for path in (*shards[:2], shards[3], new)]
     assert code("certify", str(tmp_path / "m")) == 0
-
-
-def test_a_shard_with_deletions_that_is_written_without_those_rows_has_none_any_more(
-    user_rows: Corpus, tmp_path: Path
-) -> None:
-    shards = user_rows.shards("svm", tmp_path)
-    # with seed 0 the bounds are the best of several scans, and one alone proves too little
-    fit(shards, tmp_path / "m", index_base=1, seed=1)
-    before = streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"1.svm": [3, 90]}))
-    user_rows.write(shards[1], np.setdiff1d(np.arange(200, 400), [203, 290]))
-    after = streamtron.forget(tmp_path / "m", "1.svm", replaced_by=shards[1])
-    assert after.report["rows"] == before.report["rows"] == 798
-    assert "forgotten_rows" not in after.report
-    assert not (tmp_path / "m.run" / "deletions").exists()
-    # nothing left: the first reading proves it, with the counts as they were
-    assert after.report["readings"] < 1.6
-    assert [c.total() for c in after.counts] == [c.total() for c in before.counts]
-
-
-@pytest.mark.parametrize("wrong", ["a new row", "another order", "a forgotten row"])
-def test_a_file_with_rows_that_the_shard_has_not_is_refused(
-    wrong: str, user_rows: Corpus, tmp_path: Path
-) -> None:
-    fit(user_rows.shards("svm"), tmp_path / "m")
-    rows = {
-        "a new row": np.array([200, 201, 7, 202]),
-        "another order": np.array([200, 203, 202]),
-        "a forgotten row": np.arange(200, 400),
-    }
-    streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"1.svm": [2]}))
-    before = content(tmp_path / "m.run", tmp_path / "m")
-    new = user_rows.write(tmp_path / "new.svm", rows[wrong])
-    with pytest.raises(DataError, match=r"new.svm, row 2 \(from 0\): not among the rows"):
-        streamtron.forget(tmp_path / "m", "1.svm", replaced_by=new)
-    assert content(tmp_path / "m.run", tmp_path / "m") == before
-
-
-def test_a_file_cannot_take_the_place_of_rows_that_are_nowhere_any_more(
-    user_rows: Corpus, tmp_path: Path
-) -> None:
-    shards = user_rows.shards("svm", tmp_path)
-    fit(shards, tmp_path / "m")
-    shutil.rmtree(tmp_path / "m.run" / "cache")
-    user_rows.write(shards[1], np.arange(201, 400))
-    with pytest.raises(DataError, match="neither on disk nor in the cache"):
-        streamtron.forget(tmp_path / "m", "1.svm", replaced_by=shards[1])
-    found = streamtron.forget(tmp_path / "m", "1.svm")
-    assert found.report["rows"] == 600
-    assert streamtron.update(tmp_path / "m", shards[1]).report["rows"] == 799
-
-
-def test_of_equal_rows_any_may_be_missing(tmp_path: Path) -> None:
-    (tmp_path / "a.svm").write_text("1 1:1\n1 1:1\n-1 2:1\n1 1:1\n")
-    (tmp_path / "b.svm").write_text("1 1:1\n1 1:1\n")
-    chunks = []
-    for name in "ab":
-        with open_shards([str(tmp_path / f"{name}.svm")], cache_dir=None) as source:
-            chunks.append(list(source.chunks()))
-    assert missing_rows(chunks[0], chunks[1], "b").tolist() == [2, 3]
-    with pytest.raises(DataError, match="b, row 2"):
-        missing_rows(chunks[1], chunks[0], "b")
-
-
-@pytest.mark.parametrize("line", ["1 1:1", "1 2:1.5", "1 2:1 3:1", "-1 2:1", "1"])
-def test_rows_are_the_same_if_all_that_is_in_them_is(line: str, tmp_path: Path) -> None:
-    (tmp_path / "a.svm").write_text(f"-1 9:1\n{line}\n1 2:1\n-1 9:1\n-1 4:1\n")
-    (tmp_path / "b.svm").write_text("1 2:1\n-1 4:1\n")
-    chunks = []
-    for name in "ab":
-        path = str(tmp_path / f"{name}.svm")
-        with open_shards([path], cache_dir=None, classes=[1.0, -1.0]) as source:
-            chunks.append(list(source.chunks()))
-    assert missing_rows(chunks[0], chunks[1], "b").tolist() == [0, 1, 3]
-
-
-def test_rows_of_other_weights_are_not_the_same(tmp_path: Path) -> None:
-    chunks = []
-    for weights in ([1.0, 2.0, 3.0], [1.0, 3.0], [1.0, 2.5]):
-        table = {"indices": [[1]] * len(weights), "y": [1] * len(weights), "w": weights}
-        pq.write_table(pa.table(table), tmp_path / "a.pq")
-        reading = Reading(weight_column="w")
-        with open_shards([str(tmp_path / "a.pq")], reading, cache_dir=None) as source:
-            chunks.append(list(source.chunks()))
-    assert missing_rows(chunks[0], chunks[1], "b").tolist() == [1]
-    with pytest.raises(DataError, match="b, row 1"):
-        missing_rows(chunks[0], chunks[2], "b")
 
 
 # --- what is refused -----------------------------------------------------------------------------
@@ -737,8 +647,6 @@ def test_a_class_without_rows_is_noticed_even_where_one_reading_is_all(tmp_path:
         ({"key": "user", "values": "a", "rows": "l"}, "exclude each other"),
         ({"shards": "0.svm", "rows": "l"}, "names the shards itself"),
         ({}, "nothing to forget"),
-        ({"replaced_by": "x"}, "nothing to forget"),
-        ({"shards": ["0.svm", "1.svm"], "replaced_by": "x"}, "2 shards, and --replaced-by is abou"),
         ({"key": "user", "values": "a"}, "libsvm text has no column 'user'.*--rows FILE"),
     ],
 )
@@ -868,12 +776,6 @@ def test_the_command_forgets_the_rows_of_users_and_can_be_called_again(
     )
 
 
-def replacement(user_rows: Corpus, shards: list[Path], tmp_path: Path) -> dict[str, Any]:
-    """The first shard written anew without its first row."""
-    new = user_rows.write(tmp_path / "new.svm", np.arange(1, 200))
-    return {"shards": str(shards[0]), "replaced_by": new}
-
-
 WAYS: dict[str, tuple[Callable[..., dict[str, Any]], str]] = {
     "a shard by its name": (lambda *_: {"shards": "1.svm"}, "1.svm"),
     "a shard by its path": (lambda _, shards, __: {"shards": shards[1]}, "1.svm"),
@@ -885,7 +787,6 @@ WAYS: dict[str, tuple[Callable[..., dict[str, Any]], str]] = {
         lambda _, __, place: {"rows": list_rows(place / "l", {"9.svm": [0], "1.svm": [3]})},
         "9.svm",
     ),
-    "what a rewrite left out": (replacement, "0.svm"),
 }
 
 
@@ -923,18 +824,6 @@ def test_a_key_that_no_row_has_is_named_and_nothing_is_changed(
     assert code("forget", str(tmp_path / "m"), "--key", "user", "--value", "nobody") == 0
     assert "user = nobody: not in the run; there is nothing to forget" in capsys.readouterr().out
     assert content(tmp_path / "m.run", tmp_path / "m") == before
-
-
-def test_another_shard_of_the_run_does_not_take_the_place_of_one(
-    user_rows: Corpus, tmp_path: Path
-) -> None:
-    shards = user_rows.shards("svm", tmp_path)
-    fit(shards, tmp_path / "m")
-    with pytest.raises(DataError, match="or another shard of the run"):
-        streamtron.forget(tmp_path / "m", "1.svm", replaced_by=shards[2])
-    new = user_rows.write(tmp_path / "new.svm", np.arange(1, 200))
-    with pytest.raises(DataError, match=r"9.svm: none of the 4 shards"):
-        streamtron.forget(tmp_path / "m", "9.svm", replaced_by=new)
 
 
 @pytest.mark.parametrize("change", ["update", "forget"])

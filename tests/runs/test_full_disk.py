@@ -96,7 +96,7 @@ def test_a_cache_disk_too_small_for_the_data_is_refused_with_both_sizes(
 ) -> None:
     small = disk("small", size=20 * PAGE)
     done = run(place, "fit", "train", "--model", tmp_path / "m", "--cache-dir", small)
-    refused(done, "0.1 MB are free", "--order sequential")
+    refused(done, "81.9 kB are free", "--order sequential")
     assert names(small) == set()
 
 
@@ -107,7 +107,7 @@ def test_where_there_is_no_room_for_a_cache_a_fit_in_the_files_order_does_withou
     small = disk("m.run/cache", size=20 * PAGE)
     words = ("fit", "train", "--model", tmp_path / "m", "--tol", "1e-4")
     done = run(place, *words)
-    refused(done, "0.1 MB are free", "fit without a cache: --order sequential and no --cache-dir")
+    refused(done, "81.9 kB are free", "fit without a cache: --order sequential and no --cache-dir")
     words = (*words, "--order", "sequential", "--active-set", "20kB", "--max-epochs", "5")
     done = run(place, *words)
     assert done.returncode in (0, 4), done.stderr

@@ -11,7 +11,7 @@ import pytest
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import FileDamaged
-from streamtron.runs.learners import train_in_groups
+from streamtron.runs.learners import Training
 from streamtron.solver.checkpoint import Resumed, State
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_vs_rest import CandidateClasses, Classes
@@ -148,13 +148,13 @@ def test_groups_of_candidates_and_classes_are_taken_up(plan: str, tmp_path: Path
     candidates, checkpointer = candidates_of(OWN_PLANS[plan]), KeepsAll()
     source = source_of(LABELS)
     learners = every(candidates, source)
-    train_in_groups(source, learners, 3, candidates[0], Machine(), checkpointer=checkpointer)
+    Training(source, candidates[0], Machine(), checkpointer=checkpointer).in_groups(learners, 3)
     whole = [bits(learner) for learner in learners]
     for state in checkpointer.states[2::9]:
         source = source_of(LABELS)
         learners = every(candidates, source)
         kept = through_a_file(state, tmp_path / "c")
-        train_in_groups(source, learners, kept.at_once, candidates[0], Machine(), state=kept)
+        Training(source, candidates[0], Machine()).in_groups(learners, kept.at_once, kept)
         assert [bits(learner) for learner in learners] == whole, (state.reading, state.chunks)
 
 

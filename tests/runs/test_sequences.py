@@ -49,6 +49,7 @@ class Story:
             active_set=int(self.rng.choice([10**9, 6_000])),
             order=str(self.rng.choice(["random", "sequential"])),
             index_base=0,
+            max_epochs=1000,
         )
 
     def write(self, path: Path, rows: NDArray[Any], labels: NDArray[Any]) -> None:
@@ -107,7 +108,7 @@ class Story:
         return streamtron.forget(self.model, rows=self.place / "list", tol=self.tolerance())
 
     def replace(self) -> Outcome | None:
-        if self.away:
+        if self.away or len(self.there) < 2:
             return None
         [shard, *_] = self.some(self.there)
         left = self.there.pop(shard)[3:]
@@ -119,7 +120,8 @@ class Story:
             del self.rows[shard]
         self.write(new, rows, labels)
         self.there[new] = np.arange(len(left))
-        return streamtron.forget(self.model, shard, replaced_by=new, tol=self.tolerance())
+        streamtron.forget(self.model, shard, tol=self.tolerance())
+        return streamtron.update(self.model, new, tol=self.tolerance())
 
     def resume(self) -> Outcome | None:
         if self.away:

@@ -59,12 +59,12 @@ class Cache:
     """
 
     def __init__(self, directory: str, reading: Reading) -> None:
-        self._directory = os.path.abspath(directory)
+        self.directory = os.path.abspath(directory)
         self._reading = reading.key()
-        with writing_cache(self._directory):
-            os.makedirs(self._directory, exist_ok=True)
-            remove_abandoned(self._directory)
-        self._sources = _load_sources(self._directory)
+        with writing_cache(self.directory):
+            os.makedirs(self.directory, exist_ok=True)
+            remove_abandoned(self.directory)
+        self._sources = _load_sources(self.directory)
         self._new: dict[str, Source] = {}
 
     def knows(self, shard: ShardFile) -> bool:
@@ -93,21 +93,12 @@ class Cache:
     ) -> CachedShard | None:
         """Find a flat file of a shard that may be gone; ``without``: rows that are not in it."""
         wanted = (self._reading, None if without is None else without.digest)
-        for path in _flat_files(self._directory, {fingerprint}):
+        for path in _flat_files(self.directory, {fingerprint}):
             with suppress(FileDamaged):
                 contents = read_contents(path)
                 if (contents.key["reading"], contents.key.get("without")) == wanted:
                     return CachedShard(path, name, contents)
         return None
-
-    def retain(self, fingerprint: str) -> None:
-        """Keep a shard's flat files, although it will be replaced, until ``drop_cached``."""
-        self._sources[fingerprint] = self._new[fingerprint] = Source(0, 0, fingerprint)
-        self.save()
-
-    def writer(self) -> FlatWriter:
-        """Return a context manager that writes a flat file; ``finish`` gives it its name."""
-        return FlatWriter(self._directory)
 
     def finish(
         self, writer: FlatWriter, shard: ShardFile, fingerprint: str, labels: list[Label]
@@ -122,9 +113,10 @@ class Cache:
         """Write down what has been remembered since the last time."""
         if not self._new:
             return
-        with writing_cache(self._directory), _locked(self._directory):
+        with writing_cache(self.directory), _locked(self.directory):
             # others may have written meanwhile
-            _save_sources(self._directory, _load_sources(self._directory) | self._new)
+            sources = _load_sources(self.directory) | self._new
+            write_sealed(os.path.join(self.directory, _LIST), {"sources": sources}, {})
         self._new = {}
 
     def _place(self, shard: ShardFile, fingerprint: str) -> tuple[str, dict[str, Any]]:
@@ -138,14 +130,14 @@ class Cache:
         if shard.without is not None:
             key["without"] = shard.without.digest
         name = f"{fingerprint}-{xxhash.xxh3_64_hexdigest(canonical(key).encode())}{ENDING}"
-        return os.path.join(self._directory, name), key
+        return os.path.join(self.directory, name), key
 
     def _remember(self, shard: ShardFile, fingerprint: str) -> None:
         before = self._sources.get(shard.path)
         known = Source(shard.size, shard.mtime_ns, fingerprint, shard.tag)
         self._sources[shard.path] = self._new[shard.path] = known
         if before and before.fingerprint not in {s.fingerprint for s in self._sources.values()}:
-            _unlink(_flat_files(self._directory, {before.fingerprint}))
+            _unlink(_flat_files(self.directory, {before.fingerprint}))
         if len(self._new) > len(self._sources) // 8:  # seldom enough for ten thousand shards
             self.save()
 
@@ -181,7 +173,7 @@ def drop_cached(directory: str, fingerprints: Iterable[str], used: Iterable[str]
             sources = _load_sources(directory)
             rest = {path: s for path, s in sources.items() if s.fingerprint not in unused}
             if rest != sources:
-                _save_sources(directory, rest)
+                write_sealed(os.path.join(directory, _LIST), {"sources": rest}, {})
 
 
 def _flat_files(directory: str, fingerprints: Collection[str]) -> list[str]:
@@ -211,10 +203,6 @@ def _locked(directory: str) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _save_sources(directory: str, sources: dict[str, Source]) -> None:
-    write_sealed(os.path.join(directory, _LIST), {"sources": sources}, {})
 
 
 def _load_sources(directory: str) -> dict[str, Source]:

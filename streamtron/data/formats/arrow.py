@@ -12,9 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from streamtron.data.formats.table_rows import BATCH_NONZEROS
-from streamtron.data.formats.tables import Part, TableReader
-
-SLICE_ROWS = 1 << 14
+from streamtron.data.formats.tables import Part, TableReader, batch_rows
 
 _MAGIC = b"ARROW1"
 
@@ -26,14 +24,15 @@ class ArrowReader(TableReader):
     KIND = "an Arrow file"
 
     def _parts(self, file: pa.NativeFile, columns: list[str]) -> Iterator[Part]:
-        for number, (batch, before, after) in enumerate(_batches(file, columns)):
+        before = 0.0
+        for number, (batch, after) in enumerate(_batches(file, columns)):
             batch.validate(full=True)  # offsets of a damaged file may point anywhere
-            step = _slice_rows(batch)
-            of_row = (after - before) / max(len(batch), 1)
+            step = batch_rows(len(batch), batch.nbytes, 8 * BATCH_NONZEROS)
             for row in range(0, len(batch), step):
                 rows = batch.slice(row, step)
-                start, end = before + of_row * row, before + of_row * (row + len(rows))
-                yield Part(rows, f"record batch {number}", row, start, end)
+                end = before + (after - before) * (row + len(rows)) / len(batch)
+                yield Part(rows, f"record batch {number}", row, end)
+            before = after
 
     def _schema(self, file: pa.NativeFile) -> pa.Schema:
         with _open(file) as reader:
@@ -48,26 +47,14 @@ def _open(file: pa.NativeFile, options: pa.ipc.IpcReadOptions | None = None) -> 
     return (pa.ipc.open_file if is_file else pa.ipc.open_stream)(file, options=options)
 
 
-def _batches(
-    file: pa.NativeFile, columns: list[str]
-) -> Iterator[tuple[pa.RecordBatch, float, float]]:
-    """Yield the record batches, with the fractions of the file before and up to their ends."""
+def _batches(file: pa.NativeFile, columns: list[str]) -> Iterator[tuple[pa.RecordBatch, float]]:
+    """Yield the record batches, each with the fraction of the file up to its end."""
     with _open(file) as reader:
         included = [reader.schema.get_field_index(column) for column in columns]
     with _open(file, pa.ipc.IpcReadOptions(included_fields=included)) as reader:
         if isinstance(reader, pa.ipc.RecordBatchFileReader):
             count = reader.num_record_batches
             for number in range(count):
-                yield reader.get_batch(number), number / count, (number + 1) / count
+                yield reader.get_batch(number), (number + 1) / count
         else:
-            size, before = file.size(), 0.0
-            for batch in reader:
-                after = file.tell() / size
-                yield batch, before, after
-                before = after
-
-
-def _slice_rows(batch: pa.RecordBatch) -> int:
-    """Return how many rows hold some 2²⁰ nonzeros, by the mean size of the batch's rows."""
-    row_bytes = batch.nbytes / max(batch.num_rows, 1)
-    return int(min(SLICE_ROWS, max(1, 8 * BATCH_NONZEROS // max(row_bytes, 1))))
+            yield from ((batch, file.tell() / file.size()) for batch in reader)

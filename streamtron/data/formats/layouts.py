@@ -24,21 +24,20 @@ VALUE_NAMES = ("value", "values", "val", "weight", "count", "v", "x")
 
 def layout_of(type_: pa.DataType) -> Layout | None:
     """Say how the features lie in a column of this type; None where there is no way."""
-    types = pa.types
-    if types.is_map(type_):
-        kind = _key_kind(type_.key_type) if is_number(plain(type_.item_type)) else None
-        return None if kind is None else cast(Layout, "map" + kind)
-    if is_list(type_):
-        item = type_.value_type
-        if types.is_struct(item):
-            pair = pair_fields(item)
-            kind = _key_kind(item.field(pair[0]).type) if pair else None
-            return None if kind is None else cast(Layout, "pairs" + kind)
-        kind = _key_kind(item)
-        return None if kind is None else cast(Layout, "lists" + kind)
+    types, kind = pa.types, None
     if types.is_struct(type_):
         return "vector" if _is_vector(type_) else None
-    return "columns" if is_number(plain(type_)) or types.is_boolean(plain(type_)) else None
+    elif types.is_map(type_):
+        layout = "map"
+        kind = _key_kind(type_.key_type) if is_number(plain(type_.item_type)) else None
+    elif not is_list(type_):
+        return "columns" if is_number(plain(type_)) or types.is_boolean(plain(type_)) else None
+    elif types.is_struct(item := type_.value_type):
+        layout, pair = "pairs", pair_fields(item)
+        kind = _key_kind(item.field(pair[0]).type) if pair else None
+    else:
+        layout, kind = "lists", _key_kind(item)
+    return None if kind is None else cast(Layout, layout + kind)
 
 
 def _key_kind(type_: pa.DataType) -> str | None:
@@ -62,15 +61,9 @@ def pair_fields(struct: pa.DataType) -> tuple[int, int] | None:
 def _is_vector(struct: pa.DataType) -> bool:
     """Tell whether it is what Spark writes for a VectorUDT."""
     fields = {field.name: field.type for field in struct}
-    return bool(
-        {"type", "size", "indices", "values"} <= set(fields)
-        and pa.types.is_integer(fields["type"])
-        and pa.types.is_integer(fields["size"])
-        and is_list(fields["indices"])
-        and pa.types.is_integer(fields["indices"].value_type)
-        and is_list(fields["values"])
-        and is_number(fields["values"].value_type)
-    )
+    kind, size, *lists = (fields.get(n, pa.null()) for n in ("type", "size", "indices", "values"))
+    indices, values = (type_.value_type if is_list(type_) else pa.null() for type_ in lists)
+    return all(map(pa.types.is_integer, (kind, size, indices))) and is_number(values)
 
 
 def plain(type_: pa.DataType) -> pa.DataType:
@@ -248,17 +241,10 @@ def dense_columns(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entrie
     return Entries(offsets_of(np.bincount(rows, minlength=len(batch))), within, values[stored])
 
 
-LAYOUTS: dict[Layout, Callable[[pa.RecordBatch, Columns, Spot], Entries]] = {
-    "lists": lists,
-    "lists of names": lists,
-    "pairs": pairs,
-    "pairs of names": pairs,
-    "map": pairs,
-    "map of names": pairs,
-    "vector": vector,
-    "columns": dense_columns,
-}
-"""How each layout is read."""
+LAYOUTS: dict[str, Callable[[pa.RecordBatch, Columns, Spot], Entries]] = {
+    "lists": lists, "pairs": pairs, "map": pairs, "vector": vector, "columns": dense_columns
+}  # fmt: skip
+"""First word of a layout → how it is read."""
 
 
 def items_of(array: pa.Array, column: str, spot: Spot) -> tuple[NDArray[np.int64], pa.Array]:

@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamtron.core.errors import DataError
-from streamtron.data.formats.tables import Part, TableReader
+from streamtron.data.formats.tables import Part, TableReader, batch_rows
 
-BATCH_ROWS = 1 << 14
 BATCH_BYTES = 1 << 21
 READ_BYTES = 1 << 20
 
@@ -37,11 +36,12 @@ class ParquetReader(TableReader):
             before = 0
             for number, group in enumerate(groups):
                 row, place = 0, f"row group {number}"
-                for batch in table.iter_batches(
-                    _batch_rows(group), row_groups=[number], columns=columns
-                ):
+                # The footer also counts a column's values, but pyarrow aborts the process where a
+                # damaged footer contradicts itself there.
+                step = batch_rows(group.num_rows, group.total_byte_size, BATCH_BYTES)
+                for batch in table.iter_batches(step, row_groups=[number], columns=columns):
                     start, row = row, row + batch.num_rows
-                    yield Part(batch, place, start, (before + start) / rows, (before + row) / rows)
+                    yield Part(batch, place, start, (before + row) / rows)
                 self._check_rows(f", {place}", row, group.num_rows)
                 before += row
 
@@ -63,13 +63,3 @@ def _open(file: pa.NativeFile) -> pq.ParquetFile:
     return pq.ParquetFile(
         file, page_checksum_verification=True, pre_buffer=False, buffer_size=READ_BYTES
     )
-
-
-def _batch_rows(group: pq.RowGroupMetaData) -> int:
-    """Return how many rows decode to some 2²⁰ nonzeros, by the mean size of the group's rows.
-
-    The footer also counts a column's values, but pyarrow aborts the process where a damaged footer
-    contradicts itself there.
-    """
-    row_bytes = group.total_byte_size / max(group.num_rows, 1)
-    return int(min(BATCH_ROWS, max(1, BATCH_BYTES // max(row_bytes, 1))))

@@ -42,7 +42,7 @@ _TWICE = "{} occurs twice. Add the values up or remove one."
 
 def make_batch(batch: pa.RecordBatch, columns: Columns, reading: Reading, spot: Spot) -> RowBatch:
     """Check the rows of a record batch and convert them to a RowBatch."""
-    indptr, keys, values = LAYOUTS[columns.layout](batch, columns, spot)
+    indptr, keys, values = LAYOUTS[columns.layout.split()[0]](batch, columns, spot)
     named = None
     if columns.have_names:
         encoded = keys.dictionary_encode()

@@ -22,16 +22,17 @@ from streamtron.data.formats.layouts import Spot
 from streamtron.data.formats.table_rows import make_batch, split_batch
 from streamtron.data.row_batch import Reading, RowBatch
 
+BATCH_ROWS = 1 << 14
+
 
 class Part(NamedTuple):
-    """Consecutive rows of a table: of ``"row group 3"``, say, from a row of it on; the fractions of
-    the file that lie before them and up to their end."""
+    """Consecutive rows of a table: of ``"row group 3"``, say, from a row of it on; the fraction of
+    the file up to their end."""
 
     rows: pa.RecordBatch
     place: str
     first_row: int
-    before: float
-    after: float
+    end: float
 
 
 class TableReader(ABC):
@@ -48,7 +49,7 @@ class TableReader(ABC):
     def __init__(self, path: str, name: str, reading: Reading, scratch: str | None = None) -> None:
         self.path, self.name, self.reading = path, name, reading
         self.bytes_read = 0
-        """Bytes of the file up to the rows delivered last: their part of its size."""
+        """Bytes of the file up to the rows read last: their part of its size."""
         self._scratch = scratch
         self._fingerprint: str | None = None
 
@@ -61,16 +62,10 @@ class TableReader(ABC):
         ):
             self._fingerprint = fingerprint or self._fingerprint
             columns = find_columns(self._schema(file), self.reading, self.name)
-            size = file.size()
-            for rows, place, first_row, before, after in self._parts(file, columns.all):
+            for rows, place, first_row, end in self._parts(file, columns.all):
                 spot = Spot(self.name, place, first_row)
-                delivered = 0
-                for batch in split_batch(make_batch(rows, columns, self.reading, spot)):
-                    delivered += batch.rows
-                    self.bytes_read = int(
-                        size * (before + (after - before) * delivered / len(rows))
-                    )
-                    yield batch
+                self.bytes_read = int(file.size() * end)
+                yield from split_batch(make_batch(rows, columns, self.reading, spot))
 
     def fingerprint(self) -> str:
         """Return xxh3-128 of the file's bytes, 32 hex digits."""
@@ -101,6 +96,11 @@ class TableReader(ABC):
 
     @abstractmethod
     def _schema(self, file: pa.NativeFile) -> pa.Schema: ...
+
+
+def batch_rows(rows: int, size: int, most: int) -> int:
+    """Return how many of rows of this size in bytes have some ``most`` bytes, or 2²⁰ nonzeros."""
+    return int(min(BATCH_ROWS, max(1, most // max(size / max(rows, 1), 1))))
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import sync_directory
 from streamtron.core.rows import Label
+from streamtron.core.text import label_text
 from streamtron.data.blocks import LabelTable, RowCutter, ShardLabels, join
 from streamtron.data.discover import UNFINISHED
 from streamtron.data.disk import flush, writing_to
@@ -79,7 +80,7 @@ def new_shards(destination: str, to: Format, overwrite: bool) -> Iterator[Callab
     Yields the function from a shard's number to the path to write it at: a hidden file, which
     readers ignore. At the end the files are renamed to ``part-00000.parquet`` (or ``.svm``), …, and
     shards of an earlier conversion are removed if ``overwrite``, or if that was killed meanwhile.
-    While some are renamed and some are not, the file ``logged.UNFINISHED`` stands beside them, and
+    While some are renamed and some are not, the file ``UNFINISHED`` stands beside them, and
     readers refuse the directory.
     """
     directory = Path(destination)
@@ -275,7 +276,8 @@ def _table(batch: RowBatch, schema: pa.Schema, style: ShardStyle) -> pa.Table:
 
 def _text(batch: RowBatch, style: ShardStyle) -> pa.Buffer:
     """The rows as lines of libsvm text, by Arrow's string kernels: no Python loop over rows."""
-    heads = pa.array(map(_label_text, batch.classes), pa.large_string()).take(pa.array(batch.codes))
+    names = [label_text(c if isinstance(c, str) else float(c)) for c in batch.classes]
+    heads = pa.array(names, pa.large_string()).take(pa.array(batch.codes))
     if batch.code_offsets is not None:
         # A row without a label begins with a blank, as scikit-learn writes it.
         lists = pa.LargeListArray.from_arrays(pa.array(batch.code_offsets), heads)
@@ -318,18 +320,9 @@ def _value_text(values: NDArray[np.float32]) -> pa.Array:
     return pc.if_else(pa.array(short), texts, _decimal(values.astype(np.float64)))
 
 
-def _label_text(label: Label) -> str:
-    if isinstance(label, str):
-        return label
-    number = float(label)
-    return str(int(number)) if number.is_integer() else repr(number)
-
-
 def _columns(batch: RowBatch, style: ShardStyle) -> NDArray[np.uint32]:
-    """The column numbers as they are written."""
-    if style.shift < 0:
-        return batch.indices - np.uint32(-style.shift)
-    return batch.indices + np.uint32(style.shift)
+    """The column numbers as they are written; -1 is added modulo 2³²."""
+    return batch.indices + np.uint32(style.shift % 2**32)
 
 
 def _values(batch: RowBatch) -> NDArray[np.float32]:
