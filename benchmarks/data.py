@@ -15,14 +15,15 @@ from problem import Data
 from scipy import sparse
 
 from streamtron.data import open_shards
-from streamtron.data.writers.corpus import generate
+from streamtron.data.writers.corpus import KINDS, generate
 
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that name what is measured: files, a generated corpus, or both."""
     parser.add_argument("data", nargs="*", help="files or directories: libsvm text (.xz too)")
     parser.add_argument("--generate", type=int, metavar="ROWS", help="a generated corpus as well")
-    parser.add_argument("--columns", type=int, default=30_000, help="of the generated corpus")
+    parser.add_argument("--kind", choices=KINDS, default="text", help="of the generated corpus")
+    parser.add_argument("--columns", type=int, help="of the generated corpus: 30000, dense 50")
 
 
 def need_data(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -35,7 +36,7 @@ def data_sets(options: argparse.Namespace, stack: ExitStack) -> list[str]:
     """The paths to measure; a generated corpus lives as long as ``stack``."""
     paths = list(options.data)
     if options.generate:
-        corpus = generated(options.generate, options.columns, seed=0)
+        corpus = generated(options.generate, options.columns, seed=0, kind=options.kind)
         paths.append(stack.enter_context(corpus))
     return paths
 
@@ -61,11 +62,12 @@ def load(paths: list[str]) -> Data:
 
 
 @contextmanager
-def generated(rows: int, columns: int, seed: int) -> Iterator[str]:
+def generated(rows: int, columns: int | None, seed: int, kind: str = "text") -> Iterator[str]:
     """A generated corpus as text shards, in a directory that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="streamtron-bench-") as directory:
-        target = str(Path(directory) / f"generated-{rows}")
-        generate(target, rows=rows, columns=columns, seed=seed)
+        name = "generated" if kind == "text" else kind
+        target = str(Path(directory) / f"{name}-{rows}")
+        generate(target, rows=rows, columns=columns, seed=seed, kind=kind)
         yield target
 
 

@@ -318,7 +318,7 @@ def run(chosen: argparse.Namespace) -> int:
         sys.executable,
         "-P",
         "-m",
-        "streamtron.cli",
+        "streamtron",
         "batch",
         str(work / "topics.toml"),
     ]

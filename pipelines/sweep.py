@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.executable,
         "-P",
         "-m",
-        "streamtron.cli",
+        "streamtron",
         "batch",
         str(directory / "sweep.toml"),
     ]

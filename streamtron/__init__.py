@@ -10,20 +10,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from streamtron.core import errors as errors
+    from streamtron.core import events as events
     from streamtron.core.certificate import Certificate as Certificate
     from streamtron.core.config import Machine as Machine
     from streamtron.core.config import Settings as Settings
+    from streamtron.core.events import log_events as log_events
+    from streamtron.data.formats.text_recipe import TextRecipe as TextRecipe
     from streamtron.data.writers.corpus import generate as generate
     from streamtron.estimator import StreamtronClassifier as StreamtronClassifier
+    from streamtron.model.display import ModelCertificate as ModelCertificate
+    from streamtron.model.export import export as export
     from streamtron.model.import_model import load_any
     from streamtron.model.linear_model import LinearModel as LinearModel
+    from streamtron.runs.calibrate import calibrate as calibrate
     from streamtron.runs.certify import certify as certify
     from streamtron.runs.convert import convert as convert
+    from streamtron.runs.diff import diff as diff
     from streamtron.runs.evaluate import evaluate as evaluate
+    from streamtron.runs.explain import explain as explain
     from streamtron.runs.fit import fit as fit
     from streamtron.runs.fit import run as run
     from streamtron.runs.forget import forget as forget
     from streamtron.runs.predict import predict as predict
+    from streamtron.runs.report import report as report
     from streamtron.runs.update import update as update
     from streamtron.sweeps.sweep import sweep as sweep
 
@@ -34,23 +43,33 @@ _HOME = {
     "Certificate": "core.certificate",
     "LinearModel": "model.linear_model",
     "Machine": "core.config",
+    "ModelCertificate": "model.display",
     "Settings": "core.config",
     "StreamtronClassifier": "estimator",
+    "TextRecipe": "data.formats.text_recipe",
+    "calibrate": "runs.calibrate",
     "certify": "runs.certify",
     "convert": "runs.convert",
+    "diff": "runs.diff",
     "evaluate": "runs.evaluate",
+    "explain": "runs.explain",
+    "export": "model.export",
     "fit": "runs.fit",
     "forget": "runs.forget",
     "generate": "data.writers.corpus",
     "load": "model.import_model",
+    "log_events": "core.events",
     "predict": "runs.predict",
+    "report": "runs.report",
     "run": "runs.fit",
     "sweep": "sweeps.sweep",
     "update": "runs.update",
 }
 """Public name → its module."""
 
-__all__ = [*_HOME, "__version__", "errors"]
+_MODULES = ("errors", "events")
+
+__all__ = [*_HOME, *_MODULES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -58,8 +77,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("streamtron")
-    if name == "errors":
-        return import_module("streamtron.core.errors")
+    if name in _MODULES:
+        return import_module(f"streamtron.core.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'streamtron' has no attribute {name!r}")
     there = "load_any" if name == "load" else name

@@ -10,7 +10,7 @@ import operator
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,11 +25,14 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import SKLEARN_NAMES, Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.names import SharedNames
 from streamtron.core.rows import LARGEST_WEIGHT, Label
 from streamtron.data import MemorySource
-from streamtron.model.linear_model import feature_names
+from streamtron.model.display import ModelCertificate
+from streamtron.model.scoring import namer_of
 from streamtron.runs.inputs import as_paths, cache_directory, open_training_shards
 from streamtron.runs.learners import one_vs_rest_learners, train_candidates, train_learners
+from streamtron.runs.results import certificate_of
 from streamtron.solver.earlier_data import EarlierData
 from streamtron.solver.learner import Learner
 from streamtron.solver.proving import set_weights
@@ -82,9 +85,9 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
     coef_ : float64, shape (1, columns), or (classes, columns) where there are more than two.
     intercept_ : float64, shape (1,) or (classes,): ρ w_bias, 0 without a bias.
     classes_ : the labels, sorted; of two, the larger is the positive one.
-    certificate_ : dict of proven bounds, see ``Certificate``: ``primal_margin``, ``upper_bound``,
-        ``relative_duality_gap``, ``rows_scanned`` … A list of one a class for more than two
-        classes. ``partial_fit`` proves less.
+    certificate_ : dict of proven bounds, see ``ModelCertificate``: ``primal_margin``,
+        ``upper_bound``, ``relative_duality_gap``, ``rows_scanned`` … A list of one a class for more
+        than two classes. ``partial_fit`` proves less.
     n_iter_ : full epochs, the largest number of any class.
     n_features_in_, feature_names_in_ : as in other scikit-learn estimators.
 
@@ -207,7 +210,7 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         *,
         classes: Sequence[Label] | None = None,
         machine: Machine | None = None,
-        **names: Any,
+        **names: Unpack[SharedNames],
     ) -> Self:
         """Train on shards on disk, as ``streamtron.fit`` does.
 
@@ -219,7 +222,7 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         machine : memory limit, threads, cache directory, which do not change the model.
         names : other settings, such as ``weight="w", index_base=1, active_set=10**8``.
         """
-        settings, machine = self._settings(names), machine or Machine()
+        settings, machine = self._settings(dict(names)), machine or Machine()
         known = None if classes is None else _sorted_labels(classes)
         paths = as_paths(shards)
         with (
@@ -240,7 +243,8 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
             self.n_features_in_ = columns.stop - columns.start
             self._rows = source.rows or 0
             self.__dict__.pop("feature_names_in_", None)
-            names_in = feature_names(source.reading.contract())[: self.n_features_in_]
+            namer = namer_of(source.reading.contract())
+            names_in = getattr(namer, "names", ())[: self.n_features_in_]
             if len(names_in) == self.n_features_in_:
                 self.feature_names_in_ = np.array(names_in, dtype=object)
         return self._conclude(np.array(labels), learners, columns, settings, sign)
@@ -283,9 +287,9 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         self._rho = settings.rho
         self._counts = [one.counts for one in found]
         self._past = [EarlierData.of(one, columns, sign) for one in found]
-        certificates = [one.certificate for one in found if one.certificate]
-        self._publish([one.to_dict() for one in certificates])
-        worst = max(one.relative_duality_gap for one in certificates)
+        certificates = [certificate_of(one) for one in found]
+        self._publish(certificates)
+        worst = max(one["relative_duality_gap"] for one in certificates)
         if any(one.finished == "epoch limit" for one in found):
             warnings.warn(
                 f"max_iter={self.max_iter} full epochs proved a relative duality gap of "
@@ -300,7 +304,8 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         weights = [past.average for past in self._past]
         self.coef_ = np.array([own[:-1] for own in weights])
         self.intercept_ = np.array([self._rho * own[-1] for own in weights])
-        self.certificate_ = certificates[0] if len(certificates) == 1 else certificates
+        shown = [ModelCertificate(one) for one in certificates]
+        self.certificate_ = shown[0] if len(shown) == 1 else shown
 
     def _settings(self, names: Mapping[str, Any] | None = None) -> Settings:
         if self.fit_intercept and not self.intercept_scaling > 0:

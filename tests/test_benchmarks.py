@@ -289,6 +289,14 @@ def test_the_examples_in_the_benchmarks_come_out_as_written(load: Any, name: str
     assert doctest.testmod(load(name)).failed == 0
 
 
+def test_wide_finds_what_columns_cost_in_memory_and_in_the_files(tmp_path: Path) -> None:
+    _, saved = tiny("wide", tmp_path)
+    assert saved["weights"] > 100
+    assert 12.0 <= saved["model"] < 30.0  # the header is most of what is above 12
+    assert saved["peak"] > 50e6
+    assert saved["seconds"] > 0.1
+
+
 def test_every_script_is_told_of_in_the_readme() -> None:
     readme = (BENCHMARKS / "README.md").read_text()
     assert [path.name for path in BENCHMARKS.glob("*.py") if path.name not in readme] == []

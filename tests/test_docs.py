@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
@@ -61,7 +65,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "topics").mkdir()
     (directory / "topics" / "a.svm").write_text("sport 1:1\nhome 2:1\nworld 3:1\nsport 1:2\n")
     _write_clicks(directory)
-    streamtron.fit(directory / "train").export_liblinear(directory / "liblinear.model")
+    streamtron.export(
+        streamtron.fit(directory / "train"), directory / "liblinear.model", "liblinear"
+    )
     (directory / "night.toml").write_text(_block("batches.md", "toml"))
     (directory / "settings.toml").write_text(_block("commands.md", "toml"))
     return directory
@@ -88,7 +94,11 @@ def _write_clicks(directory: Path) -> None:
 def _blocks(page: Path) -> list[tuple[str, str]]:
     """Return language and text of every fenced block of a page."""
     text = page.read_text(encoding="utf-8")
-    return re.findall(r"^```(\S*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return re.findall(r"^```(\S*)\n(.*?)^```\n", TITLED.sub("", text), re.DOTALL | re.MULTILINE)
+
+
+TITLED = re.compile(r'^```(\S+) title="(\S+)"\n(.*?)^```\n', re.DOTALL | re.MULTILINE)
+"""A block that is a file: its language, its name, its text."""
 
 
 def _block(page: str, language: str) -> str:
@@ -124,14 +134,76 @@ def test_every_command_and_snippet_of_a_page_runs_as_written(
                 exec(compile(block, page.name, "exec"), names)
 
 
-def test_the_python_of_the_readme_passes_mypy_strict(tmp_path: Path) -> None:
-    files = []
+CALLS = """\
+import streamtron
+def listen(event: streamtron.events.Event) -> None: ...
+model = streamtron.fit("a", C=1, active_set="1GB", b=5, overwrite=True, listen=listen)
+print(model.certificate["relative_duality_gap"], streamtron.Machine(memory="8GB"))
+print(streamtron.certify("m"), streamtron.certify(model, "a", C=1, rho=0, class_weight={1: 2.0}))
+print(streamtron.evaluate("m", "a"), streamtron.predict("m", "a"))
+print(streamtron.sweep("a", C=[1, 2], rho=0, valid="b", metric="f1", multiclass=True))
+print(streamtron.convert("a", "b", to="libsvm", label="y"), streamtron.update("m", "a", tol=1e-3))
+streamtron.fit("a", max_epoch=3)  # wrong
+streamtron.fit("a", tol="small")  # wrong
+streamtron.fit("a", overwite=True)  # wrong
+streamtron.sweep("a", valid="b", metrics="f1")  # wrong
+streamtron.certify("m", tolerance=1.0)  # wrong
+streamtron.convert("a", "b", to="libsvm", C=1.0)  # wrong
+streamtron.update("m", "a", tolerance=0.1)  # wrong
+streamtron.forget("m", "a", keys="id")  # wrong
+streamtron.evaluate("m", "a", rankings=False)  # wrong
+streamtron.StreamtronClassifier().fit_shards("a", colour="red")  # wrong
+"""
+
+
+def test_the_web_service_of_the_docs_answers_with_labels_and_with_what_is_wrong(
+    tmp_path: Path,
+) -> None:
+    page = DOCS / "serving.md"
+    with chdir(tmp_path):
+        exec(compile(_blocks(page)[0][1], page.name, "exec"), {})  # makes the model
+    [(_, name, text)] = TITLED.findall(page.read_text(encoding="utf-8"))
+    (tmp_path / name).write_text(text.replace("8000", "0"))  # a port that is free
+    command = [sys.executable, name]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as server:  # fmt: skip
+        try:
+            assert server.stdout is not None
+            address = server.stdout.readline().strip()
+            assert _posted(address, [["cheap", "pills"], ["noon"]]) == (200, ["spam", "ham"])
+            assert _posted(address, [{"team": 2.5}]) == (200, ["ham"])
+            status, sentence = _posted(address, [{"team": "much"}])
+            assert (status, "'team' is 'much'" in sentence) == (400, True)
+        finally:
+            server.kill()
+
+
+def _posted(address: str, rows: Any) -> tuple[int, Any]:
+    """Return status and JSON that a server answers to JSON."""
+    request = urllib.request.Request(address, json.dumps(rows).encode())
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def test_mypy_strict_passes_the_python_of_the_readme_and_finds_every_wrong_keyword(
+    tmp_path: Path,
+) -> None:
+    files = [tmp_path / "calls.py"]
+    files[0].write_text(CALLS)
     for number, block in enumerate(text for name, text in _blocks(README) if name == "python"):
         files.append(tmp_path / f"block_{number}.py")
         files[-1].write_text(block)
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "pyproject.toml", *files]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    found = re.findall(r"(\w+\.py):(\d+): error", done.stdout)
+    wrong = (number for number, line in enumerate(CALLS.splitlines(), 1) if line.endswith("wrong"))
+    assert found == [("calls.py", str(number)) for number in wrong], done.stdout
 
 
 @pytest.mark.parametrize("page", _params([*PAGES, ROOT / "CONTRIBUTING.md"]))
@@ -170,23 +242,27 @@ FOREIGN = {"--system-site-packages"} | {
 }  # fmt: skip
 """Options of other programs."""
 
+DASK = {"--port", "--nthreads"}
+"""Options of Dask's commands."""
+
 
 def test_every_option_that_a_page_names_is_one() -> None:
     there = {
         word
         for command in main.streamtron.commands.values()
         for parameter in command.params
-        for word in parameter.opts
+        for word in (*parameter.opts, *parameter.secondary_opts)
     } | {"--help", "--generate", "--columns"}
     vowpal = (DOCS / "from-vowpal-wabbit.md").read_text(encoding="utf-8")
     named = set(re.findall(r"(?<![\w-])--[a-zA-Z][\w-]*", EVERYTHING))
-    assert named - there <= FOREIGN
-    assert named - there <= set(re.findall(r"--[\w-]+", vowpal))
+    assert named - there <= FOREIGN | DASK
+    assert named - there - DASK <= set(re.findall(r"--[\w-]+", vowpal))
 
 
 def test_the_memory_figures_are_those_of_the_sum() -> None:
     told = re.search(
-        r"(\d+) bytes a column, (\d+) bytes a row.*?up to (\d+) MB more.*?(\d+) bytes for"
+        r"(\d+) bytes a column, (\d+) bytes a row.*?(\d+) bytes for each\scolumn that"
+        r"\soccurs.*?up to (\d+) MB more.*?(\d+) bytes for"
         r"\seach pair of the 1,000.*?class more takes (\d+) bytes a column and at "
         r"most (\d+) a row.*?for (\d+) bytes a row",
         EVERYTHING,
@@ -194,7 +270,8 @@ def test_the_memory_figures_are_those_of_the_sum() -> None:
     )
     assert told
     assert [int(figure) for figure in told.groups()] == [
-        memory.COLUMN_BYTES, memory.ROW_BYTES, memory.HEAD_BYTES * HEAD**2 // 10**6,
+        memory.LEARNER_BYTES, memory.ROW_BYTES, memory.SOLVER_BYTES,
+        memory.HEAD_BYTES * HEAD**2 // 10**6,
         memory.HEAD_BYTES, memory.LEARNER_BYTES, memory.ROW_BYTES, memory.SHARED_ROW_BYTES,
     ]  # fmt: skip
 
@@ -250,10 +327,11 @@ def test_the_page_of_commands_has_every_option_with_its_help(pages: ModuleType) 
 
 def test_the_page_of_python_has_every_public_name(pages: ModuleType) -> None:
     page = pages.on_page_markdown("<!-- api -->")
-    for name in set(streamtron.__all__) - {"__version__", "errors"}:
+    for name in set(streamtron.__all__) - {"__version__", "errors", "events"}:
         assert re.search(rf"^### {name}( \{{|$)", page, re.MULTILINE), name
     assert "\n### SettingsError" in page
     assert "\n### Outcome" in page
+    assert "\n### ReadingDone" in page
 
 
 def test_a_page_shows_what_its_commands_print(pages: ModuleType) -> None:

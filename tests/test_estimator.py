@@ -193,7 +193,10 @@ def test_the_weights_are_bit_for_bit_those_of_a_shard_with_the_same_rows(
         assert fitted.intercept_[0] == model.bias
         if base == 0:  # a column more to number, 0, widens the bound on rounding by a hair
             assert fitted.certificate_ == model.certificate
-        assert fitted.certificate_ == pytest.approx(model.certificate, rel=1e-5)
+        of_all = {name: model.certificate[name] for name in model.certificate if name != "history"}
+        assert {name: fitted.certificate_[name] for name in of_all} == pytest.approx(
+            of_all, rel=1e-5
+        )
     assert not np.array_equal(ours.set_params(random_state=8).fit(X, y).coef_[0], model.weights)
 
 

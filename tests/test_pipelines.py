@@ -255,3 +255,23 @@ def test_the_nightly_update_ends_with_the_sentence_of_what_is_wrong(tmp_path: Pa
     assert run.returncode == 3
     assert "bad.svm, line 1" in run.stderr
     assert "Traceback" not in run.stderr
+
+
+def test_raw_text_ends_with_a_proven_model_that_reads_documents(tmp_path: Path) -> None:
+    done = _pipeline("raw_text.py", "--tiny", "--to", tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, accuracy, gap = (line.split()[-1] for line in done.stdout.splitlines())
+    assert first == "nonzeros"
+    assert float(accuracy) > 0.95
+    assert float(gap) <= 0.01
+    model = streamtron.load(tmp_path / "model")
+    (tmp_path / "new.csv").write_text('text\n"Return the name of a file."\n"return self.x[0]"\n')
+    [scores] = streamtron.predict(model, tmp_path / "new.csv")
+    assert scores.labels.tolist() == ["docstring", "source"]
+
+
+def test_raw_text_ends_with_the_sentence_of_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": 1, "kind": "a"}\n')
+    done = _pipeline("raw_text.py", tmp_path / "a.jsonl", tmp_path / "a.jsonl", "--to", tmp_path)
+    assert done.returncode == 1
+    assert "column 'text' of type int64 cannot be the documents" in done.stderr

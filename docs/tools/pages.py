@@ -22,9 +22,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 FUNCTIONS = (
     "fit", "run", "predict", "evaluate", "certify", "sweep", "update", "forget", "convert",
-    "generate", "load",
+    "generate", "load", "log_events", "export", "explain",
+    "diff", "calibrate", "report",
 )  # fmt: skip
-CLASSES = ("LinearModel", "StreamtronClassifier", "Settings", "Machine", "Certificate")
+CLASSES = (
+    "LinearModel", "ModelCertificate", "StreamtronClassifier", "Settings", "Machine", "Certificate",
+    "TextRecipe",
+)  # fmt: skip
 
 
 # --- the command line ---
@@ -72,6 +76,7 @@ def api() -> str:
         for _, kind in inspect.getmembers(streamtron.errors, inspect.isclass)
         if issubclass(kind, streamtron.errors.StreamtronError)
     ]
+    events = typing.get_args(streamtron.events.Event)
     parts = [
         "## Functions",
         *(part for name, function in functions.items() for part in _function(function, name)),
@@ -79,6 +84,8 @@ def api() -> str:
         *(part for name in CLASSES for part in _class(getattr(streamtron, name))),
         "## What the functions return",
         *(part for kind in returned.values() for part in _class(kind)),
+        "## Events",
+        *(part for kind in events for part in _class(kind, members=False)),
         "## Errors",
         *(part for kind in errors for part in _class(kind, members=False)),
     ]
@@ -94,7 +101,7 @@ def _function(function: Callable[..., Any], name: str, level: str = "###") -> It
 def _class(kind: type, *, members: bool = True) -> Iterator[str]:
     name = kind.__name__
     yield f"### {name}"
-    if members:
+    if members and not issubclass(kind, dict):
         yield f"```text\n{_signature(kind, name)}\n```"
     yield docstring(inspect.getdoc(kind) or "")
     for member, value in vars(kind).items() if members else ():
@@ -229,7 +236,7 @@ def with_output(markdown: str) -> str:
 def _output(line: str, directory: str) -> str:
     program, *words = shlex.split(line)
     assert program == "streamtron", line
-    command = [sys.executable, "-m", "streamtron.cli", *words]
+    command = [sys.executable, "-m", "streamtron", *words]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
     return subprocess.run(
         command, cwd=directory, env=environment, capture_output=True, text=True, check=True

@@ -69,7 +69,7 @@ def command_line(
     known = {
         max(one.opts, key=len).lstrip("-").replace("-", "_"): one
         for one in command.params
-        if one.name not in ("help", "verbose")
+        if one.name != "help"
     }
     if unknown := sorted(set(given) - set(known)):
         raise SettingsError(

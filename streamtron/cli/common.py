@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +14,8 @@ import click
 
 from streamtron.cli.options import split
 from streamtron.cli.summary import fit_lines, not_certified, place_lines
+from streamtron.cli.terminal import columns_of, complain, fitted
+from streamtron.cli.terminal import wrapped as wrapped
 from streamtron.core.config import Machine, format_size
 from streamtron.core.errors import MachineError, SettingsError
 from streamtron.core.executor import Executor, serial
@@ -63,13 +63,9 @@ def is_verbose() -> bool:
 
 
 def say(lines: Iterable[str]) -> None:
-    """Print lines to stdout."""
-    click.echo("\n".join(lines))
-
-
-def wrapped(sentence: str) -> str:
-    """Break a sentence into lines of the terminal's width."""
-    return textwrap.fill(sentence, shutil.get_terminal_size().columns)
+    """Print lines to stdout; on a terminal no line is wider than it."""
+    width = columns_of()
+    click.echo("\n".join(fitted(line, width) for line in lines))
 
 
 def say_written(written: Any, where: str) -> None:
@@ -103,21 +99,23 @@ def report_fit(outcome: Outcome, model: str, machine: Machine, first: Iterable[s
     """Print the summary of a fit after the ``first`` lines, and return the exit code."""
     say([*first, *fit_lines(outcome.report, verbose=is_verbose()), *place_lines(model, machine)])
     if outcome.exit_code == STOPPED:
-        click.echo(not_certified(outcome.report, model), err=True)
+        complain(not_certified(outcome.report, model))
     return outcome.exit_code
 
 
 def change_run(
     change: Callable[..., Outcome], run: str, shards: tuple[str, ...], report: str | None,
-    given: Mapping[str, Any],
+    log: str | None, given: Mapping[str, Any],
 ) -> int:  # fmt: skip
     """Update a run that has ended, or forget rows of it, and print the summary."""
     wanted, machine = split(given)
-    check_writable(report)
+    check_writable(report, log)
     from streamtron.cli.progress import progress
     from streamtron.runs.finished import locate
+    from streamtron.runs.outputs import check_outputs
 
-    with progress(verbose=is_verbose()) as listen:
+    check_outputs({"report": report, "log": log}, [])
+    with progress(verbose=is_verbose(), log=log) as listen:
         outcome = change(run, shards, report=report, machine=machine, listen=listen, **wanted)
     found = replace(machine, run_dir=str(locate(run, machine.run_dir).directory))
     return report_fit(outcome, run, found, _nothing_done(outcome.report))

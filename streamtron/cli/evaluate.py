@@ -9,8 +9,9 @@ import click
 
 from streamtron.cli import options
 from streamtron.cli.common import executor_of, print_values
+from streamtron.cli.terminal import class_lines
 from streamtron.core.config import METRICS, METRICS_OF_MANY
-from streamtron.core.text import Lines, aligned, class_table, metric_words, number
+from streamtron.core.text import Lines, aligned, metric_words, number
 
 _EACH = ("support", "precision", "recall", "f1", "roc_auc")
 
@@ -53,7 +54,7 @@ def _lines(metrics: Mapping[str, Any]) -> Lines:
         each = metrics["classes"]
         columns = {metric_words(name): [_short(one[name]) for one in each] for name in _EACH}
         yield ""
-        yield from class_table([one["label"] for one in each], columns)
+        yield from class_lines([one["label"] for one in each], columns)
 
 
 def _short(value: object) -> str:

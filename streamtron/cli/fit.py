@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import check_writable, is_verbose, report_fit
+from streamtron.cli.common import STOPPED, check_writable, is_verbose, report_fit, workers_of
+from streamtron.core.errors import SettingsError
+
+if TYPE_CHECKING:
+    from streamtron.cluster.client import Workers
+    from streamtron.runs.parts import OpenParts
+    from streamtron.runs.until import Certain
+
+
+def _share(text: str) -> float:
+    """Read ``certain=0.999``."""
+    name, _, share = text.partition("=")
+    try:
+        if name == "certain":
+            return float(share)
+    except ValueError:
+        pass
+    raise SettingsError(f"--until {text}: wanted certain=SHARE, as in certain=0.999.")
 
 
 @click.command(short_help="Train on shards and write a certified model.")
@@ -17,14 +34,29 @@ from streamtron.cli.common import check_writable, is_verbose, report_fit
 @click.option("--report", type=click.Path(dir_okay=False), help="File for a JSON report.")
 @click.option("--witness", type=click.Path(dir_okay=False),
               help="File for the witness, with which certify needs one reading.")  # fmt: skip
+@click.option("--until", type=options.Parsed("certain=SHARE", _share),
+              help="Tighten --tol until this share of the labels of --valid is certain, as in "
+              "certain=0.999: no further training can change them.")  # fmt: skip
+@click.option("--valid", multiple=True, type=click.Path(),
+              help="Shards held out, for --until; can be repeated.")  # fmt: skip
+@click.option("--calibrate", multiple=True, type=click.Path(),
+              help="Shards held out, on which the model's decisions become probabilities; can be "
+              "repeated [no probabilities].")  # fmt: skip
+@click.option("--calibration", default="sigmoid", show_default=True,
+              type=click.Choice(["sigmoid", "isotonic"]),
+              help="Platt's sigmoid, or isotonic regression, which wants thousands of "
+              "rows.")  # fmt: skip
+@options.log_option
 @options.config_option
 @options.run_options
 @options.setting_options()
 @options.machine_options
+@options.cluster_options
 @options.verbose_option
 def fit(
     shards: tuple[str, ...], model: str, report: str | None, witness: str | None,
-    config: str | None, resume: bool, overwrite: bool, **given: Any,
+    until: float | None, valid: tuple[str, ...], calibrate: tuple[str, ...], calibration: Any,
+    log: str | None, config: str | None, resume: bool, overwrite: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Train on SHARDS (files, directories, globs) and write a certified model.
 
@@ -33,16 +65,55 @@ def fit(
     """
     wanted, machine = options.split(given)
     settings = options.settings_of(wanted, config)
-    check_writable(model, report, witness)
+    check_writable(model, report, witness, log)
+    if (until is None) != (not valid):
+        raise SettingsError("--until and --valid go together. Give both, or none.")
     from streamtron.cli.progress import progress
+    from streamtron.data import find_shards
+    from streamtron.runs.calibrate import calibrate as calibrate_model
+    from streamtron.runs.directory import run_directory
     from streamtron.runs.fit import run
     from streamtron.runs.outputs import check_outputs
+    from streamtron.runs.until import fit_until_certain
 
     written = {"model": model, "report": report, "witness": witness}
-    check_outputs(written, filter(None, [config]))
-    with progress(verbose=is_verbose()) as listen:
-        outcome = run(
-            shards, settings, model=model, report=report, witness=witness, machine=machine,
-            resume=resume, overwrite=overwrite, listen=listen,
-        )  # fmt: skip
-    return report_fit(outcome, model, machine)
+    kept = {"run directory": machine.run_dir or run_directory(model)}
+    inputs = filter(None, [config, *calibrate, *valid])
+    check_outputs({**written, "log": log}, inputs, directories=kept)
+    for held_out in filter(None, (calibrate, valid)):
+        find_shards(held_out)  # before hours of work
+    certain = None
+    with workers_of(**given) as workers, progress(verbose=is_verbose(), log=log) as listen:
+        how: Any = {**written, "machine": machine, "resume": resume, "overwrite": overwrite}
+        how["open_parts"] = _parts_on(workers)
+        if until is None:
+            outcome = run(shards, settings, listen=listen, **how)
+        else:
+            outcome, certain = fit_until_certain(
+                shards, settings, until, valid, listen=listen, **how
+            )
+    if calibrate:
+        calibrate_model(outcome.model, calibrate, method=calibration).save(model)
+    code = report_fit(outcome, model, machine)
+    return code if certain is None else _report_certain(certain, until or 0.0, code)
+
+
+def _report_certain(certain: Certain, wanted: float, code: int) -> int:
+    """Print how many labels are certain, and return the exit code."""
+    click.echo(f"{'certain labels':<18} {certain.certain:,} of {certain.rows:,}")
+    if certain.share >= wanted or code:
+        return code
+    click.echo(
+        f"{certain.share:.4g} of the labels are certain, wanted {wanted:g}: rounding hides a "
+        "smaller gap. The model is written.", err=True,
+    )  # fmt: skip
+    return STOPPED
+
+
+def _parts_on(workers: Workers | None) -> OpenParts | None:
+    """Return what opens parts on the workers, if there are any."""
+    if workers is None:
+        return None
+    from streamtron.cluster.parts import parts_on
+
+    return parts_on(workers)

@@ -21,13 +21,14 @@ from streamtron.cli.common import change_run
               help="Only the rows in this CSV file with columns shard,row; rows count from "
               "0.")  # fmt: skip
 @options.report_option
+@options.log_option
 @options.setting_options("tol", "max_epochs")
 @options.run_dir_option
 @options.machine_options
 @options.verbose_option
 def forget(
     run: str, shards: tuple[str, ...], key: str | None, value: tuple[str, ...], rows: str | None,
-    report: str | None, **given: Any,
+    report: str | None, log: str | None, **given: Any,
 ) -> int:  # fmt: skip
     """Remove SHARDS, or some of their rows, from the run of a model, RUN, and train to a
     certificate over the remaining rows.
@@ -40,4 +41,4 @@ def forget(
     from streamtron.runs.forget import forget as forget_rows
 
     change = partial(forget_rows, key=key, values=value, rows=rows)
-    return change_run(change, run, shards, report, given)
+    return change_run(change, run, shards, report, log, given)

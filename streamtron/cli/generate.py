@@ -10,12 +10,15 @@ from streamtron.cli import options
 from streamtron.cli.common import executor_of, say_written
 
 
-@click.command(short_help="Generate a text-like corpus of any size.")
+@click.command(short_help="Generate a corpus of any size.")
 @click.argument("directory", type=click.Path(file_okay=False))
 @click.option("--rows", type=options.whole_number(), required=True,
               help="Rows to write, at least 1.")  # fmt: skip
-@click.option("--columns", type=options.whole_number(), default=30_000, show_default=True,
-              help="Columns to draw from, at least 80.")  # fmt: skip
+@click.option("--kind", type=click.Choice(["text", "dense"]), default="text", show_default=True,
+              help="text: sparse rows. dense: a value in every column.")  # fmt: skip
+@click.option("--columns", type=options.whole_number(), default=None,
+              help="Columns: of text at least 80 (default 30000), of dense rows at most 1000 "
+              "(default 50).")  # fmt: skip
 @click.option("--seed", type=options.whole_number(), default=0, show_default=True,
               help="Seed of all that is drawn, at least 0.")  # fmt: skip
 @click.option("--skip", type=options.whole_number(), default=0, show_default=True,
@@ -28,10 +31,11 @@ from streamtron.cli.common import executor_of, say_written
 @options.distributed_options
 @options.verbose_option
 def generate(
-    directory: str, rows: int, columns: int, seed: int, skip: int, shards: int, format_: str,
-    overwrite: bool, **where: Any,
+    directory: str, rows: int, kind: str, columns: int | None, seed: int, skip: int, shards: int,
+    format_: str, overwrite: bool, **where: Any,
 ) -> None:  # fmt: skip
-    """Write shards of a text-like corpus to DIRECTORY: Zipf columns, tf-idf, 3 % of labels flipped.
+    """Write shards of a corpus to DIRECTORY, with 3 % of labels flipped: text-like (Zipf columns,
+    tf-idf), or dense rows of correlated columns with a few outliers.
 
     A prefix of a larger corpus of the same seed and columns equals the smaller one.
     """
@@ -39,8 +43,8 @@ def generate(
 
     with executor_of(**where) as executor:
         written = generate_corpus(
-            directory, rows=rows, columns=columns, seed=seed, shards=shards, first_row=skip,
-            format=format_, overwrite=overwrite,  # type: ignore[arg-type]
+            directory, rows=rows, columns=columns, seed=seed, kind=kind, shards=shards,
+            first_row=skip, format=format_, overwrite=overwrite,  # type: ignore[arg-type]
             executor=executor,
         )  # fmt: skip
     say_written(written, directory)

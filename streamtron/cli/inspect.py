@@ -10,9 +10,10 @@ import click
 from streamtron.cli import options
 from streamtron.cli.common import print_values
 from streamtron.cli.summary import bounds, certificate_lines
+from streamtron.cli.terminal import class_lines
 from streamtron.core.config import format_size
 from streamtron.core.errors import SettingsError
-from streamtron.core.text import MANY, Lines, aligned, and_more, class_table, label_text, left_out
+from streamtron.core.text import MANY, Lines, aligned, and_more, label_text, left_out
 
 
 @click.command(short_help="Show what is in a model, a witness, a run or shards.")
@@ -54,7 +55,7 @@ def _model(facts: Mapping[str, Any]) -> Lines:
         learners = facts["learners"]
         proven = [each["certificate"] for each in learners]
         yield ""
-        yield from class_table(
+        yield from class_lines(
             [each["label"] for each in learners],
             bounds([each if _complete(each, *_BOUNDS) else None for each in proven]),
             ("largest weights", ["  ".join(_largest(each)) for each in learners]),
@@ -107,6 +108,8 @@ def _brief(value: Any) -> str:
     if isinstance(value, list):
         more = f", … ({len(value):,} in all)" if len(value) > MANY else ""
         return ", ".join(map(str, value[: 3 if more else MANY])) + more
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k} {_brief(x)}" for k, x in value.items() if x not in (None, []))
     return str(value)
 
 

@@ -25,13 +25,18 @@ from streamtron.cli.batch import batch
 from streamtron.cli.cache import cache
 from streamtron.cli.certify import certify
 from streamtron.cli.convert import convert
+from streamtron.cli.diff import diff
 from streamtron.cli.evaluate import evaluate
+from streamtron.cli.explain import explain
+from streamtron.cli.export import export
 from streamtron.cli.fit import fit
 from streamtron.cli.forget import forget
 from streamtron.cli.generate import generate
 from streamtron.cli.inspect import inspect
 from streamtron.cli.predict import predict
+from streamtron.cli.report import report
 from streamtron.cli.sweep import sweep
+from streamtron.cli.terminal import Context, complain
 from streamtron.cli.update import update
 from streamtron.core.errors import MachineError, StreamtronError
 from streamtron.core.signals import Signalled, signals
@@ -52,10 +57,12 @@ def streamtron() -> None:
 
 
 for _command in (
-    fit, update, forget, sweep, predict, evaluate, certify, inspect, convert, generate, cache,
-    batch,
+    fit, update, forget, sweep, predict, evaluate, certify, inspect, report, explain, diff, export,
+    convert, generate, cache, batch,
 ):  # fmt: skip
     streamtron.add_command(_command)
+for _command in (streamtron, *streamtron.commands.values()):
+    _command.context_class = Context
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -175,5 +182,5 @@ def _sentence(error: BaseException) -> tuple[str, int]:
 
 
 def _complain(sentence: str, code: int) -> int:
-    click.echo(sentence, err=True)
+    complain(sentence)
     return code

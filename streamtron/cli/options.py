@@ -9,7 +9,14 @@ from typing import Any, TypeVar
 
 import click
 
-from streamtron.core.config import Machine, Settings, format_size, parse_duration, parse_size
+from streamtron.core.config import (
+    Machine,
+    Settings,
+    format_size,
+    one_price,
+    parse_duration,
+    parse_size,
+)
 from streamtron.core.errors import SettingsError
 from streamtron.sweeps.grid import values_of
 
@@ -101,6 +108,8 @@ SETTINGS: dict[str, tuple[Any, str]] = {
     "hash_bits": (whole_number(), "Hash named features into 2^N columns, N from 1 to 31."),
     "hash_seed": (whole_number(), "Seed of that hash, at least 0."),
     "vocabulary": (str, "File of feature names, one a line: line 1 is column 0."),
+    "parts": (whole_number(1), "Deal the shards into N parts that train together, on threads or "
+              "workers; it affects the model [1; with workers one a shard, up to 64]."),
     "allow_duplicate": (bool, "Accept two shards with the same content."),
     "on_bad_shard": (click.Choice(["error", "skip"]),
                      "What to do with a malformed, truncated or damaged shard: end the run, or "
@@ -121,6 +130,12 @@ READING = (
     "values", "hash_bits", "hash_seed", "vocabulary", "allow_duplicate", "on_bad_shard",
 )  # fmt: skip
 
+PLACES = (
+    "weights_in_label", "label", "weight", "features", "values", "hash_bits", "hash_seed",
+    "vocabulary",
+)  # fmt: skip
+"""Settings that say where things are in a shard."""
+
 
 def option_name(setting: str) -> str:
     """Return the option of a setting: ``--max-epochs`` of ``max_epochs``."""
@@ -138,16 +153,19 @@ def _together(*decorators: Callable[[Command], Command]) -> Callable[[Command], 
     return decorate
 
 
-def setting_options(*names: str) -> Callable[[Command], Command]:
+def setting_options(*names: str, default: str | None = None) -> Callable[[Command], Command]:
     """Give a command the options of these settings, by default of all. One that is not given is
-    None, so that a settings file can decide."""
-    return _together(*map(_setting_option, names or SETTINGS))
+    None, so that a settings file can decide. ``default`` : what the help says in place of the
+    settings' own defaults."""
+    return _together(*(_setting_option(name, default) for name in names or SETTINGS))
 
 
-def _setting_option(name: str) -> Callable[[Command], Command]:
+def _setting_option(name: str, shown: str | None = None) -> Callable[[Command], Command]:
     type_, words = SETTINGS[name]
     default: Any = {field.name: field.default for field in fields(Settings)}[name]
-    if default is not None and not isinstance(default, bool):
+    if shown is not None:
+        words = f"{words.removesuffix('.').removesuffix(' [1]')} [{shown}]."
+    elif default is not None and not isinstance(default, bool):
         words = f"{words} [{format_size(default) if name == 'active_set' else default}]"
     flag = option_name(name)
     if type_ is bool:
@@ -224,11 +242,52 @@ distributed_options = _together(_workers_memory, cluster_options)
 report_option = click.option(
     "--report", type=click.Path(dir_okay=False), help="File for a JSON report."
 )
+log_option = click.option(
+    "--log", type=click.Path(dir_okay=False),
+    help="File to which every event is appended, one line of JSON each.",
+)  # fmt: skip
 config_option = click.option(
     "--config", type=click.Path(), help="TOML file of settings; options given here win."
 )
 shards_argument = click.argument("shards", nargs=-1, required=True, type=click.Path())
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def _two_numbers(text: str) -> tuple[int, ...]:
+    words = text.split(",")
+    if len(words) > 2 or not all(word.strip().isdecimal() for word in words):
+        raise SettingsError(f"--ngrams {text}: wanted LOW,HIGH, as in 1,2.")
+    return int(words[0]), int(words[-1])
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(map(str.strip, text.split(",")))
+
+
+TEXT = (
+    "text", "columns", "ngrams", "lowercase", "token_pattern", "alternate_sign", "binary", "norm"
+)  # fmt: skip
+text_options = _together(
+    click.option("--text", metavar="COLUMN", help="The column of the documents."),
+    click.option("--columns", type=Parsed("names", _names), metavar="NAME,NAME,…",
+                 help="With --text: columns beside it; numbers keep their value, strings are "
+                 "one-hot."),
+    click.option("--tfidf", is_flag=True, help="With --text: weight by tf-idf; reads twice."),
+    click.option("--ngrams", type=Parsed("numbers", _two_numbers), metavar="LOW,HIGH",
+                 help="With --text: n-grams of so many words [1,1]."),
+    click.option("--lowercase/--no-lowercase", default=None,
+                 help="With --text: words in lower case [lowercase]."),
+    click.option("--token-pattern", metavar="REGEX",
+                 help="With --text: what a word is, as Python's re has it; other patterns than "
+                 "the default are slower [two or more letters, digits or underscores]."),
+    click.option("--alternate-sign/--no-alternate-sign", default=None,
+                 help="With --text: signs by the hash [alternate-sign]."),
+    click.option("--binary/--no-binary", default=None,
+                 help="With --text: 1 for every word, however often [no-binary]."),
+    click.option("--norm", type=click.Choice(["l2", "l1", "none"]),
+                 help="With --text: the norm of a row [l2]."),
+)  # fmt: skip
+"""Options of the recipe by which documents become rows."""
 
 
 def _remember_verbose(context: click.Context, _: click.Parameter, value: bool) -> None:
@@ -256,9 +315,3 @@ def settings_of(given: Mapping[str, Any], file: str | None = None) -> Settings:
     if file is None:
         return Settings.from_dict(given)
     return Settings.from_toml(file).but(**one_price(given))
-
-
-def one_price(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Let a given C replace a delta from elsewhere, and the other way round."""
-    others = {"C": "delta", "delta": "C"}
-    return {**{others[name]: None for name in given if name in others}, **given}

@@ -15,11 +15,19 @@ from streamtron.cli.common import check_writable, executor_of
 @click.argument("model", type=click.Path())
 @options.shards_argument
 @click.option("-o", "--output", required=True, type=click.Path(),
-              help="File for one line a row, label and decisions separated by tabs; a Parquet file "
-              "if it ends with .parquet; - is stdout.")  # fmt: skip
+              help="File for one line a row, label and decisions separated by tabs; Parquet if it "
+              "ends with .parquet, CSV with a header if with .csv; - is stdout.")  # fmt: skip
+@click.option("--proba", is_flag=True,
+              help="Add probabilities: of two classes that of the larger one, else of each class. "
+              "For a model fitted with --calibrate.")  # fmt: skip
+@click.option("--certain", is_flag=True,
+              help="Add 1 where no further training with the same rows and settings can change the "
+              "label, else 0. For a model with a certificate.")  # fmt: skip
 @options.distributed_options
 @options.verbose_option
-def predict(model: str, shards: tuple[str, ...], output: str, **where: Any) -> None:
+def predict(
+    model: str, shards: tuple[str, ...], output: str, proba: bool, certain: bool, **where: Any
+) -> None:
     """Write the label and decision of every row of SHARDS, in their order.
 
     Labels in SHARDS are optional and ignored. MODEL is a streamtron or LIBLINEAR model.
@@ -38,10 +46,13 @@ def predict(model: str, shards: tuple[str, ...], output: str, **where: Any) -> N
     loaded = load_any(model)
     with executor_of(**where) as executor:
         to = sys.stdout.buffer if output == "-" else output
-        written = write_predictions(loaded, shards, to, executor=executor)
+        written = write_predictions(
+            loaded, shards, to, proba=proba, certain=certain, executor=executor
+        )
     if output == "-":
         sys.stdout.buffer.flush()  # raises, where the text stream would not
     beyond = ""
     if written.out_of_range:
         beyond = f"; {written.out_of_range:,} values in columns beyond the model's width weigh 0"
-    click.echo(f"{written.rows:,} rows{beyond}", err=True)
+    sure = "" if written.certain is None else f", {written.certain:,} certain"
+    click.echo(f"{written.rows:,} rows{sure}{beyond}", err=True)

@@ -1,4 +1,4 @@
-"""Progress of a run: a bar with the reading, its speed and the gap, or one line a reading."""
+"""Progress of a run: a bar on a terminal, one line a reading with ``-v``, a log of all events."""
 
 from __future__ import annotations
 
@@ -7,97 +7,204 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
+from streamtron.cli.forecast import Forecast
+from streamtron.cli.terminal import columns_of, fitted
 from streamtron.core.events import (
     ChunkDone,
     Event,
     Listener,
     ReadingDone,
     ReadingStarted,
+    SolveStarted,
     StageDone,
+    TrialDone,
+    TrialsStarted,
     ignore,
+    log_events,
 )
 
 _WIDTHS = {
-    "reading": 7, "stage": 12, "what": 6, "updates": 12, "mini-epochs": 11, "active rows": 12,
-    "upper bound": 12, "gap": 9,
+    "time": 8, "reading": 7, "stage": 12, "what": 5, "updates": 12, "mini-epochs": 11,
+    "active rows": 12, "upper bound": 12, "gap": 8, "ends about": 10,
 }  # fmt: skip
+_LEFT_OUT = ("mini-epochs", "updates", "active rows", "stage", "upper bound", "what", "ends about")
+"""Columns that a narrow terminal does not show, the first to go first."""
+_NAME = 16
+"""Width that the name of one of several problems needs, about; it comes last."""
+BAR = 70
+"""Columns of a terminal from which a bar is drawn beside the text."""
+BAR_WIDTH = 20
+ECHO = 4
+"""Columns left free beside the bar: a terminal shows ^C there, and a line that it breaks cannot be
+erased."""
 
 
 @contextmanager
-def progress(*, verbose: bool = False) -> Iterator[Listener]:
-    """Give a listener that draws a bar if stderr is a terminal, and prints one line a reading with
-    ``verbose``."""
-    with _bar() if sys.stderr.isatty() else nullcontext(ignore) as bar:
-        lines = _lines() if verbose else ignore
+def progress(*, verbose: bool = False, log: str | None = None) -> Iterator[Listener]:
+    """Give a listener that draws a bar if stderr is a terminal, prints whole lines with
+    ``verbose``, and appends all events to a ``log``."""
+    forecast, terminal = Forecast(), sys.stderr.isatty()
+    with (
+        log_events(log) if log else nullcontext(ignore) as write,
+        _bar(forecast) if terminal else nullcontext(ignore) as bar,
+    ):
+        lines = _lines(forecast, columns_of(sys.stderr), readings=verbose)
 
         def listen(event: Event) -> None:
+            write(event)
+            forecast.observe(event)
             lines(event)
             bar(event)
 
         yield listen
 
 
-def _lines() -> Listener:
-    """Return a listener that prints one line of constant width a reading, and one a stage."""
-    lines = [reading_head()]
+def _lines(forecast: Forecast, width: int | None, *, readings: bool) -> Listener:
+    """Return a listener that prints a line for every candidate of a sweep, on a terminal or with
+    ``readings``; and with these a line a reading and a stage."""
+    several, headed = False, False
 
     def listen(event: Event) -> None:
-        if isinstance(event, ReadingDone):
-            lines.append(reading_line(event))
-        elif isinstance(event, StageDone):
-            lines.append(f"stage {event.stage} ended: {event.stop_reason}")
-        else:
-            return
-        print(*lines, sep="\n", file=sys.stderr, flush=True)
-        lines.clear()
+        nonlocal several, headed
+        if isinstance(event, ReadingStarted):
+            several = event.problems != 1
+        elif isinstance(event, TrialDone) and (readings or width):
+            _print(fitted(f"{_clock()} {trial_words(event)}", width))
+        elif isinstance(event, ReadingDone) and readings:
+            if not headed:
+                _print(reading_head(width, several=several))
+            headed = True
+            _print(reading_line(event, forecast.end(), width, several=several))
+        elif isinstance(event, StageDone) and readings:
+            whose = f"{event.problem}: " if several else ""
+            _print(
+                fitted(f"{_clock()} {whose}stage {event.stage} ended: {event.stop_reason}", width)
+            )
 
     return listen
 
 
-def reading_head() -> str:
+def _print(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _clock(at: float | None = None) -> str:
+    """Return a time of the day, with the day if it is more than a day ahead."""
+    now = time.time()
+    at = now if at is None else at
+    return time.strftime("%H:%M:%S" if at < now + 86400 else "%d %b %H", time.localtime(at))
+
+
+def trial_words(event: TrialDone) -> str:
+    """Return what became of a candidate in a few words."""
+    fold = f", {event.fold}" if event.fold else ""
+    where = "" if event.worker == "local" else f" (worker {event.worker})"
+    accuracy = event.metrics["accuracy"]
+    shown = "-" if accuracy is None else f"{accuracy:.5g}"
+    return f"{event.candidate}{fold}: accuracy {shown}, gap {event.gap:.3g}{where}"
+
+
+def _shown(width: int | None, *, several: bool) -> list[str]:
+    """Return the columns that fit a terminal; None = all."""
+    columns = list(_WIDTHS)
+    for name in _LEFT_OUT:
+        used = sum(_WIDTHS[column] + 1 for column in columns) - 1 + several * (_NAME + 2)
+        if width is not None and used > width:
+            columns.remove(name)
+    return columns
+
+
+def reading_head(width: int | None = None, *, several: bool = False) -> str:
     """Return the headings of the columns of ``reading_line``."""
-    return " ".join(f"{name:>{width}}" for name, width in _WIDTHS.items())
+    heads = " ".join(f"{name:>{_WIDTHS[name]}}" for name in _shown(width, several=several))
+    return f"{heads}  problem" if several else heads
 
 
-def reading_line(event: ReadingDone) -> str:
+def reading_line(
+    event: ReadingDone, end: float | None = None, width: int | None = None, *, several: bool = False
+) -> str:
     """Return the line of a reading. An upper bound marked ~ is an estimate, not proven."""
     certificate, estimate = event.certificate, event.upper_bound_estimate
     bound, gap = "-" if estimate is None else f"~{estimate:.6g}", "-"
     if certificate is not None and certificate.upper_bound is not None:
         bound, gap = f"{certificate.upper_bound:.6g}", f"{certificate.relative_duality_gap:.3g}"
-    cells = (
-        event.reading + 1, event.stage, event.mode, f"{event.updates:,}", event.mini_epochs,
-        f"{event.active_rows:,}", bound, gap,
-    )  # fmt: skip
-    return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS.values(), strict=True))
+    cells = {
+        "time": _clock(), "reading": event.reading + 1, "stage": event.stage, "what": event.mode,
+        "updates": f"{event.updates:,}", "mini-epochs": event.mini_epochs,
+        "active rows": f"{event.active_rows:,}", "upper bound": bound, "gap": gap,
+        "ends about": "-" if end is None else _clock(end),
+    }  # fmt: skip
+    shown = _shown(width, several=several)
+    line = " ".join(f"{cells[name]:>{_WIDTHS[name]}}" for name in shown)
+    return f"{line}  {event.problem}" if several else line
+
+
+class Status:
+    """What the bar says: what is done now, how far it is, and what is known. ``done`` of ``total``
+    is in nonzeros or in fits; None = not known."""
+
+    def __init__(self, forecast: Forecast) -> None:
+        self._forecast = forecast
+        self._what, self._gap, self._speed = "starting", "", ""
+        self._began = 0.0
+        self._fits = self._trials = 0
+        self.done = 0
+        self.total: int | None = None
+
+    def observe(self, event: Event) -> None:
+        """Take an event into account."""
+        if isinstance(event, ReadingStarted):
+            self._what, self._speed = f"reading {event.reading + 1}: {event.purpose}", ""
+            self.done, self.total, self._began = 0, event.nonzeros, time.perf_counter()
+        elif isinstance(event, ChunkDone):
+            self.done = event.nonzeros
+            speed = event.nonzeros / 1e6 / max(time.perf_counter() - self._began, 1e-6)
+            self._speed = f"{speed:.1f} M nonzeros/s"
+        elif isinstance(event, SolveStarted):
+            self._what, self._speed, self.total = f"reading {event.reading + 1}: solving", "", None
+        elif isinstance(event, ReadingDone) and event.certificate is not None:
+            self._gap = f"gap {event.certificate.relative_duality_gap:.3g}"
+        elif isinstance(event, TrialsStarted):
+            self._trials = event.trials
+            self._count_fits(0)
+        elif isinstance(event, TrialDone):
+            self._count_fits(self._fits + 1)
+
+    def _count_fits(self, fits: int) -> None:
+        self._fits, self._gap, self._speed = fits, "", ""
+        self._what, self.done, self.total = f"{fits} of {self._trials} fits", fits, self._trials
+
+    def text(self, width: int) -> str:
+        """Return as much of it as fits, the most important first."""
+        end = self._forecast.end()
+        share = f"{min(self.done / self.total, 1.0):.0%}" if self.total else ""
+        parts = (share, self._gap, "" if end is None else f"ends about {_clock(end)}", self._speed)
+        text = self._what
+        for part in parts:
+            if part and len(text) + len(part) + 2 <= width:
+                text += f"  {part}"
+        return text
 
 
 @contextmanager
-def _bar() -> Iterator[Listener]:
+def _bar(forecast: Forecast) -> Iterator[Listener]:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-    columns = (
-        TextColumn("{task.description:<18}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[speed]:>6} M nonzeros/s"),
-        TimeRemainingColumn(),
-        TextColumn("gap {task.fields[gap]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as drawn:
-        task = drawn.add_task("starting", total=None, speed="-", gap="not known yet")
-        began = time.perf_counter()
+    console, status = Console(stderr=True), Status(forecast)
+    wide = console.width >= BAR
+    drawn = BarColumn(bar_width=BAR_WIDTH) if wide else SpinnerColumn("line")
+    text = TextColumn("{task.description}", markup=False)
+    taken = ECHO + (BAR_WIDTH if wide else 1) + 1
+    with Progress(drawn, text, console=console, transient=True, redirect_stdout=False) as bar:
+        task = bar.add_task(status.text(console.width - taken), total=None)
 
         def listen(event: Event) -> None:
-            nonlocal began
-            if isinstance(event, ReadingStarted):
-                began = time.perf_counter()
-                drawn.reset(task, description=f"reading {event.reading + 1}: {event.purpose}")
-                drawn.tasks[0].total = event.nonzeros
-            elif isinstance(event, ChunkDone):
-                speed = event.nonzeros / 1e6 / max(time.perf_counter() - began, 1e-6)
-                drawn.update(task, completed=event.nonzeros, speed=f"{speed:.1f}")
-            elif isinstance(event, ReadingDone) and event.certificate is not None:
-                drawn.update(task, gap=f"{event.certificate.relative_duality_gap:.3g}")
+            status.observe(event)
+            if isinstance(event, ReadingStarted | SolveStarted | TrialsStarted):
+                bar.reset(task)
+            bar.tasks[0].total = status.total
+            said = status.text(console.width - taken)
+            bar.update(task, completed=status.done, description=said)
 
         yield listen

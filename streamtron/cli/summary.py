@@ -7,8 +7,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from streamtron.cli.terminal import class_lines, fitting
 from streamtron.core.config import Machine, format_size
-from streamtron.core.text import MANY, Lines, aligned, class_table, down, label_text, left_out, up
+from streamtron.core.text import MANY, Lines, aligned, down, label_text, left_out, up
 
 Report = Mapping[str, Any]
 
@@ -97,25 +98,33 @@ def place_lines(model: str, machine: Machine) -> Lines:
 
 def _stages(stages: Sequence[Report]) -> Lines:
     relative = "b/R²" if stages and stages[0]["variant"] == "steps" else "b/R^(1+ε)"
-    yield (
-        f"{'stage':<8} {relative:>10} {'full epochs':>11} {'mini-epochs':>11} {'Newton steps':>12} "
-        f"{'updates':>13}  ended because"
-    )
+    widths = {"stage": -8, relative: 10, "full epochs": 11, "mini-epochs": 11, "Newton steps": 12,
+              "updates": 13}  # fmt: skip
+    columns: dict[str, list[str]] = {head: [] for head in (*widths, "ended because")}
     for stage in stages:
         name, b = stage["epsilon"], stage["b_relative"]
-        yield (
-            f"{name if isinstance(name, str) else format(name, 'g'):<8} "
-            f"{'-' if b is None else format(b, '.4g'):>10} {stage['full_epochs']:>11} "
-            f"{stage['mini_epochs']:>11} {stage['newton_steps']:>12} {stage['updates']:>13,}"
-            f"  {stage['stop_reason']}"
-        )
+        row = (
+            name if isinstance(name, str) else format(name, "g"),
+            "-" if b is None else format(b, ".4g"),
+            *(str(stage[count]) for count in ("full_epochs", "mini_epochs", "newton_steps")),
+            f"{stage['updates']:,}", stage["stop_reason"],
+        )  # fmt: skip
+        for cells, cell in zip(columns.values(), row, strict=True):
+            cells.append(cell)
+    rows = zip(*([head, *cells] for head, cells in columns.items()), strict=True)
+    table = (
+        " ".join(f"{cell:{'<' if width < 0 else '>'}{abs(width)}}"
+                 for cell, width in zip(row[:-1], widths.values(), strict=True)) + f"  {row[-1]}"
+        for row in rows
+    )  # fmt: skip
+    yield from fitting(table, columns)
 
 
 def _classes(learners: Sequence[Report]) -> Lines:
     """Yield the classes with the widest gaps, in their order, and the others together."""
     order = sorted(range(len(learners)), key=lambda k: (_stopped(learners[k]), _gap(learners[k])))
     shown = [learners[k] for k in sorted(order[-MANY:])]
-    yield from class_table(
+    yield from class_lines(
         [each["label"] for each in shown],
         bounds([each["certificate"] for each in shown])
         | {"full epochs": [str(each["full_epochs"]) for each in shown]},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +10,15 @@ import click
 from streamtron.cli import options
 from streamtron.cli.common import STOPPED, check_writable, is_verbose, say, workers_of
 from streamtron.cli.summary import learned_lines, not_certified, place_lines
+from streamtron.cli.terminal import complain, fitting
 from streamtron.core.config import METRICS, METRICS_OF_MANY
 from streamtron.core.text import Lines, metric_words
-from streamtron.sweeps.grid import candidates_of, describe_candidate
+from streamtron.sweeps.grid import candidates_of
 
 if TYPE_CHECKING:
     from streamtron.cluster.client import Workers
     from streamtron.core.config import Machine
     from streamtron.sweeps.sweep import Sweep
-    from streamtron.sweeps.trial import Trial
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -52,6 +51,7 @@ Rows = Sequence[Mapping[str, Any]]
 @click.option("--report", type=click.Path(dir_okay=False), help="File for its JSON report.")
 @click.option("--witness", type=click.Path(dir_okay=False), help="File for its witness.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing run of --model.")
+@options.log_option
 @options.config_option
 @options.candidate_options
 @options.machine_options
@@ -61,7 +61,7 @@ def sweep(
     shards: tuple[str, ...], valid: tuple[str, ...], folds: int | None, random: int | None,
     halving: bool, two_stage: bool, metric: str, table: str | None, plot: str | None,
     model: str | None, report: str | None, witness: str | None, overwrite: bool,
-    config: str | None, **given: Any,
+    log: str | None, config: str | None, **given: Any,
 ) -> int:  # fmt: skip
     """Fit all combinations of --C (or --delta) and --rho on SHARDS, measure them on --valid, and
     write the best as --model.
@@ -72,12 +72,15 @@ def sweep(
     wanted, machine = options.split(given)
     values = {name: wanted.pop(name) for name in options.LISTS if name in wanted}
     candidates = candidates_of(options.settings_of(wanted, config), values, random)
-    written = {"table": table, "plot": plot, "model": model, "report": report, "witness": witness}
+    written = {
+        "table": table, "plot": plot, "model": model, "report": report, "witness": witness,
+        "log": log,
+    }  # fmt: skip
     check_writable(*written.values())
     from streamtron.cli.progress import progress
+    from streamtron.model.plot import check_plot, plot_sweep
     from streamtron.runs.directory import run_directory
     from streamtron.runs.outputs import check_outputs
-    from streamtron.sweeps.plot import check_plot, plot_sweep
     from streamtron.sweeps.sweep import run_sweep
     from streamtron.sweeps.trial import check_table, write_table
 
@@ -87,7 +90,7 @@ def sweep(
         check_plot(plot)
     kept = {"run directory": model and (machine.run_dir or run_directory(model))}
     check_outputs(written, filter(None, [*shards, *valid, config]), directories=kept)
-    with progress(verbose=is_verbose()) as listen, workers_of(**given) as workers:
+    with progress(verbose=is_verbose(), log=log) as listen, workers_of(**given) as workers:
         on_workers = {} if workers is None else _where(workers)
         found = run_sweep(
             shards, candidates, valid=valid or None, folds=folds, halving=halving,
@@ -110,36 +113,34 @@ def _report_sweep(
     say([*_summary(rows, found.metric, proven), *(place_lines(model, machine) if model else ())])
     if found.exit_code == STOPPED:
         stopped = not_certified(proven, model) if proven and model else _best_not_certified(rows)
-        click.echo(stopped, err=True)
+        complain(stopped)
     return found.exit_code
 
 
 def _where(workers: Workers) -> dict[str, Any]:
-    """Return the arguments of ``run_sweep`` that fit the candidates on workers and print each."""
+    """Return the arguments of ``run_sweep`` that fit the candidates on workers."""
     from streamtron.cluster.sweep import sweep_executor
 
-    def tell(trial: Trial, fold: str) -> None:
-        if is_verbose() or sys.stderr.isatty():
-            what = describe_candidate(trial.settings) + (f", {fold}" if fold else "")
-            click.echo(
-                f"{what}: accuracy {_digits(trial.metrics['accuracy'])}, gap {trial.gap:.3g} "
-                f"(worker {trial.costs.worker})",
-                err=True,
-            )
-
-    return {"executor": sweep_executor(workers), "tasks": workers.threads, "tell": tell}
+    return {"executor": sweep_executor(workers), "tasks": workers.threads}
 
 
 def _summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> Lines:
     """Yield the table, one line a candidate, and what is proven of the best if it has a report."""
-    columns = _columns(rows, metric)
-    widths = {head: max(10, len(head)) for head in columns}
-    heads = (f"{head:>{width}}" for head, width in widths.items())
-    yield f"  {' '.join(heads)} {'gap':>9} {'readings':>9}  ended because"
-    for row in rows:
-        cells = (f"{_digits(row[name]):>{widths[head]}}" for head, name in columns.items())
-        gap, star = f"{row['relative_duality_gap']:.3g}", "*" if row["best"] else " "
-        yield f"{star} {' '.join(cells)} {gap:>9} {row['readings']:>9.4g}  {_stop_reason(row)}"
+    names = _columns(rows, metric)
+    columns = {head: [_digits(row[name]) for row in rows] for head, name in names.items()}
+    columns |= {
+        "gap": [f"{row['relative_duality_gap']:.3g}" for row in rows],
+        "readings": [f"{row['readings']:.4g}" for row in rows],
+    }
+    widths = {head: 9 if head in ("gap", "readings") else max(10, len(head)) for head in columns}
+    reasons = ["ended because", *map(_stop_reason, rows)]
+    stars = ["*" if row["best"] else " " for row in rows]
+    cells = zip(*([head, *own] for head, own in columns.items()), strict=True)
+    table = (
+        f"{star} {' '.join(f'{x:>{w}}' for x, w in zip(row, widths.values(), strict=True))}  {why}"
+        for star, row, why in zip([" ", *stars], cells, reasons, strict=True)
+    )
+    yield from fitting(table, {"best": stars, **columns, reasons[0]: reasons[1:]})
     best = next(row for row in rows if row["best"])
     if "class" in best:
         yield "A gap is that of the class with the widest one."

@@ -14,11 +14,14 @@ from streamtron.cli.common import change_run
 @click.argument("run", type=click.Path())
 @options.shards_argument
 @options.report_option
+@options.log_option
 @options.setting_options("tol", "max_epochs", "allow_duplicate")
 @options.run_dir_option
 @options.machine_options
 @options.verbose_option
-def update(run: str, shards: tuple[str, ...], report: str | None, **given: Any) -> int:
+def update(
+    run: str, shards: tuple[str, ...], report: str | None, log: str | None, **given: Any
+) -> int:  # fmt: skip
     """Add SHARDS to the run of a model, RUN, and train to a certificate over all its rows.
 
     The run stays as it was until the new model is complete. SHARDS are read as the run's own were.
@@ -26,4 +29,4 @@ def update(run: str, shards: tuple[str, ...], report: str | None, **given: Any) 
     """
     from streamtron.runs.update import update as update_run
 
-    return change_run(update_run, run, shards, report, given)
+    return change_run(update_run, run, shards, report, log, given)

@@ -26,12 +26,15 @@ from streamtron.data import Manifest, find_shards
 from streamtron.runs.results import EXIT_CODES
 
 COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "fit": (("shards", "config", "vocabulary"), ("model", "report", "witness")),
+    "fit": (("shards", "valid", "calibrate", "config", "vocabulary"),
+            ("model", "report", "witness")),
     "update": (("shards",), ("report",)),
     "forget": (("shards", "rows"), ("report",)),
     "sweep": (("shards", "valid", "config", "vocabulary"),
               ("table", "plot", "model", "report", "witness")),
     "predict": (("model", "shards"), ("output",)),
+    "export": (("model",), ("output",)),
+    "report": (("run", "valid"), ("output",)),
     "convert": (("shards", "vocabulary"), ("destination",)),
     "generate": ((), ("directory",)),
     "evaluate": (("model", "shards"), ()),
@@ -40,6 +43,9 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }  # fmt: skip
 """Command that a job can be → its parameters that name inputs, and those that name outputs; the
 run that it changes is neither."""
+
+WATCHING = ("log", "verbose")
+"""Options that change nothing but what a job tells: a job that is done stays so with others."""
 
 CommandLine = Callable[[str, Mapping[str, Any]], list[str]]
 """Makes the arguments of a command from its name and parameters."""
@@ -165,13 +171,14 @@ def _job(
         [str(one) for key in keys for one in lists.get(key, [])] for keys in COMMANDS[command]
     )
     before = [jobs[other].digest for other in table["after"]]
+    lasting = [word for word in words if word.partition("=")[0].lstrip("-") not in WATCHING]
     return Job(
         name,
         (command, *words),
         after=tuple(table["after"]),
         inputs=tuple(_absolute(directory, one) for one in inputs),
         outputs=tuple(os.path.join(directory, one) for one in outputs),
-        digest=_digest([command, words, before]),
+        digest=_digest([command, lasting, before]),
         accepted=(0, EXIT_CODES["epoch limit"]) if table.get("accept_uncertified") else (0,),
     )
 

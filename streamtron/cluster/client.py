@@ -55,7 +55,7 @@ class Workers:
         the scheduler is gone, that is a MachineError. Of several errors the first item's is raised.
         """
         name, token = function.__name__, secrets.token_hex(4)
-        with self._submitting() as submit:
+        with self.submitting() as submit:
             common = [
                 submit(_identity, value, key=f"{name}_shared-{token}-{place}")
                 for place, value in enumerate(shared)
@@ -67,11 +67,11 @@ class Workers:
             pending: deque[Future] = deque()
             for number, item in enumerate(items):
                 if len(pending) >= TASKS_PER_THREAD * self.threads:
-                    yield from self._result(pending.popleft())
+                    yield from self.result(pending.popleft())
                 key = f"{name}-{token}-{number}-{getattr(item, 'name', '')}"
                 pending.append(submit(_as_list, function, item, *common, key=key))
             while pending:
-                yield from self._result(pending.popleft())
+                yield from self.result(pending.popleft())
 
     def as_ready(
         self, function: Callable[[Any], Result], ready: Callable[[], Iterable[Any]]
@@ -81,22 +81,22 @@ class Workers:
         from distributed import as_completed
 
         token, finished = secrets.token_hex(4), as_completed(loop=self.client.loop)
-        with self._submitting() as submit:
+        with self.submitting() as submit:
             finished.update(submit(function, one, key=f"{one.name}-{token}") for one in ready())
             for future in finished:
-                yield self._result(future)
+                yield self.result(future)
                 finished.update(submit(function, one, key=f"{one.name}-{token}") for one in ready())
 
     @contextmanager
-    def _submitting(self) -> Iterator[Callable[..., Future]]:
+    def submitting(self) -> Iterator[Callable[..., Future]]:
         """Give a function that submits tasks; they are released at the end, and cancelled if the
         block fails."""
         if self.client.status != "running":
             raise MachineError("these workers are gone since an error before. Connect again.")
         futures: list[Future] = []
 
-        def submit(function: Callable[..., Any], *values: Any, key: str) -> Future:
-            futures.append(self.client.submit(function, *values, key=key))
+        def submit(function: Callable[..., Any], *values: Any, key: str, **how: Any) -> Future:
+            futures.append(self.client.submit(function, *values, key=key, **how))
             return futures[-1]
 
         try:
@@ -116,12 +116,15 @@ class Workers:
         elif self.client.status == "running":
             self.client.cancel(list(futures))
 
-    def _result(self, future: Future) -> Any:
-        """Return the result of a task and release it, or it would run again if its worker dies."""
+    def result(self, future: Future, timeout: float | None = None) -> Any:
+        """Return the result of a task and release it, or it would run again if its worker dies;
+        TimeoutError if it is not there after ``timeout`` seconds."""
         from distributed import KilledWorker
 
         try:
-            result = future.result()
+            result = future.result(timeout=timeout)
+        except TimeoutError:
+            raise
         except KilledWorker as error:
             raise MachineError(
                 f"{future.key}: {error.allowed_failures + 1} workers died one after the other on "

@@ -13,6 +13,7 @@ u = 2⁻⁵³ is the unit roundoff.
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
@@ -132,9 +133,9 @@ class ScanSums:
 
     def widen(self, width: int) -> None:
         """Add columns that were met while scanning."""
-        more = np.zeros(width - len(self.fresh))
-        self.fresh = np.append(self.fresh, more)
-        self.low = np.append(self.low, more)
+        before, self.fresh, self.low = (self.fresh, self.low), np.zeros(width), np.zeros(width)
+        for wide, narrow in zip((self.fresh, self.low), before, strict=True):
+            wide[: len(narrow)] = narrow
 
     def fold(self) -> None:
         """Complete the sum Σ c_k l_k x_k in ``fresh``."""
@@ -149,18 +150,37 @@ class ScanSums:
 
     def add(self, part: Part) -> None:
         """Add the sums of some rows; their columns must exist."""
-        sums, bins = self.sums, self.bins.reshape(-1, kernels.BIN_SUMS)
+        bins = self.bins.reshape(-1, kernels.BIN_SUMS)
         own = bins[part.places]
         _add_compensated(own.reshape(-1), part.bins.reshape(-1))
         bins[part.places] = own
-        sums[kernels.LEAST] = min(sums[kernels.LEAST], part.sums[kernels.LEAST])
-        sums[kernels.LENGTHS] += part.sums[kernels.LENGTHS]
-        _add_compensated(sums[kernels.SQ_EXTENSION :], part.sums[kernels.SQ_EXTENSION :])
-        self.totals += part.totals
+        self._add_sums(part.sums, part.totals)
         self.unfold()
         before = self.fresh[part.columns]
         self.fresh[part.columns], off = _two_sum(before, part.values)
         self.low[part.columns] += off
+
+    def __add__(self, other: ScanSums) -> ScanSums:
+        """Return the sums over the rows of both, scanned at the same weights with the same s₀.
+
+        The bounds on rounding hold for any tree of such additions of n terms: each addition leaves
+        its exact rounding error in ``low``, or in the place after the sum. These errors have at
+        most the sum n u Σ|term|, and adding them up rounds each at most 2 n times.
+        """
+        total = copy.deepcopy(self)
+        total.unfold()
+        total.fresh, off = _two_sum(self.fresh, other.fresh)
+        total.low += off if len(other.low) < len(off) else other.low + off
+        _add_compensated(total.bins, other.bins)
+        total._add_sums(other.sums, other.totals)
+        return total
+
+    def _add_sums(self, more: Vector, totals: NDArray[np.int64]) -> None:
+        sums = self.sums
+        sums[kernels.LEAST] = min(sums[kernels.LEAST], more[kernels.LEAST])
+        sums[kernels.LENGTHS] += more[kernels.LENGTHS]
+        _add_compensated(sums[kernels.SQ_EXTENSION :], more[kernels.SQ_EXTENSION :])
+        self.totals += totals
 
     @property
     def steps(self) -> int:
@@ -210,7 +230,7 @@ class ScanSums:
         self.fold()
         length = math.sqrt(kernels.square_sum(self.fresh))
         both = min(len(w), len(self.fresh))
-        off = kernels.square_sum(w[:both] - self.fresh[:both])
+        off = float(kernels.square_distance(w[:both], self.fresh[:both]))
         off += kernels.square_sum(w[both:]) + kernels.square_sum(self.fresh[both:])
         return math.sqrt(off) / length if length else 0.0
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import read_toml
 from streamtron.core.limits import available_memory, available_processors
+from streamtron.core.names import check_names
 
 SKLEARN_NAMES = {
     "intercept_scaling": "rho",
@@ -69,6 +70,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "active_set": (lambda size: size >= 0, "a size of 0 bytes or more"),
     "seed": (lambda seed: seed >= 0, "0 or more"),
     "index_base": (lambda base: base in ("auto", 0, 1), "auto, 0 or 1"),
+    "parts": (lambda parts: parts is None or parts >= 1, "at least 1"),
     "hash_bits": (lambda bits: bits is None or 1 <= bits <= 31, "1 to 31"),
     "hash_seed": (lambda seed: 0 <= seed < 2**32, "0 to 2³²-1"),
     "features": (lambda names: all(names or ()), "names"),
@@ -94,7 +96,8 @@ class Settings:
     tol : relative duality gap in [0, 1) at which a run ends; 0 = run to convergence.
     max_epochs : full epochs at most, ≥ 1.
     mini_epochs : N_ep ≥ 0, mini-epochs at most after a reading.
-    active_set : bytes for the rows that mini-epochs visit (8 a nonzero + 24 a row).
+    active_set : memory for the rows that mini-epochs visit (8 bytes a nonzero + 24 a row), in bytes
+        or as text such as ``"1GB"``.
     class_weight : None, ``"balanced"``, or {label: weight > 0}; multiplies C.
     seed : of the order of rows, ≥ 0.
     order : ``"random"``, or ``"sequential"``: always as in the files, which are then read in every
@@ -113,6 +116,8 @@ class Settings:
     hash_bits : hash named features into 2^hash_bits columns, 1 … 31.
     hash_seed : seed of that hash, 0 … 2³²-1.
     vocabulary : file of feature names, one a line, whose line numbers are the columns.
+    parts : into how many parts the shards are dealt, ≥ 1, which train together; it affects the
+        model. None = 1; with workers as many as there are shards, 64 at most.
     allow_duplicate : let two shards have the same content.
     on_bad_shard : ``"error"`` ends the run at a shard that is not readable as data; ``"skip"``
         leaves the whole shard out and lists it. Errors of disk or network always end the run.
@@ -147,6 +152,7 @@ class Settings:
     hash_bits: int | None = None
     hash_seed: int = 0
     vocabulary: str | None = None
+    parts: int | None = None
     allow_duplicate: bool = False
     on_bad_shard: Literal["error", "skip"] = "error"
 
@@ -229,18 +235,17 @@ class Settings:
         return math.inf if self.faithful else self.max_epochs
 
     def to_dict(self) -> dict[str, Any]:
-        """Return every setting as a JSON value."""
+        """Return every setting as a JSON value; ``parts`` only where it decides the model."""
         plain = asdict(self)
+        if self.parts in (None, 1):
+            del plain["parts"]
         return {name: [*own] if isinstance(own, tuple) else own for name, own in plain.items()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
-        """Create settings from JSON values; an unknown name is a SettingsError."""
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(set(values) - known):
-            raise SettingsError(
-                f"unknown setting {', '.join(unknown)}; known: {', '.join(sorted(known))}."
-            )
+        """Create settings from JSON values; an unknown name is a SettingsError that lists similar
+        ones."""
+        check_names(values, (field.name for field in fields(cls)))
         for name, value in values.items():
             if isinstance(value, int) and not -(2**63) <= value < 2**63:
                 raise SettingsError(
@@ -269,20 +274,23 @@ class Machine:
 
     Parameters
     ----------
-    memory : bytes that a run may use; None = half of what this process may use.
+    memory : what a run may use, in bytes or as text such as ``"8GB"``; None = half of what this
+        process may use.
     cache_dir : directory of the flat copy of the shards; None = in the run directory.
     threads : threads that read and train, ≥ 1; None = the processors that this process may use.
     run_dir : directory of checkpoints, witness and cache; None = ``MODEL.run`` beside the model.
     checkpoint_every : seconds ≥ 0 between checkpoints.
     """
 
-    memory: int | None = None
+    memory: int | str | None = None
     cache_dir: str | None = None
     threads: int | None = None
     run_dir: str | None = None
     checkpoint_every: float = 300.0
 
     def __post_init__(self) -> None:
+        if isinstance(self.memory, str):
+            object.__setattr__(self, "memory", parse_size(self.memory))
         _need(self.threads is None or self.threads >= 1, "threads", self.threads, "at least 1")
 
     @property
@@ -293,7 +301,7 @@ class Machine:
     @property
     def memory_limit(self) -> int:
         """Return the bytes that a run may use."""
-        return available_memory() // 2 if self.memory is None else self.memory
+        return available_memory() // 2 if self.memory is None else int(self.memory)
 
 
 def _need(condition: bool, name: str, found: object, wanted: str) -> None:
@@ -313,6 +321,12 @@ def _stage(word: str) -> float | Literal["ascent"]:
             f"stage {word!r}: wanted auto, or numbers with 0 < ε < 2 or `ascent`, as in 1,0.1."
         )
     return epsilon
+
+
+def one_price(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Let a given C replace a delta from elsewhere, and the other way round."""
+    others = {"C": "delta", "delta": "C"}
+    return {**{others[name]: None for name in given if name in others}, **given}
 
 
 def parse_size(text: str) -> int:

@@ -1,26 +1,64 @@
-"""Events that a run sends to a listener. The library itself prints nothing."""
+"""Events that a run sends to a listener, and a listener that writes them to a file. The library
+itself prints nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
+import logging
+import math
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import Any
 
 from streamtron.core.certificate import Certificate
+from streamtron.core.errors import MachineError, SettingsError
+from streamtron.core.files import is_stream
+from streamtron.core.rows import Label
+from streamtron.core.text import label_text
+
+_log = logging.getLogger(__name__)
+
+CHUNK_SECONDS = 10.0
+"""Seconds between two lines of a log that say how far a reading is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The two-class problem that an event is about: price, ρ, and of several classes the one that
+    is trained against the rest."""
+
+    C: float | None = None
+    rho: float | None = None
+    label: Label | None = None
+
+    def __str__(self) -> str:
+        """Return for example ``C 0.1, rho 1`` or ``C 1, rho 0, class ant``."""
+        price = [] if self.C is None else [f"C {self.C:g}"]
+        rho = [] if self.rho is None else [f"rho {self.rho:g}"]
+        label = [] if self.label is None else [f"class {label_text(self.label)}"]
+        return ", ".join(price + rho + label)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingStarted:
-    """A reading begins. ``rows``, ``nonzeros``: totals of the data, None until known."""
+    """A reading begins. ``reading`` : its number, from 0. ``rows``, ``nonzeros`` : totals of the
+    data, None until known. ``problems`` : how many are not finished, 0 until known."""
 
     reading: int
     purpose: str
     rows: int | None
     nonzeros: int | None
+    problems: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkDone:
-    """A chunk has been processed. ``rows``, ``nonzeros``: totals of this reading so far."""
+    """A chunk has been processed. ``rows``, ``nonzeros`` : totals of this reading so far."""
 
     reading: int
     rows: int
@@ -28,8 +66,21 @@ class ChunkDone:
 
 
 @dataclass(frozen=True, slots=True)
+class SolveStarted:
+    """All rows of a reading have passed, and those in memory are solved next."""
+
+    reading: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReadingDone:
-    """A learner has finished a reading and the mini-epochs after it."""
+    """A problem has finished a reading and the mini-epochs after it.
+
+    ``certificate`` : what is proven, if the reading was a scan. ``upper_bound_estimate`` : ‖a‖/t of
+    the running weights, which is not proven. ``tol`` : the gap that ends the run. ``stop_reason`` :
+    why the problem has ended; None while it goes on.
+    """
 
     reading: int
     stage: str
@@ -39,6 +90,10 @@ class ReadingDone:
     active_rows: int
     certificate: Certificate | None
     upper_bound_estimate: float | None
+    rows: int | None = None
+    tol: float | None = None
+    stop_reason: str | None = None
+    problem: Problem = Problem()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +102,145 @@ class StageDone:
 
     stage: str
     stop_reason: str
+    problem: Problem = Problem()
 
 
-Event = ReadingStarted | ChunkDone | ReadingDone | StageDone
+@dataclass(frozen=True, slots=True)
+class TrialsStarted:
+    """An iteration of a sweep begins. ``trials`` : how many fits it has. ``later`` : fits after
+    them; None = not known."""
+
+    iteration: int
+    trials: int
+    later: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrialDone:
+    """A candidate of a sweep has been fitted and measured on the validation rows of ``fold`` (""
+    without folds)."""
+
+    candidate: str
+    fold: str
+    metrics: Mapping[str, float | None]
+    gap: float
+    stop_reason: str
+    worker: str
+
+
+Event = (
+    ReadingStarted | ChunkDone | SolveStarted | ReadingDone | StageDone | TrialsStarted | TrialDone
+)
 Listener = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
     """Ignore an event: the default listener."""
+
+
+@contextmanager
+def log_events(path: str | os.PathLike[str], every: float = CHUNK_SECONDS) -> Iterator[Listener]:
+    """Give a listener that appends every event to a file, as one line of JSON.
+
+    A line has ``time`` (ISO 8601, of zone +00:00), ``event`` (``reading_done``), ``peak_rss_bytes``
+    (the most memory that this process has used), and the fields of the event; readings count from
+    1. What a scan has proven is named ``proven_lower_bound``, ``proven_upper_bound`` and
+    ``proven_gap``; ``estimated_upper_bound`` is not proven. If the file can no longer be written,
+    a warning is logged and the run goes on.
+
+    Parameters
+    ----------
+    path : a new file, an earlier log, which is continued, or a pipe.
+    every : seconds between two lines ``chunk_done``, of which a reading has thousands.
+
+    Raises
+    ------
+    SettingsError : the file holds something else than a log.
+    MachineError : it cannot be opened.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, streamtron
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     shard, log = pathlib.Path(directory, "part-0.svm"), pathlib.Path(directory, "log")
+    ...     _ = shard.write_text("1 1:1\\n-1 1:-1\\n1 1:2\\n-1 2:1\\n")
+    ...     with streamtron.log_events(log) as listen:
+    ...         model = streamtron.fit(shard, C=0.5, rho=0, listen=listen)
+    ...     lines = [json.loads(line) for line in log.read_text().splitlines()]
+    >>> done = [line for line in lines if line["event"] == "reading_done"]
+    >>> done[-1]["proven_gap"] <= 0.01
+    True
+    """
+    _check_log(path)
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    except OSError as error:
+        raise MachineError(f"{path}: the log cannot be written ({error.strerror}).") from error
+    writing, next_chunk = True, -math.inf
+
+    def listen(event: Event) -> None:
+        nonlocal writing, next_chunk
+        if isinstance(event, ChunkDone):
+            if time.monotonic() < next_chunk:
+                return
+            next_chunk = time.monotonic() + every
+        line = json.dumps(event_fields(event), allow_nan=False, ensure_ascii=False) + "\n"
+        try:
+            if writing:  # at once, so that lines of several processes are not mixed
+                os.write(file, line.encode())
+        except OSError as error:
+            writing = False
+            _log.warning("%s: the log ends here (%s); the run goes on.", path, error.strerror)
+
+    try:
+        yield listen
+    finally:
+        os.close(file)
+
+
+def _check_log(path: str | os.PathLike[str]) -> None:
+    """Refuse a file to which a log must not be appended: a model, a shard, a report."""
+    if is_stream(path) or not os.path.isfile(path):
+        return
+    try:
+        with open(path, "rb") as file:
+            first = file.readline(1 << 16)
+        if first and "event" not in json.loads(first):
+            raise ValueError("not an event")
+    except (ValueError, TypeError) as error:
+        raise SettingsError(
+            f"{path}: not a log of events, so none is appended to it. Name another file."
+        ) from error
+    except OSError as error:
+        raise MachineError(f"{path}: the log cannot be read ({error.strerror}).") from error
+
+
+def event_fields(event: Event) -> dict[str, Any]:
+    """Return an event as plain values for JSON, with the time and the peak of memory."""
+    name = "".join(f"_{c.lower()}" if c.isupper() else c for c in type(event).__name__).lstrip("_")
+    line: dict[str, Any] = {"time": datetime.now(UTC).isoformat(timespec="milliseconds")}
+    line["event"] = name
+    for field in fields(event):
+        value = getattr(event, field.name)
+        if field.name == "reading":
+            line["reading"] = value + 1
+        elif isinstance(value, Problem):
+            line |= {each.name: getattr(value, each.name) for each in fields(value)}
+        elif field.name == "certificate":
+            line |= _proven(value)
+        elif field.name == "upper_bound_estimate":
+            line["estimated_upper_bound"] = value
+        else:
+            line[field.name] = dict(value) if isinstance(value, Mapping) else value
+    line["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {  # JSON has no infinity
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in line.items()
+    }
+
+
+def _proven(certificate: Certificate | None) -> dict[str, float | None]:
+    """Return the bounds of a certificate under names that say so; None without one."""
+    names = ("primal_margin", "upper_bound", "relative_duality_gap")
+    lower, upper, gap = (getattr(certificate, name, None) for name in names)
+    return {"proven_lower_bound": lower, "proven_upper_bound": upper, "proven_gap": gap}

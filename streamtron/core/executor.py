@@ -7,7 +7,13 @@ computed depends on the executor. There are two: ``serial``, and that of Dask's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import operator
+import time
+from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 
@@ -28,6 +34,96 @@ class Executor(Protocol):
         ...
 
 
+class PartsLost(Exception):
+    """Parts died with their process. They have been rebuilt: repeat what led to this step."""
+
+
+class Parts(ABC):
+    """The parts of one problem: map a step over them and sum what it returns.
+
+    A step is a module-level function ``step(part, *arguments)``; it returns a NamedTuple, and
+    ``plus`` adds two of them. The sum is over the binary tree of the parts' numbers, wherever they
+    are: ``LocalParts`` are in this process, ``cluster.parts.WorkerParts`` on Dask's workers.
+
+    ``scans`` : the scan after which parts that are lost are restored; None = they begin anew.
+    ``rounds``, ``seconds`` : of each kind of step so far. ``bytes_sent`` : bytes of arrays sent to
+    other processes and back.
+    """
+
+    def __init__(self) -> None:
+        self.scans: int | None = None
+        self.rounds, self.seconds = Counter[str](), defaultdict[str, float](float)
+        self.bytes_sent = 0
+
+    def __call__(self, step: Callable[..., Result], *arguments: Any) -> Result:
+        """Return the sum of ``step(part, *arguments)`` over all parts.
+
+        PartsLost: parts were lost and have been restored as they were after the last scan.
+        """
+        began, name = time.perf_counter(), step.__name__
+        try:
+            return self._map(step, arguments)
+        finally:
+            self.rounds[name] += 1
+            self.seconds[name] += time.perf_counter() - began
+
+    def until_found(self, step: Callable[..., Result], *arguments: Any) -> Result:
+        """Return the same for a step that needs nothing but what the last scan has left."""
+        while True:
+            with suppress(PartsLost):
+                return self(step, *arguments)
+
+    @abstractmethod
+    def _map(self, step: Callable[..., Result], arguments: Sequence[Any]) -> Result:
+        """Map and sum."""
+
+
+class LocalParts(Parts):
+    """Parts in this process, mapped over by ``threads`` threads: no effect on any result."""
+
+    def __init__(self, parts: Sequence[Any], threads: int = 1) -> None:
+        super().__init__()
+        self._parts, self._threads = list(parts), threads
+
+    def _map(self, step: Callable[..., Result], arguments: Sequence[Any]) -> Result:
+        with mapped(step, self._parts, arguments, self._threads) as found:
+            return sum_over_tree(plus, found)
+
+
+@contextmanager
+def mapped(
+    step: Callable[..., Result], parts: Sequence[Any], arguments: Sequence[Any], threads: int
+) -> Iterator[Iterator[Result]]:
+    """Give ``step(part, *arguments)`` of each part in turn, computed by so many threads."""
+
+    def run(part: Any) -> Result:
+        return step(part, *arguments)
+
+    if threads < 2 or len(parts) < 2:
+        yield map(run, parts)
+        return
+    pool = ThreadPoolExecutor(min(threads, len(parts)), thread_name_prefix="streamtron-part")
+    try:
+        yield pool.map(run, parts)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # a signal does not wait for a solver
+
+
+def plus(first: Any, second: Any) -> Any:
+    """Add two NamedTuples of one kind, field by field: numbers and arrays are added, lists joined.
+
+    Examples
+    --------
+    >>> from typing import NamedTuple
+    >>> class Found(NamedTuple):
+    ...     rows: int
+    ...     names: list[str]
+    >>> plus(Found(2, ["a"]), Found(3, ["b"]))
+    Found(rows=5, names=['a', 'b'])
+    """
+    return type(first)(*map(operator.add, first, second))
+
+
 def serial(
     function: Callable[..., Iterable[Result]], items: Iterable[Any], *shared: Any
 ) -> Iterator[Result]:
@@ -45,19 +141,28 @@ def sum_over_tree(plus: Callable[[Result, Result], Result], parts: Iterable[Resu
     """Sum at least one part over the binary tree of their numbers; ``plus`` takes the earlier one
     first.
 
-    2^h parts from a multiple of 2^h on are added among themselves first. So where each process sums
-    such a group of its own, the sum of these sums is the same to the last bit.
-
     Examples
     --------
     >>> sum_over_tree("({}+{})".format, "abcde")
     '(((a+b)+(c+d))+e)'
-    >>> sum_over_tree("({}+{})".format, ["(a+b)", "(c+d)", "e"])
+    """
+    return sum_trees(plus, ((0, part) for part in parts))
+
+
+def sum_trees(
+    plus: Callable[[Result, Result], Result], trees: Iterable[tuple[int, Result]]
+) -> Result:
+    """Sum parts of which some are summed already: (h, sum) of 2^h parts from a multiple of 2^h on.
+
+    Such parts are added among themselves first, so the sum is the same to the last bit.
+
+    Examples
+    --------
+    >>> sum_trees("({}+{})".format, [(1, "(a+b)"), (0, "c"), (0, "d"), (0, "e")])
     '(((a+b)+(c+d))+e)'
     """
     sums: list[tuple[int, Result]] = []  # (height, sum) of complete trees, ever lower
-    for total in parts:
-        height = 0
+    for height, total in trees:
         while sums and sums[-1][0] == height:
             total = plus(sums.pop()[1], total)
             height += 1
@@ -66,3 +171,22 @@ def sum_over_tree(plus: Callable[[Result, Result], Result], parts: Iterable[Resu
     for _, earlier in reversed(sums):
         total = plus(earlier, total)
     return total
+
+
+def trees_of(first: int, stop: int) -> list[tuple[int, int]]:
+    """Return (number, h) of the fewest trees of 2^h parts from a multiple of 2^h on, that have the
+    parts from ``first`` up to ``stop``.
+
+    Examples
+    --------
+    >>> trees_of(3, 9)
+    [(3, 0), (4, 2), (8, 0)]
+    """
+    found = []
+    while first < stop:
+        height = (stop - first).bit_length() - 1
+        if first:
+            height = min(height, (first & -first).bit_length() - 1)
+        found.append((first, height))
+        first += 1 << height
+    return found

@@ -7,7 +7,14 @@ from streamtron.data.discover import ShardFile, find_shards
 from streamtron.data.first_reading import Skipped, check_duplicate, no_rows
 from streamtron.data.manifest import Manifest, ShardRecord
 from streamtron.data.row_batch import Reading, RowBatch, ShardReader
-from streamtron.data.source import ShardSource, open_reader, open_shards, resolve_reading
+from streamtron.data.source import (
+    ShardSource,
+    SourceFacts,
+    facts_of,
+    open_reader,
+    open_shards,
+    resolve_reading,
+)
 
 __all__ = [
     "Cache",
@@ -20,10 +27,12 @@ __all__ = [
     "ShardRecord",
     "ShardSource",
     "Skipped",
+    "SourceFacts",
     "cache_files",
     "check_duplicate",
     "clear_cache",
     "drop_cached",
+    "facts_of",
     "find_shards",
     "no_rows",
     "open_reader",

@@ -24,16 +24,29 @@ from streamtron.data.formats.text_stream import PACKED
 from streamtron.data.prefetch import in_order, run_in_thread
 from streamtron.data.storage import Stamp
 
-Format = Literal["libsvm", "parquet", "arrow"]
+Format = Literal["libsvm", "parquet", "arrow", "csv", "jsonl", "vw"]
+
+TEXT_FORMATS = ("libsvm", "csv", "jsonl", "vw")
+"""Formats whose files are read once as a stream of text."""
 
 PARQUET_ENDINGS = (".parquet", ".pq")
 ARROW_ENDINGS = (".arrow", ".arrows", ".feather", ".ipc")
 _OTHER_FORMATS = re.compile(
-    r"\.(parquet|pq|arrows?|feather|ipc|orc|avro|[ct]sv|jsonl?|ndjson|np[yz]|h5|hdf5|safetensors"
+    r"\.(parquet|pq|arrows?|feather|ipc|orc|avro|np[yz]|h5|hdf5|safetensors"
     r"|pkl|pickle|db|sqlite|toml|ya?ml|md|zip|tar|tgz|7z)"
 )
 
-_WORDS = {"libsvm": "libsvm text", "parquet": "Parquet", "arrow": "Arrow"}
+_TEXT_ENDINGS: dict[str, Format] = {
+    **dict.fromkeys((".csv", ".tsv"), "csv"),
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
+    ".vw": "vw",
+}
+"""Endings of tables that are text; that of a compression may stand behind them."""
+
+_WORDS = {
+    "libsvm": "libsvm text", "parquet": "Parquet", "arrow": "Arrow", "csv": "CSV",
+    "jsonl": "JSON lines", "vw": "Vowpal Wabbit's text",
+}  # fmt: skip
 
 UNFINISHED = "_unfinished"
 """The name of the file that stands beside shards while not all of them are in place."""
@@ -80,8 +93,9 @@ def find_shards(paths: Sequence[str]) -> list[ShardFile]:
 
     Raises
     ------
-    DataError : nothing is there, a file of another format, mixed formats, a file given twice, a
-        directory of a table that has a log or of shards not all in place.
+    DataError : nothing is there, a file of another format, mixed formats in a directory, libsvm
+        text beside tables, a file given twice, a directory of a table that has a log or of shards
+        not all in place.
     MachineError : a directory cannot be read, or a store not asked.
 
     Examples
@@ -93,19 +107,31 @@ def find_shards(paths: Sequence[str]) -> list[ShardFile]:
     ...     [shard.name for shard in find_shards([root])]
     ['a.svm', 'b.svm']
     """
-    found = [one for path in paths for one in _under(os.fspath(path))]
+    found = []
+    for path in paths:
+        below = _under(os.fspath(path))
+        _refuse_mixed([shard for _, shard in below], lambda *_: True)
+        found += below
     if not found:
         raise DataError("No shards: no path was given. Name files, directories or patterns.")
     _refuse_twice(found)
     times = Counter(shard.name for _, shard in found)
     shards = [s if times[s.name] == 1 else s._replace(name=s.path) for _, s in found]
-    other = next((shard for shard in shards if shard.format != shards[0].format), None)
-    if other is not None:
-        raise DataError(
-            f"{shards[0].name} is {_WORDS[shards[0].format]} and {other.name} is "
-            f"{_WORDS[other.format]}. One format for all: use streamtron convert for one of them."
-        )
+    _refuse_mixed(shards, lambda one, other: "libsvm" in (one, other))
     return shards
+
+
+def _refuse_mixed(shards: Sequence[ShardFile], clash: Callable[[Format, Format], bool]) -> None:
+    """Refuse a format beside another: any in one directory; and libsvm text, which may count
+    columns from 0 or from 1, beside tables, however they are named."""
+    first = shards[0] if shards else None
+    for shard in shards:
+        if first and shard.format != first.format and clash(shard.format, first.format):
+            raise DataError(
+                f"{first.name} is {_WORDS[first.format]} and {shard.name} is "
+                f"{_WORDS[shard.format]}. One format for all: use streamtron convert for one of "
+                "them."
+            )
 
 
 def _under(root: str) -> list[tuple[str, ShardFile]]:
@@ -117,7 +143,7 @@ def _under(root: str) -> list[tuple[str, ShardFile]]:
     if not found:
         raise DataError(
             f"{root}: no shards there. Looked for files whose names do not begin with _ or . "
-            "(libsvm text, Parquet or Arrow)."
+            "(Parquet, Arrow, CSV, JSON lines, Vowpal Wabbit's or libsvm text)."
         )
     return found
 
@@ -127,8 +153,8 @@ def _shard(path: str, name: str, stamp: Stamp) -> ShardFile:
     if format_ is None:
         raise DataError(
             f"{path}: neither Parquet ({', '.join(PARQUET_ENDINGS)}) nor Arrow "
-            f"({', '.join(ARROW_ENDINGS)}) nor a name for libsvm text. "
-            "Rename it, move it away, or have it ignored by a name that begins with _."
+            f"({', '.join(ARROW_ENDINGS)}) nor text ({', '.join(_TEXT_ENDINGS)}), and no name for "
+            "libsvm text. Rename it, move it away, or have it ignored by a name that begins with _."
         )
     whole = path if storage.is_uri(path) else os.path.abspath(path)
     return ShardFile(whole, name, format_, stamp.size, stamp.mtime_ns, tag=stamp.tag)
@@ -142,8 +168,8 @@ def format_of(path: str) -> Format | None:
 
     Examples
     --------
-    >>> [format_of(name) for name in ("a9a.t", "train-0007.svm.zst", "x.pq", "x.csv")]
-    ['libsvm', 'libsvm', 'parquet', None]
+    >>> [format_of(name) for name in ("a9a.t", "train-0007.svm.zst", "x.csv.gz", "x.npy")]
+    ['libsvm', 'libsvm', 'csv', None]
     """
     name = PurePosixPath(storage.file_name(path).lower())
     if name.suffix in PARQUET_ENDINGS:
@@ -151,6 +177,8 @@ def format_of(path: str) -> Format | None:
     if name.suffix in ARROW_ENDINGS:
         return "arrow"
     plain = name.with_suffix("") if name.suffix in PACKED else name
+    if plain.suffix in _TEXT_ENDINGS:
+        return _TEXT_ENDINGS[plain.suffix]
     return None if _OTHER_FORMATS.fullmatch(plain.suffix) else "libsvm"
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -25,7 +25,7 @@ from streamtron.core.rows import Block, Chunk, Label
 from streamtron.data.blocks import LabelTable, ShardLabels, block_cutter, make_block, make_chunk
 from streamtron.data.cache.directory import Cache
 from streamtron.data.cache.flat_file import CachedShard, CacheSlot, Contents, Entry, FlatWriter
-from streamtron.data.discover import ShardFile
+from streamtron.data.discover import TEXT_FORMATS, ShardFile
 from streamtron.data.disk import CACHE_REMEDY, check_room
 from streamtron.data.manifest import Manifest, ShardRecord
 from streamtron.data.prefetch import in_order, raise_if_cancelled
@@ -305,8 +305,9 @@ def _fetched_by(reader: ShardReader) -> int:
 
 
 def _fetched(shard: ShardFile) -> int:
-    """Count the bytes read of a shard: a local table is read again for its fingerprint."""
-    return shard.size * (1 if shard.format == "libsvm" or is_uri(shard.path) else 2)
+    """Count the bytes read of a shard: Parquet and Arrow on this machine are read again for their
+    fingerprints."""
+    return shard.size * (1 if shard.format in TEXT_FORMATS or is_uri(shard.path) else 2)
 
 
 def _rebuilt(plan: Plan, shard: ShardFile, fingerprint: str) -> Contents:
@@ -332,6 +333,31 @@ def _too_few(counting: Collection[Label], labels: Sequence[Label], rows: int) ->
         f"{which} have the label {next(iter(counting))}: wanted two labels. Check {check}, or add "
         "shards that hold the other one."
     )
+
+
+def joined_info(plan: Plan, found: Sequence[tuple[list[Label], DatasetInfo]]) -> DatasetInfo:
+    """Join what is known of consecutive shards of the plan, with the labels met in them, and refuse
+    what a reading of them all would."""
+    records, files = list[ShardRecord](), {shard.name: shard for shard in plan.shards}
+    first: dict[str, ShardFile] = {}
+    for _, info in found:
+        before = records[-1].first_row + records[-1].rows if records else 0
+        for record in info.manifest.shards:
+            if record.rows:
+                other = first.setdefault(record.fingerprint, files[record.name])
+                check_duplicate(other, files[record.name], plan.allow_duplicate)
+            records.append(replace(record, first_row=before + record.first_row))
+    skipped = tuple(shard for _, info in found for shard in info.skipped)
+    manifest = Manifest(tuple(records))
+    if not manifest.rows:
+        raise no_rows(plan.shards)
+    labels = list(dict.fromkeys(label for own, _ in found for label in own))
+    counting = {label for own, info in found for label in {*own} - {*info.unseen_labels}}
+    if len(counting) < plan.least_labels:
+        raise _too_few(counting, labels, manifest.rows)
+    lowest = min((info.lowest for _, info in found if info.lowest is not None), default=None)
+    unseen = tuple(label for label in labels if label not in counting)
+    return DatasetInfo(manifest, (), lowest, [], skipped, unseen)
 
 
 def no_rows(shards: Sequence[ShardFile]) -> DataError:

@@ -10,19 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
+from streamtron.core.feature_names import Hashing, Vocabulary
 from streamtron.core.rows import Label
-from streamtron.data.formats.feature_names import Hashing, Vocabulary
+from streamtron.data.formats.text_recipe import TextRecipe
 
 IndexBase = Literal["auto", 0, 1]
 
 Layout = Literal[
-    "lists", "lists of names", "pairs", "pairs of names", "map", "map of names", "vector", "columns"
-]
+    "lists", "lists of names", "pairs", "pairs of names", "map", "map of names", "vector",
+    "columns", "text",
+]  # fmt: skip
 """How a row's features lie in a table, Parquet or Arrow.
 
 ``lists``, a list of column numbers or names and one of values beside it; ``pairs``, a list of
 structs with a column and a value; ``map``, a map from columns to values; ``vector``, Spark's
-``VectorUDT``; ``columns``, every feature a column of numbers of its own.
+``VectorUDT``; ``columns``, every feature a column of numbers of its own; ``text``, a
+column of documents.
 """
 
 
@@ -60,6 +63,8 @@ class Reading:
         found by the usual names, ``""`` = there is none and all values are 1.
     weights : ``"ignored"`` (prediction): a shard may come without the column of weights.
     settled : None = layout and names are told by the first shard. Then all names are those found.
+    text : how documents become rows; shards that ``convert`` made of documents name it, and a model
+        of them reads both.
     names : features that have names get their columns by this hash, or from this vocabulary.
     of_text : whether the columns are those of a model that was made from text. Tables count columns
         from 0 whatever the text did, and are numbered as it was.
@@ -80,6 +85,7 @@ class Reading:
     weights: Literal["read", "ignored"] = "read"
     settled: Settled | None = None
     names: Hashing | Vocabulary | None = None
+    text: TextRecipe | None = None
     of_text: bool = False
     unknown_features: Literal["refused", "out_of_range"] = "refused"
 
@@ -100,6 +106,8 @@ class Reading:
             "hash_seed": names.seed if isinstance(names, Hashing) else 0,
             "vocabulary": names.names if isinstance(names, Vocabulary) else None,
         }
+        if self.text is not None:
+            plain["text"] = self.text.to_dict()
         return {name: list(x) if isinstance(x, tuple) else x for name, x in plain.items()}
 
     @classmethod
@@ -122,6 +130,8 @@ class Reading:
             fields["names"] = Vocabulary(given["vocabulary"])
         elif given.get("hash_bits") is not None:
             fields["names"] = Hashing(given["hash_bits"], given.get("hash_seed", 0))
+        if given.get("text") is not None:
+            fields["text"] = TextRecipe.from_dict(given["text"])
         return cls(**fields)
 
     @property
@@ -162,6 +172,7 @@ _CONTRACT: dict[str, tuple[str | None, Callable[[Any], bool]]] = {
     "hash_bits": (None, lambda x: x is None or (type(x) is int and 1 <= x <= 31)),
     "hash_seed": (None, lambda x: type(x) is int and 0 <= x < 2**32),
     "vocabulary": (None, _are_names),
+    "text": (None, lambda x: x is None or isinstance(x, dict)),
 }
 """Name in the contract (and of the setting, where there is one) → field, if it has one of its own,
 and whether a value is valid: a model may come from anywhere."""

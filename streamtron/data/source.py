@@ -6,7 +6,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
 from streamtron.core.errors import DataError, MachineError, SettingsError
@@ -22,6 +23,7 @@ from streamtron.data.first_reading import (
     Skipped,
     check_all_unchanged,
     first_reading,
+    joined_info,
 )
 from streamtron.data.manifest import Manifest
 from streamtron.data.prefetch import prefetch, run_in_thread
@@ -60,7 +62,7 @@ def open_reader(
 
         reader = LibsvmReader(shard.path, shard.name, reading, threads=threads)
     else:
-        reader = table_reader(shard, reading, scratch)
+        reader = table_reader(shard, reading, scratch, threads)
     return reader if shard.without is None else DeletionFilter(reader, shard.without, shard.name)
 
 
@@ -87,19 +89,47 @@ def resolve_reading(shard: ShardFile, reading: Reading) -> Reading:
     return reading
 
 
-def table_reader(shard: ShardFile, reading: Reading, scratch: str | None = None) -> TableReader:
-    """Open a table, Parquet or Arrow, with all its rows."""
-    # a format's library is loaded only where the format is read
-    if shard.format == "arrow":
-        from streamtron.data.formats.arrow import ArrowReader
+_TABLE_READERS = {
+    "parquet": ("parquet", "ParquetReader"),
+    "arrow": ("arrow", "ArrowReader"),
+    "csv": ("text_tables", "CsvReader"),
+    "jsonl": ("text_tables", "JsonLinesReader"),
+    "vw": ("vowpal_wabbit", "VowpalWabbitReader"),
+}
+"""Format → the module of its reader, loaded only where the format is read, and its class."""
 
-        return ArrowReader(shard.path, shard.name, reading, scratch)
-    from streamtron.data.formats.parquet import ParquetReader
 
-    return ParquetReader(shard.path, shard.name, reading, scratch)
+def table_reader(
+    shard: ShardFile, reading: Reading, scratch: str | None = None, threads: int = 1
+) -> TableReader:
+    """Open a table with all its rows."""
+    module, name = _TABLE_READERS[shard.format]
+    reader = getattr(import_module(f"streamtron.data.formats.{module}"), name)
+    opened: TableReader = reader(shard.path, shard.name, reading, scratch, threads)
+    return opened
 
 
 _open_reader = open_reader  # the name of a parameter below
+
+
+class SourceFacts(NamedTuple):
+    """What a process knows of shards that it has read."""
+
+    labels: list[Label]
+    width: int
+    nonzeros_read: int
+    bytes_read: int
+    info: DatasetInfo
+    """without places in the cache, and numbered from 0"""
+
+
+def facts_of(source: ShardSource) -> SourceFacts:
+    """Return what a source knows after a complete reading; it can be pickled."""
+    assert source.info is not None
+    info = source.info._replace(slots=[], blocks=())
+    return SourceFacts(
+        list(source.labels), source.width, source.nonzeros_read, source.bytes_read, info
+    )
 
 
 class ShardSource(AbstractContextManager["ShardSource"]):
@@ -221,6 +251,23 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         self._plan = replace(self._plan, met=tuple(labels))
         self.nonzeros_read, self.bytes_read = nonzeros_read, bytes_read
 
+    def resolve(self) -> Reading:
+        """Complete the reading by the columns of the first shard, and return it."""
+        if not self._resolved:
+            self._plan = replace(self._plan, reading=_resolve_by_first(self._plan))
+            self._resolved = True
+        return self.reading
+
+    def take(self, found: Sequence[SourceFacts]) -> None:
+        """Take what others know of this source's shards, consecutive ones each: as if they had been
+        read here, but that they are not in this source's cache. Raises as the first reading does
+        for labels, duplicates, or no rows at all."""
+        self.labels[:] = dict.fromkeys(label for own in found for label in own.labels)
+        self.width = max(own.width for own in found)
+        self.nonzeros_read += sum(own.nonzeros_read for own in found)
+        self.bytes_read += sum(own.bytes_read for own in found)
+        self.info = joined_info(self._plan, [(own.labels, own.info) for own in found])
+
     def exclude(self, deletions: Iterable[Deletions]) -> None:
         """Exclude rows of the shards of these paths; before the first reading. If shards were moved
         or renamed, all are read to find them by their fingerprints."""
@@ -252,9 +299,7 @@ class ShardSource(AbstractContextManager["ShardSource"]):
             )
         if order is not None and self.info is None:
             raise ValueError("An order of blocks before the first complete reading.")
-        if not self._resolved:
-            self._plan = replace(self._plan, reading=_resolve_by_first(self._plan))
-            self._resolved = True
+        self.resolve()
         if self.info is None or self._plan.cache_dir is None:
             events = partial(first_reading, replace(self._plan, shards=self.shards), self.manifest)
         else:

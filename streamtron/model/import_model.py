@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from tokenize import TokenError
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ _LIBLINEAR_CLASSIFIERS = {
     *("L2R_LR", "L2R_LR_DUAL", "L1R_LR", "L2R_L1LOSS_SVC_DUAL"),
     *("L2R_L2LOSS_SVC", "L2R_L2LOSS_SVC_DUAL", "L1R_L2LOSS_SVC", "MCSVM_CS"),
 }
+
+CLASSES_UNKNOWN = "classes_unknown"
+"""Setting of coefficients of two classes that were not named: (−1, 1) stand for any two labels."""
 
 _NO_NPY = (ValueError, EOFError, FloatingPointError, SyntaxError, TokenError, RecursionError)
 """Errors that numpy raises on a malformed header."""
@@ -49,12 +52,13 @@ def load_any(
         for coefficients. For LIBLINEAR only where the shards differ from what it was trained on.
     bias_last : coefficients only: the last number (of each row) is the intercept, as it is added
         to w·x.
-    classes : coefficients only: (smaller, larger); (−1, 1) if not given. Of K classes all, in the
+    classes : coefficients only: (smaller, larger). If not given, (−1, 1), in whose place
+        ``certify`` and ``evaluate`` take the two labels of the shards. Of K classes all, in the
         order of their coefficients, which rises; must be given.
 
     Returns
     -------
-    Of LIBLINEAR and coefficients a model without certificate; ``settings`` names the source and,
+    Of LIBLINEAR and coefficients a model without a certificate; ``settings`` names the source and,
     for LIBLINEAR, ``solver_type`` and ``rho`` (its ``-B``; 0 where it had no bias).
 
     Raises
@@ -108,8 +112,11 @@ def _from_coefficients(
     weights, bias = numbers, np.zeros(numbers.shape[:-1])
     if bias_last:
         weights, bias = numbers[..., :-1], numbers[..., -1]
+    settings: dict[str, Any] = {"source": "coefficients"}
+    if classes is None:
+        settings[CLASSES_UNKNOWN] = True
     labels, reading = tuple(classes or (-1.0, 1.0)), {"index_base": index_base}
-    return LinearModel(weights, bias, labels, {"source": "coefficients"}, None, reading)
+    return LinearModel(weights, bias, labels, settings, {}, reading)
 
 
 def _from_npy(path: Path) -> NDArray[np.float64]:
@@ -181,7 +188,7 @@ def _from_liblinear(path: Path, index_base: Literal[0, 1]) -> LinearModel:
         bias=augmentation * by_class[-1] if augmentation >= 0 else np.zeros(by_class.shape[1:]),
         classes=tuple(sorted(labels)),
         settings={"source": "LIBLINEAR", "solver_type": solver, "rho": max(augmentation, 0.0)},
-        certificate=None,
+        certificate={},
         reading={"index_base": index_base},
     )
 

@@ -194,6 +194,23 @@ class ScoreSpool(AbstractContextManager["ScoreSpool"]):
         }
         return Evaluation(head | _means(found) | {"classes": classes})
 
+    def curve(self, points: int = 400) -> Floats:
+        """Return, of two classes, the weight of the true and the false positives above falling
+        thresholds, shape (about ``points`` at most, 2), from (0, 0) to all rows: the points of the
+        ROC curve, and of the precision-recall curve."""
+        (tn, fp), (fn, tp) = self._cases[0].tolist()
+        total, above = tn + fp + fn + tp, np.zeros(2)
+        found = [above[None]]
+        if self._runs[0] and self._held_rows:
+            self._spool()
+        for block in self._merged(0) if self._runs[0] else [_tied(self._records(0))]:
+            sums = above + np.cumsum(block[:, 1:], axis=0)
+            steps = np.floor(sums.sum(axis=1) / total * points)
+            kept = np.append(np.diff(steps) > 0, True)
+            found.append(sums[kept])
+            above = sums[-1]
+        return np.concatenate(found)
+
     def _metrics(self, k: int) -> Metrics:
         """Return the metrics of one problem."""
         (tn, fp), (fn, tp) = self._cases[k].tolist()
@@ -213,11 +230,8 @@ class ScoreSpool(AbstractContextManager["ScoreSpool"]):
         """Write the rows in memory to disk, as one more sorted run of each problem."""
         with self._disk() as file:
             for k, runs in enumerate(self._runs):
-                truth, decisions, weights = self._all_held(k)
-                # ascending −decision: the highest decision first
-                records = np.column_stack([-decisions, weights * truth, weights * ~truth])
                 start = file.seek(0, os.SEEK_END)
-                file.write(_tied(records).tobytes())
+                file.write(_tied(self._records(k)).tobytes())
                 runs.append((start, file.tell()))
             file.flush()
         self._held, self._held_rows = [], 0
@@ -229,6 +243,12 @@ class ScoreSpool(AbstractContextManager["ScoreSpool"]):
             np.concatenate([each[:, k] for each in decisions]),
             np.concatenate(weights),
         )
+
+    def _records(self, k: int) -> Floats:
+        """Return (−decision, weight of a positive, of a negative) of the rows in memory: sorted by
+        it, the highest decision is the first."""
+        truth, decisions, weights = self._all_held(k)
+        return np.column_stack([-decisions, weights * truth, weights * ~truth])
 
     def _ranking(
         self, k: int, positives: float, negatives: float
@@ -354,17 +374,8 @@ class AccuracyBounds:
 
     @classmethod
     def of(cls, model: LinearModel) -> Self:
-        """Return the bounds for a model of two classes that has a certificate.
-
-        The radius contains the rounding of decisions: each is off by at most (columns + 8) u
-        ‖(x, ρ)‖ ‖(w, w_bias)‖, u = 2⁻⁵³ (Higham, 2002, eq. 3.5).
-        """
-        certificate, rho = model.certificate or {}, model.settings["rho"]
-        radius = theory.decision_radius(certificate["primal_margin"], certificate["upper_bound"])
-        bias = model.bias / rho if rho else 0.0
-        length = math.hypot(float(np.linalg.norm(model.weights)), bias)
-        rounding = 1.01 * (model.columns + 8) * UNIT_ROUNDOFF
-        return cls(radius * (1.0 + rounding) + rounding * length, rho)
+        """Return the bounds for a model of two classes that has a certificate."""
+        return cls(float(decision_radii(model)[0]), model.settings["rho"])
 
     def add(
         self, signs: ArrayLike, decisions: ArrayLike, weights: ArrayLike, lengths: ArrayLike
@@ -387,3 +398,46 @@ class AccuracyBounds:
         rounding = 0.0 if self._exact else 1.01 * (2 * self._rows + 2) * UNIT_ROUNDOFF
         least, most = self._least / self._weight, self._most / self._weight
         return least * (1.0 - rounding), min(most * (1.0 + rounding), 1.0)
+
+
+def decision_radii(model: LinearModel) -> Floats:
+    """Return the radius √(2(P − D)) of each direction of a model that has a certificate.
+
+    It contains the rounding of decisions: each is off by at most (columns + 8) u ‖(x, ρ)‖
+    ‖(w, w_bias)‖, u = 2⁻⁵³ (Higham, 2002, eq. 3.5).
+    """
+    found, rho = [], model.settings["rho"]
+    rounding = 1.01 * (model.columns + 8) * UNIT_ROUNDOFF
+    for each in model.directions():
+        proven = each.certificate or {}
+        radius = theory.decision_radius(proven["primal_margin"], proven["upper_bound"])
+        length = math.hypot(float(np.linalg.norm(each.weights)), each.bias / rho if rho else 0.0)
+        found.append(radius * (1.0 + rounding) + rounding * length)
+    return np.array(found)
+
+
+def certain(model: LinearModel, decisions: Floats, lengths: Floats) -> NDArray[np.bool_]:
+    """Return which rows, shape (rows,), the optimum labels as the model does.
+
+    |f(x) − f*(x)| ≤ ‖(x, ρ)‖ · radius for each direction, so further training with the same rows
+    and settings cannot change these labels. Of a multilabel model no class of the row can change.
+
+    Parameters
+    ----------
+    model : one with a certificate; without, a SettingsError.
+    decisions : shape (rows,) or (rows, K).
+    lengths : ‖x‖, shape (rows,).
+    """
+    if not model.certificate:
+        raise SettingsError(
+            "the model has no certificate, so no label is certain. Give a model that streamtron "
+            "fitted."
+        )
+    radii = np.minimum(decision_radii(model), 1e150)  # above any decision, finite times any length
+    slack = np.hypot(lengths, model.settings["rho"])[:, None] * radii
+    decisions = decisions.reshape(slack.shape)
+    if model.kind != "multiclass":
+        return np.asarray((np.abs(decisions) > slack).all(axis=1))
+    chosen = model.chosen(decisions)
+    least = np.where(chosen, decisions - slack, -np.inf).max(axis=1)
+    return np.asarray(least > np.where(chosen, -np.inf, decisions + slack).max(axis=1))

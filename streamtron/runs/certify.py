@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,25 @@ from streamtron.core import theory
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError, StreamtronError
+from streamtron.core.events import Listener, ReadingDone, ignore
 from streamtron.core.executor import Executor, serial
+from streamtron.core.names import ProblemNames, check_names, names_of
 from streamtron.core.rows import Chunk, Label
+from streamtron.core.text import number
 from streamtron.data import ShardSource, deletions, open_shards
+from streamtron.model.display import certificate_facts, facts_text, html_table
 from streamtron.model.linear_model import LinearModel, joint_certificate
 from streamtron.runs import witness as witness_file
-from streamtron.runs.finished import FinishedRun, read_finished
-from streamtron.runs.inputs import Paths, as_paths, cache_directory, reading_from_model
+from streamtron.runs.finished import FinishedRun, inputs_of_run, read_finished
+from streamtron.runs.inputs import (
+    Paths,
+    as_model,
+    as_paths,
+    cache_directory,
+    problem_settings,
+    reading_from_model,
+    with_labels_of,
+)
 from streamtron.runs.learners import class_weights_of, is_one_vs_rest
 from streamtron.runs.results import deletions_of, in_order, sign_of_learner
 from streamtron.runs.scan import Scans, add_blocks, scan_request
@@ -34,6 +46,7 @@ from streamtron.solver.duals import Counts
 from streamtron.solver.in_memory import begin_search, room, start_from_slacks
 from streamtron.solver.learner import Learner
 from streamtron.solver.proving import LARGE_DRIFT, set_weights
+from streamtron.solver.schedule import problem_of
 from streamtron.solver.subproblem import run_mini_epochs
 from streamtron.solver.train import begin_reading, finish_reading, take_chunk
 
@@ -51,7 +64,7 @@ RESCANS = 8
 """Largest number of further scans to find the best scale."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Proof:
     """What is proven of a model's weights on these rows; of many classes, of the widest gap.
 
@@ -77,6 +90,18 @@ class Proof:
     rows_excluded: int = 0
     classes: tuple[tuple[Label, Proof], ...] = ()
 
+    def __repr__(self) -> str:
+        return facts_text("Proof", self._facts())
+
+    def _repr_html_(self) -> str:
+        return html_table("Proof", self._facts())
+
+    def _facts(self) -> list[tuple[str, str]]:
+        facts = certificate_facts(self.to_dict()["certificate"])
+        if self.classes:
+            facts.append(("classes", number(len(self.classes))))
+        return [*facts, ("readings", f"{self.readings:.3g}")]
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; of many classes the joint certificate and ``learners``, a list of
         the proofs with their ``label``."""
@@ -96,8 +121,8 @@ class Proof:
 
 
 def certify(
-    model: LinearModel,
-    shards: Paths,
+    model: LinearModel | str | os.PathLike[str],
+    shards: Paths | None = None,
     *,
     witness: str | os.PathLike[str] | None = None,
     run: str | os.PathLike[str] | None = None,
@@ -106,37 +131,39 @@ def certify(
     readings: int = 4,
     machine: Machine | None = None,
     executor: Executor = serial,
+    listen: Listener = ignore,
+    **names: Unpack[ProblemNames],
 ) -> Proof:
     """Bound how far a model is from the optimum on these rows.
 
-    With a witness: one reading. Without: one reading for the primal margin and the best scale,
-    then at most ``readings`` more for the upper bound. If the working set does not fit in the
-    active set, the last of these train as rows pass. Weights whose best scale is far from 1 (a
-    perceptron's, say) take up to RESCANS further scans before the search.
-
-    Of many classes each is certified against the rest, all on the same readings; in the search for
-    upper bounds they share the active set.
+    With a witness: one reading. Without: one for the primal margin and the best scale, then at most
+    ``readings`` more for the upper bound; if the working set does not fit in the active set, the
+    last of these train. Weights whose best scale is far from 1 (a perceptron's, say) take up to
+    eight scans more. Many classes share the readings and the active set.
 
     Parameters
     ----------
-    model : any linear model; its reader's contract says how the shards are read.
+    model : a linear model or its file; its reader's contract says how the shards are read.
+    shards : None = the file's own run: its shards and its witness.
     witness : the counts of these rows.
-    run : directory of the model's run: the certificate's ``drift`` compares the running weights of
-        its last checkpoint with those that the counts make. None = no drift.
+    run : directory of the model's run, whose last checkpoint gives the ``drift``.
     accept_exclusions : accept a witness that leaves out rows of the shards.
-    settings : the problem (C or delta, rho, class_weight) of an imported model; None = the model's.
+    settings : the problem, or C or delta, rho and class_weight by name; else as in the model.
     readings : at most, after the first, without a witness.
-    executor : where the shards are scanned; it changes no bit of the result. This process holds the
-        working set, and makes the readings that train.
+    executor : where the shards are scanned; this process makes the readings that train.
+    listen : called with events, as by ``fit``.
 
     Raises
     ------
-    DataError : labels that are not the model's; a witness of other rows, or one that leaves rows
-        out without ``accept_exclusions``; damaged files.
-    SettingsError : a bias where rho is 0.
+    DataError : other labels than the model's; a witness of other rows; damaged files.
+    SettingsError : a bias where rho is 0; no C, or no rho, for a model that does not say it.
     """
-    machine = machine or Machine()
-    problem = settings or Settings.from_dict(dict(model.settings))
+    check_names(names, names_of(ProblemNames), certify.__kwdefaults__ or ())
+    if shards is None:
+        accept_exclusions = accept_exclusions or witness is None
+        run, model, shards, witness = inputs_of_run(model, witness)
+    model = with_labels_of(as_model(model), shards)
+    machine, problem = machine or Machine(), settings or problem_settings(model, dict(names))
     with cache_directory(None, machine) as scratch:
         cache = scratch if witness is None else machine.cache_dir
         with open_shards(
@@ -145,7 +172,9 @@ def certify(
         ) as source:  # fmt: skip
             if witness is not None:
                 source.exclude(_exclusions(witness, accept_exclusions))
-            scans = Scans(source, executor, cache, machine.threads, problem.allow_duplicate)
+            scans = Scans(
+                source, executor, cache, machine.threads, problem.allow_duplicate, listen
+            )  # fmt: skip
             if witness is not None:
                 return _prove(model, problem, scans, witness, run)
             learners = _learners(problem, source, model)
@@ -320,7 +349,20 @@ def scan_weights(
     for learner in learners:
         assert learner.frozen is not None
         found.append(learner.frozen.certificate(hard=learner.settings.hard, counted=counted)[0])
+        _tell(scans, learner, found[-1])
     return found
+
+
+def _tell(
+    scans: Scans, learner: Learner, proven: Certificate, mode: str = "scan", mini_epochs: int = 0
+) -> None:
+    """Tell what is proven of a model's weights after a reading."""
+    done = ReadingDone(
+        scans.reading, learner.stage.name, mode, 0, mini_epochs, len(learner.active), proven,
+        learner.running.upper_bound, None if scans.rows is None else sum(scans.rows),
+        problem=problem_of(learner),
+    )  # fmt: skip
+    scans.listen(done)
 
 
 def find_upper_bounds(
@@ -334,21 +376,26 @@ def find_upper_bounds(
     found = _rescan_if_scaled(scans, learners, scales, found)
     bounds: dict[Learner, list[tuple[float, float]]] = {learner: [] for learner in learners}
     if readings >= 2 and not learners[0].settings.hard:
-        _counts_from_slacks(scans, learners, [each.scale for each in found])
+        _counts_from_slacks(scans, learners, found)
         for reading in range(2, readings + 1):
             searching = [learner for learner in learners if not learner.progress.finished]
             if searching:
                 _read(scans, searching, reading)
             for learner in searching:
+                done, mode = learner.progress.mini_epochs, learner.mode
                 run_mini_epochs(finish_reading(learner))
                 now = learner.certificate
                 if now is not None and now.upper_bound is not None:
                     bounds[learner].append((now.upper_bound, now.rounding_bound))
-    least = [min(bounds[learner], default=(None, 0.0)) for learner in learners]
-    return [
-        replace(each, upper_bound=upper, rounding_bound=rounding)
-        for each, (upper, rounding) in zip(found, least, strict=True)
-    ]
+                known = _bounded(found[learners.index(learner)], bounds[learner])
+                _tell(scans, learner, known, mode, learner.progress.mini_epochs - done)
+    return [_bounded(each, bounds[one]) for each, one in zip(found, learners, strict=True)]
+
+
+def _bounded(lower: Certificate, bounds: Sequence[tuple[float, float]]) -> Certificate:
+    """Return a certificate with the least upper bound, given with its rounding, or with none."""
+    upper, rounding = min(bounds, default=(None, 0.0))
+    return replace(lower, upper_bound=upper, rounding_bound=rounding)
 
 
 def _rescan_if_scaled(
@@ -373,15 +420,19 @@ def _rescan_if_scaled(
     return best
 
 
-def _counts_from_slacks(scans: Scans, learners: Sequence[Learner], scales: Sequence[float]) -> None:
+def _counts_from_slacks(
+    scans: Scans, learners: Sequence[Learner], found: Sequence[Certificate]
+) -> None:
     """Turn the slacks of each learner's weights into counts by one reading; hold those rows."""
-    for learner, scale in zip(learners, scales, strict=True):
-        begin_reading(learner, 1, scale)
+    for learner, each in zip(learners, found, strict=True):
+        begin_reading(learner, 1, each.scale)
     asked = [(scan_request(one), one.progress.b) for one in learners]
     requests = [request._replace(threshold=-math.inf, b=b) for request, b in asked]
     add_blocks(scans.read(requests, [Counts() for _ in learners], _rooms(learners)), learners)
-    for learner in learners:
+    scans.end()
+    for learner, each in zip(learners, found, strict=True):
         start_from_slacks(learner)
+        _tell(scans, learner, _bounded(each, ()), mini_epochs=learner.progress.mini_epochs)
 
 
 def _read(scans: Scans, learners: Sequence[Learner], reading: int) -> None:
@@ -394,10 +445,12 @@ def _read(scans: Scans, learners: Sequence[Learner], reading: int) -> None:
     training = [learner for learner in learners if learner.mode == "train"]
     requests, counts = list(map(scan_request, scanning)), [learner.counts for learner in scanning]
     if training:
-        chunks = _trained(scans.source.chunks(), training)
+        scans.begin("train", len(learners))
+        chunks = scans.told(_trained(scans.source.chunks(), training))
         add_blocks(scan_blocks(chunks, requests, counts, _rooms(scanning)()), scanning)
     else:
         add_blocks(scans.read(requests, counts, _rooms(scanning)), scanning)
+    scans.end()
 
 
 def _trained(

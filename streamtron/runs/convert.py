@@ -7,12 +7,18 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, groupby
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.executor import Executor, serial, sum_over_tree
+from streamtron.core.limits import available_processors
+from streamtron.core.names import ReadingNames
 from streamtron.core.rows import Label
+from streamtron.core.sealed import canonical
 from streamtron.data import (
     Reading,
     ShardFile,
@@ -22,6 +28,7 @@ from streamtron.data import (
     resolve_reading,
 )
 from streamtron.data.first_reading import check_unchanged
+from streamtron.data.formats.text_recipe import TextRecipe
 from streamtron.data.prefetch import prefetch
 from streamtron.data.row_batch import RowBatch, slice_batch
 from streamtron.data.writers.shards import (
@@ -33,34 +40,42 @@ from streamtron.data.writers.shards import (
     new_shards,
     write_shards,
 )
-from streamtron.runs.inputs import Paths, as_paths, reading_from_settings
+from streamtron.runs.inputs import Paths, as_paths, reading_from_settings, settings_from
 from streamtron.runs.outputs import check_outputs
+
+TFIDF_BITS = 26
+"""Hash bits with tf-idf, at most: it takes some 24 bytes a column while documents are counted."""
 
 
 def convert(
     shards: Paths,
     destination: str | os.PathLike[str],
     *,
-    to: Format,
+    to: Format = "parquet",
     settings: Settings | None = None,
+    text: TextRecipe | None = None,
+    tfidf: bool = False,
     rows_per_shard: int = ROWS_PER_SHARD,
     overwrite: bool = False,
     executor: Executor = serial,
+    **names: Unpack[ReadingNames],
 ) -> Written:
-    """Convert shards into another format, or into shards of another size.
+    """Convert shards into another format or size, or documents into rows.
 
     Text numbers columns as its source did, or from 1 where that was not text; Parquet always from
     0. Rows keep their order, labels and weights; names of features become numbers. With
     ``multilabel`` labels are lists in Parquet and ``1,5,7`` in text; there and with ``multiclass``
-    a label may be a name. The shards are read twice, to count their rows and to write them. All
-    new shards appear together at the end.
+    a label may be a name. Shards are read twice, to count their rows and to write them. New ones
+    appear together at the end; those of documents name the recipe, so that models read documents.
 
     Parameters
     ----------
-    shards : files, directories or globs of libsvm text, Parquet or Arrow.
+    shards : files, directories or globs, in any format that is read.
     destination : a new or empty directory.
     to : ``"libsvm"`` or ``"parquet"``.
-    settings : how the shards are read: ``index_base``, ``weights_in_label``, ``label``, ….
+    settings : how the shards are read, or by name: ``index_base``, ``label``, ``multiclass``, …
+    text : the column of documents, and how they become rows.
+    tfidf : count in how many documents each column occurs, and weight by it.
     rows_per_shard : at least 1.
     overwrite : replace the shards of an earlier conversion.
     executor : here, or workers that see shards and destination; they write the same files.
@@ -77,23 +92,35 @@ def convert(
     ...     convert(pathlib.Path(root, "a.svm"), pathlib.Path(root, "out"), to="parquet").rows
     2
     """
-    settings = settings or Settings()
+    settings = settings_from(settings, names, ReadingNames, convert)
     paths = as_paths(shards)
-    _check(settings, to, rows_per_shard)
+    _check(settings, to, rows_per_shard, text, tfidf)
     check_outputs({}, paths, directories={"destination": destination})
     found = find_shards(paths)
-    reading = resolve_reading(found[0], reading_from_settings(settings))
+    reading = _reading_of(found[0], settings, text)
+    threads = available_processors() if executor is serial else 1
     with new_shards(os.fspath(destination), to, overwrite) as shard_path:
-        surveys = list(executor(survey, found, reading))
+        surveys, reading = _surveyed(executor(survey, found, reading, tfidf, threads), reading)
         base = _base(surveys, found, reading, to)
         shift = -base if to == "parquet" else 0 if found[0].format == "libsvm" else 1 - base
-        style = _style(surveys, to, shift, settings)
+        style = _style(surveys, to, shift, settings, reading.text)
         ranges = _row_ranges(found, [known.rows for known in surveys], shard_path, rows_per_shard)
         based = replace(reading, index_base=base)
-        return sum_over_tree(Written.plus, executor(write_range, ranges, based, style))
+        return sum_over_tree(Written.plus, executor(write_range, ranges, based, style, threads))
 
 
-def _check(settings: Settings, to: Format, rows_per_shard: int) -> None:
+def _reading_of(first: ShardFile, settings: Settings, text: TextRecipe | None) -> Reading:
+    """Return how the shards are read, told by the settings and the first shard."""
+    reading = reading_from_settings(settings)
+    if text is not None:
+        own = replace(text, label=settings.label, weight=settings.weight)
+        reading = replace(reading, text=own, names=None)
+    return resolve_reading(first, reading)
+
+
+def _check(
+    settings: Settings, to: Format, rows_per_shard: int, text: TextRecipe | None, tfidf: bool
+) -> None:
     if rows_per_shard < 1:
         raise SettingsError(f"rows per shard {rows_per_shard}. A shard needs at least 1 row.")
     has_weights = settings.weight is not None or settings.weights_in_label
@@ -101,6 +128,32 @@ def _check(settings: Settings, to: Format, rows_per_shard: int) -> None:
         raise SettingsError(
             "libsvm text has no row weights beside several labels: convert to Parquet, or leave "
             "the weight out."
+        )
+    _check_text(settings, to, text, tfidf)
+
+
+def _check_text(settings: Settings, to: Format, text: TextRecipe | None, tfidf: bool) -> None:
+    """Refuse what has no meaning with documents, or without."""
+    if text is None:
+        if tfidf:
+            raise SettingsError(
+                "tfidf weights the words of documents: name their column by --text."
+            )
+        return
+    if tfidf and text.hash_bits > TFIDF_BITS:
+        raise SettingsError(
+            f"hash-bits {text.hash_bits} with tfidf, which counts every column. Give at most "
+            f"{TFIDF_BITS}."
+        )
+    if to == "libsvm":
+        raise SettingsError(
+            "libsvm text has no place for the recipe of the text, without which no model could "
+            "read documents: convert to Parquet."
+        )
+    if settings.features or settings.values or settings.vocabulary:
+        raise SettingsError(
+            "with --text the features are made of the documents: leave --features, --values and "
+            "--vocabulary out, and name other columns by --columns."
         )
 
 
@@ -112,18 +165,41 @@ class Survey(NamedTuple):
     multilabel: bool
     label: Label | None
     """the first one"""
+    frequencies: NDArray[np.int64] | None = None
+    """in how many documents each column occurs, for tf-idf"""
 
 
-def survey(shard: ShardFile, reading: Reading) -> Iterator[Survey]:
-    """Read a shard for its ``Survey``."""
-    rows, has_column_0, multilabel, label = 0, False, False, None
-    for batch in open_reader(shard, reading).batches():
+def survey(
+    shard: ShardFile, reading: Reading, tfidf: bool = False, threads: int = 1
+) -> Iterator[Survey]:
+    """Read a shard for its ``Survey``; of documents, words are looked for only if they count."""
+    rows, has_column_0, multilabel, label, frequencies = 0, False, False, None, None
+    if reading.text is not None:
+        frequencies = np.zeros(1 << reading.text.hash_bits, np.int64) if tfidf else None
+        reading = replace(reading, text=reading.text.counting(words=tfidf))
+    for batch in open_reader(shard, reading, threads).batches():
         rows += batch.rows
         has_column_0 |= bool((batch.indices == 0).any())
         multilabel |= batch.code_offsets is not None
         label = batch.classes[0] if label is None and batch.classes else label
+        if frequencies is not None:
+            np.add.at(frequencies, batch.indices, 1)
     check_unchanged(shard)
-    yield Survey(rows, has_column_0, multilabel, label)
+    yield Survey(rows, has_column_0, multilabel, label, frequencies)
+
+
+def _surveyed(found: Iterable[Survey], reading: Reading) -> tuple[list[Survey], Reading]:
+    """Return the surveys without their frequencies, and the reading with the sum of these."""
+    surveys: list[Survey] = []
+    total: NDArray[np.int64] | None = None
+    for known in found:
+        if known.frequencies is not None:
+            total = known.frequencies if total is None else total + known.frequencies
+        surveys.append(known._replace(frequencies=None))
+    if total is not None and reading.text is not None:
+        rows = sum(known.rows for known in surveys)
+        reading = replace(reading, text=reading.text.fitted(rows, total))
+    return surveys, reading
 
 
 def _base(
@@ -138,7 +214,10 @@ def _base(
     return 0 if kept or any(known.has_column_0 for known in surveys) else 1
 
 
-def _style(surveys: Sequence[Survey], to: Format, shift: int, settings: Settings) -> ShardStyle:
+def _style(
+    surveys: Sequence[Survey], to: Format, shift: int, settings: Settings,
+    text: TextRecipe | None,
+) -> ShardStyle:  # fmt: skip
     labels = [known.label for known in surveys if known.label is not None]
     return ShardStyle(
         to,
@@ -147,6 +226,7 @@ def _style(surveys: Sequence[Survey], to: Format, shift: int, settings: Settings
         settings.weight is not None or settings.weights_in_label,
         any(known.multilabel for known in surveys),
         settings.multiclass or settings.multilabel,
+        None if text is None else canonical(text.to_dict()),
     )
 
 
@@ -185,10 +265,12 @@ def _row_ranges(
     return ranges
 
 
-def write_range(part: RowRange, reading: Reading, style: ShardStyle) -> Iterator[Written]:
+def write_range(
+    part: RowRange, reading: Reading, style: ShardStyle, threads: int = 1
+) -> Iterator[Written]:
     """Write the new shards of a row range."""
     batches = chain.from_iterable(
-        prefetch(open_reader(shard, reading).batches) for shard in part.shards
+        prefetch(open_reader(shard, reading, threads).batches) for shard in part.shards
     )
     rows = _some_rows(batches, part.skip, part.rows)
     written = write_shards(rows, part.paths.__getitem__, style, part.rows_per_shard)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,12 +28,12 @@ from streamtron.core.rows import Label
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.data import ShardFile
 from streamtron.runs import transaction
-from streamtron.solver.checkpoint import State
+from streamtron.solver.checkpoint import State, put_together, take_apart
 
 _log = logging.getLogger(__name__)
 
 RECORD_VERSION = 3
-CHECKPOINT_VERSION = 5
+CHECKPOINT_VERSION = 6
 """Raised as well when the order of a reading changes, in which an older checkpoint is amid."""
 
 MAY_CHANGE = ("tol", "max_epochs")
@@ -43,6 +44,8 @@ WORTH_KEEPING = 10.0
 
 RUN_SUFFIX = ".run"
 CHECKPOINT, BEFORE = "checkpoint", "checkpoint.before"
+PARTS = "parts"
+"""Directory of the states of the parts, if the data is cut into several."""
 
 Stamps = Sequence[tuple[str, int, int]]
 """(name, bytes, time of the last change in ns) of every shard, in order."""
@@ -89,16 +92,18 @@ class Run:
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint; the previous one is kept beside it, also if a MachineError comes."""
         state = checkpoint.state
+        arrays, sparse = take_apart(state.arrays)
         content = checkpoint._asdict() | {
             "checkpoint_version": CHECKPOINT_VERSION,
             "reading": state.reading,
             "chunks": state.chunks,
             "state": state.content,
+            "sparse": sparse,
         }
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.replace(self.path / CHECKPOINT, self.path / BEFORE)
-            write_sealed(self.path / CHECKPOINT, content, state.arrays)
+            write_sealed(self.path / CHECKPOINT, content, arrays)
         except (MachineError, OSError) as error:
             raise MachineError(
                 f"{error} Put that right; --resume continues from the previous checkpoint, if "
@@ -114,8 +119,10 @@ class Run:
 
     def forget(self) -> None:
         """Remove the files of an earlier run, except the cache."""
-        for name in (CHECKPOINT, BEFORE, "witness", "manifest.json", "run.json", "deletions"):
+        own = ("witness", "manifest.json", "report.json", "run.json", "deletions")
+        for name in (CHECKPOINT, BEFORE, *own):
             (self.path / name).unlink(missing_ok=True)
+        shutil.rmtree(self.path / PARTS, ignore_errors=True)
 
 
 @contextmanager
@@ -302,8 +309,9 @@ def _checkpoint(path: Path) -> Checkpoint:
             "Use the streamtron that wrote it, or start over with --overwrite."
         )
     try:
+        arrays = put_together(arrays, content["sparse"])
         state = State(int(content["reading"]), int(content["chunks"]), content["state"], arrays)
         read = int(content["nonzeros_read"]), int(content["bytes_read"])
         return Checkpoint(state, list(content["labels"]), *read, float(content["seconds"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise FileDamaged(f"{path}: intact, but not a checkpoint ({error}).") from error

@@ -6,6 +6,7 @@ workers, the decisions of a few shards.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,11 +21,18 @@ from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.data import Reading, ShardFile, find_shards, no_rows, resolve_reading
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import LIMIT_ROWS, AccuracyBounds, Evaluation, ScoreSpool
-from streamtron.runs.inputs import Paths, as_paths, open_one, reading_from_model
+from streamtron.runs.inputs import (
+    Paths,
+    as_model,
+    as_paths,
+    open_one,
+    reading_from_model,
+    with_labels_of,
+)
 
 
 def evaluate(
-    model: LinearModel,
+    model: LinearModel | str | os.PathLike[str],
     shards: Paths,
     *,
     limit_rows: int = LIMIT_ROWS,
@@ -35,7 +43,8 @@ def evaluate(
 
     Parameters
     ----------
-    model : its reader's contract says how the shards are read, row weights included.
+    model : a model or its file; its reader's contract says how the shards are read, row weights
+        included.
     shards : files, directories or globs of libsvm text, Parquet or Arrow, every row labelled.
     limit_rows : decisions that are sorted in memory; more are sorted on disk.
     ranking : whether to compute ROC AUC and average precision, which need all decisions sorted.
@@ -47,8 +56,9 @@ def evaluate(
         classes has; unreadable rows.
     MachineError
     """
+    known = with_labels_of(as_model(model), shards)
     return evaluate_many(
-        [model], shards, limit_rows=limit_rows, ranking=ranking, executor=executor
+        [known], shards, limit_rows=limit_rows, ranking=ranking, executor=executor
     )[0]
 
 

@@ -118,6 +118,43 @@ def check_recovered(path: str | os.PathLike[str]) -> None:
         )
 
 
+class RunInputs(NamedTuple):
+    """Paths of what a certificate of a run is proven from."""
+
+    directory: str
+    model: str
+    shards: list[str]
+    witness: str
+
+
+def inputs_of_run(
+    named: str | os.PathLike[str] | LinearModel, witness: str | os.PathLike[str] | None = None
+) -> RunInputs:
+    """Return directory, model, shards and witness of a run, given its directory or its model; a
+    DataError if there is no such run, or a change of it was interrupted."""
+    if isinstance(named, LinearModel):
+        raise SettingsError(
+            "a model in memory does not say its shards. Give them, or the path of a model with its "
+            "run beside it."
+        )
+    path = os.fspath(named)
+    is_run = os.path.isdir(path)
+    directory = path.rstrip("/") if is_run else run_directory(path)
+    check_recovered(directory)
+    manifest = os.path.join(directory, "manifest.json")
+    found = os.fspath(witness) if witness else os.path.join(directory, "witness")
+    for needed in (manifest, found):
+        if not os.path.isfile(needed):
+            raise DataError(
+                f"{path}: no shards are given, and there is no {needed} of a run. Name the shards: "
+                "certify MODEL SHARDS."
+            )
+    records = Manifest.load(manifest).shards
+    check_shards_exist(records)
+    model = directory.removesuffix(RUN_SUFFIX) if is_run else path
+    return RunInputs(directory, model, [shard.path for shard in records], found)
+
+
 def _check_exists(directory: Path) -> None:
     if not directory.is_dir():
         raise DataError(f"{directory}: there is no run. Give a MODEL that streamtron fit wrote.")
@@ -131,6 +168,18 @@ def _finished(directory: Path, checkpoint: Checkpoint | None) -> FinishedRun:
             f"{directory}: the run has not ended. End it with streamtron fit --resume, or fit anew."
         )
     return FinishedRun(directory, Settings.from_dict(record.settings), checkpoint)
+
+
+def shards_of(manifest: Manifest, directory: Path) -> list[ShardFile]:
+    """Return the files of a run's shards, without the rows that were deleted from them."""
+    deleted = {one.fingerprint: one for one in deleted_rows.load(directory).values()}
+    shards = []
+    for one in manifest.shards:
+        own = deleted.get(one.fingerprint)
+        own = own and replace(own, path=one.path)
+        file = ShardFile(one.path, one.name, one.format, one.bytes, one.mtime_ns, own)  # type: ignore[arg-type]
+        shards.append(file)
+    return shards
 
 
 class EditableRun(NamedTuple):
@@ -148,17 +197,11 @@ class EditableRun(NamedTuple):
     @classmethod
     def of(cls, ended: FinishedRun, settings: Settings, path: str) -> EditableRun:
         """Read manifest, deletions and the model at ``path``."""
-        manifest = _with_current_times(Manifest.load(str(ended.path / "manifest.json")))
+        manifest = with_current_times(Manifest.load(str(ended.path / "manifest.json")))
         model = LinearModel.load(path)
         # text is cached with the columns' numbers in the file, before the base is removed
         reading = replace(reading_from_model(model), index_base=settings.index_base)
-        deleted = {one.fingerprint: one for one in deleted_rows.load(ended.path).values()}
-        shards = []
-        for one in manifest.shards:
-            own = deleted.get(one.fingerprint)
-            own = own and replace(own, path=one.path)
-            file = ShardFile(one.path, one.name, one.format, one.bytes, one.mtime_ns, own)  # type: ignore[arg-type]
-            shards.append(file)
+        shards = shards_of(manifest, ended.path)
         return cls(ended, settings, path, model, manifest, reading, shards)
 
     @property
@@ -201,7 +244,7 @@ class EditableRun(NamedTuple):
         """Open shards as the run's own were read, with the labels that it has; raise a DataError if
         one is missing, or was changed after the run read it."""
         check_shards_exist(shards)
-        _check_unchanged(shards, str(self.ended.path))
+        check_unchanged(shards, str(self.ended.path))
         check_memory(memory_needed(self.settings, rows=0, columns=0), machine)
         return ShardSource(
             shards, self.reading, cache_dir=self.cache_directory(machine),
@@ -271,7 +314,7 @@ def check_shards_exist(shards: Iterable[ShardFile | ShardRecord]) -> None:
             )
 
 
-def _check_unchanged(shards: Iterable[ShardFile], run: str) -> None:
+def check_unchanged(shards: Iterable[ShardFile], run: str) -> None:
     """Raise a DataError if a local file has another size or time than when the run read it."""
     for shard in shards:
         now = None if "://" in shard.path else os.stat(shard.path)
@@ -284,7 +327,7 @@ def _check_unchanged(shards: Iterable[ShardFile], run: str) -> None:
             )
 
 
-def _with_current_times(manifest: Manifest) -> Manifest:
+def with_current_times(manifest: Manifest) -> Manifest:
     """Return the manifest with the current times of shards that were copied or touched."""
     shards = []
     for shard in manifest.shards:

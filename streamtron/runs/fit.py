@@ -8,12 +8,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
+
+from numpy.typing import ArrayLike
 
 from streamtron.core import signals
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.events import Listener, ignore
+from streamtron.core.names import SettingNames
 from streamtron.data import ShardSource, deletions
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.directory import (
@@ -23,9 +26,18 @@ from streamtron.runs.directory import (
     run_directory,
     stamps_of,
 )
-from streamtron.runs.inputs import Paths, as_paths, cache_directory, open_training_shards
+from streamtron.runs.inputs import (
+    InMemory,
+    Paths,
+    as_paths,
+    as_shards,
+    cache_directory,
+    open_training_shards,
+    settings_from,
+)
 from streamtron.runs.learners import read_to_end, train_candidates
 from streamtron.runs.outputs import check_outputs
+from streamtron.runs.parts import OpenParts, train_in_parts, with_parts
 from streamtron.runs.results import Outcome, build_outcome, write_outcome
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
@@ -34,25 +46,38 @@ _log = logging.getLogger(__name__)
 
 
 def fit(
-    shards: Paths,
+    shards: Paths | InMemory,
+    y: ArrayLike | None = None,
     *,
     model: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,
     machine: Machine | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
     listen: Listener = ignore,
-    **names: Any,
+    open_parts: OpenParts | None = None,
+    **names: Unpack[SettingNames],
 ) -> LinearModel:
-    """Train on shards and return the certified model.
+    """Train on shards, or rows in memory, and return the certified model.
 
     Minimises ½(‖w‖² + w_bias²) + Σ C_k max(0, 1 − l_k(w·x_k + ρ w_bias))² until the relative
     duality gap is proven to be at most ``tol``, or ``max_epochs`` is reached.
 
     Parameters
     ----------
-    shards : files, directories or globs of libsvm text, Parquet or Arrow.
-    model : also write the model there, the witness and the cache beside it in ``MODEL.run``.
+    shards : files, directories or globs of libsvm text, Parquet or Arrow; or a pandas or polars
+        data frame, an Arrow table, an iterator of record batches, or a matrix, dense or
+        scipy.sparse. Those are written to a temporary shard.
+    y : the labels of a matrix, shape (rows,).
+    model : also write the model there, the witness and the cache beside it in ``MODEL.run``; not
+        for rows in memory.
     settings : all settings at once, or give them by name (``C=0.5, rho=0, tol=1e-3, …``).
     machine : memory, cache directory: what does not change the model.
+    resume, overwrite : continue the run that is at ``model``, or replace it; without either it is
+        refused.
+    listen : called with every event of ``streamtron.events``, in the thread that trains.
+    open_parts : where the parts of the data are trained on, if there are several, as
+        ``cluster.parts.parts_on(workers)``; None = in this process, on ``machine.threads`` threads.
 
     Returns
     -------
@@ -72,10 +97,12 @@ def fit(
     >>> model.certificate["relative_duality_gap"] <= 0.01
     True
     """
-    if settings is not None and names:
-        raise SettingsError("give settings, or settings by name, not both.")
-    chosen = settings or Settings.from_dict(names)
-    return run(shards, chosen, model=model, machine=machine or Machine(), listen=listen).model
+    chosen = settings_from(settings, names, SettingNames, fit)
+    with as_shards(shards, y, model) as paths:
+        return run(
+            paths, chosen, model=model, machine=machine, resume=resume, overwrite=overwrite,
+            listen=listen, open_parts=open_parts,
+        ).model  # fmt: skip
 
 
 def run(
@@ -85,14 +112,32 @@ def run(
     model: str | os.PathLike[str] | None = None,
     report: str | os.PathLike[str] | None = None,
     witness: str | os.PathLike[str] | None = None,
-    machine: Machine,
+    machine: Machine | None = None,
     resume: bool = False,
     overwrite: bool = False,
     listen: Listener = ignore,
+    open_parts: OpenParts | None = None,
 ) -> Outcome:
     """Fit, and write model, report and witness where they are named, and beside a model its run
-    directory. ``resume``, ``overwrite`` : continue the run that is there, or start over; without
-    either it is refused, see ``open_run``."""
+    directory.
+
+    Parameters
+    ----------
+    shards, model, machine, resume, overwrite, listen : as in ``fit``.
+    settings : all settings.
+    report : file for the report as JSON.
+    witness : file for the counts, with which ``certify`` needs one reading.
+    open_parts : where the parts of the data are trained on, if there are several; None = here.
+
+    Returns
+    -------
+    Outcome; its ``model`` and its ``report``.
+
+    Raises
+    ------
+    SettingsError, DataError, MachineError
+    """
+    machine = machine or Machine()
     directory = None if model is None else machine.run_dir or run_directory(model)
     check_outputs(
         {"model": model, "report": report, "witness": witness},
@@ -104,7 +149,7 @@ def run(
         cache_directory(directory, machine) as cache,
         _fitted(
             shards, [settings], machine, listen, cache, directory,
-            model=model, resume=resume, overwrite=overwrite,
+            model=model, resume=resume, overwrite=overwrite, open_parts=open_parts,
         ) as [outcome],
     ):  # fmt: skip
         write_outcome(outcome, model=model, run=directory, report=report, witness=witness)
@@ -150,17 +195,20 @@ def _fitted(
     resume: bool = False,
     overwrite: bool = False,
     shared: bool = False,
+    open_parts: OpenParts | None = None,
 ) -> Iterator[list[Outcome]]:
     """Train the candidates and give their outcomes while the run directory is locked.
 
     ``directory`` : of the run; None = no checkpoints. ``model`` : where the model will be written.
     ``shared`` : the candidates share readings: each outcome has those of its own learners, and the
-    end of training is no checkpoint."""
+    end of training is no checkpoint. ``open_parts`` : see ``run``."""
     began = time.perf_counter()
     with (
         open_training_shards(as_paths(shards), candidates[0], machine, cache) as source,
         ExitStack() as stack,
     ):
+        if not shared:
+            candidates = [with_parts(candidates[0], source.shards, workers=open_parts is not None)]
         writer = before = None
         if directory is not None:
             if overwrite and os.path.exists(os.path.join(directory, deletions.NAME)):
@@ -185,19 +233,56 @@ def _fitted(
             writer = CheckpointWriter(run, machine.checkpoint_every, make, at_end=not shared)
             if not shared:
                 stack.enter_context(signals.defer_to_checkpoint())
-        found = train_candidates(
-            source, candidates, machine, listen, checkpointer=writer, state=before and before.state
-        )
+        state = None if before is None else before.state
+        found, more = _train(source, candidates, machine, listen, cache, writer, state, open_parts)
         if source.rows is None:  # the restored learners had finished: nothing was read
             read_to_end(source)
-        seconds = time.perf_counter() - began
-        yield [
-            build_outcome(
-                source, learners, settings, seconds,
-                readings=_readings(learners, settings) if shared else None,
-            )
-            for learners, settings in zip(found, candidates, strict=True)
-        ]  # fmt: skip
+        alone = shared or bool(more)
+        yield _outcomes(source, candidates, found, time.perf_counter() - began, more, alone=alone)
+
+
+def _outcomes(
+    source: ShardSource,
+    candidates: Sequence[Settings],
+    found: Sequence[Sequence[Learner]],
+    seconds: float,
+    more: dict[str, Any],
+    *,
+    alone: bool,
+) -> list[Outcome]:
+    """Return the outcomes of the candidates' learners. ``more`` : for the report of the first.
+    ``alone`` : whether the readings are those of the candidate's own learners."""
+    outcomes = [
+        build_outcome(
+            source, learners, settings, seconds,
+            readings=_readings(learners, settings) if alone else None,
+        )
+        for learners, settings in zip(found, candidates, strict=True)
+    ]  # fmt: skip
+    outcomes[0].report.update(more)
+    return outcomes
+
+
+def _train(
+    source: ShardSource,
+    candidates: Sequence[Settings],
+    machine: Machine,
+    listen: Listener,
+    cache: str,
+    writer: CheckpointWriter | None,
+    state: State | None,
+    open_parts: OpenParts | None,
+) -> tuple[list[list[Learner]], dict[str, Any]]:
+    """Return the finished learners of each candidate, and more for the report."""
+    if candidates[0].parts is None:
+        return train_candidates(
+            source, candidates, machine, listen, checkpointer=writer, state=state
+        ), {}
+    learner, more = train_in_parts(
+        source, candidates[0], machine, listen, cache, writer=writer, state=state,
+        open_parts=open_parts,
+    )  # fmt: skip
+    return [[learner]], more
 
 
 def _readings(learners: Sequence[Learner], settings: Settings) -> float:
@@ -212,6 +297,8 @@ OWN = ("C", "delta", "rho", "tol", "b", "class_weight", "max_epochs", "mini_epoc
 
 def _check_alike(candidates: Sequence[Settings]) -> None:
     first = candidates[0].to_dict()
+    if "parts" in first:
+        raise SettingsError(f"parts is {first['parts']}: only fit trains on parts. Leave it out.")
     for other in candidates[1:]:
         now = other.to_dict()
         differing = (name for name in first if name not in OWN and now[name] != first[name])

@@ -72,6 +72,7 @@ def forget(
         the row in its file, from 0, earlier deletions counted.
     tol, max_epochs : from now on; None = as the run has them.
     report : also write the report there.
+    machine, listen : as in ``fit``.
 
     Raises
     ------

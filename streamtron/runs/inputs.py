@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import chain
+from typing import Any, Protocol, cast
 
-from streamtron.core.config import Machine, Settings
+from numpy.typing import NDArray
+
+from streamtron.core.config import Machine, Settings, one_price
+from streamtron.core.errors import SettingsError
+from streamtron.core.feature_names import Hashing, Vocabulary, load_vocabulary
 from streamtron.core.files import scratch_directory
+from streamtron.core.names import check_names, names_of
 from streamtron.core.rows import Label
-from streamtron.data import Reading, ShardFile, ShardSource, open_shards
-from streamtron.data.formats.feature_names import Hashing, Vocabulary, load_vocabulary
+from streamtron.data import (
+    Reading,
+    ShardFile,
+    ShardSource,
+    find_shards,
+    open_reader,
+    open_shards,
+    resolve_reading,
+)
+from streamtron.data.writers.rows_in_memory import write_shard
+from streamtron.model.import_model import CLASSES_UNKNOWN, load_any
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.learners import is_one_vs_rest
 from streamtron.runs.memory import check_memory, columns_allowed, memory_needed
@@ -20,11 +36,105 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """Files, directories or globs."""
 
 
+class ArrowStream(Protocol):
+    """A data frame of pandas or polars, a table of Arrow, or another stream of record batches."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Return the stream."""
+
+
+class SparseMatrix(Protocol):
+    """A sparse matrix of scipy."""
+
+    def tocsr(self) -> Any:
+        """Return the matrix by rows."""
+
+
+InMemory = ArrowStream | SparseMatrix | NDArray[Any] | Iterator[Any]
+"""Rows that are not in shards: with their labels in a column, or beside a matrix."""
+
+
+@contextmanager
+def as_shards(
+    rows: Paths | InMemory, y: Any, model: str | os.PathLike[str] | None
+) -> Iterator[Paths]:
+    """Give the paths of shards, or of one that holds rows in memory while the context lasts."""
+    if y is None and (isinstance(rows, str | os.PathLike) or _are_paths(rows)):
+        yield cast(Paths, rows)
+        return
+    if model is not None:
+        raise SettingsError(
+            f"model {os.fspath(model)}: rows in memory leave no shards, from which its run could "
+            "be proven or updated. Write it with fit(…).save(path), or give shards."
+        )
+    with scratch_directory("streamtron-rows-") as directory:
+        path = os.path.join(directory, "rows.arrow")
+        write_shard(path, rows, y)
+        yield path
+
+
+def _are_paths(rows: Any) -> bool:
+    return isinstance(rows, Sequence) and all(isinstance(one, str | os.PathLike) for one in rows)
+
+
 def as_paths(shards: Paths) -> list[str]:
     """Return one path or several as a list of strings."""
     if isinstance(shards, str | os.PathLike):
         return [os.fspath(shards)]
     return [os.fspath(path) for path in shards]
+
+
+def as_model(model: LinearModel | str | os.PathLike[str]) -> LinearModel:
+    """Return a model, read from its file if a path is given."""
+    return model if isinstance(model, LinearModel) else load_any(model)
+
+
+def problem_settings(model: LinearModel, given: Mapping[str, Any]) -> Settings:
+    """Return the problem for which a model is certified: its own where it says it, else as given;
+    a SettingsError where a model of another program does not say C or rho."""
+    if "source" not in model.settings:
+        return Settings.from_dict(model.settings).but(**one_price(given))
+    known = {name: model.settings[name] for name in ("rho",) if name in model.settings}
+    known |= given
+    if "C" not in known and "delta" not in known:
+        raise SettingsError(
+            "another program's model does not say the price of a slack. Give --C as it was trained "
+            "with (LIBLINEAR's -c)."
+        )
+    if "rho" not in known:
+        raise SettingsError(
+            "coefficients do not say with which constant feature their bias was trained. Give "
+            "--rho: scikit-learn's intercept_scaling, which is 1 unless set; 0 = no bias."
+        )
+    return Settings.from_dict(known)
+
+
+def with_labels_of(model: LinearModel, shards: Paths) -> LinearModel:
+    """Return coefficients that do not say their classes with the two labels of the shards, which
+    are read until both have been met; any other model as it is."""
+    if not model.settings.get(CLASSES_UNKNOWN):
+        return model
+    files, labels = find_shards(as_paths(shards)), set[Label]()
+    reading = resolve_reading(files[0], reading_from_model(model))
+    for batch in chain.from_iterable(open_reader(file, reading).batches() for file in files):
+        labels |= set(batch.classes)
+        if len(labels) >= 2:
+            break
+    return model.but(classes=tuple(sorted(labels))) if len(labels) == 2 else model
+
+
+def settings_from(
+    settings: Settings | None, names: Mapping[str, Any], group: type, function: Callable[..., Any]
+) -> Settings:
+    """Return the settings that a public function was given, as a whole or by name.
+
+    ``group`` : of ``core.names``, what may be given by name. A SettingsError where both are given,
+    or a name that is neither in the group nor a keyword of the function.
+    """
+    check_names(names, names_of(group), function.__kwdefaults__ or ())
+    if settings is not None and names:
+        raise SettingsError("give settings, or settings by name, not both.")
+    return settings or Settings.from_dict(names)
 
 
 def reading_from_settings(settings: Settings, *, labels_required: bool = True) -> Reading:
@@ -52,6 +162,20 @@ def reading_from_model(model: LinearModel) -> Reading:
     """Return how a model's shards are read: by its reader's contract, never by detection."""
     text = model.reading.get("layout", "tables") is None
     return replace(Reading.from_contract(model.reading), of_text=text)
+
+
+def with_places(model: LinearModel, settings: Settings) -> LinearModel:
+    """Return a model of another program that reads label, features, names and row weights where
+    these settings say; a SettingsError for our own, which knows."""
+    if "source" not in model.settings:
+        raise SettingsError(
+            "the model knows where labels and features are in its shards: leave --label, "
+            "--features and the like out, which are for models of other programs."
+        )
+    contract = reading_from_settings(settings).contract()
+    del contract["layout"]  # it is that of the shards
+    reading = {**contract, "index_base": model.index_base}
+    return model.but(reading=reading)
 
 
 def open_training_shards(

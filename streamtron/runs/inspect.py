@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import SettingsError, StreamtronError
@@ -20,6 +19,7 @@ from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import transaction, witness
 from streamtron.runs.directory import RUN_SUFFIX, Record, last_checkpoint, read_record
+from streamtron.runs.explain import heaviest
 from streamtron.runs.inputs import reading_from_settings
 from streamtron.runs.learners import restore_finished
 from streamtron.runs.memory import memory_needed
@@ -61,13 +61,14 @@ def inspect(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[
 
 def describe_model(model: LinearModel) -> dict[str, Any]:
     """Describe a model, and of many classes each of its ``learners``."""
+    kept, two = model.sparse_weights, model.kind == "two classes"
     learners = [
         {
             "label": each.positive,
             "nonzero_weights": int(np.count_nonzero(each.weights)),
             "bias": each.bias,
             "certificate": each.certificate,
-            "largest_weights": _largest(each.weights, model),
+            "largest_weights": heaviest(model, each, LARGEST),
         }
         for each in model.directions()
     ]
@@ -75,23 +76,23 @@ def describe_model(model: LinearModel) -> dict[str, Any]:
         "kind": "model",
         "classification": model.kind,
         "columns": model.columns,
-        "nonzero_weights": int(np.count_nonzero(model.weights)),
+        "nonzero_weights": int(kept.nnz),
         "classes": list(model.classes),
         "settings": dict(model.settings),
-        "certificate": None if model.certificate is None else dict(model.certificate),
-        "reading": dict(model.reading),
+        "certificate": dict(model.certificate) or None,
+        "reading": _reading(model),
     }
-    if model.kind == "two classes":
+    if two:
         return facts | {name: learners[0][name] for name in ("bias", "largest_weights")}
     return facts | {"learners": learners}
 
 
-def _largest(weights: NDArray[np.float64], model: LinearModel) -> list[dict[str, Any]]:
-    found, names = [], model.feature_names
-    for j in np.argsort(-np.abs(weights), kind="stable")[:LARGEST]:
-        named = {"name": names[j]} if j < len(names) else {}
-        found.append({"column": int(j) + model.index_base, **named, "weight": float(weights[j])})
-    return [one for one in found if one["weight"]]
+def _reading(model: LinearModel) -> dict[str, Any]:
+    """Return the reader's contract, without the frequencies of a text's columns."""
+    text = model.reading.get("text")
+    if not isinstance(text, dict):
+        return dict(model.reading)
+    return {**model.reading, "text": {k: x for k, x in text.items() if k != "frequencies"}}
 
 
 def describe_witness(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -205,7 +206,11 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
                      threads=machine.threads,
                      on_bad_shard=settings.on_bad_shard) as source:  # fmt: skip
         counts, unlabelled = np.zeros(0, dtype=np.int64), 0
+        occurs = np.zeros(0, dtype=bool)  # by column
         for chunk in source.chunks():
+            if chunk.width > len(occurs):
+                occurs = np.append(occurs, np.zeros(chunk.width - len(occurs) // 2, dtype=bool))
+            occurs[chunk.rows.indices[slice(*chunk.rows.indptr[[0, -1]])]] = True
             found = np.bincount(chunk.codes[chunk.codes >= 0], minlength=len(source.labels))
             found[: len(counts)] += counts
             counts = found
@@ -213,7 +218,10 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
             unlabelled += int(np.sum(chunk.codes < 0 if own is None else np.diff(own) == 0))
         assert source.manifest is not None
         columns = max(source.width - (source.index_base or 0), 0)
-        needs = memory_needed(settings, rows=source.manifest.rows, columns=columns)
+        needs = memory_needed(
+            settings, rows=source.manifest.rows, columns=columns,
+            occurring=int(np.count_nonzero(occurs)), nonzeros=source.manifest.nonzeros,
+        )  # fmt: skip
         return {
             "kind": "shards",
             "format": source.shards[0].format,

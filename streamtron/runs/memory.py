@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -9,23 +10,28 @@ from typing import NamedTuple
 from streamtron.core.config import Machine, Settings, format_size
 from streamtron.core.errors import MachineError
 from streamtron.core.kernels import BATCH_WIDTH, COLUMN_MAX
-from streamtron.core.rows import BLOCK_NONZEROS
+from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS
 from streamtron.solver.order import GROUP
 from streamtron.solver.preconditioner import HEAD
+from streamtron.solver.working_set import NONZERO_BYTES
 from streamtron.solver.working_set import ROW_BYTES as ACTIVE_ROW_BYTES
 
-LEARNER_BYTES = 8 * 10
-"""A column, for every learner: the running weights, those summed afresh, the best, the average,
-those that are scanned; and a copy of each for a checkpoint."""
+LEARNER_BYTES = 8 * 5
+"""A column, for every learner while it scans: the running weights, those that are scanned, those
+summed afresh with their rounding errors, and the best (``benchmarks/wide.py``)."""
 
-SOLVER_BYTES = 8 * 8
-"""A column, for every learner that is being solved in memory: the solver's vectors."""
+IDLE_BYTES = 8 * 3
+"""A column, for every learner while some are solved: the running weights, the best, the average."""
 
-COLUMN_BYTES = LEARNER_BYTES + SOLVER_BYTES
-"""A column, for one learner."""
+SOLVER_BYTES = 8 * 12
+"""A column that occurs in the rows in memory, for every learner that is being solved: the solver's
+vectors."""
 
 HEAD_BYTES = 16
 """An entry of the head block, for every learner that is being solved: see ``Preconditioner``."""
+
+OUTSIDE_BYTES = 8
+"""An entry of the matrix of rows outside memory, for every learner: see ``Outside``."""
 
 SHARED_ROW_BYTES = 9
 """A shared row, for every learner but the first: its sign and Δ_k²."""
@@ -49,44 +55,60 @@ def memory_needed(
     *,
     rows: int,
     columns: int,
+    occurring: int | None = None,
+    nonzeros: int | None = None,
     learners: int = 1,
     threads: int = 1,
     shared: bool = True,
     batch_width: int = 1,
 ) -> list[Need]:
     """Return what a fit keeps in memory, in bytes, if ``learners`` train together; ``shared``: on
-    the same rows. ``batch_width`` : learners that each thread solves at a time; if several, it has
-    a copy of BATCH_WIDTH weight vectors.
+    the same rows. ``occurring`` : columns that occur (None = all). ``nonzeros`` : of all rows; None
+    = more than fit. ``batch_width`` : learners that each thread solves at a time; if several, it
+    has a copy of BATCH_WIDTH weight vectors.
 
     Examples
     --------
     >>> [need.size for need in memory_needed(Settings(), rows=10**6, columns=10**6)][1:3]
-    [144000000, 4000000]
+    [120000000, 4000000]
+    >>> [need.size for need in memory_needed(Settings(), rows=1, columns=10**6, occurring=9)][1:2]
+    [40000000]
     """
     solving = min(learners, threads * batch_width)
-    a_column = LEARNER_BYTES * learners + SOLVER_BYTES * solving
+    weights = max(
+        LEARNER_BYTES * learners * columns,
+        IDLE_BYTES * learners * columns
+        + SOLVER_BYTES * solving * (columns if occurring is None else occurring),
+    )
     if batch_width > 1:
-        a_column += 8 * BATCH_WIDTH * threads
-    active = settings.active_set * (1 if shared else learners)
+        weights += 8 * BATCH_WIDTH * threads * columns
+    rows_held, block = settings.active_set, BLOCK_NONZEROS
+    if nonzeros is not None:
+        rows_held = min(rows_held, NONZERO_BYTES * nonzeros + ACTIVE_ROW_BYTES * rows)
+        block = min(block, math.ceil(BLOCK_ROWS * nonzeros / max(rows, 1)))
+    active = rows_held * (1 if shared else learners)
     if shared:
         held = min(rows, settings.active_set // ACTIVE_ROW_BYTES)
         active += SHARED_ROW_BYTES * held * (learners - 1)
     return [
         Need("interpreter and libraries", 130_000_000),
-        Need(f"weights ({a_column} bytes a column)", a_column * columns),
+        Need(f"weights ({weights // max(columns, 1)} bytes a column)", weights),
         Need(f"counts ({ROW_BYTES * learners} bytes a row)", ROW_BYTES * learners * rows),
         Need("active set", active),
-        Need("solver's margins and slacks", int(SOLVER_SHARE * settings.active_set) * solving),
+        Need("solver's margins and slacks", int(SOLVER_SHARE * rows_held) * solving),
         Need("Newton's head block", HEAD_BYTES * min(columns + 1, HEAD) ** 2 * solving),
-        Need("chunks in flight", 4 * GROUP * BLOCK_NONZEROS * 8),
+        Need("rows outside memory", OUTSIDE_BYTES * min(columns + 1, HEAD) ** 2 * learners),
+        Need("chunks in flight", 4 * GROUP * block * 8),
     ]
 
 
 def columns_allowed(settings: Settings, machine: Machine) -> int:
-    """Return the largest number of columns whose weights fit in memory."""
+    """Return the largest number of columns whose weights fit in memory, if few of them occur: how
+    many do is known when all rows have been read."""
 
     def needed(columns: int) -> int:
-        return sum(need.size for need in memory_needed(settings, rows=0, columns=columns))
+        needs = memory_needed(settings, rows=0, columns=columns, occurring=0)
+        return sum(need.size for need in needs)
 
     return max(0, bisect_right(range(COLUMN_MAX + 2), machine.memory_limit, key=needed) - 1)
 

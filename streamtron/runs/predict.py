@@ -23,7 +23,8 @@ from streamtron.core.text import label_text
 from streamtron.data import Reading, ShardFile, find_shards, no_rows, resolve_reading
 from streamtron.data.writers.tables import parquet_predictions
 from streamtron.model.linear_model import LinearModel
-from streamtron.runs.inputs import Paths, as_paths, open_one, reading_from_model
+from streamtron.model.metrics import certain as certain_rows
+from streamtron.runs.inputs import Paths, as_model, as_paths, open_one, reading_from_model
 from streamtron.runs.outputs import check_outputs
 
 
@@ -33,33 +34,54 @@ class Scores(NamedTuple):
     ``labels`` : shape (rows,), float64, bool, or object where classes are strings; of a multilabel
     model a tuple of classes each. ``decisions`` : w·x + bias, shape (rows,), or (rows, K) of many
     classes. ``out_of_range`` : nonzeros in columns beyond the model's width, which weigh 0.
+    ``probabilities`` : of the shape of ``decisions``, of two classes of the larger one; and
+    ``certain`` : shape (rows,), labels that no further training can change; None if not asked for.
     """
 
     labels: NDArray[Any]
     decisions: NDArray[np.float64]
     out_of_range: int
+    probabilities: NDArray[np.float64] | None = None
+    certain: NDArray[np.bool_] | None = None
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return what is written beside the labels, by name; lists have names in the plural."""
+        many = self.decisions.ndim == 2
+        found: dict[str, NDArray[Any]] = {"decisions" if many else "decision": self.decisions}
+        if self.probabilities is not None:
+            found["probabilities" if many else "probability"] = self.probabilities
+        return found if self.certain is None else {**found, "certain": self.certain}
 
 
 class Predicted(NamedTuple):
-    """Rows written, and their nonzeros in columns beyond the model's width."""
+    """Rows written, their nonzeros in columns beyond the model's width, and how many labels are
+    certain; None if not asked for."""
 
     rows: int
     out_of_range: int
+    certain: int | None = None
 
 
-def predict(model: LinearModel, shards: Paths, *, executor: Executor = serial) -> Iterator[Scores]:
+def predict(
+    model: LinearModel | str | os.PathLike[str], shards: Paths,
+    *, proba: bool = False, certain: bool = False, executor: Executor = serial,
+) -> Iterator[Scores]:  # fmt: skip
     """Yield the classes and decisions of all rows, in the order of the shards, whose labels may be
     missing and are ignored.
 
     Parameters
     ----------
-    model : its reader's contract says how the shards are read.
-    shards : files, directories or globs of libsvm text, Parquet or Arrow.
+    model : a model or its file; its reader's contract says how the shards are read.
+    shards : files, directories or globs, of documents too if the model was fitted on their rows.
+    proba : whether to compute probabilities, for which the model must be calibrated.
+    certain : whether to tell which labels no further training with the same rows and settings can
+        change, for which the model must have a certificate; see ``metrics.certain``.
     executor : where the shards are read and scored: ``serial``, or Dask's workers.
 
     Raises
     ------
     DataError, MachineError
+    SettingsError : a model without calibration or certificate where it needs one.
 
     Examples
     --------
@@ -72,30 +94,40 @@ def predict(model: LinearModel, shards: Paths, *, executor: Executor = serial) -
     >>> scores.labels, scores.decisions
     (array([ 1., -1.]), array([ 1.5, -1.5]))
     """
+    model = as_model(model)
     known = reading_from_model(model)
     reading = replace(known, labels="optional", unknown_features="out_of_range", weights="ignored")
     files = find_shards(as_paths(shards))
     rows = 0
-    for scores in executor(predict_shard, files, model, resolve_reading(files[0], reading)):
+    for scores in executor(
+        predict_shard, files, model, resolve_reading(files[0], reading), proba, certain
+    ):
         rows += len(scores.decisions)
         yield scores
     if not rows:
         raise no_rows(files)
 
 
-def predict_shard(shard: ShardFile, model: LinearModel, reading: Reading) -> Iterator[Scores]:
+def predict_shard(
+    shard: ShardFile, model: LinearModel, reading: Reading, proba: bool, certain: bool
+) -> Iterator[Scores]:
     """Score one shard, which may be empty."""
     with open_one(shard, reading) as source:
         for chunk in source.chunks():
             decisions, out_of_range = model.decision_rows(chunk.rows)
-            yield Scores(model.labels(decisions), decisions, out_of_range)
+            yield Scores(
+                model.labels(decisions), decisions, out_of_range,
+                model.probabilities(decisions) if proba else None,
+                certain_rows(model, decisions, np.sqrt(chunk.squares)) if certain else None,
+            )  # fmt: skip
 
 
 def write_predictions(
     model: LinearModel, shards: Paths, output: str | os.PathLike[str] | BinaryIO,
-    *, executor: Executor = serial,
+    *, proba: bool = False, certain: bool = False, executor: Executor = serial,
 ) -> Predicted:  # fmt: skip
-    """Write a line for every row, or Parquet if the name ends with ``.parquet``.
+    """Write a line for every row, or Parquet if the name ends with ``.parquet``; a CSV table with a
+    header, between commas, if it ends with ``.csv``.
 
     * **Two classes:** ``label<TAB>decision``; in Parquet columns ``label`` and ``decision``.
     * **Multiclass:** the label, then K decisions in the order of the classes, tabs in between; in
@@ -103,43 +135,64 @@ def write_predictions(
     * **Multilabel:** the labels joined by commas (nothing where there is none), then K decisions;
       in Parquet the lists ``labels`` and ``decisions``.
 
+    With ``proba`` the decisions are followed by ``probability``, of two classes of the larger one,
+    else ``probabilities``; with ``certain`` by ``certain``, in text 1 or 0.
+
     In text, labels that hold a delimiter, a quote or an end of line are quoted as the csv module
     does: with tabs as delimiters it reads the fields back, with commas the labels of one row.
 
     ``output`` : a path, written completely or not at all, and none of the shards (a SettingsError);
-    or an open binary file, which gets text. ``executor`` : see ``predict``.
+    or an open binary file, which gets text. The other arguments are those of ``predict``.
     """
-    rows = out_of_range = 0
+    rows = out_of_range = sure = 0
 
     def counted() -> Iterator[Scores]:
-        nonlocal rows, out_of_range
-        for score in predict(model, shards, executor=executor):
+        nonlocal rows, out_of_range, sure
+        for score in predict(model, shards, proba=proba, certain=certain, executor=executor):
             rows += len(score.decisions)
             out_of_range += score.out_of_range
+            sure += 0 if score.certain is None else int(np.count_nonzero(score.certain))
             yield score
 
     if not isinstance(output, str | os.PathLike):
         output.writelines(map(_text, counted()))
-        return Predicted(rows, out_of_range)
+        return Predicted(rows, out_of_range, sure if certain else None)
     check_outputs({"output": output}, as_paths(shards))
     if os.fspath(output).endswith(".parquet"):
-        pairs = ((score.labels, score.decisions) for score in counted())
+        pairs = ((score.labels, score.columns()) for score in counted())
         many = model.kind == "multilabel"
         write_atomically(output, parquet_predictions(pairs, model.classes, multilabel=many))
+    elif os.fspath(output).endswith(".csv"):
+        write_atomically(output, _csv(counted(), model))
     else:
         write_atomically(output, map(_text, counted()))
-    return Predicted(rows, out_of_range)
+    return Predicted(rows, out_of_range, sure if certain else None)
 
 
 def _text(scores: Scores) -> bytes:
     """Format a line for every row; decisions read back as the same float64."""
-    labels, rows = scores.labels.tolist(), scores.decisions.reshape(len(scores.labels), -1)
-    shown = {label: _label(label) for label in set(labels)}
-    lines = (
-        "\t".join([shown[label], *map(repr, row)]) + "\n"
-        for label, row in zip(labels, rows.tolist(), strict=True)
-    )
+    labels, shown = scores.labels.tolist(), list[list[str]]()
+    texts = {label: _label(label) for label in set(labels)}
+    for column in scores.columns().values():
+        form = repr if column.dtype.kind == "f" else lambda value: str(int(value))
+        rows = column.reshape(len(labels), -1).tolist()
+        shown.append(["\t".join(map(form, row)) for row in rows])
+    lines = ("\t".join(line) + "\n" for line in zip(map(texts.get, labels), *shown, strict=True))
     return "".join(lines).encode()
+
+
+def _csv(scores: Iterator[Scores], model: LinearModel) -> Iterator[bytes]:
+    """Yield a CSV table, whose first line names its columns: ``decision NAME`` is of that class."""
+    for number, some in enumerate(scores):
+        if number == 0:
+            names = ["labels" if model.kind == "multilabel" else "label"]
+            for name, column in some.columns().items():
+                one = {"decisions": "decision", "probabilities": "probability"}.get(name)
+                classes = model.classes if one and column.ndim == 2 else ()
+                names += [f"{one} {label_text(label)}" for label in classes] or [name]
+            yield f"{_line(names, ',')}\n".encode()
+        lines = csv.reader(io.StringIO(_text(some).decode(), newline=""), delimiter="\t")
+        yield "".join(f"{_line(fields, ',')}\n" for fields in lines).encode()
 
 
 def _label(label: Label | tuple[Label, ...]) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
@@ -31,7 +32,11 @@ EXIT_CODES = {"certified": 0, "converged": 0, "no margin": 4, "epoch limit": 4}
 STOP_REASONS = tuple(EXIT_CODES)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+REPORT = "report.json"
+"""The file in a run directory."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Outcome:
     """Results of a run: its model; the report file's content as plain values; the witness, which
     is the counts of every learner; the manifest of the shards, and their forgotten rows.
@@ -46,6 +51,9 @@ class Outcome:
     counts: tuple[Counts, ...]
     manifest: Manifest
     deletions: tuple[Deletions, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Outcome({self.stop_reason}; {self.model!r})"
 
     @property
     def exit_code(self) -> int:
@@ -141,7 +149,7 @@ def write_outcome(
     witness: str | os.PathLike[str] | None = None,
     home: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Write the model, the run's witness and manifest, the report, and a copy of the witness.
+    """Write the model, the run's witness, manifest and report, and copies of report and witness.
 
     What is None is not written. The run's old witness and manifest are removed first, so that a
     full disk never leaves a model beside another model's witness. ``home`` : the run directory, if
@@ -152,7 +160,7 @@ def write_outcome(
         for path in (model, report, witness):
             if path is not None:
                 remove_half_written(path)  # by a killed process: the run is locked
-        for name in ("witness", "manifest.json"):
+        for name in ("witness", "manifest.json", REPORT):
             (directory / name).unlink(missing_ok=True)
     if model is not None:
         outcome.model.save(model)
@@ -164,9 +172,17 @@ def write_outcome(
     for path in (directory and directory / "witness", witness):
         if path is not None:
             witness_file.save(path, outcome.counts, outcome.manifest, outcome.deletions)
-    if report is not None:
-        text = json.dumps(outcome.report, indent=2, allow_nan=False) + "\n"
-        write_atomically(report, [text.encode()])
+    write_report(outcome, run=run, report=report)
+
+
+def write_report(
+    outcome: Outcome, *, run: str | os.PathLike[str] | None, report: str | os.PathLike[str] | None
+) -> None:
+    """Write the report into the run directory and where it is named."""
+    text = json.dumps(outcome.report, indent=2, allow_nan=False) + "\n"
+    for path in (run and Path(run) / REPORT, report):
+        if path is not None:
+            write_atomically(path, [text.encode()])
 
 
 def in_order(learners: Sequence[Learner], labels: list[Label], settings: Settings) -> list[Learner]:
@@ -198,15 +214,13 @@ def _model(
     sign = sign_of_learner(source.labels, classes, settings)
     base = source.index_base if before is None else before.index_base
     width = max(source.width - (base or 0), 0 if before is None else before.columns)
-    weights = np.zeros((len(learners), width))
-    for own, learner in zip(weights, learners, strict=True):
-        found = learner.weights[base or 0 :][:width]
-        own[: len(found)] = found
-        own *= sign
+    kept = [learner.best.nonzero(base or 0, width) for learner in learners]
+    starts = np.cumsum([0, *(len(columns) for columns, _ in kept)])
+    columns, values = map(np.concatenate, zip(*kept, strict=True))
     bias = np.array([sign * settings.rho * learner.bias for learner in learners])
-    certificates = [_certificate(learner, source.skipped) for learner in learners]
+    certificates = [certificate_of(learner, source.skipped) for learner in learners]
     return LinearModel(
-        weights=weights[0] if two else weights,
+        weights=sparse.csr_array((sign * values, columns, starts), shape=(len(learners), width)),
         bias=float(bias[0]) if two else bias,
         classes=classes,
         # the vocabulary is in the reader's contract; the path of its file is not stored
@@ -214,6 +228,13 @@ def _model(
         certificate=certificates[0] if two else joint_certificate(certificates),
         reading={**source.reading.contract(), "index_base": base},
     )
+
+
+def certificate_of(learner: Learner, skipped: Sequence[Skipped] = ()) -> dict[str, Any]:
+    """Return what a model keeps of a learner's certificate: with the bounds of every reading, but
+    not the time."""
+    history = [each.to_dict(timed=False) for each in learner.progress.history]
+    return {**_certificate(learner, skipped), "history": history}
 
 
 def _report_of(
@@ -226,6 +247,7 @@ def _report_of(
         "radius": math.sqrt(learner.extent.sq_radius),
         "clipped_updates": learner.running.clipped_updates,
         "drift_repaired": learner.best.drift_repaired,
+        "history": [each.to_dict() for each in learner.progress.history],
         "stages": [stage.to_dict() for stage in learner.progress.reports],
         "certificate": {**_certificate(learner, skipped), **excluded},
     }

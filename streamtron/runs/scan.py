@@ -14,8 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from streamtron.core.errors import DataError
+from streamtron.core.events import ChunkDone, Listener, ReadingStarted, SolveStarted, ignore
 from streamtron.core.executor import Executor, serial
-from streamtron.core.rows import Label, freeze
+from streamtron.core.rows import Chunk, Label, freeze
 from streamtron.data import (
     Reading,
     ShardFile,
@@ -37,7 +38,8 @@ class Scans:
     """Read the same shards several times, each time at fixed weights.
 
     ``cache_dir`` : of the flat copies, where a worker sees it; None = no copies. ``rows`` : of
-    every shard; None = the first reading counts them, and no row has a count in it.
+    every shard; None = the first reading counts them, and no row has a count in it. ``reading`` :
+    number of the current one, from 0. ``listen`` : is told how far it is.
     """
 
     def __init__(
@@ -47,12 +49,14 @@ class Scans:
         cache_dir: str | None = None,
         threads: int | None = None,
         allow_duplicate: bool = False,
+        listen: Listener = ignore,
     ) -> None:
-        self.source, self._executor = source, executor
+        self.source, self._executor, self.listen = source, executor, listen
         self._cache_dir = None if cache_dir is None else os.path.abspath(cache_dir)
         self._threads, self._allow_duplicate = threads, allow_duplicate
         self.rows: Sequence[int] | None = None
-        self._readings = 0
+        self.reading, self._readings = -1, 0
+        self._read = 0, 0  # rows and nonzeros of the current reading
 
     @property
     def readings(self) -> float:
@@ -75,18 +79,41 @@ class Scans:
             for task in scan_tasks(shards, self.rows, counts)
         )
         shared = requests, reading, self.source.labels, self._cache_dir, self._threads
+        self.begin("scan", len(requests))
         for found in self._executor(scan_shard, tasks, *shared):
             if isinstance(found, ShardRecord):
                 records.append(found)
                 self._check(records)
             else:
                 nonzeros += found.nonzeros
+                self._add(found.rows, found.nonzeros)
                 freeze(*found.held)  # a worker's copy is not
                 yield found
         self.rows = [record.rows for record in records]
         if not any(self.rows):
             raise no_rows(shards)
         self._readings += nonzeros > 0
+
+    def begin(self, purpose: str, problems: int) -> None:
+        """Tell that another reading begins."""
+        rows, nonzeros = (None, None) if self.reading < 0 else self._read
+        self.reading, self._read = self.reading + 1, (0, 0)
+        self.listen(ReadingStarted(self.reading, purpose, rows, nonzeros, problems))
+
+    def told(self, chunks: Generator[Chunk, None, None]) -> Generator[Chunk, None, None]:
+        """Tell of chunks that this process reads as they pass."""
+        with closing(chunks):
+            for chunk in chunks:
+                yield chunk
+                self._add(len(chunk), chunk.nonzeros)
+
+    def end(self) -> None:
+        """Tell that all rows of a reading have passed."""
+        self.listen(SolveStarted(self.reading, self._read[0]))
+
+    def _add(self, rows: int, nonzeros: int) -> None:
+        self._read = self._read[0] + rows, self._read[1] + nonzeros
+        self.listen(ChunkDone(self.reading, *self._read))
 
     def fingerprints(self) -> list[tuple[str, str]]:
         """Return (name, fingerprint) of every shard, from its bytes."""

@@ -35,10 +35,10 @@ def update(
 ) -> Outcome:
     """Add shards to a finished run, and train on until all rows are certified.
 
-    The new shards are appended; old counts are kept, new ones start at 0. Few new rows are
-    first read alone and solved with all other counts fixed. The run's last scan still holds for the
-    old rows, so a second reading of the new ones completes a scan of all: if that certifies the
-    weights, no old shard is read. Otherwise all rows are read and solved: about 2 readings.
+    The new shards are appended; old counts are kept, new ones start at 0. Few new rows (a quarter
+    of the bytes at most) are first read alone and solved with all other counts fixed. The run's
+    last scan still holds for the old rows: if a scan of the new ones certifies the weights, no old
+    shard is read. Otherwise all rows are read and solved: about 2 readings.
 
     A shard whose bytes the run has is skipped and listed in the report as ``already_in_run``. An
     interrupted call leaves the run as it was or completely changed, and may be repeated.
@@ -49,7 +49,7 @@ def update(
     shards : files, directories or globs, read as the model's own rows were.
     tol, max_epochs : from now on; None = as the run has them.
     allow_duplicate : from now on, add shards whose bytes the run has under another path.
-    report : also write the report there.
+    report : also write the report there. ``machine``, ``listen`` are as in ``fit``.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def _fingerprints(found: Sequence[ShardFile], target: EditableRun) -> dict[str, 
 def _check_format(added: Sequence[ShardFile], target: EditableRun) -> None:
     wanted = target.manifest.shards[0].format
     for shard in added:
-        if shard.format != wanted:
+        if "libsvm" in (shard.format, wanted) and shard.format != wanted:
             raise DataError(
                 f"{shard.name}: {shard.format}, and the run's shards are {wanted}. Convert them "
                 "with streamtron convert."
@@ -155,7 +155,7 @@ def _update(
         for learner in learners:
             begin_change(learner, only_more=only_more)
         if few:
-            add_rows(new, learners, settings, manifest.rows)
+            add_rows(new, learners, settings, manifest.rows, listen)
             _check_index_base(new, target)
         final = FinalState()
         Training(source, settings, machine, listen, final).together(learners)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,20 +22,24 @@ from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.solver import order
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
-from streamtron.solver.report import StageReport
+from streamtron.solver.outside import Outside
+from streamtron.solver.report import ReadingBounds, StageReport
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import Stage
 from streamtron.solver.state import Average, BestWeights, Extent, Progress, Regime
 from streamtron.solver.weights import WeightState
 
 _KNOWN = (
-    Average, BestWeights, Certificate, Extent, Frozen, Progress, ScanSums, Stage, StageReport,
-    WeightState,
+    Average, BestWeights, Certificate, Extent, Frozen, Outside, Progress, ReadingBounds, ScanSums,
+    Stage, StageReport, WeightState,
 )  # fmt: skip
 _CLASSES: dict[str, type] = {known.__name__: known for known in _KNOWN}
 
 _NOT_STATE = ("settings", "targets", "pool", "active")
 """What a learner is made from, and rows, which are read again."""
+
+LONGEST = (1 << 32) + 1
+"""Numbers of a vector: one a column, and the bias."""
 
 NOT_BEGUN = -1
 """The number of chunks taken of a reading that has not begun."""
@@ -115,12 +119,15 @@ class State:
         _validate(learner, fields)
         vars(learner).update(fields)
         learner.regime = Regime(learner.regime)
+        learner.progress.restart_clock(learner.progress.seconds)
         for report in learner.progress.reports:
             report.restart_clock()
         return RestoredLearner(learner, numbers.astype(np.int64))
 
 
 def _encoded(learner: Learner, encoder: Encoder) -> dict[str, Any]:
+    if learner.finished is None:
+        learner.progress.read_clock()
     fields = {name: value for name, value in vars(learner).items() if name not in _NOT_STATE}
     positive, active = learner.targets.positive, learner.active
     every_row = learner.regime == Regime.ALL_ROWS
@@ -135,7 +142,7 @@ def _validate(learner: Learner, fields: dict[str, Any]) -> None:
     """Raise ValueError where fields are missing, or arrays are not what kernels take unchecked."""
     if fields.keys() != vars(learner).keys() - set(_NOT_STATE):
         raise ValueError("other fields than a learner has")
-    running, frozen = fields["running"], fields["frozen"]
+    running, frozen, outside = fields["running"], fields["frozen"], fields["outside"]
     new, fresh = WeightState(), ScanSums(1.0, 0)
     alike = [(running.scalars, new.scalars), (running.tallies, new.tallies)]
     wide = [running.w]
@@ -144,6 +151,12 @@ def _validate(learner: Learner, fields: dict[str, Any]) -> None:
         alike += [(getattr(found, n), getattr(fresh, n)) for n in ("bins", "sums", "totals")]
         wide += [frozen.w, found.fresh] + ([] if frozen.running is None else [frozen.running])
     alike += [(one, np.zeros(len(running.w))) for one in wide]
+    if outside is not None:
+        size, columns = len(outside.linear), outside.columns
+        alike += [(outside.v, np.zeros(len(running.w) + 1)), (outside.linear, np.zeros(size))]
+        alike += [(outside.gram, np.zeros((size, size))), (columns, np.arange(size - 1))]
+        if (np.diff(columns, prepend=-1) <= 0).any() or columns.max(initial=-1) >= len(running.w):
+            raise ValueError("columns that are not there")
     if any(one.dtype != other.dtype or one.shape != other.shape for one, other in alike):
         raise ValueError("arrays of another kind or length")
     unfinished = fields["progress"].finished is None
@@ -224,6 +237,53 @@ class Resumed:
             for chunk in source.chunks(groups):
                 for held in those:
                     held.take(chunk)
+
+
+SPARSE = "{}.columns", "{}.values"
+"""The arrays to which ``take_apart`` takes a vector."""
+
+
+def take_apart(arrays: Arrays) -> tuple[Arrays, dict[str, tuple[str, int]]]:
+    """Take float64 vectors apart where that takes fewer bytes: into the columns that are not 0, as
+    uint32, and their values. Vectors of the same columns share these. Returns the arrays, and of
+    each vector taken apart the name of its columns and its length.
+
+    Examples
+    --------
+    >>> found, sparse = take_apart({"w": np.array([0.0, 0.0, 0.5]), "v": np.ones(2)})
+    >>> {name: array.tolist() for name, array in found.items()}, sparse
+    ({'w.values': [0.5], 'w.columns': [2], 'v': [1.0, 1.0]}, {'w': ('w.columns', 3)})
+    >>> {name: array.tolist() for name, array in put_together(found, sparse).items()}
+    {'v': [1.0, 1.0], 'w': [0.0, 0.0, 0.5]}
+    """
+    found: Arrays = {}
+    sparse: dict[str, tuple[str, int]] = {}
+    before, shared = np.zeros(0, np.uint32), ""
+    for name, array in arrays.items():
+        vector = array.ndim == 1 and array.dtype == np.float64
+        if not vector or 3 * np.count_nonzero(array) >= 2 * len(array):
+            found[name] = array
+            continue
+        columns, values = SPARSE[0].format(name), SPARSE[1].format(name)
+        own = np.flatnonzero(array).astype(np.uint32)
+        found[values] = array[own]
+        if not (shared and np.array_equal(own, before)):
+            found[columns], before, shared = own, own, columns
+        sparse[name] = shared, len(array)
+    return found, sparse
+
+
+def put_together(arrays: Arrays, sparse: Mapping[str, Sequence[Any]]) -> Arrays:
+    """Put vectors together again, see ``take_apart``; LookupError or ValueError: they are none."""
+    parts = {columns for columns, _ in sparse.values()} | {SPARSE[1].format(n) for n in sparse}
+    found = {name: array for name, array in arrays.items() if name not in parts}
+    for name, (columns, length) in sparse.items():
+        places, values = arrays[columns], arrays[SPARSE[1].format(name)]
+        if places.shape != values.shape or not 0 <= int(length) <= LONGEST:
+            raise ValueError("columns and values of another length")
+        found[name] = np.zeros(int(length))
+        found[name][places] = values
+    return found
 
 
 class Encoder:

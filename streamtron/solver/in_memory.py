@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from streamtron.core.config import format_size
 from streamtron.core.errors import SettingsError
 from streamtron.core.rows import Chunk, Rows
-from streamtron.solver import passes
+from streamtron.solver import few_columns, passes
 from streamtron.solver.learner import Learner
+from streamtron.solver.narrowing import Narrowed
 from streamtron.solver.solve import solve, solve_hard, visit_until_still
 from streamtron.solver.state import Regime
 from streamtron.solver.stopping import ROUNDING_GAP, begin_stage, leave_brief_stage
@@ -43,6 +44,8 @@ def visit_rows(
 ) -> None:
     """Update the running weights and the counts, row after row: one step of coordinate ascent each
     (before the ascent stage: c_k += 1 where y_k·a is at most the threshold)."""
+    if learner.regime == Regime.FEW_COLUMNS and few_columns.take_rows(learner, chunk.rows, targets):
+        return
     counts = learner.counts.take_ranges(chunk.ranges)
     moved = np.zeros(len(counts), dtype=np.uint8)
     visit(
@@ -56,14 +59,35 @@ def visit_rows(
 
 
 def keep_all(learner: Learner, rows: Rows, targets: Targets) -> bool:
-    """Keep all rows of a chunk, if every row so far is in memory and these fit."""
-    if learner.regime != Regime.ALL_ROWS:
-        return False
-    if learner.complete or learner.active.share(learner.pool, rows, targets):
-        return True
-    learner.regime = Regime.WORKING_SET
-    _drop_idle_rows(learner)
-    return False
+    """Keep all rows of a chunk, if every row so far is in memory and these fit; or, where columns
+    are few, what becomes of them in ``few_columns``."""
+    if learner.regime == Regime.ALL_ROWS:
+        if learner.complete or learner.active.share(learner.pool, rows, targets):
+            return True
+        _leave_all_rows(learner, rows)
+    few = learner.regime == Regime.FEW_COLUMNS
+    return few and few_columns.take_rows(learner, rows, targets)
+
+
+def _leave_all_rows(learner: Learner, rows: Rows) -> None:
+    """Make room where memory does not hold all rows so far and those of a chunk."""
+    if few_columns.worthwhile(learner, rows):
+        learner.regime = Regime.FEW_COLUMNS
+        while learner.stage.brief:
+            leave_brief_stage(learner)
+        few_columns.begin(learner)
+        if len(learner.active):
+            few_columns.make_room(learner)
+    else:
+        learner.regime = Regime.WORKING_SET
+        _drop_idle_rows(learner)
+
+
+def counts_to_scan(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[np.int32]:
+    """The counts of a chunk's rows: as they are, or, where columns are few, made of the slacks."""
+    if learner.regime == Regime.FEW_COLUMNS:
+        return few_columns.scanned_counts(learner, chunk, targets)
+    return learner.counts.take_ranges(chunk.ranges)
 
 
 def keep(learner: Learner, rows: Rows, chosen: NDArray[np.int64], targets: Targets) -> None:
@@ -155,41 +179,53 @@ def start_from_slacks(learner: Learner) -> None:
 def solve_in_memory(learner: Learner) -> Solve:
     """Solve the rows in memory; before the ascent stage visit them for N_ep mini-epochs at most."""
     active, settings, regime = learner.active, learner.settings, learner.regime
+    if regime == Regime.FEW_COLUMNS:
+        few_columns.finish(learner)
+        return
     if not len(active):
         return
     counts = learner.counts.take(active.numbers)
-    of_rows = active, counts, learner.running, learner.rule, learner.next_turn
     mini_epochs, blocks = settings.mini_epochs, regime == Regime.BLOCKS
+    known = learner.best if learner.certificate and not blocks else None
+    narrowed = Narrowed(active, learner.running, None if known is None else known.w)
+    of_rows = narrowed.held, counts, narrowed.running, learner.rule, learner.next_turn
     if not learner.stage.ascent or (settings.hard and blocks):
         spent = yield from visit_until_still(Subproblem(*of_rows, whole=True), mini_epochs)
+        narrowed.settle()
         learner.counts.put(active.numbers, counts)
         learner.progress.count_mini_epochs(spent)
         return
-    gap = _worthwhile_gap(learner)
+    gap = worthwhile_gap(learner)
     if settings.hard:
         gamma = learner.running.upper_bound or math.sqrt(learner.extent.sq_radius)
         found = yield from solve_hard(*of_rows, gap, mini_epochs, 0.1 * gap * gamma * gamma)
     else:
-        best = learner.best.augmented if learner.certificate and not blocks else None
+        best = None
+        if known is not None:
+            best = np.append(known.scale * narrowed.narrow(known.w), known.bias)
         problem = Subproblem(*of_rows, whole=not blocks)
         found = yield from solve(problem, gap, mini_epochs, best=best)
-    _take_solution(learner, counts, found)
+    narrowed.settle()
+    _take_solution(learner, counts, found, narrowed)
 
 
-def _take_solution(learner: Learner, counts: NDArray[np.int32], found: Solution) -> None:
+def _take_solution(
+    learner: Learner, counts: NDArray[np.int32], found: Solution, narrowed: Narrowed
+) -> None:
     """Take the counts, b, and the weights that the next scan certifies: of blocks their average."""
     progress, best = learner.progress, learner.best
     learner.counts.put(learner.active.numbers, counts)
     progress.count_mini_epochs(found.mini_epochs)
     progress.b = progress.reports[-1].b = found.b
     progress.reports[-1].newton_steps += found.newton_steps
+    progress.primal = found.primal if learner.regime == Regime.ALL_ROWS else math.inf
     if learner.regime != Regime.BLOCKS:
-        best.candidate = found.v
-    elif found.a is not None:
-        best.candidate = best.average.add(found.a)
+        best.candidate = narrowed.widen(found.v)
+    elif (a := narrowed.widen(found.a)) is not None:
+        best.candidate = best.average.add(a)
 
 
-def _worthwhile_gap(learner: Learner) -> float:
+def worthwhile_gap(learner: Learner) -> float:
     """The relative duality gap to which the rows in memory are worth solving: nearly the tolerance
     if they are all rows; half of it, or a tenth of the last certified gap, if all others have no
     count; a twentieth of the tolerance if they are a block."""

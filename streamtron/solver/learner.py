@@ -15,6 +15,7 @@ from streamtron.core.config import Settings
 from streamtron.core.rows import Chunk, Label
 from streamtron.solver import order, stages
 from streamtron.solver.duals import Counts
+from streamtron.solver.outside import Outside
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import Stage
 from streamtron.solver.state import BestWeights, Extent, Progress, Regime
@@ -52,6 +53,7 @@ class Learner:
         all_rows = self.progress.plan[-1].ascent
         self.regime = Regime.ALL_ROWS if all_rows else Regime.WORKING_SET
         self.frozen: Frozen | None = None  # the scan that the current reading makes
+        self.outside: Outside | None = None  # rows of the current reading, where columns are few
         self.mode: Mode = "train"  # what the current reading, or the next one, does
         self.shuffles = 0  # orders drawn so far
         self.unsummed = False  # whether a may differ from the sum that the counts make
@@ -119,10 +121,20 @@ class Learner:
             self.running.widen(columns)
             if self.frozen is not None:
                 self.frozen.widen(columns)
+            if self.outside is not None:
+                self.outside.widen(columns)
+
+    def drop_spare_columns(self) -> None:
+        """Drop the columns beyond those observed, if none has a weight."""
+        w, columns = self.running.w, self.extent.columns
+        if self.frozen is None and not w[columns:].any():
+            self.running.w = w[:columns]
+            self.best.cut_candidate(columns)
 
     def observe(self, chunk: Chunk, targets: Targets) -> None:
         """Make room for the columns of rows not read before, and update R²."""
         self.widen(chunk.width)
+        self.extent.columns = max(self.extent.columns, chunk.width)
         self.extent.add(targets, self.settings)
 
     def next_turn(self) -> order.Turn:

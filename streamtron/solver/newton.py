@@ -8,12 +8,15 @@ sums run in kernels, one after the other: no BLAS, the same bits on every machin
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.rows import Rows, make_rows
 from streamtron.solver import passes
+from streamtron.solver.outside import Outside
 from streamtron.solver.preconditioner import Preconditioner
 
 STEPS = 100
@@ -48,6 +51,7 @@ def minimise(
     precision: float,
     *,
     proven: bool,
+    outside: Outside | None = None,
 ) -> tuple[Vector, Vector, int]:
     """The v that minimises P over these rows, their margins l_i (x_i, ρ)·v, and how many Newton
     steps that took.
@@ -55,15 +59,19 @@ def minimise(
     With α_i = 2 C_i max(0, 1 − m_i) as the dual point, P − D = ½‖∇P‖² exactly. It stops when that
     is at most precision · P, or nothing falls any more, P or ∇P; unless ``proven``, already when a
     step lowers P by no more than that. ``cost`` : C_i, 0 where left out. ``center`` : v₀, what rows
-    that are not held add to v.
+    that are not held add to v. ``outside`` : the loss of rows that are not held.
     """
     v = start.copy()
     margins = passes.margins(rows, signs, rho, v)
     accuracy, worthwhile = (EXACT, FLAT) if proven else (ROUGH, precision)
-    hessian = Preconditioner(rows, rho, len(v) - 1)
+    hessian = Preconditioner(rows, rho, len(v) - 1, outside)
     primal_before, least_excess, steps = np.inf, np.inf, 0
     while steps < STEPS:
         primal, gradient = _primal_and_gradient(rows, signs, cost, rho, v - center, margins)
+        smooth = v - center  # the gradient of what is the same quadratic everywhere
+        if outside is not None:
+            loss, slope = outside.value_and_gradient(v)
+            primal, gradient, smooth = primal + loss, gradient + slope, smooth + slope
         excess = 0.5 * kernels.square_sum(gradient)
         if excess <= precision * primal:
             break
@@ -72,9 +80,12 @@ def minimise(
             break  # where P is flat to rounding v is known to half its digits: ∇P still falls
         primal_before, least_excess = primal, min(excess, least_excess)
         hessian.update(np.where(margins < 1.0, 2.0 * cost, 0.0))
-        direction = _direction(hessian, gradient, accuracy)
+        direction = solve_direction(hessian, gradient, accuracy)
         slopes = passes.margins(rows, signs, rho, direction)
-        theta = _line_search(v - center, direction, margins, slopes, cost)
+        square = kernels.square_sum(direction)
+        if outside is not None:
+            square += kernels.dot(direction, outside.product(direction))
+        theta = _line_search(kernels.dot(smooth, direction), square, margins, slopes, cost)
         if theta <= 0.0:
             break
         v += theta * direction
@@ -94,7 +105,19 @@ def _primal_and_gradient(
     return 0.5 * kernels.square_sum(away) + kernels.dot(cost * slacks, slacks), gradient
 
 
-def _direction(hessian: Preconditioner, gradient: Vector, accuracy: float) -> Vector:
+class Hessian(Protocol):
+    """H, and an approximate inverse of it."""
+
+    def product(self, v: Vector) -> Vector:
+        """Return H v."""
+        ...
+
+    def solve(self, residual: Vector) -> Vector:
+        """Return about H⁻¹ r."""
+        ...
+
+
+def solve_direction(hessian: Hessian, gradient: Vector, accuracy: float) -> Vector:
     """The d that solves H d = −∇P to ``accuracy`` ‖∇P‖, by preconditioned conjugate gradients."""
     found, residual = np.zeros(len(gradient)), -gradient
     search = hessian.solve(residual)
@@ -130,16 +153,15 @@ def narrowed(rows: Rows) -> tuple[Rows, NDArray[np.uint32]]:
 
 def best_scale(v: Vector, margins: Vector, cost: Vector) -> float:
     """The θ > 0 that minimises ½ θ² ‖v‖² + Σ C_i max(0, 1 − θ m_i)²."""
-    nothing = np.zeros(len(v))
-    theta = _line_search(nothing, v, np.zeros(len(margins)), margins, cost)
+    theta = _line_search(0.0, kernels.square_sum(v), np.zeros(len(margins)), margins, cost)
     return theta if theta > 0.0 else 1.0
 
 
 def _line_search(
-    v: Vector, direction: Vector, margins: Vector, slopes: Vector, cost: Vector
+    linear: float, square: float, margins: Vector, slopes: Vector, cost: Vector
 ) -> float:
-    """The θ that minimises P(v + θ d): a convex piecewise quadratic, by Newton within a bracket."""
-    linear, square = kernels.dot(v, direction), kernels.square_sum(direction)
+    """The θ that minimises θ ``linear`` + ½ θ² ``square`` + Σ C_i max(0, 1 − m_i − θ d_i)²: a
+    convex piecewise quadratic, by Newton within a bracket."""
     found = np.empty(3)
     kernels.loss_along(margins, slopes, cost, 0.0, found)
     downhill = linear + found[1]

@@ -103,17 +103,30 @@ class Turn:
 
 
 def scattered(start: int, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The positions ``chosen`` by the first 22 bits of the number that SplitMix64 (Steele, Lea and
-    Flood, OOPSLA 2014) draws for each from the state ``start``: its i-th for position i."""
-    gamma, first, second = kernels.SPLITMIX64
-    drawn = np.uint64(start) + (chosen.astype(np.uint64) + np.uint64(1)) * gamma
-    for shift, factor in ((30, first), (27, second)):
-        drawn ^= drawn >> np.uint64(shift)
-        drawn *= factor
-    drawn ^= drawn >> np.uint64(31)
-    keys = drawn >> np.uint64(42) << np.uint64(32) | chosen.astype(np.uint64)
+    """The positions ``chosen`` by the first 22 bits of the number that is drawn for each from the
+    state ``start``."""
+    keys = _drawn(start, chosen) >> np.uint64(42) << np.uint64(32) | chosen.astype(np.uint64)
     keys.sort()
     return (keys & np.uint64(2**32 - 1)).astype(np.int64)
+
+
+def drawn(seed: int, reading: int, numbers: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
+    """Whether each row, by its number, is drawn in this reading: with a chance of ``share``."""
+    return _drawn(_start(seed, reading, _DRAWN), numbers) < np.uint64(share * 2.0**63) * np.uint64(
+        2
+    )
+
+
+def _drawn(start: int, chosen: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """The numbers that SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) draws from the state
+    ``start``: its i-th for position i."""
+    gamma, first, second = kernels.SPLITMIX64
+    found = np.uint64(start) + (chosen.astype(np.uint64) + np.uint64(1)) * gamma
+    for shift, factor in ((30, first), (27, second)):
+        found ^= found >> np.uint64(shift)
+        found *= factor
+    found ^= found >> np.uint64(31)
+    return found
 
 
 def drawn_order(

@@ -43,8 +43,8 @@ def spans(rows: Rows, share: int = 1) -> list[slice]:
 def parts(rows: Rows, *arrays: NDArray[Any], share: int = 1) -> Iterator[tuple[Any, ...]]:
     """The stretches of rows, not copied, with their parts of arrays that have one value a row."""
     for span in spans(rows, share):
-        stretch = rows._replace(indptr=rows.indptr[span.start : span.stop + 1])
-        yield stretch, *(array[span] for array in arrays)
+        part = rows._replace(indptr=rows.indptr[span.start : span.stop + 1])
+        yield part, *(array[span] for array in arrays)
 
 
 def visits(rows: Rows, positions: NDArray[np.int64]) -> list[NDArray[np.int64]]:

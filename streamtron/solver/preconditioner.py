@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.rows import Rows
 from streamtron.solver import passes
+from streamtron.solver.outside import Outside
 from streamtron.solver.passes import Vector
 
 HEAD = 1000
@@ -25,7 +26,8 @@ along rows of a matrix, a product jumps (``benchmarks/second_order.py``)."""
 
 
 class Preconditioner:
-    """An approximate inverse of H = I + Σ f_i (x_i, ρ)(x_i, ρ)ᵀ, for changing f_i ≥ 0.
+    """An approximate inverse of H = I + Σ f_i (x_i, ρ)(x_i, ρ)ᵀ, for changing f_i ≥ 0; plus the
+    Hessian of rows ``outside``, whose columns are then all in the head.
 
     The head is a set of columns, those with the largest H_jj where it is first asked for. H
     restricted to it is factorised (Cholesky). Where all columns that occur are in the head, the
@@ -33,8 +35,10 @@ class Preconditioner:
     has changed. Sums run in kernels, in one order.
     """
 
-    def __init__(self, rows: Rows, rho: float, columns: int) -> None:
-        self._rows, self._rho = rows, rho
+    def __init__(
+        self, rows: Rows, rho: float, columns: int, outside: Outside | None = None
+    ) -> None:
+        self._rows, self._rho, self._outside = rows, rho, outside
         self._factors = np.zeros(len(rows.indptr) - 1)
         self._diagonal = np.ones(columns + 1)
         self._head: NDArray[np.int64] | None = None
@@ -45,10 +49,14 @@ class Preconditioner:
         """Take H of these f_i, shape (rows,)."""
         self._diagonal[:] = 1.0
         passes.add(kernels.gram_diagonal, self._rows, factors, self._rho, self._diagonal)
+        if self._outside is not None:
+            self._diagonal += np.diagonal(self._outside.gram)
         if self._head is None:
             self._head = self._choose_head(factors)
             self._places[self._head] = np.arange(len(self._head))
             self._gram = np.zeros((len(self._head), len(self._head)))
+            if self._outside is not None:
+                self._gram = self._outside.gram[np.ix_(self._head, self._head)]
         change, self._factors = factors - self._factors, factors
         if not len(self._head):
             return
@@ -63,7 +71,7 @@ class Preconditioner:
         """Return H v, shape (columns + 1,)."""
         found = v.copy()
         passes.add(kernels.gram_product, self._rows, self._factors, self._rho, v, found)
-        return found
+        return found if self._outside is None else found + self._outside.product(v)
 
     def solve(self, residual: Vector) -> Vector:
         """Return about H⁻¹ r, shape (columns + 1,)."""
@@ -78,6 +86,8 @@ class Preconditioner:
         """Return the head's columns, as many as it is worth, in ascending order."""
         heaviest = np.argsort(-self._diagonal, kind="stable")[:HEAD]
         occurring = int(np.count_nonzero(self._diagonal[heaviest] > 1.0))
+        if self._outside is not None:
+            return np.sort(heaviest[:occurring])
         lengths = np.diff(self._rows.indptr)[factors > 0.0] + 1
         size = head_size(lengths, occurring)
         return np.sort(heaviest[:size])

@@ -34,9 +34,11 @@ def freeze(learner: Learner, scale: float | None, *, beside_training: bool) -> F
         scale = scale or running.scale
         frozen = Frozen(fixed, running.bias, scale, learner.threshold)
     else:
-        w = np.zeros(len(running.w))
-        w[: len(candidate) - 1] = b * candidate[:-1]
-        frozen = Frozen(w, b * float(candidate[-1]), 1.0 / b, learner.threshold, fixed)
+        candidate *= b
+        w, bias = candidate[:-1], float(candidate[-1])
+        frozen = Frozen(w, bias, 1.0 / b, learner.threshold, fixed)
+        if len(w) < len(fixed):
+            frozen.widen(len(fixed))
     frozen.beside_training = beside_training
     return frozen
 
@@ -46,7 +48,7 @@ def certify(learner: Learner, frozen: Frozen) -> None:
     now, _ = frozen.certificate(hard=learner.settings.hard)
     best, known = learner.best, learner.best.certificate
     if known is None or now.primal_margin >= known.primal_margin:
-        best.weights, best.bias = now.scale * frozen.w, now.scale * frozen.bias
+        best.w, best.scale, best.bias = frozen.w, now.scale, now.scale * frozen.bias
         best.certificate = now
     else:
         best.certificate = replace(now, primal_margin=known.primal_margin, scale=known.scale)
@@ -63,6 +65,7 @@ def certify(learner: Learner, frozen: Frozen) -> None:
         before = frozen.w if frozen.running is None else frozen.running
         w = running.w + (seen.fresh - before)
         running.settle(w, running.bias, running.extension, running.steps)
+    frozen.running = None  # its drift has been measured
 
 
 def _log_drift(learner: Learner, drift: float, seen: ScanSums) -> None:
@@ -99,7 +102,7 @@ def discard_weights(learner: Learner) -> None:
     )
     sum_afresh(learner)
     best = learner.best
-    best.weights, best.bias = np.zeros(len(best.weights)), 0.0
+    best.w, best.scale, best.bias = np.zeros(len(best.w)), 1.0, 0.0
     best.certificate, best.gap_before, best.drift_repaired = None, math.inf, 1.0
     learner.mode = "scan"
 

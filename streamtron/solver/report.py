@@ -1,4 +1,4 @@
-"""What a stage did and what it proved, as the report writes it."""
+"""What a stage did and what a reading proved, as the report writes it."""
 
 from __future__ import annotations
 
@@ -99,3 +99,37 @@ class StageReport:
         infinite = [k for k, v in plain.items() if isinstance(v, float) and not math.isfinite(v)]
         plain |= dict.fromkeys(infinite)
         return {name: value for name, value in plain.items() if name[0] != "_"}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingBounds:
+    """Bounds on γ_d after a reading, and the solution of the rows in memory that follows it.
+
+    Where not ``proven``, ``upper`` is the running weights' ‖a‖/t, which drifts, and ``lower`` is
+    1/√(2 P) of the rows in memory, if these are all. ``seconds`` are those since training began;
+    ``active_rows`` are in memory, and ``newton_steps`` were made since the reading before.
+    """
+
+    reading: int
+    lower: float | None
+    upper: float | None
+    gap: float | None
+    proven: bool
+    seconds: float
+    active_rows: int = 0
+    newton_steps: int = 0
+
+    @classmethod
+    def estimated(
+        cls, reading: int, primal: float, upper: float | None, seconds: float
+    ) -> ReadingBounds:
+        """Bounds of a reading that proves none; ``primal`` is ∞ where P is not known."""
+        lower = 1.0 / math.sqrt(2.0 * primal) if 0.0 < primal < math.inf else None
+        gap = None if lower is None or not upper else max(0.0, 1.0 - (lower / upper) ** 2)
+        return cls(reading, lower, upper, gap, False, seconds)
+
+    def to_dict(self, *, timed: bool = True) -> dict[str, Any]:
+        """Plain values; without the seconds they depend on the data and the settings alone."""
+        plain = asdict(self)
+        seconds = plain.pop("seconds")
+        return {**plain, "seconds": seconds} if timed else plain

@@ -37,7 +37,8 @@ class Frozen:
 
     def widen(self, columns: int) -> None:
         """Make room for more columns."""
-        self.w = np.concatenate((self.w, np.zeros(columns - len(self.w))))
+        narrow, self.w = self.w, np.zeros(columns)
+        self.w[: len(narrow)] = narrow
         self.scan_sums.widen(columns)
 
     def scan(

@@ -15,8 +15,10 @@ from streamtron.core.config import Settings
 from streamtron.core.events import (
     ChunkDone,
     Listener,
+    Problem,
     ReadingDone,
     ReadingStarted,
+    SolveStarted,
     StageDone,
     ignore,
 )
@@ -130,8 +132,8 @@ class Schedule:
         if resumed and resumed.chunks != NOT_BEGUN:
             number = resumed.chunks  # a learner that was reopened waits for the next reading
             learners = [one for one in learners if one.progress.reading == reading]
-        _report_start(self.source, reading, learners, self.listen)
-        before = [_so_far(learner) for learner in learners]
+        self._report_start(reading, learners)
+        before = [so_far(learner) for learner in learners]
         if resumed is None or resumed.chunks == NOT_BEGUN:
             for learner in (*learners, *placeholders):
                 begin_reading(learner, reading)
@@ -153,11 +155,12 @@ class Schedule:
         before += [("train", -1, 0, 0)] * (len(learners) - len(before))
         if self.checkpointer:
             self.checkpointer.before_solves(partial(self._state, reading, number))
+        self.listen(SolveStarted(reading, rows))
         unfinished = [learner for learner in learners if not learner.progress.concluded]
         unfinished.sort(key=_ease)
         self._solve(unfinished, finish_reading, reading, number)
         for learner, own in zip(learners, before, strict=True):
-            _report_end(reading, learner, own, self.listen)
+            tell_done(reading, rows, learner, own, self.listen)
 
     def _chunks(self, reading: int, resumed: Resumed | None) -> Iterator[tuple[int, Chunk]]:
         """The chunks of a reading that have not been taken yet, numbered from 1."""
@@ -238,6 +241,14 @@ class Schedule:
         everyone, at_once = self.group or (self.learners, 0)
         return State.of(reading, chunks, everyone, placeholders, at_once=at_once)
 
+    def _report_start(self, reading: int, learners: Sequence[Learner]) -> None:
+        purpose = " and ".join(sorted({learner.mode for learner in learners})) or "train"
+        rows = sum(block.rows for block in self.source.blocks) or None
+        nonzeros = sum(block.nonzeros for block in self.source.blocks) or None
+        everyone = self.group.everyone if self.group else self.learners
+        left = sum(learner.finished is None for learner in everyone)
+        self.listen(ReadingStarted(reading, purpose, rows, nonzeros, left))
+
     def _offer_checkpoint(self, reading: int, chunks: int) -> None:
         if self.checkpointer:
             self.checkpointer.checkpoint(partial(self._state, reading, chunks))
@@ -262,23 +273,16 @@ _Before = tuple[str, int, int, int]
 """What a learner had done before a reading: its mode, stage, updates and mini-epochs."""
 
 
-def _so_far(learner: Learner) -> _Before:
+def so_far(learner: Learner) -> _Before:
+    """Return what a learner has done until now, for ``tell_done``."""
     progress = learner.progress
     return learner.mode, progress.stage_number, learner.running.updates, progress.mini_epochs
 
 
-def _report_start(
-    source: ChunkSource, reading: int, learners: Sequence[Learner], listen: Listener
-) -> None:
-    purpose = " and ".join(sorted({learner.mode for learner in learners})) or "train"
-    rows = sum(block.rows for block in source.blocks) or None
-    nonzeros = sum(block.nonzeros for block in source.blocks) or None
-    listen(ReadingStarted(reading, purpose, rows, nonzeros))
-
-
-def _report_end(reading: int, learner: Learner, before: _Before, listen: Listener) -> None:
+def tell_done(reading: int, rows: int, learner: Learner, before: _Before, listen: Listener) -> None:
+    """Tell what a learner has done in a reading; ``before`` : what it ``so_far`` had done."""
     progress, (mode, stage_number, updates, mini_epochs) = learner.progress, before
-    first = max(stage_number, 0)
+    first, problem = max(stage_number, 0), problem_of(learner)
     listen(
         ReadingDone(
             reading,
@@ -289,8 +293,20 @@ def _report_end(reading: int, learner: Learner, before: _Before, listen: Listene
             len(learner.active),
             None if learner.frozen is None else learner.certificate,
             learner.running.upper_bound,
+            rows,
+            learner.settings.tolerance,
+            progress.finished,
+            problem,
         )
     )
     for report in progress.reports[first:]:
         if report.stop_reason:
-            listen(StageDone(str(report.epsilon), report.stop_reason))
+            name = report.epsilon if isinstance(report.epsilon, str) else f"{report.epsilon:g}"
+            listen(StageDone(name, report.stop_reason, problem))
+
+
+def problem_of(learner: Learner) -> Problem:
+    """Return the problem of a learner, as events name it."""
+    settings = learner.settings
+    price = 0.5 / settings.delta2 if settings.delta2 else None
+    return Problem(price, settings.rho, learner.targets.positive)

@@ -17,7 +17,7 @@ from streamtron.core import kernels
 from streamtron.solver import newton
 from streamtron.solver.subproblem import MiniEpoch, Solution, Subproblem, Turns, Vector
 from streamtron.solver.weights import Rule, WeightState, estimated_primal
-from streamtron.solver.working_set import ActiveSet
+from streamtron.solver.working_set import HeldRows
 
 LIVE_VISITS = (4, 8, 16, 32)
 """Mini-epochs over the live rows (moved, or with a count) to one over all: in round 1, 2, 3, and
@@ -85,7 +85,7 @@ def solve(
 
 
 def solve_hard(
-    active: ActiveSet,
+    active: HeldRows,
     counts: NDArray[np.int32],
     running: WeightState,
     rule: Rule,

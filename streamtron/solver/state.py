@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
-from streamtron.solver.report import StageReport
+from streamtron.solver.report import ReadingBounds, StageReport
 from streamtron.solver.stages import Stage
 from streamtron.solver.targets import Targets
 
@@ -28,13 +29,16 @@ class Regime(StrEnum):
     """The rows with a count and those near or below the threshold, all of which fit."""
     BLOCKS = "blocks"
     """A part of the working set at a time: each block is solved when memory is full."""
+    FEW_COLUMNS = "few columns"
+    """The rows nearest the margin; all others are one quadratic (see ``few_columns``)."""
 
 
 @dataclass(slots=True)
 class Extent:
-    """What is known of the rows observed so far: R², the least Δ_k² > 0, how many rows, and (hard
-    margin only) the sum of their lengths."""
+    """What is known of the rows observed so far: width, R², the least Δ_k² > 0, how many rows,
+    and (hard margin only) the sum of their lengths."""
 
+    columns: int = 0
     sq_radius: float = 0.0
     least_delta2: float = math.inf
     rows: int = 0
@@ -80,6 +84,13 @@ class Progress:
     """whether the current reading has been concluded"""
     full_epochs: int = 0
     mini_epochs: int = 0
+    primal: float = math.inf
+    """P over all rows, as the last solve in memory left it; ∞ where not all are in memory"""
+    history: list[ReadingBounds] = field(default_factory=list)
+    """of every reading, in order"""
+    seconds: float = 0.0
+    """since training began, when the clock was last read"""
+    _began: float = field(default_factory=time.perf_counter)
 
     @property
     def stage(self) -> Stage:
@@ -90,6 +101,31 @@ class Progress:
     def last_stage(self) -> bool:
         """Whether no stage follows."""
         return self.stage_number + 1 == len(self.plan)
+
+    def read_clock(self) -> float:
+        """Update ``seconds`` and return them."""
+        self.seconds = time.perf_counter() - self._began
+        return self.seconds
+
+    def restart_clock(self, seconds: float) -> None:
+        """Count on from so many seconds: the state comes from another process or run."""
+        self._began = time.perf_counter() - seconds
+
+    def record(
+        self, certificate: Certificate | None, upper: float | None, active_rows: int
+    ) -> None:
+        """Add the reading to the history, with the bounds of a certificate, or estimates."""
+        seconds = self.read_clock()
+        bounds = ReadingBounds.estimated(self.readings, self.primal, upper, seconds)
+        if certificate is not None:
+            lower, gap = certificate.primal_margin, certificate.relative_duality_gap
+            upper = certificate.upper_bound
+            bounds = ReadingBounds(self.readings, lower, upper, gap, True, seconds)
+        steps = sum(report.newton_steps for report in self.reports)
+        before = sum(each.newton_steps for each in self.history)
+        self.history.append(
+            replace(bounds, active_rows=active_rows, newton_steps=max(0, steps - before))
+        )
 
     def count_full_epoch(self) -> None:
         """Count a full epoch."""
@@ -121,8 +157,11 @@ class Average:
 class BestWeights:
     """The weights of the least primal so far, at the scale that minimises P, and their proof."""
 
-    weights: Vector = field(default_factory=lambda: np.zeros(0))
+    w: Vector = field(default_factory=lambda: np.zeros(0))
+    """as they were scanned: the scan's own array"""
+    scale: float = 1.0
     bias: float = 0.0
+    """at that scale"""
     certificate: Certificate | None = None
     """the best lower bound so far with the last upper bound; None before a scan"""
     candidate: Vector | None = None
@@ -135,9 +174,27 @@ class BestWeights:
     """the largest drift of the running weights that was repaired"""
 
     @property
+    def weights(self) -> Vector:
+        """scale · w, shape (columns,)."""
+        return self.scale * self.w
+
+    @property
     def augmented(self) -> Vector:
-        """(w, w_bias), shape (columns + 1,)."""
+        """scale · (w, w_bias), shape (columns + 1,)."""
         return np.append(self.weights, self.bias)
+
+    def nonzero(self, first: int, columns: int) -> tuple[NDArray[np.int64], Vector]:
+        """Which of so many columns from ``first`` on, numbered from there, have a weight; these."""
+        w = self.w[first : first + columns]
+        found = np.flatnonzero(w)
+        return found, self.scale * w[found]
+
+    def cut_candidate(self, columns: int) -> None:
+        """Cut what the next scan certifies to so many columns: the others have no weight."""
+        total = self.average.total
+        self.average.total = np.append(total[:-1][:columns], total[-1:])
+        if self.candidate is not None:
+            self.candidate = np.append(self.candidate[:-1][:columns], self.candidate[-1:])
 
     @property
     def finite(self) -> bool:

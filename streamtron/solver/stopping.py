@@ -48,6 +48,8 @@ def end_stage(learner: Learner, finished: str | None, stop_reason: str) -> None:
     """Close the report of the current stage; ``finished`` : why the run ends with it."""
     progress = learner.progress
     progress.finished = finished
+    if finished:
+        learner.outside = None
     radius, now = math.sqrt(learner.extent.sq_radius), learner.best.certificate
     progress.reports[-1].end(
         stop_reason, learner.running, now, radius, from_zero=progress.from_zero

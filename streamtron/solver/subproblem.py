@@ -15,7 +15,7 @@ from streamtron.core import kernels
 from streamtron.solver import newton, passes
 from streamtron.solver.order import Turn
 from streamtron.solver.weights import Rule, WeightState, visit
-from streamtron.solver.working_set import ActiveSet
+from streamtron.solver.working_set import HeldRows
 
 LARGEST_COUNT = float(1 << 29)
 """Counts that Newton's method makes stay below this: visits then have room to 2³¹."""
@@ -57,7 +57,7 @@ class Subproblem:
 
     def __init__(
         self,
-        active: ActiveSet,
+        active: HeldRows,
         counts: NDArray[np.int32],
         running: WeightState,
         rule: Rule,
@@ -186,10 +186,7 @@ class Subproblem:
         LARGEST_COUNT. Whether it is another b than before."""
         squares = self.active.squares + (self.rule.rho**2 + self.delta2)
         rounding = float(kernels.dot(squares, (alpha > 0.0).astype(np.float64))) / 24.0
-        b = max(self.rule.b, math.sqrt(10.0 * rounding / error))
-        largest = float(alpha.max(initial=0.0))
-        if b * largest > LARGEST_COUNT:
-            b = LARGEST_COUNT / largest
+        b = finer_resolution(self.rule.b, rounding, error, float(alpha.max(initial=0.0)))
         changed = b != self.rule.b
         self.rule = replace(self.rule, b=b)
         return changed
@@ -206,6 +203,17 @@ class Subproblem:
         self.counts *= np.int32(factor)
         self.rule = replace(self.rule, b=self.rule.b * factor)
         return factor > 1
+
+
+def finer_resolution(b: float, rounding: float, error: float, largest: float) -> float:
+    """At least b, where ``rounding`` over its square is a tenth of ``error``; but counts b α, of
+    which α ≤ ``largest``, are at most LARGEST_COUNT.
+
+    >>> finer_resolution(5.0, 10.0, 1.0, 0.5), finer_resolution(5.0, 10.0, 1.0, 1e9)
+    (10.0, 0.536870912)
+    """
+    b = max(b, math.sqrt(10.0 * rounding / error))
+    return LARGEST_COUNT / largest if b * largest > LARGEST_COUNT else b
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,15 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.rows import Chunk, ChunkSource
-from streamtron.solver import order
-from streamtron.solver.in_memory import Solve, keep, keep_all, solve_in_memory, visit_rows
+from streamtron.solver import few_columns, order
+from streamtron.solver.in_memory import (
+    Solve,
+    counts_to_scan,
+    keep,
+    keep_all,
+    solve_in_memory,
+    visit_rows,
+)
 from streamtron.solver.learner import Learner
 from streamtron.solver.proving import certify, freeze
 from streamtron.solver.scan import Frozen
@@ -57,6 +64,8 @@ def begin_reading(learner: Learner, reading: int, scale: float | None = None) ->
         learner.frozen = freeze(learner, scale, beside_training=beside)
     elif reading > 0:  # it certifies a reading in which no row is updated
         learner.frozen = Frozen(running.w, running.bias, running.scale, learner.threshold)
+    if learner.regime == Regime.FEW_COLUMNS:
+        few_columns.begin(learner)
 
 
 def take_chunk(
@@ -73,7 +82,7 @@ def take_chunk(
         if learner.progress.stage_number < 0 and learner.extent.sq_radius > 0.0:
             begin_stage(learner)  # fix b
     if frozen is not None:
-        counts = learner.counts.take_ranges(chunk.ranges)
+        counts = counts_to_scan(learner, chunk, targets)
         violators = frozen.scan(chunk.rows, targets, counts, learner.settings.rho, dots)
         if learner.mode == "scan" or not (frozen.beside_training or frozen.has_violators):
             if not keep_all(learner, chunk.rows, targets) and not learner.settings.faithful:
@@ -89,14 +98,17 @@ def finish_reading(learner: Learner) -> Solve:
     """Certify what was scanned, and end the run if that suffices; else solve the rows in memory, by
     ascent and Newton's method. Yields the mini-epochs that are to be made."""
     learner.progress.readings += 1
+    learner.drop_spare_columns()
     learner.progress.concluded = True
     if learner.mode == "train":
         learner.progress.count_full_epoch()
     if learner.frozen is not None:
         certify(learner, learner.frozen)
         conclude(learner, learner.frozen)
+    proven = learner.certificate if learner.frozen is not None else None
     if not learner.finished:
         yield from continue_training(learner)
+    learner.progress.record(proven, learner.running.upper_bound, len(learner.active))
 
 
 def continue_training(learner: Learner) -> Solve:

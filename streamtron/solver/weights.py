@@ -96,8 +96,15 @@ class WeightState:
         return found
 
     def widen(self, columns: int) -> None:
-        """Make room for more columns."""
-        self.w = np.concatenate((self.w, np.zeros(columns - len(self.w))))
+        """Make room for more columns, whose memory costs nothing before it is written to."""
+        narrow, self.w = self.w, np.zeros(columns)
+        self.w[: len(narrow)] = narrow
+
+    def on(self, columns: NDArray[np.int64]) -> WeightState:
+        """Return the weights of some columns; the scalars and tallies are the same arrays."""
+        made = WeightState()
+        made.w, made.scalars, made.tallies = self.w[columns], self.scalars, self.tallies
+        return made
 
     def settle(self, w: NDArray[np.float64], bias: float, extension: float, steps: int) -> None:
         """Set a to sums made afresh from the counts."""

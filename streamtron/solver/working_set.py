@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from threading import Lock
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,6 +161,42 @@ class Pool(RowStore):
         return part
 
 
+class HeldRows(Protocol):
+    """Rows that a solve visits; see ``ActiveSet``."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def rows(self) -> Rows:
+        """The rows held."""
+        ...
+
+    @property
+    def signs(self) -> NDArray[np.int8]:
+        """l_k, int8."""
+        ...
+
+    @property
+    def delta2(self) -> NDArray[np.float64]:
+        """Δ_k², float64."""
+        ...
+
+    @property
+    def squares(self) -> NDArray[np.float64]:
+        """‖x_k‖², float64."""
+        ...
+
+    @property
+    def nonzeros(self) -> int:
+        """How many nonzeros the rows have."""
+        ...
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The same for two sets only if they are of the same rows, held once."""
+        ...
+
+
 class ActiveSet:
     """Rows kept in memory with their row numbers, signs and Δ_k², in the order they came: its own,
     or the first ones of a pool that it shares. ``budget`` : bytes."""
@@ -244,6 +281,10 @@ class ActiveSet:
             self._store = pool
         self._append(targets.signs, targets.delta2)
         return True
+
+    def negate(self) -> None:
+        """Exchange the two classes."""
+        np.negative(self.signs, out=self.signs)
 
     def retain(self, chosen: NDArray[np.int64]) -> None:
         """Hold only the rows at positions ``chosen`` (rising), in place if they are not shared."""

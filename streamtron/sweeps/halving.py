@@ -57,6 +57,10 @@ class Halving:
         """Return whether a trial of the iteration can be the best of all."""
         return iteration == self.steps
 
+    def goes_on(self, iteration: int) -> bool:
+        """Return whether another iteration may follow."""
+        return iteration < self.steps
+
     def after(self, iteration: int, trials: Sequence[Trial]) -> Decision:
         """Decide which candidates go on, given the last trials of all that are not dropped."""
         if iteration == self.steps:
@@ -105,6 +109,10 @@ class TwoStage:
     def may_end(self, iteration: int) -> bool:
         """See ``Halving``."""
         return True
+
+    def goes_on(self, iteration: int) -> bool:
+        """See ``Halving``."""
+        return iteration + 1 < self.stages
 
     def after(self, iteration: int, trials: Sequence[Trial]) -> Decision:
         """See ``Halving``."""

@@ -15,24 +15,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.events import Listener, ignore
+from streamtron.core.events import Listener, TrialDone, TrialsStarted, ignore
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import scratch_directory
-from streamtron.core.text import label_text
+from streamtron.core.names import SharedNames
+from streamtron.core.text import label_text, metric_words
 from streamtron.data import remove_abandoned
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import Evaluation
 from streamtron.runs.directory import refuse_existing, run_directory
 from streamtron.runs.evaluate import evaluate_many
 from streamtron.runs.fit import fit_many, run
-from streamtron.runs.inputs import Paths, as_paths, cache_directory
+from streamtron.runs.inputs import Paths, as_paths, cache_directory, settings_from
 from streamtron.runs.learners import is_one_vs_rest
 from streamtron.runs.outputs import check_outputs
-from streamtron.runs.results import Outcome, write_outcome
+from streamtron.runs.results import Outcome, write_outcome, write_report
 from streamtron.sweeps.folds import Fold, folds_of
 from streamtron.sweeps.grid import Range, candidates_of, describe_candidate, values_of
 from streamtron.sweeps.halving import Schedule, schedule_of
@@ -50,8 +51,6 @@ HELD_ROWS = 1 << 17
 last digits of ROC AUC depend on it."""
 
 Given = str | float | Iterable[float] | Range
-
-Tell = Callable[[Trial, str], None]
 
 
 class Task(NamedTuple):
@@ -73,7 +72,7 @@ class Task(NamedTuple):
         return f"sweep{where}: {'; '.join(map(describe_candidate, self.candidates.values()))}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Sweep:
     """Result of a sweep.
 
@@ -89,6 +88,10 @@ class Sweep:
     best: Trial
     metric: str
     outcome: Outcome | None
+
+    def __repr__(self) -> str:
+        best = f"{describe_candidate(self.best.settings)} with {metric_words(self.metric)}"
+        return f"Sweep(best of {len(self.trials):,}: {best} {self.best.metrics[self.metric]:.4g})"
 
     @property
     def exit_code(self) -> int:
@@ -112,9 +115,19 @@ def sweep(
     delta: Given | None = None,
     rho: Given | None = None,
     random: int | None = None,
+    valid: Paths | None = None,
+    folds: int | None = None,
+    halving: bool = False,
+    two_stage: bool = False,
+    metric: str = "accuracy",
+    model: str | os.PathLike[str] | None = None,
+    report: str | os.PathLike[str] | None = None,
+    witness: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,
     machine: Machine | None = None,
-    **how: Any,
+    overwrite: bool = False,
+    listen: Listener = ignore,
+    **names: Unpack[SharedNames],
 ) -> Sweep:
     """Fit all combinations of C (or delta) and rho, and find which does best on other rows.
 
@@ -124,9 +137,13 @@ def sweep(
     C, delta, rho : a number, numbers, or text as in ``"0.1,1"``; C or delta also a range to draw
         from, ``"0.01..100"``.
     random : number of candidates to draw; None = all combinations.
-    settings : what all candidates share.
-    machine : as in ``fit``.
-    **how : ``valid``, ``folds``, ``metric``, ``model`` and others, see ``run_sweep``.
+    valid : shards to measure on; without them, ``folds`` of whole shards (None = up to 5).
+    halving, two_stage : fit all candidates to a loose tolerance, or through the first stage, and
+        only the better ones further.
+    metric : ``"accuracy"``, ``"f1"``, ``"roc_auc"``, …: what the best has most of.
+    model, report, witness : files of the best candidate, which is fitted on all shards.
+    settings : what all candidates share, at once or by name (``tol=1e-3, multiclass=True, …``).
+    machine, overwrite, listen : as in ``fit``.
 
     Examples
     --------
@@ -140,8 +157,12 @@ def sweep(
     """
     given = {"C": C, "delta": delta, "rho": rho}
     values = {name: values_of(name, one) for name, one in given.items() if one is not None}
-    candidates = candidates_of(settings or Settings(), values, random)
-    return run_sweep(shards, candidates, machine=machine or Machine(), **how)
+    shared = settings_from(settings, names, SharedNames, sweep)
+    return run_sweep(
+        shards, candidates_of(shared, values, random), valid=valid, folds=folds, halving=halving,
+        two_stage=two_stage, metric=metric, model=model, report=report, witness=witness,
+        machine=machine or Machine(), overwrite=overwrite, listen=listen,
+    )  # fmt: skip
 
 
 def run_sweep(
@@ -159,7 +180,6 @@ def run_sweep(
     machine: Machine,
     overwrite: bool = False,
     listen: Listener = ignore,
-    tell: Tell = lambda trial, fold: None,
     executor: Executor | None = None,
     tasks: int = 1,
 ) -> Sweep:
@@ -170,31 +190,39 @@ def run_sweep(
     valid : shards to measure on; without them, ``folds`` of whole shards (None = up to 5).
     metric : of ``core.config.METRICS``, of many classes of ``METRICS_OF_MANY``.
     model, report, witness : of the best candidate, as ``run`` writes them; on all shards.
-    tell : is called with every trial and the name of its fold or ``""``.
-    executor, tasks : where tasks are fitted (None = here), and how many at least; no effect.
+    executor, tasks : where tasks are fitted (None = here; else they send trials alone), how many.
     """
     schedule = schedule_of(candidates, metric, halving=halving, two_stage=two_stage)
     files: Any = {"model": model, "report": report, "witness": witness}
     read = [*as_paths(shards), *as_paths(valid or ()), *(one.vocabulary for one in candidates)]
     kept = _check_places(files, read, machine, overwrite)
     parts = folds_of(shards, valid, folds, candidates[0])
+    refit = int(valid is None and any(files.values()))  # of the best, on all shards
     function: Any = fit_task if executor else partial(fit_task, listen=listen)
     with cache_directory(kept, machine) as cache, _scratch(cache) as scratch:
 
-        def fit(some: Mapping[int, Settings], metric: str | None) -> dict[int, list[Trial]]:
+        def fit(some: Mapping[int, Settings], iteration: int) -> dict[int, list[Trial]]:
+            last = metric if schedule.may_end(iteration) else None
             todo = _tasks(parts, some, count=tasks, cache=cache, scratch=scratch)
-            found = (executor or serial)(function, todo, machine, metric)
-            return _by_candidate(todo, found, tell)
+            more = schedule.goes_on(iteration)
+            listen(TrialsStarted(iteration, len(some) * len(parts), None if more else refit))
+            found = (executor or serial)(function, todo, machine, last)
+            return _by_candidate(todo, found, listen)
 
         trials = _all_iterations(candidates, schedule, metric, fit)
     best = ranked((trial for trial in trials if trial.dropped is None), metric)[0]
     outcome = best.outcome
+    swept = {"metric": metric, "candidates": [trial.row(best) for trial in trials]}
     if outcome is not None:
+        outcome.report["sweep"] = swept
         write_outcome(outcome, run=kept, **files)
     elif any(files.values()) or valid is not None:
         outcome = run(
-            shards, best.settings, machine=machine, overwrite=True, listen=listen, **files
-        )
+            shards, best.settings, machine=machine, overwrite=True, listen=listen, model=model,
+            witness=witness,
+        )  # fmt: skip
+        outcome.report["sweep"] = swept
+        write_report(outcome, run=kept, report=report)
     light = tuple(replace(trial, outcome=None) for trial in trials)
     return Sweep(light, light[best.candidate], metric, outcome)
 
@@ -227,12 +255,12 @@ def _all_iterations(
     candidates: Sequence[Settings],
     schedule: Schedule,
     metric: str,
-    fit: Callable[[Mapping[int, Settings], str | None], Mapping[int, list[Trial]]],
+    fit: Callable[[Mapping[int, Settings], int], Mapping[int, list[Trial]]],
 ) -> list[Trial]:
     """Return each candidate's last trial; costs are those of all iterations.
 
-    ``fit`` is a function from number → settings, and the metric if the best may be among them, to
-    number → trials on all folds.
+    ``fit`` is a function from number → settings, and the iteration, to number → trials on all
+    folds.
     """
     trials: dict[int, Trial] = {}
     running, iteration = list(range(len(candidates))), 0
@@ -241,7 +269,7 @@ def _all_iterations(
             number: schedule.settings(iteration, candidates[number], trials.get(number))
             for number in running
         }
-        found = fit(own, metric if schedule.may_end(iteration) else None)
+        found = fit(own, iteration)
         for number in running:
             trial = replace(_mean(own[number], found[number]), iteration=iteration)
             before = [trials[number].costs] if number in trials else []
@@ -256,13 +284,18 @@ def _all_iterations(
 
 
 def _by_candidate(
-    tasks: Sequence[Task], trials: Iterable[Trial], tell: Tell
+    tasks: Sequence[Task], trials: Iterable[Trial], listen: Listener
 ) -> dict[int, list[Trial]]:
     """Return the trials of every candidate, in the order of the folds."""
     folds = [task.fold.name or "" for task in tasks for _ in task.candidates]
     found: dict[int, list[Trial]] = defaultdict(list)
     for fold, trial in zip(folds, trials, strict=True):
-        tell(trial, fold)
+        listen(
+            TrialDone(
+                describe_candidate(trial.settings), fold, trial.metrics, trial.gap,
+                trial.stop_reason, trial.costs.worker,
+            )
+        )  # fmt: skip
         found[trial.candidate].append(trial)
     return found
 

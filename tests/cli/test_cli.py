@@ -20,11 +20,9 @@ from safetensors import safe_open
 
 from streamtron.cli import main, options
 from streamtron.cli.fit import fit
-from streamtron.cli.progress import reading_head, reading_line
 from streamtron.core import signals as interruption
 from streamtron.core.config import Settings, format_size
 from streamtron.core.errors import SettingsError
-from streamtron.core.events import ChunkDone, ReadingDone, ReadingStarted, StageDone
 from streamtron.data.writers.corpus import generate
 from tests.helpers.processes import COMMAND, Ended, Process, Run, one_sentence
 
@@ -73,7 +71,9 @@ def test_every_setting_is_an_option_of_fit_and_has_its_name() -> None:
     assert {options.option_name(name) for name in names} <= there
     machine_and_files = {
         "--memory", "--cache-dir", "--threads", "--model", "--report", "--witness", "--config",
-        "--run-dir", "--resume", "--overwrite", "--checkpoint-every",
+        "--run-dir", "--resume", "--overwrite", "--checkpoint-every", "--calibrate",
+        "--calibration", "--workers", "--scheduler", "--worker-timeout", "--dashboard",
+        "--until", "--valid", "--log",
     }  # fmt: skip
     assert there - {options.option_name(name) for name in names} == {
         *machine_and_files, "shards", "-v", "--verbose",
@@ -355,9 +355,11 @@ def test_the_report_has_the_names_and_the_model_holds_the_same_certificate(
     assert {
         "rows", "columns", "nonzeros", "readings", "full_epochs", "seconds", "bytes_read",
         "peak_rss_bytes", "settings", "stages", "certificate",
+        "history",
     } <= set(report)  # fmt: skip
     with safe_open(str(model), "numpy") as file:
         content = json.loads(file.metadata()["streamtron"])
+    del content["certificate"]["history"]
     assert {**content["certificate"], "rows_excluded": 0} == report["certificate"]
 
 
@@ -396,38 +398,6 @@ def test_a_fit_that_ends_with_unlearn_is_not_told_to_use_it(run: Run) -> None:
     )
     assert done.returncode == 4
     assert "--stage" not in done.stderr
-
-
-def test_v_draws_one_line_of_constant_width_a_reading(run: Run) -> None:
-    done = run("fit", "train", "--model", "verbose", "-v")
-    table = [line for line in done.stderr.splitlines() if not line.startswith("stage ")]
-    assert len(table) >= 2
-    assert len({len(line) for line in table}) == 1
-
-
-def test_a_bound_that_is_only_an_estimate_is_marked_in_the_table() -> None:
-    line = reading_line(ReadingDone(0, "1", "train", 5, 2, 7, None, 0.25))
-    assert "~0.25" in line
-    assert len(line) == len(reading_head())
-
-
-def test_progress_on_a_terminal_shows_reading_speed_and_gap(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from streamtron.cli.progress import progress
-
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setenv("TERM", "xterm")
-    with progress() as listen:
-        listen(ReadingStarted(0, "train", None, None))
-        listen(ChunkDone(0, 10, 1000))
-        listen(ReadingDone(0, "1", "train", 5, 2, 7, None, 0.25))
-        listen(StageDone("1", "the certificate meets the tolerance"))
-        listen(ReadingStarted(1, "scan", 10, 1000))
-    shown = capsys.readouterr().err
-    assert "reading 2: scan" in shown
-    assert "nonzeros/s" in shown
-    assert "gap" in shown
 
 
 # --- predict, evaluate, certify ------------------------------------------------------------------
@@ -582,14 +552,18 @@ def test_the_plan_of_shards_is_a_sum_and_says_whether_it_fits(run: Run, model: P
     one_sentence(run("inspect", model, "--plan"), 2, "--plan is for shards")
 
 
-def test_a_corpus_skipped_into_continues_the_one_before(run: Run, place: Path) -> None:
+@pytest.mark.parametrize("kind", [("--columns", 500), ("--kind", "dense")])
+def test_a_corpus_skipped_into_continues_the_one_before(
+    run: Run, place: Path, kind: tuple[str, object]
+) -> None:
     for name, rows, skip in (("all", 30, 0), ("first", 20, 0), ("rest", 10, 20)):
-        words = ("--rows", rows, "--skip", skip, "--columns", 500, "--shards", 1)
+        words = ("--rows", rows, "--skip", skip, *kind, "--shards", 1, "--overwrite")
         assert run("generate", name, *words).returncode == 0
     whole, first, rest = (
         (place / name / "part-00000.svm").read_text() for name in ("all", "first", "rest")
     )
     assert whole == first + rest
+    assert (" 50:" in whole.splitlines()[0]) == ("dense" in kind)
 
 
 def test_parquet_shards_give_the_same_weights_as_the_text_they_were_made_from(

@@ -153,7 +153,7 @@ FIT = "[[job]]\nname='a'\ncommand='fit'\nshards='a'\nmodel='m'\n"
         (FIT + "C = 'x'\n", "'x' is not a valid float"),
         (FIT + "faithful = 1\n", "faithful is 1: wanted true or false"),
         (FIT + "C = 1\ndelta = 1\n", "two names of one thing"),
-        (FIT + "verbose = true\n", "fit has no verbose"),
+        (FIT + "json = true\n", "fit has no json"),
         (FIT.replace("model='m'\n", ""), "job 'a': Missing option '--model'"),
         (FIT.replace("shards='a'\n", ""), "job 'a': Missing argument"),
         (FIT + "after = 'b'\n", "job 'a': after names 'b', which is no job"),
@@ -476,7 +476,7 @@ def under_way(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A batch whose second job, which takes minutes, has begun to write."""
     (tmp_path / "night.toml").write_text(MAKE + LONG)
     process = subprocess.Popen(
-        [sys.executable, "-m", "streamtron.cli", "batch", str(tmp_path / "night.toml")],
+        [sys.executable, "-m", "streamtron", "batch", str(tmp_path / "night.toml")],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert process.stdout is not None

@@ -382,7 +382,7 @@ def test_a_failure_or_a_signal_ends_our_own_workers_and_leaves_nothing_half_writ
             list(workers(_waits_once, ["a"], str(tmp_path)))
     made = tmp_path / "made"
     words = ["generate", made, "--rows", "30000000", "--workers", "1"]
-    with _process(sys.executable, "-m", "streamtron.cli", *words) as process:
+    with _process(sys.executable, "-m", "streamtron", *words) as process:
         _until(lambda: made.is_dir() and any(made.iterdir()))
         process.terminate()
         said, _ = process.communicate()
@@ -511,7 +511,7 @@ def test_a_worker_killed_in_mid_task_and_a_client_killed_and_back_change_nothing
     model.save(tmp_path / "model")
     write_predictions(model, corpus, tmp_path / "one.tsv")
     command = [
-        sys.executable, "-m", "streamtron.cli", "predict", str(tmp_path / "model"), str(corpus),
+        sys.executable, "-m", "streamtron", "predict", str(tmp_path / "model"), str(corpus),
         "-o", str(tmp_path / "many.tsv"), "--scheduler", scheduler,
     ]  # fmt: skip
     with _worker(scheduler), _worker(scheduler), connect(scheduler=scheduler) as workers:

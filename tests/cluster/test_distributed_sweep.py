@@ -21,14 +21,13 @@ from streamtron.cluster.sweep import checkpoints_of, sweep_executor
 from streamtron.core import files
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, MachineError
-from streamtron.core.events import Event, ReadingStarted
+from streamtron.core.events import Event, ReadingStarted, TrialDone
 from streamtron.data.writers.corpus import generate
 from streamtron.runs.fit import fit, fit_many
 from streamtron.runs.fit import run as fit_alone
 from streamtron.sweeps.folds import Fold
-from streamtron.sweeps.grid import candidates_of
+from streamtron.sweeps.grid import candidates_of, describe_candidate
 from streamtron.sweeps.sweep import Sweep, Task, _tasks, run_sweep
-from streamtron.sweeps.trial import Trial
 from tests.helpers.killed_workers import Cut, Dying, killed_once
 from tests.helpers.processes import here
 from tests.helpers.sweep_rows import Rows, by, lasting
@@ -69,19 +68,16 @@ def alone(place: Path) -> Rows:
 def test_workers_find_the_table_and_the_model_of_one_process(
     place: Path, alone: Rows, tmp_path: Path, count: int
 ) -> None:
-    told: list[tuple[Trial, str]] = []
+    told: list[Event] = []
     with connect(count) as workers:
         workers.client.wait_for_workers(count)
-        found = swept(
-            place, model=tmp_path / "best", tell=lambda *what: told.append(what), **by(workers)
-        )
+        found = swept(place, model=tmp_path / "best", listen=told.append, **by(workers))
     assert lasting(found) == alone
     assert {trial.costs.worker for trial in found.trials} <= {
         str(number) for number in range(count)
     }
-    assert sorted(trial.settings.to_dict()["C"] for trial, _ in told) == sorted(
-        one.C for one in CANDIDATES
-    )
+    trials = [event.candidate for event in told if isinstance(event, TrialDone)]
+    assert sorted(trials) == sorted(map(describe_candidate, CANDIDATES))
     fit_alone(place / "train", found.best.settings, model=tmp_path / "fit", machine=Machine())
     assert (tmp_path / "best").read_bytes() == (tmp_path / "fit").read_bytes()
 
@@ -281,7 +277,7 @@ def test_a_sweep_that_is_interrupted_leaves_no_process_and_no_scratch(place: Pat
     words = ["sweep", "train", "--folds", "2", "--C", "1,10,100", "--tol", "0", "--workers", "2",
              "--model", "stopped", "--max-epochs", "1000000"]  # fmt: skip
     process = subprocess.Popen(
-        [sys.executable, "-m", "streamtron.cli", *words], cwd=place, text=True,
+        [sys.executable, "-m", "streamtron", *words], cwd=place, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     _until(lambda: any(cache.glob("sweep-*/fold-*/*")) or process.poll() is not None)

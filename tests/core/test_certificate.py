@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from streamtron.core import kernels
 from streamtron.core.certificate import Certificate, ScanSums, length_of
 from streamtron.core.config import Settings
 from streamtron.core.errors import InternalError
+from streamtron.core.executor import sum_over_tree
 from streamtron.core.rows import freeze
 from streamtron.solver import schedule
 from streamtron.solver.in_memory import Solve
 from streamtron.solver.learner import Learner
+from streamtron.solver.state import Regime
 from streamtron.solver.train import begin_reading, finish_reading
 from tests.helpers.oracle import Oracle, Row, best_scale, gamma_d, primal_value
 from tests.helpers.sources import ListSource, csr, dense, random_rows
@@ -380,6 +383,8 @@ def begin_watched(self: Watched, reading: int, scale: float | None = None) -> No
 def finish_watched(self: Watched) -> Solve:
     """Finish a reading, and compare what was certified with what there was at its begin."""
     before, frozen = self.certificate, self.frozen
+    if self.regime == Regime.FEW_COLUMNS:  # the scan has made the counts that it has summed
+        self.counts_before = self.counts.dense(len(self.X)).astype(np.float64)
     at_rest = frozen is not None and frozen.w.tobytes() == self.w_before
     seen = None if frozen is None else frozen.scan_sums.fresh.copy()  # training takes it over
     yield from finish_reading(self)
@@ -418,7 +423,7 @@ def watched(seed: int, n: int, chosen: Settings, block_rows: int) -> Watched:
 @pytest.mark.parametrize("active_set", [0, 500, 2_000, 10**9])
 @pytest.mark.parametrize("stage", ["auto", "1,0.1", "ascent"])
 @pytest.mark.parametrize("seed", range(3))
-def test_only_weights_that_rest_for_a_whole_reading_are_certified_with_the_counts_of_its_start(
+def test_only_weights_that_rest_for_a_whole_reading_are_certified_with_its_counts(
     seed: int, stage: str, active_set: int
 ) -> None:
     chosen = Settings(stage=stage, active_set=active_set, tol=1e-4, max_epochs=12, mini_epochs=5)
@@ -434,3 +439,52 @@ def test_with_blocks_of_one_row_and_a_tiny_active_set_only_what_rests_is_certifi
 ) -> None:
     chosen = Settings(b=(5.0, 1e-3), active_set=active_set, tol=1e-4, max_epochs=4, mini_epochs=50)
     watched(seed, 60, chosen, block_rows=1)
+
+
+@prove
+@given(
+    st.lists(st.lists(st.tuples(st.integers(-60, 60), st.integers(-3, 3)), max_size=6), min_size=1)
+)
+@example([[(60, -1)], [(60, 1), (0, 1)]])
+@example([[(60, 1), (0, 1)], [(60, -1)]])
+def test_sums_of_parts_added_over_a_tree_lose_no_more_than_their_bound(
+    parts: list[list[tuple[int, int]]],
+) -> None:
+    """Terms of very different sizes that cancel, in Σ c l x, in Σ Δ² c² and in the bins."""
+    sums, exact, magnitude, terms = [], Fraction(0), Fraction(0), 0
+    for part in parts:
+        own = ScanSums(1.0, 1)
+        for exponent, factor in part:
+            value = factor * 2.0**exponent
+            own += _of_one_term(value)
+            exact += Fraction(value)
+            magnitude += abs(Fraction(value))
+            terms += 1
+        sums.append(own)
+    total = sum_over_tree(operator.add, sums)
+    u = Fraction(1, 2**53)
+    allowed = u * abs(exact) + 4 * terms**2 * u**2 * magnitude
+    for found in (
+        Fraction(float(total.fresh[0])) + Fraction(float(total.low[0])),
+        Fraction(float(total.sums[kernels.SQ_EXTENSION]))
+        + Fraction(float(total.sums[kernels.SQ_EXTENSION + 1])),
+        Fraction(float(total.bins[0])) + Fraction(float(total.bins[1])),
+    ):
+        assert abs(found - exact) <= allowed
+
+
+def _of_one_term(value: float) -> ScanSums:
+    made = ScanSums(1.0, 1)
+    made.fresh[0] = made.bins[0] = made.sums[kernels.SQ_EXTENSION] = value
+    return made
+
+
+def test_sums_of_parts_count_all_rows_and_keep_the_least_margin() -> None:
+    first, second = ScanSums(1.0, 2), ScanSums(1.0, 2)
+    first.totals[:], second.totals[:] = [1, 2, 3, 4], [10, 20, 30, 40]
+    first.sums[kernels.LEAST], second.sums[kernels.LEAST] = 0.5, -1.0
+    first.sums[kernels.LENGTHS], second.sums[kernels.LENGTHS] = 2.0, 3.0
+    both = first + second
+    assert both.totals.tolist() == [11, 22, 33, 44]
+    assert (both.sums[kernels.LEAST], both.sums[kernels.LENGTHS]) == (-1.0, 5.0)
+    assert first.totals.tolist() == [1, 2, 3, 4]

@@ -443,6 +443,19 @@ vectors = st.lists(st.floats(-1e100, 1e100), max_size=30)
 
 
 @prove
+@given(st.lists(st.tuples(st.floats(-1e100, 1e100), st.floats(-1e100, 1e100)), max_size=30))
+@example([(1e16, 1.0), (1.0, 1e-8), (3.0, 3.0)])
+def test_the_square_distance_is_the_square_sum_of_the_differences(
+    pairs: list[tuple[float, float]],
+) -> None:
+    total = 0.0
+    for u, v in pairs:
+        total += (u - v) * (u - v)
+    u, v = (frozen([pair[k] for pair in pairs], np.float64) for k in (0, 1))
+    assert kernels.square_distance(u, v) == total
+
+
+@prove
 @given(vectors)
 @example([1e16, 1.0, -1.0, 1e-8])
 def test_square_sum_adds_from_the_first_to_the_last(vector: list[float]) -> None:

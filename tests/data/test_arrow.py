@@ -13,10 +13,10 @@ import pytest
 import xxhash
 
 from streamtron.core.errors import DataError, MachineError
+from streamtron.core.feature_names import Vocabulary
 from streamtron.data import find_shards, open_shards
 from streamtron.data.formats import tables
 from streamtron.data.formats.arrow import ArrowReader
-from streamtron.data.formats.feature_names import Vocabulary
 from streamtron.data.formats.parquet import ParquetReader
 from streamtron.data.row_batch import Reading, RowBatch
 from streamtron.runs.fit import fit
@@ -183,7 +183,7 @@ import sys, pathlib
 import numpy as np
 from streamtron.core.errors import StreamtronError
 from streamtron.data.formats.arrow import ArrowReader
-from streamtron.data.formats.feature_names import Vocabulary
+from streamtron.core.feature_names import Vocabulary
 from streamtron.data.row_batch import Reading
 path, names = pathlib.Path(sys.argv[1]), tuple(sys.argv[2].split(","))
 good, random = path.read_bytes(), np.random.default_rng(0)

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamtron.core.errors import DataError, MachineError, SettingsError
+from streamtron.core.feature_names import Hashing
 from streamtron.data import Reading, ShardSource, cache_files, find_shards, open_shards
-from streamtron.data.formats.feature_names import Hashing
 from streamtron.model.linear_model import LinearModel
 from tests.helpers.processes import command
 from tests.helpers.shard_rows import bits, small_blocks

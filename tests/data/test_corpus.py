@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -46,29 +46,38 @@ def gather(batches: object, columns: int, base: int = 0) -> Corpus:
     return Corpus(sp.vstack(features, format="csr"), np.concatenate(labels))
 
 
-def made(rows: int, columns: int = 5000, seed: int = 0, first_row: int = 0) -> Corpus:
-    return gather(corpus_rows(rows, columns, seed, first_row), columns)
+def made(
+    rows: int, columns: int = 5000, seed: int = 0, first_row: int = 0, kind: str = "text"
+) -> Corpus:
+    return gather(corpus_rows(rows, columns, seed, first_row, kind), columns)
+
+
+kinds = pytest.mark.parametrize(("kind", "columns"), [("text", 5000), ("dense", 50)])
 
 
 # The same rows ---------------------------------------------------------------------------------
 
 
-def test_a_prefix_of_a_larger_corpus_equals_the_smaller_one() -> None:
-    larger = made(9000)
+@kinds
+def test_a_prefix_of_a_larger_corpus_equals_the_smaller_one(kind: str, columns: int) -> None:
+    larger = made(9000, columns, kind=kind)
     for rows in (1, 100, 4096, 5000):
-        assert made(rows).same(larger.rows(0, rows))
+        assert made(rows, columns, kind=kind).same(larger.rows(0, rows))
 
 
-def test_any_stretch_of_rows_is_made_without_those_before_it() -> None:
-    assert made(5000, first_row=3000).same(made(8000).rows(3000, 8000))
-    far = made(10, first_row=10**12)
-    assert far.same(made(20, first_row=10**12 - 10).rows(10, 20))
+@kinds
+def test_any_stretch_of_rows_is_made_without_those_before_it(kind: str, columns: int) -> None:
+    stretch = made(5000, columns, first_row=3000, kind=kind)
+    assert stretch.same(made(8000, columns, kind=kind).rows(3000, 8000))
+    far = made(10, columns, first_row=10**12, kind=kind)
+    assert far.same(made(20, columns, first_row=10**12 - 10, kind=kind).rows(10, 20))
 
 
-def test_another_seed_and_another_group_give_other_rows() -> None:
-    base = made(4096)
-    assert not base.same(made(4096, seed=1))
-    assert not base.same(made(4096, first_row=4096))
+@kinds
+def test_another_seed_and_another_group_give_other_rows(kind: str, columns: int) -> None:
+    base = made(4096, columns, kind=kind)
+    assert not base.same(made(4096, columns, seed=1, kind=kind))
+    assert not base.same(made(4096, columns, first_row=4096, kind=kind))
 
 
 def test_text_and_parquet_hold_the_same_rows_however_many_shards(tmp_path: Path) -> None:
@@ -149,13 +158,52 @@ def test_the_optimum_is_not_trivial_many_rows_support_it_and_not_all(large: Corp
     assert 0.2 < (margins < 1).mean() < 0.8
 
 
+@pytest.fixture(scope="module")
+def dense() -> Corpus:
+    return made(20_000, 50, kind="dense")
+
+
+def outliers(rows: Corpus) -> NDArray[np.bool_]:
+    """Rows far longer than the others: the 5 factors alone give a tenfold ‖x‖² to none."""
+    squares = np.asarray(rows.features.multiply(rows.features).sum(axis=1)).ravel()
+    return squares > 25.0
+
+
+def test_dense_rows_have_every_column_and_nine_tenths_of_their_variance_in_five_directions(
+    dense: Corpus,
+) -> None:
+    assert dense.features.has_canonical_format
+    assert dense.features.nnz == 20_000 * 50
+    plain = dense.features[~outliers(dense)].toarray().astype(np.float64)
+    assert np.abs(plain.mean(axis=0)).max() < 0.01
+    assert 0.95 < (plain**2).sum(axis=1).mean() < 1.05
+    spectrum = np.linalg.eigvalsh(plain.T @ plain / len(plain))[::-1]
+    assert 0.89 < spectrum[:5].sum() / spectrum.sum() < 0.92
+    assert spectrum[5] < 0.1 * spectrum[4]
+
+
+def test_one_dense_row_of_500_is_ten_times_as_long_with_a_label_by_chance(dense: Corpus) -> None:
+    far = outliers(dense)
+    assert 20 < far.sum() < 60
+    assert 0.2 < (dense.labels[far] > 0).mean() < 0.8
+
+
+def test_liblinear_gets_between_90_and_97_of_100_held_out_dense_rows_right(dense: Corpus) -> None:
+    held_out = made(5000, 50, first_row=10**6, kind="dense")
+    model = LinearSVC(C=1, intercept_scaling=1, dual=False).fit(*dense)
+    assert 0.90 < model.score(*held_out) < 0.97
+    margins = dense.labels * model.decision_function(dense.features)
+    assert 0.2 < (margins < 1).mean() < 0.8
+
+
 # Size ------------------------------------------------------------------------------------------
 
 
-def test_memory_does_not_grow_with_the_number_of_rows() -> None:
+@kinds
+def test_memory_does_not_grow_with_the_number_of_rows(kind: str, columns: int) -> None:
     def peak(rows: int) -> int:
         tracemalloc.start()
-        for _ in corpus_rows(rows, 2000, 0):
+        for _ in corpus_rows(rows, columns, 0, kind=kind):
             pass
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
@@ -164,28 +212,33 @@ def test_memory_does_not_grow_with_the_number_of_rows() -> None:
     assert peak(10 * 4096) < 1.2 * peak(2 * 4096)
 
 
-@pytest.mark.parametrize("columns", [80, 81, 119, 200])
-def test_a_corpus_of_few_columns_is_still_one(columns: int) -> None:
-    few = made(500, columns)
+@pytest.mark.parametrize(
+    ("kind", "columns"), [("text", 80), ("text", 81), ("text", 119), ("text", 200), ("dense", 1)]
+)
+def test_a_corpus_of_few_columns_is_still_one(kind: str, columns: int) -> None:
+    few = made(500, columns, kind=kind)
     assert few.features.has_canonical_format
     assert (np.diff(few.features.indptr) >= 1).all()
     assert set(few.labels) == {1.0, -1.0}
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "seed", "shards", "sentence"),
+    ("settings", "sentence"),
     [
-        (0, 100, 0, 8, r"rows 0, shards 8\. Both must be at least 1\."),
-        (5, 100, 0, 0, r"rows 5, shards 0\. Both must be at least 1\."),
-        (5, 79, 0, 8, r"columns 79\. A corpus has 80 to 2\*\*32 - 1 columns\."),
-        (5, 100, -1, 8, r"rows 5, seed -1, first row 0\. None may be negative\."),
+        ({"rows": 0}, r"rows 0, shards 8\. Both must be at least 1\."),
+        ({"shards": 0}, r"rows 5, shards 0\. Both must be at least 1\."),
+        ({"columns": 79}, r"columns 79\. A corpus of kind text has 80 to 4,294,967,295 columns\."),
+        ({"kind": "dense", "columns": 1001}, r"columns 1001\. .* dense has 1 to 1,000 columns\."),
+        ({"seed": -1}, r"rows 5, seed -1, first row 0\. None may be negative\."),
+        ({"kind": "images"}, r"kind 'images'\. A corpus is one of text, dense\."),
     ],
 )
 def test_numbers_out_of_range_are_refused(
-    tmp_path: Path, rows: int, columns: int, seed: int, shards: int, sentence: str
+    tmp_path: Path, settings: dict[str, Any], sentence: str
 ) -> None:
+    asked = {"rows": 5, "seed": 0, **settings}
     with pytest.raises(SettingsError, match=sentence):
-        generate(str(tmp_path), rows=rows, columns=columns, seed=seed, shards=shards)
+        generate(str(tmp_path), **asked)
 
 
 def test_a_row_is_named_by_its_number_in_the_whole_corpus() -> None:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError, StreamtronError
+from streamtron.core.feature_names import Hashing, Vocabulary, load_vocabulary
 from streamtron.data import ShardSource, open_shards
 from streamtron.data.formats.columns import find_columns, resolve_layout
-from streamtron.data.formats.feature_names import Hashing, Vocabulary, load_vocabulary
 from streamtron.data.formats.parquet import ParquetReader
 from streamtron.data.row_batch import Reading, RowBatch, Settled
 from streamtron.model.linear_model import LinearModel

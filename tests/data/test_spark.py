@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from streamtron.core.errors import StreamtronError
+from streamtron.core.feature_names import Hashing, Vocabulary
 from streamtron.data import open_shards
-from streamtron.data.formats.feature_names import Hashing, Vocabulary
 from streamtron.data.formats.parquet import ParquetReader
 from streamtron.data.row_batch import Reading
 from streamtron.runs.fit import fit

@@ -14,11 +14,12 @@ from streamtron.runs.learners import restore_finished
 from streamtron.solver.learner import Learner
 from tests.helpers.sources import ListSource, csr, random_rows
 
-COLUMNS, ROWS = 30, 240
+COLUMNS, ROWS = 50, 240
 
 PLANS = {
     "all held": {},
     "small active set": {"active_set": 2500},
+    "few columns": {"active_set": 8000},
     "nothing held": {"active_set": 0, "max_epochs": 4},
     "margitron": {"stage": "1,0.1", "tol": 0.0, "max_epochs": 4, "mini_epochs": 5},
     "sequential": {"order": "sequential"},

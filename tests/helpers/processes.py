@@ -56,15 +56,19 @@ class Process:
     Parameters
     ----------
     cwd : its directory; the environment is this process's as it is now.
+    terminal : descriptor of a terminal for its stdout and stderr, which are then not kept.
     """
 
-    def __init__(self, code: str, *words: object, cwd: Path) -> None:
+    def __init__(self, code: str, *words: object, cwd: Path, terminal: int | None = None) -> None:
         self._out = tempfile.TemporaryFile()  # noqa: SIM115, closed at the end
         self._err = tempfile.TemporaryFile()  # noqa: SIM115
         self._news, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         request = json.dumps([code, [*map(str, words)], str(cwd), dict(os.environ)]).encode()
         with theirs:
-            files = [self._out.fileno(), self._err.fileno(), theirs.fileno()]
+            out, err = self._out.fileno(), self._err.fileno()
+            if terminal is not None:
+                out = err = terminal
+            files = [out, err, theirs.fileno()]
             socket.send_fds(_forker(), [request], files)
         self.pid = int(self._news.recv(99))
         self.returncode: int | None = None

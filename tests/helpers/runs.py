@@ -192,7 +192,9 @@ def content(directory: Path, model: Path) -> dict[str, bytes]:
 
 def state(place: Path) -> dict[str, bytes]:
     """Every file of the run, but for what tells how long it took and what it read."""
-    return {k: v for k, v in content(place / "m.run", place / "m").items() if "checkpoint" not in k}
+    found = content(place / "m.run", place / "m")
+    assert "report.json" in found
+    return {k: v for k, v in found.items() if "checkpoint" not in k and k != "report.json"}
 
 
 def end_of_kill(

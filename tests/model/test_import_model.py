@@ -12,6 +12,7 @@ from sklearn.datasets import load_svmlight_file
 from sklearn.linear_model import LogisticRegression
 
 from streamtron.core.errors import FileDamaged, MachineError, SettingsError
+from streamtron.model.export import export
 from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
 from tests.helpers.models import liblinear_decisions, make_model, random_matrix, refused
@@ -21,7 +22,7 @@ from tests.helpers.models import liblinear_decisions, make_model, random_matrix,
 
 def test_an_export_read_back_has_the_same_weights_to_the_last_bit(tmp_path):
     model = make_model(np.random.default_rng(0).normal(size=500), 1 / 3)
-    model.export_liblinear(tmp_path / "m")
+    export(model, tmp_path / "m", "liblinear")
     again = load_any(tmp_path / "m")
     assert again.weights.tobytes() == model.weights.tobytes()
     assert (again.bias, again.classes) == (model.bias, model.classes)
@@ -44,7 +45,7 @@ def test_every_liblinear_classifier_is_read_and_decides_alike(tmp_path, solver, 
     sure = np.abs(values) > 1e-12
     assert np.array_equal(ours.predict(dense)[sure], found[sure])
     assert ours.settings["rho"] == max(bias, 0)
-    assert (ours.index_base, ours.columns, ours.certificate) == (1, 20, None)
+    assert (ours.index_base, ours.columns, ours.certificate) == (1, 20, {})
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,7 @@ def test_on_real_rows_liblinears_model_read_and_written_again_decides_as_libline
     theirs = liblinearutil.train(y, X, "-s 1 -B 1 -q")
     liblinearutil.save_model(str(tmp_path / "theirs"), theirs)
     ours = load_any(tmp_path / "theirs")
-    ours.export_liblinear(tmp_path / "ours")
+    export(ours, tmp_path / "ours", "liblinear")
     labels, values = liblinear_decisions(liblinearutil.load_model(str(tmp_path / "ours")), X)
     assert values == pytest.approx(ours.decision_function(X), rel=0, abs=1e-13)
     assert labels.tolist() == liblinear_decisions(theirs, X)[0].tolist()
@@ -262,7 +263,9 @@ def test_a_file_that_is_not_there_is_the_machines_fault_and_named(tmp_path):
 
 
 def test_our_own_file_is_known_even_if_all_its_bytes_are_ascii(tmp_path):
-    model = LinearModel(np.zeros(2), 0.0, ("a", "b"), {"C": 1.0}, None, {"index_base": 1})
+    model = LinearModel(
+        np.zeros(2), 0.0, ("a", "b"), {"C": 1.0, "source": "x" * 120}, None, {"index_base": 1}
+    )
     assert model.to_bytes().isascii()
     model.save(tmp_path / "m")
     assert load_any(tmp_path / "m") == model

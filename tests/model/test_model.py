@@ -7,11 +7,10 @@ import os
 import random
 import subprocess
 import sys
-from dataclasses import replace
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import safetensors
 from hypothesis import given
@@ -22,6 +21,7 @@ from scipy import sparse
 from streamtron.core.errors import FileDamaged, MachineError, SettingsError
 from streamtron.core.rows import make_rows
 from streamtron.core.sealed import read_sealed, write_sealed
+from streamtron.model.export import export
 from streamtron.model.linear_model import LinearModel, joint_certificate
 from tests.helpers.models import liblinear_decisions, make_model, random_matrix, refused
 
@@ -107,76 +107,6 @@ def test_a_matrix_that_does_not_fit_is_refused_with_what_was_found(X, sentence):
 
 
 # --- data frames ---------------------------------------------------------------------------------
-
-
-def frames(kind, columns):
-    """A data frame of the library ``kind``, and the function that picks columns of one."""
-    if kind == "pyarrow":
-        return pa.table(columns), lambda frame, names: frame.select(names)
-    library = pytest.importorskip(kind)
-    return library.DataFrame(columns), lambda frame, names: frame[names]
-
-
-FRAME = {"age": [1.0, 0.0, 2.0], "size": [0.0, 3.0, 1.0], "pay": [5.0, 0.0, 1.0]}
-NAMED = {
-    "columns of numbers": {"layout": "columns", "features": ["age", "size", "pay"]},
-    "a vocabulary": {"layout": "map of names", "features": ["bag"], "vocabulary": [*FRAME]},
-}
-
-
-@pytest.mark.parametrize("kind", ["pyarrow", "pandas", "polars"])
-@pytest.mark.parametrize("reading", NAMED)
-def test_a_data_frame_is_decided_by_its_columns_names_or_refused(kind, reading):
-    model = make_model(**NAMED[reading])
-    assert model.feature_names == ("age", "size", "pay")
-    frame, pick = frames(kind, FRAME)
-    expected = model.decision_function(np.array([*FRAME.values()]).T)
-    assert model.decision_function(frame).tolist() == expected.tolist()
-    assert model.predict(frame).tolist() == model.labels(expected).tolist()
-    turned = pick(frame, ["pay", "age", "size"])
-    for decide in (model.decision_function, model.predict):
-        sentence = refused(lambda decide=decide: decide(turned))
-        assert sentence.startswith("X: The feature names should match")
-        assert "must be in the same order" in sentence
-        assert sentence.endswith("Give X[list(model.feature_names)].")
-    again = pick(turned, list(model.feature_names))
-    assert model.decision_function(again).tolist() == expected.tolist()
-    other, _ = frames(kind, {"age": [1.0], "size": [2.0], "height": [3.0]})
-    sentence = refused(lambda: model.decision_function(other))
-    assert "unseen at fit time: - height" in sentence
-    assert "yet now missing: - pay" in sentence
-
-
-def test_a_data_frame_may_hold_named_columns_that_never_occurred_and_have_no_weight():
-    names = ["age", "size", "pay", "always 0"]
-    model = make_model(layout="columns", features=names)
-    table = pa.table(FRAME | {"always 0": [7.0, 0.0, 1.0]})
-    assert model.decision_function(table).tolist() == (
-        model.decision_function(np.array([*FRAME.values()]).T).tolist()
-    )
-    assert "seen at fit time, yet now missing: - always 0" in refused(
-        lambda: model.decision_function(pa.table(FRAME))
-    )
-
-
-def test_rows_without_names_are_taken_by_position_as_the_columns_are_numbered():
-    rows = np.array([*FRAME.values()]).T
-    named, plain = make_model(**NAMED["columns of numbers"]), make_model()
-    assert plain.feature_names == ()
-    for X in (rows, rows.tolist(), sparse.csr_array(rows)):
-        assert named.decision_function(X).tolist() == plain.decision_function(X).tolist()
-    assert plain.decision_function(pa.table(FRAME)).tolist() == (
-        plain.decision_function(rows).tolist()
-    )
-
-
-def test_a_data_frame_whose_columns_are_numbers_is_warned_of_as_the_estimator_does():
-    pandas = pytest.importorskip("pandas")
-    model = make_model(**NAMED["columns of numbers"])
-    with pytest.warns(UserWarning, match="LinearModel was fitted with feature names"):
-        model.decision_function(pandas.DataFrame(np.eye(3)))
-    mixed = pandas.DataFrame(np.eye(3), columns=["age", 1, "pay"])
-    assert "all input features have string names" in refused(lambda: model.predict(mixed))
 
 
 @pytest.mark.parametrize("classes", [(-1.0, 1.0), (0.5, 7.0), ("neg", "pos\0"), (False, True)])
@@ -412,7 +342,8 @@ def test_the_safetensors_library_opens_the_file(tmp_path):
     model = make_model()
     model.save(tmp_path / "m.safetensors")
     with safetensors.safe_open(tmp_path / "m.safetensors", framework="np") as file:
-        assert np.array_equal(file.get_tensor("weights"), model.weights)
+        assert np.array_equal(file.get_tensor("columns"), [0, 1, 2])
+        assert np.array_equal(file.get_tensor("values"), model.weights)
         assert file.get_tensor("bias") == model.bias
         content = json.loads(file.metadata()["streamtron"])
     assert content["certificate"] == model.certificate
@@ -427,12 +358,41 @@ GOLDEN_HEADER = (
 )
 
 
-def test_golden_bytes_of_format_version_1_are_still_written_and_read(tmp_path):
+GOLDEN_3 = (
+    '{"__metadata__":{"digest":"9eeebc0381736d17d2a031cff8e85e60","streamtron":"{'
+    r"\"certificate\":null,\"classes\":[\"a\",\"b\"],\"format_version\":3,"
+    r'\"reading\":{\"columns\":3,\"index_base\":1},\"settings\":{\"C\":1.0}}"},'
+    '"bias":{"data_offsets":[0,8],"dtype":"F64","shape":[]},'
+    '"columns":{"data_offsets":[8,16],"dtype":"U32","shape":[2]},'
+    '"values":{"data_offsets":[16,32],"dtype":"F64","shape":[2]}}'
+)
+
+
+def test_golden_bytes_of_format_version_3_hold_the_weights_that_are_not_0(tmp_path):
+    numbers = "000000000000e03f 00000000 02000000 0000000000000040 000000000000f0bf"
+    header = GOLDEN_3.encode() + b" " * (-len(GOLDEN_3.encode()) % 8)
+    golden = len(header).to_bytes(8, "little") + header + bytes.fromhex(numbers)
+    weights = np.array([2.0, -0.0, -1])
+    model = LinearModel(weights, 0.5, ("a", "b"), {"C": 1.0}, None, {"index_base": 1})
+    assert model.to_bytes() == golden
+    (tmp_path / "m").write_bytes(golden)
+    assert LinearModel.load(tmp_path / "m") == model
+    assert LinearModel.load(tmp_path / "m").weights.tolist() == [2.0, 0.0, -1.0]
+
+
+def test_golden_bytes_of_format_version_1_are_still_read(tmp_path):
     numbers = bytes.fromhex("000000000000e03f 0000000000000040 000000000000f0bf")
     golden = b"\x50\x01\0\0\0\0\0\0" + GOLDEN_HEADER.encode() + numbers
     model = LinearModel(np.array([2.0, -1]), 0.5, ("a", "b"), {"C": 1.0}, None, {"index_base": 1})
-    assert model.to_bytes() == golden
     (tmp_path / "m").write_bytes(golden)
+    assert LinearModel.load(tmp_path / "m") == model
+
+
+def test_a_file_of_format_version_2_is_still_read(tmp_path):
+    model, _ = random_many()
+    content, _ = model._parts()
+    tensors = {"weights": model.weights, "bias": np.asarray(model.bias)}
+    write_sealed(tmp_path / "m", {**content, "format_version": 2}, tensors)
     assert LinearModel.load(tmp_path / "m") == model
 
 
@@ -457,7 +417,7 @@ def rewritten(path: Path, **change) -> Path:
 def test_an_unknown_format_version_is_refused_with_both_numbers(tmp_path):
     path = rewritten(tmp_path / "m", format_version=7)
     message = refused(lambda: LinearModel.load(path))
-    assert "m: model format version 7, this streamtron reads 1 and 2" in message
+    assert "m: model format version 7, this streamtron reads 1 to 3" in message
 
 
 @pytest.mark.parametrize(
@@ -480,18 +440,91 @@ def test_a_sealed_file_that_holds_no_model_is_refused_in_a_sentence(tmp_path, ch
 @pytest.mark.parametrize(
     "tensors",
     [
-        {"bias": np.array(1.0)},
-        {"weights": np.ones(3)},
-        {"weights": np.ones((3, 1)), "bias": np.array(1.0)},
-        {"weights": np.ones(3), "bias": np.ones(2)},
-        {"weights": np.array([1, np.nan, 1]), "bias": np.array(1.0)},
+        {"columns": None},
+        {"values": None},
+        {"bias": None},
+        {"bias": np.ones(2)},
+        {"values": np.array([1, np.nan, 1])},
+        {"values": np.array([1, 0.0, 1])},
+        {"values": np.ones(4)},
+        {"values": np.ones((3, 1)), "columns": np.arange(3, dtype=np.uint32)[:, None]},
+        {"values": np.arange(3)},
+        {"columns": np.array([0, 1, 3], np.uint32)},
+        {"columns": np.array([0, 2, 1], np.uint32)},
+        {"columns": np.array([0, 1, 1], np.uint32)},
+        {"columns": np.arange(3)},
+        {"starts": np.array([0, 1, 3]), "bias": np.ones(2)},
+        {"starts": np.array([1, 3])},
+        {"starts": np.array([0, 4])},
+        {"starts": np.array([3])},
+        {"starts": np.array([0, 5, 2, 3]), "bias": np.ones(3)},
+        {"starts": np.array([[0, 3]])},
+        {"starts": np.array([0.0, 3.0])},
     ],
 )
 def test_sealed_tensors_that_make_no_model_are_refused_in_a_sentence(tmp_path, tensors):
     make_model().save(tmp_path / "m")
-    write_sealed(tmp_path / "m", read_sealed(tmp_path / "m")[0], tensors)
+    content, whole = read_sealed(tmp_path / "m")
+    parts = {name: array for name, array in {**whole, **tensors}.items() if array is not None}
+    write_sealed(tmp_path / "m", content, parts)
     message = refused(lambda: LinearModel.load(tmp_path / "m"), FileDamaged)
     assert "m: sealed, but what it holds is no model" in message
+
+
+def wide_many(classes=40, columns=5_000, seed=5, **more) -> LinearModel:
+    """A model of many classes, 1 % of whose weights are not 0."""
+    kept = sparse.random_array((classes, columns), density=0.01, format="csr", rng=seed)
+    names = tuple(float(k) for k in range(classes))
+    reading = {"index_base": 0, **more}
+    return LinearModel(kept, np.linspace(-1, 1, classes), names, {"C": 1.0}, None, reading)
+
+
+@pytest.mark.parametrize("more", [{}, {"multilabel": True}])
+def test_few_weights_of_many_classes_decide_to_the_bit_as_all_do(tmp_path, monkeypatch, more):
+    model = wide_many(**more)
+    model.save(tmp_path / "m")
+    read = LinearModel.load(tmp_path / "m")
+    rng = np.random.default_rng(6)
+    dense = (rng.normal(size=(60, 5_000)) * (rng.random((60, 5_000)) < 0.02)).astype(np.float32)
+    monkeypatch.setattr("streamtron.model.linear_model.SPARSE", 10**9)
+    whole = model.but()
+    assert whole == read == model
+    assert np.array_equal(whole.weights, model.sparse_weights.toarray())
+    expected = sparse.csr_array(dense) @ whole.weights.T + whole.bias
+    for one in (whole, read):
+        assert np.array_equal(one.decision_function(dense), expected)
+        assert np.array_equal(one.decision_rows(as_rows(dense, 0))[0], expected)
+    for direction, weights in zip(read.directions(), whole.weights, strict=True):
+        assert np.array_equal(direction.weights, weights)
+
+
+def test_the_weights_of_many_classes_never_lie_in_memory_as_a_whole_if_few_are_not_0(tmp_path):
+    columns, classes = 200_000, 300  # 480 MB as a whole
+    model, path = wide_many(classes, columns), tmp_path / "m"
+    X = sparse.random_array((50, columns), density=1e-4, format="csr", rng=7, dtype=np.float32)
+    tracemalloc.start()
+    model.save(path)
+    read = LinearModel.load(path)
+    decisions = read.decision_function(X)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert decisions.shape == (50, classes)
+    nonzero = read.sparse_weights.nnz
+    assert path.stat().st_size <= 12 * nonzero + 20 * classes + 10_000
+    assert peak <= 100 * nonzero
+
+
+def test_weights_given_sparse_are_those_given_as_a_whole_whatever_their_order():
+    dense = np.array([[0.0, 2.0, -1.0], [3.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    unordered = sparse.coo_array(
+        ([-1.0, 1.5, 0.5, 3.0, 0.0], ([0, 0, 0, 1, 2], [2, 1, 1, 0, 2])), shape=(3, 3)
+    )
+    parts = np.zeros(3), ("a", "b", "c"), {}, None, {"index_base": 0}
+    assert LinearModel(unordered, *parts) == LinearModel(dense, *parts)
+    two = 0.5, ("a", "b"), {}, None, {"index_base": 0}
+    assert LinearModel(unordered.tocsr()[[0]], *two) == LinearModel(dense[0], *two)
+    with pytest.raises(SettingsError, match="weights: nan at position 0"):
+        LinearModel(sparse.csr_array([[np.nan]]), *two)
 
 
 def test_a_file_that_is_no_model_is_refused_as_none(tmp_path):
@@ -521,7 +554,7 @@ def test_a_save_that_fails_leaves_the_old_model_and_nothing_else(tmp_path, monke
 def test_liblinear_reads_our_export_and_decides_as_we_do(tmp_path, bias):
     dense, weights = random_matrix(seed=4)
     model = make_model(weights, bias, (2.0, 7.0))
-    model.export_liblinear(tmp_path / "m")
+    export(model, tmp_path / "m", "liblinear")
     labels, values = liblinear_decisions(liblinearutil.load_model(str(tmp_path / "m")), dense)
     assert values == pytest.approx(model.decision_function(dense), rel=0, abs=1e-14)
     assert labels.tolist() == model.predict(dense).tolist()
@@ -530,8 +563,8 @@ def test_liblinear_reads_our_export_and_decides_as_we_do(tmp_path, bias):
 
 def test_liblinear_reads_our_export_of_many_classes_and_decides_as_we_do(tmp_path):
     model, dense = random_many(seed=4)
-    model = replace(model, classes=(-3.0, 2.0, 5.0, 11.0))
-    model.export_liblinear(tmp_path / "m")
+    model = model.but(classes=(-3.0, 2.0, 5.0, 11.0))
+    export(model, tmp_path / "m", "liblinear")
     theirs = liblinearutil.load_model(str(tmp_path / "m"))
     labels, _, values = liblinearutil.predict([], sparse.csr_matrix(dense), theirs, "-q")
     assert theirs.get_labels() == [-3, 2, 5, 11]
@@ -541,8 +574,8 @@ def test_liblinear_reads_our_export_of_many_classes_and_decides_as_we_do(tmp_pat
 
 
 def test_a_multilabel_model_is_no_liblinear_model(tmp_path):
-    model = replace(random_many(multilabel=True)[0], classes=(1.0, 2.0, 3.0, 4.0))
-    message = refused(lambda: model.export_liblinear(tmp_path / "m"), SettingsError)
+    model = random_many(multilabel=True)[0].but(classes=(1.0, 2.0, 3.0, 4.0))
+    message = refused(lambda: export(model, tmp_path / "m", "liblinear"), SettingsError)
     assert "a multilabel model, and LIBLINEAR gives a row one label" in message
     assert not (tmp_path / "m").exists()
 
@@ -552,6 +585,6 @@ def test_a_multilabel_model_is_no_liblinear_model(tmp_path):
 )
 def test_classes_that_liblinear_cannot_hold_are_refused(tmp_path, classes, odd):
     model = make_model(classes=classes)
-    message = refused(lambda: model.export_liblinear(tmp_path / "m"), SettingsError)
+    message = refused(lambda: export(model, tmp_path / "m", "liblinear"), SettingsError)
     assert f"the class {classes[odd]!r}" in message
     assert not (tmp_path / "m").exists()

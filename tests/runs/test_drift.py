@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 import streamtron
 from streamtron.cli import main
-from streamtron.cli.certify import run_inputs
 from streamtron.core import kernels
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError
@@ -23,7 +22,7 @@ from streamtron.core.files import locked
 from streamtron.data import open_shards
 from streamtron.runs.certify import Proof, certify, running_weights
 from streamtron.runs.directory import CHECKPOINT, Run
-from streamtron.runs.finished import locate, open_finished
+from streamtron.runs.finished import inputs_of_run, locate, open_finished
 from streamtron.runs.learners import restore_finished
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
@@ -65,7 +64,7 @@ def change_last(
 
 def proven(model: Path, run: Path) -> Proof:
     """What ``certify RUN`` proves."""
-    _, _, shards, witness = run_inputs(str(model))
+    _, _, shards, witness = inputs_of_run(str(model))
     return certify(streamtron.load(model), shards, witness=witness, run=run)
 
 
@@ -337,7 +336,7 @@ def put(value: float) -> Callable[[NDArray[np.float64]], None]:
         ("running.w", 1e9),
         pytest.param(("running.w", 1e200), marks=pytest.mark.slow),
         pytest.param(("running.scalars", np.nan), marks=pytest.mark.slow),
-        ("best.weights", np.nan),
+        ("best.w", np.nan),
     ],
     ids=str,
 )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import lzma
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from liblinear import liblinearutil
 from numpy.typing import NDArray
@@ -23,7 +24,8 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness as witness_file
 from streamtron.runs.certify import Proof, certify
 from streamtron.runs.convert import convert
-from streamtron.runs.fit import run
+from streamtron.runs.fit import fit, run
+from streamtron.runs.inputs import with_places
 from streamtron.runs.results import Outcome
 from streamtron.solver.duals import Counts
 from tests.helpers.oracle import Oracle, Row, best_scale, primal_value
@@ -392,8 +394,8 @@ def test_a_model_of_many_classes_whose_weights_are_scaled_gets_the_scale_back(
 ) -> None:
     model, path, _ = many(data, tmp_path)
     factors = np.array([1.0, 100.0, 0.02])
-    scaled = replace(
-        model, weights=model.weights * factors[:, None], bias=np.asarray(model.bias) * factors
+    scaled = model.but(
+        weights=model.weights * factors[:, None], bias=np.asarray(model.bias) * factors
     )
     settings = Settings(C=0.5, rho=1.0)
     plain = certify(model, path, settings=settings)
@@ -704,3 +706,35 @@ def test_liblinears_model_of_rcv1_is_certified(shared_data: Path, tmp_path: Path
     assert found.primal_margin <= 0.015559751 * (1 + 1e-7)  # γ_d at Δ = 1, ρ = 1
     assert found.upper_bound >= 0.015559751 * (1 - 1e-7)
     assert found.relative_duality_gap <= 1e-3
+
+
+def test_coefficients_are_certified_against_tables_with_labels_and_names(tmp_path: Path) -> None:
+    """The same bounds as for libsvm text of the same rows."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 3)).astype(np.float32)
+    y = np.where(x @ [1.0, -1.0, 0.5] > 0, 1, -1)
+    lines = [f"{a} 1:{b!r} 2:{c!r} 3:{d!r}" for a, (b, c, d) in zip(y, x.tolist(), strict=True)]
+    (tmp_path / "a.svm").write_text("\n".join(lines))
+    names = ("red", "green", "blue")
+    lists = [list(zip(names, row, strict=True)) for row in x.tolist()]
+    columns = dict(zip(names, x.T, strict=True))
+    pq.write_table(pa.table({"class of": y, "w": np.ones(300), **columns}), tmp_path / "a.parquet")
+    pairs = pa.array(lists, pa.map_(pa.string(), pa.float32()))
+    pq.write_table(pa.table({"class of": y, "bag": pairs}), tmp_path / "b.parquet")
+    (tmp_path / "names").write_text("\n".join(names))
+    np.save(tmp_path / "w.npy", [1.0, -1.0, 0.5])
+    problem = Settings(C=1.0, rho=0.0)
+    wanted = certify(load_any(tmp_path / "w.npy", index_base=1), tmp_path / "a.svm",
+                     settings=problem).certificate  # fmt: skip
+    for shard, places in {
+        "a.parquet": Settings(label="class of", features=names, weight="w"),
+        "b.parquet": Settings(
+            label="class of", features=("bag",), vocabulary=str(tmp_path / "names")
+        ),
+    }.items():
+        model = with_places(load_any(tmp_path / "w.npy", index_base=0), places)
+        found = certify(model, tmp_path / shard, settings=problem).certificate
+        assert found.primal_margin == wanted.primal_margin
+        assert found.upper_bound == wanted.upper_bound
+    with pytest.raises(SettingsError, match="the model knows where labels"):
+        with_places(fit(tmp_path / "a.svm"), Settings(label="class of"))

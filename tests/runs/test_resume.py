@@ -208,7 +208,7 @@ def test_what_is_no_part_of_a_checkpoint_is_not_encoded() -> None:
 def test_weights_that_have_drifted_from_the_counts_are_made_afresh_and_it_is_said(
     active_set: int, watches: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = Settings(C=20.0, tol=1e-4, active_set=active_set, max_epochs=40)
+    settings = Settings(C=20.0, tol=1e-4, active_set=active_set, max_epochs=200)
     learner = Learner(settings, source_of().labels)
     drifts: list[float] = []
 

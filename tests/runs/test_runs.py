@@ -41,7 +41,7 @@ from streamtron.runs.directory import (
 from streamtron.runs.fit import run as fit
 from streamtron.runs.results import Outcome
 from streamtron.solver import schedule
-from streamtron.solver.checkpoint import State
+from streamtron.solver.checkpoint import State, put_together
 from streamtron.solver.in_memory import Solve
 from streamtron.solver.learner import Learner
 from tests.helpers.processes import COMMAND, Process, command
@@ -368,12 +368,18 @@ def forged() -> Iterator[tuple[str, Any]]:
     yield "no numbers", lambda fields, arrays: fields.__setitem__(slice(None), [[1, 2]])
 
 
+def whole_vectors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a checkpoint holds, its vectors with all their zeros."""
+    content, arrays = read_sealed(path, "checkpoint")
+    return {**content, "sparse": {}}, put_together(arrays, content["sparse"])
+
+
 @pytest.mark.parametrize(("how", "spoil"), list(forged()), ids=[how for how, _ in forged()])
 def test_a_sealed_checkpoint_that_is_no_state_of_a_run_is_refused_in_a_sentence(
     stopped: Path, how: str, spoil: Any
 ) -> None:
     path = stopped / "model.run" / CHECKPOINT
-    content, arrays = read_sealed(path, "checkpoint")
+    content, arrays = whole_vectors(path)
     fields = content["state"]["learners"][0]["fields"]["dict"]
     spoil(fields, arrays)
     write_sealed(path, content, arrays)
@@ -383,7 +389,7 @@ def test_a_sealed_checkpoint_that_is_no_state_of_a_run_is_refused_in_a_sentence(
 
 def test_a_checkpoint_of_narrower_data_is_refused_before_a_weight_is_missing(stopped: Path) -> None:
     path = stopped / "model.run" / CHECKPOINT
-    content, arrays = read_sealed(path, "checkpoint")
+    content, arrays = whole_vectors(path)
     wide = max(len(array) for array in arrays.values() if array.dtype == np.float64)
     cut = {
         name: array[:9] if array.dtype == np.float64 and len(array) == wide else array

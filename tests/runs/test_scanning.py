@@ -9,7 +9,6 @@ import random
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -371,7 +370,7 @@ def fitted(shards: Path, **settings: Any) -> LinearModel:
 
 
 def scaled(model: LinearModel, factor: float) -> LinearModel:
-    return replace(model, weights=factor * model.weights, bias=factor * model.bias)
+    return model.but(weights=factor * model.weights, bias=factor * model.bias)
 
 
 def case(name: str, corpora: Corpora) -> Case:
@@ -463,7 +462,7 @@ def test_without_a_witness_a_task_a_shard_proves_what_one_process_proves(
 ) -> None:
     model, problem = whole[0].model, Settings(active_set=100_000)
     rough = np.random.default_rng(1).normal(scale=0.1, size=model.weights.shape)
-    model = replace(model, weights=model.weights + rough)
+    model = model.but(weights=model.weights + rough)
     shards = cut(lines, tmp_path / "cut", sizes)
     here, executor = (
         certify(model, shards, settings=problem, executor=one) for one in (serial, pickled)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -32,7 +31,7 @@ ROWS = 9000  # three blocks
 def _model(**changes: object) -> LinearModel:
     weights = np.random.default_rng(0).normal(size=COLUMNS)
     model = LinearModel(weights, 0.25, (-1.0, 1.0), {}, None, {"index_base": 1})
-    return replace(model, **changes)  # type: ignore[arg-type]
+    return model.but(**changes)
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +189,7 @@ def test_of_a_multilabel_model_a_line_begins_with_all_labels_that_have_a_decisio
 ) -> None:
     model = _many(classes, multilabel=True)
     sign = np.eye(len(classes), COLUMNS)
-    model = replace(model, weights=sign, bias=np.full(len(classes), -0.5))
+    model = model.but(weights=sign, bias=np.full(len(classes), -0.5))
     # the first block has no label at all: the type of the column must not depend on it
     (tmp_path / "rows").write_text("0 9:1\n" * 5000 + "0 1:1\n0 1:1 2:1\n")
     write_predictions(model, tmp_path / "rows", tmp_path / "out.tsv")
@@ -219,7 +218,7 @@ def test_predictions_of_many_classes_are_the_same_bits_however_the_rows_are_cut(
 def test_metrics_of_many_classes_are_read_from_shards_with_labels_unknown_to_the_model(
     tmp_path: Path,
 ) -> None:
-    model = replace(_many((1.0, 2.0, 3.0)), weights=np.eye(3, COLUMNS), bias=np.zeros(3))
+    model = _many((1.0, 2.0, 3.0)).but(weights=np.eye(3, COLUMNS), bias=np.zeros(3))
     (tmp_path / "rows").write_text("1 1:1\n2 2:1\n3 1:1\n7 3:1\n")
     found = evaluate(model, tmp_path / "rows")
     assert (found.accuracy, found.rows_of_other_classes) == (0.5, 1)
@@ -234,7 +233,7 @@ def test_metrics_of_many_classes_are_read_from_shards_with_labels_unknown_to_the
 def test_values_beyond_the_models_width_weigh_nothing_and_are_counted(tmp_path: Path) -> None:
     (tmp_path / "wide").write_text(f"1 1:1 {COLUMNS + 1}:5 {COLUMNS + 9}:5\n1 1:1\n")
     written = write_predictions(_model(), tmp_path / "wide", tmp_path / "out")
-    assert written == (2, 2)
+    assert written == (2, 2, None)
     wide, narrow = (tmp_path / "out").read_text().splitlines()
     assert wide == narrow
 
@@ -399,3 +398,26 @@ def test_how_rows_are_cut_into_shards_moves_metrics_by_rounding_alone_and_no_pre
         written.append(pq.read_table(tmp_path / f"{name}.parquet"))
     assert found[0] == pytest.approx(found[1], rel=1e-12)
     assert written[0].equals(written[1])
+
+
+@pytest.mark.parametrize("multilabel", [False, True])
+def test_a_csv_table_of_predictions_names_its_columns(multilabel: bool, tmp_path: Path) -> None:
+    classes = ("a,b", "bee", 'c "x"')
+    model = LinearModel(
+        np.eye(3), np.full(3, -0.5), classes, {}, None, {"index_base": 1, "multilabel": multilabel}
+    )
+    (tmp_path / "rows").write_text("0 1:2 3:1\n0 2:1\n")
+    write_predictions(model, tmp_path / "rows", tmp_path / "out.csv")
+    with (tmp_path / "out.csv").open(newline="") as file:
+        names, first, second = csv.reader(file)
+    assert names == ["labels" if multilabel else "label", *(f"decision {one}" for one in classes)]
+    assert first == ['"a,b","c ""x"""' if multilabel else "a,b", "1.5", "-0.5", "0.5"]
+    assert second == ["bee", "-0.5", "0.5", "-0.5"]
+
+
+def test_of_two_classes_a_csv_table_has_a_label_and_a_decision(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_text("0 1:1\n")
+    write_predictions(_model(), tmp_path / "rows", tmp_path / "out.csv")
+    [scores] = predict(_model(), tmp_path / "rows")
+    line = f"{int(scores.labels[0])},{float(scores.decisions[0])!r}"
+    assert (tmp_path / "out.csv").read_text() == f"label,decision\n{line}\n"

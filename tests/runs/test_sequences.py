@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 import streamtron
-from streamtron.cli.certify import run_inputs
 from streamtron.runs.certify import certify
+from streamtron.runs.finished import inputs_of_run
 from streamtron.runs.results import Outcome
 from tests.helpers.optimum import least_primal
 
@@ -174,7 +174,7 @@ class Story:
             self.prove()
 
     def prove(self) -> None:
-        _, _, shards, witness = run_inputs(str(self.model))
+        _, _, shards, witness = inputs_of_run(str(self.model))
         run = Path(f"{self.model}.run")
         model = streamtron.load(self.model)
         proof = certify(model, shards, witness=witness, run=run, accept_exclusions=True)

@@ -165,7 +165,7 @@ def test_learners_scan_rows_together_only_where_there_is_memory_for_it() -> None
         for width in (1, kernels.BATCH_WIDTH)
     )
     side_by_side = 8 * kernels.BATCH_WIDTH * 2 * columns
-    vectors = 8 * 8 * 10 * columns  # of ten more that are being solved
+    vectors = 8 * 12 * 10 * columns  # of ten more that are being solved
     heads = 16 * 10 * HEAD**2
     assert several == one + side_by_side + vectors + heads
     assert room(several).can_batch(learners)

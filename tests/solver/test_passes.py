@@ -11,7 +11,7 @@ import pytest
 from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.rows import Rows
-from streamtron.solver import passes
+from streamtron.solver import few_columns, passes
 from tests.helpers.learners import source_of
 from tests.helpers.sources import csr, random_rows, trained
 
@@ -60,11 +60,21 @@ def test_spans_follow_each_other_from_the_first_row_to_the_last(
         assert len(spans) > len(rows.indices) // (cut + 30)
 
 
-@pytest.mark.parametrize("settings", [Settings(C=50.0, tol=1e-4), Settings(C=50, active_set=6000)])
+@pytest.mark.parametrize(
+    ("settings", "few", "names"),
+    [
+        (Settings(C=50.0, tol=1e-4), True, NAMES),
+        (Settings(C=50, active_set=6000), False, NAMES),
+        (Settings(C=50, active_set=6000), True, NAMES[:-1]),
+    ],
+    ids=["all rows", "blocks", "few columns"],
+)
 def test_no_kernel_call_on_rows_in_memory_visits_more_than_it_may(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, few: bool, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     longest, met = 30, set()
+    if not few:
+        monkeypatch.setattr(few_columns, "worthwhile", lambda *_: False)
 
     def watched(name: str) -> Callable[..., Any]:
         kernel = getattr(kernels, name)
@@ -83,7 +93,7 @@ def test_no_kernel_call_on_rows_in_memory_visits_more_than_it_may(
     for name in NAMES:
         monkeypatch.setattr(kernels, name, watched(name))
     trained(source_of(), settings)
-    assert met == set(NAMES)
+    assert met == set(names)
 
 
 CUT_HELD = 400

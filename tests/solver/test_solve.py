@@ -16,7 +16,7 @@ from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.rows import Rows
 from streamtron.data.blocks import squares_of
-from streamtron.solver import in_memory, solve
+from streamtron.solver import few_columns, in_memory, solve
 from streamtron.solver.learner import Learner
 from streamtron.solver.newton import minimise
 from streamtron.solver.order import Turn
@@ -629,6 +629,7 @@ def blocks_of(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(in_memory, "_keep_some", noted)
+        patch.setattr(few_columns, "worthwhile", lambda *_: False)  # as if there were many
         learner = Learner(settings, labels)
         train(source, [learner], settings)
     return learner, found

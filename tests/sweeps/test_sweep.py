@@ -31,12 +31,12 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import serial
 from streamtron.data.writers.corpus import generate
 from streamtron.model.linear_model import LinearModel
+from streamtron.model.plot import plot_sweep
 from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate, evaluate_many
 from streamtron.sweeps.folds import folds_of
 from streamtron.sweeps.grid import Range, candidates_of, values_of
 from streamtron.sweeps.halving import loosened
-from streamtron.sweeps.plot import plot_sweep
 from streamtron.sweeps.sweep import Sweep, run_sweep
 from streamtron.sweeps.trial import COLUMNS
 from tests.helpers.processes import Run, command, one_sentence

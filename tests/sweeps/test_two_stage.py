@@ -22,16 +22,16 @@ from streamtron.cluster.connect import connect
 from streamtron.cluster.sweep import sweep_executor
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import SettingsError
+from streamtron.core.events import Event, TrialDone
 from streamtron.core.executor import serial
 from streamtron.data.writers.corpus import generate
 from streamtron.model.metrics import AccuracyBounds
+from streamtron.model.plot import plot_sweep
 from streamtron.runs.fit import run as fit_alone
 from streamtron.solver.stages import Stage
 from streamtron.sweeps.grid import candidates_of
 from streamtron.sweeps.halving import PRUNED_BY_BOUND, bracketed_b
-from streamtron.sweeps.plot import plot_sweep
 from streamtron.sweeps.sweep import Sweep, run_sweep
-from streamtron.sweeps.trial import Trial
 
 LAST_FOUR = ("seconds", "worker", "started", "finished")
 
@@ -260,14 +260,15 @@ def test_with_folds_the_bounds_are_means_over_them(place: Path) -> None:
 def test_workers_find_the_table_and_the_model_of_one_process(
     place: Path, found: Sweep, tmp_path: Path, count: int
 ) -> None:
-    told: list[str] = []
+    told: list[Event] = []
     with connect(count) as workers:
         many = swept(
             place, model=tmp_path / "best", executor=sweep_executor(workers), tasks=count,
-            tell=lambda trial, _: told.append(trial.settings.stage),
+            listen=told.append,
         )  # fmt: skip
     assert lasting(many) == lasting(found)
-    assert told == ["1"] * 6 + ["0.1"] * 3  # all of an iteration before any of the next
+    stages = [one.candidate.rpartition(" ")[2] for one in told if isinstance(one, TrialDone)]
+    assert stages == ["1"] * 6 + ["0.1"] * 3  # all of an iteration before any of the next
     swept(place, model=tmp_path / "alone")
     assert (tmp_path / "best").read_bytes() == (tmp_path / "alone").read_bytes()
 
@@ -278,14 +279,15 @@ def test_a_worker_killed_as_the_first_result_of_a_stage_comes_never_costs_a_resu
 ) -> None:
     killed: list[int] = []
 
-    def kill(trial: Trial, _: str) -> None:
-        if trial.settings.stage == stage and not killed:
+    def kill(event: Event) -> None:
+        its_stage = isinstance(event, TrialDone) and event.candidate.endswith(f"stage {stage}")
+        if its_stage and not killed:
             pids = sorted(workers.client.run(os.getpid).values())
             os.kill(pids[0], signal.SIGKILL)
             killed.append(pids[0])
 
     with connect(2) as workers:
-        many = swept(place, executor=sweep_executor(workers), tasks=2, tell=kill)
+        many = swept(place, executor=sweep_executor(workers), tasks=2, listen=kill)
     assert len(killed) == 1
     assert lasting(many) == lasting(found)
 

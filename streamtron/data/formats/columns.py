@@ -5,6 +5,7 @@ The schema of the first shard decides for all shards.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -25,9 +26,10 @@ from streamtron.data.formats.layouts import (
     layout_of,
     plain,
 )
+from streamtron.data.formats.text_recipe import RECIPE_KEY, TextRecipe
 from streamtron.data.row_batch import Layout, Reading, Settled
 
-Role = Literal["label", "features", "values", "weight"]
+Role = Literal["label", "features", "values", "weight", "text"]
 
 USUAL_NAMES: dict[Role, tuple[str, ...]] = {
     "label": ("label", "labels", "y", "target", "class"),
@@ -37,6 +39,7 @@ USUAL_NAMES: dict[Role, tuple[str, ...]] = {
     ),
     "values": ("values", "value", "data", "feature_values", "features_values"),
     "weight": (),
+    "text": (),
 }  # fmt: skip
 """Where a role's column is looked for when it is not named. A weight has to be named."""
 
@@ -54,6 +57,7 @@ _WANTED: dict[Role, tuple[str, str]] = {
     ),
     "values": ("values", "lists of numbers"),
     "weight": ("row weights", "numbers"),
+    "text": ("documents", "strings"),
 }
 """What a role's column holds, and how."""
 
@@ -66,12 +70,16 @@ _LAYOUTS: dict[Layout, str] = {
     "map of names": "maps from names to values",
     "vector": "Spark vectors",
     "columns": "columns of numbers",
+    "text": "documents",
 }
 
 
 def resolve_layout(schema: pa.Schema, reading: Reading, name: str) -> Reading:
     """Return the reading with the layout and column names of this schema."""
     columns = find_columns(schema, reading, name)
+    if columns.recipe is not None:
+        settled = Settled(columns.layout, by=name)
+        return replace(reading, settled=settled, text=_with_categories(columns.recipe, schema))
     none = reading.values_column if columns.layout.startswith("lists") else ""
     return replace(
         reading,
@@ -79,6 +87,7 @@ def resolve_layout(schema: pa.Schema, reading: Reading, name: str) -> Reading:
         features=columns.features,
         values_column=none if columns.values is None else columns.values,
         settled=Settled(columns.layout, reading.features, _ordered_pair(schema, columns), name),
+        text=recipe_in(schema, name),
     )
 
 
@@ -104,6 +113,9 @@ class _Table(NamedTuple):
     def columns(self) -> Columns:
         """Find and check all columns to read."""
         reading = self.reading
+        if reading.text is not None and self.has_documents(reading.text):
+            return self.documents(reading.text)
+        self.check_recipe()
         label = self.find("label", reading.label_column, needed=reading.labels == "required")
         weight = None if reading.weights == "ignored" else reading.weight_column
         if weight is not None:
@@ -117,6 +129,62 @@ class _Table(NamedTuple):
             columns = columns._replace(values=self.values(columns))
         self.check_settings(columns)
         return columns
+
+    def has_documents(self, recipe: TextRecipe) -> bool:
+        """Tell whether the table holds documents for a recipe, or rows that were made by it."""
+        if self.reading.layout in (None, "text"):
+            return True
+        found = [field.type for field in self.schema if field.name == recipe.text]
+        return any(is_string(plain(type_)) for type_ in found)
+
+    def documents(self, recipe: TextRecipe) -> Columns:
+        """Find and check the columns of documents, and those beside them."""
+        reading = self.reading
+        label = self.find("label", recipe.label, needed=reading.labels == "required")
+        weight = None
+        if reading.weight_column is not None and reading.weights == "read":
+            weight = self.find("weight", recipe.weight or reading.weight_column)
+        if recipe.text == "":  # only rows are counted
+            return Columns(label, "text", (), None, weight, recipe=recipe)
+        self.find("text", recipe.text)
+        for column in recipe.columns:
+            self.check_beside(column, recipe)
+        return Columns(label, "text", (recipe.text, *recipe.columns), None, weight, recipe=recipe)
+
+    def check_beside(self, column: str, recipe: TextRecipe) -> None:
+        """Refuse a column beside documents that is not there, or is of another kind than in the
+        first shard."""
+        if (times := self.schema.names.count(column)) != 1:
+            raise DataError(
+                f"{self.name}: {times} columns {column!r}, which --columns names. Name those that "
+                f"are there once ({self.there()})."
+            )
+        field = self.schema.field(column)
+        string = is_string(plain(field.type))
+        if not string and layout_of(field.type) != "columns":
+            self.refuse_type("features", field)
+        if self.reading.settled is not None and string != (column in recipe.categories):
+            raise DataError(
+                f"{self.name}: column {column!r} is of type {field.type}, and it held "
+                f"{'numbers' if string else 'strings'} where the recipe was made. Write it as it "
+                "was there."
+            )
+
+    def check_recipe(self) -> None:
+        """Refuse what is neither documents nor rows, and rows that another recipe made."""
+        recipe, features = self.reading.text, self.reading.features or ()
+        if recipe is not None and not {recipe.text, *features} & set(self.schema.names):
+            raise DataError(
+                f"{self.name}: neither documents, in a column {recipe.text!r}, nor rows made of "
+                f"them. Name the column so ({self.there()})."
+            )
+        own = recipe_in(self.schema, self.name)
+        if own is not None and self.reading.text is not None and own != self.reading.text:
+            raise DataError(
+                f"{self.name}: made of documents by another recipe than "
+                f"{self.reading.settled.by if self.reading.settled else 'the first shard'}. Give "
+                "the documents, which are turned into rows by the recipe wanted."
+            )
 
     def find(self, role: Role, named: str | None, needed: bool = True) -> str | None:
         """Return the column of a role; None where there is none, and none is needed."""
@@ -320,6 +388,23 @@ class _Table(NamedTuple):
         return f"columns there: {', '.join(shown)}{more}"
 
 
+def recipe_in(schema: pa.Schema, name: str) -> TextRecipe | None:
+    """Return the recipe by which documents became the rows of a table, if it names one."""
+    packed = (schema.metadata or {}).get(RECIPE_KEY)
+    if packed is None:
+        return None
+    try:
+        return TextRecipe.from_dict(json.loads(packed))
+    except (ValueError, RecursionError, DataError) as error:
+        raise DataError(f"{name}: {error}") from error
+
+
+def _with_categories(recipe: TextRecipe, schema: pa.Schema) -> TextRecipe:
+    """Return the recipe with those of its columns that hold strings here."""
+    strings = (name for name in recipe.columns if is_string(plain(schema.field(name).type)))
+    return replace(recipe, categories=tuple(strings))
+
+
 def _word(column: str) -> str | None:
     """Return the part of a numbered column's name before its number, or None."""
     match = _NUMBERED.fullmatch(column)
@@ -343,6 +428,8 @@ def _ordered_pair(schema: pa.Schema, columns: Columns) -> tuple[str, ...] | None
 
 def _fits(role: Role, type_: pa.DataType, several: bool = False) -> bool:
     """Tell whether a role's column may have this type; ``several``: labels may come in lists."""
+    if role == "text":
+        return is_string(plain(type_))
     if role == "features":
         return layout_of(type_) is not None
     if role == "values":

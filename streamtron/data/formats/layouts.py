@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
+from streamtron.data.formats.text_recipe import TextRecipe
 from streamtron.data.row_batch import Layout, beyond_float32, offsets_of, row_of
 
 KEY_NAMES = ("index", "indices", "column", "key", "name", "feature", "term", "token", "i", "k")
@@ -98,6 +99,8 @@ class Columns(NamedTuple):
     weight: str | None = None
     unknown: tuple[str, ...] = ()
     """columns of numbers that are counted and weigh 0; see ``Reading.unknown_features``"""
+    recipe: TextRecipe | None = None
+    """how documents become rows, in the layout ``text``"""
 
     @property
     def all(self) -> list[str]:
@@ -112,7 +115,7 @@ class Columns(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """Where a batch begins: in ``part`` of the file, such as ``"row group 3"``."""
+    """Where a batch begins: in ``part`` of the file, such as ``"row group 3"``, or at a line."""
 
     name: str
     part: str
@@ -120,7 +123,8 @@ class Spot(NamedTuple):
 
     def row(self, i: int) -> str:
         """Name row i of the batch."""
-        return f"{self.name}, {self.part}, row {self.first_row + i}"
+        rows = "line" if self.part == "line" else f"{self.part}, row"
+        return f"{self.name}, {rows} {self.first_row + i}"
 
     def refuse(self, i: int, what: str) -> NoReturn:
         """Raise DataError about row i of the batch."""
@@ -241,8 +245,24 @@ def dense_columns(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entrie
     return Entries(offsets_of(np.bincount(rows, minlength=len(batch))), within, values[stored])
 
 
+def documents(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
+    """Make rows of documents, and of the columns beside them, by a recipe."""
+    assert columns.recipe is not None
+    for column in columns.features:
+        array = batch.column(column)
+        no_nulls(array, column, spot)
+        if is_number(array.type):
+            float32(np.arange(len(array) + 1), _numbers(array), spot, column)
+    if not columns.features:  # only rows are counted
+        nothing = np.zeros(0, np.int64)
+        return Entries(np.zeros(len(batch) + 1, np.int64), nothing, None)
+    rows = columns.recipe.rows_of(batch)
+    return Entries(rows.indptr.astype(np.int64), rows.indices, rows.data)
+
+
 LAYOUTS: dict[str, Callable[[pa.RecordBatch, Columns, Spot], Entries]] = {
-    "lists": lists, "pairs": pairs, "map": pairs, "vector": vector, "columns": dense_columns
+    "lists": lists, "pairs": pairs, "map": pairs, "vector": vector, "columns": dense_columns,
+    "text": documents,
 }  # fmt: skip
 """First word of a layout → how it is read."""
 

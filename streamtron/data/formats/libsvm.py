@@ -262,6 +262,13 @@ _SIGNATURES = {
 }
 
 
+_TABLES = {
+    b"|": "If this is Vowpal Wabbit's text, give the file a name that ends in .vw.",
+    b"{": "If these are JSON lines, give the file a name that ends in .jsonl.",
+}
+"""First byte of a token of another format of text → what to do."""
+
+
 def _without_mark(texts: Iterable[tuple[bytearray, int]]) -> Iterator[tuple[bytearray, int]]:
     """Remove a UTF-8 byte order mark from a file's first text; refuse other formats."""
     for number, (text, taken) in enumerate(texts):
@@ -274,6 +281,9 @@ def _without_mark(texts: Iterable[tuple[bytearray, int]]) -> Iterator[tuple[byte
 def _complaint(kind: int, text: bytearray, at: int, first_column: int, weighted: bool) -> str:
     """Say what is wrong with the token at ``at``, what was wanted, what to do."""
     token = bytes(_TOKEN.match(text, at)[0])  # type: ignore[index]
+    for sign, what in _TABLES.items():
+        if token.startswith(sign):
+            return f"{shown(token)} is not in libsvm text. {what}"
     junk = _JUNK.search(bytes(text[at : at + 1]) if kind == kernels.BAD_END else token)
     if junk and junk[0] == b"\r":
         return "a carriage return inside the line. End lines with a newline (\\n or \\r\\n)."

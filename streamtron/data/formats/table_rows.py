@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from streamtron.core.feature_names import Vocabulary
 from streamtron.core.kernels import COLUMN_MAX
 from streamtron.core.rows import LARGEST_WEIGHT, Label
-from streamtron.data.formats.feature_names import Vocabulary
 from streamtron.data.formats.layouts import (
     LAYOUTS,
     Columns,

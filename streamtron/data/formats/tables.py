@@ -6,9 +6,9 @@ import os
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 import xxhash
@@ -18,8 +18,9 @@ from streamtron.core.files import reading_from
 from streamtron.data import storage
 from streamtron.data.disk import check_room, writing_to
 from streamtron.data.formats.columns import find_columns
-from streamtron.data.formats.layouts import Spot
+from streamtron.data.formats.layouts import Columns, Spot
 from streamtron.data.formats.table_rows import make_batch, split_batch
+from streamtron.data.prefetch import in_order
 from streamtron.data.row_batch import Reading, RowBatch
 
 BATCH_ROWS = 1 << 14
@@ -46,8 +47,16 @@ class TableReader(ABC):
     KIND: ClassVar[str]
     """What the file should be, in messages: ``"a Parquet file"``."""
 
-    def __init__(self, path: str, name: str, reading: Reading, scratch: str | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        name: str,
+        reading: Reading,
+        scratch: str | None = None,
+        threads: int = 1,
+    ) -> None:
         self.path, self.name, self.reading = path, name, reading
+        self._threads = threads
         self.bytes_read = 0
         """Bytes of the file up to the rows read last: their part of its size."""
         self._scratch = scratch
@@ -56,16 +65,18 @@ class TableReader(ABC):
     def batches(self) -> Iterator[RowBatch]:
         """Yield the shard's rows in file order, checked; nothing for a file without rows."""
         self.bytes_read = 0
-        with (
-            table_errors(self.name, self.KIND),
-            _open_whole(self.path, self.name, self._scratch) as (file, fingerprint),
-        ):
-            self._fingerprint = fingerprint or self._fingerprint
+        with table_errors(self.name, self.KIND), self._open(whole=True) as (file, size):
             columns = find_columns(self._schema(file), self.reading, self.name)
-            for rows, place, first_row, end in self._parts(file, columns.all):
-                spot = Spot(self.name, place, first_row)
-                self.bytes_read = int(file.size() * end)
-                yield from split_batch(make_batch(rows, columns, self.reading, spot))
+            threads = self._threads if columns.layout == "text" else 1
+            made = in_order(partial(self._made, columns), self._parts(file, columns.all), threads)
+            with closing(made):
+                for end, batch in made:
+                    self.bytes_read = int(size * end)
+                    yield from split_batch(batch)
+
+    def _made(self, columns: Columns, part: Part) -> tuple[float, RowBatch]:
+        spot = Spot(self.name, part.place, part.first_row)
+        return part.end, make_batch(part.rows, columns, self.reading, spot)
 
     def fingerprint(self) -> str:
         """Return xxh3-128 of the file's bytes, 32 hex digits."""
@@ -75,12 +86,12 @@ class TableReader(ABC):
 
     def schema(self) -> pa.Schema:
         """Return names and types of the file's columns. Raises what ``batches`` raises."""
-        with table_errors(self.name, self.KIND), storage.open_arrow(self.path) as file:
+        with table_errors(self.name, self.KIND), self._open(whole=False) as (file, _):
             return self._schema(file)
 
     def column(self, name: str) -> Iterator[pa.Array]:
         """Yield one column, whatever it holds, in the order of the rows."""
-        with table_errors(self.name, self.KIND), storage.open_arrow(self.path) as file:
+        with table_errors(self.name, self.KIND), self._open(whole=False) as (file, _):
             names = self._schema(file).names
             if names.count(name) != 1:
                 raise DataError(
@@ -90,12 +101,23 @@ class TableReader(ABC):
             for part in self._parts(file, [name]):
                 yield part.rows.column(0)
 
+    @contextmanager
+    def _open(self, whole: bool) -> Iterator[tuple[Any, int]]:
+        """Open the file, which is read throughout if ``whole``; yield it and its bytes."""
+        if not whole:
+            with storage.open_arrow(self.path) as file:
+                yield file, 0
+            return
+        with _open_whole(self.path, self.name, self._scratch) as (file, fingerprint):
+            self._fingerprint = fingerprint or self._fingerprint
+            yield file, file.size()
+
     @abstractmethod
-    def _parts(self, file: pa.NativeFile, columns: list[str]) -> Iterator[Part]:
+    def _parts(self, file: Any, columns: list[str]) -> Iterator[Part]:
         """Yield the rows in file order, these columns of them."""
 
     @abstractmethod
-    def _schema(self, file: pa.NativeFile) -> pa.Schema: ...
+    def _schema(self, file: Any) -> pa.Schema: ...
 
 
 def batch_rows(rows: int, size: int, most: int) -> int:

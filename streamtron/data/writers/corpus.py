@@ -1,20 +1,25 @@
-"""Generate text corpora of any size, for benchmarks and tests.
+"""Generate corpora of any size, for benchmarks and tests.
 
-A row imitates a tf-idf vector of a document. Ranks of columns follow Zipf's law with exponent
-1.05; a row has a leading and a second topic of 40, and a part of its words is drawn from those
-topics' own columns; its number of nonzeros is log-normal with mean 76; values are
+``text`` : a row imitates a tf-idf vector of a document. Ranks of columns follow Zipf's law with
+exponent 1.05; a row has a leading and a second topic of 40, and a part of its words is drawn from
+those topics' own columns; its number of nonzeros is log-normal with mean 76; values are
 (1 + ln tf) · idf, scaled to unit norm; the label is the leading topic's sign (even +1, odd -1),
 3 % of labels flipped.
 
+``dense`` : a row has a value in every column. Columns are correlated: 0.9 of their variance comes
+from 5 factors, normally distributed as is the rest; the mean of ‖x‖² is 1. The label is the side of
+a random hyperplane that the row lies on, after noise of a tenth of the scores' deviation; 3 % of
+labels are flipped. One row of 500 is an outlier: ten times as long, its label drawn by chance.
+
 A corpus is infinite. Rows come in groups of 4,096, each from its own random numbers (a
-counter-based generator keyed by seed and group), and the words' model depends on seed and number of
-columns alone. So row i is the same whatever the number of rows or shards, and any range of rows
+counter-based generator keyed by seed and group), and what groups share depends on seed and number
+of columns alone. So row i is the same whatever the number of rows or shards, and any range of rows
 is made without those before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -37,11 +42,15 @@ TOPIC_SHARE = 0.6
 LEADING_SHARE = (0.7, 1.0)
 """Of these, the leading topic's part: uniform in a range, the lower end makes rows hard to tell."""
 FLIPPED = 0.03
-MIN_COLUMNS = 2 * TOPICS
+FACTORS = 5
+FACTORS_SHARE = 0.9
+"""The part of a dense column's variance that comes from the factors."""
+NOISE = 0.1
+OUTLIERS, OUTLIER_LENGTH = 0.002, 10.0
 
 
 class _Model(NamedTuple):
-    """What seed and number of columns fix; every array O(columns) or smaller.
+    """What seed and number of columns fix of a text; every array O(columns) or smaller.
 
     Columns are ranked by frequency and cut into bundles of 40 neighbouring ranks, one for each
     topic. A word drawn at rank r from topic k moves to k's rank in r's bundle, so a topic's words
@@ -63,8 +72,9 @@ def generate(
     directory: str,
     *,
     rows: int,
-    columns: int,
+    columns: int | None = None,
     seed: int,
+    kind: str = "text",
     shards: int = 8,
     format: Format = "libsvm",
     first_row: int = 0,
@@ -79,8 +89,10 @@ def generate(
     Parameters
     ----------
     rows, shards : at least 1; a shard has ⌈rows / shards⌉ rows, the last one what remains.
-    columns : at least 80; from about 2,000 on the mean length is 76.
+    columns : of a text at least 80, and from about 2,000 on the mean length is 76; of dense rows 1
+        to 1,000. None = 30,000 or 50.
     seed : at least 0.
+    kind : ``"text"`` or ``"dense"``.
     format : ``"libsvm"`` or ``"parquet"``.
     overwrite : replace the shards of an earlier corpus.
     executor : where the shards are made and written: here, or on workers that see the directory.
@@ -97,7 +109,7 @@ def generate(
     ...     generate(directory, rows=10, columns=2000, seed=1, shards=2).rows
     10
     """
-    _check(rows, shards, columns, seed, first_row)
+    columns = _check(kind, rows, shards, columns, seed, first_row)
     a_shard = -(-rows // shards)
     end = first_row + rows
     with new_shards(directory, format, overwrite) as shard_path:
@@ -105,7 +117,9 @@ def generate(
             RowRange(shard_path(number), first, min(a_shard, end - first))
             for number, first in enumerate(range(first_row, end, a_shard))
         ]
-        return sum_over_tree(Written.plus, executor(write_range, parts, columns, seed, format))
+        return sum_over_tree(
+            Written.plus, executor(write_range, parts, columns, seed, format, kind)
+        )
 
 
 class RowRange(NamedTuple):
@@ -116,33 +130,46 @@ class RowRange(NamedTuple):
     rows: int
 
 
-def write_range(part: RowRange, columns: int, seed: int, format: Format) -> Iterator[Written]:
+def write_range(
+    part: RowRange, columns: int, seed: int, format: Format, kind: str
+) -> Iterator[Written]:
     """Write one shard of a corpus."""
-    batches = corpus_rows(part.rows, columns, seed, part.first_row)
+    batches = corpus_rows(part.rows, columns, seed, part.first_row, kind)
     style = ShardStyle(format, shift=1 if format == "libsvm" else 0)
     yield write_shards(batches, lambda _: part.name, style, part.rows)
 
 
-def corpus_rows(rows: int, columns: int, seed: int, first_row: int = 0) -> Iterator[RowBatch]:
+def corpus_rows(
+    rows: int, columns: int, seed: int, first_row: int = 0, kind: str = "text"
+) -> Iterator[RowBatch]:
     """Generate the rows as batches of at most 4,096, columns counted from 0, labels ±1."""
-    model = _model(columns, seed)
     row, end = first_row, first_row + rows
     while row < end:
         group, start = divmod(row, GROUP_ROWS)
         stop = min(GROUP_ROWS, start + end - row)
-        yield slice_batch(_group(model, seed, group), start, stop)
+        yield slice_batch(KINDS[kind].group(columns, seed, group), start, stop)
         row += stop - start
 
 
-def _check(rows: int, shards: int, columns: int, seed: int, first_row: int) -> None:
+def _check(
+    kind: str, rows: int, shards: int, columns: int | None, seed: int, first_row: int
+) -> int:
+    """Return the number of columns, once all numbers are in their ranges."""
+    if kind not in KINDS:
+        raise SettingsError(f"kind {kind!r}. A corpus is one of {', '.join(KINDS)}.")
     if rows < 1 or shards < 1:
         raise SettingsError(f"rows {rows}, shards {shards}. Both must be at least 1.")
-    if not MIN_COLUMNS <= columns < 2**32:
-        raise SettingsError(f"columns {columns}. A corpus has {MIN_COLUMNS} to 2**32 - 1 columns.")
+    fewest, most, usual, _ = KINDS[kind]
+    columns = usual if columns is None else columns
+    if not fewest <= columns <= most:
+        raise SettingsError(
+            f"columns {columns}. A corpus of kind {kind} has {fewest:,} to {most:,} columns."
+        )
     if min(seed, first_row) < 0:
         raise SettingsError(
             f"rows {rows}, seed {seed}, first row {first_row}. None may be negative."
         )
+    return columns
 
 
 def _random(seed: int, stream: Literal["model", "rows"], number: int) -> np.random.Generator:
@@ -196,10 +223,9 @@ def _lengths(columns: int, normal: NDArray[np.float64]) -> NDArray[np.float64]:
     return lengths
 
 
-def _group(model: _Model, seed: int, group: int) -> RowBatch:
-    """Generate rows 4,096·group … 4,096·group + 4,095 of the corpus."""
-    random = _random(seed, "rows", group)
-    columns = len(model.column)
+def _text_group(columns: int, seed: int, group: int) -> RowBatch:
+    """Generate rows 4,096·group … 4,096·group + 4,095 of a text."""
+    model, random = _model(columns, seed), _random(seed, "rows", group)
     lengths = _lengths(columns, random.standard_normal(GROUP_ROWS))
     words = np.maximum(np.interp(lengths, model.distinct, model.words).round().astype(np.int64), 1)
     topics = random.integers(TOPICS, size=(GROUP_ROWS, 2))
@@ -218,9 +244,21 @@ def _group(model: _Model, seed: int, group: int) -> RowBatch:
     norms = np.sqrt(np.add.reduceat(values**2, indptr[:-1]))
     values /= np.repeat(norms, np.diff(indptr))
     positive = (topics[:, 0] % 2 == 0) != flipped
+    columns_held = keys[first].astype(np.uint32)  # the low half
+    return _batch(indptr.astype(np.int64), columns_held, values, positive, group)
+
+
+def _batch(
+    indptr: NDArray[np.int64],
+    columns: NDArray[np.uint32],
+    values: NDArray[np.float64],
+    positive: NDArray[np.bool_],
+    group: int,
+) -> RowBatch:
+    """Make a batch of a group's rows."""
     return RowBatch(
-        indptr.astype(np.int64),
-        keys[first].astype(np.uint32),  # the low half: the column
+        indptr,
+        columns,
         values.astype(np.float32),
         np.where(positive, 0, 1).astype(np.int32),
         [1.0, -1.0],
@@ -244,3 +282,47 @@ def _ranks(
     moved = rank // TOPICS * TOPICS + topic
     topical = (which < TOPIC_SHARE) & (rank >= TOPICS) & (moved < columns)
     return np.where(topical, moved, rank)
+
+
+@lru_cache(maxsize=1)
+def _dense_model(columns: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Draw what each factor adds to a column, (factors, columns), and the hyperplane, (columns,),
+    at which scores have a deviation of 1."""
+    random = _random(seed, "model", columns)
+    loads = random.standard_normal((FACTORS, columns))
+    loads *= np.sqrt(FACTORS_SHARE / (loads**2).sum(axis=0))
+    normal = random.standard_normal(columns)
+    variance = ((loads * normal).sum(axis=1) ** 2).sum() + (1 - FACTORS_SHARE) * (normal**2).sum()
+    return loads, normal / np.sqrt(variance)
+
+
+def _dense_group(columns: int, seed: int, group: int) -> RowBatch:
+    """Generate rows 4,096·group … 4,096·group + 4,095 of dense rows."""
+    (loads, normal), random = _dense_model(columns, seed), _random(seed, "rows", group)
+    factors = random.standard_normal((GROUP_ROWS, FACTORS))
+    values = np.sqrt(1 - FACTORS_SHARE) * random.standard_normal((GROUP_ROWS, columns))
+    for factor, load in zip(factors.T, loads, strict=True):
+        values += factor[:, None] * load  # no matrix product: it would add in an order of its own
+    scores = (values * normal).sum(axis=1) + NOISE * random.standard_normal(GROUP_ROWS)
+    outlier = random.random(GROUP_ROWS) < OUTLIERS
+    flipped = random.random(GROUP_ROWS) < np.where(outlier, 0.5, FLIPPED)
+    values *= np.where(outlier, OUTLIER_LENGTH, 1.0)[:, None] / np.sqrt(columns)
+    indptr = columns * np.arange(GROUP_ROWS + 1, dtype=np.int64)
+    every = np.tile(np.arange(columns, dtype=np.uint32), GROUP_ROWS)
+    return _batch(indptr, every, values.ravel(), (scores > 0.0) != flipped, group)
+
+
+class Kind(NamedTuple):
+    """How many columns a kind of corpus has, at least, at most and usually; ``group`` makes rows,
+    of (columns, seed, number of the group)."""
+
+    fewest: int
+    most: int
+    usual: int
+    group: Callable[[int, int, int], RowBatch]
+
+
+KINDS = {
+    "text": Kind(2 * TOPICS, 2**32 - 1, 30_000, _text_group),
+    "dense": Kind(1, 1000, 50, _dense_group),
+}

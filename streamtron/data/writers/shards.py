@@ -31,6 +31,7 @@ from streamtron.data.blocks import LabelTable, RowCutter, ShardLabels, join
 from streamtron.data.discover import UNFINISHED
 from streamtron.data.disk import flush, writing_to
 from streamtron.data.formats.text_labels import is_text_name
+from streamtron.data.formats.text_recipe import RECIPE_KEY
 from streamtron.data.row_batch import RowBatch, row_of, slice_batch
 
 Format = Literal["libsvm", "parquet"]
@@ -62,7 +63,8 @@ class ShardStyle(NamedTuple):
     ``shift`` is what the column numbers of the batches are raised by, -1, 0 or 1. ``weights`` are
     written as a column of Parquet, as ``label:weight`` in text. With ``multilabel`` rows have any
     number of labels: a list in Parquet, ``1,5,7`` in text. With ``names`` text takes strings as
-    labels; it is then to be read as multiclass or multilabel.
+    labels; it is then to be read as multiclass or multilabel. Parquet also names the ``recipe`` by
+    which documents became rows, as JSON.
     """
 
     to: Format
@@ -71,6 +73,7 @@ class ShardStyle(NamedTuple):
     weights: bool = False
     multilabel: bool = False
     names: bool = False
+    recipe: str | None = None
 
 
 @contextmanager
@@ -256,7 +259,8 @@ def _schema(style: ShardStyle) -> pa.Schema:
         "values": pa.list_(pa.float32()),
         "label": pa.list_(label) if style.multilabel else label,
     }
-    return pa.schema(fields | ({"weight": pa.float64()} if style.weights else {}))
+    schema = pa.schema(fields | ({"weight": pa.float64()} if style.weights else {}))
+    return schema if style.recipe is None else schema.with_metadata({RECIPE_KEY: style.recipe})
 
 
 def _table(batch: RowBatch, schema: pa.Schema, style: ShardStyle) -> pa.Table:

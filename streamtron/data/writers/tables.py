@@ -31,29 +31,31 @@ def parquet_table(columns: Mapping[str, type], rows: Sequence[Mapping[str, Any]]
 
 
 def parquet_predictions(
-    predictions: Iterable[tuple[NDArray[Any], NDArray[np.float64]]],
+    predictions: Iterable[tuple[NDArray[Any], Mapping[str, NDArray[Any]]]],
     classes: Sequence[Label],
     *,
     multilabel: bool = False,
 ) -> Iterator[bytes]:
     """Yield the bytes of a Parquet file of predictions, with page checksums.
 
-    Columns are ``label`` and ``decision``; where decisions are of many classes ``decisions``, a
-    list in the order of the classes, and where a row has many labels ``labels``, a list.
+    The first column is ``label``, or, where a row has many labels, ``labels``, a list. The others
+    have the names that they come with; those of shape (rows, K) are lists.
 
-    A pair of ``predictions`` is the labels and the decisions of consecutive rows; decisions have
-    the shape (rows,) or (rows, K), labels come from ``classes``, or are ``multilabel`` tuples.
+    A pair of ``predictions`` is the labels and the other columns of consecutive rows; labels come
+    from ``classes``, or are ``multilabel`` tuples.
     """
     kind = pa.array(classes).type
 
-    def table(labels: NDArray[Any], decisions: NDArray[np.float64]) -> pa.Table:
+    def column(values: NDArray[Any]) -> pa.Array:
+        if values.ndim == 1:
+            return pa.array(values)
+        ends = np.arange(0, values.size + 1, values.shape[1], dtype=np.int32)
+        return pa.ListArray.from_arrays(ends, values.ravel())
+
+    def table(labels: NDArray[Any], others: Mapping[str, NDArray[Any]]) -> pa.Table:
         first = pa.array(labels.tolist(), pa.list_(kind)) if multilabel else pa.array(labels, kind)
-        columns = {"labels" if multilabel else "label": first}
-        if decisions.ndim == 1:
-            return pa.table({**columns, "decision": decisions})
-        ends = np.arange(0, decisions.size + 1, decisions.shape[1], dtype=np.int32)
-        lists = pa.ListArray.from_arrays(ends, decisions.ravel())
-        return pa.table({**columns, "decisions": lists})
+        columns = {name: column(values) for name, values in others.items()}
+        return pa.table({"labels" if multilabel else "label": first, **columns})
 
     return _parquet(_row_groups(table(*pair) for pair in predictions))
 

@@ -1,4 +1,4 @@
-"""Run the command line with ``python -m streamtron.cli``."""
+"""Run the command line with ``python -m streamtron``."""
 
 from streamtron.cli.main import main
 

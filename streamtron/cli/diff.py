@@ -1,0 +1,51 @@
+"""The command ``diff``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from streamtron.cli import options
+from streamtron.cli.common import print_values
+from streamtron.cli.explain import feature_text
+from streamtron.core.text import Lines, aligned, label_text, number
+
+
+@click.command(short_help="Show how two models differ.")
+@click.argument("first", type=click.Path())
+@click.argument("second", type=click.Path())
+@click.option("--most", type=options.whole_number(1), default=20, show_default=True,
+              help="Number of features shown of each class.")  # fmt: skip
+@options.json_option
+@options.verbose_option
+def diff(first: str, second: str, most: int, as_json: bool) -> None:
+    """Show in which settings, and in which weights most, the models FIRST and SECOND differ."""
+    from streamtron.model.import_model import load_any
+    from streamtron.runs.diff import diff as compare
+
+    print_values(compare(load_any(first), load_any(second), most=most), _lines, as_json)
+
+
+def _lines(found: Mapping[str, Any]) -> Lines:
+    for which in ("first", "second"):
+        if own := found[f"only_in_{which}"]:
+            yield from aligned([(f"only in {which}", ", ".join(map(label_text, own)))])
+    for name, values in found["settings"].items():
+        yield f"{name:<18} {_pair(values)}"
+    for each in found["directions"]:
+        yield ""
+        yield from aligned([
+            ("class", label_text(each["positive"])), ("cosine", each["cosine"]),
+            ("distance", each["distance"]), ("gap", _pair(each["relative_duality_gap"])),
+            ("bias", _pair(each["bias"])),
+        ])  # fmt: skip
+        yield f"{'first':>14} {'second':>14}  weight of"
+        for one in each["features"]:
+            before, after = one["weights"]
+            yield f"{before:>+14.6g} {after:>+14.6g}  {feature_text(one)}"
+
+
+def _pair(values: list[object]) -> str:
+    return " → ".join(map(number, values))

@@ -1,0 +1,34 @@
+"""The command ``export``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from streamtron.cli import options
+from streamtron.cli.common import check_writable
+
+
+@click.command(short_help="Write a model for LIBLINEAR, ONNX, scikit-learn or as JSON.")
+@click.argument("model", type=click.Path())
+@click.option("--format", "format_", required=True,
+              type=click.Choice(["liblinear", "onnx", "sklearn", "json"]),
+              help="liblinear: for LIBLINEAR's predict; onnx: for onnxruntime and others; "
+              "sklearn: a fitted LinearSVC that skops reads; json: weights by column and "
+              "name.")  # fmt: skip
+@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False),
+              help="File to write.")  # fmt: skip
+@options.verbose_option
+def export(model: str, format_: Any, output: str) -> None:
+    """Write MODEL for another program. Its decisions there are the same up to rounding.
+
+    onnx and sklearn need libraries that streamtron[export] installs.
+    """
+    check_writable(output)
+    from streamtron.model.export import export as write
+    from streamtron.model.import_model import load_any
+    from streamtron.runs.outputs import check_outputs
+
+    check_outputs({"output": output}, [model])
+    write(load_any(model), output, format_)

@@ -1,0 +1,43 @@
+"""The command ``report``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from streamtron.cli import options
+from streamtron.cli.common import check_writable, executor_of
+
+
+@click.command(short_help="Write a page about a run.")
+@click.argument("run", type=click.Path())
+@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False),
+              help="File for the page, .html.")  # fmt: skip
+@click.option("--valid", multiple=True, type=click.Path(),
+              help="Labelled shards held out: adds metrics, margins, ROC and precision-recall "
+              "curves; can be repeated.")  # fmt: skip
+@click.option(
+    "--no-margins", is_flag=True, help="Do not read the run's shards for the margins of their rows."
+)
+@options.run_dir_option
+@options.distributed_options
+@options.verbose_option
+def report(
+    run: str,
+    output: str,
+    valid: tuple[str, ...],
+    no_margins: bool,
+    run_dir: str | None,
+    **where: Any,
+) -> None:
+    """Write a page about RUN, a MODEL or its MODEL.run: one HTML file that needs no network.
+
+    It shows how the certificate closed, the training, the margins, the heaviest features, settings
+    and data; of a model that sweep wrote also the candidates.
+    """
+    check_writable(output)
+    from streamtron.runs.report import report as write
+
+    with executor_of(**where) as executor:
+        write(run, output, valid=valid, margins=not no_margins, run_dir=run_dir, executor=executor)

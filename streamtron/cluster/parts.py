@@ -1,0 +1,261 @@
+"""Parts of one model on Dask's workers.
+
+Each worker holds consecutive parts in its process from step to step. A step is one task for each
+worker, pinned to it: the worker sums what its parts return as far as the tree of all parts allows,
+and sends the sums. A task that is pinned to a worker that has died would wait for ever in Dask
+(dask/distributed, issue 7346), so the workers are looked after here: when one is gone, its parts
+are opened again on those that are there.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+
+from streamtron.cluster.client import Workers, address_of
+from streamtron.core.certificate import ScanSums
+from streamtron.core.errors import MachineError
+from streamtron.core.executor import (
+    Parts,
+    PartsLost,
+    mapped,
+    plus,
+    sum_over_tree,
+    sum_trees,
+    trees_of,
+)
+from streamtron.runs.parts import OpenParts, PartPlan, open_part
+from streamtron.solver.part import Part
+
+if TYPE_CHECKING:
+    from distributed import Future
+
+Result = TypeVar("Result")
+
+LOOK_AFTER = 0.5
+"""Seconds of waiting for a step after which it is looked whether its worker is still there."""
+
+RESTARTING = 15.0
+"""Seconds to wait for a worker that was restarted, before its parts go to the others."""
+
+MOST_LOSSES = 4
+"""So many times in a row, without a step between, parts may be lost: then it is they that end
+their workers, most likely by their memory."""
+
+_held: dict[str, dict[int, Part]] = {}
+"""The parts in this worker's process, by the token of their run and their number."""
+
+_open = threading.Lock()
+
+
+def parts_on(workers: Workers) -> OpenParts:
+    """Return what opens the parts of a fit on these workers."""
+
+    @contextmanager
+    def opened(plans: Sequence[PartPlan], scans: int | None) -> Iterator[Parts]:
+        parts = WorkerParts(workers, plans, scans)
+        try:
+            parts.open(range(len(plans)))
+            yield parts
+        finally:
+            parts.close()
+
+    return opened
+
+
+class WorkerParts(Parts):
+    """Parts on workers: consecutive ones on each, dealt evenly."""
+
+    def __init__(self, workers: Workers, plans: Sequence[PartPlan], scans: int | None) -> None:
+        super().__init__()
+        self.scans = scans
+        self._workers, self._plans = workers, plans
+        self._token = secrets.token_hex(8)
+        self._homes: list[str] = [""] * len(plans)
+        self._tasks_made = self._losses = 0
+
+    def open(self, numbers: Sequence[int]) -> None:
+        """Open parts, evenly on the workers that are there, as they were after the last scan."""
+        client = self._workers.client
+        with suppress(TimeoutError):
+            client.wait_for_workers(max(1, len(set(self._homes))), timeout=RESTARTING)
+        addresses = sorted(client.nthreads())
+        if not addresses:
+            raise MachineError(
+                f"{address_of(client)}: no workers are left. Start some with dask worker, "
+                "and run the command again with --resume."
+            )
+        idle = [address for address in addresses if address not in self._homes] or addresses
+        for place, number in enumerate(numbers):
+            self._homes[number] = idle[place * len(idle) // len(numbers)]
+        self._on_each(numbers, _open_parts, self._plans, self.scans)
+
+    def close(self) -> None:
+        """Drop the parts from their workers."""
+        with suppress(Exception):  # workers that are gone hold none
+            self._workers.client.run(_drop, self._token, on_error="ignore")
+
+    def _map(self, step: Callable[..., Result], arguments: Sequence[Any]) -> Result:
+        homes = len(set(self._homes))
+        found = self._on_each(range(len(self._plans)), _run_step, step, tuple(arguments))
+        sums = [(height, total) for _, height, total in sorted(found, key=itemgetter(0))]
+        self.bytes_sent += _nbytes(arguments) * homes + _nbytes([total for _, total in sums])
+        self._losses = 0
+        if len(sums) == 1:
+            sums = copy.deepcopy(sums)  # what was received is read-only
+        return cast(Result, sum_trees(plus, sums))
+
+    def _on_each(
+        self, numbers: Sequence[int], function: Callable[..., list[Any] | None], *arguments: Any
+    ) -> list[Any]:
+        """Run a function on the home of each of these parts; join what it returns. PartsLost: a
+        worker has died; all parts are there again."""
+        found = self._tasks(numbers, function, arguments)
+        lost = {home for home, own in found.items() if own is None}
+        if not lost:
+            return [one for own in found.values() for one in own or ()]
+        self._losses += 1
+        if self._losses > MOST_LOSSES:
+            raise MachineError(
+                f"workers died {self._losses} times in a row, most likely of their memory. Give "
+                "them more: fewer --workers, a larger --memory; or a smaller --active-set."
+            )
+        gone = [number for number, home in enumerate(self._homes) if home in lost]
+        for number in gone:
+            self._homes[number] = ""
+        with suppress(PartsLost):  # raised after it has opened them
+            self.open(gone)
+        raise PartsLost
+
+    def _tasks(
+        self,
+        numbers: Sequence[int],
+        function: Callable[..., list[Any] | None],
+        arguments: Sequence[Any],
+    ) -> dict[str, list[Any] | None]:
+        """Run a task on each home and wait for all of them; None where the worker was lost."""
+        homes: dict[str, list[int]] = {}
+        for number in numbers:
+            homes.setdefault(self._homes[number], []).append(number)
+        self._tasks_made += 1
+        name = getattr(arguments[0], "__name__", function.__name__).strip("_")
+        end = f"{self._token}-{self._tasks_made}"
+        with self._workers.submitting() as submit:
+            futures = {
+                home: submit(
+                    function, self._token, own, *arguments, workers=[home],
+                    key=f"{name}-parts-{own[0]}-to-{own[-1]}-{end}",
+                )
+                for home, own in homes.items()
+            }  # fmt: skip
+            return {home: self._result(home, future) for home, future in futures.items()}
+
+    def _result(self, home: str, future: Future) -> list[Any] | None:
+        """Wait for a task as long as its worker is there; None if that is lost."""
+        patience = LOOK_AFTER
+        while True:
+            try:
+                found: list[Any] | None = self._workers.result(future, timeout=patience)
+                return found
+            except TimeoutError:
+                if not self._is_there(home):
+                    return None
+                if future.status == "finished":
+                    patience *= 2.0  # what it returns is large, or the network slow
+            except MachineError:
+                if self._is_there(home):
+                    raise
+                return None
+
+    def _is_there(self, home: str) -> bool:
+        client = self._workers.client
+        if client.status != "running":
+            raise MachineError(
+                f"{address_of(client)}: the scheduler is gone. Start it, and run the command again "
+                "with --resume."
+            )
+        return home in client.nthreads()
+
+
+def _open_parts(
+    token: str, numbers: Sequence[int], plans: Sequence[PartPlan], scans: int | None
+) -> list[Any]:
+    """Open parts in this worker's process."""
+    from distributed import get_worker
+
+    name = str(get_worker().name)
+    with _open:
+        held = _held.setdefault(token, {})
+    for number in numbers:
+        plan = plans[number]
+        _check_seen(plan, name)
+        if number in held:
+            held.pop(number).close()
+        try:
+            held[number] = open_part(plan, scans)
+        except MachineError as error:
+            raise MachineError(f"worker {name}: {error}") from error
+    return []
+
+
+def _check_seen(plan: PartPlan, worker: str) -> None:
+    """Refuse a worker that does not see the part's shards, or where its state is saved."""
+    for path in (*(shard.path for shard in plan.shards), os.path.dirname(plan.path)):
+        if "://" not in path and not os.path.exists(path):
+            raise MachineError(
+                f"{path}: worker {worker} does not see it. Workers need the shards and the run "
+                "directory under the paths that this command has: mount them there, or use an "
+                "object store and --run-dir on a shared disk."
+            )
+
+
+def _run_step(
+    token: str, numbers: Sequence[int], step: Callable[..., Any], arguments: Sequence[Any]
+) -> list[tuple[int, int, Any]] | None:
+    """Return (number, h, sum) of the trees that these parts make; None if they are not here."""
+    from distributed import get_worker
+
+    held = _held.get(token, {})
+    if not all(number in held for number in numbers):
+        return None
+    parts, threads = [held[number] for number in numbers], get_worker().state.nthreads
+    with mapped(step, parts, arguments, threads) as found:
+        return [
+            (first, height, sum_over_tree(plus, islice(found, 1 << height)))
+            for run in _runs(numbers)
+            for first, height in trees_of(run[0], run[-1] + 1)
+        ]
+
+
+def _runs(numbers: Sequence[int]) -> list[list[int]]:
+    """Split rising numbers where they are not consecutive."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return runs
+
+
+def _drop(token: str) -> None:
+    for part in _held.pop(token, {}).values():
+        part.close()
+
+
+def _nbytes(value: Any) -> int:
+    """Count the bytes of the arrays in a value."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, list | tuple):
+        return sum(map(_nbytes, value))
+    return _nbytes(list(vars(value).values())) if isinstance(value, ScanSums) else 0

@@ -1,0 +1,355 @@
+"""Turn documents into rows: scikit-learn's HashingVectorizer, TfidfTransformer and FeatureHasher,
+entry by entry.
+
+Words are found and hashed by kernels. Only documents with a letter whose lower case depends on its
+neighbours, and patterns of one's own, go through Python's ``re``.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache, cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from scipy import sparse
+
+from streamtron.core import kernels
+from streamtron.core.errors import DataError, SettingsError
+
+Norm = Literal["l2", "l1"] | None
+
+TOKEN_PATTERN = r"(?u)\b\w\w+\b"
+"""scikit-learn's own: two or more word letters."""
+
+RECIPE_KEY = b"streamtron.text"
+"""The key of a recipe, as JSON, among the metadata of a table's schema."""
+
+_CODE_POINTS = 0x110000
+_BY_NEIGHBOURS = "İΣ"
+"""The letters that ``str.lower`` turns into two, or into one that depends on where it stands."""
+
+
+@dataclass(frozen=True)
+class TextRecipe:
+    """How documents, and columns beside them, become rows of numbers.
+
+    A document becomes what ``HashingVectorizer(n_features=2**hash_bits, …)`` of scikit-learn makes
+    of it, in columns 0 … 2^hash_bits - 1; with ``frequencies``, what ``TfidfTransformer`` makes of
+    its counts: each is multiplied by ln((1 + documents) / (1 + documents with it)) + 1, and the row
+    is then normed. The ``columns`` beside it become what ``FeatureHasher(2**hash_bits)`` makes of
+    a dictionary of their names and values, in the next 2^hash_bits columns: a number keeps its
+    value, a string is one-hot, and neither is normed. Values are rounded to float32.
+
+    Parameters
+    ----------
+    text : the column of the documents.
+    columns : columns of numbers, booleans or strings beside it.
+    categories : those of them that hold strings, as the first shard has it.
+    label, weight : the columns of labels and row weights where the documents are; None = the usual
+        name, no weights.
+    hash_bits : 1 … 30.
+    lowercase, token_pattern, ngram_range, alternate_sign, binary, norm : as in scikit-learn;
+        n-grams are of words, ``norm`` is ``"l2"``, ``"l1"`` or None.
+    documents, frequencies : what ``fitted`` has counted; 0 and None without tf-idf.
+
+    Raises
+    ------
+    SettingsError : a value out of range, a pattern that is none or has several groups.
+
+    Examples
+    --------
+    >>> rows = TextRecipe("body", hash_bits=10, norm=None).rows(["cheap pills", "cheap, cheap"])
+    >>> rows.shape, rows.indices.tolist(), rows.data.tolist()
+    ((2, 1024), [57, 955, 955], [1.0, -1.0, -2.0])
+    """
+
+    text: str
+    columns: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    label: str | None = None
+    weight: str | None = None
+    hash_bits: int = 20
+    lowercase: bool = True
+    token_pattern: str = TOKEN_PATTERN
+    ngram_range: tuple[int, int] = (1, 1)
+    alternate_sign: bool = True
+    binary: bool = False
+    norm: Norm = "l2"
+    documents: int = 0
+    frequencies: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("columns", "categories", "ngram_range"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        low, high = self.ngram_range
+        if not 1 <= low <= high <= 100:
+            raise SettingsError(f"ngrams {low},{high}: wanted LOW,HIGH with 1 ≤ LOW ≤ HIGH ≤ 100.")
+        if not 1 <= self.hash_bits <= 30:
+            raise SettingsError(f"hash-bits is {self.hash_bits}: wanted 1 to 30 for text.")
+        if self.norm not in ("l2", "l1", None):
+            raise SettingsError(f"norm is {self.norm!r}: wanted l2, l1 or none.")
+        if self.text in self.columns or len(set(self.columns)) < len(self.columns):
+            raise SettingsError("columns: a column twice, or that of the text. Name each once.")
+        try:
+            groups = re.compile(self.token_pattern).groups
+        except re.error as error:
+            raise SettingsError(
+                f"token-pattern {self.token_pattern!r}: no regular expression ({error})."
+            ) from error
+        if groups > 1:
+            raise SettingsError(
+                f"token-pattern {self.token_pattern!r}: {groups} groups. Wanted at most one, "
+                "which is then the token; write (?:…) for the others."
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out, on the way to workers, what they compute themselves."""
+        return {name: value for name, value in vars(self).items() if name != "idf"}
+
+    @property
+    def strings(self) -> tuple[str, ...]:
+        """The columns that hold strings."""
+        return (self.text, *self.categories)
+
+    @property
+    def width(self) -> int:
+        """The number of columns."""
+        return 1 << (self.hash_bits + bool(self.columns))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {k: [*x] if isinstance(x, tuple) else x for k, x in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: Any) -> TextRecipe:
+        """Make a recipe of JSON values, which may come from anywhere; a DataError if it is none."""
+        kinds = {field.name: field.type for field in fields(cls)}
+        try:
+            given = {name: _CHECKS[str(kinds[name])](x) for name, x in values.items()}
+            recipe = cls(**given)
+            _ = recipe.idf
+        except (KeyError, TypeError, ValueError, AttributeError, zlib.error, SettingsError) as e:
+            raise DataError(f"the recipe of the text is damaged ({e}). Convert again.") from e
+        return recipe
+
+    def rows(self, documents: Sequence[str] | pa.Array) -> sparse.csr_array:
+        """Return the rows of documents without ``columns`` beside them, float32, shape (documents,
+        width); zeros are not stored and columns rise in every row."""
+        return self.weighted(self.counts(documents))
+
+    def rows_of(self, table: pa.RecordBatch) -> sparse.csr_array:
+        """Return the rows of a table that has the text and all ``columns``, without nulls."""
+        rows = self.rows(table.column(self.text))
+        if not self.columns:
+            return rows
+        beside = self._beside({name: table.column(name) for name in self.columns}, len(table))
+        return sparse.hstack([rows[:, : 1 << self.hash_bits], beside], format="csr")
+
+    def counts(self, documents: Sequence[str] | pa.Array) -> sparse.csr_array:
+        """Return how often each column occurs in each document, float64, with its sign; entries
+        that cancel are stored as 0, for tf-idf counts them."""
+        words = _split(documents, self.lowercase, self.token_pattern)
+        low, high = self.ngram_range
+        most = len(words.starts) * (high - low + 1)
+        columns, values = np.empty(most, np.int32), np.empty(most)
+        indptr = np.empty(len(words.indptr), np.int64)
+        kernels.hash_words(
+            *words, low, high, (1 << self.hash_bits) - 1, self.alternate_sign, columns, values,
+            indptr,
+        )  # fmt: skip
+        end = int(indptr[-1])
+        shape = (len(indptr) - 1, 1 << self.hash_bits)
+        found = sparse.csr_array((values[:end], columns[:end], indptr), shape=shape)
+        found.sum_duplicates()
+        if self.binary:
+            found.data.fill(1.0)
+        return found
+
+    def weighted(self, counts: sparse.csr_array) -> sparse.csr_array:
+        """Return rows of counts times their idf, normed, float32."""
+        from sklearn.preprocessing import normalize
+
+        if self.idf is not None:
+            counts.data *= self.idf[counts.indices]
+        if self.norm is not None:
+            counts = normalize(counts, norm=self.norm, copy=False)
+        rows = sparse.csr_array(counts, dtype=np.float32, shape=(counts.shape[0], self.width))
+        rows.eliminate_zeros()
+        return rows
+
+    def counting(self, words: bool) -> TextRecipe:
+        """Return a recipe for a reading that only counts: rows, and ``words`` without their signs,
+        or none of them."""
+        if not words:
+            return replace(self, columns=(), categories=(), text="")
+        return replace(self, columns=(), categories=(), alternate_sign=False, norm=None)
+
+    def fitted(self, documents: int, frequencies: NDArray[np.int64]) -> TextRecipe:
+        """Return the recipe with tf-idf, of how many documents each column occurs in."""
+        packed = zlib.compress(frequencies.astype("<u4").tobytes())
+        return replace(
+            self, documents=documents, frequencies=base64.b64encode(packed).decode("ascii")
+        )
+
+    @cached_property
+    def idf(self) -> NDArray[np.float64] | None:
+        """The factor of each column; None without tf-idf."""
+        if self.frequencies is None:
+            return None
+        packed = base64.b64decode(self.frequencies, validate=True)
+        size = 4 << self.hash_bits
+        unpacked = zlib.decompressobj().decompress(packed, size + 1)
+        if len(unpacked) != size:
+            raise ValueError("frequencies of another number of columns")
+        # scikit-learn's steps in its order, for the same bits
+        factors = np.full(1 << self.hash_bits, self.documents + 1, np.float64)
+        factors /= np.frombuffer(unpacked, "<u4").astype(np.float64) + 1.0
+        return np.log(factors) + 1.0
+
+    def _beside(self, columns: Mapping[str, pa.Array], rows: int) -> sparse.csr_array:
+        """Return the rows of the columns beside the text."""
+        parts = [self._one(name, array) for name, array in columns.items()]
+        numbers, values = (np.stack(arrays, axis=1).ravel() for arrays in zip(*parts, strict=True))
+        indptr = np.arange(0, len(values) + 1, len(parts))
+        shape = (rows, 1 << self.hash_bits)
+        found = sparse.csr_array((values.astype(np.float32), numbers, indptr), shape=shape)
+        found.sum_duplicates()
+        found.eliminate_zeros()
+        return found
+
+    def _one(self, name: str, array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the column number and the value of one column in each row."""
+        if not pa.types.is_dictionary(array.type):
+            if not _is_text(array.type):
+                [[column, sign]] = self._hashed([name])
+                values = array.cast(pa.float64()).to_numpy(zero_copy_only=False)
+                return np.full(len(array), int(column)), sign * values
+            array = array.dictionary_encode()
+        hashed = self._hashed([f"{name}={value}" for value in array.dictionary.to_pylist()])
+        chosen = hashed[array.indices.to_numpy(zero_copy_only=False)]
+        return chosen[:, 0].astype(np.int64), chosen[:, 1]
+
+    def _hashed(self, names: Iterable[str]) -> NDArray[np.float64]:
+        """Return the column and the sign of names, shape (names, 2)."""
+        from sklearn.utils import murmurhash3_32
+
+        hashes = np.array([murmurhash3_32(name.encode()) for name in names], np.int64)
+        signs = np.where(self.alternate_sign & (hashes < 0), -1.0, 1.0)
+        return np.stack([np.abs(hashes) & ((1 << self.hash_bits) - 1), signs], axis=1)
+
+
+def frequencies_of(counts: sparse.csr_array) -> NDArray[np.int64]:
+    """Return in how many rows each column is stored, int64, shape (columns,)."""
+    return np.bincount(counts.indices, minlength=counts.shape[1])
+
+
+class _Words(NamedTuple):
+    """Words of documents, as ``kernels.split_words`` writes them."""
+
+    text: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    indptr: NDArray[np.int64]
+
+
+def _split(documents: Sequence[str] | pa.Array, lowercase: bool, pattern: str) -> _Words:
+    """Find the words of documents."""
+    array = documents if isinstance(documents, pa.Array) else pa.array(documents, pa.large_string())
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    array = array.cast(pa.large_string())
+    if pattern != TOKEN_PATTERN:
+        return _split_by(re.compile(pattern), array.to_pylist(), lowercase)
+    if lowercase and (by_neighbours := _have(array, _BY_NEIGHBOURS)).any():
+        lowered = [one.lower() for one in array.filter(pa.array(by_neighbours)).to_pylist()]
+        array = pc.replace_with_mask(array, by_neighbours, pa.array(lowered, array.type))
+    text, offsets = _bytes_of(array)
+    size, count = len(text), len(offsets) - 1
+    most = size // 3 + count
+    words = np.empty(size * 3 // 2 + count, np.uint8)
+    starts, stops = np.empty(most, np.int64), np.empty(most, np.int64)
+    indptr = np.empty(count + 1, np.int64)
+    kernels.split_words(text, offsets, _letters(lowercase), words, starts, stops, indptr)
+    found = int(indptr[-1])
+    return _Words(words, starts[:found], stops[:found], indptr)
+
+
+def _split_by(pattern: re.Pattern[str], documents: Iterable[str], lowercase: bool) -> _Words:
+    """Find the words of documents by a pattern of one's own, in Python."""
+    found = [pattern.findall(text.lower() if lowercase else text) for text in documents]
+    encoded = [word.encode() for words in found for word in words]
+    text = b" ".join(encoded) + b" "
+    ends = np.cumsum([0, *(len(word) + 1 for word in encoded)])
+    indptr = np.cumsum([0, *map(len, found)])
+    return _Words(np.frombuffer(text, np.uint8), ends[:-1], ends[1:] - 1, indptr)
+
+
+def _bytes_of(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return the UTF-8 of strings, checked, and the offsets of each."""
+    array.validate(full=True)
+    _, offsets, text = array.buffers()
+    ends = np.frombuffer(offsets, np.int64, len(array) + 1, 8 * array.offset)
+    within = memoryview(text or b"")[ends[0] : ends[-1]]
+    return np.frombuffer(within, np.uint8), ends - ends[0]
+
+
+def _have(array: pa.Array, letters: str) -> NDArray[np.bool_]:
+    """Tell which strings have one of some letters."""
+    found: NDArray[np.bool_] = np.zeros(len(array), bool)
+    for letter in letters:
+        found |= pc.match_substring(array, letter).to_numpy(zero_copy_only=False)
+    return found
+
+
+@cache
+def _letters(lowercase: bool) -> NDArray[np.uint32]:
+    """Return what each code point becomes, marked with ``WORD`` where words are made of it."""
+    every = "".join(map(chr, range(_CODE_POINTS)))
+    table = np.arange(_CODE_POINTS, dtype=np.uint32)
+    for code, letter in enumerate(every if lowercase else ""):
+        if letter != (lowered := letter.lower()) and letter not in _BY_NEIGHBOURS:
+            table[code] = ord(lowered)
+    is_word = np.zeros(_CODE_POINTS, bool)
+    for run in re.finditer(r"\w+", every):
+        is_word[run.start() : run.end()] = True
+    table |= np.where(is_word[table], kernels.WORD, np.uint32(0))
+    table.setflags(write=False)
+    return table
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    types = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return any(is_type(type_) for is_type in types)
+
+
+def _of(*kinds: type) -> Any:
+    def check(value: Any) -> Any:
+        if type(value) not in kinds:
+            raise TypeError(f"{value!r:.40}")
+        return value
+
+    return check
+
+
+def _names(values: Any) -> tuple[str, ...]:
+    return tuple(map(_of(str), _of(list)(values)))
+
+
+_CHECKS: dict[str, Any] = {
+    "str": _of(str),
+    "str | None": _of(str, type(None)),
+    "Norm": _of(str, type(None)),
+    "int": _of(int),
+    "bool": _of(bool),
+    "tuple[str, ...]": _names,
+    "tuple[int, int]": lambda values: tuple(map(_of(int), _of(list)(values))),
+}
+"""Type of a field → a function that returns a value of it, or raises a TypeError."""

@@ -1,0 +1,270 @@
+"""Read tables that are text, CSV and JSON lines: cut into whole rows, parsed by pyarrow.
+
+The columns and their types are those of a file's first megabyte. A column of whole numbers there
+may hold other numbers later. Lines in messages count from 1.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Generator, Iterator
+from contextlib import closing, contextmanager
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as csv
+import pyarrow.json as json
+
+from streamtron.core.errors import DataError
+from streamtron.data import storage
+from streamtron.data.formats.tables import Part, TableReader
+from streamtron.data.formats.text_stream import LINE_LIMIT, READ_BYTES, TextStream
+from streamtron.data.prefetch import in_order
+
+_MARK = b"\xef\xbb\xbf"
+_QUOTE = b'"'
+
+
+class Cut(NamedTuple):
+    """Whole rows of a text, the number of their first line, and the stored bytes read for them and
+    all before."""
+
+    text: bytes
+    line: int
+    bytes_read: int
+
+
+class TextTableReader(TableReader):
+    """One shard of text that holds a table, plain or .gz, .bz2, .xz, .zst; it is read as a stream,
+    also from a store, and parsed in ``threads``."""
+
+    BATCH_BYTES = 1 << 20
+    """Text that is parsed at a time, at least."""
+
+    QUOTED = False
+    """Whether a line may end within quotes."""
+
+    @contextmanager
+    def _open(self, whole: bool) -> Iterator[tuple[Any, int]]:
+        stream = TextStream(self.path, self.name)
+        yield stream, storage.stamp(self.path, self.name).size
+        if whole:
+            self._fingerprint = stream.fingerprint()
+
+    def _schema(self, file: Any) -> pa.Schema:
+        return self._first_schema
+
+    @cached_property
+    def _first_schema(self) -> pa.Schema:
+        with closing(self._cuts(TextStream(self.path, self.name))) as cuts:
+            first = next(cuts, None)
+        if first is None:
+            return pa.schema([])
+        with self._place(first):
+            found = self._table(first, None).schema
+        return pa.schema([_settled(field, self._strings) for field in found])
+
+    @property
+    def _strings(self) -> Collection[str]:
+        """The columns that are text whatever they look like."""
+        return ()
+
+    def _parts(self, file: Any, columns: list[str]) -> Iterator[Part]:
+        size = max(storage.stamp(self.path, self.name).size, 1)
+        parse = partial(self._rows, schema=self._schema(file), columns=columns)
+        with closing(in_order(parse, self._cuts(file), self._threads)) as parsed:
+            for cut, rows in parsed:
+                end = cut.bytes_read / size
+                if len(rows):
+                    lines = cut.text.count(b"\n")
+                    named = cut.line == 1 and self.QUOTED  # by the first line
+                    if lines - named == len(rows):
+                        yield Part(rows, "line", cut.line + named, end)
+                    else:  # some are blank, or rows of several lines
+                        yield Part(rows, f"from line {cut.line} on", 0, end)
+
+    def _rows(self, cut: Cut, schema: pa.Schema, columns: list[str]) -> tuple[Cut, pa.RecordBatch]:
+        """Parse whole rows; whole numbers are read as floats, and are integers where all are."""
+        wanted = [schema.field(column) for column in columns]
+        keys = self.reading.features or ()
+        wide = [field if field.name in keys else _wide(field) for field in wanted]
+        with self._place(cut):
+            table = self._table(cut, pa.schema(wide))
+        arrays = [_narrow(table[field.name].combine_chunks(), field.type) for field in wanted]
+        return cut, pa.RecordBatch.from_arrays(arrays, columns)
+
+    @abstractmethod
+    def _table(self, cut: Cut, schema: pa.Schema | None) -> pa.Table:
+        """Parse rows: these columns as these types, or all columns as what they look like."""
+
+    def _cuts(self, stream: TextStream) -> Generator[Cut]:
+        """Cut a text into whole rows, BATCH_BYTES of them or little more at a time."""
+        held, line, bytes_read = b"", 1, 0
+        for block, bytes_read in stream.blocks(min(READ_BYTES, self.BATCH_BYTES)):
+            held += block
+            if len(held) < self.BATCH_BYTES:
+                continue
+            end = _whole_rows(held, self.QUOTED)
+            if end:
+                yield self._cut(held[:end], line, bytes_read)
+                line += held.count(b"\n", 0, end)
+                held = held[end:]
+            elif len(held) > LINE_LIMIT:
+                raise DataError(
+                    f"{self.name}, line {line}: a row longer than {LINE_LIMIT:,} bytes. Check that "
+                    f"the file is {self.KIND.removeprefix('a ')}, and that every quote is closed."
+                )
+        if held.strip():
+            yield self._cut(held.removesuffix(b"\n") + b"\n", line, bytes_read)
+
+    def _cut(self, text: bytes, line: int, bytes_read: int) -> Cut:
+        return Cut(text.removeprefix(_MARK) if line == 1 else text, line, bytes_read)
+
+    @contextmanager
+    def _place(self, cut: Cut) -> Iterator[None]:
+        """Say from which line on the text is not what it should be."""
+        try:
+            yield
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise DataError(
+                f"{self.name}, from line {cut.line} on: not {self.KIND} with the columns of its "
+                f"first rows ({reason}). Correct the rows, or remove them."
+            ) from error
+
+
+class CsvReader(TextTableReader):
+    """Values between commas, or between tabs in a .tsv, as RFC 4180 has it: the first line names
+    the columns, a field that holds a quote, a comma or an end of line is quoted, and quotes in it
+    are doubled."""
+
+    KIND = "a CSV table"
+    QUOTED = True
+
+    def _table(self, cut: Cut, schema: pa.Schema | None) -> pa.Table:
+        tabs = ".tsv" in storage.file_name(self.path).lower()
+        separator = "\t" if tabs else ","
+        self._check_quotes(cut, separator.encode())
+        first = cut.line == 1
+        names = None if first else self._first_schema.names
+        found = csv.read_csv(
+            pa.BufferReader(cut.text),
+            csv.ReadOptions(use_threads=False, block_size=len(cut.text) + 1, column_names=names),
+            csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+            csv.ConvertOptions(
+                column_types=schema, include_columns=None if schema is None else schema.names,
+                null_values=[""], strings_can_be_null=True,
+            ),
+        )  # fmt: skip
+        if schema is None:
+            self._check_names(found.schema.names)
+            return found
+        for name in set(self._strings) & set(
+            schema.names
+        ):  # a text may be empty, and is not null then
+            at = schema.names.index(name)
+            found = found.set_column(at, name, pc.fill_null(found[name], ""))
+        return found
+
+    @property
+    def _strings(self) -> Collection[str]:
+        return () if self.reading.text is None else self.reading.text.strings
+
+    def _check_names(self, names: list[str]) -> None:
+        if names and all(map(_is_number, names)):
+            raise DataError(
+                f"{self.name}, line 1: numbers ({', '.join(names[:5])}) where the names of the "
+                "columns are wanted. Add a line with their names."
+            )
+
+    def _check_quotes(self, cut: Cut, separator: bytes) -> None:
+        """Refuse a quote that neither begins nor ends a field, nor is doubled within one: rows
+        could be cut in the middle."""
+        places = np.flatnonzero(np.frombuffer(cut.text, np.uint8) == _QUOTE[0])
+        if not len(places):
+            return
+        padded = np.frombuffer(b"\n" + cut.text + b"\n\n", np.uint8)
+        outside = [*separator, *b"\r\n"]
+        opening, closing_ = places[::2], places[1::2]
+        opens = np.isin(padded[opening], outside)
+        opens[1:] |= opening[1:] == closing_[: len(opening) - 1] + 1
+        closes = np.isin(padded[closing_ + 2], outside)
+        closes[: len(opening) - 1] |= closing_[: len(opening) - 1] + 1 == opening[1:]
+        wrong = [*opening[~opens], *closing_[~closes]]
+        if len(places) % 2:
+            wrong.append(places[-1])
+        if wrong:
+            line = cut.line + cut.text.count(b"\n", 0, int(min(wrong)))
+            raise DataError(
+                f"{self.name}, line {line}: a quote within a field, or one that is not closed. "
+                'Quote a field that holds quotes, and double them: "12"" pipe".'
+            )
+
+
+class JsonLinesReader(TextTableReader):
+    """An object a line; a field that is missing is null."""
+
+    KIND = "a file of JSON lines"
+
+    def _table(self, cut: Cut, schema: pa.Schema | None) -> pa.Table:
+        if cut.line == 1 and cut.text.lstrip().startswith(b"["):
+            raise DataError(
+                f"{self.name}: a JSON array, and an object a line is wanted. Write each item on a "
+                "line of its own, as jq -c '.[]' does."
+            )
+        return json.read_json(
+            pa.BufferReader(cut.text),
+            json.ReadOptions(use_threads=False, block_size=len(cut.text) + 1),
+            json.ParseOptions(
+                explicit_schema=schema,
+                unexpected_field_behavior="infer" if schema is None else "ignore",
+            ),
+        )
+
+
+def _whole_rows(text: bytes, quoted: bool) -> int:
+    """Return how many bytes whole rows take; 0 where no row is whole."""
+    end = text.rfind(b"\n") + 1
+    if not quoted:
+        return end
+    quotes = text.count(_QUOTE, 0, end)
+    while end and quotes % 2:  # the line ends within quotes
+        before = text.rfind(b"\n", 0, end - 1) + 1
+        quotes -= text.count(_QUOTE, before, end)
+        end = before
+    return end
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _settled(field: pa.Field, strings: Collection[str]) -> pa.Field:
+    """Return as a string what looks like a date, is empty, or is one of the ``strings``."""
+    is_odd = pa.types.is_temporal(field.type) or pa.types.is_null(field.type)
+    is_string = field.name in strings or is_odd
+    return field.with_type(pa.string()) if is_string else field
+
+
+def _wide(field: pa.Field) -> pa.Field:
+    """Return a field of whole numbers, or of lists of them, as one of floats."""
+    if pa.types.is_integer(field.type):
+        return field.with_type(pa.float64())
+    if pa.types.is_list(field.type) and pa.types.is_integer(field.type.value_type):
+        return field.with_type(pa.list_(pa.float64()))
+    return field
+
+
+def _narrow(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return floats as the integers that a column began with, where all are whole."""
+    try:
+        return array.cast(type_)
+    except pa.ArrowInvalid:
+        return array

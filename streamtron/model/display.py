@@ -1,0 +1,110 @@
+"""Show models and certificates: in a line of text, and as HTML in a notebook."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from streamtron.core.text import MANY, down, label_text, number, up
+
+if TYPE_CHECKING:
+    from streamtron.model.linear_model import LinearModel
+
+Facts = Iterable[tuple[str, str]]
+
+NOTHING = ("nothing proven", "")
+
+
+class ModelCertificate(dict[str, Any]):
+    """What is proven of a model, as plain values by name; empty if nothing is.
+
+    Of two classes the fields of ``Certificate``, and ``history``: of every reading of the fit its
+    number, the bounds ``lower`` and ``upper`` on the best margin, their relative duality ``gap``,
+    and whether they are ``proven``. If not, ``upper`` is an estimate, for rows were visited while
+    they passed, and there is no lower bound. Of many classes ``relative_duality_gap`` (the widest),
+    ``rows_scanned`` and ``learners``, the certificate of each class.
+
+    >>> ModelCertificate(relative_duality_gap=0.0021, rows_scanned=1200)
+    ModelCertificate(relative duality gap 0.0021, rows 1,200)
+    """
+
+    def __missing__(self, name: str) -> Any:
+        raise KeyError(name if self else f"{name}: nothing is proven; use streamtron.certify")
+
+    def __repr__(self) -> str:
+        return facts_text("ModelCertificate", certificate_facts(self) or [NOTHING])
+
+    def _repr_html_(self) -> str:
+        return html_table("Certificate", certificate_facts(self) or [NOTHING])
+
+
+def certificate_facts(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what a certificate says, in words; lower bounds are rounded down, others up."""
+    shown: dict[str, tuple[str, Callable[[Any], str]]] = {
+        "relative_duality_gap": ("relative duality gap", _gap),
+        "primal_margin": ("lower bound", down),
+        "upper_bound": ("upper bound", up),
+        "rows_scanned": ("rows", number),
+    }
+    known = [(*shown[name], certificate.get(name)) for name in shown]
+    facts = [(words, text(value)) for words, text, value in known if value is not None]
+    if learners := certificate.get("learners"):
+        facts.append(("classes", number(len(learners))))
+    return facts
+
+
+def _gap(gap: float) -> str:
+    return up(gap, 3)
+
+
+def model_facts(model: LinearModel) -> list[tuple[str, str]]:
+    """Return what a model is, in words."""
+    names = [label_text(label) for label in model.classes]
+    more = f", … ({len(names):,} in all)" if len(names) > MANY else ""
+    facts = [("classes", ", ".join(names[: 3 if more else MANY]) + more)]
+    if model.kind != "two classes":
+        facts.append(("kind", model.kind))
+    facts.append(("columns", number(model.columns)))
+    return facts
+
+
+def model_text(model: LinearModel) -> str:
+    """Return a model in one line."""
+    gap = model.certificate.get("relative_duality_gap")
+    proven = "no certificate" if gap is None else f"relative duality gap {_gap(gap)}"
+    return facts_text("LinearModel", [*model_facts(model), (proven, "")], "; ")
+
+
+def model_html(model: LinearModel) -> str:
+    """Return a model, the problem that it solves and its certificate as HTML tables."""
+    settings = [
+        (name, number(model.settings[name]))
+        for name in ("C", "delta", "rho", "tol")
+        if model.settings.get(name) is not None
+    ]
+    tables = [("LinearModel", [*model_facts(model), *settings])]
+    tables.append(("Certificate", certificate_facts(model.certificate) or [NOTHING]))
+    return "".join(html_table(*table) for table in tables)
+
+
+def facts_text(title: str, facts: Facts, between: str = ", ") -> str:
+    """Return facts as a line of text.
+
+    >>> facts_text("Proof", [("rows", "7"), ("nothing else", "")])
+    'Proof(rows 7, nothing else)'
+    """
+    return f"{title}({between.join(f'{name} {value}'.rstrip() for name, value in facts)})"
+
+
+def html_table(title: str, facts: Facts) -> str:
+    """Return facts as an HTML table.
+
+    >>> html_table("Model", [("classes", "<1>")])
+    '<table><caption>Model</caption><tr><th>classes</th><td>&lt;1&gt;</td></tr></table>'
+    """
+    rows = (
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
+        for name, value in facts
+    )
+    return f"<table><caption>{html.escape(title)}</caption>{''.join(rows)}</table>"

@@ -1,0 +1,241 @@
+"""Export a model to what other programs read: LIBLINEAR, ONNX, scikit-learn, JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from streamtron.core.errors import SettingsError
+from streamtron.core.files import write_atomically
+from streamtron.model.linear_model import LinearModel
+
+Format = Literal["liblinear", "onnx", "sklearn", "json"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+LARGEST_ONNX = 2**31 - 2**20
+"""Bytes of weights at most: an ONNX file with its weights inside is below 2 GiB."""
+
+
+def export(model: LinearModel, path: str | os.PathLike[str], format: Format) -> None:
+    """Write a model for another program; ``path`` is written completely or not at all.
+
+    Decisions there are w·x + bias in float64, as here, but summed in another order: they differ by
+    rounding, at most (columns + 8) · 2⁻⁵³ · (Σ |w_j x_j| + |bias|).
+
+    * ``liblinear``: LIBLINEAR's text model, which ``streamtron.load`` reads too. Feature j + 1 is
+      ``weights[…, j]``. Classes must be integers.
+    * ``onnx``: operators of ONNX 17. Input ``X``, float32 of shape (rows, columns), dense; outputs
+      ``scores``, float64 of shape (rows,) for two classes, else (rows, K), and ``label``, of the
+      classes' own type, int64 for whole numbers; of a multilabel model ``labels``, bool (rows, K).
+    * ``sklearn``: a fitted ``LinearSVC`` in the skops format, which holds no pickle; read it with
+      ``skops.io.load``.
+    * ``json``: every model; the weights that are not 0 by column and, where there are names, by
+      name, in full precision.
+
+    Parameters
+    ----------
+    model : its column j is the matrix column j of the other program; there is no base to remove.
+    format : ``"liblinear"``, ``"onnx"``, ``"sklearn"`` or ``"json"``; the two in the middle need
+        ``streamtron[export]``.
+
+    Raises
+    ------
+    SettingsError : an unknown format, a model that the format cannot hold, or a library that is not
+        installed.
+    MachineError : the file cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> model = LinearModel(np.array([1.0, -2.0]), 0.5, (-1.0, 1.0), {}, None, {"index_base": 1})
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     path = pathlib.Path(root, "model.txt")
+    ...     export(model, path, "liblinear")
+    ...     path.read_text().split("w\\n")[1].split()
+    ['1', '-2', '0.5']
+    """
+    if format not in _WRITERS:
+        raise SettingsError(f"format {format!r}: wanted one of {', '.join(FORMATS)}.")
+    return write_atomically(path, _WRITERS[format](model))
+
+
+def _library(name: str, format: Format) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise SettingsError(
+            f"format {format}: it needs {name.split('.')[0]}, which is not installed. Install "
+            "streamtron[export], or export as liblinear or json."
+        ) from error
+
+
+# --- LIBLINEAR -----------------------------------------------------------------------------------
+
+
+LINES = 4096
+"""Columns at a time whose weights are written as text."""
+
+
+def _liblinear(model: LinearModel) -> Iterator[bytes]:
+    """Yield LIBLINEAR's text model (L2R_L2LOSS_SVC); its bias is the weight of a feature of value
+    1, so that decisions are the same up to rounding."""
+    if model.kind == "multilabel":
+        raise SettingsError(
+            "a multilabel model, and LIBLINEAR gives a row one label. Fit with --multiclass, or "
+            "keep the streamtron model."
+        )
+    # LIBLINEAR's labels are int in C
+    if odd := [a for a in model.classes if isinstance(a, str) or a % 1 or abs(a) >= 2**31]:
+        raise SettingsError(
+            f"the class {odd[-1]!r}; a LIBLINEAR model holds integers only. Fit on integer labels, "
+            "or keep the streamtron model."
+        )
+    # LIBLINEAR's weights of two classes point to the label that it names first
+    named = model.classes[::-1] if model.kind == "two classes" else model.classes
+    head = (
+        f"solver_type L2R_L2LOSS_SVC\nnr_class {len(named)}\n"
+        f"label {' '.join(str(int(label)) for label in named)}\n"
+        f"nr_feature {model.columns}\nbias 1\nw\n"
+    )
+    yield head.encode()
+    kept = model.sparse_weights.T.tocsr()  # by column
+    for start in range(0, model.columns, LINES):
+        for weights in kept[start : start + LINES].toarray():
+            yield _numbers(weights)
+    yield _numbers(model.bias)
+
+
+def _numbers(weights: ArrayLike) -> bytes:
+    return ("".join(f"{weight:.17g} " for weight in np.ravel(weights)) + "\n").encode()
+
+
+# --- ONNX ----------------------------------------------------------------------------------------
+
+
+_GRAPHS = {
+    "two classes": (
+        "{classes}[N] label, double[N] scores",
+        "positive = Greater(scores, zero) code = Cast<to=7>(positive) "
+        "label = Gather(classes, code)",
+    ),
+    "multiclass": (
+        "{classes}[N] label, double[N, {K}] scores",
+        "code = ArgMax<axis=1, keepdims=0>(scores) label = Gather(classes, code)",
+    ),
+    "multilabel": ("bool[N, {K}] labels, double[N, {K}] scores", "labels = Greater(scores, zero)"),
+}
+"""Kind of model → outputs, and how the prediction follows from the scores, in ONNX's text syntax;
+the numbers of its types: 7 is int64, 11 is double."""
+
+_ONNX_TYPES = {"i": "int64", "f": "double", "b": "bool", "O": "string"}
+
+
+def _onnx(model: LinearModel) -> Iterable[bytes]:
+    """Return an ONNX model of standard operators on float64; ``LinearClassifier`` has float32."""
+    onnx = _library("onnx", "onnx")
+    if (size := 8 * model.weights.size) > LARGEST_ONNX:
+        raise SettingsError(
+            f"format onnx: {size:,} bytes of weights, and an ONNX file has less than 2 GiB. Export "
+            "as json."
+        )
+    from onnx import numpy_helper, parser
+
+    classes = _classes(model)
+    outputs, predict = _GRAPHS[model.kind]
+    outputs = outputs.format(classes=_ONNX_TYPES[classes.dtype.kind], K=len(classes))
+    made = parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17], producer_name: "streamtron"> '
+        f"streamtron (float[N, {model.columns}] X) => ({outputs}) {{ rows = Cast<to=11>(X) "
+        f"products = MatMul(rows, weights) scores = Add(products, bias) {predict} }}"
+    )
+    constants = {"weights": model.weights.T, "bias": np.asarray(model.bias, dtype=np.float64)}
+    constants |= {"classes": classes} if "classes" in predict else {}
+    constants |= {"zero": np.zeros(())} if "zero" in predict else {}
+    made.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in constants.items())
+    onnx.helper.set_model_props(made, {"classes": json.dumps(model.classes)})
+    onnx.checker.check_model(made)
+    return [made.SerializeToString(deterministic=True)]
+
+
+def _classes(model: LinearModel) -> np.ndarray[Any, Any]:
+    """Return the classes as an array: int64 if they are whole numbers."""
+    found = np.array(model.classes, dtype=object if isinstance(model.classes[0], str) else None)
+    whole = found.dtype.kind == "f" and np.all(np.abs(found) < 2**53) and not np.any(found % 1)
+    return found.astype(np.int64) if whole else found
+
+
+# --- scikit-learn --------------------------------------------------------------------------------
+
+
+def _sklearn(model: LinearModel) -> Iterable[bytes]:
+    """Return a fitted ``LinearSVC`` in the skops format."""
+    skops = _library("skops.io", "sklearn")
+    if model.kind == "multilabel":
+        raise SettingsError(
+            "format sklearn: a multilabel model, and LinearSVC gives a row one label. Export as "
+            "onnx or json."
+        )
+    from sklearn.svm import LinearSVC
+
+    rho = float(model.settings.get("rho") or 0.0)
+    made = LinearSVC(
+        C=model.settings.get("C") or 1.0, fit_intercept=rho > 0.0, intercept_scaling=rho or 1.0,
+        class_weight=_class_weight(model), dual="auto",
+    )  # fmt: skip
+    made.coef_ = np.array(np.atleast_2d(model.weights), order="C")
+    made.intercept_ = np.atleast_1d(np.array(model.bias, dtype=np.float64))
+    classes = _classes(model)
+    made.classes_ = classes.astype(str) if classes.dtype == object else classes
+    made.n_features_in_, made.n_iter_ = model.columns, 0
+    names = model.feature_names[: model.columns]
+    if len(names) == model.columns:
+        made.feature_names_in_ = np.array(names, dtype=object)
+    return [skops.dumps(made)]
+
+
+def _class_weight(model: LinearModel) -> Any:
+    """Return the class weights by label, as LinearSVC takes them."""
+    given = model.settings.get("class_weight")
+    if not isinstance(given, dict) or isinstance(model.classes[0], str):
+        return given
+    kind = type(_classes(model).tolist()[0])
+    return {kind(float(text)): weight for text, weight in given.items()}
+
+
+# --- JSON ----------------------------------------------------------------------------------------
+
+
+def _json(model: LinearModel) -> Iterator[bytes]:
+    """Yield an object with one entry of ``directions`` for two classes, else one a class."""
+    head = {
+        "kind": model.kind,
+        "classes": list(model.classes),
+        "columns": model.columns,
+        "index_base": model.index_base,
+        "settings": dict(model.settings),
+        "certificate": model.certificate,
+        "calibration": model.calibration,
+    }
+    yield json.dumps(head, ensure_ascii=False, indent=1).removesuffix("\n}").encode()
+    start, names = ',\n "directions": [', model.feature_names
+    for each in model.directions():
+        at = np.flatnonzero(each.weights)
+        plain: dict[str, Any] = {"positive": each.positive, "bias": each.bias}
+        plain["column"] = (at + model.index_base).tolist()
+        if names:
+            plain["name"] = [names[j] for j in at]
+        plain["weight"] = each.weights[at].tolist()
+        yield f"{start}\n  {json.dumps(plain, ensure_ascii=False)}".encode()
+        start = ","
+    yield b"\n ]\n}\n"
+
+
+_WRITERS: dict[str, Callable[[LinearModel], Iterable[bytes]]] = {
+    "liblinear": _liblinear, "onnx": _onnx, "sklearn": _sklearn, "json": _json
+}  # fmt: skip

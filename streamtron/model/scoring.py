@@ -1,0 +1,236 @@
+"""Rows in memory as a model scores them: matrices by position; frames, records and tokens by name.
+
+Values stay float64 as given, where shards are rounded to float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from streamtron.core.errors import DataError
+from streamtron.core.feature_names import Hashing, Vocabulary
+
+if TYPE_CHECKING:
+    from streamtron.model.linear_model import LinearModel
+
+Kind = Literal["numbers", "records", "tokens", "documents", "empty"]
+"""What the rows of a list are; "empty" where no row says it."""
+
+SOME = 5
+"""Names that a message lists."""
+
+
+def rows_of(model: LinearModel, X: Any) -> sparse.csr_array:
+    """Return rows as a CSR matrix, shape (rows, columns), whose column j meets ``weights[j]``; see
+    ``LinearModel.decision_function``."""
+    names = _frame_names(X)
+    kind, rows = _listed(X) if names is None else ("numbers", [])
+    named = kind in ("records", "tokens") or (kind == "empty" and model.namer is not None)
+    if kind == "documents":
+        return _documents(rows)
+    if named and not _is_table(model):
+        return _named(model, rows)
+    if named:
+        return _checked(model, _records(model, rows))
+    return _checked(model, X if names is None else _frame(model, X, names))
+
+
+def _checked(model: LinearModel, X: Any) -> sparse.csr_array:
+    try:
+        matrix: Any = X if sparse.issparse(X) else np.asarray(X)
+    except ValueError as error:
+        raise DataError(f"X: rows of unequal lengths ({error}). Give a matrix.") from error
+    if matrix.ndim != 2 or matrix.shape[1] != model.columns or matrix.dtype.kind not in "biuf":
+        raise DataError(
+            f"X: {matrix.dtype} of shape {matrix.shape}, but the model wants numbers of shape "
+            f"(rows, {model.columns}). Give a matrix with one column a weight."
+        )
+    # a CSR product sums in one thread and in one order: dense X must not go through BLAS
+    csr = sparse.csr_array(matrix)
+    if not np.isfinite(csr.data).all():
+        raise DataError("X: holds nan or inf. Values must be finite; remove or fill them.")
+    return csr
+
+
+def namer_of(reading: Mapping[str, Any]) -> Vocabulary | Hashing | None:
+    """Return what maps the names of features to columns by a reader's contract; None where features
+    are numbered."""
+    key = "features" if reading.get("layout") == "columns" else "vocabulary"
+    if names := reading.get(key):
+        return Vocabulary(tuple(names))
+    bits = reading.get("hash_bits")
+    return None if bits is None else Hashing(bits, reading.get("hash_seed", 0))
+
+
+def _is_table(model: LinearModel) -> bool:
+    """Tell whether every feature is a column of numbers of its own."""
+    return model.reading.get("layout") == "columns"
+
+
+def _listed(X: Any) -> tuple[Kind, list[Any]]:
+    """Return the kind of rows that a list holds, and the rows."""
+    if isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1:
+        rows = X.tolist()
+    elif isinstance(X, list | tuple):
+        rows = list(X)
+    elif hasattr(X, "to_list") or hasattr(X, "to_pylist"):  # a column of a data frame
+        rows = X.to_list() if hasattr(X, "to_list") else X.to_pylist()
+    else:
+        return "numbers", []
+    kinds = sorted({_kind(row) for row in rows} - {"empty"})
+    if len(kinds) > 1:
+        raise DataError(f"X: rows of {' and '.join(kinds)}. Give rows of one kind.")
+    return kinds[0] if kinds else "empty" if rows else "numbers", rows
+
+
+def _kind(row: Any) -> Kind:
+    if isinstance(row, str):
+        return "documents"
+    if isinstance(row, Mapping):
+        return "records"
+    if isinstance(row, list | tuple | set | frozenset | np.ndarray):
+        first = next(iter(row), None)
+        return "empty" if first is None else "tokens" if isinstance(first, str) else "numbers"
+    return "numbers"
+
+
+def _documents(texts: Sequence[str]) -> sparse.csr_array:
+    """Refuse raw text: no reader's contract has a recipe that makes features of it."""
+    raise DataError(
+        f"X: text, {texts[0]!r:.40}. The model does not say how text becomes features. Give lists "
+        "of tokens, as the rows that it was fitted on had them."
+    )
+
+
+# --- by name -------------------------------------------------------------------------------------
+
+
+def _frame_names(X: Any) -> list[Any] | None:
+    """Return the columns' names of a data frame of pandas or polars, or a table of Arrow."""
+    if hasattr(X, "column_names"):  # Arrow, whose ``columns`` are arrays
+        return list(X.column_names)
+    return list(X.columns) if hasattr(X, "columns") else None
+
+
+def _frame(model: LinearModel, X: Any, given: list[Any]) -> NDArray[Any]:
+    """Return the columns of a data frame in the order of the model's features."""
+    if not model.feature_names:
+        if model.reading.get("hash_bits") is not None:
+            raise DataError(
+                "X: a data frame, and the model hashes names of features. Give a list of records, "
+                "{name: value}, or of lists of tokens."
+            )
+        if any(isinstance(name, str) for name in given):
+            raise DataError(
+                f"X: a data frame with columns {_some(given)}, and the model's features have no "
+                "names. Give a matrix whose column j is the feature of weights[j]."
+            )
+        return np.asarray(X)
+    _check_names(model, given, "X")
+    wanted = model.feature_names[: model.columns]  # later ones never occurred, and weigh 0
+    columns = []
+    for name in wanted:
+        column = np.asarray(X[name])
+        if column.dtype.kind not in "biuf":
+            raise DataError(f"X: column {name!r} holds {column.dtype}. Wanted are numbers.")
+        columns.append(column.astype(np.float64))
+    return np.column_stack(columns) if columns else np.empty((len(X), 0))
+
+
+def _records(model: LinearModel, rows: Sequence[Any]) -> NDArray[np.float64]:
+    """Return records of a model whose features are columns of a table: each has all of them."""
+    wanted, names = model.feature_names[: model.columns], set(model.feature_names)
+    beside = _beside(model)
+    matrix = np.empty((len(rows), len(wanted)))
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise DataError(
+                f"X, row {number}: {row!r:.60}. The model's features are columns of numbers. Give "
+                "records, {name: value}."
+            )
+        if row.keys() - beside != names:
+            _check_names(model, row, f"X, row {number}")
+        matrix[number] = [_number(row[name], name, number) for name in wanted]
+    return matrix
+
+
+def _beside(model: LinearModel) -> set[Any]:
+    """Return the names of the columns of labels and weights, which are no features."""
+    return {model.reading.get("label"), model.reading.get("weight")} - {*model.feature_names}
+
+
+def _check_names(model: LinearModel, given: Iterable[Any], where: str) -> None:
+    """Refuse names that are not, each once, those of the model's features. Those of its columns of
+    labels and weights may be there too."""
+    wanted, there = model.feature_names, Counter(iter(given))
+    known = {*wanted, *_beside(model)}
+    for wrong, names in (
+        ("has not", [name for name in wanted if name not in there]),
+        ("has, and the model does not know,", [name for name in there if name not in known]),
+        ("has twice", [name for name in there if there[name] > 1]),
+    ):
+        if names:
+            raise DataError(
+                f"{where}: {wrong} {_some(names)}. Give the features of the model, as "
+                "model.feature_names lists them, in any order."
+            )
+
+
+def _named(model: LinearModel, rows: Sequence[Any]) -> sparse.csr_array:
+    """Return rows of tokens, each of which counts 1, or of records, {name: value}, by the model's
+    vocabulary or hash. A name without a column weighs 0; values of one column are added up."""
+    namer = model.namer
+    if namer is None:
+        raise DataError(
+            f"X: rows with names, {rows[0]!r:.60}, and the model's features have none. Give a "
+            f"matrix of shape (rows, {model.columns})."
+        )
+    lengths = [len(row) for row in rows]
+    names = [name for row in rows for name in row]
+    values = np.ones(len(names))
+    of_row = np.repeat(np.arange(len(rows)), lengths)
+    for at, name in enumerate(names):
+        if not isinstance(name, str):
+            raise DataError(f"X, row {of_row[at]}: the name {name!r:.60}. A name is text.")
+    if any(isinstance(row, Mapping) for row in rows):
+        pairs = enumerate(row.items() if isinstance(row, Mapping) else () for row in rows)
+        values[:] = [_number(value, name, k) for k, row in pairs for name, value in row]
+    return _summed(model, of_row, namer.columns(names), values, len(rows))
+
+
+def _summed(
+    model: LinearModel,
+    of_row: NDArray[np.intp],
+    columns: NDArray[np.int64],
+    values: NDArray[np.float64],
+    rows: int,
+) -> sparse.csr_array:
+    known = (columns >= 0) & (columns < model.columns)
+    of_row, columns, values = of_row[known], columns[known], values[known]
+    order = np.lexsort((values, columns, of_row))  # a sum does not depend on the order of names
+    of_row, columns, values = of_row[order], columns[order], values[order]
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = (np.diff(of_row) != 0) | (np.diff(columns) != 0)
+    starts = np.flatnonzero(new)
+    sums = np.add.reduceat(values, starts) if len(starts) else values
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(of_row[starts], minlength=rows))))
+    return sparse.csr_array((sums, columns[starts], indptr), shape=(rows, model.columns))
+
+
+def _number(value: Any, name: str, row: int) -> float:
+    if isinstance(value, bool | int | float | np.number | np.bool_) and math.isfinite(value):
+        return float(value)
+    raise DataError(f"X, row {row}: {name!r} is {value!r:.60}. Wanted is a finite number.")
+
+
+def _some(names: Iterable[Any]) -> str:
+    listed = list(names)
+    more = f", … {len(listed) - SOME} more" if len(listed) > SOME else ""
+    return ", ".join(map(repr, listed[:SOME])) + more

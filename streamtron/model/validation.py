@@ -1,0 +1,171 @@
+"""Check what a model is made of, and bring it into the one form in which equal models are equal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+
+from streamtron.core.errors import SettingsError
+from streamtron.core.rows import Label
+from streamtron.core.sealed import canonical
+from streamtron.model.display import ModelCertificate
+
+Kind = Literal["two classes", "multiclass", "multilabel"]
+
+WIDEST = 1 << 32
+"""Columns at most: their numbers have 32 bits."""
+
+Shape = tuple[int, ...]
+"""Of weights: (columns,) for two classes, else (K, columns)."""
+
+
+def checked_weights(
+    weights: ArrayLike | sparse.sparray, ndim_of_bias: int
+) -> tuple[sparse.csr_array, Shape]:
+    """Return a read-only copy of the weights that are not 0, by class, and the weights' shape."""
+    given: Any = weights if sparse.issparse(weights) else np.asarray(weights, dtype=np.float64)
+    shape: Shape = given.shape
+    if len(shape) not in (1, 2) or (len(shape) == 2 and not shape[0]) or shape[-1] > WIDEST:
+        raise SettingsError(
+            f"weights: shape {shape}. Give one number a column, or a row of them a class."
+        )
+    if not sparse.issparse(given):
+        _check_finite("weights", given)
+    kept = sparse.csr_array(np.atleast_2d(given) if len(shape) == 1 else given, dtype=np.float64)
+    if sparse.issparse(given):
+        kept = kept.copy()
+        _check_finite("weights", kept.data)
+        kept.sum_duplicates()
+        kept.eliminate_zeros()
+        shape = shape[1:] if shape[0] == 1 and not ndim_of_bias else shape
+    for array in (kept.indptr, kept.indices, kept.data):
+        read_only(array)
+    return kept, shape
+
+
+def kept_weights(tensors: Mapping[str, NDArray[Any]], columns: int) -> sparse.csr_array:
+    """Return the weights of a file, shape (K, columns); ValueError: they are none."""
+    numbers, values = tensors["columns"], tensors["values"]
+    starts = tensors.get("starts", np.array([0, len(values)]))
+    alike = numbers.dtype == np.uint32 and values.dtype == np.float64 and starts.dtype == np.int64
+    if not (alike and numbers.shape == values.shape == (len(values),) and len(starts) > 1):
+        raise ValueError("weights of another kind or length")
+    ends_well = starts.ndim == 1 and starts[0] == 0 and starts[-1] == len(values)
+    rising = np.diff(numbers.astype(np.int64), prepend=-1) > 0
+    rising[starts[:-1][starts[:-1] < len(values)]] = True
+    if not (ends_well and (np.diff(starts) >= 0).all() and rising.all() and values.all()):
+        raise ValueError("weights that are 0, or out of order")
+    if not int(numbers.max(initial=0)) < max(columns, 1) <= WIDEST:
+        raise ValueError("weights beyond the width")
+    kind = np.int32 if columns < 1 << 31 else np.int64
+    parts = values, numbers.astype(kind), starts
+    return sparse.csr_array(parts, shape=(len(starts) - 1, columns))
+
+
+def checked_bias(bias: ArrayLike, shape: Shape) -> float | NDArray[np.float64]:
+    """Return one number, or a read-only array of one for each row of weights."""
+    checked = _checked_numbers("bias", bias)
+    if checked.shape != shape[:-1]:
+        raise SettingsError(
+            f"bias: shape {checked.shape}, but weights of shape {shape}. Give one number "
+            "for each row of weights."
+        )
+    return checked if checked.ndim else float(checked)
+
+
+def _checked_numbers(name: str, numbers: ArrayLike) -> NDArray[np.float64]:
+    """Return a finite, read-only copy without −0: equal models are equal files."""
+    checked = np.asarray(np.asarray(numbers, dtype=np.float64) + 0.0)  # a number + 0 is no array
+    _check_finite(name, checked)
+    return read_only(checked)
+
+
+def _check_finite(name: str, numbers: NDArray[np.float64]) -> None:
+    if not np.isfinite(numbers).all():
+        bad = np.argwhere(~np.isfinite(numbers))[0].tolist()
+        where = f" at position {', '.join(map(str, bad))}" if bad else ""
+        raise SettingsError(f"{name}: {numbers[tuple(bad)]}{where}. It must be finite.")
+
+
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the array, which can no longer be changed."""
+    array.setflags(write=False)
+    return array
+
+
+def checked_classes(classes: Iterable[Label], kind: Kind, shape: Shape) -> tuple[Label, ...]:
+    """Return the labels, rising and all of one kind, as Python values, numbers as floats."""
+    labels = tuple(_checked_label(label) for label in classes)
+    wanted = 2 if kind == "two classes" else shape[0]
+    if kind == "multiclass" and wanted < 3:
+        raise SettingsError(
+            f"weights: shape {shape}. Give one row a class, for three classes or more; of "
+            "two classes, one number a column."
+        )
+    alike = len(labels) == wanted and len({type(label) for label in labels}) == 1
+    if not alike or any(a >= b for a, b in pairwise(labels)):  # type: ignore[operator]
+        which = "two of one kind, the smaller first: a positive decision means the second"
+        if kind != "two classes":
+            which = f"{wanted} of one kind, in rising order, one for each row of weights"
+        raise SettingsError(f"classes: {labels}. Give {which}.")
+    return labels
+
+
+def checked_reading(reading: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+    """Return the reader's contract, with ``columns`` filled in."""
+    columns = shape[-1]
+    checked = plain("reading", {"columns": columns, **reading})
+    if checked["columns"] != columns:
+        raise SettingsError(f"reading: columns = {checked['columns']}, but {columns} weights.")
+    if checked.get("index_base") not in (0, 1):
+        raise SettingsError(f"reading: index_base = {checked.get('index_base')!r}. Give 0 or 1.")
+    if checked.get("multilabel") and len(shape) == 1:
+        raise SettingsError("reading: multilabel, but one row of weights. Give one row a class.")
+    return checked
+
+
+def checked_certificate(certificate: Mapping[str, Any] | None, shape: Shape) -> ModelCertificate:
+    """Return the certificate, empty for None; of many classes one that has ``learners``."""
+    if not certificate:
+        return ModelCertificate()
+    checked = ModelCertificate(plain("certificate", certificate))
+    learners = checked.get("learners")
+    if len(shape) == 2 and not (isinstance(learners, list) and len(learners) == shape[0]):
+        raise SettingsError(
+            f"certificate: no learners for {shape[0]} classes. Give the certificate of each, "
+            "as joint_certificate does."
+        )
+    for each in learners if isinstance(learners, list) else [checked]:
+        upper = each.get("upper_bound") if isinstance(each, dict) else None
+        if upper is not None and not (
+            isinstance(upper, float | int) and upper > 0 and upper * upper
+        ):
+            raise SettingsError(
+                f"certificate: upper_bound = {upper!r}. It bounds the best margin from above: give "
+                "a number above 0, or none. Of a model file: train again, or have it certified."
+            )
+    return checked
+
+
+def plain(name: str, mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mapping as JSON reads it back, so that a model equals its file."""
+    try:
+        return dict(json.loads(canonical(dict(mapping))))
+    except (TypeError, ValueError) as error:
+        raise SettingsError(
+            f"{name}: {error}. A model holds finite numbers, text, booleans, None, lists, mappings."
+        ) from error
+
+
+def _checked_label(label: Label) -> Label:
+    if isinstance(label, str):
+        return str(label)
+    if isinstance(label, bool | np.bool_):
+        return bool(label)
+    return float(_checked_numbers("classes", label))

@@ -1,0 +1,76 @@
+"""Calibrate a model: probabilities from its decisions on labelled rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.executor import Executor, serial
+from streamtron.data import find_shards, no_rows, resolve_reading
+from streamtron.model.calibration import METHODS, Method, fit_isotonic, fit_sigmoid
+from streamtron.model.linear_model import LinearModel
+from streamtron.runs.evaluate import score_shard
+from streamtron.runs.inputs import Paths, as_paths, reading_from_model
+
+
+def calibrate(
+    model: LinearModel, shards: Paths, *, method: Method = "sigmoid", executor: Executor = serial
+) -> LinearModel:
+    """Return the model with probabilities, fitted to its decisions on other rows.
+
+    Decisions of rows that the model was trained on are too large on the side of their label: give
+    rows held out. scikit-learn's ``CalibratedClassifierCV`` on a ``FrozenEstimator`` makes the same
+    probabilities. Memory is 17 bytes a row, of K classes 9 K + 8.
+
+    Parameters
+    ----------
+    shards : files, directories or globs, every row labelled; read once. Row weights count.
+    method : ``sigmoid`` fits p = 1/(1 + exp(a f + b)) (Platt, 1999), ``isotonic`` the rising
+        function of least squares (Zadrozny and Elkan, 2002), which wants thousands of rows. Each
+        class of many is calibrated against the rest.
+    executor : where the shards are read and scored: ``serial``, or Dask's workers.
+
+    Raises
+    ------
+    SettingsError : an unknown method.
+    DataError : of two classes one is missing among the rows; unreadable rows.
+    MachineError
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> model = LinearModel(np.array([1.0]), 0.0, (-1.0, 1.0), {}, None, {"index_base": 1})
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     shard = pathlib.Path(root, "a.svm")
+    ...     _ = shard.write_text("1 1:1\\n1 1:2\\n1 1:-1\\n-1 1:-2\\n-1 1:-1\\n")
+    ...     calibrated = calibrate(model, shard)
+    >>> calibrated.predict_proba([[-1.0], [1.0]]).round(2)
+    array([[0.52, 0.48],
+           [0.24, 0.76]])
+    """
+    if method not in METHODS:
+        raise SettingsError(f"calibration {method!r}: wanted one of {', '.join(METHODS)}.")
+    files = find_shards(as_paths(shards))
+    known = replace(reading_from_model(model), unknown_features="out_of_range")
+    reading = resolve_reading(files[0], known)
+    scored = [
+        (rows.decisions[0].reshape(rows.truth.shape), rows.truth, rows.weights)
+        for rows in executor(score_shard, files, (model,), reading, False)
+    ]
+    if not scored:
+        raise no_rows(files)
+    decisions, truth, weights = (np.concatenate(part) for part in zip(*scored, strict=True))
+    read = weights > 0
+    if not read.any() or (model.kind == "two classes" and len(set(truth[read, 0].tolist())) < 2):
+        raise DataError(
+            f"{files[0].name}: probabilities need rows of both classes, and one has none. Give "
+            "more shards to calibrate on."
+        )
+    fit = fit_sigmoid if method == "sigmoid" else fit_isotonic
+    directions = [
+        fit(decisions[read, k], truth[read, k], weights[read]) for k in range(truth.shape[1])
+    ]
+    rows_used = int(np.count_nonzero(read))
+    return model.but(calibration={"method": method, "rows": rows_used, "directions": directions})

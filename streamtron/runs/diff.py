@@ -1,0 +1,109 @@
+"""Compare two models: settings, certificates and weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core.errors import SettingsError
+from streamtron.model.linear_model import Direction, LinearModel
+from streamtron.runs.explain import MOST
+
+Places = NDArray[np.int64]
+
+
+def diff(first: LinearModel, second: LinearModel, *, most: int = MOST) -> dict[str, Any]:
+    """Compare two models of the same classes.
+
+    Features are the same if their names are, where both models have names, else if the shards
+    number their columns alike.
+
+    Parameters
+    ----------
+    most : features listed of each class, those whose weights differ most first.
+
+    Returns
+    -------
+    ``settings``, those that differ, as [first, second]; ``only_in_first`` and ``only_in_second``,
+    classes; ``directions``, a list with one entry for two classes, else one a common class: its
+    ``positive`` class, ``cosine`` of the two w, ``distance`` ‖w₁ − w₂‖/‖w₁‖ (each None where a
+    weight vector is 0), ``bias`` and ``relative_duality_gap`` (None where nothing is proven), both
+    as [first, second], and ``features`` with ``column`` or ``name`` and ``weights``, [first,
+    second].
+
+    Raises
+    ------
+    SettingsError : no class is in both models, or one of two classes with one of many.
+
+    Examples
+    --------
+    >>> a, b = (
+    ...     LinearModel(np.array(w), 0.0, (-1.0, 1.0), {}, None, {"index_base": 1})
+    ...     for w in ([3.0, 4.0], [4.0, 3.0])
+    ... )
+    >>> [direction] = diff(a, b)["directions"]
+    >>> round(direction["cosine"], 9)
+    0.96
+    """
+    theirs = {each.positive: each for each in second.directions()}
+    common = [each for each in first.directions() if each.positive in theirs]
+    if not common or (first.kind == "two classes") != (second.kind == "two classes"):
+        raise SettingsError(
+            f"models of other classes: {_some(first)}, and {_some(second)}. Compare models of the "
+            "same classes."
+        )
+    names, places = _places(first, second)
+    return {
+        "settings": {
+            name: [first.settings.get(name), second.settings.get(name)]
+            for name in dict.fromkeys((*first.settings, *second.settings))
+            if first.settings.get(name) != second.settings.get(name)
+        },
+        "only_in_first": [one for one in first.classes if one not in second.classes],
+        "only_in_second": [one for one in second.classes if one not in first.classes],
+        "directions": [
+            _compare(each, theirs[each.positive], names, places, most) for each in common
+        ],
+    }
+
+
+def _some(model: LinearModel) -> str:
+    return ", ".join(map(str, model.classes[:5])) + (", …" if len(model.classes) > 5 else "")
+
+
+def _places(first: LinearModel, second: LinearModel) -> tuple[list[str], list[Places]]:
+    """Return the names of the features of both models, [] if they are numbered, and where among
+    all features each model's columns lie."""
+    names = [model.feature_names[: model.columns] for model in (first, second)]
+    if not all(names):
+        return [], [model.index_base + np.arange(model.columns) for model in (first, second)]
+    place = {name: at for at, name in enumerate(dict.fromkeys((*names[0], *names[1])))}
+    return list(place), [np.array([place[name] for name in own]) for own in names]
+
+
+def _compare(
+    one: Direction, other: Direction, names: list[str], places: list[Places], most: int
+) -> dict[str, Any]:
+    width = 1 + max(int(each.max(initial=-1)) for each in places)
+    a, b = np.zeros(width), np.zeros(width)
+    a[places[0]], b[places[1]] = one.weights, other.weights
+    lengths = float(np.linalg.norm(a)), float(np.linalg.norm(b))
+    changed = np.argsort(-np.abs(a - b), kind="stable")[:most].tolist()
+    gaps = [(each.certificate or {}).get("relative_duality_gap") for each in (one, other)]
+    return {
+        "positive": one.positive,
+        "cosine": float(a @ b) / (lengths[0] * lengths[1]) if all(lengths) else None,
+        "distance": float(np.linalg.norm(a - b)) / lengths[0] if lengths[0] else None,
+        "bias": [one.bias, other.bias],
+        "relative_duality_gap": gaps,
+        "features": [
+            {
+                **({"name": names[j]} if names else {"column": j}),
+                "weights": [a[j].item(), b[j].item()],
+            }
+            for j in changed
+            if a[j] != b[j]
+        ],
+    }

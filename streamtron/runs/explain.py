@@ -1,0 +1,141 @@
+"""Explain a model by its heaviest weights, and a row's decisions by what each feature adds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.rows import Rows
+from streamtron.data import find_shards, no_rows, resolve_reading
+from streamtron.model.linear_model import Direction, LinearModel
+from streamtron.runs.inputs import Paths, as_paths, open_one, reading_from_model
+
+MOST = 20
+"""Features shown by default."""
+
+
+def explain(
+    model: LinearModel, shards: Paths = (), *, row: int | None = None, most: int = MOST
+) -> dict[str, Any]:
+    """List the heaviest features of a model, or why a row has its decisions.
+
+    Parameters
+    ----------
+    shards, row : files, directories or globs, and the number of a row among all of them, from 0,
+        as in the output of ``predict``. The rows before it are read too.
+    most : features listed of each class, those of the largest |weight| or |contribution| first.
+
+    Returns
+    -------
+    ``directions``, a list with one entry for two classes, else one a class, with ``positive`` (the
+    class), ``bias`` and ``features``: ``column`` as the shards number it, ``name`` if it has one,
+    and ``weight``. Of a row also its ``shard`` and predicted ``label`` (a list of a multilabel
+    model), and of each direction the ``decision`` = Σ contribution + bias, of each feature
+    ``value`` and ``contribution`` = value · weight, and as ``other_features`` and
+    ``other_contributions`` the number and the sum of those that are not listed.
+
+    Raises
+    ------
+    SettingsError : shards without a row, or a row without shards.
+    DataError : no row of this number.
+    MachineError
+
+    Examples
+    --------
+    >>> model = LinearModel(np.array([1.0, -2.0]), 0.5, (-1.0, 1.0), {}, None, {"index_base": 1})
+    >>> [direction] = explain(model, most=1)["directions"]
+    >>> direction["features"]
+    [{'column': 2, 'weight': -2.0}]
+    """
+    paths = as_paths(shards)
+    if bool(paths) != (row is not None):
+        raise SettingsError("a row is explained by its shards and its number. Give both, or none.")
+    if row is not None:
+        return _explain_row(model, paths, row, most)
+    return {
+        "directions": [
+            {
+                "positive": each.positive,
+                "bias": each.bias,
+                "features": heaviest(model, each, most),
+            }
+            for each in model.directions()
+        ]
+    }
+
+
+def heaviest(model: LinearModel, direction: Direction, most: int) -> list[dict[str, Any]]:
+    """Return column, name and weight of the features of the largest |weight|, 0 left out."""
+    columns = np.flatnonzero(direction.weights)
+    found = columns[_largest(direction.weights[columns], most)].tolist()
+    return [{**named(model, j), "weight": float(direction.weights[j])} for j in found]
+
+
+def named(model: LinearModel, j: int) -> dict[str, Any]:
+    """Return ``column``, as the shards number it, and ``name`` of the weight j, if it has one."""
+    names = model.feature_names
+    return {"column": j + model.index_base, **({"name": names[j]} if j < len(names) else {})}
+
+
+def _largest(values: NDArray[np.float64], most: int) -> list[int]:
+    """Return the positions of the largest |values|, the first of equals first."""
+    found: list[int] = np.argsort(-np.abs(values), kind="stable")[:most].tolist()
+    return found
+
+
+def _explain_row(
+    model: LinearModel, paths: Iterable[str | os.PathLike[str]], number: int, most: int
+) -> dict[str, Any]:
+    shard, rows = _find_row(model, as_paths([*paths]), number)
+    decisions, out_of_range = model.decision_rows(rows)
+    label = model.labels(decisions)[0]
+    start, stop = rows.indptr.tolist()
+    columns = rows.indices[start:stop].astype(np.int64) - model.index_base
+    inside = columns < model.columns
+    columns, values = columns[inside], rows.values[start:stop][inside].astype(np.float64)
+    directions = []
+    for each, decision in zip(model.directions(), decisions.reshape(-1).tolist(), strict=True):
+        weights = each.weights[columns]
+        added = weights * values
+        shown = _largest(added, most)
+        features = [
+            {**named(model, int(columns[k])), "value": float(values[k]),
+             "weight": float(weights[k]), "contribution": float(added[k])}
+            for k in shown
+        ]  # fmt: skip
+        directions.append({
+            "positive": each.positive, "decision": decision, "bias": each.bias,
+            "features": features, "other_features": len(columns) - len(shown),
+            "other_contributions": float(np.delete(added, shown).sum()),
+        })  # fmt: skip
+    return {
+        "shard": shard,
+        "row": number,
+        "label": list(label) if isinstance(label, tuple) else label,
+        "out_of_range": out_of_range,
+        "directions": directions,
+    }
+
+
+def _find_row(model: LinearModel, paths: list[str], number: int) -> tuple[str, Rows]:
+    """Return a row, and the name of its shard."""
+    known = reading_from_model(model)
+    reading = replace(known, labels="optional", unknown_features="out_of_range", weights="ignored")
+    files, before = find_shards(paths), 0
+    reading = resolve_reading(files[0], reading)
+    for shard in files:
+        with open_one(shard, reading) as source:
+            for chunk in source.chunks():
+                if 0 <= (at := number - before) < len(chunk):
+                    indptr, indices, values = chunk.rows
+                    return shard.name, Rows(indptr[at : at + 2], indices, values)
+                before += len(chunk)
+    if not before:
+        raise no_rows(files)
+    raise DataError(f"row {number}: the shards have {before:,} rows, numbered from 0.")

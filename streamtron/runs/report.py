@@ -1,0 +1,151 @@
+"""Report a run as one page of HTML: its certificate, its training, its model, its data."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamtron.core.errors import DataError
+from streamtron.core.executor import Executor, serial
+from streamtron.core.files import reading_from, shared, write_atomically
+from streamtron.data import Manifest, ShardFile, find_shards, no_rows, resolve_reading
+from streamtron.model.linear_model import LinearModel
+from streamtron.model.metrics import ScoreSpool
+from streamtron.runs.evaluate import score_shard
+from streamtron.runs.finished import (
+    RunLocation,
+    check_recovered,
+    check_shards_exist,
+    check_unchanged,
+    locate,
+    shards_of,
+    with_current_times,
+)
+from streamtron.runs.inputs import Paths, as_paths, reading_from_model
+from streamtron.runs.outputs import check_outputs
+from streamtron.runs.page import EDGES, Facts, Measured, render
+from streamtron.runs.results import REPORT
+
+
+def report(
+    run: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    valid: Paths = (),
+    margins: bool = True,
+    run_dir: str | os.PathLike[str] | None = None,
+    executor: Executor = serial,
+) -> None:
+    """Write a page about a finished run: one HTML file that needs no network.
+
+    It shows how the certificate closed, the stages of the training, the margins of the training
+    rows, the heaviest features, settings and data; of many classes a table; of the best model of a
+    sweep its candidates.
+
+    Parameters
+    ----------
+    run : the model, or its run directory. Nothing is written there.
+    output : path of the page, written completely or not at all.
+    valid : labelled shards that were held out: adds metrics, their margins, and the ROC and
+        precision-recall curves.
+    margins : whether to read the run's shards once, for the margins of two classes. If they are
+        gone or changed, the page says so.
+    run_dir : the run directory, if it is not ``MODEL.run``.
+    executor : where shards are read and scored: ``serial``, or Dask's workers.
+
+    Raises
+    ------
+    DataError : no finished run, or one of an earlier version; unreadable rows.
+    SettingsError : the page would replace an input.
+    MachineError
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import streamtron
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     shard, model = Path(root, "a.svm"), Path(root, "m")
+    ...     _ = shard.write_text("1 1:1\\n-1 1:-1\\n")
+    ...     _ = streamtron.fit(shard, model=model)
+    ...     streamtron.report(model, Path(root, "report.html"))
+    ...     Path(root, "report.html").read_text()[:15]
+    '<!DOCTYPE html>'
+    """
+    place, held_out = locate(run, run_dir), as_paths(valid)
+    check_outputs(
+        {"page": output}, [place.model, *held_out], directories={"run directory": place.directory}
+    )
+    facts = _facts_of(place, margins, executor)
+    if held_out:
+        measured = _measure(facts.model, find_shards(held_out), executor, ranked=True)
+        facts = replace(facts, validation=measured)
+    try:
+        page = render(facts)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise DataError(
+            f"{place.directory / REPORT}: not the report of this model ({error!r}). Fit again."
+        ) from error
+    write_atomically(output, [page.encode()])
+
+
+def _facts_of(place: RunLocation, margins: bool, executor: Executor) -> Facts:
+    """Return what a run directory tells, with the margins of its rows if wanted and possible."""
+    with shared(place.directory):
+        check_recovered(place.directory)
+        told = _read_report(place.directory / REPORT)
+        manifest = with_current_times(Manifest.load(str(place.directory / "manifest.json")))
+        model = LinearModel.load(place.model)
+        notes: list[str] = []
+        training = None
+        if margins and model.kind == "two classes":
+            shards = shards_of(manifest, place.directory)
+            try:
+                check_shards_exist(shards)
+                check_unchanged(shards, str(place.directory))
+                training = _measure(model, shards, executor, ranked=False)
+            except DataError as error:
+                notes.append(f"The margins of the training rows are not shown: {error}")
+    return Facts(os.path.basename(place.model), model, told, manifest, training, None, notes)
+
+
+def _read_report(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise DataError(
+            f"{path}: not there. Give a model that streamtron fit wrote with its run beside it; "
+            "one of an earlier version has no report, and fit --resume writes it."
+        )
+    try:
+        with reading_from(path):
+            return dict(json.loads(path.read_bytes()))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DataError(f"{path}: not the report of a run ({error}). Fit again.") from error
+
+
+def _measure(
+    model: LinearModel, shards: Sequence[ShardFile], executor: Executor, *, ranked: bool
+) -> Measured:
+    """Read labelled rows once; ``ranked`` : whether decisions are sorted."""
+    two = model.kind == "two classes"
+    known = replace(reading_from_model(model), unknown_features="out_of_range")
+    reading = resolve_reading(shards[0], known)
+    margins = np.zeros(len(EDGES) - 1, dtype=np.int64)
+    classes = () if two else model.classes
+    with ScoreSpool(classes, ranking=ranked) as spool:
+        for rows in executor(score_shard, shards, (model,), reading, False):
+            [decisions], truth = rows.decisions, rows.truth
+            chosen = None if two else model.chosen(decisions)
+            spool.add(truth, decisions, rows.weights, chosen=chosen, others=rows.others)
+            if two:
+                own = np.where(truth[:, 0], decisions, -decisions)[rows.weights > 0]
+                margins += np.histogram(np.clip(own, EDGES[0], EDGES[-1]), EDGES)[0]
+        found = spool.evaluation()
+        if not found.rows:
+            raise no_rows(list(shards))
+        both = two and ranked and found.roc_auc is not None
+        return Measured(found, margins if two else None, spool.curve() if both else None)

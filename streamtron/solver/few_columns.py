@@ -1,0 +1,174 @@
+"""Few columns and more rows than memory holds: one quadratic for all rows outside memory.
+
+Inside the margin a row costs C (1 − y·v)², outside of it nothing. As long as no row crosses the
+margin, any number of them together cost a quadratic in v, of (columns + 1)² numbers, as in Newton's
+method for this loss (Keerthi and DeCoste, JMLR 2005). The rows nearest the margin, which may cross
+it, are held with their own loss. So the first reading ends with a solution for all rows, and each
+later one is a scan at the solution before: it makes the counts from the slacks, and the sums anew.
+``benchmarks/certified.py --active-set 10%`` shows the readings that are left.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core import kernels
+from streamtron.core.rows import Chunk, Rows
+from streamtron.solver import newton, passes
+from streamtron.solver.block_scan import counts_of_slacks
+from streamtron.solver.learner import Learner
+from streamtron.solver.outside import Outside
+from streamtron.solver.passes import Vector
+from streamtron.solver.preconditioner import HEAD, head_size
+from streamtron.solver.stages import COUNT_OF_ONE
+from streamtron.solver.state import Regime
+from streamtron.solver.stopping import ROUNDING_GAP
+from streamtron.solver.targets import Targets
+
+KEPT = 0.5
+"""The part of the memory budget that the rows nearest the margin keep when memory is full."""
+
+SHARE = 0.01
+"""The part of the tolerance to which the rows held and the quadratic are solved: it costs a Newton
+step more, and a reading costs many."""
+
+
+def worthwhile(learner: Learner, rows: Rows) -> bool:
+    """Whether a quadratic of all columns costs no more than a head may, on the rows held and those
+    of a chunk."""
+    if learner.settings.faithful or learner.settings.hard:
+        return False
+    met = Outside(np.zeros(len(learner.running.w) + 1), 0.0)
+    lengths = np.zeros(0, dtype=np.int64)
+    for some in (learner.active.rows, rows):
+        met.meet(some)
+        lengths = np.append(lengths, np.diff(some.indptr) + 1)
+    return head_size(lengths, len(met.linear)) == len(met.linear)
+
+
+def begin(learner: Learner) -> None:
+    """Begin with no rows outside memory: in a scan judge them at its weights, else at the running
+    ones."""
+    running, frozen, known = learner.running, learner.frozen, learner.best.certificate
+    if frozen is None:
+        v = running.augmented(running.scale if running.steps else 0.0)
+    else:
+        v = frozen.scan_sums.scale * np.append(frozen.w, frozen.bias)
+        learner.unsummed = True  # the counts are about to change
+    learner.outside = Outside(v, 0.0 if known is None else known.primal_margin)
+    learner.outside.meet(learner.active.rows)
+
+
+def scanned_counts(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[np.int32]:
+    """The counts that the slacks of the scanned weights make, which the rows of a chunk get."""
+    assert learner.outside is not None
+    margins = passes.margins(chunk.rows, targets.signs, learner.settings.rho, learner.outside.v)
+    counts = counts_of_slacks(margins, 1.0, targets, learner.progress.b)
+    learner.counts.put_ranges(chunk.ranges, counts)
+    return counts
+
+
+def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
+    """Hold the rows of a chunk that are near the margin, and add the others to the quadratic;
+    False: columns are no longer few."""
+    outside, rho, first, number = learner.outside, learner.settings.rho, 0, len(targets.signs)
+    assert outside is not None
+    outside.meet(rows)
+    if len(outside.linear) > HEAD:
+        learner.outside, learner.regime = None, Regime.BLOCKS
+        return False
+    cost = _cost(targets.signs, targets.delta2)
+    while first < number:
+        margins = passes.margins(rows, targets.signs, rho, outside.v)
+        near = (np.abs(1.0 - margins) <= outside.reach) & (targets.signs != 0)
+        near[:first] = False
+        wanted = np.flatnonzero(near)
+        added = learner.active.add(rows, wanted, targets)
+        stop = number if added == len(wanted) else int(wanted[added])
+        if stop < number and not len(learner.active):
+            near[stop] = False  # longer than memory
+            stop += 1
+        inside = np.where(margins < 1.0, cost, 0.0)[first:stop]
+        lengths = (targets.squares + rho**2 + targets.delta2)[first:stop]
+        outside.squares += kernels.dot(lengths, (inside > 0.0).astype(np.float64))
+        part = rows._replace(indptr=rows.indptr[first : stop + 1])
+        outside.add(part, targets.signs[first:stop], np.where(near[first:stop], 0.0, inside), rho)
+        if stop < number:
+            make_room(learner)
+        first = stop
+    return True
+
+
+def make_room(learner: Learner) -> None:
+    """Hold only the rows nearest the margin, in a part of memory, and add the others to the
+    quadratic; a reading that trains solves them first."""
+    outside, active = learner.outside, learner.active
+    assert outside is not None
+    scanning = learner.frozen is not None
+    if not scanning:
+        solve(learner)
+    margins = passes.margins(active.rows, active.signs, learner.settings.rho, outside.v)
+    distances = np.abs(1.0 - margins)
+    nearest = np.argsort(distances, kind="stable")
+    room = KEPT * active.budget
+    fits = int(np.searchsorted(np.cumsum(active.sizes[nearest]), room, side="right"))
+    kept = nearest[: fits if fits < len(nearest) else 0]
+    cost = np.where(margins < 1.0, _cost(active.signs, active.delta2), 0.0)
+    cost[kept] = 0.0
+    outside.add(active.rows, active.signs, cost, learner.settings.rho)
+    if scanning:
+        outside.reach = float(distances[kept[-1]]) if len(kept) else 0.0
+    active.retain(np.sort(kept))
+
+
+def solve(learner: Learner) -> None:
+    """Minimise P of the rows held and the quadratic; rows are judged there from now on."""
+    outside, active, settings = learner.outside, learner.active, learner.settings
+    assert outside is not None
+    outside.mirror()
+    precision = SHARE * max(settings.tolerance, ROUNDING_GAP)
+    start, there = outside.v[outside.there], outside.there
+    outside.v = np.zeros(len(outside.v))
+    outside.v[there], _, steps = newton.minimise(
+        outside.narrowed(active.rows), active.signs, _cost(active.signs, active.delta2),
+        settings.rho, start, np.zeros(len(start)), precision, proven=True, outside=outside,
+    )  # fmt: skip
+    learner.progress.reports[-1].newton_steps += steps
+
+
+def finish(learner: Learner) -> None:
+    """Choose the weights that the next scan certifies, and the resolution of its counts.
+
+    A step that has not lowered P is halved: P is convex, and falls at first on the way from the
+    best weights to the solution of their quadratic.
+    """
+    outside, best, known = learner.outside, learner.best, learner.best.certificate
+    if outside is None:  # the run had ended
+        best.candidate = best.augmented
+        return
+    if known is not None and known.primal_margin <= outside.known:
+        best.candidate = 0.5 * (best.augmented + outside.v)
+    else:
+        solve(learner)
+        best.candidate = outside.v
+    learner.outside = None
+    if known is not None:
+        _refine(learner, outside.squares, 0.5 / known.primal_margin**2)
+
+
+def _refine(learner: Learner, squares: float, primal: float) -> None:
+    """Choose b so fine that rounding the counts costs a tenth of the tolerance: it lowers D by
+    about Σ q_k / (24 b²); see ``Subproblem.choose_resolution``."""
+    progress = learner.progress
+    error = 0.1 * max(learner.settings.tolerance, ROUNDING_GAP) * primal
+    finest = COUNT_OF_ONE * learner.extent.least_delta2
+    b = max(progress.b, min(math.sqrt(squares / (24.0 * error)), finest))
+    progress.b = progress.reports[-1].b = b
+
+
+def _cost(signs: NDArray[np.int8], delta2: Vector) -> Vector:
+    """C_k; 0 for rows left out."""
+    return np.divide(0.5, delta2, out=np.zeros(len(delta2)), where=signs != 0)

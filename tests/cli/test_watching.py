@@ -1,0 +1,451 @@
+"""Watching a run: on real terminals, in pipes, in logs, in batches, from Python."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamtron
+from streamtron.cli import main
+from streamtron.cli.forecast import Forecast
+from streamtron.cli.progress import reading_head, reading_line
+from streamtron.core.certificate import Certificate
+from streamtron.core.errors import MachineError, SettingsError
+from streamtron.core.events import (
+    ChunkDone,
+    Event,
+    Problem,
+    ReadingDone,
+    ReadingStarted,
+    SolveStarted,
+    TrialDone,
+    TrialsStarted,
+    event_fields,
+    log_events,
+)
+from streamtron.data.writers.corpus import generate
+from tests.helpers.processes import COMMAND, Process, Run, one_sentence
+from tests.helpers.terminals import Screen, Terminal
+
+WIDTHS = (40, 120)
+CLOCK = r"\d\d:\d\d:\d\d"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with shards to fit (train) and to measure (held-out)."""
+    directory = tmp_path_factory.mktemp("place")
+    for name, rows, first in (("train", 1500, 0), ("held-out", 300, 1500), ("more", 200, 1800)):
+        generate(str(directory / name), rows=rows, columns=500, seed=1, shards=2, first_row=first)
+    return directory
+
+
+@pytest.fixture
+def terminal(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Run a command on a terminal of so many columns."""
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    opened: list[Terminal] = []
+
+    def call(columns: int, *words: object) -> Terminal:
+        opened.append(Terminal(columns, *words, cwd=place))
+        return opened[-1]
+
+    yield call
+    for one in opened:
+        one.process.kill()
+
+
+# --- terminals -----------------------------------------------------------------------------------
+
+
+def test_the_screen_of_these_tests_breaks_and_erases_lines_as_a_terminal_does() -> None:
+    screen = Screen(4)
+    screen.feed("abcdef\r\n\x1b[31mxyz\x1b[0m\r\x1b[2K12\x1b[1A\rEF\n")
+    assert (screen.lines, screen.broken) == (["abcd", "EF", "12"], 1)
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_a_fit_on_a_terminal_shows_whole_lines_and_leaves_no_bar(
+    terminal: Any, columns: int
+) -> None:
+    shown = terminal(columns, "fit", "train", "--model", f"m{columns}", "-v", "--tol", 1e-4)
+    assert shown.end() == 0
+    assert "reading 1: train" in shown.raw, "the bar was there"
+    lines, screen = shown.screen.lines, shown.screen
+    assert screen.broken == 0
+    assert max(map(len, lines)) <= columns
+    assert not [line for line in lines if "reading 1: " in line or "━" in line]
+    assert re.fullmatch(r" +time reading .*ends about", lines[0])
+    readings = [line for line in lines if re.match(rf"{CLOCK} +\d+ ", line)]
+    assert len(readings) >= 2
+    assert {len(line) for line in readings} == {len(lines[0])}
+    assert ("mini-epochs" in lines[0]) == (columns == 120)
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_the_candidates_of_a_sweep_are_whole_lines_on_a_terminal(
+    terminal: Any, columns: int
+) -> None:
+    words = ("sweep", "train", "--valid", "held-out", "--C", "0.1,1")
+    shown = terminal(columns, *words)
+    assert shown.end() == 0
+    _check_sweep(shown, columns)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_the_candidates_of_a_sweep_with_workers_are_whole_lines(
+    terminal: Any, columns: int
+) -> None:
+    words = ("sweep", "train", "--valid", "held-out", "--C", "0.1,1", "--workers", 2)
+    shown = terminal(columns, *words)
+    assert shown.end() == 0
+    assert "0 of 2 fits" in shown.raw
+    assert "(worker " in " ".join(shown.screen.lines)
+    _check_sweep(shown, columns)
+
+
+def _check_sweep(shown: Terminal, columns: int) -> None:
+    lines = shown.screen.lines
+    assert shown.screen.broken == 0
+    told = [line for line in lines if re.match(CLOCK, line)]
+    assert [line.split(",")[0] for line in told] == [told[0][:8] + " C 0.1", told[1][:8] + " C 1"]
+    assert all("accuracy" in line for line in told)
+    assert not [line for line in lines if "fits" in line or "starting" in line]
+    assert "best (*)           C = " in "\n".join(lines)
+
+
+def test_ctrl_c_on_a_narrow_terminal_leaves_one_message_and_no_piece_of_the_bar(
+    terminal: Any, place: Path
+) -> None:
+    words = ("--tol", 0, "--stage", "0.01", "--max-epochs", 10**6)
+    shown = terminal(40, "fit", "train", "--model", "stopped", *words)
+    shown.shows("gap ")
+    shown.type(b"\x03")  # the terminal shows ^C, though the signal is sent by hand
+    shown.shows("^C")
+    shown.process.send_signal(signal.SIGINT)
+    assert shown.end() == 130
+    message = " ".join(line.strip() for line in shown.screen.lines)
+    assert message.startswith("stopped by SIGINT; nothing half-written is left"), message
+    assert message.endswith("Go on from stopped.run with --resume."), message
+    assert shown.screen.broken == 0
+
+
+def test_an_error_on_a_narrow_terminal_is_broken_between_words(terminal: Any, place: Path) -> None:
+    (place / "bad.svm").write_text("1 1:nan\n")
+    shown = terminal(40, "fit", "bad.svm", "--model", "m-bad")
+    assert shown.end() == 3
+    assert shown.screen.broken == 0
+    message = " ".join(line.strip() for line in shown.screen.lines)
+    assert message == (
+        "bad.svm, line 1: value nan in column 1. Values are finite; remove it or the row."
+    )
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in sorted(main.streamtron.commands))])
+def test_help_fits_40_columns_with_what_an_option_means_under_it(
+    command: list[str], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = run(*command, "--help").stdout.splitlines()
+    assert max(map(len, lines)) <= 40
+    help_ = lines.index("  -h, --help")
+    assert lines[help_ + 1] == "      Show this message and exit."
+    monkeypatch.setenv("COLUMNS", "100")
+    wide = run(*command, "--help").stdout.splitlines()
+    assert any(re.match("  -h, --help +Show this message and exit.", line) for line in wide)
+
+
+def test_tables_that_are_wider_than_the_terminal_become_lines_of_name_and_value(
+    terminal: Any, place: Path
+) -> None:
+    shown = terminal(40, "sweep", "train", "--valid", "held-out", "--C", "1,10")
+    assert shown.end() == 0
+    lines = [line.split() for line in shown.screen.lines]
+    assert [words[1] for words in lines if words[:1] == ["C"]] == ["1", "10"]
+    assert ["best", "*"] in lines
+    assert shown.screen.lines[-1].strip() != "*"
+
+
+# --- pipes ---------------------------------------------------------------------------------------
+
+
+def test_in_a_pipe_every_line_of_v_has_a_time_and_no_control_character(place: Path) -> None:
+    done = Process(COMMAND, "fit", "train", "--model", "piped", "-v", cwd=place).end()
+    assert done.returncode == 0
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", done.stdout + done.stderr)
+    head, *lines = done.stderr.splitlines()
+    assert head == reading_head()
+    assert all(re.match(f"{CLOCK} ", line) for line in lines)
+    readings = [line for line in lines if " stage " not in line]
+    assert {len(line) for line in (head, *readings)} == {len(head)}
+    assert re.fullmatch(CLOCK, readings[0].split()[-1]), "the rows in memory are solved"
+    assert readings[-1].split()[-1] == "-"
+
+
+def test_a_bound_that_is_only_an_estimate_is_marked_in_the_table() -> None:
+    line = reading_line(ReadingDone(0, "1", "train", 5, 2, 7, None, 0.25))
+    assert "~0.25" in line
+    assert len(line) == len(reading_head())
+
+
+def test_lines_of_several_problems_name_them(run: Run) -> None:
+    done = run("sweep", "train", "--valid", "held-out", "--C", "0.1,1", "-v")
+    readings = [line for line in done.stderr.splitlines() if re.match(rf"{CLOCK} +\d", line)]
+    named = [line.rpartition("  ")[2] for line in readings]
+    assert set(named) == {"C 0.1, rho 1", "C 1, rho 1"}
+    ended = [line for line in done.stderr.splitlines() if "stage 1 ended" in line]
+    assert [line[9:].partition(": stage")[0] for line in ended] == ["C 0.1, rho 1", "C 1, rho 1"]
+
+
+# --- the end of the run --------------------------------------------------------------------------
+
+
+class Clock:
+    """Seconds that are set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _reading(
+    forecast: Forecast, clock: Clock, number: int, seconds: float = 10.0, solve: float = 5.0,
+    problems: int = 1,
+) -> None:  # fmt: skip
+    forecast.observe(ReadingStarted(number, "scan", 100, 1000, problems))
+    clock.now += seconds
+    forecast.observe(SolveStarted(number, 100))
+    clock.now += solve
+
+
+def _done(number: int, gap: float | None, tol: float = 0.01, **more: Any) -> ReadingDone:
+    upper = 1.0
+    proven = None if gap is None else Certificate(0.0, (1.0 - gap) ** 0.5, upper, 100, 1.0)
+    told = {"active_rows": 10, "rows": 100, **more}
+    rows = told.pop("active_rows")
+    return ReadingDone(number, "ascent", "scan", 0, 0, rows, proven, upper, tol=tol, **told)
+
+
+def test_with_all_rows_solved_in_memory_one_more_reading_is_expected() -> None:
+    clock = Clock()
+    forecast = Forecast(clock)
+    assert forecast.end() is None
+    _reading(forecast, clock, 0)
+    assert forecast.end() is None, "nothing is known in the first reading"
+    forecast.observe(_done(0, None, active_rows=100))
+    assert forecast.end() == clock.now + 10.0
+    forecast.observe(ReadingStarted(1, "scan", 100, 1000))
+    clock.now += 8.0
+    forecast.observe(ChunkDone(1, 20, 200))  # 8 seconds for a fifth
+    assert forecast.end() == pytest.approx(clock.now + 32.0)
+
+
+def test_the_end_follows_from_how_the_gap_fell() -> None:
+    clock = Clock()
+    forecast = Forecast(clock)
+    for number, gap in enumerate((0.8, 0.4)):
+        _reading(forecast, clock, number)
+        forecast.observe(_done(number, gap))
+        assert (forecast.end() is None) == (number == 0), "one gap says nothing of its fall"
+    # .4 → .2 → .1 → .05 → .025 → .0125 → below .01: 6 readings, with 5 solves between them
+    assert forecast.end() == pytest.approx(clock.now + 6 * 10.0 + 5 * 5.0)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "tol"), [((0.4, 0.4), 0.01), ((1.0, 0.4), 0.01), ((0.8, 0.4), 0.0)],
+    ids=["it does not fall", "nothing was proven", "no tolerance"],
+)  # fmt: skip
+def test_nothing_is_said_where_nothing_is_known(gaps: tuple[float, ...], tol: float) -> None:
+    clock = Clock()
+    forecast = Forecast(clock)
+    for number, gap in enumerate(gaps):
+        _reading(forecast, clock, number)
+        forecast.observe(_done(number, gap, tol))
+    assert forecast.end() is None
+
+
+def test_the_problem_that_needs_most_readings_decides_and_all_must_have_told() -> None:
+    clock = Clock()
+    forecast = Forecast(clock)
+    for number, gaps in enumerate(((0.8, 0.2), (0.4, 0.02))):
+        _reading(forecast, clock, number, problems=2)
+        for C, gap in enumerate(gaps):
+            assert forecast.end() is None or number == 0
+            forecast.observe(_done(number, gap, problem=Problem(float(C))))
+    assert forecast.end() == pytest.approx(clock.now + 6 * 10.0 + 5 * 5.0)
+    _reading(forecast, clock, 2, problems=2)
+    forecast.observe(_done(2, 0.005, problem=Problem(1.0), stop_reason="certified"))
+    assert forecast.end() is None, "the other problem has not told yet"
+
+
+def test_a_sweep_ends_when_the_fits_left_have_taken_as_long_as_those_done() -> None:
+    clock = Clock()
+    forecast = Forecast(clock)
+    trial = TrialDone("C 1, rho 1", "", {"accuracy": 0.5}, 0.1, "certified", "0")
+    for later, left in ((1, 4), (0, 3), (None, None)):
+        forecast.observe(TrialsStarted(0, 4, later))
+        assert forecast.end() is None
+        clock.now += 60.0
+        forecast.observe(trial)
+        assert forecast.end() == (None if left is None else clock.now + 60.0 * left)
+
+
+# --- logs ----------------------------------------------------------------------------------------
+
+
+def _log(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_log_of_a_fit_has_every_event_with_time_memory_and_proven_bounds(
+    run: Run, place: Path
+) -> None:
+    words = ("fit", "train", "--model", "logged", "--report", "r.json", "--log", "fit.jsonl")
+    assert run(*words).returncode == 0
+    lines, report = _log(place / "fit.jsonl"), json.loads((place / "r.json").read_text())
+    assert {line["event"] for line in lines} == {
+        "reading_started", "chunk_done", "solve_started", "reading_done", "stage_done",
+    }  # fmt: skip
+    times = [datetime.fromisoformat(line["time"]) for line in lines]
+    assert times == sorted(times)
+    assert all(line["peak_rss_bytes"] > 1e7 for line in lines)
+    done = [line for line in lines if line["event"] == "reading_done"]
+    assert [line["reading"] for line in done] == [*range(1, int(report["readings"]) + 1)]
+    assert {line["rows"] for line in done} == {1500}
+    proven = report["certificate"]
+    assert done[0]["proven_gap"] is None
+    assert done[0]["estimated_upper_bound"] > 0.0
+    assert done[-1]["proven_gap"] == proven["relative_duality_gap"]
+    assert done[-1]["proven_upper_bound"] == proven["upper_bound"]
+    assert done[-1]["proven_lower_bound"] == proven["primal_margin"]
+    assert [line["stop_reason"] for line in done][-1] == "certified"
+
+
+def test_update_forget_and_certify_append_to_a_log(run: Run, place: Path) -> None:
+    assert run("fit", "train", "--model", "changed").returncode == 0
+    log, lengths = place / "changes.jsonl", [0]
+    for words in (
+        ("update", "changed", "more"), ("forget", "changed", "more/part-00000.svm"),
+        ("certify", "changed"),
+        ("certify", "changed", "train"),
+    ):  # fmt: skip
+        done = run(*words, "--log", log)
+        assert done.returncode == 0, done.stderr
+        lengths.append(len(_log(log)))
+    own = [_log(log)[first:last] for first, last in pairwise(lengths)]
+    assert all(lines for lines in own)
+    assert own[1][-1]["stop_reason"]
+    certified, searched = (
+        [one for one in lines if one["event"] == "reading_done"] for lines in own[2:]
+    )
+    assert [line["reading"] for line in certified] == [1]
+    assert certified[0]["proven_gap"] <= 0.01
+    assert [line["reading"] for line in searched] == [*range(1, len(searched) + 1)]
+    assert searched[0]["proven_upper_bound"] is None
+    assert searched[-1]["proven_gap"] < 0.1
+
+
+def test_the_last_line_of_a_certified_model_is_what_certify_proves(run: Run, place: Path) -> None:
+    assert run("fit", "train", "--model", "proven").returncode == 0
+    done = run("certify", "proven", "train", "--json", "--log", "proof.jsonl")
+    proof, lines = json.loads(done.stdout), _log(place / "proof.jsonl")
+    last = [line for line in lines if line["event"] == "reading_done"][-1]
+    assert last["proven_gap"] == proof["certificate"]["relative_duality_gap"]
+    started = [line for line in lines if line["event"] == "reading_started"]
+    assert len(started) == proof["readings"]
+
+
+def test_the_log_of_a_sweep_has_a_line_for_every_candidate(run: Run, place: Path) -> None:
+    words = ("--valid", "held-out", "--C", "0.1,1", "--halving", "--log", "sweep.jsonl")
+    assert run("sweep", "train", *words).returncode == 0
+    lines = _log(place / "sweep.jsonl")
+    started = [line for line in lines if line["event"] == "trials_started"]
+    trials = [line for line in lines if line["event"] == "trial_done"]
+    assert sum(line["trials"] for line in started) == len(trials)
+    assert [line["later"] for line in started] == [None] * (len(started) - 1) + [0]
+    assert {line["candidate"] for line in trials} == {"C 0.1, rho 1", "C 1, rho 1"}
+    assert all(0.5 < line["metrics"]["accuracy"] <= 1.0 for line in trials)
+
+
+def test_chunks_are_logged_at_most_so_often(tmp_path: Path) -> None:
+    for every, wanted in ((0.0, 5), (1e6, 1)):
+        path = tmp_path / str(every)
+        with log_events(path, every) as listen:
+            for number in range(5):
+                listen(ChunkDone(0, number, number))
+        assert len(_log(path)) == wanted
+
+
+def test_infinite_numbers_are_null_in_a_log() -> None:
+    line = event_fields(ReadingDone(0, "1", "train", 5, 2, 7, None, float("inf")))
+    assert line["estimated_upper_bound"] is None
+
+
+@pytest.mark.parametrize("content", ["1 1:1\n", "{}\n", '{"a": 1}\n', "\x00", "[1]\n", "3\n"])
+def test_a_file_that_is_no_log_is_refused_and_kept(run: Run, place: Path, content: str) -> None:
+    (place / "precious").write_text(content)
+    one_sentence(run("fit", "train", "--model", "m1", "--log", "precious"), 2, "precious")
+    assert (place / "precious").read_text() == content
+    assert not (place / "m1.run").exists()
+    with pytest.raises(SettingsError, match="not a log"), log_events(place / "precious"):
+        pass
+
+
+def test_a_log_where_another_output_goes_or_nothing_can_is_refused(run: Run, place: Path) -> None:
+    one_sentence(run("fit", "train", "--model", "m2", "--log", "m2"), 2, "m2")
+    one_sentence(run("fit", "train", "--model", "m2", "--log", "nowhere/log"), 5, "nowhere")
+    with pytest.raises(MachineError, match="cannot be written"), log_events(place):
+        pass
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_log_that_cannot_go_on_costs_a_warning_and_not_the_model(place: Path) -> None:
+    words = ("fit", "train", "--model", "full", "--log", "/dev/full")
+    done = Process(COMMAND, *words, cwd=place).end()
+    assert done.returncode == 0
+    assert done.stderr == (
+        "/dev/full: the log ends here (No space left on device); the run goes on.\n"
+    )
+    assert (place / "full").exists()
+
+
+def test_the_functions_of_python_tell_a_listener_what_the_commands_log(place: Path) -> None:
+    told: list[Event] = []
+    model = streamtron.fit(place / "train", model=place / "told", listen=told.append)
+    assert model.certificate is not None
+    ended = [event for event in told if isinstance(event, ReadingDone)]
+    assert ended[-1].stop_reason == "certified"
+    with streamtron.log_events(place / "python.jsonl") as listen:
+        proof = streamtron.certify(model, [place / "train"], listen=listen)
+    last = _log(place / "python.jsonl")[-1]
+    assert last["proven_gap"] == proof.certificate.relative_duality_gap
+
+
+# --- batches -------------------------------------------------------------------------------------
+
+
+def test_a_fit_in_a_batch_can_be_watched(run: Run, place: Path) -> None:
+    job = '[[job]]\nname = "train"\ncommand = "fit"\nshards = "train"\nmodel = "b.model"\n'
+    (place / "night.toml").write_text(f'{job}verbose = true\nlog = "train.jsonl"\n')
+    done = run("batch", "night.toml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    errors = (place / "night.logs" / "train.err").read_text().splitlines()
+    assert errors[0] == reading_head()
+    assert _log(place / "train.jsonl")[-1]["event"] == "stage_done"
+    (place / "night.toml").write_text(job)
+    assert "running" not in run("batch", "night.toml").stdout, "what is told changes no result"
+    (place / "night.toml").write_text(f"{job}C = 2.0\n")
+    assert "running" in run("batch", "night.toml").stdout

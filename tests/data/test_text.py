@@ -1,0 +1,401 @@
+"""Documents to rows: equal to scikit-learn's vectorizers, from every format, and read by models."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+import random
+import sysconfig
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+from sklearn.feature_extraction import FeatureHasher
+from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
+
+from streamtron.core.config import Machine, Settings
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.executor import serial
+from streamtron.data import Reading, RowBatch, find_shards, open_reader, resolve_reading
+from streamtron.data.formats.text_recipe import TOKEN_PATTERN, TextRecipe
+from streamtron.runs.convert import convert
+from streamtron.runs.evaluate import evaluate
+from streamtron.runs.fit import fit, run
+from streamtron.runs.predict import predict
+from streamtron.runs.update import update
+from tests.helpers.runs import pickled
+
+EVERY_LETTER = [
+    " ".join(f"{chr(code)}a" for code in range(first, first + 2048))
+    for first in range(0, 0x110000, 2048)
+    if first != 0xD800  # surrogates
+]
+
+ODD = [
+    "",
+    "a b c",
+    "Straße ΣΊΣΥΦΟΣ İstanbul",
+    "naïve x̄y 日本語 テキスト 😀 Ⱥb_1",
+    "\0nul\0 x\ny",
+    "αΣ ΑΣ",
+]
+
+
+@cache
+def documents() -> tuple[str, ...]:
+    """2,000 docstrings and pieces of source of the standard library, and some odd ones."""
+    found = list(ODD)
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        found += [source[at : at + 1500] for at in range(0, len(source), 15_000)]
+        nodes = ast.walk(ast.parse(source))
+        named = (node for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef))
+        found += [text for node in named if (text := ast.get_docstring(node))]
+        if len(found) >= 2000:
+            break
+    return tuple(found[:2000])
+
+
+def as_stored(matrix: Any) -> sparse.csr_array:
+    """A matrix as rows hold it: float32, sorted, without zeros."""
+    rows = sparse.csr_array(matrix, dtype=np.float32)
+    rows.sort_indices()
+    rows.eliminate_zeros()
+    return rows
+
+
+def equal(a: sparse.csr_array, b: sparse.csr_array) -> bool:
+    return a.shape == b.shape and all(
+        np.array_equal(getattr(a, name), getattr(b, name)) for name in ("indptr", "indices", "data")
+    )
+
+
+TEN: list[dict[str, Any]] = [
+    {},
+    {"ngram_range": (1, 2)},
+    {"ngram_range": (2, 3), "lowercase": False},
+    {"alternate_sign": False},
+    {"norm": "l1"},
+    {"norm": None, "binary": True},
+    {"lowercase": False, "norm": None},
+    {"token_pattern": r"(?u)\b[a-z]\w*-?\w*\b"},
+    {"token_pattern": r"def (\w+)", "ngram_range": (1, 2)},
+    {"hash_bits": 8, "binary": True, "norm": "l2"},
+]
+
+
+@pytest.mark.parametrize("given_", TEN, ids=str)
+def test_2000_documents_become_what_hashing_vectorizer_makes_of_them(
+    given_: dict[str, Any],
+) -> None:
+    assert len(documents()) == 2000
+    wanted = dict(given_)
+    vectorizer = HashingVectorizer(n_features=2 ** wanted.pop("hash_bits", 20), **wanted)
+    made = TextRecipe("text", **given_).rows(documents())
+    assert equal(made, as_stored(vectorizer.transform(documents())))
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(st.text(), max_size=4), st.booleans())
+@example(ODD, True)
+@example(["İ", "ſtreet K"], True)
+@example(EVERY_LETTER, True)
+@example(EVERY_LETTER, False)
+def test_any_text_becomes_what_hashing_vectorizer_makes_of_it(
+    texts: list[str], lowercase: bool
+) -> None:
+    common: dict[str, Any] = {"lowercase": lowercase, "ngram_range": (1, 2), "norm": None}
+    wanted = HashingVectorizer(**common).transform(texts) if texts else sparse.csr_array((0, 2**20))
+    assert equal(TextRecipe("text", **common).rows(texts), as_stored(wanted))
+
+
+@pytest.mark.parametrize("alternate_sign", [True, False])
+def test_tf_idf_is_that_of_tfidf_transformer(alternate_sign: bool, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", documents()[:700])
+    write_jsonl(tmp_path / "b.jsonl", documents()[700:])
+    # few columns: signs meet, and cancel in some documents
+    recipe = TextRecipe("text", hash_bits=9, alternate_sign=alternate_sign)
+    files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    convert(files, tmp_path / "rows", text=recipe, tfidf=True, settings=Settings(label="y"))
+    counts = HashingVectorizer(n_features=2**9, norm=None, alternate_sign=alternate_sign)
+    wanted = TfidfTransformer().fit_transform(counts.transform(documents()))
+    assert equal(read(tmp_path / "rows", width=2**9), as_stored(wanted))
+
+
+def write_jsonl(path: Path, texts: Any = None, rows: Any = None) -> None:
+    rows = rows or [{"text": text, "y": len(text) % 2} for text in texts]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def batches_of(path: Path, reading: Reading | None = None, threads: int = 1) -> Iterator[RowBatch]:
+    shards = find_shards([str(path)])
+    reading = resolve_reading(shards[0], reading or Reading())
+    for shard in shards:
+        yield from open_reader(shard, reading, threads).batches()
+
+
+def read(
+    path: Path, reading: Reading | None = None, width: int | None = None, threads: int = 1
+) -> sparse.csr_array:
+    """All rows of shards as a matrix."""
+    parts = []
+    for batch in batches_of(path, reading, threads):
+        values = np.ones(batch.nonzeros, np.float32) if batch.values is None else batch.values
+        shape = (batch.rows, width or batch.width)
+        parts.append(sparse.csr_array((values, batch.indices, batch.indptr), shape=shape))
+    return sparse.vstack(parts, format="csr")
+
+
+MAIL = [
+    {"text": text, "spam": ("ham", "spam")[k % 2], "length": len(text) / 8, "lang": lang}
+    for k, (text, lang) in enumerate(
+        (f'He said "{words}",\n{words[:3]} Grüße; {k}', ("de", "en", "fr")[k % 3])
+        for k, words in enumerate(("cheap pills", "meeting notes", "lunch, 12:30?") * 20)
+    )
+]
+
+
+def parquet(path: Path, rows: list[dict[str, Any]]) -> None:
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=7)
+
+
+def arrow(path: Path, rows: list[dict[str, Any]]) -> None:
+    table = pa.Table.from_pylist(rows)
+    texts = table["text"].cast(pa.large_string()), table["lang"].dictionary_encode()
+    table = table.set_column(0, "text", texts[0]).set_column(3, "lang", texts[1])
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=7)
+
+
+FORMATS: dict[str, Callable[[Path, list[dict[str, Any]]], None]] = {
+    "mail.jsonl": lambda path, rows: write_jsonl(path, rows=rows),
+    "mail.csv": write_csv,
+    "mail.parquet": parquet,
+    "mail.arrow": arrow,
+}
+BESIDE = TextRecipe("text", columns=("length", "lang"), hash_bits=12)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_text_and_the_columns_beside_it(name: str, tmp_path: Path) -> None:
+    FORMATS[name](tmp_path / name, MAIL)
+    convert(tmp_path / name, tmp_path / "rows", text=BESIDE, settings=Settings(label="spam"))
+    text = HashingVectorizer(n_features=2**12).transform([row["text"] for row in MAIL])
+    beside = FeatureHasher(2**12).transform(
+        [{"length": row["length"], "lang": row["lang"]} for row in MAIL]
+    )
+    wanted = as_stored(sparse.hstack([text, beside]))
+    assert equal(read(tmp_path / "rows", width=2**13), wanted)
+    [table] = map(pq.read_table, (tmp_path / "rows").iterdir())
+    assert table["label"].to_pylist() == [row["spam"] for row in MAIL]
+
+
+def test_threads_and_the_size_of_shards_change_no_row(tmp_path: Path) -> None:
+    texts = documents() * 2  # several megabytes
+    write_jsonl(tmp_path / "a.jsonl", texts)
+    recipe = Reading(text=TextRecipe("text"), label_column="y")
+    one = read(tmp_path / "a.jsonl", recipe, 2**20)
+    assert equal(one, read(tmp_path / "a.jsonl", recipe, 2**20, threads=3))
+    convert(tmp_path / "a.jsonl", tmp_path / "rows", text=TextRecipe("text"),
+            settings=Settings(label="y"), rows_per_shard=999)  # fmt: skip
+    assert len(list((tmp_path / "rows").iterdir())) == 5
+    assert equal(one, read(tmp_path / "rows", width=2**20))
+
+
+def test_workers_write_the_same_files_of_documents(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", rows=MAIL)
+    write_jsonl(tmp_path / "b.jsonl", rows=MAIL[:7])
+    for name, executor in (("here", serial), ("there", pickled)):
+        convert(
+            [tmp_path / "a.jsonl", tmp_path / "b.jsonl"],
+            tmp_path / name,
+            text=BESIDE,
+            tfidf=True,
+            settings=Settings(label="spam"),
+            rows_per_shard=25,
+            executor=executor,
+        )
+    here, there = ([path.read_bytes() for path in sorted((tmp_path / name).iterdir())]
+                   for name in ("here", "there"))  # fmt: skip
+    assert here == there
+    assert len(here) == 3
+
+
+def test_a_model_of_documents_reads_documents_and_their_rows_alike(tmp_path: Path) -> None:
+    for name, write in FORMATS.items():
+        write(tmp_path / name, MAIL)
+    convert(tmp_path / "mail.jsonl", tmp_path / "rows", text=BESIDE, tfidf=True,
+            settings=Settings(label="spam"))  # fmt: skip
+    model = fit(tmp_path / "rows")
+    [rows] = predict(model, tmp_path / "rows")
+    for name in FORMATS:
+        [scores] = predict(model, tmp_path / name)
+        assert scores.decisions.tolist() == rows.decisions.tolist()
+        assert evaluate(model, tmp_path / name) == evaluate(model, tmp_path / "rows")
+    write_csv(tmp_path / "new.csv", [{"text": r["text"], "length": 1, "lang": "de"} for r in MAIL])
+    assert sum(len(scores.decisions) for scores in predict(model, tmp_path / "new.csv")) == 60
+
+
+def test_a_run_on_documents_takes_more_documents(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "old.jsonl", rows=MAIL[:40])
+    write_csv(tmp_path / "new.csv", MAIL[40:])
+    convert(tmp_path / "old.jsonl", tmp_path / "rows", text=BESIDE, settings=Settings(label="spam"))
+    run(tmp_path / "rows", Settings(tol=1e-4), model=tmp_path / "m", machine=Machine())
+    outcome = update(tmp_path / "m", tmp_path / "new.csv")
+    assert outcome.report["rows"] == 60
+    assert outcome.report["certificate"]["relative_duality_gap"] <= 1e-4
+    assert update(tmp_path / "m", tmp_path / "new.csv").report["already_in_run"] == ["new.csv"]
+
+
+def test_a_table_without_the_column_of_the_text_is_refused_and_one_without_rows_is_empty(
+    tmp_path: Path,
+) -> None:
+    write_jsonl(tmp_path / "mail.jsonl", rows=MAIL)
+    convert(tmp_path / "mail.jsonl", tmp_path / "rows", text=TextRecipe("text"),
+            settings=Settings(label="spam"))  # fmt: skip
+    model = fit(tmp_path / "rows")
+    (tmp_path / "a.csv").write_text("subject\nhello\n")
+    with pytest.raises(DataError, match=r"a\.csv: neither documents, in a column 'text', nor"):
+        list(predict(model, tmp_path / "a.csv"))
+    (tmp_path / "b.csv").write_text("text,spam\n")
+    (tmp_path / "c.csv").write_text("text,spam\nhello,\n")
+    [scores] = predict(model, [tmp_path / "b.csv", tmp_path / "c.csv"])
+    assert len(scores.labels) == 1
+
+
+def test_rows_of_another_recipe_are_refused(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "mail.jsonl", rows=MAIL)
+    for name, bits in (("a", 12), ("b", 13)):
+        convert(tmp_path / "mail.jsonl", tmp_path / name, text=TextRecipe("text", hash_bits=bits),
+                settings=Settings(label="spam"))  # fmt: skip
+    model = fit(tmp_path / "a")
+    with pytest.raises(DataError, match="made of documents by another recipe than the model"):
+        list(predict(model, tmp_path / "b"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"text": None}, r"mail\.jsonl, line 5: null in column 'text'"),
+        ({"length": None}, "line 5: null in column 'length'"),
+        ({"lang": 7}, r"from line 1 on: .*changed from string to number"),
+        ({"length": "long"}, r"from line 1 on: .*changed from number to string"),
+    ],
+)
+def test_what_is_wrong_in_json_lines_is_refused_with_its_place(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    rows = [row if k != 4 else row | change for k, row in enumerate(MAIL)]
+    write_jsonl(tmp_path / "mail.jsonl", rows=rows)
+    with pytest.raises(DataError, match=message):
+        convert(tmp_path / "mail.jsonl", tmp_path / "rows", text=BESIDE,
+                settings=Settings(label="spam"))  # fmt: skip
+    assert not list((tmp_path / "rows").glob("*"))
+
+
+def test_a_column_of_another_kind_in_a_later_shard_is_refused(tmp_path: Path) -> None:
+    parquet(tmp_path / "a.parquet", MAIL)
+    parquet(tmp_path / "b.parquet", [row | {"lang": 3} for row in MAIL])
+    with pytest.raises(DataError, match=r"b\.parquet: column 'lang' .* it held strings"):
+        convert(tmp_path, tmp_path / "rows", text=BESIDE, settings=Settings(label="spam"))
+
+
+@pytest.mark.parametrize(
+    ("given_", "message"),
+    [
+        ({"ngram_range": (2, 1)}, "ngrams 2,1"),
+        ({"hash_bits": 31}, "wanted 1 to 30"),
+        ({"token_pattern": "("}, "no regular expression"),
+        ({"token_pattern": "(a)(b)"}, "2 groups"),
+        ({"norm": "max"}, "wanted l2, l1 or none"),
+        ({"columns": ("a", "a")}, "a column twice"),
+    ],
+)
+def test_a_recipe_out_of_range_is_refused(given_: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        TextRecipe("text", **given_)
+
+
+def test_what_has_no_meaning_with_a_text_is_refused(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "mail.jsonl", rows=MAIL)
+    mail, out = tmp_path / "mail.jsonl", tmp_path / "out"
+    with pytest.raises(SettingsError, match="no place for the recipe"):
+        convert(mail, out, to="libsvm", text=BESIDE)
+    with pytest.raises(SettingsError, match="leave --features"):
+        convert(mail, out, text=BESIDE, settings=Settings(features=("length",)))
+    with pytest.raises(SettingsError, match="hash-bits 27 with tfidf"):
+        convert(mail, out, text=TextRecipe("text", hash_bits=27), tfidf=True)
+    with pytest.raises(SettingsError, match="name their column by --text"):
+        convert(mail, out, tfidf=True)
+    with pytest.raises(DataError, match="0 columns 'size'"):
+        convert(mail, out, text=TextRecipe("text", columns=("size",)),
+                settings=Settings(label="spam"))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"hash_bits": 31}, {"norm": 3}, {"columns": "abc"}, {"frequencies": "AAAA"},
+        {"ngram_range": [1, "2"]}, {"lowercase": 1}, {"more": 1},
+    ],
+)  # fmt: skip
+def test_a_damaged_recipe_is_refused(damage: dict[str, Any]) -> None:
+    whole = TextRecipe("text").to_dict()
+    assert TextRecipe.from_dict(json.loads(json.dumps(whole))) == TextRecipe("text")
+    with pytest.raises(DataError, match="recipe of the text is damaged"):
+        TextRecipe.from_dict(whole | damage)
+
+
+def test_the_default_pattern_is_scikit_learns() -> None:
+    assert HashingVectorizer().token_pattern == TOKEN_PATTERN
+
+
+def test_a_batch_is_a_megabyte_of_text_however_long_the_file(tmp_path: Path) -> None:
+    shuffled = list(documents())
+    random.Random(0).shuffle(shuffled)
+    write_jsonl(tmp_path / "a.jsonl", shuffled * 5)
+    reading = Reading(text=TextRecipe("text"), label_column="y")
+    batches = list(batches_of(tmp_path / "a.jsonl", reading))
+    size = (tmp_path / "a.jsonl").stat().st_size
+    assert len(batches) >= size // (1 << 20) >= 3
+
+
+def test_strings_that_look_like_numbers_or_dates_in_a_later_csv_shard_stay_strings(
+    tmp_path: Path,
+) -> None:
+    """A column of strings in the first shard is one in all, and a text may be empty."""
+    kinds = {"a.csv": ("x7", "x8"), "b.csv": ("7", "08"), "c.csv": ("2020-01-01", "")}
+    rows = {
+        name: [
+            {"text": t, "y": k, "kind": kind}
+            for k, (t, kind) in enumerate(zip(texts, two, strict=True))
+        ]
+        for (name, two), texts in zip(
+            kinds.items(), [("a b", "cd ef"), ("12", "13"), ("", "2021")], strict=True
+        )
+    }
+    for name, own in rows.items():
+        write_csv(tmp_path / name, own)
+    recipe = TextRecipe("text", columns=("kind",), hash_bits=10)
+    convert(tmp_path, tmp_path / "rows", text=recipe, settings=Settings(label="y"))
+    every = [row for own in rows.values() for row in own]
+    text = HashingVectorizer(n_features=2**10).transform([row["text"] for row in every])
+    beside = FeatureHasher(2**10).transform([{"kind": row["kind"]} for row in every])
+    wanted = as_stored(sparse.hstack([text, beside]))
+    assert equal(read(tmp_path / "rows", width=2**11), wanted)

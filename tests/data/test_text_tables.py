@@ -1,0 +1,216 @@
+"""CSV, JSON lines and Vowpal Wabbit's text as shards of numbers, and what is refused in them."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import lzma
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.feature_names import Hashing
+from streamtron.data import Reading, find_shards, open_reader, resolve_reading
+from streamtron.data.formats.text_recipe import TextRecipe
+from streamtron.data.formats.text_tables import CsvReader
+from streamtron.data.formats.vowpal_wabbit import VowpalWabbitReader
+from streamtron.runs.fit import fit
+from streamtron.runs.predict import predict
+from tests.helpers.batch_rows import rows_of
+
+RNG = np.random.default_rng(0)
+TABLE = {
+    "bought": ["yes", "no"] * 150,
+    "age": RNG.normal(40, 10, 300).tolist(),
+    "visits": [*range(299), 2.5],  # whole numbers, but for the last
+    "open": [True, False, False] * 100,
+}
+
+
+def write(path: Path, table: dict[str, list[Any]] = TABLE) -> Path:
+    """Write a table in the format of the name."""
+    if path.name.endswith(".parquet"):
+        pq.write_table(pa.table(table), path)
+        return path
+    rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+    if "json" in path.name:
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+    else:
+        marks = "\t" if ".tsv" in path.name else ","
+        lines = [marks.join(table), *(marks.join(map(as_csv, row.values())) for row in rows)]
+        text = "\ufeff" + "\r\n".join(lines)  # as Excel writes it, without a last end of line
+    packed = {".gz": gzip.compress, ".xz": lzma.compress}.get(path.suffix, bytes)
+    path.write_bytes(packed(text.encode()))
+    return path
+
+
+def as_csv(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@pytest.mark.parametrize(
+    "name", ["a.csv", "a.tsv", "a.jsonl", "a.json", "a.ndjson", "a.csv.gz", "a.jsonl.xz"]
+)
+def test_a_model_is_that_of_the_same_table_in_parquet(name: str, tmp_path: Path) -> None:
+    given_ = {"label": "bought", "features": "age,visits,open"}
+    wanted = fit(write(tmp_path / "a.parquet"), **given_)
+    model = fit(write(tmp_path / name), **given_)
+    assert model.weights.tolist() == wanted.weights.tolist()
+    assert model.bias == wanted.bias
+    [scores] = predict(model, tmp_path / name)
+    [others] = predict(model, tmp_path / "a.parquet")
+    assert scores.decisions.tolist() == others.decisions.tolist()
+
+
+def test_lists_in_json_lines_are_read(tmp_path: Path) -> None:
+    rows = [{"label": 1, "indices": [0, 7], "values": [1, 0.5]}, {"label": 2, "indices": [],
+            "values": []}, {"label": 1, "indices": [3], "values": [2]}]  # fmt: skip
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    [shard] = find_shards([str(tmp_path / "a.jsonl")])
+    [batch] = open_reader(shard, resolve_reading(shard, Reading())).batches()
+    assert batch.indptr.tolist() == [0, 2, 2, 3]
+    assert (batch.indices.tolist(), batch.values.tolist()) == ([0, 7, 3], [1.0, 0.5, 2.0])
+    assert [batch.place(row) for row in range(3)] == [f"a.jsonl, line {n}" for n in (1, 2, 3)]
+
+
+fields = st.text(st.sampled_from('ab",\n\r é'), max_size=6)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(fields, st.integers(-9, 9)), min_size=1, max_size=30), st.integers(1, 9))
+def test_rows_are_cut_where_they_end_whatever_their_quotes(
+    rows: list[tuple[str, int]], size: int
+) -> None:
+    class SmallBatches(CsvReader):
+        BATCH_BYTES = size
+
+    text = io.StringIO(newline="")
+    csv.writer(text, quoting=csv.QUOTE_NONNUMERIC).writerows([("t", "n"), *rows])
+    with TemporaryDirectory() as root:
+        path = Path(root, "a.csv")
+        path.write_text(text.getvalue(), newline="", encoding="utf-8")
+        reader = SmallBatches(str(path), "a.csv", Reading(text=TextRecipe("t")))
+        cells = [cell for array in reader.column("t") for cell in array.to_pylist()]
+    assert cells == [cell for cell, _ in rows]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1,2\n3,4\n", "line 1: numbers .1, 2. where the names of the columns are wanted"),
+        ("a;b\n1;2\n", r"no column for the labels.*columns there: a;b"),
+        ('y,f1\n1,2\n1,"2\n', "line 3: a quote within a field, or one that is not closed"),
+        ('y,f1\n1,2\n1,5" x\n2,3" y\n', "line 3: a quote within a field"),
+        ("y,f1\n1,2\n3\n", "from line 1 on: not a CSV table .*Expected 2 columns, got 1"),
+        ("y,f1\n1,2\n2,\n", "line 3: null in column 'f1'"),
+        ("y,f1\n1,2\n2,16777217\n", "line 3: value 16777217 in column 'f1' is an integer beyond"),
+        ("y,f1\n1,2\n9007199254740993,1\n", "line 3: label 9007199254740992"),
+        ("y,f1,f1\n1,2,3\n", "'f1' and 'f1' could all be the features"),
+    ],
+)
+def test_what_is_wrong_in_csv_is_refused_with_its_place(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(DataError, match=rf"a\.csv.*{message}"):
+        fit(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[{"y": 1}]', "a JSON array, and an object a line is wanted"),
+        ('{"y": 1, "f1": 2}\n{"y": 1, "f1"', "from line 1 on: not a file of JSON lines"),
+        ('{"y": 1, "f1": 2}\n{"y": 1}\n', "line 2: null in column 'f1'"),
+        ('{"y": 1, "f1": 2}\n{"y": "a", "f1": 2}\n', "changed from number to string"),
+    ],
+)
+def test_what_is_wrong_in_json_lines_is_refused_with_its_place(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.jsonl").write_text(text)
+    with pytest.raises(DataError, match=rf"a\.jsonl.*{message}"):
+        fit(tmp_path / "a.jsonl")
+
+
+def test_text_of_another_format_under_a_name_for_libsvm_is_recognised(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("1 |f a b\n")
+    with pytest.raises(DataError, match=r"a name that ends in \.vw"):
+        fit(tmp_path / "a.txt")
+    (tmp_path / "b.txt").write_text('{"y": 1}\n')
+    with pytest.raises(DataError, match=r"a name that ends in \.jsonl"):
+        fit(tmp_path / "b.txt")
+
+
+# Vowpal Wabbit -----------------------------------------------------------------------------------
+
+VW = """\
+1 2.0 'id1|title cheap cheap pills:2 |body:0.5 x:4 y
+-1 tag2|title meeting| default:3 a
+
+1 |n:2 q r:-1e-1
+"""
+NAMED: list[dict[str, float]] = [
+    {"title^cheap": 2.0, "title^pills": 2.0, "body^x": 2.0, "body^y": 0.5},
+    {"title^meeting": 1.0, "default": 3.0, "a": 1.0},
+    {"n^q": 2.0, "n^r": float(np.float32(-0.2))},
+]
+
+
+def vw(path: Path, text: str, **reading: Any) -> VowpalWabbitReader:
+    path.write_text(text)
+    return VowpalWabbitReader(str(path), path.name, Reading(names=Hashing(18), **reading))
+
+
+def test_namespaces_become_prefixes_scales_multiply_and_names_add_up(tmp_path: Path) -> None:
+    [batch] = vw(tmp_path / "a.vw", VW, weight_column="importance").batches()
+    for row, (label, columns, values, weight) in enumerate(rows_of([batch])):
+        named = NAMED[row]
+        wanted = dict(zip(Hashing(18).columns(list(named)).tolist(), named.values(), strict=True))
+        assert dict(zip(columns, values, strict=True)) == wanted
+        assert (label, weight) == [(1.0, 2.0), (-1.0, 1.0), (1.0, 1.0)][row]
+
+
+def test_vowpal_wabbits_text_is_fitted_and_predicted_without_labels(tmp_path: Path) -> None:
+    lines = [f"{(-1) ** k} |w {'good' if k % 2 else 'bad'} the:{k}" for k in range(40)]
+    (tmp_path / "a.vw").write_text("\n".join(lines))
+    model = fit(tmp_path / "a.vw", hash_bits=12)
+    (tmp_path / "new.vw").write_text("|w bad\n|w good\n")
+    [scores] = predict(model, tmp_path / "new.vw")
+    assert scores.labels.tolist() == [1.0, -1.0]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("1 a b", r"line 2: no \|"),
+        ("1:0.5 |f a", r"line 2: '1:0.5' before the \|"),
+        ("1 1 0.5 |f a", r"line 2: '1 1 0.5' before the \|"),
+        ("1 |f a:b", "line 2: 'a:b'. Write a feature as name or name:2.5"),
+        ("1 |f a:1:2", "line 2: 'a:1:2'"),
+        ("1 |f :2", "line 2: a feature without a name"),
+        ("1 3 |f a", "line 2: importance 3.0, which would be lost. Read it with --weight"),
+        ("|f a", "null in column 'label'"),
+    ],
+)
+def test_what_is_wrong_in_vowpal_wabbits_text_is_refused(
+    line: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match=message):
+        list(vw(tmp_path / "a.vw", f"1 |f a\n{line}\n").batches())
+
+
+def test_vowpal_wabbits_names_need_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.vw").write_text(VW)
+    with pytest.raises(SettingsError, match="give --hash-bits"):
+        fit(tmp_path / "a.vw")

@@ -1,0 +1,292 @@
+"""The history of a certificate, its plot, the plot of margins, and what a notebook shows."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+import streamtron
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.model.linear_model import LinearModel
+from tests.helpers.models import make_model
+
+matplotlib.use("Agg")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with shards, more shards, and topics of three classes."""
+    place = tmp_path_factory.mktemp("display")
+    streamtron.generate(str(place / "train"), rows=800, columns=400, seed=5, shards=2)
+    streamtron.generate(str(place / "more"), rows=60, columns=400, seed=5, first_row=800)
+    rng = np.random.default_rng(0)
+    (place / "topics.svm").write_text(
+        "".join(f"{k % 3} {1 + k % 3}:1 {4 + rng.integers(9)}:{rng.random():.3f}\n"
+                for k in range(90))
+    )  # fmt: skip
+    return place
+
+
+@pytest.fixture(autouse=True)
+def _no_figure_is_left() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+def _report(place: Path, shards: str, **names: Any) -> dict[str, Any]:
+    settings = streamtron.Settings.from_dict(names)
+    streamtron.run(place / shards, settings, report=place / "report.json")
+    return dict(json.loads((place / "report.json").read_text()))
+
+
+# --- history -------------------------------------------------------------------------------------
+
+
+def test_the_report_has_bounds_gap_and_seconds_of_every_reading(place: Path) -> None:
+    report = _report(place, "train", tol=1e-3)
+    history, certificate = report["history"], report["certificate"]
+    assert [each["reading"] for each in history] == list(range(1, round(report["readings"]) + 1))
+    seconds = [each["seconds"] for each in history]
+    assert 0 < seconds[0] < seconds[-1] <= report["seconds"]
+    last = history[-1]
+    assert last["proven"]
+    assert (last["lower"], last["upper"], last["gap"]) == (
+        certificate["primal_margin"], certificate["upper_bound"],
+        certificate["relative_duality_gap"],
+    )  # fmt: skip
+    assert "history" not in certificate
+
+
+def test_what_a_reading_that_trains_gives_is_called_an_estimate(place: Path) -> None:
+    [first, second] = _report(place, "train", tol=1e-3)["history"]
+    assert (first["proven"], second["proven"]) == (False, True)
+    # all rows were in memory, and solved: what the scan then proves is known but for rounding
+    for name in ("lower", "upper"):
+        assert first[name] == pytest.approx(second[name], rel=1e-3)
+    assert first["gap"] == 1 - (first["lower"] / first["upper"]) ** 2
+    small = _report(place, "train", active_set=10_000, max_epochs=4)["history"]
+    assert {each["lower"] for each in small if not each["proven"]} <= {None}
+    assert small[0]["upper"] > 0
+
+
+@pytest.mark.parametrize(
+    "settings", [{"stage": "1.5,1,0.5", "active_set": 20_000}, {"active_set": 20_000}, {}]
+)
+def test_a_reading_is_called_proven_where_it_made_a_certificate(
+    place: Path, settings: dict[str, Any]
+) -> None:
+    done: list[streamtron.events.ReadingDone] = []
+
+    def listen(event: streamtron.events.Event) -> None:
+        if isinstance(event, streamtron.events.ReadingDone):
+            done.append(event)
+
+    model = streamtron.fit(place / "train", tol=1e-3, max_epochs=30, listen=listen, **settings)
+    history = model.certificate["history"]
+    assert [each["proven"] for each in history] == [one.certificate is not None for one in done]
+    assert len(history) > 1
+
+
+def test_the_model_has_the_same_history_but_for_time(place: Path) -> None:
+    settings = streamtron.Settings(tol=1e-3)
+    first, second = (streamtron.run(place / "train", settings) for _ in range(2))
+    timed = [
+        {name: value for name, value in each.items() if name != "seconds"}
+        for each in first.report["history"]
+    ]
+    assert first.model.certificate["history"] == timed
+    assert first.model.to_bytes() == second.model.to_bytes()
+
+
+def test_of_many_classes_every_one_has_its_history(place: Path) -> None:
+    settings = streamtron.Settings(multiclass=True)
+    outcome = streamtron.run(place / "topics.svm", settings)
+    for told, own in zip(
+        outcome.report["learners"], outcome.model.certificate["learners"], strict=True
+    ):
+        assert told["history"][-1]["gap"] == own["history"][-1]["gap"]
+        assert own["history"][-1]["gap"] == own["relative_duality_gap"]
+
+
+def test_an_update_begins_a_history_of_its_own(place: Path) -> None:
+    model = streamtron.fit(place / "train", model=place / "updated.st", tol=1e-3)
+    before = model.certificate["history"]
+    changed = streamtron.update(place / "updated.st", place / "more")
+    history = changed.report["history"]
+    assert history[-1]["proven"]
+    assert history[-1]["gap"] == changed.report["certificate"]["relative_duality_gap"]
+    assert before[-1]["upper"] not in [each["upper"] for each in history]
+    assert history[-1]["seconds"] <= changed.report["seconds"]
+    again = streamtron.update(place / "updated.st", place / "more")  # has them already
+    assert again.report["history"] == history
+
+
+def test_a_resumed_run_goes_on_with_its_history_and_its_clock(place: Path) -> None:
+    def fitted(**names: Any) -> dict[str, Any]:
+        settings = streamtron.Settings(active_set=30_000, tol=1e-6).but(**names)
+        path = place / "resumed.st"
+        return streamtron.run(place / "train", settings, model=path, resume=True).report
+
+    first = fitted(max_epochs=2)
+    streamtron.fit(place / "train", tol=1e-9)  # time that is not the run's
+    second = fitted(max_epochs=4)
+    before, after = first["history"], second["history"]
+    assert after[: len(before)] == before
+    assert len(after) > len(before)
+    seconds = [each["seconds"] for each in after]
+    assert seconds == sorted(seconds)
+    assert seconds[-1] <= second["seconds"]
+
+
+def test_an_update_that_reads_the_new_rows_alone_has_one_proven_entry(place: Path) -> None:
+    streamtron.fit(place / "train", model=place / "few.st", tol=0.2)
+    changed = streamtron.update(place / "few.st", place / "more").report
+    assert changed["readings"] < 1
+    [only] = changed["history"]
+    assert (only["reading"], only["proven"]) == (0, True)
+    assert only["gap"] == changed["certificate"]["relative_duality_gap"]
+
+
+# --- plots ---------------------------------------------------------------------------------------
+
+
+def _points(line: Any) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in zip(*line.get_data(), strict=True)]
+
+
+def test_the_plot_of_the_certificate_has_every_bound_and_marks_what_is_an_estimate(
+    place: Path,
+) -> None:
+    model = streamtron.fit(place / "train", tol=1e-3)
+    top, bottom = model.plot_certificate()
+    history = model.certificate["history"]
+    drawn = {line.get_label(): _points(line) for line in (*top.lines, *bottom.lines)}
+    for name in ("upper", "lower"):
+        assert drawn[f"{name} bound"] == [(each["reading"], each[name]) for each in history]
+    assert drawn["gap"] == [(each["reading"], each["gap"]) for each in history]
+    assert [y for _, y in drawn["tol = 0.001"]] == [1e-3, 1e-3]
+    hollow = [line for line in top.lines if line.get_markerfacecolor() == "white"]
+    assert [_points(line) for line in hollow[:2]] == [
+        [(1.0, history[0][name])] for name in ("upper", "lower")
+    ]
+    top.figure.savefig(place / "certificate.png")
+    own = plt.figure().subplots(2, 1)
+    assert model.plot_certificate(axes=own)[0] is own[0]
+
+
+def test_of_many_classes_the_plot_shows_one_that_is_named_or_the_widest_gap(place: Path) -> None:
+    model = streamtron.fit(place / "topics.svm", multiclass=True)
+    gaps = [each["relative_duality_gap"] for each in model.certificate["learners"]]
+    for label, gap in ((None, max(gaps)), (1.0, gaps[1])):
+        _, bottom = model.plot_certificate(label=label)
+        assert _points(bottom.lines[0])[-1][1] == gap
+    with pytest.raises(SettingsError, match="label 7"):
+        model.plot_certificate(label=7)
+
+
+def test_a_model_without_a_history_or_a_machine_without_matplotlib_is_told_so(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SettingsError, match="no history"):
+        make_model().plot_certificate()
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(SettingsError, match=r"Install streamtron\[plot\]"):
+        make_model().plot_margins(np.eye(3), [-1, 1, 1])
+
+
+def test_the_plot_of_margins_counts_every_row_on_the_side_where_it_is(place: Path) -> None:
+    model = make_model(weights=(1.0, -2.0), bias=0.5, classes=("ham", "spam"))
+    X = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [4.0, 0.0]])
+    ax = model.plot_margins(X, ["spam", "spam", "ham", "spam"])  # 1.5, −1.5, −0.5, 4.5
+    bars = [(bar.get_x(), bar.get_x() + bar.get_width(), bar.get_height()) for bar in ax.patches]
+    assert sum(height for _, _, height in bars) == 4
+    for margin in (1.5, -1.5, -0.5, 4.5):
+        assert any(low <= margin <= high + 1e-9 and height for low, high, height in bars)
+    assert [line.get_label() for line in ax.lines] == [
+        "50.0% of the rows at 0 or below", "50.0% of the rows below 1",
+    ]  # fmt: skip
+    with pytest.raises(DataError, match="y: the label 'eggs'"):
+        model.plot_margins(X, ["spam", "eggs", "ham", "spam"])
+    with pytest.raises(DataError, match="Wanted one label a row"):
+        model.plot_margins(X, ["spam"])
+
+
+def test_the_margin_of_many_classes_is_that_to_the_next_one() -> None:
+    reading = {"index_base": 0}
+    model = LinearModel(np.eye(3), np.zeros(3), ("a", "b", "c"), {}, {}, reading)
+    ax = model.plot_margins(np.array([[3.0, 1.0, 0.0], [3.0, 1.0, 0.0]]), ["a", "b"])  # 2, −2
+    bars = [bar for bar in ax.patches if bar.get_height()]
+    assert (len(bars), bars[0].get_x()) == (2, -2.0)
+    assert bars[1].get_x() + bars[1].get_width() == pytest.approx(2.0)
+    several = LinearModel(np.eye(3), np.zeros(3), ("a", "b", "c"), {}, {},
+                          {**reading, "multilabel": True})  # fmt: skip
+    with pytest.raises(SettingsError, match="multilabel"):
+        several.plot_margins(np.eye(3), ["a", "b", "c"])
+
+
+# --- text and HTML -------------------------------------------------------------------------------
+
+
+def test_a_model_and_a_certificate_are_short_in_text_and_true(place: Path) -> None:
+    model = streamtron.fit(place / "train")
+    gap = model.certificate["relative_duality_gap"]
+    assert repr(model).startswith("LinearModel(classes -1, 1; columns 400; relative duality gap 0.")
+    told = re.fullmatch(
+        r"ModelCertificate\(relative duality gap (.*), lower bound (.*), upper bound (.*), "
+        r"rows 800\)",
+        repr(model.certificate),
+    )
+    assert told
+    assert float(told[1]) >= gap
+    assert float(told[2]) <= model.certificate["primal_margin"]
+    assert float(told[3]) >= model.certificate["upper_bound"]
+    many = LinearModel(np.zeros((40, 2)), np.zeros(40), tuple(map(float, range(40))), {}, {},
+                       {"index_base": 0})  # fmt: skip
+    assert repr(many) == (
+        "LinearModel(classes 0, 1, 2, … (40 in all); kind multiclass; columns 2; no certificate)"
+    )
+
+
+def test_what_the_functions_return_is_short_in_text(place: Path) -> None:
+    settings = streamtron.Settings(multiclass=True)
+    outcome = streamtron.run(place / "topics.svm", settings)
+    assert repr(outcome).startswith("Outcome(certified; LinearModel(classes 0, 1, 2; kind multi")
+    proof = streamtron.certify(outcome.model, place / "topics.svm")
+    gap = max(each.certificate.relative_duality_gap for _, each in proof.classes)
+    told = re.fullmatch(
+        r"Proof\(relative duality gap (.*), rows 90, classes 3, readings (.*)\)", repr(proof)
+    )
+    assert told
+    assert gap <= float(told[1]) < 1.01 * gap
+    assert float(told[2]) == pytest.approx(proof.readings, rel=1e-2)
+    assert "<th>rows</th><td>90</td>" in proof._repr_html_()
+    found = streamtron.sweep(place / "train", valid=place / "more", C=[0.001, 1.0], tol=0.5)
+    best = f"C {found.best.settings.C:g}, rho 1 with accuracy {found.best.metrics['accuracy']:.4g}"
+    assert repr(found) == f"Sweep(best of 2: {best})"
+
+
+def test_a_notebook_shows_tables_in_which_labels_are_escaped(place: Path) -> None:
+    model = make_model(classes=("<a>", "b"), settings={"C": 0.5, "rho": 1.0})
+    assert "<td>&lt;a&gt;, b</td>" in model._repr_html_()
+    assert "<th>C</th><td>0.5</td>" in model._repr_html_()
+    fitted = streamtron.fit(place / "train")
+    assert fitted.certificate._repr_html_() in fitted._repr_html_()
+    assert "<th>upper bound</th>" in fitted.certificate._repr_html_()
+
+
+def test_where_nothing_is_proven_the_certificate_is_empty_and_says_what_to_do() -> None:
+    model = make_model(certificate={})
+    assert not model.certificate
+    assert repr(model.certificate) == "ModelCertificate(nothing proven)"
+    with pytest.raises(KeyError, match=r"use streamtron\.certify"):
+        model.certificate["relative_duality_gap"]
+    assert make_model(certificate=None) == model

@@ -1,0 +1,246 @@
+"""Exported models: the programs that read them decide as streamtron does."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import skops.io
+from liblinear import liblinearutil
+from sklearn.datasets import load_svmlight_file
+from sklearn.svm import LinearSVC
+
+import streamtron
+from streamtron.core.errors import SettingsError
+from streamtron.model.export import FORMATS, export
+from streamtron.model.linear_model import LinearModel
+from tests.helpers.models import make_model, random_matrix, refused
+from tests.helpers.processes import Run, one_sentence
+
+ROUNDING = {"rel": 0, "abs": 1e-13}
+
+CLASSES = {
+    "whole numbers": (-1.0, 7.0),
+    "numbers": (0.5, 1.0),
+    "names": ("ham", "späm"),
+    "booleans": (False, True),
+    "many numbers": (1.0, 2.0, 5.0),
+    "many names": ("ant", "bee", "cow"),
+}
+
+
+def _model(classes: tuple[Any, ...], **reading: Any) -> tuple[LinearModel, np.ndarray]:
+    dense, weights = random_matrix(seed=len(classes))
+    bias: Any = -0.125
+    if len(classes) > 2 or reading:
+        weights = np.random.default_rng(2).normal(size=(len(classes), 20))
+        bias = np.linspace(-0.5, 0.5, len(classes))
+    model = make_model(weights, bias, classes, settings={}, certificate=None, **reading)
+    return model, dense
+
+
+def _onnx(path: Path, dense: np.ndarray) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return session.run(None, {"X": dense.astype(np.float32)})
+
+
+# --- the rows of Adult ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def adult(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a model of Adult in every format."""
+    directory = tmp_path_factory.mktemp("adult")
+    model = streamtron.fit(shared_data / "a9a.xz", model=directory / "model")
+    for format_ in FORMATS:
+        export(model, directory / format_, format_)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def predicted(adult: Path, shared_data: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and decisions of the test part, as ``predict`` gives them."""
+    found = [*streamtron.predict(streamtron.load(adult / "model"), shared_data / "a9a.t.xz")]
+    return np.concatenate([a.labels for a in found]), np.concatenate([a.decisions for a in found])
+
+
+@pytest.fixture(scope="module")
+def rows(shared_data: Path) -> Any:
+    """The test part, read by scikit-learn."""
+    with lzma.open(shared_data / "a9a.t.xz") as file:
+        return load_svmlight_file(file, n_features=123)[0]
+
+
+def test_liblinears_own_predict_gives_every_row_of_adult_the_same_label(
+    adult: Path, predicted: tuple[np.ndarray, np.ndarray], rows: Any
+) -> None:
+    theirs = liblinearutil.load_model(str(adult / "liblinear"))
+    labels, _, values = liblinearutil.predict([], rows, theirs, "-q")
+    assert labels == predicted[0].tolist()
+    assert len(labels) == 16281
+    assert np.array(values)[:, 0] == pytest.approx(predicted[1], **ROUNDING)
+
+
+def test_onnxruntime_gives_every_row_of_adult_the_same_float64_score(
+    adult: Path, predicted: tuple[np.ndarray, np.ndarray], rows: Any
+) -> None:
+    labels, scores = _onnx(adult / "onnx", rows.toarray())
+    assert scores.dtype == np.float64
+    assert scores == pytest.approx(predicted[1], **ROUNDING)
+    assert labels.tolist() == predicted[0].tolist()
+
+
+def test_the_exported_linear_svc_gives_every_row_of_adult_the_same_label(
+    adult: Path, predicted: tuple[np.ndarray, np.ndarray], rows: Any
+) -> None:
+    theirs = skops.io.load(adult / "sklearn")
+    assert type(theirs) is LinearSVC
+    assert theirs.C == 1.0
+    assert theirs.predict(rows).tolist() == predicted[0].tolist()
+    assert theirs.decision_function(rows) == pytest.approx(predicted[1], **ROUNDING)
+
+
+def test_an_exported_liblinear_file_is_imported_with_the_same_weights(adult: Path) -> None:
+    ours, again = streamtron.load(adult / "model"), streamtron.load(adult / "liblinear")
+    assert np.array_equal(again.weights, ours.weights)
+    assert (again.bias, again.classes) == (ours.bias, ours.classes)
+
+
+# --- every kind of classes -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("classes", CLASSES.values(), ids=CLASSES)
+def test_onnxruntime_and_scikit_learn_give_our_labels_whatever_the_classes(
+    tmp_path: Path, classes: tuple[Any, ...]
+) -> None:
+    model, dense = _model(classes)
+    dense[0] = 0.0
+    wanted, decisions = model.predict(dense).tolist(), model.decision_function(dense)
+    assert set(wanted) == set(classes)
+    export(model, tmp_path / "onnx", "onnx")
+    labels, scores = _onnx(tmp_path / "onnx", dense)
+    assert labels.tolist() == wanted
+    assert scores == pytest.approx(decisions, **ROUNDING)
+    export(model, tmp_path / "sklearn", "sklearn")
+    theirs = skops.io.load(tmp_path / "sklearn")
+    assert theirs.predict(dense).tolist() == wanted
+    assert theirs.decision_function(dense) == pytest.approx(decisions, **ROUNDING)
+
+
+def test_a_decision_of_zero_is_the_smaller_class_in_onnx_as_here(tmp_path: Path) -> None:
+    model = make_model((1.0, -1.0), 0.0, ("no", "yes"))
+    rows = np.array([[2.0, 2.0], [2.0, 2.0 - 2**-20], [2.0, 2.0 + 2**-20]])
+    export(model, tmp_path / "m", "onnx")
+    found = _onnx(tmp_path / "m", rows)[0].tolist()
+    assert found == ["no", "yes", "no"] == model.predict(rows).tolist()
+
+
+def test_the_first_of_equal_decisions_wins_in_onnx_as_here(tmp_path: Path) -> None:
+    model = make_model(
+        np.array([[1.0], [1.0], [0.0]]), np.zeros(3), ("ant", "bee", "cow"), certificate=None
+    )
+    rows = np.array([[0.0], [2.0], [-2.0]])
+    export(model, tmp_path / "m", "onnx")
+    found = _onnx(tmp_path / "m", rows)[0].tolist()
+    assert found == ["ant", "ant", "cow"] == model.predict(rows).tolist()
+
+
+def test_onnx_gives_a_multilabel_model_one_boolean_a_class(tmp_path: Path) -> None:
+    model, dense = _model(("ant", "bee"), multilabel=True)
+    export(model, tmp_path / "m", "onnx")
+    labels, scores = _onnx(tmp_path / "m", dense)
+    assert np.array_equal(labels, model.chosen(model.decision_function(dense)))
+    assert scores == pytest.approx(model.decision_function(dense), **ROUNDING)
+
+
+def test_the_exported_linear_svc_knows_the_names_of_the_columns_and_the_settings(
+    tmp_path: Path,
+) -> None:
+    model = make_model(
+        settings={"C": 0.5, "rho": 2.0, "class_weight": {"1": 3.0, "-1": 0.5}},
+        layout="columns", features=["a", "b", "c"],
+    )  # fmt: skip
+    export(model, tmp_path / "m", "sklearn")
+    theirs = skops.io.load(tmp_path / "m")
+    assert theirs.feature_names_in_.tolist() == ["a", "b", "c"]
+    assert (theirs.C, theirs.intercept_scaling) == (0.5, 2.0)
+    assert theirs.class_weight == {1: 3.0, -1: 0.5}
+
+
+def test_json_holds_every_weight_that_is_not_zero_by_column_and_name(tmp_path: Path) -> None:
+    model = make_model(
+        (0.1, 0.0, -1 / 3), 0.25, ("ham", "spam"), layout="columns", features=["ä", "b", "c"]
+    )
+    export(model, tmp_path / "m", "json")
+    found = json.loads((tmp_path / "m").read_text(encoding="utf-8"))
+    assert found["directions"] == [
+        {"positive": "spam", "bias": 0.25, "column": [1, 3], "name": ["ä", "c"],
+         "weight": [0.1, -1 / 3]}
+    ]  # fmt: skip
+    assert (found["kind"], found["columns"], found["index_base"]) == ("two classes", 3, 1)
+    assert found["certificate"] == model.certificate
+
+
+def test_json_has_one_direction_a_class(tmp_path: Path) -> None:
+    model, _ = _model(("ant", "bee", "cow"))
+    export(model, tmp_path / "m", "json")
+    directions = json.loads((tmp_path / "m").read_text())["directions"]
+    assert [each["positive"] for each in directions] == ["ant", "bee", "cow"]
+    assert [each["weight"] for each in directions] == model.weights.tolist()
+
+
+def test_equal_models_are_equal_onnx_and_json_files(tmp_path: Path) -> None:
+    model, _ = _model(("ant", "bee", "cow"))
+    for format_ in ("onnx", "json"):
+        export(model, tmp_path / "a", format_)
+        export(model, tmp_path / "b", format_)
+        assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def test_a_multilabel_model_is_no_linear_svc(tmp_path: Path) -> None:
+    model, _ = _model(("ant", "bee"), multilabel=True)
+    message = refused(lambda: export(model, tmp_path / "m", "sklearn"), SettingsError)
+    assert "multilabel" in message
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("format_", "library"), [("onnx", "onnx"), ("sklearn", "skops.io")])
+def test_a_library_that_is_missing_is_named_with_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: Any, library: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    message = refused(lambda: export(make_model(), tmp_path / "m", format_), SettingsError)
+    assert f"{library.split('.')[0]}, which is not installed. Install streamtron[export]" in message
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a model."""
+    directory = tmp_path_factory.mktemp("place")
+    make_model().save(directory / "m")
+    return directory
+
+
+def test_the_command_writes_the_file_and_never_over_the_model(run: Run, place: Path) -> None:
+    assert run("export", "m", "--format", "json", "-o", "m.json").returncode == 0
+    assert json.loads((place / "m.json").read_text())["classes"] == [-1.0, 1.0]
+    before = (place / "m").read_bytes()
+    one_sentence(run("export", "m", "--format", "json", "-o", "./m"), 2, "is the input")
+    assert (place / "m").read_bytes() == before
+
+
+def test_an_unknown_format_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
+    message = refused(
+        lambda: export(make_model(), tmp_path / "m", "pickle"),  # type: ignore[arg-type]
+        SettingsError,
+    )
+    assert "liblinear, onnx, sklearn, json" in message

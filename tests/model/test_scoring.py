@@ -1,0 +1,222 @@
+"""Rows in memory: by position in matrices, by name in frames, records and tokens, or refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from scipy import sparse
+
+import streamtron
+from streamtron.model.linear_model import LinearModel
+from streamtron.model.scoring import rows_of
+from tests.helpers.models import make_model, refused
+
+FRAME = {"age": [1.0, 0.0, 2.0], "size": [0.0, 3.0, 1.0], "pay": [5.0, 0.0, 1.0]}
+RECORDS = [dict(zip(FRAME, row, strict=True)) for row in zip(*FRAME.values(), strict=True)]
+MATRIX = np.array([*FRAME.values()]).T
+TABLE = {"layout": "columns", "features": ["age", "size", "pay"], "label": "y", "weight": "w"}
+WORDS = {"layout": "map of names", "features": ["bag"], "vocabulary": [*FRAME]}
+HASHED = {"layout": "lists of names", "features": ["words"], "hash_bits": 10, "hash_seed": 3}
+
+
+def frame(kind: str, columns: dict[str, Any]) -> Any:
+    """A data frame of the library ``kind``."""
+    if kind == "pyarrow":
+        return pa.table(columns)
+    if kind == "record batch":
+        return pa.record_batch(columns)
+    return pytest.importorskip(kind).DataFrame(columns)
+
+
+KINDS = ["pyarrow", "record batch", "pandas", "polars"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("reading", [TABLE, WORDS])
+def test_the_columns_of_a_frame_are_found_by_their_names_in_any_order(kind, reading):
+    model = make_model(**reading)
+    assert model.feature_names == ("age", "size", "pay")
+    expected = model.decision_function(MATRIX)
+    for names in (["age", "size", "pay"], ["pay", "age", "size"]):
+        X = frame(kind, {name: FRAME[name] for name in names})
+        assert model.decision_function(X).tolist() == expected.tolist()
+        assert model.predict(X).tolist() == model.labels(expected).tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_frame_with_other_columns_is_refused_but_may_hold_labels_and_weights(kind):
+    model = make_model(**TABLE)
+    with_both = frame(kind, {"y": ["a", "b", "a"], **FRAME, "w": [1, 1, 1]})
+    assert model.decision_function(with_both).tolist() == model.decision_function(MATRIX).tolist()
+    less = {name: FRAME[name] for name in ("age", "size")}
+    assert "X: has not 'pay'" in refused(lambda: model.predict(frame(kind, less)))
+    more = refused(lambda: model.predict(frame(kind, {**FRAME, "height": [1, 2, 3]})))
+    assert "the model does not know, 'height'" in more
+    assert "as model.feature_names lists them" in more
+    text = frame(kind, {**FRAME, "age": ["1", "2", "3"]})
+    assert "column 'age' holds" in refused(lambda: model.predict(text))
+
+
+def test_a_frame_may_hold_names_that_never_occurred_and_have_no_weight():
+    model = make_model(layout="columns", features=["age", "size", "pay", "always 0"])
+    expected = model.decision_function(MATRIX).tolist()
+    assert model.decision_function(pa.table(FRAME | {"always 0": [7.0, 0, 1]})).tolist() == expected
+    assert "has not 'always 0'" in refused(lambda: model.decision_function(pa.table(FRAME)))
+
+
+def test_whole_numbers_and_booleans_are_numbers_and_nulls_are_refused():
+    model = make_model(**TABLE)
+    X = pa.table({"age": pa.array([1, 0], pa.int8()), "size": [True, False], "pay": [0.5, 2.5]})
+    expected = model.decision_function(np.array([[1, 1, 0.5], [0, 0, 2.5]]))
+    assert model.decision_function(X).tolist() == expected.tolist()
+    for odd in (None, float("nan"), float("inf")):
+        with_odd = pa.table({**FRAME, "pay": [1.0, odd, 2.0]})
+        assert "must be finite" in refused(lambda X=with_odd: model.predict(X))
+
+
+def test_a_name_that_comes_twice_is_refused():
+    names = ["age", "pay", "size", "pay"]
+    table = pa.table([[1.0]] * 4, names=names)
+    assert "X: has twice 'pay'" in refused(lambda: make_model(**TABLE).predict(table))
+    frame = pytest.importorskip("pandas").DataFrame(np.eye(4), columns=names)
+    assert "X: has twice 'pay'" in refused(lambda: make_model(**TABLE).predict(frame))
+
+
+def test_a_model_without_names_takes_matrices_and_no_named_columns():
+    named, plain = make_model(**TABLE), make_model()
+    assert plain.feature_names == ()
+    for X in (MATRIX, MATRIX.tolist(), sparse.csr_array(MATRIX), sparse.csc_matrix(MATRIX)):
+        assert named.decision_function(X).tolist() == plain.decision_function(X).tolist()
+    sentence = refused(lambda: plain.predict(pa.table(FRAME)))
+    assert "columns 'age', 'size', 'pay', and the model's features have no names" in sentence
+    assert "no names" in refused(lambda: make_model().predict([{"age": 1.0}])).replace(
+        "have none", "no names"
+    )
+
+
+def test_a_pandas_frame_whose_columns_are_numbered_is_a_matrix():
+    pandas = pytest.importorskip("pandas")
+    plain = make_model()
+    X = pandas.DataFrame(MATRIX)
+    assert plain.decision_function(X).tolist() == plain.decision_function(MATRIX).tolist()
+    assert "has not 'age'" in refused(lambda: make_model(**TABLE).predict(X))
+
+
+# --- records and tokens --------------------------------------------------------------------------
+
+
+def test_records_of_a_table_have_every_feature_in_any_order():
+    model = make_model(**TABLE)
+    expected = model.decision_function(MATRIX).tolist()
+    turned = [dict(reversed(record.items())) | {"y": "a label"} for record in RECORDS]
+    for X in (RECORDS, turned, np.array(RECORDS, dtype=object)):
+        assert model.decision_function(X).tolist() == expected
+    short = [*RECORDS, {"age": 1.0}]
+    assert "X, row 3: has not 'size', 'pay'" in refused(lambda: model.predict(short))
+    for odd in ("1", None, float("nan"), [1]):
+        wrong = [{**RECORDS[0], "pay": odd}]
+        assert f"X, row 0: 'pay' is {odd!r}" in refused(lambda X=wrong: model.predict(X))
+    assert "give records" in refused(lambda: model.predict([["age", "pay"]])).lower()
+
+
+def test_a_vocabulary_takes_records_and_tokens_and_unknown_names_weigh_nothing():
+    model = make_model(**WORDS)  # weights 1.5, −2, 0.1 and bias 0.25
+    assert model.decision_function(
+        [["age"], ["pay", "age", "pay"], ["unheard of"], [], ("size",)]
+    ).tolist() == pytest.approx([1.75, 1.95, 0.25, 0.25, -1.75])
+    assert model.decision_function(
+        [{"age": 2.0, "unheard of": 9.0}, {}, {"size": True}]
+    ).tolist() == [3.25, 0.25, -1.75]
+    assert model.decision_function([[]]).tolist() == [0.25]
+    assert rows_of(model, [["unheard of"], ["pay"]]).indices.tolist() == [2]
+    assert model.decision_function(pa.array([["age"], []])).tolist() == [1.75, 0.25]
+
+
+def _write(path: Path, column: str, rows: list[Any], type_: pa.DataType, labels: list[int]) -> None:
+    pq.write_table(pa.table({column: pa.array(rows, type_), "label": labels}), path)
+
+
+BAGS = pa.map_(pa.string(), pa.float64())
+
+
+@pytest.mark.parametrize("names", [{"hash_bits": 3}, {"hash_bits": 12, "hash_seed": 9}, {}])
+def test_records_and_tokens_are_decided_as_predict_decides_the_same_rows_in_shards(tmp_path, names):
+    rng = np.random.default_rng(0)
+    words = [f"w{k}" for k in range(30)]
+    if not names:  # else hashed, some into the same column
+        (tmp_path / "words.txt").write_text("\n".join(words))
+        names = {"vocabulary": str(tmp_path / "words.txt")}
+    tokens = [rng.choice(words, rng.integers(0, 6)).tolist() for _ in range(60)]
+    # eighths, so that float32 holds them and their sums
+    bags = [{w: float(rng.integers(1, 40)) / 8 for w in row} for row in tokens]
+    labels = [int(len(row) > 2) for row in tokens]
+    for column, rows, type_ in (
+        ("words", tokens, pa.list_(pa.string())),
+        ("features", [[*bag.items()] for bag in bags], BAGS),
+    ):
+        path = tmp_path / f"{column}.parquet"
+        _write(path, column, rows, type_, labels)
+        model = streamtron.fit(path, **names)
+        [scores] = streamtron.predict(model, path)
+        ours = model.decision_function(tokens if column == "words" else bags)
+        assert ours.tolist() == scores.decisions.tolist()
+
+
+def test_the_order_of_names_in_a_record_changes_no_bit():
+    model = make_model(rng_weights(8), hash_bits=3, layout="map of names")
+    rng = np.random.default_rng(3)
+    bags = [{f"w{k}": rng.random() / 3 for k in range(20)} for _ in range(50)]
+    turned = [dict(reversed(bag.items())) for bag in bags]
+    assert model.decision_function(turned).tolist() == model.decision_function(bags).tolist()
+
+
+def rng_weights(columns: int) -> np.ndarray:
+    return np.random.default_rng(columns).normal(size=columns)
+
+
+def test_rows_of_json_are_decided_as_the_table_that_they_were(tmp_path):
+    rng = np.random.default_rng(1)
+    columns = {name: rng.normal(size=50).astype(np.float32) for name in ("b", "a", "c")}
+    table = pa.table({"label": [int(x > 0) for x in columns["a"]], **columns})
+    pq.write_table(table, tmp_path / "a.parquet")
+    model = streamtron.fit(tmp_path / "a.parquet", features="*")
+    [scores] = streamtron.predict(model, tmp_path / "a.parquet")
+    rows = json.loads(json.dumps(table.to_pylist()))
+    assert model.decision_function(rows).tolist() == scores.decisions.tolist()
+    assert model.decision_function(table).tolist() == scores.decisions.tolist()
+
+
+@pytest.mark.parametrize(
+    ("reading", "X", "sentence"),
+    [
+        (TABLE, ["age"], "X: text, 'age'. The model does not say how text becomes features"),
+        (WORDS, ["a text"], "Give lists of tokens"),
+        (WORDS, [["age"], {"age": 1}], "X: rows of records and tokens"),
+        (WORDS, [["age", 3]], "X, row 0: the name 3. A name is text"),
+        (WORDS, [{"age": "x"}], "X, row 0: 'age' is 'x'. Wanted is a finite number"),
+        (WORDS, [[], [1.0, 2.0, 3.0]], "X: rows of unequal lengths"),
+        (HASHED, [{3: 1.0}], "the name 3"),
+        (HASHED, pa.table(FRAME), "the model hashes names of features"),
+        ({}, [["age"]], "the model's features have none"),
+        ({}, [[1.0, 2.0]], "the model wants numbers of shape (rows, 3)"),
+        ({}, [1.0, 2.0, 3.0], "of shape (3,)"),
+        ({}, [[]], "of shape (1, 0)"),
+        ({}, [], "of shape (0,)"),
+        ({}, np.array([["1", "2", "3"]]), "but the model wants numbers"),
+    ],
+)
+def test_rows_of_another_kind_are_refused_in_a_sentence(reading, X, sentence):
+    model = make_model(**reading)
+    for decide in (model.decision_function, model.predict):
+        assert sentence in refused(lambda decide=decide: decide(X))
+
+
+def test_a_model_of_many_classes_scores_by_name_too():
+    model = LinearModel(np.eye(3), np.zeros(3), ("a", "b", "c"), {}, {}, {"index_base": 0, **WORDS})
+    assert model.predict([["pay"], ["age", "age", "size"]]).tolist() == ["c", "a"]

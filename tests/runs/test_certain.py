@@ -1,0 +1,160 @@
+"""Labels that no further training can change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from sklearn.datasets import dump_svmlight_file, make_classification
+
+import streamtron
+from streamtron.model.linear_model import LinearModel, joint_certificate
+from streamtron.model.metrics import certain, decision_radii
+from tests.helpers.models import make_model
+from tests.helpers.processes import Run, one_sentence
+
+LOOSE = {"two": 1e-3, "multiclass": 1e-5, "multilabel": 1e-5}
+"""Kind → a tolerance at which some labels are certain and others are not."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with rows of every kind of classes."""
+    directory = tmp_path_factory.mktemp("place")
+    for name, classes in (("two", 2), ("multiclass", 4)):
+        X, y = make_classification(
+            700, 10, n_informative=5, n_redundant=0, n_classes=classes, class_sep=0.5,
+            random_state=2,
+        )  # fmt: skip
+        dump_svmlight_file(X, y, str(directory / f"{name}.svm"), zero_based=False)
+    text = (directory / "multiclass.svm").read_text().splitlines()
+    both = {"0": "0", "1": "1", "2": "0,1", "3": ""}
+    lines = [f"{both[line[0]]}{line[1:]}" for line in text]
+    (directory / "multilabel.svm").write_text("\n".join(lines) + "\n")
+    return directory
+
+
+def _fit(place: Path, kind: str, tol: float, **more: Any) -> LinearModel:
+    named = {} if kind == "two" else {kind: True}
+    return streamtron.fit(place / f"{kind}.svm", tol=tol, C=0.1, max_epochs=500, **named, **more)
+
+
+@pytest.mark.parametrize("kind", LOOSE)
+def test_the_optimum_gives_every_certain_row_the_same_label(place: Path, kind: str) -> None:
+    loose, optimum = _fit(place, kind, LOOSE[kind]), _fit(place, kind, 1e-11)
+    [found] = streamtron.predict(loose, place / f"{kind}.svm", certain=True)
+    [best] = streamtron.predict(optimum, place / f"{kind}.svm")
+    same = np.array([a == b for a, b in zip(found.labels, best.labels, strict=True)])
+    assert found.certain is not None
+    assert same[found.certain].all()
+    assert 0.05 < found.certain.mean() < 1.0
+
+
+def _proven(weights: Any, bias: Any, classes: Any, radius: float, **reading: Any) -> LinearModel:
+    """A model whose optimum lies within ``radius`` of its weights, but for rounding."""
+    lower = 1.0
+    upper = 1.0 / np.sqrt(1.0 / lower**2 - radius**2)
+    one = {"primal_margin": lower, "upper_bound": upper}
+    one |= {"relative_duality_gap": 0.1, "rows_scanned": 1}
+    two = np.ndim(weights) == 1
+    proven = one if two else joint_certificate([one] * len(classes))
+    return make_model(weights, bias, classes, settings={"rho": 1.0}, certificate=proven, **reading)
+
+
+def test_a_decision_is_certain_from_the_radius_times_the_length_of_the_row_on() -> None:
+    model = _proven((1.0, 0.0), 0.0, (-1.0, 1.0), radius=0.5)
+    assert decision_radii(model) == pytest.approx([0.5], rel=1e-12)
+    lengths = np.sqrt(np.array([3.0, 3.0, 3.0, 0.0, 0.0]))  # with ρ = 1: 2, 2, 2, 1, 1
+    decisions = np.array([1.0 + 1e-9, 1.0 - 1e-9, -1.0 - 1e-9, 0.5 + 1e-9, -0.5 + 1e-9])
+    assert certain(model, decisions, lengths).tolist() == [True, False, True, True, False]
+
+
+def test_of_many_classes_the_highest_must_stay_above_every_other() -> None:
+    model = _proven(np.eye(3), np.zeros(3), (1.0, 2.0, 3.0), radius=0.5)
+    decisions = np.array([[0.0, 1.0 + 1e-9, -9.0], [0.0, 1.0 - 1e-9, -9.0], [-5.0, -9.0, -9.0]])
+    assert certain(model, decisions, np.zeros(3)).tolist() == [True, False, True]
+
+
+def test_of_several_labels_none_may_change() -> None:
+    model = _proven(np.eye(2), np.zeros(2), ("a", "b"), radius=0.5, multilabel=True)
+    decisions = np.array([[0.6, -0.6], [0.6, -0.4]])
+    assert certain(model, decisions, np.zeros(2)).tolist() == [True, False]
+
+
+def test_nothing_is_certain_where_nothing_is_proven() -> None:
+    unproven = {"primal_margin": 1.0, "upper_bound": None, "rows_scanned": 1}
+    model = make_model((1.0,), 0.0, settings={"rho": 0.0}, certificate=unproven)
+    assert certain(model, np.array([1e9, 0.0]), np.array([1.0, 0.0])).tolist() == [False, False]
+
+
+def test_predict_writes_what_is_certain_and_counts_it(run: Run, place: Path) -> None:
+    _fit(place, "two", 1e-5, model=place / "model")
+    for output in ("out.tsv", "out.parquet"):
+        done = run("predict", "model", "two.svm", "--certain", "-o", output)
+        assert done.returncode == 0, done.stderr
+    lines = [line.split("\t") for line in (place / "out.tsv").read_text().splitlines()]
+    table = pq.read_table(place / "out.parquet")
+    assert table.column_names == ["label", "decision", "certain"]
+    assert [line[2] == "1" for line in lines] == table["certain"].to_pylist()
+    assert {line[2] for line in lines} == {"0", "1"}
+    count = sum(line[2] == "1" for line in lines)
+    assert done.stderr == f"700 rows, {count} certain\n"
+
+
+def test_a_model_without_a_certificate_has_no_certain_labels(run: Run, place: Path) -> None:
+    make_model(certificate=None).save(place / "plain")
+    done = run("predict", "plain", "two.svm", "--certain", "-o", "none.tsv")
+    one_sentence(done, 2, "no certificate")
+    assert not (place / "none.tsv").exists()
+
+
+# --- until enough is certain ---------------------------------------------------------------------
+
+
+def test_a_fit_goes_on_until_enough_labels_are_certain(run: Run, place: Path) -> None:
+    done = run("fit", "two.svm", "--C", "0.1", "--tol", "0.3", "--model", "until", "--until",
+               "certain=0.9", "--valid", "two.svm")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    model = streamtron.load(place / "until")
+    [found] = streamtron.predict(model, place / "two.svm", certain=True)
+    assert found.certain is not None
+    assert found.certain.mean() >= 0.9
+    assert model.settings["tol"] < 0.3
+    count = int(found.certain.sum())
+    assert done.stdout.endswith(f"certain labels     {count} of 700\n")
+
+
+def test_what_is_certain_at_once_needs_no_tighter_tolerance(run: Run, place: Path) -> None:
+    done = run("fit", "two.svm", "--C", "0.1", "--tol", "1e-8", "--model", "once", "--until",
+               "certain=0.5", "--valid", "two.svm")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert streamtron.load(place / "once").settings["tol"] == 1e-8
+
+
+def test_a_fit_that_is_stopped_before_enough_is_certain_says_so(run: Run, place: Path) -> None:
+    (place / "zero.svm").write_text("1\n" * 3)  # decisions of the bias alone
+    done = run("fit", "two.svm", "--C", "0.1", "--rho", "0", "--model", "never", "--until",
+               "certain=1", "--valid", "zero.svm")  # fmt: skip
+    assert done.returncode == 4, done.stderr
+    assert "certain labels     0 of 3" in done.stdout
+    assert streamtron.load(place / "never").certificate is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--until", "certain=0.9"], "go together"),
+        (["--valid", "two.svm"], "go together"),
+        (["--until", "sure=0.9", "--valid", "two.svm"], "wanted certain=SHARE"),
+        (["--until", "certain=1.5", "--valid", "two.svm"], "at most 1"),
+        (["--until", "certain=0.9", "--valid", "two.svm", "--tol", "0"], "tol 0"),
+    ],
+)
+def test_an_until_that_cannot_be_met_is_refused_before_the_fit(
+    run: Run, place: Path, words: list[str], part: str
+) -> None:
+    one_sentence(run("fit", "two.svm", "--model", "refused", *words), 2, part)
+    assert not (place / "refused").exists()

@@ -1,0 +1,193 @@
+"""Explanations of models and rows, and comparisons of two models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import streamtron
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.data.writers.corpus import generate
+from streamtron.model.linear_model import LinearModel
+from tests.helpers.models import make_model, refused
+from tests.helpers.processes import Run, one_sentence
+
+COLUMNS = 90
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with shards of more than one block, a narrower model, and a table with names."""
+    directory = tmp_path_factory.mktemp("place")
+    generate(str(directory / "rows"), rows=9000, columns=COLUMNS, seed=3, shards=2)
+    weights = np.random.default_rng(0).normal(size=COLUMNS - 5)
+    LinearModel(weights, 0.25, (-1.0, 1.0), {}, None, {"index_base": 1}).save(directory / "m")
+    many = np.random.default_rng(1).normal(size=(5, COLUMNS))
+    classes = ("ant", "bee", "cow", "doe", "elk")
+    LinearModel(many, np.arange(5.0), classes, {}, None, {"index_base": 1}).save(directory / "n")
+    table = {"label": ["ham", "spam"] * 20, "cheap": [0.0, 1.0] * 20, "length": [1.0, 0.5] * 20}
+    pq.write_table(pa.table(table), directory / "named.parquet")
+    streamtron.fit(directory / "named.parquet", model=directory / "named", features="cheap,length")
+    return directory
+
+
+# --- a model -------------------------------------------------------------------------------------
+
+
+def test_the_heaviest_features_come_first_and_zeros_are_left_out() -> None:
+    model = make_model((1.5, 0.0, -2.0, 0.1), classes=("ham", "spam"))
+    [direction] = streamtron.explain(model)["directions"]
+    assert (direction["positive"], direction["bias"]) == ("spam", 0.25)
+    assert direction["features"] == [
+        {"column": 3, "weight": -2.0}, {"column": 1, "weight": 1.5}, {"column": 4, "weight": 0.1},
+    ]  # fmt: skip
+    [shorter] = streamtron.explain(model, most=1)["directions"]
+    assert shorter["features"] == direction["features"][:1]
+
+
+def test_features_are_named_as_the_shards_name_them(run: Run, place: Path) -> None:
+    found = run("explain", "named").stdout.splitlines()
+    assert found[0].split() == ["class", "spam"]
+    assert {line.split()[-1] for line in found[3:-1]} == {"cheap", "length"}
+
+
+def test_every_class_of_many_has_its_features(run: Run) -> None:
+    directions = json.loads(run("explain", "n", "--json", "--most", 3).stdout)["directions"]
+    assert [each["positive"] for each in directions] == ["ant", "bee", "cow", "doe", "elk"]
+    assert {len(each["features"]) for each in directions} == {3}
+
+
+# --- a row ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", [0, 4096, 4500, 8999])
+@pytest.mark.parametrize("name", ["m", "n"])
+def test_contributions_and_bias_add_up_to_what_predict_says_of_that_row(
+    place: Path, name: str, row: int
+) -> None:
+    model = streamtron.load(place / name)
+    scores = [*streamtron.predict(model, place / "rows")]
+    decisions = np.concatenate([each.decisions for each in scores])[row].reshape(-1).tolist()
+    found = streamtron.explain(model, place / "rows", row=row, most=4)
+    assert found["label"] == np.concatenate([each.labels for each in scores])[row]
+    assert found["shard"].startswith("part-00001" if row >= 4500 else "part-00000")
+    assert [each["decision"] for each in found["directions"]] == decisions
+    for each in found["directions"]:
+        listed = [one["contribution"] for one in each["features"]]
+        assert listed == sorted(listed, key=abs, reverse=True)
+        assert len(listed) == 4
+        total = sum(listed) + each["other_contributions"] + each["bias"]
+        assert total == pytest.approx(each["decision"], rel=0, abs=1e-12)
+        for one in each["features"]:
+            assert one["contribution"] == one["value"] * one["weight"]
+
+
+def test_values_in_columns_beyond_the_models_width_are_counted_and_add_nothing(
+    tmp_path: Path, place: Path
+) -> None:
+    shard = tmp_path / "a.svm"
+    shard.write_text(f"1 1:2 {COLUMNS}:1\n")
+    model = streamtron.load(place / "m")
+    found = streamtron.explain(model, shard, row=0)
+    assert found["out_of_range"] == 1
+    [direction] = found["directions"]
+    assert [one["column"] for one in direction["features"]] == [1]
+    assert direction["decision"] == 2 * model.weights[0] + 0.25
+
+
+def test_the_command_shows_what_every_feature_of_a_row_adds(run: Run) -> None:
+    lines = run("explain", "named", "named.parquet", "--row", 1).stdout.splitlines()
+    assert "label              spam" in lines
+    assert lines[-1].split()[-1] == "bias"
+    assert {line.split()[-1] for line in lines[-3:-1]} == {"cheap", "length"}
+
+
+def test_of_many_classes_the_command_shows_those_of_the_highest_decisions(run: Run) -> None:
+    out = run("explain", "n", "rows", "--row", 0).stdout
+    assert out.count("\nclass ") == 3
+    assert out.endswith("… and 2 more classes; --json has all\n")
+    [label] = [line.split()[1] for line in out.splitlines() if line.startswith("label")]
+    assert next(line.split()[1] for line in out.splitlines() if line.startswith("class")) == label
+
+
+def test_a_row_that_is_not_there_is_refused_with_how_many_there_are(run: Run) -> None:
+    one_sentence(run("explain", "m", "rows", "--row", 9000), 3, "row 9000", "9,000 rows")
+
+
+def test_a_row_without_shards_and_shards_without_a_row_are_refused(run: Run, place: Path) -> None:
+    one_sentence(run("explain", "m", "--row", 1), 2, "Give both")
+    one_sentence(run("explain", "m", "rows"), 2, "Give both")
+    empty = place / "empty.svm"
+    empty.write_text("")
+    model = streamtron.load(place / "m")
+    assert "no rows" in refused(lambda: streamtron.explain(model, empty, row=0), DataError)
+
+
+# --- two models ----------------------------------------------------------------------------------
+
+
+def _with(weights: Any, **more: Any) -> LinearModel:
+    return make_model(weights, settings=more.pop("settings", {"C": 1.0}), **more)
+
+
+def test_a_model_does_not_differ_from_itself(place: Path) -> None:
+    model = streamtron.load(place / "n")
+    found = streamtron.diff(model, model)
+    assert (found["settings"], found["only_in_first"], found["only_in_second"]) == ({}, [], [])
+    for each in found["directions"]:
+        assert each["cosine"] == pytest.approx(1.0, abs=1e-15)
+        assert (each["distance"], each["features"]) == (0.0, [])
+
+
+def test_weights_are_compared_by_name_whatever_the_order_of_the_columns() -> None:
+    first = _with((3.0, 4.0), layout="columns", features=["a", "b"])
+    second = _with((4.0, 3.0, 2.0), layout="columns", features=["b", "a", "c"])
+    [direction] = streamtron.diff(first, second)["directions"]
+    assert direction["features"] == [{"name": "c", "weights": [0.0, 2.0]}]
+    assert direction["distance"] == pytest.approx(2.0 / 5.0)
+    assert direction["cosine"] == pytest.approx(25.0 / (5.0 * np.sqrt(29.0)))
+
+
+def test_columns_are_compared_as_the_shards_number_them_whatever_the_base() -> None:
+    first = LinearModel(np.array([1.0, 2.0]), 0.0, (-1.0, 1.0), {}, None, {"index_base": 1})
+    second = LinearModel(np.array([9.0, 1.0, 2.5]), 0.0, (-1.0, 1.0), {}, None, {"index_base": 0})
+    [direction] = streamtron.diff(first, second)["directions"]
+    assert direction["features"] == [
+        {"column": 0, "weights": [0.0, 9.0]}, {"column": 2, "weights": [2.0, 2.5]},
+    ]  # fmt: skip
+
+
+def test_settings_gaps_and_classes_that_differ_are_told(place: Path) -> None:
+    first = _with((1.0,), settings={"C": 1.0, "rho": 1.0}, certificate={"relative_duality_gap": 1})
+    second = _with((1.0,), settings={"C": 2.0, "rho": 1.0}, certificate=None)
+    found = streamtron.diff(first, second)
+    assert found["settings"] == {"C": [1.0, 2.0]}
+    assert found["directions"][0]["relative_duality_gap"] == [1, None]
+    many = streamtron.load(place / "n")
+    fewer = LinearModel(many.weights[1:], np.zeros(4), many.classes[1:], {}, None, many.reading)
+    found = streamtron.diff(many, fewer)
+    assert (found["only_in_first"], found["only_in_second"]) == (["ant"], [])
+    assert [each["positive"] for each in found["directions"]] == ["bee", "cow", "doe", "elk"]
+
+
+def test_models_of_other_classes_are_refused(run: Run) -> None:
+    one_sentence(run("diff", "m", "n"), 2, "models of other classes: -1.0, 1.0, and ant, bee")
+    with pytest.raises(SettingsError):
+        streamtron.diff(_with((1.0,)), _with((1.0,), classes=(0.0, 2.0)))
+
+
+def test_the_command_shows_the_weights_that_differ_most(run: Run, place: Path) -> None:
+    model = streamtron.load(place / "m")
+    weights = model.weights.copy()
+    weights[[3, 7]] += (0.5, 2.0)
+    LinearModel(weights, 0.5, model.classes, {"C": 3.0}, None, model.reading).save(place / "other")
+    lines = run("diff", "m", "other").stdout.splitlines()
+    assert [line.split()[-1] for line in lines[-2:]] == ["8", "4"]
+    assert "C                  - → 3" in lines
+    assert "bias               0.25 → 0.5" in lines

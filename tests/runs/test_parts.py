@@ -1,0 +1,251 @@
+"""One model from several parts of the data: certified, and the same wherever the parts are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamtron
+from streamtron.core.config import Machine, Settings
+from streamtron.core.errors import DataError, FileDamaged, SettingsError
+from streamtron.core.events import Event, ReadingDone
+from streamtron.core.executor import LocalParts, Parts, PartsLost
+from streamtron.runs import fit, parts
+from streamtron.runs.certify import certify
+from streamtron.runs.results import Outcome
+from streamtron.runs.update import update
+from streamtron.solver.part import Part
+from tests.helpers.optimum import holds_optimum
+
+ALL, WORKING_SET, BLOCKS = 10**9, 1_200_000, 300_000
+"""Active sets that hold all rows of the corpus, those that matter, and some of these."""
+
+regimes = pytest.mark.parametrize("active_set", [ALL, WORKING_SET, BLOCKS])
+
+
+def trained(
+    corpus: list[Path],
+    model: Path | None = None,
+    *,
+    threads: int = 2,
+    listen: Callable[[Event], None] = lambda _: None,
+    open_parts: parts.OpenParts | None = None,
+    resume: bool = False,
+    **names: Any,
+) -> Outcome:
+    return fit.run(
+        corpus, Settings.from_dict({"C": 2.0, "tol": 1e-3, "parts": 5} | names), model=model,
+        machine=Machine(threads=threads), listen=listen, open_parts=open_parts, resume=resume,
+    )  # fmt: skip
+
+
+@regimes
+def test_the_bounds_hold_the_optimum_whatever_fits_in_memory(
+    corpus: list[Path], active_set: int
+) -> None:
+    found = trained(corpus, active_set=active_set)
+    assert found.stop_reason == "certified"
+    assert found.report["certificate"]["relative_duality_gap"] <= 1e-3
+    assert holds_optimum(found.report, corpus)
+    assert found.report["parts"] == 5
+    assert found.report["rounds"] == sum(s["rounds"] for s in found.report["steps"].values())
+
+
+def test_the_three_active_sets_hold_all_rows_the_working_set_and_less(corpus: list[Path]) -> None:
+    readings = [trained(corpus, active_set=size).report["readings"] for size in (ALL, BLOCKS)]
+    assert readings[0] == 2.0 < readings[1]
+    held: list[int] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, ReadingDone):
+            held.append(event.active_rows)
+
+    trained(corpus, active_set=WORKING_SET, listen=listen)
+    assert 0 < held[-1] < 3000
+
+
+@regimes
+def test_threads_never_change_a_bit(corpus: list[Path], active_set: int, tmp_path: Path) -> None:
+    for threads in (1, 3):
+        trained(corpus, tmp_path / f"{threads}", threads=threads, active_set=active_set)
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "3").read_bytes()
+
+
+class Forgetful(LocalParts):
+    """Parts of which some die in a round, as they do with a worker: their state is gone, and they
+    are opened again by their plans."""
+
+    def __init__(self, plans: Sequence[parts.PartPlan], scans: int | None, at: int) -> None:
+        self.made = [parts.open_part(plan, scans) for plan in plans]
+        super().__init__(self.made)
+        self.scans, self.plans, self.at = scans, plans, at
+
+    def _map(self, step: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        self.at -= 1
+        if self.at == 0:
+            super()._map(step, arguments)  # the others may have made the step
+            for number in (1, 3):
+                self.made[number].close()
+                self.made[number] = parts.open_part(self.plans[number], self.scans)
+            self._parts = list[Part](self.made)
+            raise PartsLost
+        return super()._map(step, arguments)
+
+
+@contextmanager
+def forgetful(plans: Sequence[parts.PartPlan], scans: int | None, at: int) -> Iterator[Parts]:
+    opened = Forgetful(plans, scans, at)
+    yield opened
+    for one in opened.made:
+        one.close()
+
+
+@regimes
+def test_parts_lost_in_any_round_change_no_bit(
+    corpus: list[Path], active_set: int, tmp_path: Path
+) -> None:
+    few = {"active_set": active_set, "tol": 0.02}
+    alone = trained(corpus, tmp_path / "alone", **few)
+    wanted, rounds = (tmp_path / "alone").read_bytes(), alone.report["rounds"]
+    ends = {1, 2, rounds - 2, rounds - 1} if active_set == ALL else {rounds - 2}
+    for at in sorted({4, rounds // 2, *ends}):
+        model = tmp_path / f"{at}"
+        found = trained(corpus, model, open_parts=partial(forgetful, at=at), **few)
+        assert model.read_bytes() == wanted, at
+        assert found.report["rounds"] > rounds, at
+
+
+class Stopped(Exception):
+    """As the death of the client would."""
+
+
+@regimes
+def test_a_client_that_died_after_any_reading_resumes_to_the_same_bits(
+    corpus: list[Path], active_set: int, tmp_path: Path
+) -> None:
+    few = {"active_set": active_set, "tol": 1e-2 if active_set == BLOCKS else 1e-5}
+    readings = int(trained(corpus, tmp_path / "alone", **few).report["readings"])
+    for last in sorted({1, 2, readings // 2, readings - 1}.intersection(range(1, readings))):
+
+        def stop(event: Event, last: int = last) -> None:
+            if isinstance(event, ReadingDone) and event.reading == last:
+                raise Stopped
+
+        model = tmp_path / f"{last}"
+        with pytest.raises(Stopped):
+            trained(corpus, model, listen=stop, **few)
+        trained(corpus, model, resume=True, **few)
+        assert model.read_bytes() == (tmp_path / "alone").read_bytes(), last
+
+
+def test_a_finished_run_goes_on_to_a_smaller_tolerance(corpus: list[Path], tmp_path: Path) -> None:
+    first = trained(corpus, tmp_path / "m", tol=0.1)
+    again = trained(corpus, tmp_path / "m", tol=0.1, resume=True)
+    assert again.model.to_bytes() == first.model.to_bytes()
+    more = trained(corpus, tmp_path / "m", tol=1e-7, resume=True)
+    assert more.report["certificate"]["relative_duality_gap"] <= 1e-7
+    assert holds_optimum(more.report, corpus)
+
+
+def test_the_witness_proves_the_model_in_one_reading(corpus: list[Path], tmp_path: Path) -> None:
+    found = trained(corpus, tmp_path / "m")
+    proof = certify(found.model, corpus, witness=tmp_path / "m.run" / "witness")
+    assert proof.readings == 1.0
+    ours, theirs = found.report["certificate"], proof.certificate
+    assert theirs.upper_bound == pytest.approx(ours["upper_bound"], rel=1e-13)
+    assert theirs.relative_duality_gap <= 1e-3
+
+
+def test_shards_are_added_to_a_run_that_was_fitted_in_parts(
+    corpus: list[Path], tmp_path: Path
+) -> None:
+    trained(corpus[:6], tmp_path / "m", parts=3)
+    found = update(tmp_path / "m", corpus[6:])
+    assert found.report["rows"] == 3000
+    assert holds_optimum(found.report, corpus)
+
+
+def test_one_part_is_the_model_without_parts(corpus: list[Path], tmp_path: Path) -> None:
+    models = [trained(corpus, tmp_path / f"{parts}", parts=parts) for parts in (None, 1)]
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "None").read_bytes()
+    assert "parts" not in models[0].model.settings
+    assert trained(corpus, parts=2).model.settings["parts"] == 2
+
+
+def test_parts_may_hold_one_label_each_and_rows_of_no_weight(tmp_path: Path) -> None:
+    rows = {
+        "a": "-1:1 2:1\n" * 5 + "-1:1 1:2\n" * 3,
+        "b": "1:1 1:1\n" * 4,
+        "c": "1:0 1:1\n",
+        "d": "\n",
+        "e": "1:2 1:3 9:1\n" + "-1:1 1:1\n" * 2,
+    }
+    for name, text in rows.items():
+        (tmp_path / f"{name}.svm").write_text(text)
+    found = trained([tmp_path], parts=5, weights_in_label=True, tol=1e-6)
+    alone = trained([tmp_path], parts=None, weights_in_label=True, tol=1e-6)
+    assert found.model.classes == alone.model.classes == (-1.0, 1.0)
+    assert found.report["columns"] == alone.report["columns"]
+    ours, theirs = (each.report["certificate"]["primal_objective"] for each in (found, alone))
+    assert ours == pytest.approx(theirs, rel=3e-6)
+    assert found.model.weights == pytest.approx(alone.model.weights, abs=5e-3)
+
+
+def test_parts_refuse_what_they_cannot_train(corpus: list[Path]) -> None:
+    with pytest.raises(SettingsError, match="parts is 11, and there are 10 shards"):
+        trained(corpus, parts=11)
+    for name, value in {
+        "delta": 0.0, "faithful": True, "stage": "1", "multiclass": True, "order": "sequential",
+        "class_weight": "balanced",
+    }.items():  # fmt: skip
+        given = {"C": None} if name == "delta" else {}
+        with pytest.raises(SettingsError, match="5 parts"):
+            trained(corpus, **{name: value, **given})
+
+
+def test_parts_refuse_what_a_reading_of_all_shards_would(
+    corpus: list[Path], tmp_path: Path
+) -> None:
+    texts = {"a": "1 1:1\n-1 1:2\n", "b": "1 1:1\n", "c": "2 1:1\n-1 1:3\n", "d": "1 1:1\n"}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.svm").write_text(text)
+
+    def named(names: str) -> list[Path]:
+        return [tmp_path / f"{name}.svm" for name in names]
+
+    with pytest.raises(DataError, match="3 labels"):
+        trained(named("abc"), parts=3)
+    with pytest.raises(DataError, match="1 labels"):
+        trained(named("b") * 1 + named("d"), parts=2)
+    with pytest.raises(DataError, match=r"the same bytes as b\.svm"):
+        trained(named("abd"), parts=3)
+
+
+def test_a_damaged_state_of_a_part_is_a_sentence(corpus: list[Path], tmp_path: Path) -> None:
+    trained(corpus, tmp_path / "m", tol=0.1)
+    [last, *_] = sorted((tmp_path / "m.run" / "parts").glob("part-0002.scan-*"), reverse=True)
+    last.write_bytes(last.read_bytes()[:-1] + b"x")
+    with pytest.raises(FileDamaged, match=r"part-0002\.scan"):
+        trained(corpus, tmp_path / "m", tol=1e-6, resume=True)
+
+
+def test_the_report_says_what_each_kind_of_step_took(corpus: list[Path], tmp_path: Path) -> None:
+    fit.run(
+        corpus, Settings(parts=2), model=tmp_path / "m", report=tmp_path / "r", machine=Machine()
+    )
+    found = json.loads((tmp_path / "r").read_text())
+    assert {"start", "look", "line", "scan"} <= found["steps"].keys()
+    assert found["bytes_sent"] == 0
+    assert sum(step["seconds"] for step in found["steps"].values()) <= found["seconds"]
+
+
+def test_python_takes_the_setting_too(corpus: list[Path]) -> None:
+    model = streamtron.fit(corpus, parts=3)
+    assert model.certificate is not None
+    assert model.certificate["relative_duality_gap"] <= 0.01

@@ -1,0 +1,399 @@
+"""The page about a run: what it shows, that it needs nothing else, and what it does not touch."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sklearn import metrics
+
+import streamtron
+from streamtron.core.errors import DataError
+from streamtron.data.writers.corpus import generate
+from streamtron.model.metrics import ScoreSpool
+from streamtron.runs.charts import Axis, Series, line_chart, short
+from tests.helpers.models import refused
+from tests.helpers.processes import Run, one_sentence
+
+
+class _Checker(HTMLParser):
+    """Reads a page, whose elements must be closed in order, and collects the text of each."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tables: list[list[list[str]]] = []
+        self.texts: list[str] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        assert not {"src", "href", "onclick", "onload"} & dict(attrs).keys()
+        if tag != "meta":
+            self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+        if self.open and self.open[-1] in ("td", "th"):
+            self.tables[-1][-1][-1] += data
+
+    def table(self, head: str) -> list[list[str]]:
+        """The rows of the table whose first heading is this one."""
+        [found] = [rows[1:] for rows in self.tables if rows[0][0] == head]
+        return found
+
+
+def _page(path: Path) -> tuple[str, _Checker]:
+    text = path.read_text(encoding="utf-8")
+    return text, _Checker(text)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with shards, and a model of them with its run and its report."""
+    directory = tmp_path_factory.mktemp("place")
+    for name, rows, first in (("train", 1200, 0), ("held-out", 400, 1200)):
+        generate(str(directory / name), rows=rows, columns=200, seed=1, shards=2, first_row=first)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def model(place: Path, run: Run) -> Path:
+    """The model."""
+    done = run("fit", "train", "--model", "model", "--report", "report.json", "--tol", "1e-4")
+    assert done.returncode == 0, done.stderr
+    return place / "model"
+
+
+def _decisions(model: Path, shards: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Truth ±1 and decisions of the rows of libsvm text, read by nothing of ours."""
+    found = [*streamtron.predict(streamtron.load(model), shards)]
+    lines = [line for path in sorted(shards.iterdir()) for line in path.read_text().splitlines()]
+    truth = np.array([float(line.split()[0]) for line in lines])
+    return truth, np.concatenate([each.decisions for each in found])
+
+
+def _bars(page: str, title: str) -> list[int]:
+    drawing = page.split(f'aria-label="{title}"')[1].split("</svg>")[0]
+    return [int(count.replace(",", "")) for count in re.findall(r": ([\d,]+)</title>", drawing)]
+
+
+# --- one model -----------------------------------------------------------------------------------
+
+
+def test_a_run_keeps_its_report(place: Path, model: Path) -> None:
+    assert (place / "report.json").read_bytes() == (place / "model.run/report.json").read_bytes()
+
+
+def test_the_page_shows_what_the_report_says(run: Run, place: Path, model: Path) -> None:
+    assert run("report", "model", "-o", "page.html").returncode == 0
+    told = json.loads((place / "report.json").read_text())
+    text, page = _page(place / "page.html")
+    assert "Certified: the gap is" in text
+    for value in ("1,200", f"{told['nonzeros']:,}"):
+        assert f"<b>{value}</b>" in text
+    proven = dict(page.table("certificate"))
+    assert proven["rows that it covers"] == "1,200"
+    gap = told["certificate"]["relative_duality_gap"]
+    assert gap <= float(proven["relative duality gap"]) <= gap * 1.000001
+    stages = page.table("stage")
+    assert [row[1] for row in stages] == [str(each["full_epochs"]) for each in told["stages"]]
+    assert [row[3] for row in stages] == [str(each["newton_steps"]) for each in told["stages"]]
+    settings = dict(page.table("setting"))
+    assert (settings["tol"], settings["rho"]) == ("0.0001", "1.0")
+    assert [row[0] for row in page.table("shard")] == sorted(
+        path.name for path in (place / "train").iterdir()
+    )
+
+
+def test_the_heaviest_features_are_those_of_explain(run: Run, place: Path, model: Path) -> None:
+    run("report", "model", "-o", "page.html", "--no-margins")
+    _, page = _page(place / "page.html")
+    [direction] = streamtron.explain(streamtron.load(model))["directions"]
+    assert [row[:2] for row in page.table("feature")] == [
+        [f"column {one['column']}", f"{one['weight']:+.4g}"] for one in direction["features"]
+    ]
+
+
+def test_the_page_needs_no_network_and_follows_the_colours_of_the_reader(
+    run: Run, place: Path, model: Path
+) -> None:
+    run("report", "model", "-o", "page.html", "--valid", "held-out")
+    text, _ = _page(place / "page.html")
+    assert not re.search(r"https?:|url\(|@import", text)
+    assert "default-src 'none'" in text
+    assert "prefers-color-scheme: dark" in text
+    assert 'name="viewport"' in text
+
+
+def test_the_history_of_the_bounds_is_drawn_reading_by_reading(
+    run: Run, place: Path, model: Path, tmp_path: Path
+) -> None:
+    path = place / "model.run/report.json"
+    before = path.read_text()
+    history: list[dict[str, Any]] = [
+        {"reading": 0, "seconds": 0.5, "lower": None, "upper": 0.4, "gap": None, "proven": False},
+        {"reading": 1, "seconds": 0.7, "lower": 0.2, "upper": 0.3, "gap": 0.5, "proven": True},
+        {"reading": 2, "seconds": 1.0, "lower": 0.25, "upper": 0.25, "gap": 1e-9, "proven": True},
+    ]
+    history[1] |= {"active_rows": 9, "newton_steps": 4}
+    history[2] |= {"active_rows": 7, "newton_steps": 0}
+    path.write_text(json.dumps({**json.loads(before), "history": history}))
+    try:
+        run("report", "model", "-o", "page.html", "--no-margins")
+    finally:
+        path.write_text(before)
+    text, _ = _page(place / "page.html")
+    for title, points in (
+        ("Bounds on the margin by reading", [3, 2]), ("Bounds on the margin by seconds", [3, 2]),
+        ("Gap by reading", [2, 2]), ("Gap by seconds", [2, 2]),
+        ("Rows in memory by reading", [2]), ("Newton steps by reading", [2]),
+    ):  # fmt: skip
+        drawing = text.split(f'aria-label="{title}"')[1].split("</svg>")[0]
+        lines = re.findall(r'points="([^"]*)"', drawing)
+        assert [len(line.split()) for line in lines] == points
+        assert drawing.count("hollow") == (1 if title.startswith("Bounds") else 0)
+
+
+# --- margins and held-out rows -------------------------------------------------------------------
+
+
+def test_the_histograms_count_every_row_by_its_margin(run: Run, place: Path, model: Path) -> None:
+    run("report", "model", "-o", "page.html", "--valid", "held-out")
+    text, _ = _page(place / "page.html")
+    edges = np.linspace(-2.0, 4.0, 61)
+    for name, shards in (("training", "train"), ("held-out", "held-out")):
+        truth, decisions = _decisions(model, place / shards)
+        wanted, _ = np.histogram(np.clip(truth * decisions, -2.0, 4.0), edges)
+        assert _bars(text, f"Margins of the {name} rows") == wanted.tolist()
+        assert wanted.sum() == len(truth)
+
+
+def test_held_out_rows_have_the_metrics_of_evaluate(run: Run, place: Path, model: Path) -> None:
+    run("report", "model", "-o", "page.html", "--valid", "held-out")
+    text, _ = _page(place / "page.html")
+    found = streamtron.evaluate(streamtron.load(model), place / "held-out")
+    for name, value in (("accuracy", found.accuracy), ("F1", found.f1), ("ROC AUC", found.roc_auc)):
+        assert f"<b>{value:.4g}</b><span>{name}</span>" in text
+    assert f"ROC curve, area {found.roc_auc:.4g}" in text
+
+
+@pytest.mark.parametrize("limit", [1 << 20, 150])
+def test_the_curve_has_the_points_of_scikit_learns(limit: int) -> None:
+    rng = np.random.default_rng(0)
+    decisions = np.round(rng.normal(size=1000), 2)  # with ties
+    truth = decisions + rng.normal(size=1000) > 0
+    weights = rng.exponential(size=1000) * (rng.random(1000) > 0.1)
+    with ScoreSpool(limit_rows=limit) as spool:
+        for part in np.array_split(np.arange(1000), 7):
+            spool.add(truth[part], decisions[part], weights[part])
+        fine, coarse = spool.curve(points=10**6), spool.curve(points=50)
+    fpr, tpr, _ = metrics.roc_curve(truth, decisions, sample_weight=weights,
+                                    drop_intermediate=False)  # fmt: skip
+    ours = np.column_stack([fine[:, 1] / fine[-1, 1], fine[:, 0] / fine[-1, 0]])
+    assert ours == pytest.approx(np.column_stack([fpr, tpr]), rel=0, abs=1e-12)
+    assert 40 <= len(coarse) <= 62
+    assert {tuple(point) for point in coarse.round(9)} <= {tuple(point) for point in fine.round(9)}
+    assert coarse[-1] == pytest.approx(fine[-1])
+
+
+# --- many classes, sweeps, names -----------------------------------------------------------------
+
+
+def test_many_classes_are_a_table_that_sorts_with_the_metrics_of_each(
+    run: Run, place: Path
+) -> None:
+    rows = [f"{name} {1 + k}:1 4:{k}.5\n" for k, name in enumerate(("ant", "bee", "<cow>"))] * 20
+    (place / "many.svm").write_text("".join(rows))
+    done = run("fit", "many.svm", "--multiclass", "--model", "many")
+    assert done.returncode == 0, done.stderr
+    assert run("report", "many", "-o", "many.html", "--valid", "many.svm").returncode == 0
+    text, page = _page(place / "many.html")
+    assert '<table class="sorts">' in text
+    classes = page.table("class")
+    assert [row[0] for row in classes] == ["<cow>", "ant", "bee"]
+    told = json.loads((place / "many.run/report.json").read_text())
+    keys = [
+        float(key)
+        for key in re.findall(r'<td>(?:ant|bee)</td><td class="n" data-key="(.*?)"', text)
+    ]
+    gaps = {each["label"]: each["certificate"]["relative_duality_gap"] for each in told["learners"]}
+    assert keys == [gaps["ant"], gaps["bee"]]
+    found = streamtron.evaluate(streamtron.load(place / "many"), place / "many.svm").classes
+    assert [float(row[8]) for row in classes] == [round(each["precision"], 4) for each in found]
+
+
+def test_names_of_people_are_text_and_never_markup(run: Run, place: Path) -> None:
+    name = "<script>alert('$title')</script>"
+    table = {"label": ["a&b", "<i>"] * 20, name: [0.0, 1.0] * 20, "z": [1.0, 0.5] * 20}
+    pq.write_table(pa.table(table), place / "<b>.parquet")
+    streamtron.fit(place / "<b>.parquet", model=place / "<odd>", features=f"{name},z")
+    assert run("report", "<odd>", "-o", "odd.html").returncode == 0
+    text, page = _page(place / "odd.html")
+    assert text.count("<script>") == 1
+    assert name in [row[0] for row in page.table("feature")]
+    assert page.table("shard")[0][0] == "<b>.parquet"
+    assert "<odd>" in page.texts
+
+
+def test_the_best_model_of_a_sweep_shows_every_candidate(run: Run, place: Path) -> None:
+    done = run("sweep", "train", "--valid", "held-out", "--C", "0.01,0.1,1", "--rho", "0,1",
+               "--model", "swept", "--table", "swept.csv", "--report", "swept.json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert run("report", "swept", "-o", "swept.html").returncode == 0
+    text, page = _page(place / "swept.html")
+    rows = page.table("C")
+    assert [(float(row[0]), float(row[1])) for row in rows] == [
+        (C, rho) for C in (0.01, 0.1, 1.0) for rho in (0.0, 1.0)
+    ]
+    assert sum(row[-1] == "best" for row in rows) == 1
+    drawing = text.split('aria-label="accuracy by C and ρ"')[1].split("</svg>")[0]
+    assert drawing.count('class="heat"') == 6
+    assert drawing.count('class="best"') == 1
+    lines = text.split('aria-label="accuracy by C"')[1].split("</svg>")[0]
+    assert [len(line.split()) for line in re.findall(r'points="([^"]*)"', lines)] == [3, 3]
+    assert len(json.loads((place / "swept.json").read_text())["sweep"]["candidates"]) == 6
+
+
+def test_a_sweep_over_folds_keeps_its_candidates_too(run: Run, place: Path) -> None:
+    done = run("sweep", "train", "--folds", "2", "--C", "0.1,1", "--model", "folded")
+    assert done.returncode == 0, done.stderr
+    run("report", "folded", "-o", "folded.html")
+    assert len(_page(place / "folded.html")[1].table("C")) == 2
+
+
+# --- what it does not touch, and what it cannot show ---------------------------------------------
+
+
+def test_nothing_is_written_but_the_page(run: Run, place: Path, model: Path) -> None:
+    def there() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in place.rglob("*") if path.is_file()}
+
+    run("report", "model", "-o", "page.html")
+    before = there()
+    run("report", "model.run", "-o", "other.html")
+    after = there()
+    assert after.pop(place / "other.html")
+    assert after == before
+    assert (place / "other.html").read_text() == (place / "page.html").read_text()
+
+
+def test_shards_that_are_gone_cost_the_histogram_and_nothing_else(run: Run, tmp_path: Path) -> None:
+    generate(str(tmp_path / "rows"), rows=300, columns=90, seed=1, shards=1)
+    streamtron.fit(tmp_path / "rows", model=tmp_path / "m")
+    [shard] = (tmp_path / "rows").iterdir()
+    shard.unlink()
+    assert run("report", tmp_path / "m", "-o", tmp_path / "page.html").returncode == 0
+    text, page = _page(tmp_path / "page.html")
+    assert "The margins of the training rows are not shown" in text
+    assert f"{shard.name}: gone" in text
+    assert page.table("feature")
+
+
+def test_forgotten_rows_are_in_no_histogram(run: Run, tmp_path: Path) -> None:
+    generate(str(tmp_path / "rows"), rows=300, columns=90, seed=1, shards=2)
+    streamtron.fit(tmp_path / "rows", model=tmp_path / "m")
+    shard = sorted((tmp_path / "rows").iterdir())[0]
+    (tmp_path / "gone.csv").write_text(f"shard,row\n{shard.name},0\n{shard.name},7\n")
+    done = run("forget", tmp_path / "m", "--rows", tmp_path / "gone.csv")
+    assert done.returncode == 0, done.stderr
+    assert run("report", tmp_path / "m", "-o", tmp_path / "page.html").returncode == 0
+    text, _ = _page(tmp_path / "page.html")
+    assert sum(_bars(text, "Margins of the training rows")) == 298
+    assert "2 rows were forgotten" in text
+
+
+def test_an_update_writes_the_report_anew(tmp_path: Path) -> None:
+    for name, first in (("rows", 0), ("more", 300)):
+        generate(str(tmp_path / name), rows=300, columns=90, seed=1, shards=1, first_row=first)
+    streamtron.fit(tmp_path / "rows", model=tmp_path / "m")
+    (tmp_path / "more" / "part-00000.svm").rename(tmp_path / "more" / "b.svm")
+    streamtron.update(tmp_path / "m", tmp_path / "more")
+    assert json.loads((tmp_path / "m.run/report.json").read_text())["rows"] == 600
+
+
+def test_a_page_never_replaces_an_input(run: Run, place: Path, model: Path) -> None:
+    before = model.read_bytes()
+    one_sentence(run("report", "model", "-o", "./model"), 2, "is the input")
+    one_sentence(run("report", "model", "-o", "model.run/x.html"), 2, "lies in the run directory")
+    assert model.read_bytes() == before
+
+
+def test_what_is_no_run_is_told_so(run: Run, place: Path, model: Path, tmp_path: Path) -> None:
+    one_sentence(run("report", "nowhere", "-o", "x.html"), 3, "nowhere")
+    before = (place / "model.run/report.json").read_bytes()
+    for bad, words in ((b"{", "not the report"), (b"{}", "not the report"), (None, "not there")):
+        (place / "model.run/report.json").unlink()
+        if bad is not None:
+            (place / "model.run/report.json").write_bytes(bad)
+        try:
+            one_sentence(run("report", "model", "-o", "x.html"), 3, words)
+        finally:
+            (place / "model.run/report.json").write_bytes(before)
+    assert not (place / "x.html").exists()
+    assert "no rows" in refused(
+        lambda: streamtron.report(model, tmp_path / "p", valid=_empty(tmp_path)), DataError
+    )
+
+
+def _empty(directory: Path) -> Path:
+    (directory / "empty.svm").write_text("")
+    return directory / "empty.svm"
+
+
+# --- axes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "log", "labels"),
+    [
+        ((0.0, 0.98), False, ["0.00", "0.25", "0.50", "0.75"]),
+        ((0.0, 32561.0), False, ["0", "10k", "20k", "30k"]),
+        ((0.9011, 0.9021), False, ["0.90125", "0.90150", "0.90175", "0.90200"]),
+        ((1, 3), False, ["1", "2", "3"]),
+        ((0.3, 0.3), False, ["0.2998", "0.3000", "0.3002"]),
+        ((0.06000755, 0.06000756), False, None),
+        ((1e-6, 0.2), True, ["1e-6", "1e-4", "0.01"]),
+        ((0.002, 0.003), True, ["0.002", "0.003"]),
+    ],
+)
+def test_the_labels_of_an_axis_are_round_and_differ(
+    values: tuple[float, float], log: bool, labels: list[str] | None
+) -> None:
+    axis = Axis.over(values, 0, 100, log=log)
+    found = [axis.label(value) for value in axis.ticks()]
+    assert found == (labels or found)
+    assert len(set(found)) == len(found) > 1
+    assert all(-0.1 <= axis.place(value) <= 100.1 for value in axis.ticks())
+
+
+def test_a_gap_of_zero_is_not_on_a_logarithmic_axis() -> None:
+    drawn = line_chart("t", [Series("gap", [(0, 0.5), (1, 0.1), (2, 0.0)])], "x", "y", log_y=True)
+    [points] = re.findall(r'points="([^"]*)"', drawn)
+    assert len(points.split()) == 2
+    assert line_chart("t", [Series("gap", [(0, 0.0)])], "x", "y", log_y=True) == ""
+
+
+def test_numbers_are_short() -> None:
+    assert [short(x) for x in (0, 1500, 12_000, 2_000_000, 8.75e-4, -1 / 3)] == [
+        "0", "1500", "12k", "2M", "8.75e-4", "-0.3333",
+    ]  # fmt: skip

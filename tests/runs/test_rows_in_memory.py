@@ -1,0 +1,152 @@
+"""Data frames, tables, iterators of record batches and matrices in the place of shards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather as feather
+import pytest
+from scipy import sparse
+
+import streamtron
+from streamtron import StreamtronClassifier
+from streamtron.core.errors import DataError, SettingsError
+
+ROWS = 9000
+
+
+@pytest.fixture(scope="module")
+def table() -> pa.Table:
+    """Three columns of numbers, one of labels in text."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(ROWS, 3)).astype(np.float32)
+    label = np.where(x[:, 0] - x[:, 2] + rng.normal(size=ROWS) > 0, "yes", "no")
+    return pa.table({"f0": x[:, 0], "f1": x[:, 1], "f2": x[:, 2], "answer": label})
+
+
+@pytest.fixture(scope="module")
+def of_shard(table: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> streamtron.LinearModel:
+    """The model of the same rows in a file."""
+    path = tmp_path_factory.mktemp("shard") / "rows.arrow"
+    feather.write_feather(table, str(path), compression="uncompressed")
+    return streamtron.fit(path, label="answer")
+
+
+def _batches(table: pa.Table, rows: int = 1000) -> Iterator[pa.RecordBatch]:
+    yield from table.to_batches(max_chunksize=rows)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda table: table,
+        _batches,
+        lambda table: table.to_reader(max_chunksize=700),
+        lambda table: iter([table.slice(0, 10), table.slice(10)]),
+        lambda table: pytest.importorskip("polars").from_arrow(table),
+        lambda table: (pytest.importorskip("pandas"), table.to_pandas())[1],
+    ],
+    ids=["table", "batches", "reader", "tables", "polars", "pandas"],
+)
+def test_a_table_in_memory_gives_the_model_of_the_same_rows_in_a_shard(
+    made: Any, table: pa.Table, of_shard: streamtron.LinearModel
+) -> None:
+    model = streamtron.fit(made(table), label="answer")
+    assert model == of_shard
+    assert model.predict(table)[:5].tolist() == of_shard.predict(table)[:5].tolist()
+
+
+def test_features_are_named_as_in_shards(table: pa.Table) -> None:
+    model = streamtron.fit(table, label="answer", features=["f2", "f0"])
+    assert model.feature_names == ("f2", "f0")
+    with pytest.raises(DataError, match="'f9'"):
+        streamtron.fit(table, label="answer", features=["f9"])
+
+
+def test_an_index_of_pandas_is_no_feature(table: pa.Table) -> None:
+    # what pandas says of an index that is a column, and of one that is a range
+    for index in ("f1", {"kind": "range", "start": 0, "stop": ROWS, "step": 1}):
+        told = {b"pandas": json.dumps({"index_columns": [index]}).encode()}
+        model = streamtron.fit(table.replace_schema_metadata(told), label="answer", features="*")
+        left = ("f0", "f2") if index == "f1" else ("f0", "f1", "f2")
+        assert model.feature_names == left
+
+
+def test_an_index_of_a_frame_that_pandas_has_filtered_is_no_feature(table: pa.Table) -> None:
+    frame = pytest.importorskip("pandas").DataFrame(table.to_pandas())
+    model = streamtron.fit(frame[frame["f1"] > 0], label="answer", features="*")
+    assert model.feature_names == ("f0", "f1", "f2")
+
+
+def test_categories_may_differ_from_batch_to_batch() -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        for labels in (["a", "b"], ["b", "a"]):
+            yield pa.record_batch({
+                "label": pa.array(labels).dictionary_encode(),
+                "words": [["x"], ["y"]] if labels[0] == "a" else [["y"], ["x"]],
+            })  # fmt: skip
+
+    model = streamtron.fit(batches(), hash_bits=8)
+    assert model.predict([["x"], ["y"]]).tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csc_matrix, sparse.coo_array, np.array])
+def test_a_matrix_with_labels_gives_the_weights_of_the_estimator(kind: Any) -> None:
+    rng = np.random.default_rng(2)
+    dense = rng.normal(size=(500, 12)) * (rng.random((500, 12)) < 0.4)
+    dense[0, 0] = 1.0  # otherwise a column that never occurs is left out
+    y = np.where(dense[:, 1] > dense[:, 2], "b", "a")
+    model = streamtron.fit(kind(dense), y, C=0.5)
+    theirs = StreamtronClassifier(C=0.5).fit(dense, y)
+    assert np.array_equal(model.weights, theirs.coef_[0])
+    assert model.classes == ("a", "b")
+    assert model.predict(kind(dense)).tolist() == theirs.predict(dense).tolist()
+
+
+def test_a_matrix_of_more_than_one_record_batch_loses_no_row() -> None:
+    rows = (1 << 16) + 3
+    X = sparse.csr_array((np.ones(rows), np.arange(rows) % 4, np.arange(rows + 1)))
+    model = streamtron.fit(X, (np.arange(rows) % 4 > 1).astype(int))
+    assert model.certificate["rows_scanned"] == rows
+    assert model.predict(np.eye(4)).tolist() == [0.0, 0.0, 1.0, 1.0]
+
+
+def test_entries_of_a_matrix_that_are_stored_twice_are_added_up() -> None:
+    twice = sparse.csr_array(([1.0, 3.0, 2.0, 1.0], [1, 0, 1, 1], [0, 3, 4]), shape=(2, 2))
+    assert streamtron.fit(twice, [1, 0]) == streamtron.fit(twice.toarray(), [1, 0])
+    assert twice.nnz == 4  # the matrix is as it was
+
+
+@pytest.mark.parametrize(
+    ("rows", "y", "sentence"),
+    [
+        (3, None, "a int. Wanted is a pandas or polars data frame"),
+        (iter([3]), None, "a int. Wanted is a pandas or polars data frame"),
+        (iter(()), None, "there are none"),
+        (np.eye(2), None, "or a matrix with its labels, y"),
+        (np.eye(2), [1, 0, 1], r"y of shape \(3,\)"),
+        (np.ones(3), [1, 0, 1], r"X of shape \(3,\)"),
+        (np.array([[np.nan], [1.0]]), [1, 0], "nan. Values must be finite"),
+        (np.eye(2), [1, 1], "one label|only one|all 2 rows|wanted two"),
+        (pa.table({"label": [1, 0], "f0": [1.0, None]}), None, "null in column 'f0'"),
+        (iter([pa.table({"f0": [1.0]}), pa.table({"f1": [1.0]})]), None, "the same columns"),
+    ],
+)
+def test_rows_that_cannot_be_fitted_on_are_refused(rows: Any, y: Any, sentence: str) -> None:
+    with pytest.raises(DataError, match=sentence):
+        streamtron.fit(rows, y)
+
+
+def test_rows_in_memory_have_no_run_and_leave_no_file(
+    table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SettingsError, match=r"Write it with fit\(…\)\.save\(path\)"):
+        streamtron.fit(table, label="answer", model=tmp_path / "m.st")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    streamtron.fit(table, label="answer", tol=0.5).save(tmp_path / "m.st")
+    assert [path.name for path in tmp_path.iterdir()] == ["m.st"]

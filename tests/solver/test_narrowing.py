@@ -1,0 +1,126 @@
+"""Rows of many columns are solved on those that matter, to the same bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from streamtron.core.config import Settings
+from streamtron.core.rows import Rows
+from streamtron.solver import few_columns, narrowing
+from streamtron.solver.learner import Learner
+from streamtron.solver.narrowing import Narrowed
+from streamtron.solver.schedule import train
+from streamtron.solver.weights import WeightState
+from streamtron.solver.working_set import ActiveSet
+from tests.helpers.learners import bits
+from tests.helpers.sources import ListSource, csr, random_rows
+from tests.solver.test_active_set import fill
+
+ROWS, COLUMNS, WIDE = 240, 30, 40_000
+SPREAD = np.sort(np.random.default_rng(1).choice(WIDE, COLUMNS, replace=False)).tolist()
+
+PLANS = {
+    "all rows": {"C": 50.0, "tol": 1e-9},
+    "blocks": {"active_set": 2500, "C": 5.0, "max_epochs": 6},
+    "stages": {"stage": "1,0.1,ascent", "tol": 1e-4},
+    "hard": {"delta": 0.0, "rho": 0.0, "max_epochs": 6},
+    "more readings": {"active_set": 9000, "C": 50.0, "tol": 1e-9},
+}
+
+
+def spread_out(noise: int) -> ListSource:
+    """Rows of few columns, which lie far apart."""
+    rows, labels = random_rows(noise, ROWS, COLUMNS)
+    wide = [[(SPREAD[j], value) for j, value in row] for row in rows]
+    return ListSource(csr(wide), labels, block_rows=16)
+
+
+def trained(plan: dict[str, object]) -> Learner:
+    settings = Settings.from_dict(plan)
+    source = spread_out(3)
+    learner = Learner(settings, source.labels)
+    train(source, [learner], settings)
+    return learner
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+def test_a_solve_on_the_columns_that_matter_finds_the_bits_of_one_on_all(
+    plan: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = []
+
+    class Told(Narrowed):
+        def __init__(self, *given: object) -> None:
+            super().__init__(*given)  # type: ignore[arg-type]
+            lengths.append(len(self.running.w))
+
+    monkeypatch.setattr("streamtron.solver.in_memory.Narrowed", Told)
+    monkeypatch.setattr(few_columns, "worthwhile", lambda *_: False)  # as if there were many
+    narrow = trained(plan)
+    assert lengths
+    assert max(lengths) <= COLUMNS, "a solve was of all columns"
+    lengths.clear()
+    monkeypatch.setattr(narrowing, "FEW", 0)
+    whole = trained(plan)
+    assert max(lengths) > COLUMNS
+    assert bits(narrow, ROWS) == bits(whole, ROWS)
+    assert narrow.weights.any()
+
+
+def held_rows() -> ActiveSet:
+    active = ActiveSet(10**6)
+    fill(active, [[(7, 1.0), (900, 2.0)], [(3, 4.0)], [(900, 8.0)]], [0, 1, 2], 0)
+    return active
+
+
+def running_of(width: int) -> WeightState:
+    running = WeightState()
+    running.widen(width)
+    return running
+
+
+def columns_of(rows: Rows) -> list[int]:
+    return rows.indices.tolist()
+
+
+def test_columns_that_occur_or_have_a_weight_are_kept_in_their_order() -> None:
+    running, also = running_of(1000), np.zeros(1000)
+    running.w[5], also[999] = 0.5, 0.25
+    narrowed = Narrowed(held_rows(), running, also)
+    assert columns_of(narrowed.held.rows) == [2, 3, 0, 3]
+    assert narrowed.running.w.tolist() == [0.0, 0.5, 0.0, 0.0, 0.0]
+    assert narrowed.narrow(also).tolist() == [0.0, 0.0, 0.0, 0.0, 0.25]
+    assert narrowed.held.squares.tolist() == [5.0, 16.0, 64.0]
+
+
+def test_what_a_solve_leaves_comes_back_on_all_columns() -> None:
+    running = running_of(1000)
+    narrowed = Narrowed(held_rows(), running)
+    narrowed.running.settle(np.array([1.0, 2.0, 3.0]), 0.5, 0.0, 7)
+    narrowed.settle()
+    wide = narrowed.widen(np.array([4.0, 5.0, 6.0, 7.0]))
+    assert wide is not None
+    assert np.flatnonzero(running.w).tolist() == [3, 7, 900]
+    assert running.w[[3, 7, 900]].tolist() == [1.0, 2.0, 3.0]
+    assert (running.bias, running.steps) == (0.5, 7)
+    assert wide[[3, 7, 900, 1000]].tolist() == [4.0, 5.0, 6.0, 7.0]
+    assert wide.sum() == 22.0
+
+
+def test_rows_of_few_columns_are_solved_as_they_are() -> None:
+    active, running = ActiveSet(10**6), running_of(2)
+    fill(active, [[(0, 1.0), (1, 1.0)]] * 4, [0, 1, 2, 3], 0)
+    narrowed = Narrowed(active, running)
+    assert narrowed.held is active
+    assert narrowed.running is running
+
+
+@pytest.mark.parametrize("active_set", [10**6, 2500], ids=["all rows", "blocks"])
+def test_weights_are_as_many_as_columns_once_all_rows_have_been_read(active_set: int) -> None:
+    rows = [[(0, 1.0 if k % 2 else -1.0), (10 * k + 1, 1.0)] for k in range(200)]
+    source = ListSource(csr(rows), [k % 2 for k in range(200)], block_rows=16)
+    settings = Settings(active_set=active_set)
+    learner = Learner(settings, source.labels)
+    train(source, [learner], settings)
+    assert len(learner.running.w) == len(learner.weights) == 1992

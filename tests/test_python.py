@@ -1,0 +1,169 @@
+"""The functions of the package: keywords, paths, sizes, and what is refused by name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import dump_svmlight_file
+from sklearn.svm import LinearSVC
+
+import streamtron
+from streamtron.cli import options
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.names import ReadingNames, SettingNames, names_of
+from tests.helpers.processes import here
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with shards of training, of other rows, and a model with its run."""
+    place = tmp_path_factory.mktemp("python")
+    streamtron.generate(str(place / "train"), rows=600, columns=300, seed=3, shards=2)
+    streamtron.generate(str(place / "more"), rows=100, columns=300, seed=3, first_row=600)
+    streamtron.fit(place / "train", model=place / "m.st", tol=0.05)
+    return place
+
+
+def test_every_setting_is_a_keyword_and_every_setting_of_reading_is_one_of_convert() -> None:
+    assert names_of(SettingNames) == {field.name for field in fields(streamtron.Settings)}
+    assert names_of(ReadingNames) == set(options.READING)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: streamtron.fit("a", max_epoch=3), "did you mean max_epochs"),
+        (lambda: streamtron.fit("a", overwite=True), "did you mean overwrite?"),
+        (lambda: streamtron.sweep("a", metrics="f1"), "did you mean metric?"),
+        (lambda: streamtron.convert("a", "b", to="parquet", lable="y"), "did you mean label?"),
+        (lambda: streamtron.convert("a", "b", to="parquet", C=1.0), "unknown setting C: known: "),
+        (lambda: streamtron.certify("m", rhoo=1.0), "did you mean rho?"),
+        (lambda: streamtron.fit("a", qqqqqq=1), "known: C, active_set, "),
+    ],
+)
+def test_an_unknown_keyword_is_refused_with_similar_ones(call: Any, sentence: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        call()
+    assert sentence in str(caught.value)
+
+
+def test_settings_are_given_at_once_or_by_name_but_not_both(place: Path) -> None:
+    both = {"settings": streamtron.Settings(C=0.1), "tol": 0.5}
+    for call in (
+        lambda: streamtron.fit(place / "train", **both),
+        lambda: streamtron.sweep(place / "train", **both),
+    ):
+        with pytest.raises(SettingsError, match="not both"):
+            call()
+    found = streamtron.sweep(place / "train", valid=place / "more", C=[0.1, 1], tol=0.5, seed=7)
+    assert {trial.settings.seed for trial in found.trials} == {7}
+
+
+def test_a_size_is_a_number_or_text_everywhere(place: Path) -> None:
+    assert streamtron.Machine(memory="1.5GB").memory == 1_500_000_000
+    assert streamtron.Settings.from_dict({"active_set": "1MB"}).active_set == 10**6
+    fits = [streamtron.fit(place / "train", active_set=size) for size in ("20kB", 20_000)]
+    assert fits[0] == fits[1]
+    with pytest.raises(SettingsError, match="size 'much'"):
+        streamtron.Machine(memory="much")
+
+
+def test_a_model_is_replaced_only_where_overwrite_or_resume_says_so(
+    place: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "m.st"
+    first = streamtron.fit(place / "train", model=model, C=1.0)
+    with pytest.raises(SettingsError, match="overwrite"):
+        streamtron.fit(place / "train", model=model, C=2.0)
+    second = streamtron.fit(place / "train", model=model, C=2.0, overwrite=True)
+    assert first != second == streamtron.load(model)
+    assert streamtron.fit(place / "train", model=model, C=2.0, resume=True) == second
+
+
+def test_certify_evaluate_and_predict_take_a_model_or_its_path(place: Path) -> None:
+    path, shards = place / "m.st", place / "more"
+    model = streamtron.load(path)
+    assert streamtron.certify(path, shards) == streamtron.certify(model, shards)
+    assert streamtron.evaluate(str(path), shards) == streamtron.evaluate(model, shards)
+    ours, theirs = (
+        np.concatenate([scores.decisions for scores in streamtron.predict(one, shards)])
+        for one in (path, model)
+    )
+    assert np.array_equal(ours, theirs)
+
+
+def test_certify_without_shards_proves_the_run_of_a_path_in_one_reading(place: Path) -> None:
+    proof = streamtron.certify(place / "m.st")
+    assert proof.readings == 1
+    assert proof.certificate.relative_duality_gap <= 0.05
+    assert proof == streamtron.certify(place / "m.st.run")
+    with pytest.raises(SettingsError, match="does not say its shards"):
+        streamtron.certify(streamtron.load(place / "m.st"))
+    with pytest.raises(DataError, match="no shards are given"):
+        streamtron.certify(place / "train" / "part-0.svm")
+
+
+# --- coefficients of other programs --------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with scikit-learn's coefficients, and their rows with three kinds of labels."""
+    place = tmp_path_factory.mktemp("theirs")
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(200, 6)), rng.integers(0, 2, 200)
+    X[:, 0] += y
+    model = LinearSVC(C=1.0, tol=1e-6, max_iter=10_000, random_state=0).fit(X, y)
+    np.save(place / "theirs.npy", np.append(model.coef_, model.intercept_))
+    rising = np.argsort(y)[::-1]  # one class first, so that the second one comes late
+    for name, labels in (("01", y), ("pm", 2 * y - 1), ("57", 5 + 2 * y)):
+        dump_svmlight_file(X[rising], labels[rising], str(place / f"{name}.svm"), zero_based=False)
+    for k in (0, 1):  # of 01.svm, one class in each
+        (place / "apart").mkdir(exist_ok=True)
+        dump_svmlight_file(
+            X[y == k], y[y == k], str(place / "apart" / f"{k}.svm"), zero_based=False
+        )
+    return place
+
+
+def test_coefficients_are_certified_and_evaluated_whatever_the_two_labels_are(theirs: Path) -> None:
+    words = ("--C", 1, "--rho", 1, "--index-base", 1, "--bias-last", "--json")
+    printed = [
+        here(theirs, "certify", "theirs.npy", f"{k}.svm", *words) for k in ("pm", "01", "57")
+    ]
+    assert [done.returncode for done in printed] == [0, 0, 0], printed[1].stderr
+    assert printed[0].stdout == printed[1].stdout == printed[2].stdout
+    model = streamtron.load(theirs / "theirs.npy", index_base=1, bias_last=True)
+    proof = streamtron.certify(model, theirs / "01.svm", C=1.0, rho=1.0)
+    assert proof.certificate.relative_duality_gap < 1e-3
+    shards = [theirs / name for name in ("pm.svm", "01.svm", "apart")]
+    accuracies = {streamtron.evaluate(model, path).accuracy for path in shards}
+    assert len(accuracies) == 1
+    assert accuracies.pop() > 0.5
+
+
+def test_classes_that_are_named_are_those_of_the_rows_or_refused(theirs: Path) -> None:
+    model = streamtron.load(theirs / "theirs.npy", index_base=1, bias_last=True, classes=(-1, 1))
+    with pytest.raises(DataError):
+        streamtron.certify(model, theirs / "01.svm", C=1.0, rho=1.0)
+
+
+def test_the_help_of_certify_shows_no_default_that_it_does_not_take(theirs: Path) -> None:
+    said = " ".join(here(theirs, "certify", "--help").stdout.split())
+    assert "0 = no bias [the model's]." in said
+    assert "C = 1/(2 Δ²) [the model's]." in said
+    done = here(theirs, "certify", "theirs.npy", "01.svm", "--C", 1, "--index-base", 1)
+    assert done.returncode == 2
+    assert "Give --rho" in done.stderr
+
+
+def test_python_dash_m_streamtron_is_the_command_line() -> None:
+    command = [sys.executable, "-m", "streamtron", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"streamtron {streamtron.__version__}\n"
