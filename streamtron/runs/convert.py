@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import accumulate, chain, groupby
 from typing import Literal, NamedTuple, Unpack
@@ -177,13 +178,14 @@ def survey(
     if reading.text is not None:
         frequencies = np.zeros(1 << reading.text.hash_bits, np.int64) if tfidf else None
         reading = replace(reading, text=reading.text.counting(words=tfidf))
-    for batch in open_reader(shard, reading, threads).batches():
-        rows += batch.rows
-        has_column_0 |= bool((batch.indices == 0).any())
-        multilabel |= batch.code_offsets is not None
-        label = batch.classes[0] if label is None and batch.classes else label
-        if frequencies is not None:
-            np.add.at(frequencies, batch.indices, 1)
+    with closing(prefetch(open_reader(shard, reading, threads).batches)) as batches:
+        for batch in batches:
+            rows += batch.rows
+            has_column_0 |= bool((batch.indices == 0).any())
+            multilabel |= batch.code_offsets is not None
+            label = batch.classes[0] if label is None and batch.classes else label
+            if frequencies is not None:
+                np.add.at(frequencies, batch.indices, 1)
     check_unchanged(shard)
     yield Survey(rows, has_column_0, multilabel, label, frequencies)
 
