@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -41,8 +40,13 @@ def fitted(rows: str, columns: int) -> dict[str, float]:
         model = Path(directory) / "model"
         command = [sys.executable, "-c", COMMAND, "fit", rows, "--model", str(model)]
         start = time.perf_counter()
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        seconds, used = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+        quiet = subprocess.DEVNULL
+        with subprocess.Popen(command, stdout=quiet, stderr=quiet) as process:
+            _, status, used = os.wait4(process.pid, 0)  # of this process, not of all before
+            process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.perf_counter() - start
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, command)
         weights = LinearModel.load(model).sparse_weights.nnz
         checkpoint = os.path.getsize(Path(directory) / "model.run" / "checkpoint")
         model_bytes = os.path.getsize(model)
