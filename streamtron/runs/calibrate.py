@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import Executor, serial
-from streamtron.data import find_shards, no_rows, resolve_reading
+from streamtron.data import find_shards, no_rows
 from streamtron.model.calibration import METHODS, Method, fit_isotonic, fit_sigmoid
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.evaluate import score_shard
-from streamtron.runs.inputs import Paths, as_paths, reading_from_model
+from streamtron.runs.inputs import Paths, as_paths, reading_to_score
 
 
 def calibrate(
@@ -53,8 +51,7 @@ def calibrate(
     if method not in METHODS:
         raise SettingsError(f"calibration {method!r}: wanted one of {', '.join(METHODS)}.")
     files = find_shards(as_paths(shards))
-    known = replace(reading_from_model(model), unknown_features="out_of_range")
-    reading = resolve_reading(files[0], known)
+    reading = reading_to_score(model, files[0])
     scored = [
         (rows.decisions[0].reshape(rows.truth.shape), rows.truth, rows.weights)
         for rows in executor(score_shard, files, (model,), reading, False)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.rows import Chunk, ChunkSource, Label
-from streamtron.data import Reading, ShardFile, find_shards, no_rows, resolve_reading
+from streamtron.data import Reading, ShardFile, find_shards, no_rows
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import LIMIT_ROWS, AccuracyBounds, Evaluation, ScoreSpool
 from streamtron.runs.inputs import (
@@ -26,7 +26,7 @@ from streamtron.runs.inputs import (
     as_model,
     as_paths,
     open_one,
-    reading_from_model,
+    reading_to_score,
     with_labels_of,
 )
 
@@ -81,9 +81,7 @@ def evaluate_many(
             "all. Evaluate them one by one."
         )
     files = find_shards(as_paths(shards))
-    reading = resolve_reading(
-        files[0], replace(reading_from_model(first), unknown_features="out_of_range")
-    )
+    reading = reading_to_score(first, files[0])
     scored = executor(score_shard, files, tuple(models), reading, at_optimum)
     found = summarise(models, scored, limit_rows, ranking=ranking)
     if not found[0].rows:

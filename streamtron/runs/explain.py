@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,9 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import Rows
-from streamtron.data import find_shards, no_rows, resolve_reading
+from streamtron.data import find_shards, no_rows
 from streamtron.model.linear_model import Direction, LinearModel
-from streamtron.runs.inputs import Paths, as_paths, open_one, reading_from_model
+from streamtron.runs.inputs import Paths, as_paths, open_one, reading_to_score
 
 MOST = 20
 """Features shown by default."""
@@ -125,10 +124,8 @@ def _explain_row(
 
 def _find_row(model: LinearModel, paths: list[str], number: int) -> tuple[str, Rows]:
     """Return a row, and the name of its shard."""
-    known = reading_from_model(model)
-    reading = replace(known, labels="optional", unknown_features="out_of_range", weights="ignored")
     files, before = find_shards(paths), 0
-    reading = resolve_reading(files[0], reading)
+    reading = reading_to_score(model, files[0], labelled=False)
     for shard in files:
         with open_one(shard, reading) as source:
             for chunk in source.chunks():

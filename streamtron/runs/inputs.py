@@ -164,6 +164,15 @@ def reading_from_model(model: LinearModel) -> Reading:
     return replace(Reading.from_contract(model.reading), of_text=text)
 
 
+def reading_to_score(model: LinearModel, first: ShardFile, *, labelled: bool = True) -> Reading:
+    """Return how shards, of which ``first`` is the first, are read to be scored: features that the
+    model does not have are out of range; not ``labelled`` : without labels and row weights."""
+    reading = replace(reading_from_model(model), unknown_features="out_of_range")
+    if not labelled:
+        reading = replace(reading, labels="optional", weights="ignored")
+    return resolve_reading(first, reading)
+
+
 def with_places(model: LinearModel, settings: Settings) -> LinearModel:
     """Return a model of another program that reads label, features, names and row weights where
     these settings say; a SettingsError for our own, which knows."""

@@ -10,7 +10,6 @@ import csv
 import io
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -20,11 +19,11 @@ from streamtron.core.executor import Executor, serial
 from streamtron.core.files import write_atomically
 from streamtron.core.rows import Label
 from streamtron.core.text import label_text
-from streamtron.data import Reading, ShardFile, find_shards, no_rows, resolve_reading
+from streamtron.data import Reading, ShardFile, find_shards, no_rows
 from streamtron.data.writers.tables import parquet_predictions
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import certain as certain_rows
-from streamtron.runs.inputs import Paths, as_model, as_paths, open_one, reading_from_model
+from streamtron.runs.inputs import Paths, as_model, as_paths, open_one, reading_to_score
 from streamtron.runs.outputs import check_outputs
 
 
@@ -95,13 +94,10 @@ def predict(
     (array([ 1., -1.]), array([ 1.5, -1.5]))
     """
     model = as_model(model)
-    known = reading_from_model(model)
-    reading = replace(known, labels="optional", unknown_features="out_of_range", weights="ignored")
     files = find_shards(as_paths(shards))
+    reading = reading_to_score(model, files[0], labelled=False)
     rows = 0
-    for scores in executor(
-        predict_shard, files, model, resolve_reading(files[0], reading), proba, certain
-    ):
+    for scores in executor(predict_shard, files, model, reading, proba, certain):
         rows += len(scores.decisions)
         yield scores
     if not rows:

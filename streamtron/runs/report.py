@@ -14,7 +14,7 @@ import numpy as np
 from streamtron.core.errors import DataError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import reading_from, shared, write_atomically
-from streamtron.data import Manifest, ShardFile, find_shards, no_rows, resolve_reading
+from streamtron.data import Manifest, ShardFile, find_shards, no_rows
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import ScoreSpool
 from streamtron.runs.evaluate import score_shard
@@ -27,7 +27,7 @@ from streamtron.runs.finished import (
     shards_of,
     with_current_times,
 )
-from streamtron.runs.inputs import Paths, as_paths, reading_from_model
+from streamtron.runs.inputs import Paths, as_paths, reading_to_score
 from streamtron.runs.outputs import check_outputs
 from streamtron.runs.page import EDGES, Facts, Measured, render
 from streamtron.runs.results import REPORT
@@ -132,8 +132,7 @@ def _measure(
 ) -> Measured:
     """Read labelled rows once; ``ranked`` : whether decisions are sorted."""
     two = model.kind == "two classes"
-    known = replace(reading_from_model(model), unknown_features="out_of_range")
-    reading = resolve_reading(shards[0], known)
+    reading = reading_to_score(model, shards[0])
     margins = np.zeros(len(EDGES) - 1, dtype=np.int64)
     classes = () if two else model.classes
     with ScoreSpool(classes, ranking=ranked) as spool:

@@ -21,12 +21,11 @@ from streamtron.solver import newton, passes
 from streamtron.solver.block_scan import counts_of_slacks
 from streamtron.solver.learner import Learner
 from streamtron.solver.outside import Outside
-from streamtron.solver.passes import Vector
 from streamtron.solver.preconditioner import HEAD, head_size
 from streamtron.solver.stages import COUNT_OF_ONE
 from streamtron.solver.state import Regime
 from streamtron.solver.stopping import ROUNDING_GAP
-from streamtron.solver.targets import Targets
+from streamtron.solver.targets import Targets, costs
 
 KEPT = 0.5
 """The part of the memory budget that the rows nearest the margin keep when memory is full."""
@@ -80,7 +79,7 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
     if len(outside.linear) > HEAD:
         learner.outside, learner.regime = None, Regime.BLOCKS
         return False
-    cost = _cost(targets.signs, targets.delta2)
+    cost = costs(targets.signs, targets.delta2)
     while first < number:
         margins = passes.margins(rows, targets.signs, rho, outside.v)
         near = (np.abs(1.0 - margins) <= outside.reach) & (targets.signs != 0)
@@ -116,7 +115,7 @@ def make_room(learner: Learner) -> None:
     room = KEPT * active.budget
     fits = int(np.searchsorted(np.cumsum(active.sizes[nearest]), room, side="right"))
     kept = nearest[: fits if fits < len(nearest) else 0]
-    cost = np.where(margins < 1.0, _cost(active.signs, active.delta2), 0.0)
+    cost = np.where(margins < 1.0, costs(active.signs, active.delta2), 0.0)
     cost[kept] = 0.0
     outside.add(active.rows, active.signs, cost, learner.settings.rho)
     if scanning:
@@ -133,7 +132,7 @@ def solve(learner: Learner) -> None:
     start, there = outside.v[outside.there], outside.there
     outside.v = np.zeros(len(outside.v))
     outside.v[there], _, steps = newton.minimise(
-        outside.narrowed(active.rows), active.signs, _cost(active.signs, active.delta2),
+        outside.narrowed(active.rows), active.signs, costs(active.signs, active.delta2),
         settings.rho, start, np.zeros(len(start)), precision, proven=True, outside=outside,
     )  # fmt: skip
     learner.progress.reports[-1].newton_steps += steps
@@ -167,8 +166,3 @@ def _refine(learner: Learner, squares: float, primal: float) -> None:
     finest = COUNT_OF_ONE * learner.extent.least_delta2
     b = max(progress.b, min(math.sqrt(squares / (24.0 * error)), finest))
     progress.b = progress.reports[-1].b = b
-
-
-def _cost(signs: NDArray[np.int8], delta2: Vector) -> Vector:
-    """C_k; 0 for rows left out."""
-    return np.divide(0.5, delta2, out=np.zeros(len(delta2)), where=signs != 0)

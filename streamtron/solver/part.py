@@ -28,7 +28,7 @@ from streamtron.solver.learner import Learner
 from streamtron.solver.scan import Frozen
 from streamtron.solver.state import Extent, Regime
 from streamtron.solver.subproblem import run_mini_epochs
-from streamtron.solver.targets import Targets
+from streamtron.solver.targets import Targets, costs
 from streamtron.solver.train import begin_reading, finish_reading, take_chunk
 from streamtron.solver.working_set import NONZERO_BYTES, ROW_BYTES
 
@@ -135,9 +135,7 @@ class Part:
     def cost(self) -> Vector:
         """C_i = 1/(2 Δ_i²) of the rows held; 0 where a row is left out."""
         active = self.learner.active
-        cost = np.zeros(len(active))
-        np.divide(0.5, active.delta2, out=cost, where=active.signs != 0)
-        return cost
+        return costs(active.signs, active.delta2)
 
     def margins_of(self, v: Vector) -> Vector:
         """l_i (x_i, ρ)·v of the rows held."""
@@ -175,22 +173,22 @@ class Part:
         else:
             self.take_unit(theta, b)
         frozen = Frozen(b * v[:-1], b * float(v[-1]), 1.0 / b, b)
-        chosen_rows = _HeldRows(learner, number, self.share)
+        selection = _Selection(learner, number, self.share)
         for chunk in self.source.chunks():
             targets = learner.targets(chunk)
             counts = learner.counts.take_ranges(chunk.ranges)
             marks = frozen.scan(chunk.rows, targets, counts, learner.settings.rho)
-            chosen_rows.take(chunk, targets, marks)
-        if not chosen_rows.fits:
+            selection.take(chunk, targets, marks)
+        if not selection.fits:
             learner.regime = Regime.BLOCKS
-            self.share = min(1.0, FILLED * learner.active.budget / chosen_rows.size)
+            self.share = min(1.0, FILLED * learner.active.budget / selection.size)
         self.scans = number
         self._last = Scanned(frozen.scan_sums, [learner.regime], [len(learner.active)])
         self.save()
         return self._last
 
 
-class _HeldRows:
+class _Selection:
     """Holds anew, in the order of the data, the rows that matter: those held before, while all of
     them fit, and those that a scan marks. Where they do not fit, a random ``share`` of them."""
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.solver import newton, passes
 from streamtron.solver.order import Turn
+from streamtron.solver.targets import costs
 from streamtron.solver.weights import Rule, WeightState, visit
 from streamtron.solver.working_set import HeldRows
 
@@ -78,9 +79,7 @@ class Subproblem:
     @cached_property
     def cost(self) -> Vector:
         """C_i = 1/(2 Δ_i²), shape (rows,); 0 where a row is left out."""
-        cost = np.zeros(len(self.active))
-        np.divide(0.5, self.delta2, out=cost, where=self.active.signs != 0)
-        return cost
+        return costs(self.active.signs, self.delta2)
 
     @property
     def center(self) -> Vector:

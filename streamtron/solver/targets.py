@@ -13,6 +13,11 @@ from streamtron.core.errors import DataError
 from streamtron.core.rows import Chunk, Label
 
 
+def costs(signs: NDArray[np.int8], delta2: NDArray[np.float64]) -> NDArray[np.float64]:
+    """C_k = 1/(2 Δ_k²), shape (rows,); 0 where a row is left out."""
+    return np.divide(0.5, delta2, out=np.zeros(len(delta2)), where=signs != 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Targets:
     """Of every row of a chunk: its number in the whole data (int64), l_k (int8; 0 = left out,
