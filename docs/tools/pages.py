@@ -40,9 +40,9 @@ def commands() -> str:
 
     from streamtron.cli.main import streamtron
 
-    parts = []
+    parts, settings = [], streamtron.context_settings  # a command remembers its help option
     for name, command in streamtron.commands.items():
-        with click.Context(command, info_name=f"streamtron {name}") as context:
+        with click.Context(command, info_name=f"streamtron {name}", **settings) as context:
             usage = " ".join(command.collect_usage_pieces(context))
             entries = [
                 record
