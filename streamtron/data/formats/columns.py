@@ -113,56 +113,56 @@ class _Table(NamedTuple):
     def columns(self) -> Columns:
         """Find and check all columns to read."""
         reading = self.reading
-        if reading.text is not None and self.has_documents(reading.text):
-            return self.documents(reading.text)
-        self.check_recipe()
-        label = self.find("label", reading.label_column, needed=reading.labels == "required")
+        if reading.text is not None and self._has_documents(reading.text):
+            return self._documents(reading.text)
+        self._check_recipe()
+        label = self._find("label", reading.label_column, needed=reading.labels == "required")
         weight = None if reading.weights == "ignored" else reading.weight_column
         if weight is not None:
-            self.find("weight", weight)
+            self._find("weight", weight)
         taken = {label, reading.weight_column}
-        features = self.features(taken)
-        layout = self.layout(features)
-        columns = Columns(label, layout, features, None, weight, self.unknown(taken))
-        self.check_pair(columns)
+        features = self._features(taken)
+        layout = self._layout(features)
+        columns = Columns(label, layout, features, None, weight, self._unknown(taken))
+        self._check_pair(columns)
         if layout.startswith("lists"):
-            columns = columns._replace(values=self.values(columns))
-        self.check_settings(columns)
+            columns = columns._replace(values=self._values(columns))
+        self._check_settings(columns)
         return columns
 
-    def has_documents(self, recipe: TextRecipe) -> bool:
+    def _has_documents(self, recipe: TextRecipe) -> bool:
         """Tell whether the table holds documents for a recipe, or rows that were made by it."""
         if self.reading.layout in (None, "text"):
             return True
         found = [field.type for field in self.schema if field.name == recipe.text]
         return any(is_string(plain(type_)) for type_ in found)
 
-    def documents(self, recipe: TextRecipe) -> Columns:
+    def _documents(self, recipe: TextRecipe) -> Columns:
         """Find and check the columns of documents, and those beside them."""
         reading = self.reading
-        label = self.find("label", recipe.label, needed=reading.labels == "required")
+        label = self._find("label", recipe.label, needed=reading.labels == "required")
         weight = None
         if reading.weight_column is not None and reading.weights == "read":
-            weight = self.find("weight", recipe.weight or reading.weight_column)
+            weight = self._find("weight", recipe.weight or reading.weight_column)
         if recipe.text == "":  # only rows are counted
             return Columns(label, "text", (), None, weight, recipe=recipe)
-        self.find("text", recipe.text)
+        self._find("text", recipe.text)
         for column in recipe.columns:
-            self.check_beside(column, recipe)
+            self._check_beside(column, recipe)
         return Columns(label, "text", (recipe.text, *recipe.columns), None, weight, recipe=recipe)
 
-    def check_beside(self, column: str, recipe: TextRecipe) -> None:
+    def _check_beside(self, column: str, recipe: TextRecipe) -> None:
         """Refuse a column beside documents that is not there, or is of another kind than in the
         first shard."""
         if (times := self.schema.names.count(column)) != 1:
             raise DataError(
                 f"{self.name}: {times} columns {column!r}, which --columns names. Name those that "
-                f"are there once ({self.there()})."
+                f"are there once ({self._there()})."
             )
         field = self.schema.field(column)
         string = is_string(plain(field.type))
         if not string and layout_of(field.type) != "columns":
-            self.refuse_type("features", field)
+            self._refuse_type("features", field)
         if self.reading.settled is not None and string != (column in recipe.categories):
             raise DataError(
                 f"{self.name}: column {column!r} is of type {field.type}, and it held "
@@ -170,13 +170,13 @@ class _Table(NamedTuple):
                 "was there."
             )
 
-    def check_recipe(self) -> None:
+    def _check_recipe(self) -> None:
         """Refuse what is neither documents nor rows, and rows that another recipe made."""
         recipe, features = self.reading.text, self.reading.features or ()
         if recipe is not None and not {recipe.text, *features} & set(self.schema.names):
             raise DataError(
                 f"{self.name}: neither documents, in a column {recipe.text!r}, nor rows made of "
-                f"them. Name the column so ({self.there()})."
+                f"them. Name the column so ({self._there()})."
             )
         own = recipe_in(self.schema, self.name)
         if own is not None and self.reading.text is not None and own != self.reading.text:
@@ -186,7 +186,7 @@ class _Table(NamedTuple):
                 "the documents, which are turned into rows by the recipe wanted."
             )
 
-    def find(self, role: Role, named: str | None, needed: bool = True) -> str | None:
+    def _find(self, role: Role, named: str | None, needed: bool = True) -> str | None:
         """Return the column of a role; None where there is none, and none is needed."""
         usual = USUAL_NAMES[role] if named is None else (named,)
         there = [field for field in self.schema if field.name in usual]
@@ -194,89 +194,89 @@ class _Table(NamedTuple):
         fitting = [field for field in there if _fits(role, field.type, self.reading.multilabel)]
         found = [field.name for field in (fitting if named is None else there)]
         if len(found) > 1:
-            self.refuse_several(role, found)
+            self._refuse_several(role, found)
         for field in () if fitting else there:
             several_labels = role == "label" and _fits(role, field.type, several=True)
             if named is not None or (needed and several_labels):
-                self.refuse_type(role, field, several_labels)
+                self._refuse_type(role, field, several_labels)
         if not found and needed:
             raise DataError(
                 f"{self.name}: no column for the {_WANTED[role][0]}, looked for "
-                f"{', '.join(map(repr, usual))}. Name it with --{role} NAME ({self.there()})."
+                f"{', '.join(map(repr, usual))}. Name it with --{role} NAME ({self._there()})."
             )
         return found[0] if found else None
 
-    def features(self, taken: set[str | None]) -> tuple[str, ...]:
+    def _features(self, taken: set[str | None]) -> tuple[str, ...]:
         """Return the columns of the features: one, or in the layout ``columns`` one a feature."""
         asked, settled = self.reading.features, self.reading.settled
         features = list(asked or ())
         if asked is None:
-            features = self.lists() or self.numbered(taken)
+            features = self._lists() or self._numbered(taken)
         elif not settled:
-            features = self.expanded(asked, taken)
+            features = self._expanded(asked, taken)
         there = Counter(self.schema.names)
         for column, times in Counter(features).items():
             if there[column] != 1:
-                self.find("features", column)  # which refuses it
+                self._find("features", column)  # which refuses it
             if times > 1:
                 raise SettingsError(
                     f"{self.name}: {column!r} is named twice among the features. Name it once."
                 )
         return tuple(features)
 
-    def lists(self) -> list[str]:
+    def _lists(self) -> list[str]:
         """Return the list, map or vector that is called as features usually are, if there is one;
         of a later shard, all of them."""
         usual = [field for field in self.schema if field.name in USUAL_NAMES["features"]]
         found = [field.name for field in usual if layout_of(field.type) not in (None, "columns")]
         if len(found) > 1 and not self.reading.settled:
-            self.refuse_several("features", found)
+            self._refuse_several("features", found)
         return found
 
-    def numbers(self, taken: set[str | None]) -> list[str]:
+    def _numbers(self, taken: set[str | None]) -> list[str]:
         """Return the columns of numbers."""
         free = [field for field in self.schema if field.name not in taken]
         return [field.name for field in free if layout_of(field.type) == "columns"]
 
-    def numbered(self, taken: set[str | None]) -> list[str]:
+    def _numbered(self, taken: set[str | None]) -> list[str]:
         """Return the columns that share a usual word and differ in a number, ordered by it."""
         found: dict[str, list[tuple[int, str]]] = {}
-        for column in self.numbers(taken):
+        for column in self._numbers(taken):
             if match := _NUMBERED.fullmatch(column):
                 found.setdefault(match[1], []).append((int(match[2]), column))
         if len(found) > 1:
-            self.refuse_several("features", [own[0][1] for own in found.values()])
+            self._refuse_several("features", [own[0][1] for own in found.values()])
         if not found:
             raise DataError(
                 f"{self.name}: no column for the features, looked for lists, maps or vectors "
                 f"called {', '.join(map(repr, USUAL_NAMES['features']))} and for numbers called "
                 "'f0', 'f1', … Name it with --features NAME, or columns of numbers with --features "
-                f'NAME,NAME,… or --features "*" ({self.there()}).'
+                f'NAME,NAME,… or --features "*" ({self._there()}).'
             )
         [columns] = found.values()
         return [column for _, column in sorted(columns)]
 
-    def expanded(self, asked: Iterable[str], taken: set[str | None]) -> list[str]:
+    def _expanded(self, asked: Iterable[str], taken: set[str | None]) -> list[str]:
         """Expand patterns to columns of numbers, in the file's order; names stay as they are."""
-        names, numbers = set(self.schema.names), self.numbers(taken)
+        names, numbers = set(self.schema.names), self._numbers(taken)
         found: list[str] = []
         for given in asked:
             matching = [] if given in names else [n for n in numbers if fnmatchcase(n, given)]
             found += matching or [given]
         return found
 
-    def unknown(self, taken: set[str | None]) -> tuple[str, ...]:
+    def _unknown(self, taken: set[str | None]) -> tuple[str, ...]:
         """Find columns that match what was asked for and are no features; refuse or count them."""
         settled, features = self.reading.settled, self.reading.features
         if settled is None or features is None:
             return ()
         if settled.asked is not None:
-            found = self.expanded(settled.asked, taken)
+            found = self._expanded(settled.asked, taken)
         elif settled.layout == "columns":
             word = _word(features[0])
-            found = [column for column in self.numbers(taken) if _word(column) == word]
+            found = [column for column in self._numbers(taken) if _word(column) == word]
         else:
-            found = self.lists()
+            found = self._lists()
         known = {*features, *taken}
         others = tuple(c for c in dict.fromkeys(found) if c not in known and c in self.schema.names)
         if self.reading.unknown_features == "out_of_range":
@@ -289,14 +289,14 @@ class _Table(NamedTuple):
             )
         return ()
 
-    def layout(self, features: Sequence[str]) -> Layout:
+    def _layout(self, features: Sequence[str]) -> Layout:
         """Return the layout that all features have."""
         settled = self.reading.settled
         for column in features:
             field = self.schema.field(column)
             layout = layout_of(field.type)
             if layout is None:
-                self.refuse_type("features", field)
+                self._refuse_type("features", field)
             if settled is not None and layout != settled.layout:
                 raise DataError(
                     f"{self.name}: {column!r} of type {field.type} holds {_LAYOUTS[layout]}, and "
@@ -310,7 +310,7 @@ class _Table(NamedTuple):
                 )
         return cast(Layout, layout_of(self.schema.field(features[0]).type))
 
-    def check_pair(self, columns: Columns) -> None:
+    def _check_pair(self, columns: Columns) -> None:
         """Refuse pairs that only their order tells apart, in another one than the settled."""
         found, settled = _ordered_pair(self.schema, columns), self.reading.settled
         if settled is not None and found not in (None, settled.pair):
@@ -321,13 +321,13 @@ class _Table(NamedTuple):
                 "call the fields index and value, or use streamtron convert."
             )
 
-    def values(self, columns: Columns) -> str | None:
+    def _values(self, columns: Columns) -> str | None:
         """Return the column of the values that belong to a list; None where all are 1."""
         named, settled = self.reading.values_column, self.reading.settled
         if named == "":
             return None
         without = settled is not None and named is None
-        found = None if without else self.find("values", named, needed=named is not None)
+        found = None if without else self._find("values", named, needed=named is not None)
         others = [field for field in self.schema if field.name != columns.label]
         may_be = [field.name for field in others if _may_be_values(field)]
         if settled is not None and without and may_be:
@@ -341,11 +341,11 @@ class _Table(NamedTuple):
             raise DataError(
                 f"{self.name}: features in the lists {columns.features[0]!r}, and no list of "
                 "numbers of a usual name for their values. Name it with --values NAME, or say "
-                f'--values "" if all are 1 ({self.there()}).'
+                f'--values "" if all are 1 ({self._there()}).'
             )
         return found
 
-    def check_settings(self, columns: Columns) -> None:
+    def _check_settings(self, columns: Columns) -> None:
         """Refuse settings that do not suit the layout."""
         reading, layout = self.reading, columns.layout
         where = f"{self.name}: the features in {columns.features[0]!r} are {_LAYOUTS[layout]}"
@@ -363,25 +363,25 @@ class _Table(NamedTuple):
         if reading.table_base == 1 and layout not in ("lists", "pairs", "map"):
             raise SettingsError(f"{where}, whose first column is 0. Give --index-base 0.")
 
-    def refuse_several(self, role: Role, found: Iterable[str]) -> NoReturn:
+    def _refuse_several(self, role: Role, found: Iterable[str]) -> NoReturn:
         raise DataError(
             f"{self.name}: {' and '.join(map(repr, found))} could all be the {_WANTED[role][0]}. "
-            f"Say which with --{role} NAME, a name that occurs once ({self.there()})."
+            f"Say which with --{role} NAME, a name that occurs once ({self._there()})."
         )
 
-    def refuse_type(self, role: Role, field: pa.Field, several_labels: bool = False) -> NoReturn:
+    def _refuse_type(self, role: Role, field: pa.Field, several_labels: bool = False) -> NoReturn:
         which = f"{self.name}: column {field.name!r} of type {field.type}"
         if several_labels:
             raise DataError(
                 f"{which} holds several labels a row. Use --multilabel, or name a column of single "
-                f"ones with --label NAME ({self.there()})."
+                f"ones with --label NAME ({self._there()})."
             )
         raise DataError(
             f"{which} cannot be the {', which are '.join(_WANTED[role])}. Name another one "
-            f"with --{role} NAME ({self.there()})."
+            f"with --{role} NAME ({self._there()})."
         )
 
-    def there(self) -> str:
+    def _there(self) -> str:
         """List the first columns, for messages."""
         shown = [f"{field.name} {field.type}" for field in list(self.schema)[:MANY]]
         more = f", … {len(self.schema) - MANY} more" if len(self.schema) > MANY else ""
