@@ -69,9 +69,9 @@ class Rival:
         return min(reached, key=lambda attempt: attempt.seconds, default=None)
 
     @property
-    def best(self) -> float:
-        """The least primal of any attempt."""
-        return min((attempt.primal for attempt in self.attempts), default=math.inf)
+    def nearest(self) -> Attempt:
+        """The attempt of the least primal."""
+        return min(self.attempts, key=lambda attempt: attempt.primal)
 
 
 # --- one data set, one C ---
@@ -219,7 +219,8 @@ def standing(
             "name": name,
             "median_seconds": None,
             "tried_to": rival.attempts[-1].setting,
-            "above_target": rival.best / target - 1.0,
+            "above_target": rival.nearest.primal / target - 1.0,
+            "nearest_seconds": rival.nearest.seconds,
         }
     middle = measure.median(seconds[name])
     return {
@@ -319,7 +320,7 @@ def show(case: dict[str, Any]) -> None:
 def _rival_line(rival: dict[str, Any], level: dict[str, Any]) -> list[str]:
     name = rival["name"]
     if rival["median_seconds"] is None:
-        remark = f"stays {rival['above_target']:.1e} above"
+        remark = f"stays {rival['above_target']:.1e} above, {rival['nearest_seconds']:.3f} s"
         return [f"       {name}", "–", "–", "", "", f"to {rival['tried_to']:g}", remark]
     peak = level["liblinear_peak_bytes"].get(name.removeprefix("LIBLINEAR "))
     remark = f"{rival['passes']:g} passes, no certificate"

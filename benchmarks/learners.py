@@ -27,7 +27,7 @@ from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import StreamtronError
 from streamtron.data import ShardSource, open_shards
 from streamtron.runs.inputs import reading_from_settings
-from streamtron.runs.learners import train_candidates
+from streamtron.runs.learners import Training, train_candidates
 from streamtron.solver.learner import Learner
 
 
@@ -63,7 +63,8 @@ def scan(path: str, cache: str, candidates: list[Settings], threads: int | None 
     """All candidates on the same readings."""
     start = time.perf_counter()
     with opened(path, cache, candidates[0]) as source:
-        found = train_candidates(source, candidates, Machine(threads=threads))
+        training = Training(source, candidates[0], Machine(threads=threads))
+        found = train_candidates(training, candidates)
         seconds = time.perf_counter() - start
         learners = [learner for own in found for learner in own]
         return Scan(seconds, source.readings, source.bytes_read, learners)

@@ -43,7 +43,7 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
 
     with open_shards([path], cache_dir=cache) as source:
         learner = Learner(chosen, source.labels)
-        solved = _timed(in_memory, "_put_counts")
+        solved = _timed(in_memory, "_take_solution")
         parts = [
             _timed(in_memory, "run_mini_epochs"), _timed(in_memory, "_keep_some"),
             _timed(batched, "step"),

@@ -3,7 +3,8 @@
     python benchmarks/second_order.py a9a.xz rcv1.xz --generate 50000 --C 0.5 50
 
 All rows in memory, from the weights 0 to P − D ≤ tol P. ``products`` counts products Hv with the
-data. ``nonzero`` is what a nonzero of a product takes in multiplications of the head's matrices: it
+data, and gradients, of which the descent before Newton's method needs one a step.
+``nonzero`` is what a nonzero of a product takes in multiplications of the head's matrices: it
 chooses NONZERO in ``streamtron/solver/preconditioner.py``, as ``products`` without a head chooses
 PRODUCTS there.
 """
@@ -30,15 +31,21 @@ def minimised(rows: Any, signs: Any, C: float, tol: float, head: int) -> dict[st
     """Newton's method with a head of at most so many columns."""
     columns = int(rows.indices.max()) + 1
     count, hessian = [0], preconditioner.Preconditioner
-    original = hessian.product
 
-    def counted(self: preconditioner.Preconditioner, v: Any) -> Any:
-        count[0] += 1
-        return original(self, v)
+    def counted(original: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            count[0] += 1
+            return original(*arguments)
+
+        return call
 
     zero = np.zeros(columns + 1)
     cost = np.full(len(signs), C)
-    with patch.object(preconditioner, "HEAD", head), patch.object(hessian, "product", counted):
+    with (
+        patch.object(preconditioner, "HEAD", head),
+        patch.object(hessian, "product", counted(hessian.product)),
+        patch.object(newton, "_primal_and_gradient", counted(newton._primal_and_gradient)),
+    ):
         started = time.perf_counter()
         newton.minimise(rows, signs, cost, 1.0, zero, zero, tol, proven=True)
         seconds = time.perf_counter() - started

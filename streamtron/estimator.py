@@ -9,8 +9,9 @@ import copy
 import operator
 import os
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self, Unpack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,17 +26,26 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import SKLEARN_NAMES, Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.names import SharedNames
+from streamtron.core.names import SharedNames, checks_keywords
 from streamtron.core.rows import LARGEST_WEIGHT, Label
 from streamtron.data import MemorySource
 from streamtron.model.display import ModelCertificate
 from streamtron.model.scoring import namer_of
 from streamtron.runs.inputs import as_paths, cache_directory, open_training_shards
-from streamtron.runs.learners import one_vs_rest_learners, train_candidates, train_learners
+from streamtron.runs.learners import (
+    Training,
+    one_vs_rest_learners,
+    train_candidates,
+    train_learners,
+)
+from streamtron.runs.parts import OpenParts, train_in_parts, with_parts
 from streamtron.runs.results import certificate_of
 from streamtron.solver.earlier_data import EarlierData
 from streamtron.solver.learner import Learner
 from streamtron.solver.proving import set_weights
+
+if TYPE_CHECKING:
+    from streamtron.cluster.client import Client
 
 
 class _Rows(NamedTuple):
@@ -204,12 +214,14 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         self._publish([_of_past(past) for past in self._past])
         return self
 
+    @checks_keywords(SharedNames)
     def fit_shards(
         self,
         shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         *,
         classes: Sequence[Label] | None = None,
         machine: Machine | None = None,
+        workers: int | str | Client | None = None,
         **names: Unpack[SharedNames],
     ) -> Self:
         """Train on shards on disk, as ``streamtron.fit`` does.
@@ -220,6 +232,9 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
             ``predict`` is the shards' column j + index base.
         classes : the labels if there are more than two; None = two, found in the shards.
         machine : memory limit, threads, cache directory, which do not change the model.
+        workers : where the parts of the data are trained on: a number of new processes, the address
+            of a Dask scheduler or its file, or an open ``dask.distributed.Client``; None = here.
+            Without ``parts`` among the settings there is then one for each shard, up to 64.
         names : other settings, such as ``weight="w", index_base=1, active_set=10**8``.
         """
         settings, machine = self._settings(dict(names)), machine or Machine()
@@ -230,7 +245,14 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
             open_training_shards(paths, settings, machine, cache, classes=known) as source,
         ):
             several = known is not None and len(known) > 2
-            [learners] = train_candidates(source, [settings.but(multiclass=several)], machine)
+            settings = settings.but(multiclass=several)
+            settings = with_parts(settings, source.shards, workers=workers is not None)
+            training = Training(source, settings, machine)
+            if settings.parts is None:
+                [learners] = train_candidates(training, [settings])
+            else:
+                with _parts_opened(workers, machine) as open_parts:
+                    learners, _ = train_in_parts(training, None, cache, None, open_parts)
             labels = _sorted_labels(source.labels)
             if len(labels) < 2:
                 raise DataError(
@@ -354,6 +376,22 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+@contextmanager
+def _parts_opened(
+    workers: int | str | Client | None, machine: Machine
+) -> Iterator[OpenParts | None]:
+    """Give what opens parts on these workers; None = in this process."""
+    if workers is None:
+        yield None
+        return
+    from streamtron.cluster.connect import connect
+    from streamtron.cluster.parts import parts_on
+
+    where = {"scheduler": workers} if isinstance(workers, str) else {"workers": workers}
+    with connect(**where, machine=machine) as found:
+        yield parts_on(found)
 
 
 def _of_past(past: EarlierData) -> dict[str, Any]:

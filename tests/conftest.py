@@ -11,7 +11,8 @@ import pytest
 
 from streamtron.cluster.client import Workers
 from streamtron.cluster.connect import connect
-from tests.helpers.processes import Run, here
+from tests.helpers.dask_processes import dask_scheduler
+from tests.helpers.processes import Run, here, workers_forked
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +31,14 @@ def run(place: Path) -> Run:
 
 
 @pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
+def forked() -> Iterator[None]:
+    """The workers that tests of the module start are forked, which takes a tenth of the time."""
+    with workers_forked():
+        yield
+
+
+@pytest.fixture(scope="module")
+def workers(forked: None) -> Iterator[Workers]:
     """Two workers of our own."""
     with connect(2) as found:
         yield found
@@ -41,6 +49,13 @@ def guest(workers: Workers) -> Iterator[Workers]:
     """The same workers by their scheduler's address: an error does not end them."""
     with connect(scheduler=workers.client.scheduler.address) as found:
         yield found
+
+
+@pytest.fixture
+def scheduler() -> Iterator[str]:
+    """The address of a scheduler that was started by hand, without workers."""
+    with dask_scheduler() as address:
+        yield address
 
 
 @pytest.fixture

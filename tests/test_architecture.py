@@ -21,13 +21,13 @@ FLOORS: dict[str, int] = {
     "core": 0,
     "data": 1,
     "solver": 1,
-    "model": 1,
-    "runs": 2,
-    "sweeps": 3,
-    "estimator": 3,
-    "cluster": 4,
-    "cli": 5,
-    "__main__": 6,
+    "model": 2,
+    "runs": 3,
+    "sweeps": 4,
+    "cluster": 5,
+    "estimator": 6,
+    "cli": 6,
+    "__main__": 7,
 }
 """What lies in streamtron: each may import what lies lower, nothing beside it."""
 

@@ -79,6 +79,10 @@ def test_certified_compares_to_a_primal_that_every_rival_named_as_there_has_reac
             assert taken["primal"] <= own["proofs"][-1]["primal"]
             assert rival["reached"] == 1.0
             assert rival["ratio"] == rival["median_seconds"] / own["median_seconds"]
+        else:
+            nearest = min(case["attempts"][rival["name"]], key=lambda one: one["primal"])
+            assert rival["nearest_seconds"] == nearest["seconds"]
+            assert rival["above_target"] > 0
         assert rival["name"] in printed
     assert saved["machine"]["libraries"]["streamtron"] in printed
 
@@ -227,21 +231,19 @@ def test_a_first_fit_finds_no_compiled_kernels(
 def test_learners_shows_that_batched_learners_cost_the_readings_and_bytes_of_one(
     tmp_path: Path,
 ) -> None:
-    small = ("--generate", "200", "--candidates", "1", "3", "--repeats", "1", "--pairs", "2")
+    small = ("--generate", "200", "--candidates", "3", "--repeats", "1", "--pairs", "2")
     done = run("learners", *small, "--results", str(tmp_path))
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "learners.json").read_text())
     [pair] = found["pairs"]
     assert pair["C"] == 2.0
     assert pair["ratio"] == pair["seconds of two"] / pair["seconds of one"]
-    one, three = found["rows"]
-    assert (one["learners"], three["learners"]) == (1, 3)
-    assert one["MB read together"] == one["MB read one by one"] > 0
-    assert three["MB read together"] <= three["MB read one by one"] / 2
-    for row in (one, three):
-        assert row["ratio"] == row["seconds together"] / row["seconds one by one"]
-        assert 50 < row["peak MB one by one"] < 1000
-        assert 50 < row["peak MB together"] < 1000
+    [three] = found["rows"]
+    assert three["learners"] == 3
+    assert 0 < three["MB read together"] <= three["MB read one by one"] / 2
+    assert three["ratio"] == three["seconds together"] / three["seconds one by one"]
+    assert 50 < three["peak MB one by one"] < 1000
+    assert 50 < three["peak MB together"] < 1000
 
 
 @pytest.mark.slow
@@ -456,7 +458,7 @@ def test_a_rival_that_diverges_is_infinitely_far_and_can_be_saved(
     problem.rows.data[0] = 1e300
     rival = load("certified").Rival(load("peers").SklearnSgd(problem, 2))
     rival.search(target=1.0, time_limit=10.0)
-    assert rival.best == math.inf
+    assert rival.nearest.primal == math.inf
     attempts = [vars(attempt) for attempt in rival.attempts]
     saved = load("measure").save("it", {"attempts": attempts}, tmp_path)
     assert [one["primal"] for one in json.loads(saved.read_text())["attempts"]] == [None, None]

@@ -133,6 +133,22 @@ def test_a_sweep_ends_with_its_best_model_tested_and_proven(tmp_path: Path) -> N
     assert "the best one: accuracy 0.9" in done.stdout
 
 
+def test_a_cluster_fits_one_model_and_adds_what_has_arrived(tmp_path: Path) -> None:
+    words = ("cluster_fit.py", "--tiny", "--to", tmp_path, "--workers", "2")
+    first = _pipeline(*words)
+    assert first.returncode == 0, first.stderr
+    assert "rounds over 6 parts" in first.stdout
+    assert first.stdout.count(" bytes to it, ") == 2
+    assert "accuracy" in first.stdout
+    streamtron.generate(
+        str(tmp_path / "train" / "more"), rows=300, columns=500, seed=1, first_row=9000, shards=1
+    )
+    more = _pipeline(*words)
+    assert more.returncode == 0, more.stderr
+    assert "rounds over 7 parts" in more.stdout
+    assert json.loads((tmp_path / "report.json").read_text())["rows"] == 3300
+
+
 def test_paper_tables_prints_both_tables_beside_the_papers_figures(small_file: Path) -> None:
     words = (small_file, "--set", "adult", "--table", "all", "--tiny", "--epochs", "2000")
     run = _pipeline("paper_tables.py", *words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import fields
+from inspect import isfunction, signature
 from pathlib import Path
 from typing import Any
 
@@ -35,20 +36,36 @@ def test_every_setting_is_a_keyword_and_every_setting_of_reading_is_one_of_conve
     assert names_of(ReadingNames) == set(options.READING)
 
 
+FUNCTIONS = {
+    name: called for name in streamtron.__all__ if isfunction(called := getattr(streamtron, name))
+} | {"fit_shards": streamtron.StreamtronClassifier().fit_shards}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_refuses_an_unknown_keyword_with_similar_ones(name: str) -> None:
+    call: Any = FUNCTIONS[name]
+    for known in signature(call).parameters:
+        if known != "names":
+            with pytest.raises(TypeError, match=f"argument '{known}x': did you mean .*{known}"):
+                call(**{f"{known}x": 1})
+    with pytest.raises(TypeError, match=r"argument 'qqqqqq': known: .*, "):
+        call(qqqqqq=1)
+
+
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: streamtron.fit("a", max_epoch=3), "did you mean max_epochs"),
-        (lambda: streamtron.fit("a", overwite=True), "did you mean overwrite?"),
-        (lambda: streamtron.sweep("a", metrics="f1"), "did you mean metric?"),
+        (lambda: streamtron.fit("a", max_epoch=3), "'max_epoch': did you mean max_epochs"),
+        (lambda: streamtron.sweep("a", tool=1), "did you mean tol?"),
         (lambda: streamtron.convert("a", "b", to="parquet", lable="y"), "did you mean label?"),
-        (lambda: streamtron.convert("a", "b", to="parquet", C=1.0), "unknown setting C: known: "),
+        (lambda: streamtron.convert("a", "b", to="parquet", C=1.0), "'C': known: "),
         (lambda: streamtron.certify("m", rhoo=1.0), "did you mean rho?"),
-        (lambda: streamtron.fit("a", qqqqqq=1), "known: C, active_set, "),
     ],
 )
-def test_an_unknown_keyword_is_refused_with_similar_ones(call: Any, sentence: str) -> None:
-    with pytest.raises(SettingsError) as caught:
+def test_a_setting_that_a_function_does_not_take_is_refused_with_those_it_takes(
+    call: Any, sentence: str
+) -> None:
+    with pytest.raises(TypeError) as caught:
         call()
     assert sentence in str(caught.value)
 

@@ -187,8 +187,13 @@ def _definitions(entries: Iterator[tuple[str, str]] | list[tuple[str, str]]) -> 
 
 
 def _line(words: str) -> str:
-    """Turn a description of one paragraph into Markdown; brackets are no links."""
+    """Turn a description of one paragraph into Markdown; brackets are no links, options are code.
+
+    >>> _line("what --workers do [none]")
+    'what `--workers` do \\\\[none]'
+    """
     words = re.sub(r"``(.+?)``", r"`\1`", " ".join(words.split()))
+    words = re.sub(r"(?<![\w`-])--\w[\w-]*", r"`\g<0>`", words)
     return words.replace("[", r"\[").replace("<", "&lt;")
 
 

@@ -24,6 +24,7 @@ from streamtron.core.text import MANY, Lines, and_more
 
 if TYPE_CHECKING:
     from streamtron.cluster.client import Workers
+    from streamtron.runs.parts import OpenParts
     from streamtron.runs.results import Outcome
 
 STOPPED = 4
@@ -55,6 +56,15 @@ def workers_of(
         if workers is not None and dashboard is not None:
             click.echo(f"dashboard: {found.client.dashboard_link}", err=True)
         yield found
+
+
+def parts_of(workers: Workers | None) -> OpenParts | None:
+    """Return what opens parts on the workers, if there are any."""
+    if workers is None:
+        return None
+    from streamtron.cluster.parts import parts_on
+
+    return parts_on(workers)
 
 
 def is_verbose() -> bool:
@@ -115,8 +125,11 @@ def change_run(
     from streamtron.runs.outputs import check_outputs
 
     check_outputs({"report": report, "log": log}, [])
-    with progress(verbose=is_verbose(), log=log) as listen:
-        outcome = change(run, shards, report=report, machine=machine, listen=listen, **wanted)
+    with workers_of(**given) as workers, progress(verbose=is_verbose(), log=log) as listen:
+        outcome = change(
+            run, shards, report=report, machine=machine, listen=listen,
+            open_parts=parts_of(workers), **wanted,
+        )  # fmt: skip
     found = replace(machine, run_dir=str(locate(run, machine.run_dir).directory))
     return report_fit(outcome, run, found, _nothing_done(outcome.report))
 

@@ -22,20 +22,21 @@ if TYPE_CHECKING:
 @options.text_options
 @click.option("--rows-per-shard", type=options.whole_number(1), default=1 << 17, show_default=True,
               help="Rows of each new shard but the last.")  # fmt: skip
+@click.option("--keep-names", is_flag=True,
+              help="Keep the names of columns (words, hashed names) beside the shards, for explain "
+              "and report; reads once more.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the shards of an earlier conversion.")
 @options.setting_options(*options.READING[:-2])
 @options.distributed_options
 @options.verbose_option
 def convert(
-    shards: tuple[str, ...], destination: str, format_: str, rows_per_shard: int, overwrite: bool,
-    tfidf: bool, **given: Any,
+    shards: tuple[str, ...], destination: str, format_: str, rows_per_shard: int, keep_names: bool,
+    overwrite: bool, tfidf: bool, **given: Any,
 ) -> None:  # fmt: skip
     """Write SHARDS to the directory DESTINATION in another format or with other shard sizes.
 
     With --text, SHARDS hold documents, which become rows as by scikit-learn's HashingVectorizer. A
     model of these rows reads documents itself.
-
-    SHARDS are read twice: all rows are counted before any is written.
     """
     from streamtron.runs.convert import convert as convert_shards
 
@@ -45,7 +46,7 @@ def convert(
         written = convert_shards(
             shards, destination, to=format_, settings=settings,  # type: ignore[arg-type]
             text=recipe, tfidf=tfidf, rows_per_shard=rows_per_shard, overwrite=overwrite,
-            executor=executor,
+            keep_names=keep_names, executor=executor,
         )  # fmt: skip
     say_written(written, destination)
 

@@ -9,8 +9,7 @@ import click
 
 from streamtron.cli import options
 from streamtron.cli.common import print_values
-from streamtron.cli.explain import feature_text
-from streamtron.core.text import Lines, aligned, label_text, number
+from streamtron.core.text import Lines, aligned, feature_text, label_text, number
 
 
 @click.command(short_help="Show how two models differ.")

@@ -9,7 +9,7 @@ import click
 
 from streamtron.cli import options
 from streamtron.cli.common import print_values
-from streamtron.core.text import Lines, aligned, label_text
+from streamtron.core.text import Lines, aligned, feature_text, label_text
 
 _CLASSES = 3
 """Classes of many that are shown of a row, those of the highest decisions."""
@@ -22,18 +22,26 @@ _CLASSES = 3
               help="Number of a row of SHARDS, from 0, to be explained.")  # fmt: skip
 @click.option("--most", type=options.whole_number(1), default=20, show_default=True,
               help="Number of features shown of each class.")  # fmt: skip
+@options.names_option
 @options.json_option
 @options.verbose_option
-def explain(model: str, shards: tuple[str, ...], row: int | None, most: int, as_json: bool) -> None:
+def explain(
+    model: str, shards: tuple[str, ...], row: int | None, most: int, names: tuple[str, ...],
+    as_json: bool,
+) -> None:  # fmt: skip
     """Show the features with the heaviest weights of MODEL, by name where they have names.
 
     With SHARDS and --row: what each feature of that row adds to its decision. MODEL is a streamtron
-    or LIBLINEAR model.
+    or LIBLINEAR model. Names of hashed columns are those that convert --keep-names
+    wrote; (-) marks one whose values are stored negated.
     """
     from streamtron.model.import_model import load_any
     from streamtron.runs.explain import explain as explain_model
+    from streamtron.runs.explain import names_of_run
 
-    found = explain_model(load_any(model), shards, row=row, most=most)
+    loaded = load_any(model)
+    names = names or tuple(names_of_run(loaded, model))
+    found = explain_model(loaded, shards, row=row, most=most, names=names)
     print_values(found, _model if row is None else _row, as_json)
 
 
@@ -66,8 +74,3 @@ def _row(found: Mapping[str, Any]) -> Lines:
         yield f"{each['bias']:>+14.6g} {'':>25}  bias"
     if ranked[_CLASSES:]:
         yield f"\n… and {len(ranked) - _CLASSES:,} more classes; --json has all"
-
-
-def feature_text(feature: Mapping[str, Any]) -> str:
-    """Return the name of a feature, or its column."""
-    return str(feature["name"]) if "name" in feature else f"column {feature['column']}"

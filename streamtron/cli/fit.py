@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import STOPPED, check_writable, is_verbose, report_fit, workers_of
+from streamtron.cli.common import (
+    STOPPED,
+    check_writable,
+    is_verbose,
+    parts_of,
+    report_fit,
+    workers_of,
+)
 from streamtron.core.errors import SettingsError
 
 if TYPE_CHECKING:
-    from streamtron.cluster.client import Workers
-    from streamtron.runs.parts import OpenParts
     from streamtron.runs.until import Certain
 
 
@@ -85,16 +90,16 @@ def fit(
     certain = None
     with workers_of(**given) as workers, progress(verbose=is_verbose(), log=log) as listen:
         how: Any = {**written, "machine": machine, "resume": resume, "overwrite": overwrite}
-        how["open_parts"] = _parts_on(workers)
+        how["open_parts"] = parts_of(workers)
         if until is None:
             outcome = run(shards, settings, listen=listen, **how)
         else:
             outcome, certain = fit_until_certain(
                 shards, settings, until, valid, listen=listen, **how
             )
+    code = report_fit(outcome, model, machine)
     if calibrate:
         calibrate_model(outcome.model, calibrate, method=calibration).save(model)
-    code = report_fit(outcome, model, machine)
     return code if certain is None else _report_certain(certain, until or 0.0, code)
 
 
@@ -108,12 +113,3 @@ def _report_certain(certain: Certain, wanted: float, code: int) -> int:
         "smaller gap. The model is written.", err=True,
     )  # fmt: skip
     return STOPPED
-
-
-def _parts_on(workers: Workers | None) -> OpenParts | None:
-    """Return what opens parts on the workers, if there are any."""
-    if workers is None:
-        return None
-    from streamtron.cluster.parts import parts_on
-
-    return parts_on(workers)

@@ -25,6 +25,7 @@ from streamtron.cli.common import change_run
 @options.setting_options("tol", "max_epochs")
 @options.run_dir_option
 @options.machine_options
+@options.cluster_options
 @options.verbose_option
 def forget(
     run: str, shards: tuple[str, ...], key: str | None, value: tuple[str, ...], rows: str | None,
@@ -33,10 +34,10 @@ def forget(
     """Remove SHARDS, or some of their rows, from the run of a model, RUN, and train to a
     certificate over the remaining rows.
 
-    SHARDS are names or paths, as inspect RUN lists them. No byte of what is forgotten stays in the
-    model or in the run's directory. The files of whole shards may be deleted already; where a shard
-    still holds forgotten rows, the run leaves them out from now on. What is not in the run is
-    listed and is no error, so a second call changes nothing.
+    SHARDS are names or paths, as inspect RUN lists them, or directories of them. No byte of what is
+    forgotten stays in the model or in the run's directory. The files of whole shards may be deleted
+    already; where a shard still holds forgotten rows, the run leaves them out from now on. What is
+    not in the run is listed and is no error, so a second call changes nothing.
     """
     from streamtron.runs.forget import forget as forget_rows
 

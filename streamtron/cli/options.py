@@ -250,6 +250,12 @@ config_option = click.option(
     "--config", type=click.Path(), help="TOML file of settings; options given here win."
 )
 shards_argument = click.argument("shards", nargs=-1, required=True, type=click.Path())
+names_option = click.option(
+    "--names", multiple=True, type=click.Path(),
+    help="Directory in which convert --keep-names kept the names of columns; can be repeated [that "
+    "of the shards of the model's run].",
+)  # fmt: skip
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

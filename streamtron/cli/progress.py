@@ -15,6 +15,7 @@ from streamtron.core.events import (
     Listener,
     ReadingDone,
     ReadingStarted,
+    RoundDone,
     SolveStarted,
     StageDone,
     TrialDone,
@@ -162,6 +163,8 @@ class Status:
             self._speed = f"{speed:.1f} M nonzeros/s"
         elif isinstance(event, SolveStarted):
             self._what, self._speed, self.total = f"reading {event.reading + 1}: solving", "", None
+        elif isinstance(event, RoundDone):
+            self._speed = f"round {event.rounds}: {event.step.replace('_', ' ')}"
         elif isinstance(event, ReadingDone) and event.certificate is not None:
             self._gap = f"gap {event.certificate.relative_duality_gap:.3g}"
         elif isinstance(event, TrialsStarted):

@@ -20,6 +20,7 @@ from streamtron.cli.common import check_writable, executor_of
 @click.option(
     "--no-margins", is_flag=True, help="Do not read the run's shards for the margins of their rows."
 )
+@options.names_option
 @options.run_dir_option
 @options.distributed_options
 @options.verbose_option
@@ -28,6 +29,7 @@ def report(
     output: str,
     valid: tuple[str, ...],
     no_margins: bool,
+    names: tuple[str, ...],
     run_dir: str | None,
     **where: Any,
 ) -> None:
@@ -40,4 +42,5 @@ def report(
     from streamtron.runs.report import report as write
 
     with executor_of(**where) as executor:
-        write(run, output, valid=valid, margins=not no_margins, run_dir=run_dir, executor=executor)
+        write(run, output, valid=valid, margins=not no_margins, names=names, run_dir=run_dir,
+              executor=executor)  # fmt: skip

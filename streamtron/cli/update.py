@@ -18,6 +18,7 @@ from streamtron.cli.common import change_run
 @options.setting_options("tol", "max_epochs", "allow_duplicate")
 @options.run_dir_option
 @options.machine_options
+@options.cluster_options
 @options.verbose_option
 def update(
     run: str, shards: tuple[str, ...], report: str | None, log: str | None, **given: Any

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from streamtron.core.errors import MachineError
 
 if TYPE_CHECKING:
-    from distributed import Client, Future, LocalCluster
+    from distributed import Client as Client
+    from distributed import Future, LocalCluster
 
 Result = TypeVar("Result")
 
@@ -134,6 +135,8 @@ class Workers:
         except Exception as error:
             if future.status == "error":
                 raise  # the task's own
+            if timeout is not None and future.status in ("pending", "finished"):
+                raise TimeoutError from error  # Dask loses it where the time ends amid a transfer
             raise MachineError(
                 f"{address_of(self.client)}: the scheduler is gone ({first_line(error)}). Start "
                 "it, and run the command again."

@@ -40,7 +40,7 @@ _DASK_SETTINGS = {
 
 @contextmanager
 def connect(
-    workers: int | None = None,
+    workers: int | Client | None = None,
     scheduler: str | None = None,
     *,
     machine: Machine | None = None,
@@ -49,11 +49,13 @@ def connect(
     worker_timeout: float | None = None,
     verbose: bool = False,
 ) -> Iterator[Workers]:
-    """Connect to workers for the ``with`` block: N new processes, or those of a scheduler.
+    """Connect to workers for the ``with`` block: N new processes, or those of a scheduler or an
+    open client.
 
     Parameters
     ----------
-    workers : number of processes to start, ≥ 1, one thread each; they end with the block.
+    workers : number of processes to start, ≥ 1, one thread each; they end with the block. Or a
+        ``dask.distributed.Client``, which stays open.
     scheduler : or the address of a running scheduler, ``tcp://host:8786``, or its scheduler file.
     machine : its ``memory_limit`` is shared equally by N processes; Dask ends one that uses more.
         A running scheduler's workers have limits of their own.
@@ -69,7 +71,7 @@ def connect(
 
     if (workers is None) == (scheduler is None):
         raise SettingsError("workers and a scheduler: give one of them, --workers or --scheduler.")
-    if workers is not None and workers < 1:
+    if isinstance(workers, int) and workers < 1:
         raise SettingsError(f"workers is {workers}: wanted at least 1.")
     worker_timeout = WORKER_TIMEOUT if worker_timeout is None else worker_timeout
     if not worker_timeout > 0:
@@ -77,14 +79,18 @@ def connect(
     settings = {**_DASK_SETTINGS, "distributed.scheduler.worker-ttl": worker_timeout}
     with dask.config.set(settings), ExitStack() as stack:
         if not verbose:  # of dead workers and lost connections, which our errors report
-            logger = logging.getLogger("distributed")
-            stack.callback(logger.setLevel, logger.level)
-            logger.setLevel(logging.CRITICAL + 1)
+            for name in ("distributed", "distributed.client", "asyncio"):
+                logger = logging.getLogger(name)
+                stack.callback(logger.setLevel, logger.level)
+                logger.setLevel(logging.CRITICAL + 1)
         cluster = limit = None
-        if workers is not None:
+        if isinstance(workers, int):
             limit = _memory_each(workers, machine or Machine())
             cluster = stack.enter_context(_local(workers, limit, dashboard, verbose))
-        client = stack.enter_context(_client(cluster or scheduler, timeout))
+        if workers is None or cluster is not None:
+            client = stack.enter_context(_client(cluster or scheduler, timeout))
+        else:
+            client = workers
         _check_workers(client, timeout)
         yield Workers(client, cluster, limit)
 
@@ -140,7 +146,8 @@ def _client(to: LocalCluster | str | None, timeout: float) -> Client:
     try:
         if isinstance(to, str):  # with some unknown protocols, Dask would wait for an answer
             get_backend(to.partition("://")[0])
-        return Client(to, timeout=timeout, set_as_default=False)
+        direct = None if isinstance(to, str) else True  # a scheduler's workers may be out of reach
+        return Client(to, timeout=timeout, set_as_default=False, direct_to_workers=direct)
     except (OSError, TimeoutError, AssertionError) as error:  # the last on a machine too busy
         raise MachineError(
             f"{to}: no scheduler answered within {timeout:g} s ({first_line(error)}). Start one "
@@ -190,7 +197,7 @@ def _check_workers(client: Client, timeout: float) -> None:
             "stopped or hangs, end it, and run the command again."
         ) from error
     for worker, theirs in sorted(found.items()):
-        if theirs != ours:
+        if theirs != ours and not isinstance(theirs, OSError):  # else it died meanwhile
             has = f"streamtron {theirs}" if isinstance(theirs, str) else "no streamtron"
             raise MachineError(
                 f"{worker} has {has}, this is {ours}. Install the same version on every worker and "

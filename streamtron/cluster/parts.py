@@ -1,10 +1,14 @@
 """Parts of one model on Dask's workers.
 
-Each worker holds consecutive parts in its process from step to step. A step is one task for each
-worker, pinned to it: the worker sums what its parts return as far as the tree of all parts allows,
-and sends the sums. A task that is pinned to a worker that has died would wait for ever in Dask
-(dask/distributed, issue 7346), so the workers are looked after here: when one is gone, its parts
-are opened again on those that are there.
+Each worker holds consecutive parts in its process from step to step, sums what they return as far
+as the tree of all parts allows, and sends the sums. A step on files is a task for each worker,
+pinned to it, which the dashboard shows. The rounds of Newton's method are many and short, and a
+task passes through the queues of client, scheduler and worker: a call of an actor takes a quarter
+of the time.
+
+A task that is pinned to a worker that has died would wait for ever in Dask (dask/distributed, issue
+7346), so the workers are looked after here: when one is gone, its parts are opened again on those
+that are there.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import copy
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from operator import itemgetter
@@ -27,6 +31,7 @@ from streamtron.core.errors import MachineError
 from streamtron.core.executor import (
     Parts,
     PartsLost,
+    Scans,
     mapped,
     plus,
     sum_over_tree,
@@ -37,7 +42,8 @@ from streamtron.runs.parts import OpenParts, PartPlan, open_part
 from streamtron.solver.part import Part
 
 if TYPE_CHECKING:
-    from distributed import Future
+    from distributed import Actor, Client, Future
+    from distributed.actor import ActorFuture
 
 Result = TypeVar("Result")
 
@@ -47,9 +53,15 @@ LOOK_AFTER = 0.5
 RESTARTING = 15.0
 """Seconds to wait for a worker that was restarted, before its parts go to the others."""
 
+DROPPING = 10.0
+"""Seconds to wait for workers to drop their parts: one that is stopped does not answer."""
+
 MOST_LOSSES = 4
 """So many times in a row, without a step between, parts may be lost: then it is they that end
 their workers, most likely by their memory."""
+
+SHORT = ("look", "product", "line", "sum_held", "mixed")
+"""Steps on the rows in memory."""
 
 _held: dict[str, dict[int, Part]] = {}
 """The parts in this worker's process, by the token of their run and their number."""
@@ -57,14 +69,17 @@ _held: dict[str, dict[int, Part]] = {}
 _open = threading.Lock()
 
 
-def parts_on(workers: Workers) -> OpenParts:
-    """Return what opens the parts of a fit on these workers."""
+def parts_on(workers: Workers | Client) -> OpenParts:
+    """Return what opens the parts of a fit on these workers, or those of an open Dask client."""
+    if not isinstance(workers, Workers):
+        workers = Workers(workers, None, None)
 
     @contextmanager
-    def opened(plans: Sequence[PartPlan], scans: int | None) -> Iterator[Parts]:
+    def opened(plans: Sequence[PartPlan], scans: Scans) -> Iterator[Parts]:
         parts = WorkerParts(workers, plans, scans)
         try:
-            parts.open(range(len(plans)))
+            with suppress(PartsLost):  # raised after those that were lost are there again
+                parts.open(range(len(plans)))
             yield parts
         finally:
             parts.close()
@@ -75,12 +90,13 @@ def parts_on(workers: Workers) -> OpenParts:
 class WorkerParts(Parts):
     """Parts on workers: consecutive ones on each, dealt evenly."""
 
-    def __init__(self, workers: Workers, plans: Sequence[PartPlan], scans: int | None) -> None:
+    def __init__(self, workers: Workers, plans: Sequence[PartPlan], scans: Scans) -> None:
         super().__init__()
         self.scans = scans
         self._workers, self._plans = workers, plans
         self._token = secrets.token_hex(8)
         self._homes: list[str] = [""] * len(plans)
+        self._actors: dict[str, tuple[Future, Actor]] = {}
         self._tasks_made = self._losses = 0
 
     def open(self, numbers: Sequence[int]) -> None:
@@ -98,28 +114,59 @@ class WorkerParts(Parts):
         for place, number in enumerate(numbers):
             self._homes[number] = idle[place * len(idle) // len(numbers)]
         self._on_each(numbers, _open_parts, self._plans, self.scans)
+        self._make_actors()
+
+    def _make_actors(self) -> None:
+        """Make an actor on each home that has none."""
+        made = {
+            home: self._workers.client.submit(
+                _Caller, actor=True, workers=[home], key=f"rounds-on-{home}-{secrets.token_hex(8)}"
+            )
+            for home in set(self._homes) - self._actors.keys()
+        }
+        for home, future in made.items():
+            actor = self._answer(home, future, future)
+            if actor is not None:
+                self._actors[home] = future, actor
 
     def close(self) -> None:
         """Drop the parts from their workers."""
+        for future, _ in self._actors.values():
+            future.release()
         with suppress(Exception):  # workers that are gone hold none
-            self._workers.client.run(_drop, self._token, on_error="ignore")
+            client = self._workers.client
+            client.sync(
+                client.run, _drop, self._token, on_error="ignore", callback_timeout=DROPPING
+            )
 
     def _map(self, step: Callable[..., Result], arguments: Sequence[Any]) -> Result:
-        homes = len(set(self._homes))
-        found = self._on_each(range(len(self._plans)), _run_step, step, tuple(arguments))
+        short = step.__name__ in SHORT
+        found = self._on_each(
+            range(len(self._plans)), _run_step, step, tuple(arguments), short=short
+        )
         sums = [(height, total) for _, height, total in sorted(found, key=itemgetter(0))]
-        self.bytes_sent += _nbytes(arguments) * homes + _nbytes([total for _, total in sums])
+        for home in set(self._homes):
+            self.bytes_to[home] += _nbytes(arguments)
+        for number, _, total in found:
+            self.bytes_from[self._homes[number]] += _nbytes(total)
         self._losses = 0
         if len(sums) == 1:
             sums = copy.deepcopy(sums)  # what was received is read-only
         return cast(Result, sum_trees(plus, sums))
 
     def _on_each(
-        self, numbers: Sequence[int], function: Callable[..., list[Any] | None], *arguments: Any
+        self,
+        numbers: Sequence[int],
+        function: Callable[..., list[Any] | None],
+        *arguments: Any,
+        short: bool = False,
     ) -> list[Any]:
         """Run a function on the home of each of these parts; join what it returns. PartsLost: a
         worker has died; all parts are there again."""
-        found = self._tasks(numbers, function, arguments)
+        homes: dict[str, list[int]] = {}
+        for number in numbers:
+            homes.setdefault(self._homes[number], []).append(number)
+        found = (self._calls if short else self._tasks)(homes, function, arguments)
         lost = {home for home, own in found.items() if own is None}
         if not lost:
             return [one for own in found.values() for one in own or ()]
@@ -129,6 +176,8 @@ class WorkerParts(Parts):
                 f"workers died {self._losses} times in a row, most likely of their memory. Give "
                 "them more: fewer --workers, a larger --memory; or a smaller --active-set."
             )
+        for home in lost & self._actors.keys():
+            self._actors.pop(home)[0].release()
         gone = [number for number, home in enumerate(self._homes) if home in lost]
         for number in gone:
             self._homes[number] = ""
@@ -136,16 +185,43 @@ class WorkerParts(Parts):
             self.open(gone)
         raise PartsLost
 
+    def _calls(
+        self,
+        homes: Mapping[str, list[int]],
+        function: Callable[..., list[Any] | None],
+        arguments: Sequence[Any],
+    ) -> dict[str, list[Any] | None]:
+        """Call the actor of each home and wait for all of them; None where the worker was lost."""
+        calls: dict[str, ActorFuture[list[Any] | None]] = {}
+        with self._workers.client.as_current():  # where an actor looks for its client
+            for home, own in homes.items():
+                with suppress(KeyError, RuntimeError):  # the latter if its worker was lost
+                    calls[home] = self._actors[home][1].call(function, self._token, own, *arguments)
+            return {
+                home: self._answer(home, self._actors[home][0], calls[home])
+                if home in calls
+                else None
+                for home in homes
+            }
+
+    def _answer(self, home: str, actor: Future, waiting: Future | ActorFuture[Any]) -> Any:
+        """Wait for an actor, or what it returns, as long as it is there; None if it is lost."""
+        while True:
+            try:
+                return waiting.result(timeout=LOOK_AFTER)
+            except TimeoutError:
+                if not self._is_there(home) or actor.status not in ("pending", "finished"):
+                    return None
+            except OSError:
+                return None
+
     def _tasks(
         self,
-        numbers: Sequence[int],
+        homes: Mapping[str, list[int]],
         function: Callable[..., list[Any] | None],
         arguments: Sequence[Any],
     ) -> dict[str, list[Any] | None]:
         """Run a task on each home and wait for all of them; None where the worker was lost."""
-        homes: dict[str, list[int]] = {}
-        for number in numbers:
-            homes.setdefault(self._homes[number], []).append(number)
         self._tasks_made += 1
         name = getattr(arguments[0], "__name__", function.__name__).strip("_")
         end = f"{self._token}-{self._tasks_made}"
@@ -186,8 +262,16 @@ class WorkerParts(Parts):
         return home in client.nthreads()
 
 
+class _Caller:
+    """An actor that calls functions in its worker's process."""
+
+    def call(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Call a function."""
+        return function(*arguments)
+
+
 def _open_parts(
-    token: str, numbers: Sequence[int], plans: Sequence[PartPlan], scans: int | None
+    token: str, numbers: Sequence[int], plans: Sequence[PartPlan], scans: Scans
 ) -> list[Any]:
     """Open parts in this worker's process."""
     from distributed import get_worker

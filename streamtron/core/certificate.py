@@ -161,15 +161,21 @@ class ScanSums:
         self.low[part.columns] += off
 
     def __add__(self, other: ScanSums) -> ScanSums:
-        """Return the sums over the rows of both, scanned at the same weights with the same s₀.
+        """Return the sums over the rows of both, scanned at the same weights with the same s₀; one
+        of them may have met more columns.
 
         The bounds on rounding hold for any tree of such additions of n terms: each addition leaves
         its exact rounding error in ``low``, or in the place after the sum. These errors have at
         most the sum n u Σ|term|, and adding them up rounds each at most 2 n times.
         """
-        total = copy.deepcopy(self)
+        total, width = copy.deepcopy(self), max(len(self.fresh), len(other.fresh))
+        if len(other.fresh) < width:
+            other = copy.deepcopy(other)
+            other.widen(width)
+        if len(total.fresh) < width:
+            total.widen(width)
         total.unfold()
-        total.fresh, off = _two_sum(self.fresh, other.fresh)
+        total.fresh, off = _two_sum(total.fresh, other.fresh)
         total.low += off if len(other.low) < len(off) else other.low + off
         _add_compensated(total.bins, other.bins)
         total._add_sums(other.sums, other.totals)

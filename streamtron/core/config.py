@@ -136,7 +136,7 @@ class Settings:
     tol: float = 0.01
     max_epochs: int = 100
     mini_epochs: int = 50
-    active_set: int = 10**9
+    active_set: int | str = 10**9
     class_weight: Mapping[str, float] | Literal["balanced"] | None = None
     seed: int = 0
     order: Literal["random", "sequential"] = "random"
@@ -208,9 +208,19 @@ class Settings:
         return 1.0 / (2.0 * (1.0 if self.C is None else self.C))
 
     @property
+    def active_set_bytes(self) -> int:
+        """Return the bytes of memory for the rows that mini-epochs visit."""
+        return int(self.active_set)
+
+    @property
     def hard(self) -> bool:
         """Tell whether Δ = 0: the hard margin."""
         return self.delta == 0
+
+    @property
+    def one_vs_rest(self) -> bool:
+        """Return whether there is a classifier for every label."""
+        return self.multiclass or self.multilabel
 
     @property
     def stages(self) -> tuple[float | Literal["ascent"], ...] | None:
@@ -321,6 +331,14 @@ def _stage(word: str) -> float | Literal["ascent"]:
             f"stage {word!r}: wanted auto, or numbers with 0 < ε < 2 or `ascent`, as in 1,0.1."
         )
     return epsilon
+
+
+def prices(C: float | None, delta: float | None) -> dict[str, float | None]:
+    """Return C and Δ, given one of them or none, where C is 1: C = 1/(2 Δ²), None if Δ is 0."""
+    if delta is None:
+        C = 1.0 if C is None else C
+        return {"C": C, "delta": (1.0 / (2.0 * C)) ** 0.5}
+    return {"C": 0.5 / delta**2 if delta else None, "delta": delta}
 
 
 def one_price(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,13 +18,14 @@ from typing import Any
 from streamtron.core.certificate import Certificate
 from streamtron.core.errors import MachineError, SettingsError
 from streamtron.core.files import is_stream
+from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Label
 from streamtron.core.text import label_text
 
 _log = logging.getLogger(__name__)
 
 CHUNK_SECONDS = 10.0
-"""Seconds between two lines of a log that say how far a reading is."""
+"""Seconds between two lines of a log that say how far a reading, or the rounds after it, are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,14 @@ class SolveStarted:
 
     reading: int
     rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDone:
+    """All parts of the data have made a step, ``step``; it was round number ``rounds``, from 1."""
+
+    step: str
+    rounds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +138,14 @@ class TrialDone:
 
 
 Event = (
-    ReadingStarted | ChunkDone | SolveStarted | ReadingDone | StageDone | TrialsStarted | TrialDone
+    ReadingStarted
+    | ChunkDone
+    | SolveStarted
+    | RoundDone
+    | ReadingDone
+    | StageDone
+    | TrialsStarted
+    | TrialDone
 )
 Listener = Callable[[Event], None]
 
@@ -138,6 +154,7 @@ def ignore(event: Event) -> None:
     """Ignore an event: the default listener."""
 
 
+@checks_keywords()
 @contextmanager
 def log_events(path: str | os.PathLike[str], every: float = CHUNK_SECONDS) -> Iterator[Listener]:
     """Give a listener that appends every event to a file, as one line of JSON.
@@ -151,7 +168,8 @@ def log_events(path: str | os.PathLike[str], every: float = CHUNK_SECONDS) -> It
     Parameters
     ----------
     path : a new file, an earlier log, which is continued, or a pipe.
-    every : seconds between two lines ``chunk_done``, of which a reading has thousands.
+    every : seconds between two lines ``chunk_done`` or ``round_done``, of which a reading has
+        hundreds or thousands.
 
     Raises
     ------
@@ -180,7 +198,7 @@ def log_events(path: str | os.PathLike[str], every: float = CHUNK_SECONDS) -> It
 
     def listen(event: Event) -> None:
         nonlocal writing, next_chunk
-        if isinstance(event, ChunkDone):
+        if isinstance(event, ChunkDone | RoundDone):
             if time.monotonic() < next_chunk:
                 return
             next_chunk = time.monotonic() + every

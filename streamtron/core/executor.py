@@ -7,7 +7,6 @@ computed depends on the executor. There are two: ``serial``, and that of Dask's 
 
 from __future__ import annotations
 
-import operator
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
@@ -34,6 +33,10 @@ class Executor(Protocol):
         ...
 
 
+Scans = Sequence[int] | None
+"""Of each problem, the scan after which parts are as they are; None = they have not begun."""
+
+
 class PartsLost(Exception):
     """Parts died with their process. They have been rebuilt: repeat what led to this step."""
 
@@ -41,19 +44,22 @@ class PartsLost(Exception):
 class Parts(ABC):
     """The parts of one problem: map a step over them and sum what it returns.
 
-    A step is a module-level function ``step(part, *arguments)``; it returns a NamedTuple, and
-    ``plus`` adds two of them. The sum is over the binary tree of the parts' numbers, wherever they
+    A step is a module-level function ``step(part, *arguments)``; it returns a tuple, and ``plus``
+    adds two of them. The sum is over the binary tree of the parts' numbers, wherever they
     are: ``LocalParts`` are in this process, ``cluster.parts.WorkerParts`` on Dask's workers.
 
-    ``scans`` : the scan after which parts that are lost are restored; None = they begin anew.
-    ``rounds``, ``seconds`` : of each kind of step so far. ``bytes_sent`` : bytes of arrays sent to
-    other processes and back.
+    ``scans`` : of each problem, the scan after which parts that are lost are restored; None = they
+    begin anew.
+    ``rounds``, ``seconds`` : of each kind of step so far. ``bytes_to``, ``bytes_from`` : bytes of
+    arrays sent to each worker, and back. ``tell`` : called after every round with the step's name
+    and the number of rounds so far.
     """
 
     def __init__(self) -> None:
-        self.scans: int | None = None
+        self.scans: Scans = None
         self.rounds, self.seconds = Counter[str](), defaultdict[str, float](float)
-        self.bytes_sent = 0
+        self.bytes_to, self.bytes_from = Counter[str](), Counter[str]()
+        self.tell: Callable[[str, int], object] = lambda *_: None
 
     def __call__(self, step: Callable[..., Result], *arguments: Any) -> Result:
         """Return the sum of ``step(part, *arguments)`` over all parts.
@@ -66,6 +72,7 @@ class Parts(ABC):
         finally:
             self.rounds[name] += 1
             self.seconds[name] += time.perf_counter() - began
+            self.tell(name, self.rounds.total())
 
     def until_found(self, step: Callable[..., Result], *arguments: Any) -> Result:
         """Return the same for a step that needs nothing but what the last scan has left."""
@@ -110,7 +117,8 @@ def mapped(
 
 
 def plus(first: Any, second: Any) -> Any:
-    """Add two NamedTuples of one kind, field by field: numbers and arrays are added, lists joined.
+    """Add two tuples of one kind, named or not, field by field: numbers and arrays are added, lists
+    joined, tuples added likewise.
 
     Examples
     --------
@@ -120,8 +128,13 @@ def plus(first: Any, second: Any) -> Any:
     ...     names: list[str]
     >>> plus(Found(2, ["a"]), Found(3, ["b"]))
     Found(rows=5, names=['a', 'b'])
+    >>> plus((1, (2.0, [3])), (1, (2.0, [4])))
+    (2, (4.0, [3, 4]))
     """
-    return type(first)(*map(operator.add, first, second))
+    if not isinstance(first, tuple):
+        return first + second
+    fields = map(plus, first, second)
+    return tuple(fields) if type(first) is tuple else type(first)(*fields)
 
 
 def serial(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Literal, TypedDict
+from functools import wraps
+from inspect import signature
+from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
 
 from streamtron.core.errors import SettingsError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Prices(TypedDict, total=False):
@@ -62,10 +67,8 @@ class SettingNames(SharedNames, Prices, total=False):
     """All settings; ``streamtron.Settings`` says what they mean."""
 
 
-def check_names(given: Iterable[str], known: Iterable[str], beside: Iterable[str] = ()) -> None:
-    """Raise a SettingsError if a name is not known; it lists similar ones.
-
-    ``known`` : names of settings. ``beside`` : other keywords, one of which may have been meant.
+def check_names(given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise a SettingsError if a name is not that of a setting; it lists similar ones.
 
     >>> check_names(["max_epoch"], ["max_epochs", "tol"])
     Traceback (most recent call last):
@@ -74,13 +77,45 @@ def check_names(given: Iterable[str], known: Iterable[str], beside: Iterable[str
     """
     settings = sorted(known)
     for name in given:
-        if name in settings:
-            continue
-        near = get_close_matches(name, [*settings, *beside])
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(settings)}."
-        raise SettingsError(f"unknown setting {name}: {hint}")
+        if name not in settings:
+            raise SettingsError(f"unknown setting {name}: {_similar(name, settings)}")
 
 
-def names_of(kind: Any) -> frozenset[str]:
-    """Return the names of one of the groups above."""
-    return frozenset(kind.__optional_keys__)
+def checks_keywords(group: Any = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a public function: an unknown keyword is a TypeError that lists similar ones.
+
+    Python 3.13 and later list them themselves, but not those of ``**names``.
+    ``group`` : the settings above that the function takes as ``**names``.
+
+    >>> checks_keywords()(sorted)([1], revers=True)
+    Traceback (most recent call last):
+    ...
+    TypeError: unexpected keyword argument 'revers': did you mean reverse?
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        parameters = signature(function).parameters.values()
+        own = {each.name for each in parameters if each.kind is not each.VAR_KEYWORD}
+        known = sorted((own | names_of(group)) - {"self"})
+
+        @wraps(function)
+        def called(*values: P.args, **given: P.kwargs) -> T:
+            for name in given:
+                if name not in known:
+                    hint = _similar(name, known)
+                    raise TypeError(f"unexpected keyword argument {name!r}: {hint}")
+            return function(*values, **given)
+
+        return called
+
+    return decorate
+
+
+def names_of(group: Any) -> frozenset[str]:
+    """Return the names of one of the groups above; of None, none."""
+    return frozenset(getattr(group, "__optional_keys__", ()))
+
+
+def _similar(name: str, known: Collection[str]) -> str:
+    near = get_close_matches(name, known)
+    return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}."

@@ -10,9 +10,10 @@ equal files, so a file is intact if the header made of what was read from it is 
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors.numpy
@@ -26,7 +27,16 @@ _DTYPES = {"F64": "<f8", "I32": "<i4", "U32": "<u4", "I64": "<i8", "U8": "|u1"}
 _CODES = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
 _LONGEST_HEADER = 100_000_000  # safetensors' own limit
 
-Tensors = Mapping[str, NDArray[Any]]
+
+class Streamed(NamedTuple):
+    """A tensor of one axis that is made piece by piece, twice, and never held as a whole."""
+
+    dtype: np.dtype[Any]
+    length: int
+    pieces: Callable[[], Iterable[NDArray[Any]]]
+
+
+Tensors = Mapping[str, "NDArray[Any] | Streamed"]
 
 
 def sealed_bytes(content: Mapping[str, Any], tensors: Tensors) -> bytes:
@@ -53,7 +63,7 @@ def read_sealed(
     try:
         content: dict[str, Any] = json.loads(json.loads(raw[8:stop])["__metadata__"]["streamtron"])
         tensors: dict[str, NDArray[Any]] = safetensors.numpy.load(raw)
-        intact = isinstance(content, dict) and _parts(content, tensors)[0] == raw[:stop]
+        intact = isinstance(content, dict) and next(_parts(content, tensors)) == raw[:stop]
     except (ValueError, TypeError, KeyError, RecursionError, safetensors.SafetensorError):
         intact = False
     if not intact:
@@ -73,29 +83,36 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _parts(content: Mapping[str, Any], tensors: Tensors) -> list[bytes | memoryview]:
-    """Return the parts of a file: the header, after 8 bytes of its length, and every tensor."""
+def _parts(content: Mapping[str, Any], tensors: Tensors) -> Iterator[bytes | memoryview]:
+    """Yield the parts of a file: the header, after 8 bytes of its length, and every tensor."""
     metadata = {"streamtron": canonical(content)}
     header: dict[str, Any] = {"__metadata__": metadata}
-    data: list[memoryview] = []
     start = 0
     for name in sorted(tensors):
-        code = _CODES.get(tensors[name].dtype.newbyteorder("="))
+        tensor = tensors[name]
+        code = _CODES.get(tensor.dtype.newbyteorder("="))
         if code is None or name == "__metadata__":
-            dtype = tensors[name].dtype
+            dtype = tensor.dtype
             raise TypeError(f"tensor {name!r}: {dtype}; wanted one of {[*map(str, _CODES)]}")
-        tensor = np.asarray(tensors[name], dtype=_DTYPES[code], order="C")
-        stop = start + tensor.nbytes
-        header[name] = {"dtype": code, "shape": [*tensor.shape], "data_offsets": [start, stop]}
-        data.append(tensor.data)
+        shape = [tensor.length] if isinstance(tensor, Streamed) else [*tensor.shape]
+        stop = start + math.prod(shape) * tensor.dtype.itemsize
+        header[name] = {"dtype": code, "shape": shape, "data_offsets": [start, stop]}
         start = stop
     digest = xxhash.xxh3_128(canonical(header).encode())
-    for part in data:
-        digest.update(part)
+    for piece in _data(tensors):
+        digest.update(piece)
     metadata["digest"] = digest.hexdigest()
     text = canonical(header).encode()
     text += b" " * (-len(text) % 8)
-    return [len(text).to_bytes(8, "little") + text, *data]
+    yield len(text).to_bytes(8, "little") + text
+    yield from _data(tensors)
+
+
+def _data(tensors: Tensors) -> Iterator[memoryview]:
+    """Yield the bytes of all tensors in the order of their names."""
+    for _, tensor in sorted(tensors.items()):
+        for piece in tensor.pieces() if isinstance(tensor, Streamed) else (tensor,):
+            yield np.asarray(piece, dtype=piece.dtype.newbyteorder("<"), order="C").data
 
 
 def _read_if_sealed(path: str | os.PathLike[str], what: str) -> bytes:

@@ -80,6 +80,11 @@ def left_out(skipped: Sequence[Mapping[str, str]]) -> Lines:
     yield from and_more(skipped)
 
 
+def feature_text(feature: Mapping[str, Any]) -> str:
+    """Return the name of a feature, or its column."""
+    return str(feature["name"]) if "name" in feature else f"column {feature['column']}"
+
+
 def metric_words(name: str) -> str:
     """Return the name of a metric in words: ``macro_f1`` is ``macro F1``."""
     words = name.replace("_", " ").replace("roc auc", "ROC AUC")

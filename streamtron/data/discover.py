@@ -51,6 +51,9 @@ _WORDS = {
 UNFINISHED = "_unfinished"
 """The name of the file that stands beside shards while not all of them are in place."""
 
+NAMES = "_names.parquet"
+"""The name of the file of the names of columns, beside shards."""
+
 _ICEBERG = "metadata/*.metadata.json"
 _LOGS = {
     "_delta_log": "Delta Lake",

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import sparse
 
+from streamtron.core.config import prices
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import write_atomically
+from streamtron.core.names import checks_keywords
 from streamtron.model.linear_model import LinearModel
 
 Format = Literal["liblinear", "onnx", "sklearn", "json"]
+Values = Mapping[str, Any]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 LARGEST_ONNX = 2**31 - 2**20
 """Bytes of weights at most: an ONNX file with its weights inside is below 2 GiB."""
 
 
+@checks_keywords()
 def export(model: LinearModel, path: str | os.PathLike[str], format: Format) -> None:
     """Write a model for another program; ``path`` is written completely or not at all.
 
@@ -29,12 +34,15 @@ def export(model: LinearModel, path: str | os.PathLike[str], format: Format) -> 
     rounding, at most (columns + 8) · 2⁻⁵³ · (Σ |w_j x_j| + |bias|).
 
     * ``liblinear``: LIBLINEAR's text model, which ``streamtron.load`` reads too. Feature j + 1 is
-      ``weights[…, j]``. Classes must be integers.
+      ``weights[…, j]``. Classes must be integers. It has no place for a calibration.
     * ``onnx``: operators of ONNX 17. Input ``X``, float32 of shape (rows, columns), dense; outputs
       ``scores``, float64 of shape (rows,) for two classes, else (rows, K), and ``label``, of the
       classes' own type, int64 for whole numbers; of a multilabel model ``labels``, bool (rows, K).
+      Of a calibrated model also ``probabilities``, float64 (rows, classes), as ``predict_proba``.
     * ``sklearn``: a fitted ``LinearSVC`` in the skops format, which holds no pickle; read it with
-      ``skops.io.load``.
+      ``skops.io.load``. A calibrated model becomes a ``CalibratedClassifierCV`` of it, of which
+      ``predict_proba`` is that of the model and ``predict`` takes the most probable class. skops
+      asks that its private classes are named: ``trusted=skops.io.get_untrusted_types(file=path)``.
     * ``json``: every model; the weights that are not 0 by column and, where there are names, by
       name, in full precision.
 
@@ -133,6 +141,14 @@ _GRAPHS = {
 """Kind of model → outputs, and how the prediction follows from the scores, in ONNX's text syntax;
 the numbers of its types: 7 is int64, 11 is double."""
 
+_SUMS = {
+    "two classes": "other = Sub(one, each) probabilities = Concat<axis=1>(other, each)",
+    "multiclass": "total = ReduceSum(each, one_axis) some = Greater(total, zero) "
+    "share = Div(each, total) probabilities = Where(some, share, even)",
+    "multilabel": "probabilities = Identity(each)",
+}
+"""Kind of model → how the probabilities follow from that of each direction, shape (rows, K)."""
+
 _ONNX_TYPES = {"i": "int64", "f": "double", "b": "bool", "O": "string"}
 
 
@@ -147,20 +163,69 @@ def _onnx(model: LinearModel) -> Iterable[bytes]:
     from onnx import numpy_helper, parser
 
     classes = _classes(model)
-    outputs, predict = _GRAPHS[model.kind]
+    outputs, nodes = _GRAPHS[model.kind]
     outputs = outputs.format(classes=_ONNX_TYPES[classes.dtype.kind], K=len(classes))
+    constants: dict[str, Any] = {
+        "weights": model.weights.T, "bias": model.bias, "classes": classes, "zero": 0.0,
+    }  # fmt: skip
+    if model.calibration is not None:
+        directions = model.calibration["directions"]
+        make = _sigmoid if model.calibration["method"] == "sigmoid" else _isotonic
+        more, own = make(directions)
+        nodes += f" column = Reshape(scores, shape) {more} {_SUMS[model.kind]}"
+        constants |= {"shape": np.array([-1, len(directions)]), **own, "one": 1.0,
+                      "one_axis": np.array([1]), "even": 1.0 / len(classes)}  # fmt: skip
+        outputs += f", double[N, {len(classes)}] probabilities"
     made = parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17], producer_name: "streamtron"> '
         f"streamtron (float[N, {model.columns}] X) => ({outputs}) {{ rows = Cast<to=11>(X) "
-        f"products = MatMul(rows, weights) scores = Add(products, bias) {predict} }}"
+        f"products = MatMul(rows, weights) scores = Add(products, bias) {nodes} }}"
     )
-    constants = {"weights": model.weights.T, "bias": np.asarray(model.bias, dtype=np.float64)}
-    constants |= {"classes": classes} if "classes" in predict else {}
-    constants |= {"zero": np.zeros(())} if "zero" in predict else {}
-    made.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in constants.items())
+    used = {name for node in made.graph.node for name in node.input}
+    made.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(constants[name]), name)
+        for name in constants if name in used
+    )  # fmt: skip
     onnx.helper.set_model_props(made, {"classes": json.dumps(model.classes)})
     onnx.checker.check_model(made)
     return [made.SerializeToString(deterministic=True)]
+
+
+def _sigmoid(directions: Sequence[Values]) -> tuple[str, dict[str, Any]]:
+    """Return nodes that make of ``column``, scores of shape (rows, K), the probability of ``each``
+    direction, and their constants."""
+    a, b = (np.array([-float(each[name]) for each in directions]) for name in "ab")
+    nodes = "scaled = Mul(column, a) logits = Add(scaled, b) each = Sigmoid(logits)"
+    return nodes, {"a": a, "b": b}
+
+
+def _isotonic(directions: Sequence[Values]) -> tuple[str, dict[str, Any]]:
+    """Return the same of tables, between whose decisions a binary search finds the score."""
+    size = 1 << (max(len(each["decisions"]) for each in directions) - 1).bit_length()
+    x, y, slope = (np.full((len(directions), size), fill) for fill in (np.inf, 0.0, 0.0))
+    for k, each in enumerate(directions):
+        n = len(each["decisions"])
+        x[k, :n], y[k, :n] = each["decisions"], each["probabilities"]
+        slope[k, : n - 1] = np.diff(y[k, :n]) / np.diff(x[k, :n])
+    constants: dict[str, Any] = {"x": x.ravel(), "y": y.ravel(), "slope": slope.ravel()}
+    at, nodes, step = "start", "", size // 2
+    constants[at] = size * np.arange(len(directions))
+    while (
+        step
+    ):  # the last decision that is not above the score is at ``at``, or up to 2 step − 1 on
+        constants[f"step{step}"] = np.array(step)
+        nodes += (
+            f"next{step} = Add({at}, step{step}) edge{step} = Gather(x, next{step}) "
+            f"left{step} = LessOrEqual(edge{step}, column) "
+            f"at{step} = Where(left{step}, next{step}, {at}) "
+        )
+        at, step = f"at{step}", step // 2
+    nodes += (
+        f"x_at = Gather(x, {at}) y_at = Gather(y, {at}) slope_at = Gather(slope, {at}) "
+        "beyond = Sub(column, x_at) over = Relu(beyond) rise = Mul(slope_at, over) "
+        "each = Add(y_at, rise)"
+    )
+    return nodes, constants
 
 
 def _classes(model: LinearModel) -> np.ndarray[Any, Any]:
@@ -174,7 +239,8 @@ def _classes(model: LinearModel) -> np.ndarray[Any, Any]:
 
 
 def _sklearn(model: LinearModel) -> Iterable[bytes]:
-    """Return a fitted ``LinearSVC`` in the skops format."""
+    """Return a fitted ``LinearSVC``, within a ``CalibratedClassifierCV`` if the model is
+    calibrated, in the skops format."""
     skops = _library("skops.io", "sklearn")
     if model.kind == "multilabel":
         raise SettingsError(
@@ -184,19 +250,39 @@ def _sklearn(model: LinearModel) -> Iterable[bytes]:
     from sklearn.svm import LinearSVC
 
     rho = float(model.settings.get("rho") or 0.0)
+    price = prices(model.settings.get("C"), model.settings.get("delta"))["C"]
     made = LinearSVC(
-        C=model.settings.get("C") or 1.0, fit_intercept=rho > 0.0, intercept_scaling=rho or 1.0,
-        class_weight=_class_weight(model), dual="auto",
+        C=np.inf if price is None else price, fit_intercept=rho > 0.0,
+        intercept_scaling=rho or 1.0, class_weight=_class_weight(model), dual="auto",
     )  # fmt: skip
     made.coef_ = np.array(np.atleast_2d(model.weights), order="C")
     made.intercept_ = np.atleast_1d(np.array(model.bias, dtype=np.float64))
     classes = _classes(model)
     made.classes_ = classes.astype(str) if classes.dtype == object else classes
     made.n_features_in_, made.n_iter_ = model.columns, 0
+    whole = made if model.calibration is None else _with_probabilities(made, model.calibration)
     names = model.feature_names[: model.columns]
     if len(names) == model.columns:
-        made.feature_names_in_ = np.array(names, dtype=object)
-    return [skops.dumps(made)]
+        made.feature_names_in_ = whole.feature_names_in_ = np.array(names, dtype=object)
+    return [skops.dumps(whole)]
+
+
+def _with_probabilities(svc: Any, calibration: Values) -> Any:
+    """Return a fitted ``CalibratedClassifierCV`` of a ``LinearSVC``."""
+    from sklearn.calibration import CalibratedClassifierCV
+    from sklearn.frozen import FrozenEstimator
+
+    made = CalibratedClassifierCV(FrozenEstimator(svc), method=calibration["method"])
+    # fitted to empty rows, five of each class for its five folds; then its functions become ours
+    labels = np.repeat(svc.classes_, 5)
+    made.fit(sparse.csr_array((len(labels), svc.n_features_in_)), labels)
+    calibrators = made.calibrated_classifiers_[0].calibrators
+    for calibrator, own in zip(calibrators, calibration["directions"], strict=True):
+        if calibration["method"] == "sigmoid":
+            calibrator.a_, calibrator.b_ = own["a"], own["b"]
+        else:
+            calibrator.fit(own["decisions"], own["probabilities"])
+    return made
 
 
 def _class_weight(model: LinearModel) -> Any:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import reading_from, regular
+from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Label
 from streamtron.model.linear_model import LinearModel
 
@@ -29,6 +30,7 @@ _NO_NPY = (ValueError, EOFError, FloatingPointError, SyntaxError, TokenError, Re
 """Errors that numpy raises on a malformed header."""
 
 
+@checks_keywords()
 def load_any(
     path: str | os.PathLike[str],
     *,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import compress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,6 +31,9 @@ from streamtron.model.validation import (
     plain,
     read_only,
 )
+
+if TYPE_CHECKING:
+    from streamtron.data.formats.text_recipe import TextRecipe
 
 _CONTENT = ("classes", "settings", "certificate", "reading")
 """Attributes that are written as JSON."""
@@ -176,6 +179,14 @@ class LinearModel:
         """What maps the names of features to columns; None where they are numbers."""
         return namer_of(self.reading)
 
+    @cached_property
+    def recipe(self) -> TextRecipe | None:
+        """How documents become rows; None where the model was not fitted on documents."""
+        from streamtron.data.formats.text_recipe import TextRecipe
+
+        text = self.reading.get("text")
+        return None if text is None else TextRecipe.from_dict(text)
+
     @property
     def feature_names(self) -> tuple[str, ...]:
         """The names of the columns, in the order of their numbers; () if they have none, or are
@@ -217,7 +228,9 @@ class LinearModel:
               of ``feature_names``, in any order, and those of labels and weights are ignored;
             * a list of records, {name: value}. Where features are columns of numbers, each has all
               of them; else by the vocabulary or the hash, what is absent being 0;
-            * a list of lists of tokens, for a vocabulary or a hash: each occurrence counts 1.
+            * a list of lists of tokens, for a vocabulary or a hash: each occurrence counts 1;
+            * a list of documents, if the model was fitted on documents; where other columns were
+              beside them, a list of records, or a data frame, with all of these.
 
             A name that the vocabulary does not have weighs 0.
 

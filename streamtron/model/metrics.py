@@ -30,6 +30,12 @@ LIMIT_ROWS = 1 << 20
 FEWEST_HELD = 1 << 14
 """Rows whose decisions each of many classes holds in memory at least."""
 
+RECORD = 24
+"""Bytes of a decision on disk, with its two weights."""
+
+BLOCK = RECORD << 16
+"""Bytes of records that are read at once where their order does not matter."""
+
 UNIT_ROUNDOFF = 2.0**-53
 
 Floats = NDArray[np.float64]
@@ -201,15 +207,44 @@ class ScoreSpool(AbstractContextManager["ScoreSpool"]):
         (tn, fp), (fn, tp) = self._cases[0].tolist()
         total, above = tn + fp + fn + tp, np.zeros(2)
         found = [above[None]]
-        if self._runs[0] and self._held_rows:
-            self._spool()
-        for block in self._merged(0) if self._runs[0] else [_tied(self._records(0))]:
+        for block in self.ranked():
             sums = above + np.cumsum(block[:, 1:], axis=0)
             steps = np.floor(sums.sum(axis=1) / total * points)
             kept = np.append(np.diff(steps) > 0, True)
             found.append(sums[kept])
             above = sums[-1]
         return np.concatenate(found)
+
+    def records(self, k: int = 0) -> Iterator[Floats]:
+        """Yield blocks of records (−decision, weight as a positive, as a negative row) of problem
+        k, in no order; rows of weight 0 are left out."""
+        for start, stop in self._runs[k]:
+            for at in range(start, stop, BLOCK):
+                with self._disk() as file:
+                    block = _read(file, at, min(at + BLOCK, stop))
+                yield block
+        if self._held_rows:
+            yield self._records(k)
+
+    def ranked(self, k: int = 0) -> Iterator[Floats]:
+        """Yield blocks of ``records``, the highest decision first, those of one decision summed."""
+        if self._runs[k] and self._held_rows:
+            self._spool()
+        if not self._runs[k]:
+            yield _tied(self._records(k))
+        runs = self._runs[k]
+        block = max(self._limit // max(len(runs), 1), 1) * RECORD
+        while runs:
+            with self._disk() as file:
+                heads = [_read(file, start, min(start + block, stop)) for start, stop in runs]
+            # up to the least of the last keys every run has been read: none has a key twice
+            ends = zip(heads, runs, strict=True)
+            last = [head[-1, 0] for head, (start, stop) in ends if start + block < stop]
+            ceiling = min(last, default=np.inf)
+            taken = [head[: np.searchsorted(head[:, 0], ceiling, side="right")] for head in heads]
+            yield _tied(np.concatenate(taken))
+            left = zip(runs, taken, strict=True)
+            runs = [(a + own.nbytes, stop) for (a, stop), own in left if a + own.nbytes < stop]
 
     def _metrics(self, k: int) -> Metrics:
         """Return the metrics of one problem."""
@@ -265,25 +300,7 @@ class ScoreSpool(AbstractContextManager["ScoreSpool"]):
             scores = (roc_auc_score, average_precision_score)
             auc, precision = (s(truth, decisions, sample_weight=weights) for s in scores)
             return float(auc), float(precision)
-        if self._held_rows:
-            self._spool()
-        return _ranking_of_groups(self._merged(k))
-
-    def _merged(self, k: int) -> Iterator[Floats]:
-        """Yield all records of one problem in order, in blocks that never split a tie."""
-        runs = self._runs[k]
-        block = max(self._limit // len(runs), 1) * 24  # bytes a record
-        while runs:
-            with self._disk() as file:
-                heads = [_read(file, start, min(start + block, stop)) for start, stop in runs]
-            # up to the least of the last keys every run has been read: none has a key twice
-            ends = zip(heads, runs, strict=True)
-            last = [head[-1, 0] for head, (start, stop) in ends if start + block < stop]
-            ceiling = min(last, default=np.inf)
-            taken = [head[: np.searchsorted(head[:, 0], ceiling, side="right")] for head in heads]
-            yield _tied(np.concatenate(taken))
-            left = zip(runs, taken, strict=True)
-            runs = [(a + own.nbytes, stop) for (a, stop), own in left if a + own.nbytes < stop]
+        return _ranking_of_groups(self.ranked(k))
 
     @contextmanager
     def _disk(self) -> Iterator[IO[bytes]]:

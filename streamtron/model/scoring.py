@@ -18,6 +18,7 @@ from streamtron.core.errors import DataError
 from streamtron.core.feature_names import Hashing, Vocabulary
 
 if TYPE_CHECKING:
+    from streamtron.data.formats.text_recipe import TextRecipe
     from streamtron.model.linear_model import LinearModel
 
 Kind = Literal["numbers", "records", "tokens", "documents", "empty"]
@@ -33,8 +34,13 @@ def rows_of(model: LinearModel, X: Any) -> sparse.csr_array:
     names = _frame_names(X)
     kind, rows = _listed(X) if names is None else ("numbers", [])
     named = kind in ("records", "tokens") or (kind == "empty" and model.namer is not None)
+    if model.recipe is not None and (names is not None or kind in ("documents", "records")):
+        return _by_recipe(model, model.recipe, X if names is not None else rows, kind, names)
     if kind == "documents":
-        return _documents(rows)
+        raise DataError(
+            f"X: text, {rows[0]!r:.40}. The model does not say how text becomes features. Give "
+            "lists of tokens, as the rows that it was fitted on had them."
+        )
     if named and not _is_table(model):
         return _named(model, rows)
     if named:
@@ -101,12 +107,32 @@ def _kind(row: Any) -> Kind:
     return "numbers"
 
 
-def _documents(texts: Sequence[str]) -> sparse.csr_array:
-    """Refuse raw text: no reader's contract has a recipe that makes features of it."""
-    raise DataError(
-        f"X: text, {texts[0]!r:.40}. The model does not say how text becomes features. Give lists "
-        "of tokens, as the rows that it was fitted on had them."
-    )
+def _by_recipe(
+    model: LinearModel, recipe: TextRecipe, rows: Any, kind: Kind, names: list[Any] | None
+) -> sparse.csr_array:
+    """Return documents, or records or a data frame with the columns beside them, as the model's
+    recipe makes rows of them."""
+    wanted = (recipe.text, *recipe.columns)
+    if names is not None:
+        given = {name: _plain(rows[name]) for name in wanted if name in names}
+    elif kind == "documents":
+        given = {recipe.text: rows}
+    else:
+        given = {name: [row[name] for row in rows if name in row] for name in wanted}
+    for name in wanted:
+        if len(given.get(name, ())) < len(rows):
+            raise DataError(
+                f"X: a row has no {name!r}. The model's features are made of {_some(wanted)}: give "
+                "records, {name: value}, or a data frame with these columns."
+            )
+    found = recipe.rows_of_columns(given)[:, : model.columns]  # later ones weigh 0
+    return sparse.csr_array(found, dtype=np.float64)
+
+
+def _plain(column: Any) -> list[Any]:
+    """Return a column of a data frame as a list."""
+    listed: list[Any] = column.to_pylist() if hasattr(column, "to_pylist") else list(column)
+    return listed
 
 
 # --- by name -------------------------------------------------------------------------------------

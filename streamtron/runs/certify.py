@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any, Unpack
@@ -18,10 +16,10 @@ from streamtron.core import theory
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError, StreamtronError
-from streamtron.core.events import Listener, ReadingDone, ignore
+from streamtron.core.events import Listener, ignore
 from streamtron.core.executor import Executor, serial
-from streamtron.core.names import ProblemNames, check_names, names_of
-from streamtron.core.rows import Chunk, Label
+from streamtron.core.names import ProblemNames, checks_keywords
+from streamtron.core.rows import Label
 from streamtron.core.text import number
 from streamtron.data import ShardSource, deletions, open_shards
 from streamtron.model.display import certificate_facts, facts_text, html_table
@@ -37,31 +35,17 @@ from streamtron.runs.inputs import (
     reading_from_model,
     with_labels_of,
 )
-from streamtron.runs.learners import class_weights_of, is_one_vs_rest
+from streamtron.runs.learners import class_weights_of
 from streamtron.runs.results import deletions_of, in_order, sign_of_learner
-from streamtron.runs.scan import Scans, add_blocks, scan_request
-from streamtron.solver import order
-from streamtron.solver.block_scan import scan_blocks
+from streamtron.runs.scan import Scans, scan_weights
+from streamtron.runs.upper_bounds import SEARCH_TOLERANCE, find_upper_bounds
 from streamtron.solver.duals import Counts
-from streamtron.solver.in_memory import begin_search, room, start_from_slacks
 from streamtron.solver.learner import Learner
 from streamtron.solver.proving import LARGE_DRIFT, set_weights
-from streamtron.solver.schedule import problem_of
-from streamtron.solver.subproblem import run_mini_epochs
-from streamtron.solver.train import begin_reading, finish_reading, take_chunk
 
 _log = logging.getLogger(__name__)
 
 Weights = Sequence[NDArray[np.float64]]
-
-SEARCH_TOLERANCE = 1e-4
-"""Gap at which the search for an upper bound ends early."""
-
-SCALED = 0.25
-"""A scan at scale s finds the best scale well if it lies in [SCALED · s, s / SCALED]."""
-
-RESCANS = 8
-"""Largest number of further scans to find the best scale."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -120,6 +104,7 @@ class Proof:
         }
 
 
+@checks_keywords(ProblemNames)
 def certify(
     model: LinearModel | str | os.PathLike[str],
     shards: Paths | None = None,
@@ -158,7 +143,6 @@ def certify(
     DataError : other labels than the model's; a witness of other rows; damaged files.
     SettingsError : a bias where rho is 0; no C, or no rho, for a model that does not say it.
     """
-    check_names(names, names_of(ProblemNames), certify.__kwdefaults__ or ())
     if shards is None:
         accept_exclusions = accept_exclusions or witness is None
         run, model, shards, witness = inputs_of_run(model, witness)
@@ -234,7 +218,7 @@ def _learners(
     directions = list(model.directions())
     exact = problem.but(
         stage="ascent", b=None, tol=SEARCH_TOLERANCE, faithful=False,
-        active_set=problem.active_set // len(directions),
+        active_set=problem.active_set_bytes // len(directions),
     )  # fmt: skip
     [weights] = class_weights_of(source, [problem])
     learners = []
@@ -302,7 +286,7 @@ def _learners_of_run(
 ) -> Sequence[Learner]:
     labels, settings = ended.checkpoint.labels, ended.settings
     learners, counts = ended.learners(), witness_file.contents(witness)
-    wanted = len(labels) if is_one_vs_rest(settings) else 1
+    wanted = len(labels) if settings.one_vs_rest else 1
     same = len(labels) == len(model.classes) and set(labels) == set(model.classes)
     if same and len(learners) == wanted:
         found = in_order(learners, labels, settings)
@@ -329,140 +313,3 @@ def _with_drift(
             max(drifts),
         )
     return [replace(each, drift=drift) for each, drift in zip(found, drifts, strict=True)]
-
-
-def scan_weights(
-    scans: Scans,
-    learners: Sequence[Learner],
-    scales: Sequence[float],
-    *,
-    counted: bool = False,
-    first: bool = False,
-) -> list[Certificate]:
-    """Certify the learners' weights by one reading; ``counted``: with the upper bound of their
-    counts. ``first`` : R is still unknown."""
-    for learner, scale in zip(learners, scales, strict=True):
-        begin_reading(learner, 0, scale)
-    requests = [scan_request(one)._replace(threshold=-math.inf, first=first) for one in learners]
-    add_blocks(scans.read(requests, [learner.counts for learner in learners]), learners)
-    found = []
-    for learner in learners:
-        assert learner.frozen is not None
-        found.append(learner.frozen.certificate(hard=learner.settings.hard, counted=counted)[0])
-        _tell(scans, learner, found[-1])
-    return found
-
-
-def _tell(
-    scans: Scans, learner: Learner, proven: Certificate, mode: str = "scan", mini_epochs: int = 0
-) -> None:
-    """Tell what is proven of a model's weights after a reading."""
-    done = ReadingDone(
-        scans.reading, learner.stage.name, mode, 0, mini_epochs, len(learner.active), proven,
-        learner.running.upper_bound, None if scans.rows is None else sum(scans.rows),
-        problem=problem_of(learner),
-    )  # fmt: skip
-    scans.listen(done)
-
-
-def find_upper_bounds(
-    scans: Scans, learners: Sequence[Learner], scales: Sequence[float], readings: int
-) -> list[Certificate]:
-    """Certify the learners' weights by a first reading, then search for upper bounds in at most
-    ``readings`` more: counts from the slacks in the first of them, then mini-epochs and scans."""
-    found = scan_weights(scans, learners, scales, first=True)
-    for learner in learners:
-        begin_search(learner)
-    found = _rescan_if_scaled(scans, learners, scales, found)
-    bounds: dict[Learner, list[tuple[float, float]]] = {learner: [] for learner in learners}
-    if readings >= 2 and not learners[0].settings.hard:
-        _counts_from_slacks(scans, learners, found)
-        for reading in range(2, readings + 1):
-            searching = [learner for learner in learners if not learner.progress.finished]
-            if searching:
-                _read(scans, searching, reading)
-            for learner in searching:
-                done, mode = learner.progress.mini_epochs, learner.mode
-                run_mini_epochs(finish_reading(learner))
-                now = learner.certificate
-                if now is not None and now.upper_bound is not None:
-                    bounds[learner].append((now.upper_bound, now.rounding_bound))
-                known = _bounded(found[learners.index(learner)], bounds[learner])
-                _tell(scans, learner, known, mode, learner.progress.mini_epochs - done)
-    return [_bounded(each, bounds[one]) for each, one in zip(found, learners, strict=True)]
-
-
-def _bounded(lower: Certificate, bounds: Sequence[tuple[float, float]]) -> Certificate:
-    """Return a certificate with the least upper bound, given with its rounding, or with none."""
-    upper, rounding = min(bounds, default=(None, 0.0))
-    return replace(lower, upper_bound=upper, rounding_bound=rounding)
-
-
-def _rescan_if_scaled(
-    scans: Scans,
-    learners: Sequence[Learner],
-    scales: Sequence[float],
-    found: Sequence[Certificate],
-) -> list[Certificate]:
-    """Scan again around the best scale found, until it is close to the scanned one: P(s) is known
-    best there."""
-    best, around = list(found), list(scales)
-    for _ in range(0 if learners[0].settings.hard else RESCANS):
-        ratios = [each.scale / scale for each, scale in zip(best, around, strict=True)]
-        far = [k for k, ratio in enumerate(ratios) if not SCALED <= ratio <= 1.0 / SCALED]
-        if not far:
-            break
-        for k in far:
-            around[k] = best[k].scale
-        again = scan_weights(scans, [learners[k] for k in far], [around[k] for k in far])
-        for k, certificate in zip(far, again, strict=True):
-            best[k] = certificate
-    return best
-
-
-def _counts_from_slacks(
-    scans: Scans, learners: Sequence[Learner], found: Sequence[Certificate]
-) -> None:
-    """Turn the slacks of each learner's weights into counts by one reading; hold those rows."""
-    for learner, each in zip(learners, found, strict=True):
-        begin_reading(learner, 1, each.scale)
-    asked = [(scan_request(one), one.progress.b) for one in learners]
-    requests = [request._replace(threshold=-math.inf, b=b) for request, b in asked]
-    add_blocks(scans.read(requests, [Counts() for _ in learners], _rooms(learners)), learners)
-    scans.end()
-    for learner, each in zip(learners, found, strict=True):
-        start_from_slacks(learner)
-        _tell(scans, learner, _bounded(each, ()), mini_epochs=learner.progress.mini_epochs)
-
-
-def _read(scans: Scans, learners: Sequence[Learner], reading: int) -> None:
-    """Read once: scan and hold violators, or train, as each learner does in this reading.
-
-    Learners that train visit the chunks in the order of the data, so this process reads."""
-    for learner in learners:
-        begin_reading(learner, reading)
-    scanning = [learner for learner in learners if learner.mode == "scan"]
-    training = [learner for learner in learners if learner.mode == "train"]
-    requests, counts = list(map(scan_request, scanning)), [learner.counts for learner in scanning]
-    if training:
-        scans.begin("train", len(learners))
-        chunks = scans.told(_trained(scans.source.chunks(), training))
-        add_blocks(scan_blocks(chunks, requests, counts, _rooms(scanning)()), scanning)
-    else:
-        add_blocks(scans.read(requests, counts, _rooms(scanning)), scanning)
-    scans.end()
-
-
-def _trained(
-    chunks: Generator[Chunk, None, None], learners: Sequence[Learner]
-) -> Generator[Chunk, None, None]:
-    """Train learners on each chunk before it is passed on."""
-    with closing(chunks):
-        for chunk in chunks:
-            for learner in learners:
-                take_chunk(learner, chunk, order.file_order(len(chunk)))
-            yield chunk
-
-
-def _rooms(learners: Sequence[Learner]) -> Callable[[], list[int]]:
-    return lambda: [room(learner) for learner in learners]

@@ -11,7 +11,7 @@ WIDTH, HEIGHT = 400, 250
 """Of a chart, in its own units: about the pixels that it takes on a page."""
 
 LEFT, RIGHT, TOP, BOTTOM = 56, 386, 24, 212
-"""The area within the axes."""
+"""The area within the axes; further right where labels are long."""
 
 Points = Sequence[tuple[float, float]]
 
@@ -82,6 +82,12 @@ class Axis(NamedTuple):
         digits = next((d for d in range(9) if all(abs(round(t, d) - t) < close for t in ticks)), 9)
         return f"{round(value, digits) + 0.0:.{digits}f}" if digits else f"{value:.0f}"
 
+    def room(self) -> float:
+        """Return the units that the labels of a vertical axis take, on its left."""
+        return max(
+            LEFT, 8 + 7.7 * max((len(self.label(value)) for value in self.ticks()), default=0)
+        )
+
 
 def figure(title: str, drawing: str, legend: Sequence[tuple[str, str]] = (), note: str = "") -> str:
     """Return a figure with its title, the ``legend`` (class of a colour, words), and a note."""
@@ -95,10 +101,11 @@ def figure(title: str, drawing: str, legend: Sequence[tuple[str, str]] = (), not
 
 def line_chart(
     title: str, series: Sequence[Series], x_name: str, y_name: str, *, log_x: bool = False,
-    log_y: bool = False, unit: bool = False, hollow: str = "",
+    log_y: bool = False, unit: bool = False, from_zero: str = "", hollow: str = "",
 ) -> str:  # fmt: skip
-    """Draw lines through points; ``unit`` : whether both axes go from 0 to 1; ``hollow`` : what
-    hollow points mean. On logarithmic axes points that are not positive are left out."""
+    """Draw lines through points; ``unit`` : whether both axes go from 0 to 1; ``from_zero`` : which
+    begin at 0 at the latest, "x" or "xy"; ``hollow`` : what hollow points mean. On logarithmic axes
+    points that are not positive are left out."""
     series = [
         one._replace(points=[p for p in one.points if _shown(p, log_x, log_y)]) for one in series
     ]
@@ -108,8 +115,9 @@ def line_chart(
         return ""
     x_axis, y_axis = Axis(0.0, 1.0, LEFT, RIGHT), Axis(0.0, 1.0, BOTTOM, TOP)
     if not unit:
-        x_axis = Axis.over(xs, LEFT, RIGHT, log=log_x)
-        y_axis = Axis.over(ys, BOTTOM, TOP, log=log_y)
+        xs, ys = ([*([0] if name in from_zero else ()), *v] for name, v in (("x", xs), ("y", ys)))
+        y_axis = Axis.over(ys, BOTTOM if "y" in from_zero else BOTTOM - 8, TOP, log=log_y)
+        x_axis = Axis.over(xs, y_axis.room(), RIGHT, log=log_x)
     drawn = "".join(_line(one, x_axis, y_axis) for one in series)
     keys = [(f"k{one.key}", one.name) for one in series if one.name]
     note = f"Hollow: {hollow}." if any(one.hollow for one in series) else ""
@@ -131,7 +139,7 @@ def _line(series: Series, x_axis: Axis, y_axis: Axis) -> str:
             shape = "hollow " if at in series.hollow else ""
             found += (
                 f'<circle class="{shape}k{series.key}" cx="{x:g}" cy="{y:g}" r="3">'
-                f"<title>{escape(series.name)} {short(a)}: {short(b)}</title></circle>"
+                f"<title>{escape(f'{series.name} {short(a)}: {short(b)}'.strip())}</title></circle>"
             )
     return found
 
@@ -186,13 +194,14 @@ def _axes(x_axis: Axis, y_axis: Axis, x_name: str, y_name: str) -> str:
 
 
 def _grid(x_axis: Axis, y_axis: Axis) -> Iterator[str]:
+    across = f'x1="{x_axis.start:g}" x2="{x_axis.end:g}"'
     for value in y_axis.ticks():
         y = y_axis.place(value)
-        yield f'<line class="grid" x1="{LEFT}" x2="{RIGHT}" y1="{y:g}" y2="{y:g}"/>'
-        yield _tick(LEFT - 6, y + 4, "end", y_axis.label(value))
+        yield f'<line class="grid" {across} y1="{y:g}" y2="{y:g}"/>'
+        yield _tick(x_axis.start - 6, y + 4, "end", y_axis.label(value))
     for value in x_axis.ticks():
         yield _tick(x_axis.place(value), BOTTOM + 16, "middle", x_axis.label(value))
-    yield f'<line class="axis" x1="{LEFT}" x2="{RIGHT}" y1="{BOTTOM}" y2="{BOTTOM}"/>'
+    yield f'<line class="axis" {across} y1="{BOTTOM}" y2="{BOTTOM}"/>'
 
 
 def _tick(x: float, y: float, anchor: str, text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -17,7 +18,7 @@ from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.executor import Executor, serial, sum_over_tree
 from streamtron.core.limits import available_processors
-from streamtron.core.names import ReadingNames
+from streamtron.core.names import ReadingNames, checks_keywords
 from streamtron.core.rows import Label
 from streamtron.core.sealed import canonical
 from streamtron.data import (
@@ -28,6 +29,8 @@ from streamtron.data import (
     open_reader,
     resolve_reading,
 )
+from streamtron.data.column_names import add_up, names_of, write_names
+from streamtron.data.discover import NAMES
 from streamtron.data.first_reading import check_unchanged
 from streamtron.data.formats.text_recipe import TextRecipe
 from streamtron.data.prefetch import prefetch
@@ -48,6 +51,7 @@ TFIDF_BITS = 26
 """Hash bits with tf-idf, at most: it takes some 24 bytes a column while documents are counted."""
 
 
+@checks_keywords(ReadingNames)
 def convert(
     shards: Paths,
     destination: str | os.PathLike[str],
@@ -58,6 +62,7 @@ def convert(
     tfidf: bool = False,
     rows_per_shard: int = ROWS_PER_SHARD,
     overwrite: bool = False,
+    keep_names: bool = False,
     executor: Executor = serial,
     **names: Unpack[ReadingNames],
 ) -> Written:
@@ -66,8 +71,10 @@ def convert(
     Text numbers columns as its source did, or from 1 where that was not text; Parquet always from
     0. Rows keep their order, labels and weights; names of features become numbers. With
     ``multilabel`` labels are lists in Parquet and ``1,5,7`` in text; there and with ``multiclass``
-    a label may be a name. Shards are read twice, to count their rows and to write them. New ones
-    appear together at the end; those of documents name the recipe, so that models read documents.
+    a label may be a name. New shards appear together at the end; those of documents name the
+    recipe, so that models read documents. Shards are read once; before that, all are read to count
+    rows for workers, words for ``tfidf``, and where only the whole tells how rows are written: with
+    ``multilabel``, and from libsvm text to Parquet without an index base.
 
     Parameters
     ----------
@@ -79,6 +86,8 @@ def convert(
     tfidf : count in how many documents each column occurs, and weight by it.
     rows_per_shard : at least 1.
     overwrite : replace the shards of an earlier conversion.
+    keep_names : read once more and write the names of the columns, words too, where ``explain`` and
+        ``report`` find them; of many the 2¹⁹ that occur most often.
     executor : here, or workers that see shards and destination; they write the same files.
 
     Raises
@@ -93,25 +102,49 @@ def convert(
     ...     convert(pathlib.Path(root, "a.svm"), pathlib.Path(root, "out"), to="parquet").rows
     2
     """
-    settings = settings_from(settings, names, ReadingNames, convert)
+    settings = settings_from(settings, names)
     paths = as_paths(shards)
     _check(settings, to, rows_per_shard, text, tfidf)
     check_outputs({}, paths, directories={"destination": destination})
     found = find_shards(paths)
-    reading = _reading_of(found[0], settings, text)
+    reading = _reading_of(found[0], settings, text, keep_names)
+    with new_shards(os.fspath(destination), to, overwrite) as path_of:
+        return _convert(
+            found, reading, settings, to, tfidf, rows_per_shard, path_of, keep_names, executor
+        )
+
+
+def _convert(
+    found: Sequence[ShardFile], reading: Reading, settings: Settings, to: Format, tfidf: bool,
+    rows_per_shard: int, path_of: Callable[[int | str], str], keep_names: bool, executor: Executor,
+) -> Written:  # fmt: skip
+    """Survey the shards, then write the rows."""
     threads = available_processors() if executor is serial else 1
-    with new_shards(os.fspath(destination), to, overwrite) as shard_path:
+    if executor is serial and not tfidf and _first_rows_tell(found, reading, to):
+        surveys = _survey_first_rows(found, reading)
+        ranges = [RowRange(found[0].name, found, 0, sys.maxsize, path_of, rows_per_shard)]
+    else:
         surveys, reading = _surveyed(executor(survey, found, reading, tfidf, threads), reading)
-        base = _base(surveys, found, reading, to)
-        shift = -base if to == "parquet" else 0 if found[0].format == "libsvm" else 1 - base
-        style = _style(surveys, to, shift, settings, reading.text)
-        ranges = _row_ranges(found, [known.rows for known in surveys], shard_path, rows_per_shard)
-        based = replace(reading, index_base=base)
-        return sum_over_tree(Written.plus, executor(write_range, ranges, based, style, threads))
+        ranges = _row_ranges(found, surveys, path_of, rows_per_shard)
+    base = _base(surveys, found, reading, to)
+    shift = -base if to == "parquet" else 0 if found[0].format == "libsvm" else 1 - base
+    style = _style(surveys, to, shift, settings, reading.text)
+    based = replace(reading, index_base=base)
+    if keep_names:
+        counts = add_up(executor(names_of, found, based, threads))
+        write_names(path_of(NAMES), counts, based, shift)
+    return sum_over_tree(Written.plus, executor(write_range, ranges, based, style, threads))
 
 
-def _reading_of(first: ShardFile, settings: Settings, text: TextRecipe | None) -> Reading:
+def _reading_of(
+    first: ShardFile, settings: Settings, text: TextRecipe | None, keep_names: bool
+) -> Reading:
     """Return how the shards are read, told by the settings and the first shard."""
+    if keep_names and first.format == "libsvm":
+        raise SettingsError(
+            f"{first.name}: libsvm text has column numbers, and no names to be kept. Leave "
+            "--keep-names out."
+        )
     reading = reading_from_settings(settings)
     if text is not None:
         own = replace(text, label=settings.label, weight=settings.weight)
@@ -171,9 +204,10 @@ class Survey(NamedTuple):
 
 
 def survey(
-    shard: ShardFile, reading: Reading, tfidf: bool = False, threads: int = 1
+    shard: ShardFile, reading: Reading, tfidf: bool = False, threads: int = 1, whole: bool = True
 ) -> Iterator[Survey]:
-    """Read a shard for its ``Survey``; of documents, words are looked for only if they count."""
+    """Read a shard, or its first rows, for its ``Survey``; of documents, words are looked for only
+    if they count."""
     rows, has_column_0, multilabel, label, frequencies = 0, False, False, None, None
     if reading.text is not None:
         frequencies = np.zeros(1 << reading.text.hash_bits, np.int64) if tfidf else None
@@ -186,8 +220,27 @@ def survey(
             label = batch.classes[0] if label is None and batch.classes else label
             if frequencies is not None:
                 np.add.at(frequencies, batch.indices, 1)
+            if not whole:
+                break
     check_unchanged(shard)
     yield Survey(rows, has_column_0, multilabel, label, frequencies)
+
+
+def _first_rows_tell(shards: Sequence[ShardFile], reading: Reading, to: Format) -> bool:
+    """Tell whether all shards are written as the first rows are: a row may have no label, and
+    columns of libsvm text may be numbered from 0 or 1."""
+    numbered = to == "parquet" and shards[0].format == "libsvm" and reading.index_base == "auto"
+    return not (numbered or reading.multilabel)
+
+
+def _survey_first_rows(shards: Sequence[ShardFile], reading: Reading) -> list[Survey]:
+    """Return surveys of the first rows, and of the shards before them, which have none."""
+    surveys: list[Survey] = []
+    for shard in shards:
+        surveys += survey(shard, reading, whole=False)
+        if surveys[-1].rows:
+            break
+    return surveys
 
 
 def _surveyed(found: Iterable[Survey], reading: Reading) -> tuple[list[Survey], Reading]:
@@ -242,16 +295,16 @@ class RowRange(NamedTuple):
     shards: Sequence[ShardFile]
     skip: int
     rows: int
-    paths: Sequence[str]
+    path_of: Callable[[int], str]
     rows_per_shard: int
 
 
 def _row_ranges(
-    shards: Sequence[ShardFile], rows: Sequence[int], path_of: Callable[[int], str],
+    shards: Sequence[ShardFile], surveys: Sequence[Survey], path_of: Callable[[int], str],
     rows_per_shard: int,
 ) -> list[RowRange]:  # fmt: skip
     """Put the new shards that begin in one old shard into one range: little is read twice."""
-    firsts = list(accumulate(rows, initial=0))
+    firsts = list(accumulate((known.rows for known in surveys), initial=0))
     end = firsts.pop()
     ranges = []
     for at, numbers in groupby(
@@ -260,7 +313,7 @@ def _row_ranges(
         own = list(numbers)
         first, stop = own[0] * rows_per_shard, min((own[-1] + 1) * rows_per_shard, end)
         old = shards[at : bisect_right(firsts, stop - 1)]
-        new = [path_of(number) for number in own]
+        new = [path_of(number) for number in own].__getitem__
         ranges.append(
             RowRange(old[0].name, old, first - firsts[at], stop - first, new, rows_per_shard)
         )
@@ -275,7 +328,7 @@ def write_range(
         prefetch(open_reader(shard, reading, threads).batches) for shard in part.shards
     )
     rows = _some_rows(batches, part.skip, part.rows)
-    written = write_shards(rows, part.paths.__getitem__, style, part.rows_per_shard)
+    written = write_shards(rows, part.path_of, style, part.rows_per_shard)
     for shard in part.shards:
         check_unchanged(shard)
     yield written

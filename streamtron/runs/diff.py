@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import SettingsError
+from streamtron.core.names import checks_keywords
 from streamtron.model.linear_model import Direction, LinearModel
 from streamtron.runs.explain import MOST
 
 Places = NDArray[np.int64]
 
 
+@checks_keywords()
 def diff(first: LinearModel, second: LinearModel, *, most: int = MOST) -> dict[str, Any]:
     """Compare two models of the same classes.
 

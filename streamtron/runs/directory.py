@@ -89,6 +89,12 @@ class Run:
         """Whether there is a checkpoint, damaged or not."""
         return any((self.path / name).exists() for name in (CHECKPOINT, BEFORE))
 
+    def parts(self) -> str:
+        """Return the directory of the states of the parts, made if it is not there."""
+        directory = self.path / PARTS
+        directory.mkdir(exist_ok=True)
+        return os.fspath(directory)
+
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint; the previous one is kept beside it, also if a MachineError comes."""
         state = checkpoint.state

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import Executor, serial
+from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.data import Reading, ShardFile, find_shards, no_rows
 from streamtron.model.linear_model import LinearModel
@@ -31,6 +32,7 @@ from streamtron.runs.inputs import (
 )
 
 
+@checks_keywords()
 def evaluate(
     model: LinearModel | str | os.PathLike[str],
     shards: Paths,
@@ -81,15 +83,41 @@ def evaluate_many(
             "all. Evaluate them one by one."
         )
     files = find_shards(as_paths(shards))
-    reading = reading_to_score(first, files[0])
-    scored = executor(score_shard, files, tuple(models), reading, at_optimum)
-    found = summarise(models, scored, limit_rows, ranking=ranking)
-    if not found[0].rows:
-        raise no_rows(files)
-    return found
+    scored = score_shards(models, files, executor, lengths=at_optimum)
+    return summarise(models, scored, limit_rows, ranking=ranking)
 
 
-def score_shard(
+def score_shards(
+    models: Sequence[LinearModel], files: Sequence[ShardFile], executor: Executor,
+    *, lengths: bool = False,
+) -> Iterator[ScoredRows]:  # fmt: skip
+    """Score labelled rows by models of the same classes, in the order of the shards. A DataError at
+    the end if there was no row, or none that has a class of the models."""
+    reading, read = reading_to_score(models[0], files[0]), 0
+    scored = executor(_score_shard, files, tuple(models), reading, lengths)
+    for rows in with_known_classes(models[0], scored):
+        read += len(rows.truth)
+        yield rows
+    if not read:
+        raise no_rows(list(files))
+
+
+def with_known_classes(model: LinearModel, scored: Iterator[ScoredRows]) -> Iterator[ScoredRows]:
+    """Yield scored rows; a DataError at the end if none has a class of the model."""
+    labels = dict[Label, None]()
+    known = model.kind == "two classes"  # the reader refuses labels unknown to a model of two
+    for rows in scored:
+        known = known or bool(rows.truth.any())
+        labels.update(dict.fromkeys(rows.labels))
+        yield rows
+    if not known and labels:
+        raise DataError(
+            f"no row has a class of the model: the labels are {_some(tuple(labels))}, the "
+            f"classes {_some(model.classes)}. Give shards labelled as those it was fitted on."
+        )
+
+
+def _score_shard(
     shard: ShardFile, models: Sequence[LinearModel], reading: Reading, lengths: bool
 ) -> Iterator[ScoredRows]:
     """Score one shard, which may be empty."""
@@ -136,16 +164,14 @@ def summarise(
     ranking: bool = True,
 ) -> list[Evaluation]:
     """Evaluate models on all scored rows."""
-    labels: dict[Label, None] = {}
     with ExitStack() as stack:
         evaluators = [_Evaluator(model, limit_rows, ranking) for model in models]
         for one in evaluators:
             stack.enter_context(one.spool)
         for rows in scored:
-            labels.update(dict.fromkeys(rows.labels))
             for evaluator, decisions in zip(evaluators, rows.decisions, strict=True):
                 evaluator.add(rows, decisions)
-        return [one.evaluation(tuple(labels)) for one in evaluators]
+        return [one.evaluation() for one in evaluators]
 
 
 class _Evaluator:
@@ -154,24 +180,16 @@ class _Evaluator:
         classes = () if self.two else model.classes
         self.spool = ScoreSpool(classes, limit_rows=limit_rows, ranking=ranking)
         self.bounds: AccuracyBounds | None = None
-        self.known = self.two  # the reader refuses labels unknown to a model of two classes
 
     def add(self, rows: ScoredRows, decisions: NDArray[Any]) -> None:
         truth, weights = rows.truth, rows.weights
         chosen = None if self.two else self.model.chosen(decisions)
         self.spool.add(truth, decisions, weights, chosen=chosen, others=rows.others)
-        self.known = self.known or bool(truth.any())
         if self.two and rows.lengths is not None and self.model.certificate:
             self.bounds = self.bounds or AccuracyBounds.of(self.model)
             self.bounds.add(np.where(truth[:, 0], 1, -1), decisions, weights, rows.lengths)
 
-    def evaluation(self, labels: Sequence[Label]) -> Evaluation:
-        if not self.known and labels:
-            raise DataError(
-                f"no row has a class of the model: the labels are {_some(labels)}, the "
-                f"classes {_some(self.model.classes)}. Give shards labelled as those it was "
-                "fitted on."
-            )
+    def evaluation(self) -> Evaluation:
         at_optimum = self.bounds.accuracy if self.bounds else None
         return replace(self.spool.evaluation(), accuracy_at_optimum=at_optimum)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from streamtron.data import Cache, ShardFile, ShardRecord, ShardSource
 from streamtron.data.cache.flat_file import CachedShard
 from streamtron.data.deletions import Deletions
 from streamtron.data.row_search import rows_with
+from streamtron.data.storage import is_uri
 from streamtron.runs.finished import EditableRun
 
 NO_ROWS = np.zeros(0, dtype=np.int64)
@@ -99,11 +100,10 @@ def rows_by_list(target: EditableRun, path: str) -> Exclusions:
     listed = _listed(path)
     if not listed:
         raise DataError(f"{path}: no row in it. List rows below the line shard,row.")
-    missing: list[str] = []
+    named = _numbers_by_name(target)
+    missing = [name for name in listed if not named(name)]
     for name, rows in listed.items():
-        numbers, not_there = _numbers(target, [name])
-        missing += not_there
-        for number in numbers:
+        for number in named(name):
             left_out = _left_out(target.shards[number])
             there = target.manifest.shards[number].rows + len(left_out)
             if rows.max() >= there:
@@ -136,14 +136,28 @@ def known_rows(target: EditableRun, number: int, directory: str) -> ShardSource:
 
 
 def _numbers(target: EditableRun, names: Sequence[str]) -> tuple[list[int], list[str]]:
-    """Return the rising numbers of the shards of these names, and the names that no shard has."""
+    """Return the rising numbers of the shards of these names, or below directories of these names,
+    and the names that no shard has."""
+    named = _numbers_by_name(target)
+    found = [named(name) or _below(target, name) for name in names]
+    missing = [name for name, numbers in zip(names, found, strict=True) if not numbers]
+    return sorted(set().union(*found)), missing
+
+
+def _numbers_by_name(target: EditableRun) -> Callable[[str], set[int]]:
+    """Return the function that finds the numbers of the shards of a name or a path."""
     known: dict[str, set[int]] = {}
     for number, shard in enumerate(target.manifest.shards):
         for name in (shard.name, shard.path):
             known.setdefault(name, set()).add(number)
-    found = [known.get(name, set()) | known.get(os.path.abspath(name), set()) for name in names]
-    missing = [name for name, numbers in zip(names, found, strict=True) if not numbers]
-    return sorted(set().union(*found)), missing
+    return lambda name: known.get(name, set()) | known.get(os.path.abspath(name), set())
+
+
+def _below(target: EditableRun, directory: str) -> set[int]:
+    """Return the numbers of the shards below a directory or a prefix, which may be gone."""
+    root = directory if is_uri(directory) else os.path.abspath(directory)
+    shards = enumerate(target.manifest.shards)
+    return {number for number, one in shards if one.path.startswith(os.path.join(root, ""))}
 
 
 def _left_out(file: ShardFile) -> NDArray[np.int64]:

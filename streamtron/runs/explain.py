@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Rows
-from streamtron.data import find_shards, no_rows
+from streamtron.data import Manifest, find_shards, no_rows
+from streamtron.data.discover import NAMES
 from streamtron.model.linear_model import Direction, LinearModel
-from streamtron.runs.inputs import Paths, as_paths, open_one, reading_to_score
+from streamtron.runs.directory import run_directory
+from streamtron.runs.inputs import Paths, as_paths, open_one, reading_from_model, reading_to_score
+
+if TYPE_CHECKING:
+    from streamtron.data.column_names import ColumnNames
 
 MOST = 20
 """Features shown by default."""
 
 
+@checks_keywords()
 def explain(
-    model: LinearModel, shards: Paths = (), *, row: int | None = None, most: int = MOST
-) -> dict[str, Any]:
+    model: LinearModel, shards: Paths = (), *, row: int | None = None, most: int = MOST,
+    names: Paths = (),
+) -> dict[str, Any]:  # fmt: skip
     """List the heaviest features of a model, or why a row has its decisions.
 
     Parameters
@@ -29,12 +37,14 @@ def explain(
     shards, row : files, directories or globs, and the number of a row among all of them, from 0,
         as in the output of ``predict``. The rows before it are read too.
     most : features listed of each class, those of the largest |weight| or |contribution| first.
+    names : directories in which ``convert`` kept the names of columns.
 
     Returns
     -------
     ``directions``, a list with one entry for two classes, else one a class, with ``positive`` (the
     class), ``bias`` and ``features``: ``column`` as the shards number it, ``name`` if it has one,
-    and ``weight``. Of a row also its ``shard`` and predicted ``label`` (a list of a multilabel
+    and ``weight``. Names that share a column are joined by " | ", and (-) marks one whose values
+    are stored negated. Of a row also its ``shard`` and predicted ``label`` (a list of a multilabel
     model), and of each direction the ``decision`` = Σ contribution + bias, of each feature
     ``value`` and ``contribution`` = value · weight, and as ``other_features`` and
     ``other_contributions`` the number and the sum of those that are not listed.
@@ -42,7 +52,7 @@ def explain(
     Raises
     ------
     SettingsError : shards without a row, or a row without shards.
-    DataError : no row of this number.
+    DataError : no row of this number; names of columns of another recipe.
     MachineError
 
     Examples
@@ -55,31 +65,71 @@ def explain(
     paths = as_paths(shards)
     if bool(paths) != (row is not None):
         raise SettingsError("a row is explained by its shards and its number. Give both, or none.")
+    kept = load_names(model, as_paths(names))
     if row is not None:
-        return _explain_row(model, paths, row, most)
+        return _explain_row(model, paths, row, most, kept)
     return {
         "directions": [
             {
                 "positive": each.positive,
                 "bias": each.bias,
-                "features": heaviest(model, each, most),
+                "features": heaviest(model, each, most, kept),
             }
             for each in model.directions()
         ]
     }
 
 
-def heaviest(model: LinearModel, direction: Direction, most: int) -> list[dict[str, Any]]:
+def heaviest(
+    model: LinearModel, direction: Direction, most: int, names: ColumnNames | None = None
+) -> list[dict[str, Any]]:
     """Return column, name and weight of the features of the largest |weight|, 0 left out."""
     columns = np.flatnonzero(direction.weights)
     found = columns[_largest(direction.weights[columns], most)].tolist()
-    return [{**named(model, j), "weight": float(direction.weights[j])} for j in found]
+    return [{**_named(model, j, names), "weight": float(direction.weights[j])} for j in found]
 
 
-def named(model: LinearModel, j: int) -> dict[str, Any]:
+def load_names(model: LinearModel, paths: Sequence[str]) -> ColumnNames | None:
+    """Load the names of a model's columns from directories that ``convert`` wrote."""
+    if not paths:
+        return None
+    from streamtron.data.column_names import ColumnNames
+
+    names = ColumnNames(paths)
+    if not names.fit(reading_from_model(model).text):
+        raise DataError(
+            f"{paths[0]}: names of columns that are not the model's: documents became rows by "
+            "another recipe. Name the directory that the model was trained on."
+        )
+    return names
+
+
+def names_beside(model: LinearModel, shards: Iterable[str]) -> list[str]:
+    """Return the directories of shards in which ``convert`` kept the names of this model's
+    columns."""
+    places = dict.fromkeys(map(os.path.dirname, shards))
+    kept = [place for place in places if os.path.isfile(os.path.join(place, NAMES))]
+    if not kept:
+        return []
+    from streamtron.data.column_names import ColumnNames
+
+    recipe = reading_from_model(model).text
+    return [place for place in kept if ColumnNames([place]).fit(recipe)]
+
+
+def names_of_run(model: LinearModel, path: str | os.PathLike[str]) -> list[str]:
+    """Return the directories with names beside the shards of the run of the model at ``path``."""
+    manifest = os.path.join(run_directory(path), "manifest.json")
+    if not os.path.isfile(manifest):
+        return []
+    return names_beside(model, (shard.path for shard in Manifest.load(manifest).shards))
+
+
+def _named(model: LinearModel, j: int, kept: ColumnNames | None) -> dict[str, Any]:
     """Return ``column``, as the shards number it, and ``name`` of the weight j, if it has one."""
-    names = model.feature_names
-    return {"column": j + model.index_base, **({"name": names[j]} if j < len(names) else {})}
+    column, names = j + model.index_base, model.feature_names
+    name = names[j] if j < len(names) else kept and kept.get(column)
+    return {"column": column, **({"name": name} if name else {})}
 
 
 def _largest(values: NDArray[np.float64], most: int) -> list[int]:
@@ -89,8 +139,9 @@ def _largest(values: NDArray[np.float64], most: int) -> list[int]:
 
 
 def _explain_row(
-    model: LinearModel, paths: Iterable[str | os.PathLike[str]], number: int, most: int
-) -> dict[str, Any]:
+    model: LinearModel, paths: Iterable[str | os.PathLike[str]], number: int, most: int,
+    names: ColumnNames | None,
+) -> dict[str, Any]:  # fmt: skip
     shard, rows = _find_row(model, as_paths([*paths]), number)
     decisions, out_of_range = model.decision_rows(rows)
     label = model.labels(decisions)[0]
@@ -104,7 +155,7 @@ def _explain_row(
         added = weights * values
         shown = _largest(added, most)
         features = [
-            {**named(model, int(columns[k])), "value": float(values[k]),
+            {**_named(model, int(columns[k]), names), "value": float(values[k]),
              "weight": float(weights[k]), "contribution": float(added[k])}
             for k in shown
         ]  # fmt: skip

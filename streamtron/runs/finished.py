@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import locked, shared
+from streamtron.core.rows import Label
 from streamtron.data import Manifest, Reading, ShardFile, ShardRecord, ShardSource, Skipped
 from streamtron.data import deletions as deleted_rows
 from streamtron.data.storage import fingerprint
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import transaction
 from streamtron.runs.directory import (
+    PARTS,
     RUN_SUFFIX,
     Checkpoint,
     Run,
@@ -29,12 +31,14 @@ from streamtron.runs.directory import (
     write_record,
 )
 from streamtron.runs.inputs import reading_from_model
-from streamtron.runs.learners import class_weights_of, restore_finished
+from streamtron.runs.learners import ClassWeights, Training, class_weights_of, restore_finished
 from streamtron.runs.memory import check_memory, columns_allowed, memory_needed
 from streamtron.runs.outputs import check_outputs
+from streamtron.runs.parts import OpenParts, take_saved_counts, train_changed
 from streamtron.runs.results import Outcome, deletions_of, in_order, outcome_of, write_outcome
-from streamtron.solver.checkpoint import State
+from streamtron.solver.checkpoint import NOT_BEGUN, State
 from streamtron.solver.learner import Learner
+from streamtron.solver.saved_counts import Pieces, SavedCounts
 
 
 class RunLocation(NamedTuple):
@@ -79,7 +83,17 @@ class FinishedRun(NamedTuple):
 
     def learners(self) -> list[Learner]:
         """Restore the learners."""
-        return restore_finished(self.checkpoint.state, self.settings, self.checkpoint.labels, None)
+        return self.restored(self.settings, self.checkpoint.labels, None)
+
+    def restored(
+        self, settings: Settings, labels: Sequence[Label], weights: ClassWeights | None
+    ) -> list[Learner]:
+        """Restore the learners with other settings; of several parts, their counts are read from
+        the parts' states when they are used."""
+        found = restore_finished(self.checkpoint.state, settings, labels, weights)
+        if self.settings.parts is not None:
+            take_saved_counts(self.path / PARTS, self.settings, found)
+        return found
 
 
 @contextmanager
@@ -256,16 +270,46 @@ class EditableRun(NamedTuple):
 
     def restore(self, source: ShardSource) -> list[Learner]:
         """Restore the run's learners with the settings of the change."""
-        [weights] = class_weights_of(source, [self.settings])
-        return restore_finished(self.ended.checkpoint.state, self.settings, source.labels, weights)
+        weights = None
+        if self.settings.parts is None:
+            [weights] = class_weights_of(source, [self.settings])
+        return self.ended.restored(self.settings, source.labels, weights)
 
     def stage(self, source: ShardSource, outcome: Outcome, state: State) -> None:
-        """Write the changed run beside the old one; ``transaction.commit`` makes it count."""
+        """Write the changed run into ``change/``; ``transaction.commit`` makes it count."""
         staged, home = transaction.begin(self.ended.path), self.ended.path
         write_outcome(outcome, model=staged / transaction.MODEL, run=staged, home=home)
         read, seconds = (source.nonzeros_read, source.bytes_read), outcome.report["seconds"]
         Run(staged).save(Checkpoint(state, list(source.labels), *read, seconds))
         write_record(staged, self.settings, stamps_of(source.shards))
+
+
+def train_on_parts(
+    target: EditableRun,
+    training: Training[ShardSource],
+    learners: list[Learner],
+    counted: Sequence[Pieces],
+    rows: Sequence[int],
+    open_parts: OpenParts | None,
+) -> dict[str, Any]:
+    """Train the learners of a changed run on, on parts of the source, from the weights and these
+    counts, see ``train_changed``; return what the report has of it."""
+    directory = transaction.begin(target.ended.path) / PARTS
+    cache = target.cache_directory(training.machine)
+    report = train_changed(training, learners, counted, rows, cache, str(directory), open_parts)
+    reading = max(learner.progress.reading for learner in learners)
+    if training.checkpointer is not None:
+        training.checkpointer.end(lambda: State.of(reading, NOT_BEGUN, learners))
+    take_saved_counts(directory, target.settings, learners)
+    return report
+
+
+def commit(target: EditableRun, outcome: Outcome, plan: transaction.Plan) -> Outcome:
+    """Commit a staged change; return its outcome, with the counts of parts where they are now."""
+    transaction.commit(target.ended.path, target.model_path, plan)
+    home = target.ended.path / PARTS
+    moved = (own.moved(home) if isinstance(own, SavedCounts) else own for own in outcome.counts)
+    return replace(outcome, counts=tuple(moved))
 
 
 class FinalState:

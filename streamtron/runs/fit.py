@@ -16,7 +16,7 @@ from streamtron.core import signals
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.events import Listener, ignore
-from streamtron.core.names import SettingNames
+from streamtron.core.names import SettingNames, checks_keywords
 from streamtron.data import ShardSource, deletions
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.directory import (
@@ -35,7 +35,7 @@ from streamtron.runs.inputs import (
     open_training_shards,
     settings_from,
 )
-from streamtron.runs.learners import read_to_end, train_candidates
+from streamtron.runs.learners import Training, read_to_end, train_candidates
 from streamtron.runs.outputs import check_outputs
 from streamtron.runs.parts import OpenParts, train_in_parts, with_parts
 from streamtron.runs.results import Outcome, build_outcome, write_outcome
@@ -45,6 +45,7 @@ from streamtron.solver.learner import Learner
 _log = logging.getLogger(__name__)
 
 
+@checks_keywords(SettingNames)
 def fit(
     shards: Paths | InMemory,
     y: ArrayLike | None = None,
@@ -97,7 +98,7 @@ def fit(
     >>> model.certificate["relative_duality_gap"] <= 0.01
     True
     """
-    chosen = settings_from(settings, names, SettingNames, fit)
+    chosen = settings_from(settings, names)
     with as_shards(shards, y, model) as paths:
         return run(
             paths, chosen, model=model, machine=machine, resume=resume, overwrite=overwrite,
@@ -105,6 +106,7 @@ def fit(
         ).model  # fmt: skip
 
 
+@checks_keywords()
 def run(
     shards: Paths,
     settings: Settings,
@@ -209,7 +211,7 @@ def _fitted(
     ):
         if not shared:
             candidates = [with_parts(candidates[0], source.shards, workers=open_parts is not None)]
-        writer = before = None
+        writer = before = states = None
         if directory is not None:
             if overwrite and os.path.exists(os.path.join(directory, deletions.NAME)):
                 _log.warning(
@@ -229,12 +231,15 @@ def _fitted(
                 began -= before.seconds
             elif resume and not shared:
                 _log.warning("%s: no checkpoint there; the run starts over.", run.path)
-            make = partial(_checkpoint, source, began)
-            writer = CheckpointWriter(run, machine.checkpoint_every, make, at_end=not shared)
+            make, every = partial(_checkpoint, source, began), machine.checkpoint_every
+            if candidates[0].parts is not None:
+                states, every = run.parts(), 0.0  # they keep those after the last two scans
+            writer = CheckpointWriter(run, every, make, at_end=not shared)
             if not shared:
                 stack.enter_context(signals.defer_to_checkpoint())
         state = None if before is None else before.state
-        found, more = _train(source, candidates, machine, listen, cache, writer, state, open_parts)
+        training = Training(source, candidates[0], machine, listen, writer)
+        found, more = _train(training, candidates, state, cache, states, open_parts)
         if source.rows is None:  # the restored learners had finished: nothing was read
             read_to_end(source)
         alone = shared or bool(more)
@@ -264,25 +269,18 @@ def _outcomes(
 
 
 def _train(
-    source: ShardSource,
+    training: Training[ShardSource],
     candidates: Sequence[Settings],
-    machine: Machine,
-    listen: Listener,
-    cache: str,
-    writer: CheckpointWriter | None,
     state: State | None,
+    cache: str,
+    directory: str | None,
     open_parts: OpenParts | None,
 ) -> tuple[list[list[Learner]], dict[str, Any]]:
     """Return the finished learners of each candidate, and more for the report."""
-    if candidates[0].parts is None:
-        return train_candidates(
-            source, candidates, machine, listen, checkpointer=writer, state=state
-        ), {}
-    learner, more = train_in_parts(
-        source, candidates[0], machine, listen, cache, writer=writer, state=state,
-        open_parts=open_parts,
-    )  # fmt: skip
-    return [[learner]], more
+    if training.settings.parts is None:
+        return train_candidates(training, candidates, state), {}
+    learners, more = train_in_parts(training, state, cache, directory, open_parts)
+    return [learners], more
 
 
 def _readings(learners: Sequence[Learner], settings: Settings) -> float:

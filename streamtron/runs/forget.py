@@ -12,25 +12,38 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from streamtron.core.config import Machine
 from streamtron.core.errors import DataError, StreamtronError
 from streamtron.core.events import Listener, ignore
+from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Chunk
-from streamtron.data import ShardSource, deletions
+from streamtron.data import Cache, ShardSource, deletions
 from streamtron.runs import transaction
+from streamtron.runs.directory import PARTS
 from streamtron.runs.exclusions import Request, RowsToDelete, find_exclusions, known_rows
-from streamtron.runs.finished import EditableRun, FinalState, locate, new_settings, open_finished
+from streamtron.runs.finished import (
+    EditableRun,
+    FinalState,
+    commit,
+    locate,
+    new_settings,
+    open_finished,
+    train_on_parts,
+)
 from streamtron.runs.inputs import Paths, as_paths
 from streamtron.runs.learners import Training
+from streamtron.runs.parts import OpenParts, with_parts_after
 from streamtron.runs.results import Outcome, build_outcome, write_outcome
 from streamtron.solver.changes import begin_change, narrow, subtract_rows
 from streamtron.solver.checkpoint import State
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
 from streamtron.solver.proving import sum_afresh
+from streamtron.solver.saved_counts import Pieces
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +52,7 @@ WORTH = 0.5
 summed afresh by the reading that follows anyway; on RCV1 that took at most as many readings."""
 
 
+@checks_keywords()
 def forget(
     run: str | os.PathLike[str],
     shards: Paths = (),
@@ -51,6 +65,7 @@ def forget(
     report: str | os.PathLike[str] | None = None,
     machine: Machine | None = None,
     listen: Listener = ignore,
+    open_parts: OpenParts | None = None,
 ) -> Outcome:
     """Delete rows from a finished run, and train on until the remaining rows are certified.
 
@@ -65,7 +80,8 @@ def forget(
     ----------
     run : the model, or its run directory.
     shards : deleted whole, or with ``key`` where to look; none = in all shards. Names as in the
-        manifest, or paths; the files may be gone, unless only some of their rows are deleted.
+        manifest, paths, or directories, which stand for the run's shards below them; the files may
+        be gone, unless only some of their rows are deleted.
     key, values : a column of the tables, which need not be a feature, and its values in the rows to
         delete, as text or numbers.
     rows : a CSV file whose first line is ``shard,row``: name or path of a shard, and the number of
@@ -73,6 +89,8 @@ def forget(
     tol, max_epochs : from now on; None = as the run has them.
     report : also write the report there.
     machine, listen : as in ``fit``.
+    open_parts : as in ``fit``, for a run on several parts, which are dealt anew: as many, or one a
+        shard.
 
     Raises
     ------
@@ -94,7 +112,7 @@ def forget(
     """
     wanted = [values] if isinstance(values, str) else [str(value) for value in values]
     request = Request(as_paths(shards), key, wanted, None if rows is None else os.fspath(rows))
-    return _forget(run, request, tol, max_epochs, report, machine or Machine(), listen)
+    return _forget(run, request, tol, max_epochs, report, machine or Machine(), listen, open_parts)
 
 
 def _forget(
@@ -105,6 +123,7 @@ def _forget(
     report: str | os.PathLike[str] | None,
     machine: Machine,
     listen: Listener,
+    open_parts: OpenParts | None,
 ) -> Outcome:
     request.check()
     began = time.perf_counter()
@@ -113,12 +132,12 @@ def _forget(
         target = EditableRun.of(ended, new_settings(ended, tol, max_epochs), place.model)
         target.check_report(report, [request.rows] if request.rows else [], machine)
         shards, missing = find_exclusions(target, request)
-        outcome, plan = _train_without(target, shards, machine, listen, began)
+        outcome, plan = _train_without(target, shards, machine, listen, began, open_parts)
         outcome.report["not_in_run"] = missing
         if report is not None:  # before the commit: a committed change has its report
             write_outcome(outcome, report=report)
         if plan is not None:
-            transaction.commit(ended.path, target.model_path, plan)
+            outcome = commit(target, outcome, plan)
     return outcome
 
 
@@ -128,6 +147,7 @@ def _train_without(
     machine: Machine,
     listen: Listener,
     began: float,
+    open_parts: OpenParts | None,
 ) -> tuple[Outcome, transaction.Plan | None]:
     """Train on without the rows, if there are some, and stage the changed run."""
     cache = target.cache_directory(machine)
@@ -138,33 +158,74 @@ def _train_without(
             f"{target.ended.path}: these are all rows of the run, and nothing would be left. "
             "Remove the model and its run directory."
         )
-    with target.source([each.file for each in shards if each.file], machine) as source:
+    files = [each.file for each in shards if each.file]
+    settings = with_parts_after(target.settings, len(target.shards), files, workers=False)
+    target = target._replace(settings=settings)
+    with target.source(files, machine) as source:
         learners = target.restore(source)
-        remaining = []
         for learner in learners:
             begin_change(learner)
-            stay, learner.counts = _split(learner.counts, shards)
-            remaining.append(stay)
-        read = _subtract(target, learners, cache)
-        for learner, stay in zip(learners, remaining, strict=True):
-            learner.counts = stay
-        final = _FinalState(source, learners)
-        Training(source, target.settings, machine, listen, final).together(learners)
+        final, more = _FinalState(source, learners), dict[str, Any]()
+        training, read = Training(source, settings, machine, listen, final), 0
+        if settings.parts is None:
+            read = _train_here(target, training, learners, shards)
+        else:
+            rows = [each.rows_left for each in shards if each.file]
+            counted = [_remaining(learner.counts.nonzero(), shards) for learner in learners]
+            more = train_on_parts(target, training, learners, counted, rows, open_parts)
         assert source.nonzeros is not None
-        assert source.info
         readings = (read + source.nonzeros_read) / source.nonzeros
         seconds = time.perf_counter() - began
-        outcome = build_outcome(source, learners, target.settings, seconds, readings=readings)
+        outcome = build_outcome(source, learners, settings, seconds, readings=readings)
+        outcome.report.update(more)
         target.stage(source, outcome, final.state)
-        known = [shard.fingerprint for shard in target.manifest.shards]
-        remove = ["checkpoint.before", *([] if outcome.deletions else [deletions.NAME])]
-        used = [
-            os.path.basename(path)
-            for path in sorted({slot.shard.path for slot in source.info.slots})
-        ]
-        own = os.path.abspath(target.ended.path / transaction.CACHE)
-        elsewhere = None if own == os.path.abspath(cache) else os.path.abspath(cache)
-        return outcome, transaction.Plan(remove, known, used, elsewhere)
+        return outcome, _plan(target, source, outcome, cache)
+
+
+def _train_here(
+    target: EditableRun,
+    training: Training[ShardSource],
+    learners: Sequence[Learner],
+    shards: Sequence[RowsToDelete],
+) -> int:
+    """Subtract the rows and train on without them; return the nonzeros read to subtract them."""
+    remaining = []
+    for learner in learners:
+        stay, learner.counts = _split(learner.counts, shards)
+        remaining.append(stay)
+    read = _subtract(target, learners, target.cache_directory(training.machine))
+    for learner, stay in zip(learners, remaining, strict=True):
+        learner.counts = stay
+    training.together(learners)
+    return read
+
+
+def _plan(
+    target: EditableRun, source: ShardSource, outcome: Outcome, cache: str
+) -> transaction.Plan:
+    """Return what the commit removes."""
+    known = [shard.fingerprint for shard in target.manifest.shards]
+    remove = ["checkpoint.before", *([] if outcome.deletions else [deletions.NAME])]
+    if target.settings.parts is None:
+        remove.append(PARTS)
+    assert source.info
+    cached = [slot.shard for slot in source.info.slots]
+    if target.settings.parts is not None:
+        known_files = map(Cache(cache, source.reading).find, source.shards)
+        cached = [found for found in known_files if found]
+    used = sorted({os.path.basename(one.path) for one in cached})
+    own = os.path.abspath(target.ended.path / transaction.CACHE)
+    elsewhere = None if own == os.path.abspath(cache) else os.path.abspath(cache)
+    return transaction.Plan(remove, known, used, elsewhere)
+
+
+def _remaining(pieces: Pieces, shards: Sequence[RowsToDelete]) -> Pieces:
+    """Yield the counts of the remaining rows, by their new numbers."""
+    gone = np.concatenate([each.shard.first_row + each.gone for each in shards])
+    for numbers, values in pieces:
+        stays = ~np.isin(numbers, gone)
+        left = numbers[stays]
+        yield left - np.searchsorted(gone, left), values[stays]
 
 
 def _split(counts: Counts, shards: Sequence[RowsToDelete]) -> tuple[Counts, Counts]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
@@ -15,7 +15,6 @@ from streamtron.core.config import Machine, Settings, one_price
 from streamtron.core.errors import SettingsError
 from streamtron.core.feature_names import Hashing, Vocabulary, load_vocabulary
 from streamtron.core.files import scratch_directory
-from streamtron.core.names import check_names, names_of
 from streamtron.core.rows import Label
 from streamtron.data import (
     Reading,
@@ -26,10 +25,8 @@ from streamtron.data import (
     open_shards,
     resolve_reading,
 )
-from streamtron.data.writers.rows_in_memory import write_shard
 from streamtron.model.import_model import CLASSES_UNKNOWN, load_any
 from streamtron.model.linear_model import LinearModel
-from streamtron.runs.learners import is_one_vs_rest
 from streamtron.runs.memory import check_memory, columns_allowed, memory_needed
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -67,6 +64,8 @@ def as_shards(
             f"model {os.fspath(model)}: rows in memory leave no shards, from which its run could "
             "be proven or updated. Write it with fit(…).save(path), or give shards."
         )
+    from streamtron.data.writers.rows_in_memory import write_shard
+
     with scratch_directory("streamtron-rows-") as directory:
         path = os.path.join(directory, "rows.arrow")
         write_shard(path, rows, y)
@@ -123,15 +122,9 @@ def with_labels_of(model: LinearModel, shards: Paths) -> LinearModel:
     return model.but(classes=tuple(sorted(labels))) if len(labels) == 2 else model
 
 
-def settings_from(
-    settings: Settings | None, names: Mapping[str, Any], group: type, function: Callable[..., Any]
-) -> Settings:
-    """Return the settings that a public function was given, as a whole or by name.
-
-    ``group`` : of ``core.names``, what may be given by name. A SettingsError where both are given,
-    or a name that is neither in the group nor a keyword of the function.
-    """
-    check_names(names, names_of(group), function.__kwdefaults__ or ())
+def settings_from(settings: Settings | None, names: Mapping[str, Any]) -> Settings:
+    """Return the settings that a public function was given, as a whole or by name; a SettingsError
+    where both are given."""
     if settings is not None and names:
         raise SettingsError("give settings, or settings by name, not both.")
     return settings or Settings.from_dict(names)
@@ -205,7 +198,7 @@ def open_training_shards(
         reading_from_settings(settings),
         cache_dir=None if no_cache else cache,
         classes=classes,
-        most_labels=2 if classes is None and not is_one_vs_rest(settings) else None,
+        most_labels=2 if classes is None and not settings.one_vs_rest else None,
         least_labels=0 if classes is not None else 1 if settings.multilabel else 2,
         most_columns=columns_allowed(settings, machine),
         allow_duplicate=settings.allow_duplicate,

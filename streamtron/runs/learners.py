@@ -6,11 +6,11 @@ another. What a learner finds is the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -32,11 +32,7 @@ from streamtron.solver.stopping import reopen
 from streamtron.solver.working_set import Pool
 
 ClassWeights = Mapping[Label, float]
-
-
-def is_one_vs_rest(settings: Settings) -> bool:
-    """Return whether there is a learner for every label."""
-    return settings.multiclass or settings.multilabel
+Source = TypeVar("Source", bound=ChunkSource)
 
 
 class LearnersExceedMemory(MachineError):
@@ -51,27 +47,23 @@ class LearnersExceedMemory(MachineError):
 
 
 def train_candidates(
-    source: ShardSource,
+    training: Training[ShardSource],
     candidates: Sequence[Settings],
-    machine: Machine,
-    listen: Listener = ignore,
-    *,
-    checkpointer: Checkpointer | None = None,
     state: State | None = None,
 ) -> list[list[Learner]]:
     """Train candidates that agree in reading, order and seed on the same readings, from ``state``
     on if there is one. Return the finished learners of each: one for two classes, else one a label,
-    in the order of ``source.labels``."""
+    in the order of the source's ``labels``."""
+    source = training.source
     weights = class_weights_of(source, candidates)
-    training = Training(source, candidates[0], machine, listen, checkpointer)
     at_once = 0 if state is None else state.at_once
     if not at_once:
         try:
-            return _train_as_labels_appear(training, source, candidates, weights, state)
+            return _train_as_labels_appear(training, candidates, weights, state)
         except LearnersExceedMemory as error:
             at_once, state = error.fit, None
     labels: Sequence[Label | None] = [None]
-    if is_one_vs_rest(candidates[0]):
+    if candidates[0].one_vs_rest:
         if source.rows is None and state is None:
             read_to_end(source)  # now every label is known
         labels = list(source.labels)
@@ -102,21 +94,20 @@ def train_learners(
 
 
 def _train_as_labels_appear(
-    training: Training,
-    source: ShardSource,
+    training: Training[ShardSource],
     candidates: Sequence[Settings],
     weights: Sequence[ClassWeights | None],
     state: State | None,
 ) -> list[list[Learner]]:
     """Train all together; a class gets its learners when its first row is read."""
-    pool, classes = Pool(), None
+    pool, classes, labels = Pool(), None, training.source.labels
     both = list(zip(candidates, weights, strict=True))
-    if is_one_vs_rest(candidates[0]):
-        classes = CandidateClasses([Classes(one, source.labels, own, pool) for one, own in both])
+    if candidates[0].one_vs_rest:
+        classes = CandidateClasses([Classes(one, labels, own, pool) for one, own in both])
         restored = [] if state is None else classes.restore(state)
         learners = [learner for one in classes.candidates for learner in one.learners]
     else:
-        learners = [_learner(one, source.labels, own, pool, None) for one, own in both]
+        learners = [_learner(one, labels, own, pool, None) for one, own in both]
         restored = _restored(state, learners)
     resumed = None if state is None else _resumed(state, learners, restored)
     training.together(learners, pool, new_classes=classes, resumed=resumed)
@@ -126,10 +117,10 @@ def _train_as_labels_appear(
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class Training(Generic[Source]):
     """Trains learners on the same readings of a source, together or in groups."""
 
-    source: ChunkSource
+    source: Source
     settings: Settings
     machine: Machine
     listen: Listener = ignore
@@ -233,9 +224,9 @@ class MemoryGuard:
         [(_, self.rows)] = chunk.ranges
         if self.shared:
             self.shared = self.pool.offer(
-                chunk.rows, chunk.numbers, chunk.squares, self.settings.active_set
+                chunk.rows, chunk.numbers, chunk.squares, self.settings.active_set_bytes
             )
-        extent = self.rows, self.columns, self.settings.active_set
+        extent = self.rows, self.columns, self.settings.active_set_bytes
         fit = next((n for n in range(learners, 1, -1) if self._fits(n, *extent)), 1)
         if fit < learners:
             raise LearnersExceedMemory(learners, fit)
@@ -264,11 +255,11 @@ def class_weights_of(
     source: ShardSource, candidates: Sequence[Settings]
 ) -> list[ClassWeights | None]:
     """Return the weight of every label, for every candidate; ``"balanced"`` takes a reading."""
-    balanced = None
+    of_all = None
     if any(settings.class_weight == "balanced" for settings in candidates):
-        balanced = _balanced(source)
+        of_all = balanced([weigh_labels(source)])
     return [
-        balanced if settings.class_weight == "balanced" else given_class_weights(settings) or None
+        of_all if settings.class_weight == "balanced" else given_class_weights(settings) or None
         for settings in candidates
     ]
 
@@ -285,8 +276,8 @@ def given_class_weights(settings: Settings) -> dict[Label, float]:
     return given
 
 
-def _balanced(source: ShardSource) -> ClassWeights:
-    """Return n / (classes · n_label), rows counted by their weights."""
+def weigh_labels(source: ChunkSource) -> tuple[float, dict[Label, float]]:
+    """Return the sum of the weights of all rows, and of those of every label; a reading."""
     total, rows = np.zeros(0), 0.0
     for chunk in source.chunks():
         weights = np.ones(len(chunk)) if chunk.weights is None else chunk.weights
@@ -295,9 +286,20 @@ def _balanced(source: ShardSource) -> ClassWeights:
         if chunk.code_offsets is not None:
             weights = np.repeat(weights, np.diff(chunk.code_offsets))
         np.add.at(total, chunk.codes, weights)
+    return rows, dict(zip(source.labels, total.tolist(), strict=True))
+
+
+def balanced(found: Iterable[tuple[float, Mapping[Label, float]]]) -> ClassWeights:
+    """Return n / (classes · n_label), rows counted by their weights, from what ``weigh_labels``
+    found in the parts of the data."""
+    rows, labels = 0.0, dict[Label, float]()
+    for own, weights in found:
+        rows += own
+        for label, weight in weights.items():
+            labels[label] = labels.get(label, 0.0) + weight
     return {
-        label: float(rows / (len(total) * weight)) if weight > 0.0 else 1.0
-        for label, weight in zip(source.labels, total, strict=True)
+        label: rows / (len(labels) * weight) if weight > 0.0 else 1.0
+        for label, weight in labels.items()
     }
 
 

@@ -82,13 +82,13 @@ def memory_needed(
     )
     if batch_width > 1:
         weights += 8 * BATCH_WIDTH * threads * columns
-    rows_held, block = settings.active_set, BLOCK_NONZEROS
+    rows_held, block = settings.active_set_bytes, BLOCK_NONZEROS
     if nonzeros is not None:
         rows_held = min(rows_held, NONZERO_BYTES * nonzeros + ACTIVE_ROW_BYTES * rows)
         block = min(block, math.ceil(BLOCK_ROWS * nonzeros / max(rows, 1)))
     active = rows_held * (1 if shared else learners)
     if shared:
-        held = min(rows, settings.active_set // ACTIVE_ROW_BYTES)
+        held = min(rows, settings.active_set_bytes // ACTIVE_ROW_BYTES)
         active += SHARED_ROW_BYTES * held * (learners - 1)
     return [
         Need("interpreter and libraries", 130_000_000),

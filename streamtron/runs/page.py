@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core.config import METRICS, METRICS_OF_MANY, format_size
-from streamtron.core.text import MANY, down, label_text, metric_words, number, up
+from streamtron.core.config import METRICS, METRICS_OF_MANY, format_size, prices
+from streamtron.core.text import MANY, down, feature_text, label_text, metric_words, number, up
 from streamtron.data import Manifest
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import Evaluation, Floats
 from streamtron.runs.charts import Series, heat_map, histogram, line_chart
 from streamtron.runs.explain import MOST, heaviest
+
+if TYPE_CHECKING:
+    from streamtron.data.column_names import ColumnNames
 
 EDGES = np.linspace(-2.0, 4.0, 61)
 """Bounds of the bars of a histogram of margins; the first and last hold what is beyond, too."""
@@ -42,7 +45,8 @@ class Measured:
 @dataclass(frozen=True, slots=True)
 class Facts:
     """Content of a page. ``report`` : of the run, as its JSON file has it. ``training``,
-    ``validation`` : None if not measured. ``notes`` : why something is not shown."""
+    ``validation`` : None if not measured. ``notes`` : why something is not shown. ``names`` : of
+    columns, where ``convert`` kept them."""
 
     name: str
     model: LinearModel
@@ -51,6 +55,7 @@ class Facts:
     training: Measured | None
     validation: Measured | None
     notes: Sequence[str] = ()
+    names: ColumnNames | None = None
 
 
 def render(facts: Facts) -> str:
@@ -111,7 +116,8 @@ def _closing(histories: Sequence[Sequence[Values]], tol: float) -> Iterator[str]
         if len(histories) == 1:
             bounds = [_series(f"{name} bound", key, histories[0], x, name)
                       for key, name in ((2, "upper"), (1, "lower"))]  # fmt: skip
-            yield line_chart(f"Bounds on the margin by {x}", bounds, x, "margin", hollow=hollow)
+            title = f"Bounds on the margin by {x}"
+            yield line_chart(title, bounds, x, "margin", from_zero="x", hollow=hollow)
     for x in ("reading", "seconds"):
         if len(histories) == 1:
             gaps = [_series("gap", 1, histories[0], x, "gap")]
@@ -120,8 +126,8 @@ def _closing(histories: Sequence[Sequence[Values]], tol: float) -> Iterator[str]
             gaps = [Series("" if k else "gap of a class", own, 0) for k, own in enumerate(lines)]
         places = [place for one in gaps for place, _ in one.points]
         if tol > 0 and places:
-            gaps.append(Series("tolerance", [(min(places), tol), (max(places), tol)], 3))
-        yield line_chart(f"Gap by {x}", gaps, x, "gap", log_y=True, hollow=hollow)
+            gaps.append(Series("tolerance", [(0.0, tol), (max(places), tol)], 3))
+        yield line_chart(f"Gap by {x}", gaps, x, "gap", log_y=True, from_zero="x", hollow=hollow)
 
 
 def _series(name: str, key: int, history: Sequence[Values], x: str, y: str) -> Series:
@@ -154,19 +160,19 @@ def _training(facts: Facts) -> Iterator[str]:
     told = facts.report
     stages = told.get("stages")
     history = told.get("history", [])
-    sets = [("rows in memory", "active_rows"), ("Newton steps", "newton_steps")]
-    charts = [
-        line_chart(f"{name.capitalize()} by reading", [Series(name, points, 1, marked=True)],
-                   "reading", name)
-        for name, key in sets
-        if (points := _points(history, "reading", key))
-    ]  # fmt: skip
+    charts = []
+    for name, key in (("Rows in memory", "active_rows"), ("Newton steps", "newton_steps")):
+        points = _points(history, "reading", key)
+        if any(y for _, y in points):
+            lines = [Series("", points, marked=True)]
+            charts.append(line_chart(f"{name} by reading", lines, "reading", "", from_zero="xy"))
     if not stages and not charts:
         return
     yield "<h2>Training</h2>"
     yield _grid(charts)
     names = ("full_epochs", "mini_epochs", "newton_steps", "updates")
-    heads = ["stage", *(name.replace("_", " ") for name in names), "seconds", "ended because"]
+    heads = ["stage", "full epochs", "mini epochs", "Newton steps", "updates", "seconds",
+             "ended because"]  # fmt: skip
     yield table(heads, [
         [str(one["epsilon"]), *(_Number(one[name]) for name in names),
          _Number(one["seconds"], f"{one['seconds']:.3g}"), one["stop_reason"]]
@@ -225,13 +231,14 @@ def _model(facts: Facts) -> Iterator[str]:
         yield _class_table(facts)
         return
     [direction] = model.directions()
-    features = heaviest(model, direction, MOST)
+    features = heaviest(model, direction, MOST, facts.names)
     most = max((abs(one["weight"]) for one in features), default=1.0)
     yield "<h2>Heaviest features</h2>"
     larger = escape(label_text(model.classes[1]))
-    yield f'<p class="soft">A positive weight counts towards {larger}.</p>'
+    negated = " (-) marks a name whose values are stored negated." if facts.names else ""
+    yield f'<p class="soft">A positive weight counts towards {larger}.{negated}</p>'
     yield table(["feature", "weight", ""], [
-        [_feature(one), _Number(one["weight"], f"{one['weight']:+.4g}"),
+        [feature_text(one), _Number(one["weight"], f"{one['weight']:+.4g}"),
          _Bar(one["weight"] / most)]
         for one in features
     ])  # fmt: skip
@@ -240,19 +247,19 @@ def _model(facts: Facts) -> Iterator[str]:
 def _class_table(facts: Facts) -> str:
     measured = facts.validation and facts.validation.evaluation.to_dict()["classes"]
     of_metrics = ("support", "precision", "recall", "f1", "roc_auc") if measured else ()
-    heads = ["class", "gap", "lower bound", "upper bound", "full epochs", "Newton steps",
-             "ended because", *map(metric_words, of_metrics), "heaviest features"]  # fmt: skip
+    heads = ["class", "gap", *map(metric_words, of_metrics), "full epochs", "Newton steps",
+             "ended because", "heaviest features"]  # fmt: skip
     rows = []
     for at, direction in enumerate(facts.model.directions()):
         told = facts.report["learners"][at]
-        proven = told["certificate"]
-        names = [f"{_feature(one)} {one['weight']:+.2g}"
-                 for one in heaviest(facts.model, direction, 3)]  # fmt: skip
+        names = [f"{feature_text(one)} {one['weight']:+.2g}"
+                 for one in heaviest(facts.model, direction, 3, facts.names)]  # fmt: skip
         rows.append([
-            label_text(direction.positive), _Number(proven["relative_duality_gap"]),
-            _Number(proven["primal_margin"]), _Number(proven["upper_bound"]),
+            label_text(direction.positive),
+            _Number(told["certificate"]["relative_duality_gap"]),
+            *(_Number((measured or [])[at][name]) for name in of_metrics),
             _Number(told["full_epochs"]), _Number(told["newton_steps"]), told["stop_reason"],
-            *(_Number((measured or [])[at][name]) for name in of_metrics), ", ".join(names),
+            _Wide(", ".join(names)),
         ])  # fmt: skip
     return table(heads, rows, sorts=True)
 
@@ -262,6 +269,7 @@ def _sweep(facts: Facts) -> Iterator[str]:
         return
     metric, rows = swept["metric"], swept["candidates"]
     words = metric_words(metric)
+    title = f"{words[0].upper()}{words[1:]} by"
     price = "delta" if any(row["C"] is None for row in rows) else "C"
     known = [row for row in rows if row[metric] is not None]
     prices, rhos = (sorted({row[name] for row in known}) for name in (price, "rho"))
@@ -273,12 +281,14 @@ def _sweep(facts: Facts) -> Iterator[str]:
             _candidates([row for row in known if row["rho"] == rho], rho, at % 5 + 1, price, metric)
             for at, rho in enumerate(rhos)
         ]
-        title, hollow = f"{words} by {price}", "dropped, or not certified"
-        charts.append(line_chart(title, lines, price, words, log_x=price == "C", hollow=hollow))
+        hollow = "dropped, or not certified"
+        charts.append(
+            line_chart(f"{title} {price}", lines, price, words, log_x=price == "C", hollow=hollow)
+        )
     if len(prices) > 1 and len(rhos) > 1:
         cells = {(row[price], row["rho"]): row[metric] for row in known}
         place = best[price], best["rho"]
-        charts.append(heat_map(f"{words} by {price} and ρ", prices, rhos, cells, place, price, "ρ"))
+        charts.append(heat_map(f"{title} {price} and ρ", prices, rhos, cells, place, price, "ρ"))
     yield _grid(charts)
     shown = [price, "rho", metric, "relative_duality_gap", "readings", "seconds"]
     heads = [metric_words(name) for name in shown]
@@ -300,10 +310,11 @@ def _candidates(rows: Iterable[Values], rho: float, key: int, price: str, metric
 
 def _settings(facts: Facts) -> Iterator[str]:
     yield "<h2>Settings</h2>"
-    given = facts.report["settings"].items()
+    given = facts.report["settings"]
+    given = given | prices(given["C"], given["delta"])
     yield table(
         ["setting", "value"],
-        [[name, _Wide(str(value))] for name, value in given if value is not None],
+        [[name, _Wide(str(value))] for name, value in given.items() if value is not None],
     )
 
 
@@ -376,7 +387,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[Any]], *, sorts: bool = 
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     opened = '<table class="sorts">' if sorts else "<table>"
     made = f"{opened}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="card">{made}</div>'
+    return f'<div class="card{" narrow" if len(heads) == 2 else ""}">{made}</div>'
 
 
 def _cell(cell: Any) -> str:
@@ -395,7 +406,3 @@ def _grid(parts: Iterable[str]) -> str:
 
 def _digits(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
-
-
-def _feature(feature: Values) -> str:
-    return str(feature["name"]) if "name" in feature else f"column {feature['column']}"

@@ -4,23 +4,39 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Any, NamedTuple
 
-from streamtron.core.config import Machine, Settings
+from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
-from streamtron.core.events import Listener
-from streamtron.core.executor import LocalParts, Parts
+from streamtron.core.events import RoundDone
+from streamtron.core.executor import LocalParts, Parts, Scans
 from streamtron.core.files import scratch_directory
-from streamtron.data import Reading, ShardFile, ShardSource, facts_of
-from streamtron.runs.directory import PARTS, CheckpointWriter
-from streamtron.runs.learners import ClassWeights, given_class_weights
+from streamtron.core.rows import Label
+from streamtron.data import Reading, ShardFile, ShardSource, SourceFacts, facts_of
+from streamtron.runs.learners import (
+    ClassWeights,
+    Training,
+    balanced,
+    given_class_weights,
+    read_to_end,
+    restore_finished,
+    weigh_labels,
+)
 from streamtron.solver import part
 from streamtron.solver.checkpoint import NOT_BEGUN, State
+from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
 from streamtron.solver.part import START_GAP, Part
+from streamtron.solver.saved_counts import (
+    Pieces,
+    SavedCounts,
+    saved_at,
+    split,
+    write_first_state,
+)
 from streamtron.solver.stopping import reopen
 from streamtron.solver.train_parts import train_parts
 
@@ -31,21 +47,23 @@ MOST_PARTS = 64
 class PartPlan(NamedTuple):
     """What a part is made of: its number, its shards, and how they are read and trained on.
 
-    ``path`` : where its state is saved, see ``Part``. ``threads`` : that parse text.
+    ``labels`` : the only ones there may be, None = as they come. ``path`` : where its state is
+    saved, see ``Part``. ``threads`` : that parse text.
     """
 
     number: int
     shards: tuple[ShardFile, ...]
     settings: Settings
     reading: Reading
+    labels: tuple[Label, ...] | None
     weights: ClassWeights | None
     cache_dir: str
     path: str
     threads: int
 
 
-OpenParts = Callable[[Sequence[PartPlan], int | None], AbstractContextManager[Parts]]
-"""Opens parts, where they are to be: new ones, or restored after so many scans."""
+OpenParts = Callable[[Sequence[PartPlan], Scans], AbstractContextManager[Parts]]
+"""Opens parts, where they are to be: new ones, or restored after so many scans of each problem."""
 
 
 def with_parts(settings: Settings, shards: Sequence[ShardFile], *, workers: bool) -> Settings:
@@ -64,21 +82,30 @@ def with_parts(settings: Settings, shards: Sequence[ShardFile], *, workers: bool
     return settings.but(parts=None if parts == 1 else parts)
 
 
+def with_parts_after(
+    settings: Settings, before: int, shards: Sequence[ShardFile], *, workers: bool
+) -> Settings:
+    """Return the settings of a run after its shards, of which it had so many ``before``, have
+    become these: new shards are parts of their own up to MOST_PARTS, and no part is without one.
+    """
+    if settings.parts is None:
+        return with_parts(settings, shards, workers=workers)
+    grown = max(settings.parts, min(settings.parts + len(shards) - before, MOST_PARTS))
+    return with_parts(settings.but(parts=min(grown, len(shards))), shards, workers=workers)
+
+
 def check_settings(settings: Settings) -> None:
     """Refuse settings with which only one part can train."""
-    for refused, what in (
-        (settings.faithful, "faithful"),
-        (settings.stages is not None, "stage"),
-        (settings.hard, "the hard margin (C or delta)"),
-        (settings.multiclass, "multiclass"),
-        (settings.multilabel, "multilabel"),
-        (settings.class_weight == "balanced", "class-weight balanced"),
-        (settings.order == "sequential", "order sequential"),
+    for refused, what, why in (
+        (settings.faithful, "faithful", "visits all rows in the order of the files"),
+        (settings.stages is not None, "stage", "visits all rows one after the other"),
+        (settings.order == "sequential", "order sequential", "does the same"),
+        (settings.hard, "the hard margin (C or delta)", "has no gradient for Newton's method"),
     ):
         if refused:
             raise SettingsError(
-                f"{what} with {settings.parts} parts: several parts train two classes by dual "
-                "ascent and Newton's method alone. Give --parts 1, or leave that out."
+                f"{what} with {settings.parts} parts: it {why}, and several parts train apart, "
+                "then by Newton's method. Give --parts 1, or leave that out."
             )
 
 
@@ -101,22 +128,23 @@ def deal(shards: Sequence[ShardFile], parts: int) -> list[tuple[ShardFile, ...]]
     return [tuple(shards[a:z]) for a, z in pairwise([*borders, len(shards)])]
 
 
-def open_part(plan: PartPlan, scans: int | None) -> Part:
-    """Open a part, new or restored after so many scans."""
+def open_part(plan: PartPlan, scans: Scans) -> Part:
+    """Open a part, new or restored after so many scans of each problem."""
     settings = plan.settings
     source = ShardSource(
         plan.shards, plan.reading, cache_dir=plan.cache_dir, threads=plan.threads,
+        classes=plan.labels, most_labels=None if settings.one_vs_rest else 2,
         allow_duplicate=settings.allow_duplicate, allow_empty=True,
         on_bad_shard=settings.on_bad_shard,
     )  # fmt: skip
-    made = Part(source, Learner(settings, source.labels, plan.weights), plan.path)
+    made = Part(source, settings, plan.weights, plan.path)
     if scans is not None:
         made.restore(scans)
     return made
 
 
 @contextmanager
-def open_here(plans: Sequence[PartPlan], scans: int | None, threads: int = 1) -> Iterator[Parts]:
+def open_here(plans: Sequence[PartPlan], scans: Scans, threads: int = 1) -> Iterator[Parts]:
     """Open parts in this process, mapped over by so many threads."""
     made = [open_part(plan, scans) for plan in plans]
     try:
@@ -129,50 +157,151 @@ def open_here(plans: Sequence[PartPlan], scans: int | None, threads: int = 1) ->
 
 
 def train_in_parts(
-    source: ShardSource,
-    settings: Settings,
-    machine: Machine,
-    listen: Listener,
-    cache: str,
-    *,
-    writer: CheckpointWriter | None,
+    training: Training[ShardSource],
     state: State | None,
+    cache: str,
+    directory: str | None,
     open_parts: OpenParts | None,
-) -> tuple[Learner, dict[str, Any]]:
+) -> tuple[list[Learner], dict[str, Any]]:
     """Train on the parts of the settings, where ``open_parts`` has them; None = in this process.
-    Returns the finished learner, with the counts of all rows, and more for the report. ``state`` :
-    of a run to resume; ``writer`` : of its checkpoints, beside which the parts save their states.
+
+    Returns the finished learners, with the counts of all rows, in the order of ``source.labels``;
+    and more for the report. ``state`` : of a run to resume. ``directory`` : where the parts save
+    their states, beside the checkpoints; None = a temporary one.
     """
+    source, settings, checkpointer = training.source, training.settings, training.checkpointer
     check_settings(settings)
-    if writer is not None:
-        writer.every = 0.0  # parts keep their states after the last two scans
-    learner = Learner(settings, source.labels, given_class_weights(settings) or None)
+    learners: list[Learner] = []
     if state is not None:
-        state.learners(lambda _: learner, "learners")
-        if reopen(learner):
-            learner.progress.finished = None
-        learner.counts.clear()
-    scans: int | None = None if state is None else learner.progress.reading
+        learners = restore_finished(state, settings, source.labels, None)
+        for learner in learners:
+            if reopen(learner):
+                learner.progress.finished = None
 
     def now() -> State:
-        source.labels[:] = learner.targets.labels
-        return State.of(learner.progress.reading, NOT_BEGUN, [learner])
+        source.labels[:] = learners[0].targets.labels
+        reading = max(learner.progress.reading for learner in learners)
+        return State.of(reading, NOT_BEGUN, learners)
 
     def checkpoint() -> None:
-        if writer is not None:
-            writer.checkpoint(now)
+        if checkpointer is not None:
+            checkpointer.checkpoint(now)
 
-    threads = machine.thread_count
-    open_parts = open_parts or partial(open_here, threads=threads)
-    with (
-        _states(writer) as directory,
-        open_parts(plans_of(source, settings, cache, directory, threads), scans) as parts,
-    ):
-        train_parts(learner, parts, listen, checkpoint)
-        source.take(parts.until_found(part.describe, facts_of).facts)
-    if writer is not None:
-        writer.end(now)
-    return learner, {"parts": settings.parts, **_report(parts)}
+    with nullcontext(directory) if directory else scratch_directory("streamtron-") as where:
+        plans = plans_of(training, cache, where)
+        if settings.class_weight == "balanced" and not learners:
+            weights = balanced_weights(training, plans, open_parts)
+            plans = [plan._replace(weights=weights) for plan in plans]
+        report = train_on(training, plans, learners, open_parts, checkpoint)
+        if checkpointer is not None:
+            checkpointer.end(now)
+        take_saved_counts(where, settings, learners)
+        if directory is None:
+            for learner in learners:
+                learner.counts.total()  # reads them all
+    return learners, report
+
+
+def train_on(
+    training: Training[ShardSource],
+    plans: Sequence[PartPlan],
+    learners: list[Learner],
+    open_parts: OpenParts | None,
+    checkpoint: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Train learners on planned parts of a source, as they were after the learners' last scans; or,
+    if there are none, new ones. Return what the report has of it."""
+    scans = [learner.progress.reading for learner in learners] or None
+    with _opened(training, plans, scans, open_parts) as parts:
+        parts.tell = lambda step, rounds: training.listen(RoundDone(step, rounds))
+        train_parts(training.settings, learners, parts, training.listen, checkpoint)
+        training.source.take(parts.until_found(part.describe, _facts).facts)
+    return {"parts": len(plans), **_report(parts)}
+
+
+def _opened(
+    training: Training[ShardSource],
+    plans: Sequence[PartPlan],
+    scans: Scans,
+    open_parts: OpenParts | None,
+) -> AbstractContextManager[Parts]:
+    open_parts = open_parts or partial(open_here, threads=training.machine.thread_count)
+    return open_parts(plans, scans)
+
+
+def balanced_weights(
+    training: Training[ShardSource], plans: Sequence[PartPlan], open_parts: OpenParts | None
+) -> ClassWeights:
+    """Return the balanced weights of the labels in all parts, by a reading of its own."""
+    with _opened(training, plans, None, open_parts) as parts:
+        found = parts.until_found(part.describe, _weighed).facts
+    for _, nonzeros, size in found:
+        training.source.nonzeros_read += nonzeros
+        training.source.bytes_read += size
+    return balanced(own for own, _, _ in found)
+
+
+def _weighed(source: ShardSource) -> tuple[tuple[float, dict[Label, float]], int, int]:
+    """Return what the labels weigh, and how many nonzeros and bytes were read for that."""
+    return weigh_labels(source), source.nonzeros_read, source.bytes_read
+
+
+def _facts(source: ShardSource) -> SourceFacts:
+    """Return what a source knows, which it reads for that if it has not been read."""
+    if source.info is None:
+        read_to_end(source)
+    return facts_of(source)
+
+
+def take_saved_counts(
+    directory: str | os.PathLike[str], settings: Settings, learners: Sequence[Learner]
+) -> None:
+    """Give learners the counts that the parts have saved in a directory after their last scans."""
+    paths = [_state_path(directory, number) for number in range(settings.parts or 0)]
+    for number, learner in enumerate(learners):
+        which = number if settings.one_vs_rest else None
+        files = [saved_at(path, which, learner.progress.reading) for path in paths]
+        learner.counts = SavedCounts(files)
+
+
+def _state_path(directory: str | os.PathLike[str], number: int) -> str:
+    return os.path.join(os.path.abspath(directory), f"part-{number:04d}")
+
+
+def train_changed(
+    training: Training[ShardSource],
+    learners: list[Learner],
+    counted: Sequence[Pieces],
+    rows: Sequence[int],
+    cache: str,
+    directory: str,
+    open_parts: OpenParts | None,
+) -> dict[str, Any]:
+    """Train learners of a changed run on, from their weights and these counts; return what the
+    report has of it. The parts save their counts in ``directory``. ``counted`` : of each learner,
+    counts. ``rows`` : how many the source's first shards have, all that have a count.
+    """
+    source, settings = training.source, training.settings
+    check_settings(settings)
+    os.makedirs(directory, exist_ok=True)
+    plans = plans_of(training, cache, directory, source.labels)
+    if settings.class_weight == "balanced":
+        weights = balanced_weights(training, plans, open_parts)
+        plans = [plan._replace(weights=weights) for plan in plans]
+    left = iter(rows)
+    own = [sum(islice(left, len(plan.shards))) for plan in plans]
+    for number, (learner, pieces) in enumerate(zip(learners, counted, strict=True)):
+        best, progress = learner.best, learner.progress
+        best.candidate, learner.mode, learner.counts = best.augmented, "scan", Counts()
+        positive, weights_of = learner.targets.positive, plans[0].weights
+        which = number if settings.one_vs_rest else None
+        if which is not None and positive is not None and weights_of is not None:
+            weights_of = {positive: weights_of.get(positive, 1.0)}
+        for plan, counts in zip(plans, split(pieces, own), strict=True):
+            path = saved_at(plan.path, which, progress.reading)
+            label = source.labels[0] if positive is None else positive
+            write_first_state(path, counts, progress.b, label, weights_of)
+    return train_on(training, plans, learners, open_parts)
 
 
 def _report(parts: Parts) -> dict[str, Any]:
@@ -181,35 +310,34 @@ def _report(parts: Parts) -> dict[str, Any]:
         name: {"rounds": rounds, "seconds": parts.seconds[name]}
         for name, rounds in parts.rounds.items()
     }
-    return {"rounds": parts.rounds.total(), "bytes_sent": parts.bytes_sent, "steps": steps}
+    workers = {
+        home: {"bytes_to": parts.bytes_to[home], "bytes_from": parts.bytes_from[home]}
+        for home in sorted(parts.bytes_to)
+    }
+    sent = parts.bytes_to.total() + parts.bytes_from.total()
+    return {
+        "rounds": parts.rounds.total(), "bytes_sent": sent, "steps": steps, "workers": workers,
+    }  # fmt: skip
 
 
 def plans_of(
-    source: ShardSource, settings: Settings, cache: str, directory: str, threads: int
+    training: Training[ShardSource],
+    cache: str,
+    directory: str,
+    labels: Sequence[Label] | None = None,
 ) -> list[PartPlan]:
     """Return the plan of every part."""
+    source, settings, threads = training.source, training.settings, training.machine.thread_count
     assert settings.parts is not None
     own = settings.but(
-        active_set=settings.active_set // settings.parts, tol=max(settings.tol, START_GAP)
+        active_set=settings.active_set_bytes // settings.parts, tol=max(settings.tol, START_GAP)
     )
     weights, reading = given_class_weights(settings) or None, source.resolve()
     return [
         PartPlan(
-            number, shards, own, reading, weights, os.path.abspath(cache),
-            os.path.join(os.path.abspath(directory), f"part-{number:04d}"),
+            number, shards, own, reading, None if labels is None else tuple(labels), weights,
+            os.path.abspath(cache), _state_path(directory, number),
             max(1, threads // settings.parts),
         )
         for number, shards in enumerate(deal(source.shards, settings.parts))
     ]  # fmt: skip
-
-
-@contextmanager
-def _states(writer: CheckpointWriter | None) -> Iterator[str]:
-    """Give the directory in which parts save their states: the run's, or a temporary one."""
-    if writer is None:
-        with scratch_directory("streamtron-") as directory:
-            yield directory
-    else:
-        directory = os.path.join(writer.run.path, PARTS)
-        os.makedirs(directory, exist_ok=True)
-        yield directory

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import write_atomically
+from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Label
 from streamtron.core.text import label_text
 from streamtron.data import Reading, ShardFile, find_shards, no_rows
@@ -61,6 +62,7 @@ class Predicted(NamedTuple):
     certain: int | None = None
 
 
+@checks_keywords()
 def predict(
     model: LinearModel | str | os.PathLike[str], shards: Paths,
     *, proba: bool = False, certain: bool = False, executor: Executor = serial,

@@ -14,10 +14,12 @@ import numpy as np
 from streamtron.core.errors import DataError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import reading_from, shared, write_atomically
-from streamtron.data import Manifest, ShardFile, find_shards, no_rows
+from streamtron.core.names import checks_keywords
+from streamtron.data import Manifest, ShardFile, find_shards
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import ScoreSpool
-from streamtron.runs.evaluate import score_shard
+from streamtron.runs.evaluate import score_shards
+from streamtron.runs.explain import load_names, names_beside
 from streamtron.runs.finished import (
     RunLocation,
     check_recovered,
@@ -27,18 +29,20 @@ from streamtron.runs.finished import (
     shards_of,
     with_current_times,
 )
-from streamtron.runs.inputs import Paths, as_paths, reading_to_score
+from streamtron.runs.inputs import Paths, as_paths
 from streamtron.runs.outputs import check_outputs
 from streamtron.runs.page import EDGES, Facts, Measured, render
 from streamtron.runs.results import REPORT
 
 
+@checks_keywords()
 def report(
     run: str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
     valid: Paths = (),
     margins: bool = True,
+    names: Paths = (),
     run_dir: str | os.PathLike[str] | None = None,
     executor: Executor = serial,
 ) -> None:
@@ -54,8 +58,8 @@ def report(
     output : path of the page, written completely or not at all.
     valid : labelled shards that were held out: adds metrics, their margins, and the ROC and
         precision-recall curves.
-    margins : whether to read the run's shards once, for the margins of two classes. If they are
-        gone or changed, the page says so.
+    margins : read the run's shards once, for margins of two classes; if they changed, it is said.
+    names : directories where ``convert`` kept names of columns, if not beside the run's shards.
     run_dir : the run directory, if it is not ``MODEL.run``.
     executor : where shards are read and scored: ``serial``, or Dask's workers.
 
@@ -81,7 +85,7 @@ def report(
     check_outputs(
         {"page": output}, [place.model, *held_out], directories={"run directory": place.directory}
     )
-    facts = _facts_of(place, margins, executor)
+    facts = _facts_of(place, margins, as_paths(names), executor)
     if held_out:
         measured = _measure(facts.model, find_shards(held_out), executor, ranked=True)
         facts = replace(facts, validation=measured)
@@ -94,7 +98,7 @@ def report(
     write_atomically(output, [page.encode()])
 
 
-def _facts_of(place: RunLocation, margins: bool, executor: Executor) -> Facts:
+def _facts_of(place: RunLocation, margins: bool, names: Sequence[str], executor: Executor) -> Facts:
     """Return what a run directory tells, with the margins of its rows if wanted and possible."""
     with shared(place.directory):
         check_recovered(place.directory)
@@ -111,7 +115,9 @@ def _facts_of(place: RunLocation, margins: bool, executor: Executor) -> Facts:
                 training = _measure(model, shards, executor, ranked=False)
             except DataError as error:
                 notes.append(f"The margins of the training rows are not shown: {error}")
-    return Facts(os.path.basename(place.model), model, told, manifest, training, None, notes)
+    kept = load_names(model, names or names_beside(model, (one.path for one in manifest.shards)))
+    title = os.path.basename(place.model)
+    return Facts(title, model, told, manifest, training, None, notes, kept)
 
 
 def _read_report(path: Path) -> dict[str, Any]:
@@ -132,11 +138,10 @@ def _measure(
 ) -> Measured:
     """Read labelled rows once; ``ranked`` : whether decisions are sorted."""
     two = model.kind == "two classes"
-    reading = reading_to_score(model, shards[0])
     margins = np.zeros(len(EDGES) - 1, dtype=np.int64)
     classes = () if two else model.classes
     with ScoreSpool(classes, ranking=ranked) as spool:
-        for rows in executor(score_shard, shards, (model,), reading, False):
+        for rows in score_shards([model], shards, executor):
             [decisions], truth = rows.decisions, rows.truth
             chosen = None if two else model.chosen(decisions)
             spool.add(truth, decisions, rows.weights, chosen=chosen, others=rows.others)
@@ -144,7 +149,5 @@ def _measure(
                 own = np.where(truth[:, 0], decisions, -decisions)[rows.weights > 0]
                 margins += np.histogram(np.clip(own, EDGES[0], EDGES[-1]), EDGES)[0]
         found = spool.evaluation()
-        if not found.rows:
-            raise no_rows(list(shards))
         both = two and ranked and found.roc_auc is not None
         return Measured(found, margins if two else None, spool.curve() if both else None)

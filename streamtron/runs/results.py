@@ -22,7 +22,7 @@ from streamtron.data import Manifest, ShardFile, ShardSource, Skipped, deletions
 from streamtron.data.deletions import Deletions
 from streamtron.model.linear_model import LinearModel, joint_certificate
 from streamtron.runs import witness as witness_file
-from streamtron.runs.learners import given_class_weights, is_one_vs_rest
+from streamtron.runs.learners import given_class_weights
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
 
@@ -187,7 +187,7 @@ def write_report(
 
 def in_order(learners: Sequence[Learner], labels: list[Label], settings: Settings) -> list[Learner]:
     """Return the learners in the order of the model's classes; ``labels`` in the order of codes."""
-    if not is_one_vs_rest(settings):
+    if not settings.one_vs_rest:
         return list(learners)
     by_label = dict(zip(labels, learners, strict=True))
     classes = sorted(labels)
@@ -200,7 +200,7 @@ def sign_of_learner(labels: Sequence[Label], classes: Sequence[Label], settings:
     """Return ±1, the factor of a learner's weights in the model.
 
     The model's positive class is the larger of two, the learner's is the first one met."""
-    return -1.0 if not is_one_vs_rest(settings) and labels[0] == classes[0] else 1.0
+    return -1.0 if not settings.one_vs_rest and labels[0] == classes[0] else 1.0
 
 
 def _model(

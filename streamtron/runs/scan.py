@@ -5,6 +5,7 @@ A block ends with its shard, so a task's blocks are those of the whole data.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
@@ -13,8 +14,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from streamtron.core.certificate import Certificate
 from streamtron.core.errors import DataError
-from streamtron.core.events import ChunkDone, Listener, ReadingStarted, SolveStarted, ignore
+from streamtron.core.events import (
+    ChunkDone,
+    Listener,
+    ReadingDone,
+    ReadingStarted,
+    SolveStarted,
+    ignore,
+)
 from streamtron.core.executor import Executor, serial
 from streamtron.core.rows import Chunk, Label, freeze
 from streamtron.data import (
@@ -31,7 +40,9 @@ from streamtron.solver.block_scan import BlockScan, Numbered, ScanRequest, scan_
 from streamtron.solver.duals import Counts
 from streamtron.solver.in_memory import keep_violators
 from streamtron.solver.learner import Learner
+from streamtron.solver.schedule import problem_of
 from streamtron.solver.targets import Targets
+from streamtron.solver.train import begin_reading
 
 
 class Scans:
@@ -111,6 +122,17 @@ class Scans:
         """Tell that all rows of a reading have passed."""
         self.listen(SolveStarted(self.reading, self._read[0]))
 
+    def done(
+        self, learner: Learner, proven: Certificate, mode: str = "scan", mini_epochs: int = 0
+    ) -> None:
+        """Tell what is proven of a learner's weights after a reading."""
+        done = ReadingDone(
+            self.reading, learner.stage.name, mode, 0, mini_epochs, len(learner.active), proven,
+            learner.running.upper_bound, None if self.rows is None else sum(self.rows),
+            problem=problem_of(learner),
+        )  # fmt: skip
+        self.listen(done)
+
     def _add(self, rows: int, nonzeros: int) -> None:
         self._read = self._read[0] + rows, self._read[1] + nonzeros
         self.listen(ChunkDone(self.reading, *self._read))
@@ -171,6 +193,33 @@ def _add_block(learner: Learner, block: BlockScan, number: int, first_row: int) 
         signs[at], delta2[at] = violators.signs, violators.delta2
         targets = Targets(first_row + block.positions, signs, delta2, block.squares)
         keep_violators(learner, block.held, at, targets, violators.rows)
+
+
+def scan_weights(
+    scans: Scans,
+    learners: Sequence[Learner],
+    scales: Sequence[float],
+    *,
+    counted: bool = False,
+    first: bool = False,
+) -> list[Certificate]:
+    """Certify the learners' weights by one reading; ``counted``: with the upper bound of their
+    counts. ``first`` : R is still unknown. A DataError if no row has a weight above 0."""
+    for learner, scale in zip(learners, scales, strict=True):
+        begin_reading(learner, 0, scale)
+    requests = [scan_request(one)._replace(threshold=-math.inf, first=first) for one in learners]
+    add_blocks(scans.read(requests, [learner.counts for learner in learners]), learners)
+    found = []
+    for learner in learners:
+        assert learner.frozen is not None
+        found.append(learner.frozen.certificate(hard=learner.settings.hard, counted=counted)[0])
+        if not found[-1].rows_scanned:
+            raise DataError(
+                f"none of the {sum(scans.rows or ()):,} rows has a weight above 0, and there is "
+                "nothing to certify. Check the weights."
+            )
+        scans.done(learner, found[-1])
+    return found
 
 
 class ScanTask(NamedTuple):

@@ -30,10 +30,10 @@ MODEL, PLAN, CACHE = "model", "change.json", "cache"
 
 
 def begin(run: Path) -> Path:
-    """Create an empty directory for the changed files; ``model`` in it is the run's model."""
-    discard(run)
+    """Return the directory for the changed files, empty at first; ``model`` in it is the run's
+    model."""
     staged = run / STAGED
-    staged.mkdir()
+    staged.mkdir(exist_ok=True)
     return staged
 
 
@@ -48,9 +48,9 @@ def pending(run: Path) -> bool:
 
 
 class Plan(NamedTuple):
-    """What a commit removes, by bare names: files of the run, and flat files of shards with these
-    ``fingerprints``, except ``used``, which until then may be needed. ``elsewhere``: the absolute
-    path of the cache, if it is not in the run directory."""
+    """What a commit removes, by bare names: files and directories of the run, and flat files of
+    shards with these ``fingerprints``, except ``used``, which until then may be needed.
+    ``elsewhere``: the absolute path of the cache, if it is not in the run directory."""
 
     remove: Sequence[str]
     fingerprints: Sequence[str] = ()
@@ -85,16 +85,26 @@ def recover(
     _drop_stale(run, plan, cache)
     with reading_from(run):
         for name in plan.remove:
-            (run / name).unlink(missing_ok=True)
+            _remove(run / name)
         if (staged / MODEL).exists():
             write_atomically(model, [(staged / MODEL).read_bytes()])
         for path in sorted(staged.iterdir()):
             if path.name not in (MODEL, PLAN):
+                if path.is_dir():
+                    _remove(run / path.name)
                 os.replace(path, run / path.name)
         sync_directory(run)
         (staged / MODEL).unlink(missing_ok=True)
         (staged / PLAN).unlink()
         staged.rmdir()
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, or a directory with all that is in it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _drop_stale(run: Path, plan: Plan, cache: str | os.PathLike[str] | None) -> None:

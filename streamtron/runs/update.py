@@ -9,12 +9,22 @@ from collections.abc import Sequence
 from streamtron.core.config import Machine
 from streamtron.core.errors import DataError
 from streamtron.core.events import Listener, ignore
+from streamtron.core.names import checks_keywords
 from streamtron.data import ShardFile, ShardSource, check_duplicate, find_shards
-from streamtron.runs.finished import EditableRun, FinalState, locate, new_settings, open_finished
+from streamtron.runs.finished import (
+    EditableRun,
+    FinalState,
+    commit,
+    locate,
+    new_settings,
+    open_finished,
+    train_on_parts,
+)
 from streamtron.runs.inputs import Paths, as_paths
 from streamtron.runs.learners import Training
+from streamtron.runs.parts import OpenParts, with_parts_after
 from streamtron.runs.results import Outcome, build_outcome, write_outcome
-from streamtron.runs.transaction import Plan, commit
+from streamtron.runs.transaction import Plan
 from streamtron.solver.changes import add_rows, begin_change
 
 FEW = 0.25
@@ -22,6 +32,7 @@ FEW = 0.25
 With more of them the old counts change so much that this does not pay."""
 
 
+@checks_keywords()
 def update(
     run: str | os.PathLike[str],
     shards: Paths,
@@ -32,30 +43,29 @@ def update(
     report: str | os.PathLike[str] | None = None,
     machine: Machine | None = None,
     listen: Listener = ignore,
+    open_parts: OpenParts | None = None,
 ) -> Outcome:
     """Add shards to a finished run, and train on until all rows are certified.
 
     The new shards are appended; old counts are kept, new ones start at 0. Few new rows (a quarter
-    of the bytes at most) are first read alone and solved with all other counts fixed. The run's
-    last scan still holds for the old rows: if a scan of the new ones certifies the weights, no old
-    shard is read. Otherwise all rows are read and solved: about 2 readings.
-
-    A shard whose bytes the run has is skipped and listed in the report as ``already_in_run``. An
-    interrupted call leaves the run as it was or completely changed, and may be repeated.
+    of the bytes at most) are first read alone and solved with all other counts fixed: if a scan of
+    them certifies the weights, no old shard is read. Otherwise all are: about 2 readings. A run on
+    several parts gets one more for each new shard, up to 64, and reads all rows. A shard whose
+    bytes the run has is skipped and listed in the report as ``already_in_run``. An interrupted call
+    leaves the run as it was or completely changed, and may be repeated.
 
     Parameters
     ----------
     run : the model, or its run directory.
     shards : files, directories or globs, read as the model's own rows were.
-    tol, max_epochs : from now on; None = as the run has them.
-    allow_duplicate : from now on, add shards whose bytes the run has under another path.
-    report : also write the report there. ``machine``, ``listen`` are as in ``fit``.
+    tol, max_epochs, allow_duplicate : as in ``fit``, from now on; None = as the run has them.
+    report : also write the report there.
+    machine, listen, open_parts : as in ``fit``; the last makes a run of one part one of several.
 
     Raises
     ------
-    SettingsError : a faithful run.
+    SettingsError (a faithful run), MachineError
     DataError : no finished run; a shard that changed; a label or an index base not of the model.
-    MachineError
 
     Examples
     --------
@@ -75,13 +85,27 @@ def update(
         target = EditableRun.of(ended, settings, place.model)
         added, already = _new_shards(as_paths(shards), target)
         target.check_report(report, [shard.path for shard in added], machine)
-        outcome = _update(target, added, machine, listen, began) if added else target.unchanged()
+        given = (machine, listen, began, open_parts)
+        outcome = _train(target, added, *given) if added else target.unchanged()
         outcome.report["already_in_run"] = already
         if report is not None:  # before the commit: a committed change has its report
             write_outcome(outcome, report=report)
         if added:
-            commit(ended.path, target.model_path, Plan(["checkpoint.before"]))
+            outcome = commit(target, outcome, Plan(["checkpoint.before"]))
     return outcome
+
+
+def _train(
+    target: EditableRun, added: Sequence[ShardFile], machine: Machine, listen: Listener,
+    began: float, open_parts: OpenParts | None,
+) -> Outcome:  # fmt: skip
+    """Train on with the added shards, on one part or on several."""
+    count, shards = len(target.shards), [*target.shards, *added]
+    settings = with_parts_after(target.settings, count, shards, workers=open_parts is not None)
+    target = target._replace(settings=settings)
+    if settings.parts is None:
+        return _update(target, added, machine, listen, began)
+    return _update_parts(target, added, machine, listen, began, open_parts)
 
 
 def _new_shards(paths: list[str], target: EditableRun) -> tuple[list[ShardFile], list[str]]:
@@ -170,6 +194,31 @@ def _update(
         read = new.nonzeros_read + source.nonzeros_read
         outcome.report["readings"] = read / outcome.manifest.nonzeros
         outcome.report["bytes_read"] = new.bytes_read + source.bytes_read
+        target.stage(source, outcome, final.state)
+    return outcome
+
+
+def _update_parts(
+    target: EditableRun,
+    added: Sequence[ShardFile],
+    machine: Machine,
+    listen: Listener,
+    began: float,
+    open_parts: OpenParts | None,
+) -> Outcome:
+    """Train on with the new shards, in parts, and stage the changed run."""
+    rows = [shard.rows for shard in target.manifest.shards]
+    with target.source([*target.shards, *added], machine) as source:
+        learners = target.restore(source)
+        for learner in learners:
+            begin_change(learner)
+        final, counted = FinalState(), [learner.counts.nonzero() for learner in learners]
+        training = Training(source, target.settings, machine, listen, final)
+        more = train_on_parts(target, training, learners, counted, rows, open_parts)
+        _check_index_base(source, target)
+        seconds = time.perf_counter() - began
+        outcome = build_outcome(source, learners, target.settings, seconds)
+        outcome.report.update(more)
         target.stage(source, outcome, final.state)
     return outcome
 

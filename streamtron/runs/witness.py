@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, FileDamaged
-from streamtron.core.sealed import read_sealed, write_sealed
+from streamtron.core.sealed import Streamed, read_sealed, write_sealed
 from streamtron.data import Manifest, deletions
 from streamtron.data.deletions import Deletions
 from streamtron.solver.duals import Counts, check_gaps
+from streamtron.solver.saved_counts import SavedCounts
 
 FORMAT_VERSION = 2
 
@@ -67,10 +68,12 @@ def save(
     left_out: Sequence[Deletions] = (),
 ) -> None:
     """Write the counts of all rows, in the row order of the manifest, and the deleted rows."""
-    content, tensors = deletions.encode([replace(deletion, path="") for deletion in left_out])
+    content, rows = deletions.encode([replace(deletion, path="") for deletion in left_out])
+    tensors: dict[str, NDArray[Any] | Streamed] = {**rows}
     for number, own in enumerate(counts):
         names = f"{number:06d}.gaps", f"{number:06d}.counts"
-        tensors |= dict(zip(names, own.gaps(), strict=True))
+        found = own.streamed() if isinstance(own, SavedCounts) else own.gaps()
+        tensors |= dict(zip(names, found, strict=True))
     shards = [{"fingerprint": one.fingerprint, "rows": one.rows} for one in manifest.shards]
     content |= {"witness_version": FORMAT_VERSION, "learners": len(counts), "shards": shards}
     write_sealed(path, content, tensors)

@@ -10,8 +10,6 @@ later one is a scan at the solution before: it makes the counts from the slacks,
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,9 +20,9 @@ from streamtron.solver.block_scan import counts_of_slacks
 from streamtron.solver.learner import Learner
 from streamtron.solver.outside import Outside
 from streamtron.solver.preconditioner import HEAD, head_size
-from streamtron.solver.stages import COUNT_OF_ONE
 from streamtron.solver.state import Regime
 from streamtron.solver.stopping import ROUNDING_GAP
+from streamtron.solver.subproblem import finer_resolution
 from streamtron.solver.targets import Targets, costs
 
 KEPT = 0.5
@@ -33,6 +31,14 @@ KEPT = 0.5
 SHARE = 0.01
 """The part of the tolerance to which the rows held and the quadratic are solved: it costs a Newton
 step more, and a reading costs many."""
+
+
+SLACK = 4.0
+"""The slack that is counted on where b is chosen: counts b ξ_k/Δ_k² are then as large as
+``stages.COUNT_OF_ONE`` lets them be."""
+
+CLOSE = 1e-9
+"""Weights that differ by this part of the largest are the same: a scan rounds its best scale."""
 
 
 def worthwhile(learner: Learner, rows: Rows) -> bool:
@@ -142,27 +148,30 @@ def finish(learner: Learner) -> None:
     """Choose the weights that the next scan certifies, and the resolution of its counts.
 
     A step that has not lowered P is halved: P is convex, and falls at first on the way from the
-    best weights to the solution of their quadratic.
+    best weights to the solution of their quadratic. Weights that a changed run was given do not lie
+    on such a way; if they are no better, the best ones are scanned for their quadratic.
     """
     outside, best, known = learner.outside, learner.best, learner.best.certificate
     if outside is None:  # the run had ended
         best.candidate = best.augmented
         return
-    if known is not None and known.primal_margin <= outside.known:
+    lowered = known is None or known.primal_margin > outside.known
+    if not lowered and learner.progress.reading == 0:
+        best.candidate = best.augmented
+    elif not lowered and not _close(outside.v, best.augmented):
         best.candidate = 0.5 * (best.augmented + outside.v)
     else:
         solve(learner)
         best.candidate = outside.v
     learner.outside = None
     if known is not None:
-        _refine(learner, outside.squares, 0.5 / known.primal_margin**2)
+        progress, error = learner.progress, max(learner.settings.tolerance, ROUNDING_GAP)
+        error *= 0.5 / known.primal_margin**2
+        largest = SLACK / learner.extent.least_delta2
+        b = finer_resolution(progress.b, outside.squares / 24.0, error, largest)
+        progress.b = progress.reports[-1].b = b
 
 
-def _refine(learner: Learner, squares: float, primal: float) -> None:
-    """Choose b so fine that rounding the counts costs a tenth of the tolerance: it lowers D by
-    about Σ q_k / (24 b²); see ``Subproblem.choose_resolution``."""
-    progress = learner.progress
-    error = 0.1 * max(learner.settings.tolerance, ROUNDING_GAP) * primal
-    finest = COUNT_OF_ONE * learner.extent.least_delta2
-    b = max(progress.b, min(math.sqrt(squares / (24.0 * error)), finest))
-    progress.b = progress.reports[-1].b = b
+def _close(v: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
+    """Tell whether weights are the same but for rounding."""
+    return bool(np.abs(v - other).max() <= CLOSE * np.abs(v).max())

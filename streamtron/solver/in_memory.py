@@ -31,9 +31,15 @@ MARGIN_OF_TOLERANCE = 0.95
 """All rows in memory are solved to this part of the tolerance: rounding and the scan's other scale
 then do not lift the certified gap above it."""
 
-KEPT = 0.5
-"""The part of the memory budget that rows may keep after a block has been solved. Blocks without
-common rows need twice the readings; more leaves less room for new rows."""
+KEPT = 0.8
+"""The part of the memory budget that rows keep after a block has been solved. At a tenth of the
+rows in memory 0.5 takes one to two readings more at C = 50. The visits of a reading grow with
+1/(1 − KEPT): 0.9 makes nearly twice as many, for no fewer readings
+(``benchmarks/certified.py --active-set 10%``)."""
+
+SOLVED = 0.003
+"""A block is solved to no less than this part of the last certified gap: 0.01 takes a reading more,
+0.001 half as many products again (``benchmarks/certified.py --active-set 10%``)."""
 
 Solve = Generator[MiniEpoch, None, None]
 """A solve of the rows in memory: yields the mini-epochs that it wants, one after the other."""
@@ -187,6 +193,8 @@ def solve_in_memory(learner: Learner) -> Solve:
     counts = learner.counts.take(active.numbers)
     mini_epochs, blocks = settings.mini_epochs, regime == Regime.BLOCKS
     known = learner.best if learner.certificate and not blocks else None
+    if known is not None and len(known.w) > len(learner.running.w):
+        learner.running.widen(len(known.w))  # by columns that only forgotten rows had
     narrowed = Narrowed(active, learner.running, None if known is None else known.w)
     of_rows = narrowed.held, counts, narrowed.running, learner.rule, learner.next_turn
     if not learner.stage.ascent or (settings.hard and blocks):
@@ -228,11 +236,11 @@ def _take_solution(
 def worthwhile_gap(learner: Learner) -> float:
     """The relative duality gap to which the rows in memory are worth solving: nearly the tolerance
     if they are all rows; half of it, or a tenth of the last certified gap, if all others have no
-    count; a twentieth of the tolerance if they are a block."""
+    count; a twentieth of it, or SOLVED times the last gap, if they are a block."""
     if learner.regime == Regime.ALL_ROWS:
         return max(MARGIN_OF_TOLERANCE * learner.settings.tolerance, ROUNDING_GAP)
     wanted = max(0.5 * learner.settings.tolerance, ROUNDING_GAP)
-    if learner.regime == Regime.BLOCKS:
-        return 0.1 * wanted
     left = 1.0 if learner.certificate is None else learner.certificate.relative_duality_gap
+    if learner.regime == Regime.BLOCKS:
+        return max(0.1 * wanted, SOLVED * left)
     return max(wanted, 0.1 * left)

@@ -44,7 +44,7 @@ class Learner:
         self.settings = settings
         self.targets = TargetRule(settings.delta2, labels, class_weights, positive)
         self.pool = Pool() if pool is None else pool
-        self.active = ActiveSet(settings.active_set)
+        self.active = ActiveSet(settings.active_set_bytes)
         self.running = WeightState()  # a = Σ c_k y_k
         self.counts = Counts()  # the integer dual variables c_k
         self.extent = Extent()
@@ -109,9 +109,10 @@ class Learner:
 
     @property
     def valid(self) -> bool:
-        """Whether the numbers kept from reading to reading are consistent and finite."""
-        alike = consistent(self.running) and self.running.steps == self.counts.total()
-        return alike and self.best.finite
+        """Whether the numbers kept from reading to reading are consistent and finite; of several
+        parts, the counts are theirs."""
+        alike = self.settings.parts is not None or self.running.steps == self.counts.total()
+        return alike and consistent(self.running) and self.best.finite
 
     def widen(self, columns: int) -> None:
         """Make room for so many columns, and half as many again: growing often costs time."""

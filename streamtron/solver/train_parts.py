@@ -1,13 +1,13 @@
-"""Train one linear classifier on many parts of the data, with a certificate: the algorithm.
+"""Train a linear classifier on many parts of the data, with a certificate: the algorithm.
 
-The problem is that of ``train``. The rows lie in parts, and every step below is a function mapped
-over the parts and a sum over a fixed binary tree of them: the result depends on the parts, and not
-on the threads, processes or machines that hold them.
+The problem is that of ``train``, or one such problem a class. The rows lie in parts, and every step
+below is a function mapped over the parts and a sum over a fixed binary tree of them: the result
+depends on the parts, and not on the threads, processes or machines that hold them.
 
 1. Each part trains on its own rows alone, by ``train``. Any sum of counts ≥ 0 is a dual point.
 2. Newton's method on the rows in memory of all parts together: a round for P and ∇P, one for every
    product with the Hessian, one for the line search. A vector of a number a column goes to each
-   part and comes back.
+   part and comes back; those of all classes that are not done yet go together.
 3. Counts from the slacks, and one scan of all rows from disk at fixed weights. It certifies, and
    finds the rows that matter next. Repeat from 2 until the gap is at most ``tol``.
 
@@ -16,95 +16,148 @@ Sums of local solutions alone (CoCoA+, Ma et al., ICML 2015) need far more round
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
 
 from streamtron.core import kernels
+from streamtron.core.config import Settings
 from streamtron.core.errors import DataError
-from streamtron.core.events import Listener, ReadingDone, ReadingStarted, ignore
+from streamtron.core.events import Listener, ReadingDone, ReadingStarted, SolveStarted, ignore
 from streamtron.core.executor import Parts, PartsLost
 from streamtron.core.rows import Label
-from streamtron.solver import joint_newton, part, stages
+from streamtron.solver import joint_newton, local, part, stages
 from streamtron.solver.in_memory import worthwhile_gap
 from streamtron.solver.learner import Learner
-from streamtron.solver.part import Started
+from streamtron.solver.lockstep import Rounds, in_lockstep
+from streamtron.solver.part import Joined, Scanned, Started, ToScan
 from streamtron.solver.proving import certify
 from streamtron.solver.report import StageReport
 from streamtron.solver.scan import Frozen
+from streamtron.solver.schedule import problem_of
 from streamtron.solver.stages import Stage
-from streamtron.solver.state import Regime
+from streamtron.solver.state import Extent, Regime, Vector
 from streamtron.solver.stopping import conclude, stop_at_limit
 from streamtron.solver.subproblem import finer_resolution
 
 
 def train_parts(
-    learner: Learner,
+    settings: Settings,
+    learners: list[Learner],
     parts: Parts,
     listen: Listener = ignore,
     checkpoint: Callable[[], None] = lambda: None,
 ) -> None:
-    """Train on all parts until the certificate meets the tolerance, or another limit ends the run.
+    """Train on all parts until the certificates meet the tolerance, or another limit ends the run.
 
     Parameters
     ----------
-    learner : holds no rows: its weights, certificate and progress are those of all parts, at the
-        end also its counts. One that has made scans before continues after the last.
-    checkpoint : called after every scan; ``learner`` and what the parts have saved is all that is
+    learners : none, to begin: one is added for two classes, else one a label. They hold no rows and
+        no counts: their weights, certificates and progress are those of all parts. Those that have
+        made scans before continue after the last; those whose mode is "scan", with a scan of their
+        candidates, for which the parts have counts and hold no rows.
+    checkpoint : called after every scan; ``learners`` and what the parts have saved is all that is
         needed to continue.
     """
-    theta = begin(learner, parts, listen) if learner.progress.reading == 0 else None
-    while not learner.finished:
-        if theta is None:
-            solve(learner, parts)
-        scan(learner, parts, theta, listen)
-        theta = None
-        checkpoint()
-    take_counts(learner, parts)
+    thetas: dict[int, float] = {}
+    if not learners:
+        thetas = begin(settings, learners, parts, listen)
+    now = unfinished(learners)
+    while now:
+        reading = max(learner.progress.reading for learner in learners)
+        solve_together(reading, learners, now, parts, thetas, listen)
+        now = unfinished(learners)
+        if now:
+            scan(learners, now, parts, thetas, listen)
+            thetas = {}
+            checkpoint()
 
 
-def begin(learner: Learner, parts: Parts, listen: Listener) -> float | None:
-    """Have each part train on its rows alone, and take the sum of their weights.
+def unfinished(learners: Sequence[Learner]) -> list[int]:
+    """Return the numbers of the learners that have not finished."""
+    return [number for number, learner in enumerate(learners) if not learner.finished]
 
-    Returns its best scale if the sum of the parts' counts is the dual point to begin with: where
-    memory does not hold all rows that have one. DataError: there are not two labels.
+
+def begin(
+    settings: Settings,
+    learners: list[Learner],
+    parts: Parts,
+    listen: Listener,
+) -> dict[int, float]:
+    """Have each part train on its rows alone, and take the sums of the weights: of one learner for
+    two classes, else of one a label.
+
+    Returns the best scales of those whose sum of the parts' counts is the dual point to begin with:
+    where memory does not hold all rows that have one. DataError: there are not two labels.
     """
-    listen(ReadingStarted(0, "train", None, None))
+    many = settings.one_vs_rest
+    listen(ReadingStarted(0, "train", None, None, 0 if many else 1))
     while True:
         with suppress(PartsLost):
             begun = parts(part.start)
-            labels = _two_labels(begun)
+            labels = _labels(begun, settings)
             joined = parts(part.join, labels, max(begun.widths))
-            parts.scans = 0
+            parts.scans = [0] * len(joined)
             break
-    for extent in begun.extents:
-        learner.extent.observe(extent.sq_radius, extent.least_delta2)
-        learner.extent.rows += extent.rows
-    learner.targets.labels, learner.targets.positive = labels, labels[0]
-    learner.regime = _worst(begun.regimes)
+    thetas = {}
+    for number, own in enumerate(joined):
+        learners.append(Learner(settings, labels, None, labels[number] if many else None))
+        theta = _take_start(learners[-1], own)
+        if theta is not None:
+            thetas[number] = theta
+    return thetas
+
+
+def _take_start(learner: Learner, joined: Joined) -> float | None:
+    """Take the sum of the local starts, and return its best scale if it is the dual point to begin
+    with."""
+    _observe(learner, joined.extents)
+    learner.regime = _worst(joined.regimes)
     _begin_ascent(learner)
     theta = None
     if learner.regime == Regime.BLOCKS:
         theta = joined.steps / (kernels.square_sum(joined.weights) + joined.extension)
     learner.best.candidate = (theta or 1.0) * joined.weights
-    learner.progress.record(None, None, 0)
+    learner.progress.record(None, None, joined.held)
     return theta
 
 
-def solve(learner: Learner, parts: Parts) -> None:
+def solve_together(
+    reading: int,
+    learners: Sequence[Learner],
+    now: Sequence[int],
+    parts: Parts,
+    thetas: Mapping[int, float],
+    listen: Listener,
+) -> None:
+    """End a reading of these learners: solve the rows in memory of those that have not finished,
+    where the next scan is to certify the solution."""
+    solves, columns = {}, 1
+    for k in unfinished(learners):
+        if k not in thetas and learners[k].mode != "scan":
+            solves[k] = solve(learners[k])
+            columns = max(columns, len(_candidate(learners[k])))
+    if solves:
+        listen(SolveStarted(reading, learners[0].extent.rows))
+    in_lockstep(parts, solves, joint_newton.at_once(columns))
+    for k in now:
+        if learners[k].mode != "scan":
+            tell(reading, learners[k], listen)
+
+
+def solve(learner: Learner) -> Rounds[None]:
     """Solve the rows in memory of all parts by Newton's method, the dual variables of all other
     rows fixed; and choose the resolution b of the counts that the next scan makes of the slacks."""
-    v, progress = learner.best.candidate, learner.progress
-    assert v is not None
+    v, progress = _candidate(learner), learner.progress
     precision, blocks = worthwhile_gap(learner), learner.regime == Regime.BLOCKS
     if progress.reading == 0:
-        v = joint_newton.best_scale(parts, v) * v
+        v = (yield from joint_newton.best_scale(v)) * v
     center = np.zeros(len(v))
     if blocks:
-        held = parts.until_found(part.sum_held, progress.b).image
+        held = (yield local.sum_held, (len(v) - 1, progress.b)).image
         center = learner.running.augmented(1.0 / progress.b) - held
-    found = joint_newton.minimise(parts, v, center, precision)
+    found = yield from joint_newton.minimise(v, center, precision)
     learner.best.candidate = found.v
     progress.reports[-1].newton_steps += found.steps
     if not blocks:
@@ -113,42 +166,72 @@ def solve(learner: Learner, parts: Parts) -> None:
         progress.b = progress.reports[-1].b = b
 
 
-def scan(learner: Learner, parts: Parts, theta: float | None, listen: Listener) -> None:
-    """Certify the weights by one reading of all rows, and end the run if that suffices.
-    ``theta`` : see ``part.scan``."""
-    progress, v, b = learner.progress, learner.best.candidate, learner.progress.b
-    assert v is not None
-    progress.reading += 1
-    listen(ReadingStarted(progress.reading, "scan", None, None))
-    scanned = parts.until_found(part.scan, progress.reading, v, b, theta)
-    parts.scans = progress.reading
-    scanned.sums.fold()
-    frozen = Frozen(b * v[:-1], b * float(v[-1]), 1.0 / b, b, running=scanned.sums.fresh)
-    frozen.scan_sums = scanned.sums
-    learner.regime = _worst(scanned.regimes)
+def scan(
+    learners: Sequence[Learner],
+    now: Sequence[int],
+    parts: Parts,
+    thetas: Mapping[int, float],
+    listen: Listener,
+) -> None:
+    """Certify the weights of these learners by one reading of all rows, and end those for which
+    that suffices. ``thetas`` : see ``part.ToScan``."""
+    number = 1 + max(learner.progress.reading for learner in learners)
+    listen(ReadingStarted(number, "scan", None, None, len(now)))
+    wanted = [
+        ToScan(k, _candidate(learners[k]), learners[k].progress.b, thetas.get(k)) for k in now
+    ]
+    scanned = parts.until_found(part.scan, number, wanted)
+    for one, own in zip(wanted, scanned, strict=True):
+        _take_scan(learners[one.problem], number, one, own)
+    parts.scans = [learner.progress.reading for learner in learners]
+
+
+def _take_scan(learner: Learner, number: int, scanned: ToScan, found: Scanned) -> None:
+    """Certify a scan, and end the run if that suffices."""
+    progress, v, b = learner.progress, scanned.v, scanned.b
+    progress.reading, learner.mode = number, "train"
+    found.sums.fold()
+    if not learner.extent.rows:
+        _observe(learner, found.extents)
+    more = np.zeros(len(found.sums.fresh) + 1 - len(v))  # columns of rows that no scan had met
+    v = learner.best.candidate = np.concatenate((v[:-1], more, v[-1:]))
+    frozen = Frozen(b * v[:-1], b * float(v[-1]), 1.0 / b, b, running=found.sums.fresh)
+    frozen.scan_sums = found.sums
+    learner.regime = _worst(found.regimes)
     progress.readings += 1
     certify(learner, frozen)
     conclude(learner, frozen)
-    progress.record(learner.certificate, None, sum(scanned.held))
+    progress.record(learner.certificate, None, found.held)
     if not learner.finished and progress.full_epochs >= learner.settings.epoch_limit:
         stop_at_limit(learner, frozen)
+    learner.frozen = frozen if learner.finished else None
     if not learner.finished:
         progress.count_full_epoch()
+
+
+def _observe(learner: Learner, extents: Sequence[Extent]) -> None:
+    """Take what is known of the rows of all parts."""
+    for extent in extents:
+        learner.extent.observe(extent.sq_radius, extent.least_delta2)
+        learner.extent.rows += extent.rows
+
+
+def _candidate(learner: Learner) -> Vector:
+    """The weights, augmented, that the next scan is to certify, or the next solve begins with."""
+    assert learner.best.candidate is not None
+    return learner.best.candidate
+
+
+def tell(reading: int, learner: Learner, listen: Listener) -> None:
+    """Tell what a reading, and the solve after it, have done."""
+    progress = learner.progress
     listen(
         ReadingDone(
-            progress.reading, progress.stage.name, "scan", 0, 0, sum(scanned.held),
-            learner.certificate, learner.running.upper_bound,
+            reading, progress.stage.name, "scan" if reading else "train", 0, 0,
+            progress.history[-1].active_rows, learner.certificate, learner.running.upper_bound,
+            learner.extent.rows, learner.settings.tolerance, progress.finished, problem_of(learner),
         )
     )  # fmt: skip
-
-
-def take_counts(learner: Learner, parts: Parts) -> None:
-    """Take the counts of all rows, numbered as in the whole data."""
-    learner.counts.clear()
-    first, counted = 0, parts.until_found(part.take_counts)
-    for (numbers, counts), rows in zip(counted.counts, counted.rows, strict=True):
-        learner.counts.put(first + numbers, counts)
-        first += rows
 
 
 def _begin_ascent(learner: Learner) -> None:
@@ -163,14 +246,15 @@ def _begin_ascent(learner: Learner) -> None:
     progress.readings = 1
 
 
-def _two_labels(begun: Started) -> list[Label]:
-    """The two labels of all parts, in the order of the parts and of their appearance."""
+def _labels(begun: Started, settings: Settings) -> list[Label]:
+    """The labels of all parts, in the order of the parts and of their appearance."""
     labels = list(dict.fromkeys(label for own in begun.labels for label in own))
-    if len(labels) != 2:
+    least = 1 if settings.multilabel else 2
+    if len(labels) < least or (len(labels) > 2 and not settings.one_vs_rest):
         found = f"{len(labels)} labels, {', '.join(map(str, labels[:10]))}" if labels else "no rows"
         raise DataError(
             f"the shards have {found}: wanted rows of two labels. Check --label, or give "
-            "--multiclass, without --parts, for more of them."
+            "--multiclass for more of them."
         )
     return labels
 

@@ -10,7 +10,6 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import Label
 from streamtron.data import Reading, find_shards, open_shards
 from streamtron.runs.inputs import Paths, as_paths, reading_from_settings
-from streamtron.runs.learners import is_one_vs_rest
 
 FOLDS = 5
 """Default number of folds; fewer if there are fewer shards."""
@@ -69,7 +68,7 @@ def _check_alike(fold: Fold, settings: Settings) -> None:
 
     Only the first block of each is read now; the rest is checked when all candidates are fitted.
     """
-    many = is_one_vs_rest(settings)
+    many = settings.one_vs_rest
     known, reading = _beginning(fold.shards, reading_from_settings(settings), many)
     theirs = replace(reading, unknown_features="out_of_range", of_text=reading.layout is None)
     found, _ = _beginning(fold.valid, theirs, many)

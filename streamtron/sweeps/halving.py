@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
-from streamtron.runs.learners import is_one_vs_rest
 from streamtron.solver.stages import Stage, b_scale, choose_b, plan
 from streamtron.sweeps.trial import Trial, check_metric, ranked
 
@@ -182,7 +181,7 @@ def _check_two_stage(candidates: Sequence[Settings], metric: str) -> None:
             f"drops candidates by what their accuracy can be, and metric is {metric}: leave one of "
             "them out."
         )
-    elif is_one_vs_rest(settings):
+    elif settings.one_vs_rest:
         reason = (
             "knows what the accuracy of two classes can be, and multiclass or multilabel is given: "
             "leave one of them out."

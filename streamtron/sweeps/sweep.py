@@ -22,7 +22,7 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener, TrialDone, TrialsStarted, ignore
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import scratch_directory
-from streamtron.core.names import SharedNames
+from streamtron.core.names import SharedNames, checks_keywords
 from streamtron.core.text import label_text, metric_words
 from streamtron.data import remove_abandoned
 from streamtron.model.linear_model import LinearModel
@@ -31,7 +31,6 @@ from streamtron.runs.directory import refuse_existing, run_directory
 from streamtron.runs.evaluate import evaluate_many
 from streamtron.runs.fit import fit_many, run
 from streamtron.runs.inputs import Paths, as_paths, cache_directory, settings_from
-from streamtron.runs.learners import is_one_vs_rest
 from streamtron.runs.outputs import check_outputs
 from streamtron.runs.results import Outcome, write_outcome, write_report
 from streamtron.sweeps.folds import Fold, folds_of
@@ -108,6 +107,7 @@ class Sweep:
         return [trial.row(self.best) for trial in self.trials]
 
 
+@checks_keywords(SharedNames)
 def sweep(
     shards: Paths,
     *,
@@ -157,7 +157,7 @@ def sweep(
     """
     given = {"C": C, "delta": delta, "rho": rho}
     values = {name: values_of(name, one) for name, one in given.items() if one is not None}
-    shared = settings_from(settings, names, SharedNames, sweep)
+    shared = settings_from(settings, names)
     return run_sweep(
         shards, candidates_of(shared, values, random), valid=valid, folds=folds, halving=halving,
         two_stage=two_stage, metric=metric, model=model, report=report, witness=witness,
@@ -382,7 +382,7 @@ def _measured(
 
 def _check_classes(model: LinearModel, settings: Settings) -> None:
     """Refuse ``multiclass`` for two classes, which are one problem with other metrics."""
-    if is_one_vs_rest(settings) and model.kind == "two classes":
+    if settings.one_vs_rest and model.kind == "two classes":
         first, second = map(label_text, model.classes)
         raise DataError(
             f"the rows to fit on have two labels, {first} and {second}, which are one problem and "

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from streamtron.core.config import METRICS, METRICS_OF_MANY, Settings
+from streamtron.core.config import METRICS, METRICS_OF_MANY, Settings, prices
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import write_atomically
 from streamtron.core.text import label_text
-from streamtron.runs.learners import is_one_vs_rest
 from streamtron.runs.results import EXIT_CODES, Outcome
 
 BOUNDS = ("directional_margin", "primal_margin", "upper_bound", "relative_duality_gap")
@@ -108,7 +107,7 @@ class Trial:
         values = {
             "candidate": self.candidate, "iteration": self.iteration,
             "stop_reason": self.stop_reason, "dropped": self.dropped, **self.costs._asdict(),
-            **_price(own), "rho": own.rho, "tol": own.tolerance, "stage": own.stage,
+            **prices(own.C, own.delta), "rho": own.rho, "tol": own.tolerance, "stage": own.stage,
             "b": None if own.b is None else ",".join(map(repr, own.b)),
             **self.metrics, **self.certificate,
             **dict(zip(AT_OPTIMUM, self.at_optimum, strict=True)),
@@ -117,23 +116,16 @@ class Trial:
         return {name: values[name] for name in COLUMNS if name in values}
 
 
-def _price(settings: Settings) -> dict[str, float | None]:
-    """Return C and Δ, given either: C = 1/(2 Δ²), None for the hard margin."""
-    if settings.delta is None:
-        return {"C": 1.0 if settings.C is None else settings.C, "delta": settings.delta2**0.5}
-    return {"C": None if settings.hard else 0.5 / settings.delta2, "delta": settings.delta}
-
-
 def metrics_of(settings: Settings) -> tuple[str, ...]:
     """Return the names of the metrics of a candidate."""
-    return METRICS_OF_MANY if is_one_vs_rest(settings) else METRICS
+    return METRICS_OF_MANY if settings.one_vs_rest else METRICS
 
 
 def check_metric(metric: str, settings: Settings) -> None:
     """Refuse a metric that candidates with these settings do not have, by a SettingsError."""
     wanted = metrics_of(settings)
     if metric not in wanted:
-        classes = "many classes" if is_one_vs_rest(settings) else "two classes"
+        classes = "many classes" if settings.one_vs_rest else "two classes"
         raise SettingsError(f"metric {metric!r}: of {classes}, wanted one of {', '.join(wanted)}.")
 
 

@@ -16,7 +16,7 @@ import pytest
 import streamtron
 from streamtron.cli import main
 from streamtron.cli.forecast import Forecast
-from streamtron.cli.progress import reading_head, reading_line
+from streamtron.cli.progress import Status, reading_head, reading_line
 from streamtron.core.certificate import Certificate
 from streamtron.core.errors import MachineError, SettingsError
 from streamtron.core.events import (
@@ -25,6 +25,7 @@ from streamtron.core.events import (
     Problem,
     ReadingDone,
     ReadingStarted,
+    RoundDone,
     SolveStarted,
     TrialDone,
     TrialsStarted,
@@ -332,6 +333,17 @@ def test_the_log_of_a_fit_has_every_event_with_time_memory_and_proven_bounds(
     assert done[-1]["proven_upper_bound"] == proven["upper_bound"]
     assert done[-1]["proven_lower_bound"] == proven["primal_margin"]
     assert [line["stop_reason"] for line in done][-1] == "certified"
+
+
+def test_the_rounds_of_a_fit_in_parts_are_told(run: Run, place: Path) -> None:
+    words = ("fit", "train", "--model", "parts", "--parts", "2", "--log", "parts.jsonl")
+    assert run(*words).returncode == 0
+    [first, *_] = [line for line in _log(place / "parts.jsonl") if line["event"] == "round_done"]
+    assert (first["step"], first["rounds"]) == ("start", 1)
+    status = Status(Forecast())
+    status.observe(ReadingStarted(1, "scan", None, None))
+    status.observe(RoundDone("sum_held", 37))
+    assert status.text(60) == "reading 2: scan  round 37: sum held"
 
 
 def test_update_forget_and_certify_append_to_a_log(run: Run, place: Path) -> None:

@@ -19,11 +19,12 @@ from streamtron.cli import main
 from streamtron.cli.batch import command_line
 from streamtron.cluster import jobs
 from streamtron.cluster.batch import COMMANDS, Batch, Job, load_batch
-from streamtron.cluster.connect import connect
+from streamtron.cluster.client import Workers
 from streamtron.cluster.jobs import Ended, JobStatus, exit_code, run_batch
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.data.writers.corpus import generate
 from tests.helpers.jobs import in_process
+from tests.helpers.processes import until
 
 JOBS = """
 [[job]]
@@ -193,14 +194,14 @@ def test_every_command_that_a_batch_knows_has_the_parameters_that_name_its_files
 def test_a_whole_batch_runs_from_the_command_line_and_not_again(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "night.toml").write_text(JOBS)
+    (tmp_path / "night.toml").write_text(MAKE + HOLD + TABLE)
     command = ["batch", str(tmp_path / "night.toml")]
     assert main._run(command) == 0
     said = capfd.readouterr().out.splitlines()
     assert said[:2] == ["make (generate): running", "make (generate): done"]
-    assert said[-1].endswith("night.toml: 5 of 5 jobs done")
-    assert len((tmp_path / "new.tsv").read_text().splitlines()) == 100
-    assert "100 rows" in (tmp_path / "night.logs" / "score.err").read_text()
+    assert said[-1].endswith("night.toml: 3 of 3 jobs done")
+    assert (tmp_path / "table" / "part-00000.parquet").exists()
+    assert "100 rows" in (tmp_path / "night.logs" / "table.out").read_text()
     before = (tmp_path / "night.status.json").read_bytes()
     assert main._run(command) == 0
     assert capfd.readouterr().out.splitlines() == said[-1:]
@@ -314,7 +315,8 @@ def test_jobs_behind_a_fit_that_stopped_too_early_run_only_if_that_is_accepted(
     fit = FIT.replace("shards='a'", "shards='train'") + "stage='1'\nmax_epochs=1\n"
     see = "[[job]]\nname='see'\ncommand='inspect'\npaths='m'\nafter='a'\n"
     generate(str(tmp_path / "train"), rows=400, columns=200, seed=0)
-    statuses = _run(tmp_path, f"{fit}accept_uncertified={accept}\n{see}")
+    text = f"{fit}accept_uncertified={accept}\n{see}"
+    statuses = _run(tmp_path, text, execute=in_process)
     assert statuses["a"].exit_code == 4
     assert "the tolerance was certified" in statuses["a"].sentence
     assert statuses["see"].state == last
@@ -449,21 +451,21 @@ def test_a_fit_that_was_cut_off_begins_anew_where_its_shards_have_changed(night:
         assert how in words
 
 
-def test_workers_tell_what_the_inputs_were_when_their_job_began(night: Path) -> None:
+def test_workers_tell_what_the_inputs_were_when_their_job_began(
+    night: Path, guest: Workers
+) -> None:
     _add(night, "new/1.svm")
-    with connect(1) as workers:
-        _run(night, NIGHT, workers=workers)
+    _run(night, NIGHT, workers=guest)
     assert _started(night, NIGHT) == []
     _touch(night, "new/1.svm")
     assert _started(night, NIGHT) == ["see", "score"]
 
 
-def test_no_job_imports_what_lies_in_its_directory(night: Path) -> None:
+def test_no_job_imports_what_lies_in_its_directory(tmp_path: Path) -> None:
     for name in ("click", "numpy", "streamtron", "socket"):
-        (night / f"{name}.py").write_text("open('imported', 'w').close()\n")
-    statuses = _run(night, NIGHT, again=True)
-    assert {status.state for status in statuses.values()} == {"done"}
-    assert not (night / "imported").exists()
+        (tmp_path / f"{name}.py").write_text("open('imported', 'w').close()\n")
+    assert _run(tmp_path, MAKE)["make"].state == "done"
+    assert not (tmp_path / "imported").exists()
 
 
 # --- what is killed ------------------------------------------------------------------------------
@@ -488,15 +490,6 @@ def under_way(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.wait()
 
 
-def _until(condition: Callable[[], bool]) -> None:
-    """Wait for what another process does; pytest's own limit ends what never comes."""
-    import threading
-
-    pause = threading.Event()
-    while not condition():
-        pause.wait(0.02)
-
-
 @pytest.mark.parametrize(
     ("number", "code"),
     [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)],
@@ -504,7 +497,7 @@ def _until(condition: Callable[[], bool]) -> None:
 def test_a_signal_ends_the_running_job_too_and_the_status_says_so(
     under_way: subprocess.Popen[str], tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    _until(lambda: any((tmp_path / "long").glob(".part*")))
+    until(lambda: any((tmp_path / "long").glob(".part*")))
     under_way.send_signal(number)
     said, _ = under_way.communicate()
     assert under_way.returncode == code
@@ -516,11 +509,11 @@ def test_a_signal_ends_the_running_job_too_and_the_status_says_so(
 def test_a_batch_killed_half_way_leaves_no_job_behind_and_finishes_when_called_again(
     under_way: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    _until(lambda: any((tmp_path / "long").glob(".part*")))
+    until(lambda: any((tmp_path / "long").glob(".part*")))
     under_way.kill()
     assert under_way.wait() == -signal.SIGKILL
     assert _states(tmp_path) == {"make": "done", "long": "running"}
-    _until(lambda: not any((tmp_path / "long").iterdir()))  # the job has seen that it is alone
+    until(lambda: not any((tmp_path / "long").iterdir()))  # the job has seen that it is alone
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "train").iterdir()}
     short = MAKE + LONG.replace("30000000", "30")
     assert _started(tmp_path, short) == ["long"]
@@ -537,7 +530,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 follow_parent()
 print("ready", flush=True)
 while True:
-    pass
+    signal.pause()
 '''
 subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE).wait()
 """
@@ -565,37 +558,34 @@ def test_a_job_whose_parent_died_before_it_looked_ends_at_once() -> None:
 # --- on workers ----------------------------------------------------------------------------------
 
 
-def test_a_batch_on_workers_ends_as_one_by_one_and_cancelled_jobs_end(tmp_path: Path) -> None:
+def test_a_batch_on_workers_ends_as_one_by_one_and_cancelled_jobs_end(
+    tmp_path: Path, workers: Workers, guest: Workers
+) -> None:
     one, many = tmp_path / "one", tmp_path / "many"
     one.mkdir()
     many.mkdir()
-    text = MAKE + HOLD + TABLE + LONG.replace("30000000", "-1").replace('"make"', '"table"')
+    text = MAKE + LONG.replace("30000000", "-1")
     text += '[[job]]\nname="last"\ncommand="inspect"\npaths="long"\nafter="long"\n'
-    here = _run(one, text)
-    with connect(2) as workers:
-        there = _run(many, text, workers=workers)
-        assert {name: status.state for name, status in there.items()} == {
-            "make": "done", "hold": "done", "table": "done", "long": "failed", "last": "skipped",
-        }  # fmt: skip
-        for name, status in here.items():
-            assert (status.state, status.exit_code, status.sentence) == (
-                there[name].state, there[name].exit_code, there[name].sentence,
-            )  # fmt: skip
-        assert (many / "table" / "part-00000.parquet").read_bytes() == (
-            one / "table" / "part-00000.parquet"
-        ).read_bytes()
+    here = _run(one, text, execute=in_process)
+    there = _run(many, text, workers=workers)
+    assert {name: status.state for name, status in there.items()} == {
+        "make": "done", "long": "failed", "last": "skipped",
+    }  # fmt: skip
+    for name, status in here.items():
+        assert (status.state, status.exit_code, status.sentence) == (
+            there[name].state, there[name].exit_code, there[name].sentence,
+        )  # fmt: skip
+    shard = Path("train") / "part-00000.svm"
+    assert (many / shard).read_bytes() == (one / shard).read_bytes()
 
-        with (
-            connect(scheduler=workers.client.scheduler.address) as guest,
-            pytest.raises(_Enough),
-        ):
-            run_batch(
-                _load(many, LONG.replace('after="make"', "") + MAKE.replace("train", "t2")),
-                guest,
-                tell=_stop_when_one_is_done,
-            )
-        assert _states(many) == {"long": "stopped", "make": "done"}
-        _until(lambda: not any((many / "long").iterdir()))
+    with pytest.raises(_Enough):
+        run_batch(
+            _load(many, LONG.replace('after="make"', "") + MAKE.replace("train", "t2")),
+            guest,
+            tell=_stop_when_one_is_done,
+        )
+    assert _states(many) == {"long": "stopped", "make": "done"}
+    until(lambda: not any((many / "long").iterdir()))
 
 
 class _Enough(BaseException):

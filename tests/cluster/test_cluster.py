@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +26,11 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate
 from streamtron.runs.predict import write_predictions
+from tests.helpers.dask_processes import BIN, LOCAL, dask_scheduler, dask_worker, said, started
+from tests.helpers.processes import COMMAND, Process, command, until
 
 COLUMNS = 200
 ROWS = 9000
-ROOT = Path(__file__).resolve().parents[2]
-"""Where a worker finds the functions of these tests."""
-
-BIN = Path(sys.executable).parent
-LOCAL = ("--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0")
 
 
 @pytest.fixture(scope="module")
@@ -50,47 +46,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     generate(str(directory), rows=ROWS, columns=COLUMNS, seed=3, shards=4)
     (directory / "part-00001b.svm").write_text("# nothing\n")
     return directory
-
-
-@pytest.fixture
-def scheduler() -> Iterator[str]:
-    """The address of a scheduler that was started by hand, without workers."""
-    words = [BIN / "dask", "scheduler", *LOCAL]
-    with _process(*words) as found:
-        yield _said(found, "Scheduler at:").split()[-1]
-
-
-@contextlib.contextmanager
-def _worker(scheduler: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A worker that was started by hand, and is not started again when it dies."""
-    words = [BIN / "dask", "worker", scheduler, "--nthreads", "1", "--no-nanny", *LOCAL[:2]]
-    with _process(*words, **environment) as found:
-        _said(found, "Registered to:")
-        yield found
-
-
-class _process:
-    """A process that is gone at the end of the block."""
-
-    def __init__(self, *words: object, **environment: str) -> None:
-        self.process = subprocess.Popen(
-            list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
-        )  # fmt: skip
-
-    def __enter__(self) -> subprocess.Popen[str]:
-        return self.process
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()  # a worker would wait for a task that never ends
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-        self.process.wait()
-
-
-def _said(process: subprocess.Popen[str], words: str) -> str:
-    assert process.stdout is not None
-    return next(line for line in process.stdout if words in line)
 
 
 def _files(directory: Path) -> dict[str, bytes]:
@@ -223,9 +178,11 @@ def test_workers_import_nothing_from_the_directory_that_they_are_started_in(
     assert not (tmp_path / "imported").exists()
 
 
-def test_our_workers_keep_memory_that_is_going_to_be_asked_for_again(workers: Workers) -> None:
+def test_our_workers_keep_memory_that_is_going_to_be_asked_for_again() -> None:
     """Dask's own would give it back with every array, which makes a fit half as slow again."""
-    found = workers.client.run(os.environ.get, "MALLOC_TRIM_THRESHOLD_")
+    spawned = {"distributed.worker.multiprocessing-method": "spawn"}
+    with dask.config.set(spawned), connect(1) as workers:
+        found = workers.client.run(os.environ.get, "MALLOC_TRIM_THRESHOLD_")
     assert set(found.values()) == {None}
 
 
@@ -274,7 +231,7 @@ def test_of_several_errors_that_of_the_first_item_is_told_whichever_came_first(
     guest: Workers, tmp_path: Path
 ) -> None:
     def let_the_first_go_on() -> None:
-        _until(lambda: guest.client.run_on_scheduler(_states).get("1") == "erred")
+        until(lambda: guest.client.run_on_scheduler(_states).get("1") == "erred")
         (tmp_path / "go").touch()
 
     watching = threading.Thread(target=let_the_first_go_on)
@@ -319,7 +276,7 @@ def test_a_task_whose_result_is_here_does_not_run_again_when_its_worker_dies(
     pid = next(results)
     assert client.submit(int, "7", pure=False).result() == 7  # all said before is heard
     os.kill(pid, signal.SIGKILL)
-    _until(lambda: address_of[pid] not in client.nthreads())
+    until(lambda: address_of[pid] not in client.nthreads())
     known = [str(key).split("-") for key in client.run_on_scheduler(_tasks_known)]
     assert [key[2] for key in known if key[0] == "_waits_if_second"] == ["1"]
     (tmp_path / "go").touch()
@@ -346,6 +303,7 @@ def test_a_worker_that_takes_long_to_come_back_is_not_given_up(tmp_path: Path) -
         assert list(workers(_dies_once, [0, 2], str(tmp_path))) == [0, 20]
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_worker_of_ours_that_is_stopped_in_mid_task_is_started_again(tmp_path: Path) -> None:
     with connect(1, worker_timeout=3.0) as workers:
         assert list(workers(_stops_once, [0, 1, 2], str(tmp_path))) == [0, 10, 20]
@@ -382,8 +340,8 @@ def test_a_failure_or_a_signal_ends_our_own_workers_and_leaves_nothing_half_writ
             list(workers(_waits_once, ["a"], str(tmp_path)))
     made = tmp_path / "made"
     words = ["generate", made, "--rows", "30000000", "--workers", "1"]
-    with _process(sys.executable, "-m", "streamtron", *words) as process:
-        _until(lambda: made.is_dir() and any(made.iterdir()))
+    with started(sys.executable, "-m", "streamtron", *words) as process:
+        until(lambda: made.is_dir() and any(made.iterdir()))
         process.terminate()
         said, _ = process.communicate()
         assert process.returncode == 143
@@ -391,6 +349,7 @@ def test_a_failure_or_a_signal_ends_our_own_workers_and_leaves_nothing_half_writ
     assert list(made.iterdir()) == []
 
 
+@pytest.mark.usefixtures("forked")
 def test_the_commands_do_with_workers_what_they_do_without(
     corpus: Path, model: LinearModel, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -485,6 +444,7 @@ def test_workers_that_cannot_be_started_are_a_sentence() -> None:
         pass
 
 
+@pytest.mark.usefixtures("forked")
 def test_the_address_of_the_dashboard_is_printed_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -510,19 +470,16 @@ def test_a_worker_killed_in_mid_task_and_a_client_killed_and_back_change_nothing
 ) -> None:
     model.save(tmp_path / "model")
     write_predictions(model, corpus, tmp_path / "one.tsv")
-    command = [
-        sys.executable, "-m", "streamtron", "predict", str(tmp_path / "model"), str(corpus),
-        "-o", str(tmp_path / "many.tsv"), "--scheduler", scheduler,
-    ]  # fmt: skip
-    with _worker(scheduler), _worker(scheduler), connect(scheduler=scheduler) as workers:
+    words = ("predict", "model", corpus, "-o", "many.tsv", "--scheduler", scheduler)
+    with dask_worker(scheduler), dask_worker(scheduler), connect(scheduler=scheduler) as workers:
         threading.Thread(target=_kill_once_begun, args=(tmp_path / "a",)).start()
         assert list(workers(_waits_once, ["a", "b"], str(tmp_path))) == ["a", "b"]
-        with _process(*command) as client:
-            _until(lambda: len(workers.client.run_on_scheduler(_clients)) > 1)
-            client.kill()
-            assert client.wait() == -signal.SIGKILL
+        client = Process(COMMAND, *words, cwd=tmp_path)
+        until(lambda: len(workers.client.run_on_scheduler(_clients)) > 1)
+        client.kill()
+        assert client.end().returncode == -signal.SIGKILL
         assert not (tmp_path / "many.tsv").exists()
-        subprocess.run(command, check=True, capture_output=True)
+        assert command(tmp_path, *words).returncode == 0
     assert (tmp_path / "many.tsv").read_bytes() == (tmp_path / "one.tsv").read_bytes()
 
 
@@ -540,29 +497,26 @@ def _waits_once(item: str, directory: str) -> Iterator[str]:
 
 def _kill_once_begun(mark: Path, process: subprocess.Popen[str] | None = None) -> None:
     """Kill a process, or the one that says in the mark who it is."""
-    _until(lambda: mark.exists() and mark.read_text() != "")
+    until(lambda: mark.exists() and mark.read_text() != "")
     os.kill(process.pid if process else int(mark.read_text()), signal.SIGKILL)
 
 
-def _until(condition: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    while not condition():
-        pause.wait(0.02)
-
-
+@pytest.mark.slow  # it is Dask that does so; of our own workers the test above is not slow
 def test_the_work_of_a_worker_that_is_stopped_in_mid_task_goes_to_another_one(
     tmp_path: Path,
 ) -> None:
-    words = [BIN / "dask", "scheduler", *LOCAL]
-    with _process(*words, DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL="3s") as found:
-        address = _said(found, "Scheduler at:").split()[-1]
-        with _worker(address), _worker(address), connect(scheduler=address) as workers:
-            assert list(workers(_stops_once, [0, 1, 2], str(tmp_path))) == [0, 10, 20]
+    with (
+        dask_scheduler(DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL="3s") as address,
+        dask_worker(address),
+        dask_worker(address),
+        connect(scheduler=address) as workers,
+    ):
+        assert list(workers(_stops_once, [0, 1, 2], str(tmp_path))) == [0, 10, 20]
     assert [path.name for path in tmp_path.iterdir()] == ["stopped"]
 
 
 def test_a_worker_that_is_stopped_before_the_client_comes_is_a_sentence(scheduler: str) -> None:
-    with _worker(scheduler) as stopped, _worker(scheduler):
+    with dask_worker(scheduler) as stopped, dask_worker(scheduler):
         os.kill(stopped.pid, signal.SIGSTOP)
         with (
             pytest.raises(MachineError, match=r"a worker there has not answered for 2 s"),
@@ -586,7 +540,7 @@ def test_a_worker_with_another_version_is_a_sentence(scheduler: str, tmp_path: P
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: streamtron\nVersion: 99.0\n")
     paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     with (
-        _worker(scheduler, PYTHONPATH=paths),
+        dask_worker(scheduler, PYTHONPATH=paths),
         pytest.raises(MachineError, match=r"has streamtron 99\.0, this is"),
         connect(scheduler=scheduler),
     ):
@@ -597,9 +551,9 @@ def test_a_worker_with_another_version_is_a_sentence(scheduler: str, tmp_path: P
 def test_a_scheduler_that_goes_away_is_a_sentence(tmp_path: Path) -> None:
     file = tmp_path / "scheduler.json"
     words = [BIN / "dask", "scheduler", *LOCAL]
-    with _process(*words, "--scheduler-file", file) as found:
-        address = _said(found, "Scheduler at:").split()[-1]
-        with _worker(address), connect(scheduler=str(file)) as workers:
+    with started(*words, "--scheduler-file", file) as found:
+        address = said(found, "Scheduler at:").split()[-1]
+        with dask_worker(address), connect(scheduler=str(file)) as workers:
             results = workers(_waits_once, ["a"], str(tmp_path))
             threading.Thread(target=_kill_once_begun, args=(tmp_path / "a", found)).start()
             with pytest.raises(MachineError, match="the scheduler is gone"):

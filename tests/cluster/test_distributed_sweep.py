@@ -6,9 +6,8 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from streamtron.sweeps.folds import Fold
 from streamtron.sweeps.grid import candidates_of, describe_candidate
 from streamtron.sweeps.sweep import Sweep, Task, _tasks, run_sweep
 from tests.helpers.killed_workers import Cut, Dying, killed_once
-from tests.helpers.processes import here
+from tests.helpers.processes import here, until
 from tests.helpers.sweep_rows import Rows, by, lasting
 
 ROWS, HELD = 1200, 400
@@ -62,6 +61,7 @@ def alone(place: Path) -> Rows:
 # --- the same as one process ---------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(
     "count", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
 )
@@ -266,12 +266,6 @@ def test_candidates_that_were_cut_off_go_on_to_the_same_models_without_reading_a
     assert begun[0] == reading
 
 
-def _until(condition: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    while not condition():
-        pause.wait(0.02)
-
-
 def test_a_sweep_that_is_interrupted_leaves_no_process_and_no_scratch(place: Path) -> None:
     cache = place / "stopped.run" / "cache"
     words = ["sweep", "train", "--folds", "2", "--C", "1,10,100", "--tol", "0", "--workers", "2",
@@ -280,7 +274,7 @@ def test_a_sweep_that_is_interrupted_leaves_no_process_and_no_scratch(place: Pat
         [sys.executable, "-m", "streamtron", *words], cwd=place, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    _until(lambda: any(cache.glob("sweep-*/fold-*/*")) or process.poll() is not None)
+    until(lambda: any(cache.glob("sweep-*/fold-*/*")) or process.poll() is not None)
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate()  # ends when the last process that could write has ended
     assert process.returncode == 130, said

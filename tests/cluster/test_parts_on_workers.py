@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from streamtron import StreamtronClassifier
+from streamtron.cluster import parts as cluster_parts
 from streamtron.cluster.client import Workers
 from streamtron.cluster.connect import connect
 from streamtron.cluster.parts import WorkerParts, parts_on
@@ -20,13 +25,18 @@ from streamtron.core import kernels
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, MachineError
 from streamtron.core.events import Event, ReadingDone
-from streamtron.core.executor import Parts
+from streamtron.core.executor import Parts, Scans
 from streamtron.data.writers.corpus import generate
+from streamtron.model.linear_model import LinearModel
+from streamtron.runs.certify import certify
 from streamtron.runs.fit import run as fit
+from streamtron.runs.forget import forget
 from streamtron.runs.parts import OpenParts, PartPlan
 from streamtron.runs.results import Outcome
+from streamtron.runs.update import update
+from tests.helpers.dask_processes import BIN, LOCAL, dask_worker, started
 from tests.helpers.optimum import holds_optimum
-from tests.helpers.processes import Run
+from tests.helpers.processes import COMMAND, Process, Run, until
 
 ALL, BLOCKS = 10**9, 300_000
 SHARDS, COLUMNS = 7, 400
@@ -71,6 +81,7 @@ def test_workers_find_the_bits_of_one_process(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_one_three_and_four_workers_find_the_same_bits(
     place: Path, alone: bytes, active_set: int, tmp_path: Path
 ) -> None:
@@ -91,13 +102,18 @@ def test_a_round_sends_a_vector_of_the_columns_to_each_worker_and_back(
     assert report["parts"] == 4
     assert report["bytes_sent"] - scans * of_a_scan <= report["rounds"] * 2 * 2.2 * 8 * d
     assert report["bytes_sent"] > report["rounds"] * 8 * d
+    each = report["workers"].values()
+    assert [*report["workers"]] == sorted(workers.client.nthreads())
+    assert sum(own["bytes_to"] + own["bytes_from"] for own in each) == report["bytes_sent"]
+    assert min(own["bytes_to"] for own in each) >= 8 * d
 
 
 class Killing(WorkerParts):
-    """Parts of which a worker is killed before round ``at``, or within it."""
+    """Parts of which a worker is killed before round ``at``, or within it, or is stopped."""
 
-    def __init__(self, at: int, within: bool, mark: Path, *how: Any) -> None:
+    def __init__(self, at: int, within: bool, mark: Path, number: int, *how: Any) -> None:
         super().__init__(*how)
+        self.number = number
         self.left, self.within, self.mark = at, within, mark
         self.pick = random.Random(at)
 
@@ -106,28 +122,28 @@ class Killing(WorkerParts):
         if self.left == 0 and not self.within:
             os.kill(self.pick.choice([*self._workers.client.run(os.getpid).values()]), 9)
         if self.left == 0 and self.within:
-            step = partial(_dying, step, str(self.mark))
-            step.__name__ = "dying"  # type: ignore[attr-defined]
+            name, step = step.__name__, partial(_signalled, step, str(self.mark), self.number)
+            step.__name__ = name  # type: ignore[attr-defined]
         return super()._map(step, arguments)
 
 
-def _dying(step: Callable[..., Any], mark: str, part: Any, *arguments: Any) -> Any:
-    """Make a step in a process that dies behind it, the first one that comes here."""
+def _signalled(step: Callable[..., Any], mark: str, number: int, part: Any, *arguments: Any) -> Any:
+    """Make a step in a process that gets a signal behind it, the first one that comes here."""
     found = step(part, *arguments)
     try:
         os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return found
-    os.kill(os.getpid(), signal.SIGKILL)
-    return None
+    os.kill(os.getpid(), number)
+    return found
 
 
 @contextmanager
 def _killing(
     workers: Workers, at: int, within: bool, mark: Path,
-    plans: Sequence[PartPlan], scans: int | None,
+    plans: Sequence[PartPlan], scans: Scans, number: int = signal.SIGKILL,
 ) -> Iterator[Parts]:  # fmt: skip
-    parts = Killing(at, within, mark, workers, plans, scans)
+    parts = Killing(at, within, mark, number, workers, plans, scans)
     parts.open(range(len(plans)))
     yield parts
     parts.close()
@@ -148,7 +164,7 @@ def killed_at(
 def test_a_worker_killed_between_or_within_rounds_changes_no_bit(
     place: Path, workers: Workers, alone: bytes, active_set: int, tmp_path: Path
 ) -> None:
-    rounds = [(1, True), (5, False)] if active_set == ALL else [(9, True)]
+    rounds = [(1, True), (5, False)] if active_set == ALL else [(5, True)]
     killed_at(rounds, place, workers, tmp_path, active_set, alone)
 
 
@@ -159,6 +175,146 @@ def test_twenty_workers_killed_change_no_bit(
     pick = random.Random(3)
     rounds = [(at, pick.random() < 0.5) for at in range(2, 12)]
     killed_at(rounds, place, workers, tmp_path, active_set, alone)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_stopped_in_a_round_is_given_up_after_the_timeout(
+    place: Path, alone: bytes, active_set: int, tmp_path: Path
+) -> None:
+    if active_set == BLOCKS:
+        return  # the same, in more readings
+    mark = tmp_path / "stopped"
+    with connect(2, worker_timeout=12.0) as workers:
+        stopping = partial(_killing, workers, 3, True, mark, number=signal.SIGSTOP)
+        found = trained(place, tmp_path / "m", stopping)
+    assert mark.exists()
+    assert (tmp_path / "m").read_bytes() == alone
+    assert found.report["seconds"] > 10.0
+
+
+class Command:
+    """``streamtron fit`` on the workers of a scheduler, as a process with a log of its events."""
+
+    def __init__(self, place: Path, model: Path, scheduler: str, active_set: int = BLOCKS) -> None:
+        self.log = model.with_suffix(".log")
+        self.process = Process(
+            COMMAND, "fit", "train", "--model", model, "--scheduler", scheduler, "--C", 2, "--tol",
+            0.02, "--active-set", f"{active_set}B", "--log", self.log, "--resume", cwd=place,
+        )  # fmt: skip
+
+    def readings(self) -> int:
+        """How many readings have been done, in all calls."""
+        text = self.log.read_text() if self.log.exists() else ""
+        return text.count('"reading_done"')
+
+    def wait_for(self, readings: int) -> None:
+        """Wait until so many readings are done, or the process has ended."""
+        until(lambda: self.readings() >= readings or self.process.poll() is not None)
+
+
+def left_on(scheduler: str) -> tuple[list[str], list[int]]:
+    """The tasks that a scheduler knows, and how many runs have parts in each worker."""
+    with connect(scheduler=scheduler) as found:
+        tasks = found.client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))
+        return tasks, [*found.client.run(lambda: len(cluster_parts._held)).values()]
+
+
+def test_an_interrupt_leaves_nothing_on_the_cluster_and_deaths_of_client_and_worker_no_trace(
+    place: Path, alone: bytes, active_set: int, scheduler: str, tmp_path: Path
+) -> None:
+    if active_set == ALL:
+        return  # it ends with its first scan
+    model = tmp_path / "m"
+    with dask_worker(scheduler), dask_worker(scheduler) as second:
+        first = Command(place, model, scheduler)
+        first.wait_for(1)
+        first.process.send_signal(signal.SIGINT)
+        assert first.process.end().returncode == 130
+        assert left_on(scheduler) == ([], [0, 0])
+        done = first.readings()
+        again = Command(place, model, scheduler)
+        again.wait_for(done + 1)
+        second.kill()
+        again.wait_for(done + 2)
+        again.process.kill()
+        assert again.process.end().returncode == -signal.SIGKILL
+        last = Command(place, model, scheduler).process.end()
+        assert last.returncode == 0, last.stderr
+        assert left_on(scheduler)[0] == []
+    assert model.read_bytes() == alone
+
+
+@pytest.mark.slow
+def test_twenty_workers_and_five_clients_killed_at_random_moments_change_no_bit(
+    place: Path, alone: bytes, active_set: int, scheduler: str, tmp_path: Path
+) -> None:
+    pick, pause = random.Random(7), threading.Event()
+    kills = {"worker": 10, "client": 3 if active_set == BLOCKS else 2}
+    workers = [BIN / "dask", "worker", scheduler, "--nworkers", "2", "--nthreads", "1", *LOCAL[:2]]
+    with started(*workers) as found, connect(scheduler=scheduler) as beside:
+        threading.Thread(target=lambda: found.stdout and found.stdout.read(), daemon=True).start()
+        beside.client.wait_for_workers(2)
+        while any(kills.values()):
+            model = tmp_path / f"{kills}"
+            command = Command(place, model, scheduler, active_set)
+            while command.process.poll() is None:
+                pause.wait(pick.uniform(0.0, 3.0))  # a random moment
+                kind = pick.choice([kind for kind, left in kills.items() if left] or ["none"])
+                if kind == "none" or command.process.poll() is not None:
+                    break
+                if kind == "client":
+                    kills[kind] -= 1
+                    command.process.kill()
+                    command.process.wait()
+                    command = Command(place, model, scheduler, active_set)
+                else:
+                    pids = [*beside.client.run(os.getpid, on_error="ignore").values()]
+                    if len(pids) == 2:  # else none would be left
+                        kills[kind] -= 1
+                        os.kill(pick.choice(pids), signal.SIGKILL)
+            ended = command.process.end()
+            while ended.returncode == 5:  # too many died in a row: it says to resume
+                ended = Command(place, model, scheduler, active_set).process.end()
+            assert ended.returncode == 0, ended.stderr
+            assert model.read_bytes() == alone
+
+
+def test_an_update_on_workers_is_that_of_one_process_and_certify_proves_it(
+    place: Path, guest: Workers, active_set: int, tmp_path: Path
+) -> None:
+    shards = sorted((place / "train").glob("*.svm"))
+    settings = Settings(C=2.0, parts=5, active_set=active_set)
+    fit(shards[:5], settings, model=tmp_path / "m", machine=Machine())
+    for name in ("here", "there"):
+        shutil.copytree(tmp_path / "m.run", tmp_path / f"{name}.run")
+        shutil.copy(tmp_path / "m", tmp_path / name)
+    here = update(tmp_path / "here", shards[5:])
+    there = update(tmp_path / "there", shards[5:], open_parts=parts_on(guest))
+    assert (tmp_path / "there").read_bytes() == (tmp_path / "here").read_bytes()
+    assert (there.report["parts"], there.report["readings"]) == (7, here.report["readings"])
+    assert holds_optimum(there.report, shards)
+    proof = certify(tmp_path / "there", executor=guest)
+    assert proof.readings == 1.0
+    ours = there.report["certificate"]["upper_bound"]
+    assert proof.certificate.upper_bound == pytest.approx(ours, rel=1e-13)
+    gone = forget(tmp_path / "there", shards[0], open_parts=parts_on(guest))
+    assert gone.report["rows"] == 1800
+    assert holds_optimum(gone.report, shards[1:])
+
+
+def test_a_client_that_is_open_gives_its_workers_and_stays_open(
+    place: Path, workers: Workers, alone: bytes, active_set: int, tmp_path: Path
+) -> None:
+    if active_set == BLOCKS:
+        return  # the same
+    trained(place, tmp_path / "m", parts_on(workers.client))
+    assert (tmp_path / "m").read_bytes() == alone
+    found = StreamtronClassifier(C=2.0, tol=0.02).fit_shards(
+        place / "train", workers=workers.client
+    )
+    model = LinearModel.load(tmp_path / "m")
+    assert np.array_equal(found.coef_[0], model.weights)
+    assert workers.client.status == "running"
 
 
 def test_a_run_begun_in_one_process_is_resumed_on_workers(
@@ -195,7 +351,7 @@ def test_a_worker_that_does_not_see_a_shard_is_named(
     (tmp_path / "b.svm").write_text("1 1:1\n-1 3:1\n")
 
     @contextmanager
-    def unseen(plans: Sequence[PartPlan], scans: int | None) -> Iterator[Parts]:
+    def unseen(plans: Sequence[PartPlan], scans: Scans) -> Iterator[Parts]:
         (tmp_path / "b.svm").rename(tmp_path / "away")
         with parts_on(guest)(plans, scans) as parts:
             yield parts
@@ -208,6 +364,7 @@ def test_a_worker_that_does_not_see_a_shard_is_named(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_the_command_fits_on_workers(place: Path, run: Run, alone: bytes, active_set: int) -> None:
     model, size = f"m-{active_set}", f"{active_set}B"
     done = run(

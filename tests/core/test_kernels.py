@@ -6,7 +6,9 @@ import itertools
 import math
 import re
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -19,7 +21,15 @@ from streamtron.core import kernels
 from streamtron.core.rows import Rows, freeze
 from streamtron.data.blocks import squares_of
 from tests.helpers.kernel_cases import COLUMNS, Case, cases, frozen
-from tests.helpers.oracle import LARGEST_COUNT, Oracle, shuffled, splitmix64
+from tests.helpers.oracle import (
+    LARGEST_COUNT,
+    Oracle,
+    murmur_hash,
+    ngrams_of,
+    shuffled,
+    splitmix64,
+    words_of,
+)
 from tests.helpers.processes import python
 from tests.helpers.sources import csr
 
@@ -420,6 +430,98 @@ def test_a_scan_cut_in_two_calls_gives_the_bits_of_one(
     assert scanned(case, oracle, threshold, 1.0, [], one) == scanned(
         case, oracle, threshold, 1.0, [], two
     )
+
+
+# --- words of documents ---
+
+
+@cache
+def letters() -> NDArray[np.uint32]:
+    """What the kernel is to make of each code point, by the oracle's rule."""
+    table = np.arange(0x110000, dtype=np.uint32)
+    for code in range(0x110000):
+        lower = chr(code).lower() if len(chr(code).lower()) == 1 else chr(code)
+        table[code] = ord(lower) | (kernels.WORD if lower.isalnum() or lower == "_" else 0)
+    table.setflags(write=False)
+    return table
+
+
+class Words(NamedTuple):
+    """What ``split_words`` writes."""
+
+    text: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    indptr: NDArray[np.int64]
+
+
+def split(documents: list[str]) -> Words:
+    """Call the kernel with buffers of the sizes that it asks for, and of no more."""
+    encoded = [document.encode() for document in documents]
+    text = np.frombuffer(b"".join(encoded), np.uint8)
+    offsets = frozen([0, *itertools.accumulate(map(len, encoded))], np.int64)
+    most = len(text) // 3 + len(documents)
+    words = Words(
+        np.full(len(text) * 3 // 2 + len(documents), 7, np.uint8),
+        np.full(most, -7), np.full(most, -7), np.full(len(documents) + 1, -7),
+    )  # fmt: skip
+    kernels.split_words(text, offsets, letters(), *words)
+    return words
+
+
+some_text = st.text(st.one_of(st.sampled_from("aB7_ .-éÉȺ語😀𐐀"), st.characters(codec="utf-8")))
+
+
+@prove
+@given(st.lists(some_text, max_size=4))
+@example(["ab", "a", "", "b", "cd e"])
+@example(["ȺȺ" * 20, "ȺȾ"])  # words longer than the text they are made of
+@example(["\x7f\x80é\u07ff\u0800語\uffff\U00010000😀 ab"])
+def test_split_words_equals_its_plain_oracle_bit_for_bit(documents: list[str]) -> None:
+    words = split(documents)
+    plain = [[word.encode() for word in words_of(document)] for document in documents]
+    every = [word for own in plain for word in own]
+    assert words.indptr.tolist() == [0, *itertools.accumulate(map(len, plain))]
+    stops = list(itertools.accumulate(len(word) + 1 for word in every))
+    assert words.text[: stops[-1] if stops else 0].tobytes() == b"".join(w + b" " for w in every)
+    assert words.stops[: len(every)].tolist() == [stop - 1 for stop in stops]
+    assert words.starts[: len(every)].tolist() == [0, *stops][: len(every)]
+    assert (words.starts[len(every) :] == -7).all()
+
+
+LEAST = b"U\x07o\x83"
+"""Its hash is -2³¹, whose absolute value no int32 holds."""
+
+
+@prove
+@given(
+    st.lists(st.lists(st.binary(max_size=9), max_size=6), max_size=4),
+    st.integers(1, 3), st.integers(0, 2), st.integers(1, 30), st.booleans(),
+)  # fmt: skip
+@example([[LEAST], [], [b"four", b"fives"]], 1, 1, 30, True)
+def test_hash_words_equals_its_plain_oracle_bit_for_bit(
+    documents: list[list[bytes]], low: int, more: int, bits: int, alternate: bool
+) -> None:
+    every, mask = [word for own in documents for word in own], 2**bits - 1
+    stops = np.cumsum([len(word) + 1 for word in every], dtype=np.int64)
+    plain = [ngrams_of(own, low, low + more) for own in documents]
+    hashes = [murmur_hash(ngram) for own in plain for ngram in own]
+    columns, values = np.full(len(hashes), -7, np.int32), np.full(len(hashes), np.nan)
+    found = np.full(len(documents) + 1, -7)
+    kernels.hash_words(
+        np.frombuffer(b"".join(word + b" " for word in every), np.uint8),
+        frozen([0, *stops][: len(every)], np.int64), frozen([*(stops - 1)], np.int64),
+        frozen([0, *itertools.accumulate(map(len, documents))], np.int64),
+        low, low + more, mask, alternate, columns, values, found,
+    )  # fmt: skip
+    assert found.tolist() == [0, *itertools.accumulate(map(len, plain))]
+    assert columns.tolist() == [abs(h) & mask for h in hashes]
+    assert values.tolist() == [-1.0 if alternate and h < 0 else 1.0 for h in hashes]
+
+
+def test_the_hashes_of_words_are_those_of_murmur_hash_3() -> None:
+    published = {b"": 0, b"test": 0xBA6BD213, b"Hello, world!": 0xC0363E43, LEAST: 2**31}
+    assert {data: murmur_hash(data) % 2**32 for data in published} == published
 
 
 # --- small ones ---

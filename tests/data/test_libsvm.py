@@ -230,7 +230,6 @@ def test_minus_zero_and_zero_are_one_class() -> None:
 
 
 def test_reading_text_does_not_import_pandas(tmp_path: Path) -> None:
-    pytest.importorskip("pandas", reason="pyarrow imports it only where it is installed")
     (tmp_path / "rows.svm").write_text("1 1:1\n-1 2:0.5\n")
     code = (
         "import sys; from streamtron.data import open_shards; "
@@ -440,6 +439,13 @@ REFUSED = [
     (b"1:0.5 3:1", "the row has no label but begins with 1:0.5. Put a label before it; if it is"),
     (b"1,5,7 3:1", "the row has several labels (1,5,7). One is wanted, unless with --multilabel."),
     (b"0.1234567890123456789,5 3:1", "the row has several labels"),
+    (
+        b"price,age",
+        "the row has several labels (price,age). One is wanted, unless with --multilabel."
+        " If this is CSV, give the file a name that ends in .csv.",
+    ),
+    (b'{"y": 1}', '{"y": is not in libsvm text. If these are JSON lines, give the file a name'),
+    (b"1 |t cheap", "|t is not in libsvm text. If this is Vowpal Wabbit's text, give the file a"),
     (b"foo 3:1", "label foo is no finite decimal number"),
     (b"nan 3:1", "label nan is no finite decimal number"),
     (b"inf", "label inf is no finite decimal number"),

@@ -397,7 +397,7 @@ def test_a_shard_replaced_while_it_is_converted_is_refused(
 
     monkeypatch.setattr(convert, "open_reader", Replaced)
     reading, known = Reading(index_base=1), Settings(index_base=1)
-    stretch = convert.RowRange("a.svm", [shard], 0, 1, [str(tmp_path / "part")], 1)
+    stretch = convert.RowRange("a.svm", [shard], 0, 1, [str(tmp_path / "part")].__getitem__, 1)
     parts: dict[str, Callable[[], object]] = {
         "alone": lambda: convert.convert(path, tmp_path / "out", to="parquet", settings=known),
         "survey": lambda: list(convert.survey(shard, reading)),

@@ -312,8 +312,53 @@ def test_what_is_wrong_in_json_lines_is_refused_with_its_place(
 def test_a_column_of_another_kind_in_a_later_shard_is_refused(tmp_path: Path) -> None:
     parquet(tmp_path / "a.parquet", MAIL)
     parquet(tmp_path / "b.parquet", [row | {"lang": 3} for row in MAIL])
-    with pytest.raises(DataError, match=r"b\.parquet: column 'lang' .* it held strings"):
+    with pytest.raises(DataError, match=r"b\.parquet: column 'lang' .* it has strings in a\.parq"):
         convert(tmp_path, tmp_path / "rows", text=BESIDE, settings=Settings(label="spam"))
+
+
+@pytest.mark.parametrize("name", ["{}.csv", "{}.jsonl"])
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ([1, 2], ["A12", "B7"], r"b\.\w+: column 'lang' .* has numbers in a\.\w+\. Write"),
+        ([1, 2], [3, ""], r"b\.csv, .*: null in|b\.jsonl, .* from number to string"),
+        (["", ""], [1, 2], r"a\.csv: .* is empty in|b\.jsonl: .* strings in a\.jsonl"),
+    ],
+)
+def test_a_column_that_holds_something_else_later_is_never_given_another_meaning(
+    first: list[Any], second: list[Any], message: str, name: str, tmp_path: Path
+) -> None:
+    write = FORMATS[name.format("mail")]
+    for shard, values in (("a", first), ("b", second)):
+        rows = [row | {"lang": value} for row, value in zip(MAIL, values, strict=False)]
+        write(tmp_path / name.format(shard), rows)
+    with pytest.raises(DataError, match=message):
+        convert(tmp_path, tmp_path / "rows", text=BESIDE, settings=Settings(label="spam"))
+
+
+def test_a_later_csv_shard_may_have_no_rows(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", MAIL)
+    (tmp_path / "b.csv").write_text("text,spam,length,lang\n")
+    assert convert(tmp_path, tmp_path / "rows", text=BESIDE, label="spam").rows == len(MAIL)
+    (tmp_path / "c.csv").write_text("y,f0\n0,2\n1,3\n")
+    (tmp_path / "d.csv").write_text("y,f0\n")
+    assert convert([tmp_path / "c.csv", tmp_path / "d.csv"], tmp_path / "more").rows == 2
+
+
+def test_documents_are_read_once_and_for_tf_idf_twice(tmp_path: Path) -> None:
+    counters = Path("/proc/self/io")
+    if not counters.exists():
+        pytest.skip("this system does not count what a process reads")
+    write_jsonl(tmp_path / "a.jsonl", documents() * 8)
+    size = (tmp_path / "a.jsonl").stat().st_size
+
+    def readings(name: str, **given_: Any) -> int:
+        before = int(counters.read_text().split()[1])
+        convert(tmp_path / "a.jsonl", tmp_path / name, text=TextRecipe("text"), label="y", **given_)
+        return (int(counters.read_text().split()[1]) - before) // size
+
+    readings("first")  # loads what is needed
+    assert [readings("rows"), readings("tfidf", tfidf=True)] == [1, 2]
 
 
 @pytest.mark.parametrize(

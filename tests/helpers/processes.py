@@ -4,8 +4,10 @@ and import everything: a process that has done so, and does nothing else, forks 
 from __future__ import annotations
 
 import atexit
+import importlib
 import io
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -16,14 +18,16 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import cache
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from streamtron.cli import main as cli
 
 ROOT = Path(__file__).parents[2]
+EVERYTHING = "tests.helpers.everything"
 COMMAND = "from streamtron.cli.main import main; main()"
 """What the installed command does."""
 
@@ -149,6 +153,20 @@ def here(place: Path, *words: object) -> Ended:
     return Ended(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]
 
 
+@contextmanager
+def workers_forked() -> Iterator[None]:
+    """Dask's workers that this process starts are forked from a process that has imported
+    everything; those started by another process, or outside of the context, import it anew."""
+    import dask
+    import distributed  # noqa: F401 (else the end of a dask.config.set takes its defaults away)
+
+    multiprocessing.set_forkserver_preload([EVERYTHING, "distributed.nanny"])
+    with chdir(ROOT):  # from where it imports
+        forkserver.ensure_running()
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        yield
+
+
 @cache
 def _forker() -> socket.socket:
     """Where requests are sent to."""
@@ -164,16 +182,6 @@ def _forker() -> socket.socket:
 
 
 # --- in the process that forks -------------------------------------------------------------------
-
-
-def _import_everything() -> None:
-    """Import what commands import, and load the kernels."""
-    import streamtron
-    from streamtron.data.writers.corpus import generate
-
-    with tempfile.TemporaryDirectory() as place:
-        generate(f"{place}/corpus", rows=50, columns=100, seed=0, shards=1)
-        streamtron.fit(f"{place}/corpus", model=f"{place}/model")
 
 
 def _requests(requests: socket.socket) -> Iterator[tuple[str, list[int]]]:
@@ -247,7 +255,7 @@ def _run(code: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    _import_everything()
+    importlib.import_module(EVERYTHING)
     code = _next_code(socket.socket(fileno=int(sys.argv[1])))
     if code is not None:
         _run(code)

@@ -32,7 +32,7 @@ PLANS = {
     "many classes": ("many", "--C", 1, "--multiclass", "--active-set", "1MB"),
     "hard margin": ("hard", "--delta", 0, "--tol", 1e-3),
     "hard margin, small active set": (
-        "hard", "--delta", 0, "--active-set", "200KB", "--max-epochs", 9,
+        "hard", "--delta", 0, "--active-set", "200KB", "--max-epochs", 4,
     ),
 }  # fmt: skip
 """Corpus and settings of each."""
@@ -188,6 +188,12 @@ def content(directory: Path, model: Path) -> dict[str, bytes]:
     """Every file of a run but its cache and its lock, and the model."""
     files = [p for p in directory.rglob("*") if p.is_file() and "cache" not in p.parts[-2:]]
     return {p.name: p.read_bytes() for p in (*files, model) if p.name != "lock"}
+
+
+def files_of(place: Path) -> list[bytes]:
+    """The bytes of every file of the run ``m``, its cache too, and of the model."""
+    paths = [path for path in (place / "m.run").rglob("*") if path.is_file()]
+    return [path.read_bytes() for path in (*paths, place / "m")]
 
 
 def state(place: Path) -> dict[str, bytes]:

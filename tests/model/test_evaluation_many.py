@@ -13,7 +13,7 @@ from streamtron.core.errors import DataError, MachineError
 from streamtron.core.rows import Chunk, make_rows
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import ScoreSpool
-from streamtron.runs.evaluate import score, summarise
+from streamtron.runs.evaluate import score, summarise, with_known_classes
 from tests.helpers.sources import ListSource
 
 EXACT = {"rel": 0, "abs": 1e-12}
@@ -22,7 +22,7 @@ ROWS = 700
 
 
 def evaluated(model, source):
-    [found] = summarise([model], score([model], source))
+    [found] = summarise([model], with_known_classes(model, score([model], source)))
     return found
 
 

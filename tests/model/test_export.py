@@ -18,6 +18,7 @@ from sklearn.svm import LinearSVC
 
 import streamtron
 from streamtron.core.errors import SettingsError
+from streamtron.model.calibration import METHODS
 from streamtron.model.export import FORMATS, export
 from streamtron.model.linear_model import LinearModel
 from tests.helpers.models import make_model, random_matrix, refused
@@ -48,6 +49,10 @@ def _model(classes: tuple[Any, ...], **reading: Any) -> tuple[LinearModel, np.nd
 def _onnx(path: Path, dense: np.ndarray) -> list[np.ndarray]:
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return session.run(None, {"X": dense.astype(np.float32)})
+
+
+def _skops(path: Path) -> Any:
+    return skops.io.load(path, trusted=skops.io.get_untrusted_types(file=path))
 
 
 # --- the rows of Adult ---------------------------------------------------------------------------
@@ -112,6 +117,21 @@ def test_an_exported_liblinear_file_is_imported_with_the_same_weights(adult: Pat
     assert (again.bias, again.classes) == (ours.bias, ours.classes)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_every_row_of_adult_has_the_same_probability_in_onnx_and_scikit_learn(
+    adult: Path, shared_data: Path, rows: Any, tmp_path: Path, method: Any
+) -> None:
+    ours = streamtron.calibrate(
+        streamtron.load(adult / "model"), shared_data / "a9a.xz", method=method
+    )
+    wanted = ours.predict_proba(rows)
+    export(ours, tmp_path / "onnx", "onnx")
+    assert _onnx(tmp_path / "onnx", rows.toarray())[2] == pytest.approx(wanted, rel=0, abs=1e-9)
+    export(ours, tmp_path / "sklearn", "sklearn")
+    theirs = _skops(tmp_path / "sklearn").predict_proba(rows)
+    assert theirs == pytest.approx(wanted, rel=0, abs=1e-9)
+
+
 # --- every kind of classes -----------------------------------------------------------------------
 
 
@@ -159,6 +179,45 @@ def test_onnx_gives_a_multilabel_model_one_boolean_a_class(tmp_path: Path) -> No
     assert scores == pytest.approx(model.decision_function(dense), **ROUNDING)
 
 
+SIGMOID = [{"a": -2.0 - k, "b": 0.5 * k} for k in range(3)]
+ISOTONIC = [
+    {"decisions": [-3.0, -0.25, 0.5, 0.75, 2.0], "probabilities": [0.0, 0.0, 0.25, 0.5, 1.0]},
+    {"decisions": [-1.0, 0.125], "probabilities": [0.0, 0.75]},
+    {"decisions": [1.5], "probabilities": [0.0]},
+]
+
+
+@pytest.mark.parametrize("functions", [SIGMOID, ISOTONIC], ids=METHODS)
+@pytest.mark.parametrize("kind", ["two", "multiclass", "multilabel"])
+def test_probabilities_of_every_kind_are_ours_at_and_between_and_beyond_the_knots(
+    tmp_path: Path, kind: str, functions: list[dict[str, Any]]
+) -> None:
+    classes = ("ham", "spam") if kind == "two" else ("ant", "bee", "cow")
+    weights = np.array([1.0, 0.0]) if kind == "two" else np.array([[1.0, 0], [0, 1], [1, 1]])
+    bias: Any = 0.0 if kind == "two" else np.zeros(3)
+    calibration = {
+        "method": "sigmoid" if functions is SIGMOID else "isotonic",
+        "rows": 9, "directions": functions[: 1 if kind == "two" else 3],
+    }  # fmt: skip
+    more = {"multilabel": True} if kind == "multilabel" else {}
+    model = make_model(weights, bias, classes, certificate=None, settings={}, **more)
+    model = model.but(calibration=calibration)
+    places = [-9.0, -3.0, -1.0, -0.25, 0.0, 0.125, 0.25, 0.5, 0.75, 1.0, 2.0, 7.0]
+    dense = np.array([(x, y) for x in places for y in (-2.0, 0.0, 0.5, 3.0)])
+    wanted = model.predict_proba(dense)
+    assert 0.0 <= wanted.min() < wanted.max() <= 1.0
+    export(model, tmp_path / "onnx", "onnx")
+    labels, scores, found = _onnx(tmp_path / "onnx", dense)
+    assert found == pytest.approx(wanted, **ROUNDING)
+    assert scores == pytest.approx(model.decision_function(dense), **ROUNDING)
+    assert len(labels) == len(dense)
+    if kind != "multilabel":
+        export(model, tmp_path / "sklearn", "sklearn")
+        theirs = _skops(tmp_path / "sklearn")
+        assert theirs.predict_proba(dense) == pytest.approx(wanted, **ROUNDING)
+        assert theirs.classes_.tolist() == list(classes)
+
+
 def test_the_exported_linear_svc_knows_the_names_of_the_columns_and_the_settings(
     tmp_path: Path,
 ) -> None:
@@ -171,6 +230,9 @@ def test_the_exported_linear_svc_knows_the_names_of_the_columns_and_the_settings
     assert theirs.feature_names_in_.tolist() == ["a", "b", "c"]
     assert (theirs.C, theirs.intercept_scaling) == (0.5, 2.0)
     assert theirs.class_weight == {1: 3.0, -1: 0.5}
+    for settings, C in (({"delta": 0.5}, 2.0), ({"delta": 0.0}, np.inf), ({"C": None}, 1.0)):
+        export(make_model(settings={"rho": 1.0, **settings}), tmp_path / "m", "sklearn")
+        assert skops.io.load(tmp_path / "m").C == C
 
 
 def test_json_holds_every_weight_that_is_not_zero_by_column_and_name(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -31,7 +33,7 @@ def frame(kind: str, columns: dict[str, Any]) -> Any:
         return pa.table(columns)
     if kind == "record batch":
         return pa.record_batch(columns)
-    return pytest.importorskip(kind).DataFrame(columns)
+    return import_module(kind).DataFrame(columns)
 
 
 KINDS = ["pyarrow", "record batch", "pandas", "polars"]
@@ -84,7 +86,7 @@ def test_a_name_that_comes_twice_is_refused():
     names = ["age", "pay", "size", "pay"]
     table = pa.table([[1.0]] * 4, names=names)
     assert "X: has twice 'pay'" in refused(lambda: make_model(**TABLE).predict(table))
-    frame = pytest.importorskip("pandas").DataFrame(np.eye(4), columns=names)
+    frame = pandas.DataFrame(np.eye(4), columns=names)
     assert "X: has twice 'pay'" in refused(lambda: make_model(**TABLE).predict(frame))
 
 
@@ -101,7 +103,6 @@ def test_a_model_without_names_takes_matrices_and_no_named_columns():
 
 
 def test_a_pandas_frame_whose_columns_are_numbered_is_a_matrix():
-    pandas = pytest.importorskip("pandas")
     plain = make_model()
     X = pandas.DataFrame(MATRIX)
     assert plain.decision_function(X).tolist() == plain.decision_function(MATRIX).tolist()
@@ -166,6 +167,50 @@ def test_records_and_tokens_are_decided_as_predict_decides_the_same_rows_in_shar
         [scores] = streamtron.predict(model, path)
         ours = model.decision_function(tokens if column == "words" else bags)
         assert ours.tolist() == scores.decisions.tolist()
+
+
+MAIL = {
+    "body": ["Cheap pills, cheap!", "Notes of the café", "", "cheap notes", "PILLS"] * 8,
+    "size": [3, 0, 8, 1, 2] * 8,
+    "lang": ["en", "fr", "en", "de", "en"] * 8,
+    "label": [1, 0, 0, 1, 1] * 8,
+}
+
+
+@pytest.fixture(params=[(), ("size", "lang")], ids=["text alone", "columns beside it"])
+def mail(tmp_path, request):
+    """A model of documents, and its decisions on their file."""
+    path = tmp_path / "mail.parquet"
+    pq.write_table(pa.table(MAIL), path)
+    recipe = streamtron.TextRecipe("body", columns=request.param, hash_bits=10)
+    streamtron.convert(path, tmp_path / "rows", text=recipe, tfidf=True)
+    model = streamtron.fit(tmp_path / "rows")
+    [scores] = streamtron.predict(model, path)
+    return model, scores.decisions.tolist()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "records", "documents"])
+def test_documents_are_decided_as_predict_decides_them_in_files(mail, kind):
+    model, decisions = mail
+    if kind == "documents" and model.recipe.columns:
+        sentence = refused(lambda: model.predict(MAIL["body"]))
+        assert "X: a row has no 'size'" in sentence
+        assert "made of 'body', 'size', 'lang'" in sentence
+        return
+    records = [dict(zip(MAIL, row, strict=True)) for row in zip(*MAIL.values(), strict=True)]
+    X = {"records": records, "documents": MAIL["body"]}.get(kind)
+    assert model.decision_function(frame(kind, MAIL) if X is None else X).tolist() == decisions
+
+
+def test_documents_with_a_value_that_is_missing_or_of_another_kind_are_refused(mail):
+    model, _ = mail
+    assert "'body'" in refused(lambda: model.predict([{"body": 3, "size": 1, "lang": "en"}]))
+    assert "'body'" in refused(lambda: model.predict([{"body": None, "size": 1, "lang": "en"}]))
+    assert "a row has no 'body'" in refused(lambda: model.predict([{"size": 1, "lang": "en"}]))
+    if model.recipe.columns:
+        for size in (None, np.nan, "much"):
+            row = {"body": "cheap", "size": size, "lang": "en"}
+            assert "X: 'size'" in refused(lambda row=row: model.predict([row]))
 
 
 def test_the_order_of_names_in_a_record_changes_no_bit():

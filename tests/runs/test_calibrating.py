@@ -11,16 +11,21 @@ import pytest
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import dump_svmlight_file, make_classification
 from sklearn.frozen import FrozenEstimator
+from sklearn.isotonic import IsotonicRegression
 
 import streamtron
 from streamtron.core.errors import DataError, FileDamaged, SettingsError
 from streamtron.core.sealed import write_sealed
 from streamtron.model.calibration import METHODS, fit_isotonic, fit_sigmoid, probabilities
 from streamtron.model.linear_model import LinearModel
+from streamtron.model.metrics import ScoreSpool
 from tests.helpers.models import make_model, refused
 from tests.helpers.processes import Run, one_sentence
 
 CLASSES = {"two": 2, "many": 4}
+
+LIMITS = [1 << 20, 60]
+"""Decisions in memory: all, and so few that sorted runs are on disk."""
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +75,24 @@ def test_the_probabilities_are_those_of_scikit_learns_calibrated_classifier(
         assert len(np.unique(found)) > len(new)
 
 
+def _spooled(
+    decisions: np.ndarray, positive: np.ndarray, weights: np.ndarray, *, limit: int
+) -> ScoreSpool:
+    spool = ScoreSpool(limit_rows=limit)
+    for part in np.array_split(np.arange(len(decisions)), 7):
+        spool.add(positive[part], decisions[part], weights[part])
+    return spool
+
+
+@pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e5])
-def test_the_sigmoid_has_the_least_log_loss_of_platts_targets(scale: float) -> None:
+def test_the_sigmoid_has_the_least_log_loss_of_platts_targets(scale: float, limit: int) -> None:
     rng = np.random.default_rng(0)
     decisions = rng.normal(size=500) * scale
     positive = rng.random(500) < 1 / (1 + np.exp(-3 * decisions / scale + 1))
     weights = rng.exponential(size=500)
-    found = fit_sigmoid(decisions, positive, weights)
+    with _spooled(decisions, positive, weights, limit=limit) as spool:
+        found = fit_sigmoid(spool.records)
     p = 1 / (1 + np.exp(found["a"] * decisions + found["b"]))
     n = [weights[~positive].sum(), weights[positive].sum()]
     targets = np.where(positive, (n[1] + 1) / (n[1] + 2), 1 / (n[0] + 2))
@@ -85,18 +101,37 @@ def test_the_sigmoid_has_the_least_log_loss_of_platts_targets(scale: float) -> N
     assert found["a"] < 0
 
 
+def test_every_decision_on_disk_is_read_again_with_its_weight() -> None:
+    decisions = np.random.default_rng(0).permutation(70_000) + 1.0  # more than are read at once
+    with _spooled(decisions, decisions > 9, decisions / 2, limit=69_999) as spool:
+        found = np.concatenate([*spool.records()])
+    found = found[np.argsort(-found[:, 0])]
+    assert np.array_equal(-found[:, 0], np.arange(1, 70_001))
+    assert np.array_equal(found[:, 1:].sum(axis=1), -found[:, 0] / 2)
+    assert np.array_equal(found[:, 1] > 0, -found[:, 0] > 9)
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_isotonic_regression_is_scikit_learns_at_every_decision(limit: int) -> None:
+    rng = np.random.default_rng(0)
+    decisions = np.round(rng.normal(size=500), 2)  # with ties
+    positive = rng.random(500) < 1 / (1 + np.exp(-3 * decisions))
+    weights = rng.exponential(size=500) * (rng.random(500) > 0.1)
+    with _spooled(decisions, positive, weights, limit=limit) as spool:
+        found = fit_isotonic(spool.ranked())
+    theirs = IsotonicRegression(out_of_bounds="clip").fit(decisions, positive, weights)
+    places = np.linspace(-4, 4, 1001)
+    ours = probabilities({"method": "isotonic", "directions": [found]}, places, sum_to_one=False)
+    assert ours == pytest.approx(theirs.predict(places), rel=0, abs=1e-12)
+    assert len(found["decisions"]) == len(theirs.X_thresholds_) > 20
+
+
 def test_equal_decisions_get_the_share_of_their_positives() -> None:
     ones = np.ones(6)
-    positive = np.arange(6) < 3
-    found = fit_sigmoid(0.0 * ones, positive, ones)
-    assert (found["a"], found["b"]) == pytest.approx((0.0, 0.0), abs=1e-9)
-    shares = fit_isotonic(ones, positive, ones)
-    assert (
-        probabilities(
-            {"method": "isotonic", "directions": [shares]}, ones, sum_to_one=False
-        ).tolist()
-        == [0.5] * 6
-    )
+    with _spooled(0.0 * ones, np.arange(6) < 3, ones, limit=60) as spool:
+        sigmoid, isotonic = fit_sigmoid(spool.records), fit_isotonic(spool.ranked())
+    assert (sigmoid["a"], sigmoid["b"]) == pytest.approx((0.0, 0.0), abs=1e-9)
+    assert isotonic == {"decisions": [0.0], "probabilities": [0.5]}
 
 
 def test_probabilities_that_are_all_zero_become_uniform() -> None:
@@ -142,6 +177,10 @@ BAD = {
     "lengths": {"method": "isotonic", "directions": [{"decisions": [0.0], "probabilities": []}]},
     "falling": {
         "method": "isotonic", "directions": [{"decisions": [1.0, 0.0], "probabilities": [0, 1]}],
+    },
+    "twice": {"method": "isotonic", "directions": [{"decisions": [1, 1], "probabilities": [0, 1]}]},
+    "sinking": {
+        "method": "isotonic", "directions": [{"decisions": [0.0, 1.0], "probabilities": [1, 0]}],
     },
     "above 1": {"method": "isotonic", "directions": [{"decisions": [1.0], "probabilities": [2]}]},
     "ragged": {"method": "isotonic", "directions": [{"decisions": [[1], 2], "probabilities": [0]}]},
@@ -211,6 +250,13 @@ def test_shards_to_calibrate_on_that_are_missing_stop_the_fit_before_it_begins(
     assert not (place / "early").exists()
 
 
+def test_rows_without_a_class_of_the_model_cannot_calibrate_it(place: Path) -> None:
+    (place / "others.svm").write_text("7 1:1\n8 2:1\n")
+    model = _fit(place, "many")
+    message = refused(lambda: streamtron.calibrate(model, place / "others.svm"), DataError)
+    assert "no row has a class of the model" in message
+
+
 def test_rows_of_one_class_only_cannot_calibrate_and_the_fitted_model_stays(
     run: Run, place: Path
 ) -> None:
@@ -218,4 +264,5 @@ def test_rows_of_one_class_only_cannot_calibrate_and_the_fitted_model_stays(
     done = run("fit", "two-train.svm", "--model", "stays", "--calibrate", "one.svm")
     assert done.returncode == DataError.exit_code
     assert "rows of both classes" in done.stderr
+    assert "certified: the gap" in done.stdout
     assert streamtron.load(place / "stays").calibration is None

@@ -243,6 +243,7 @@ def test_a_batch_killed_before_it_knew_what_became_of_a_change_finishes_when_cal
     assert _started(place) == []
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_batch_on_workers_that_is_killed_after_a_change_finishes_when_called_again(
     place: Path,
 ) -> None:

@@ -180,6 +180,7 @@ def test_two_classes_learned_as_many_have_the_drift_of_the_larger_one(
     assert drift_of(model) == pytest.approx(PLANTED, rel=1e-9)
 
 
+@pytest.mark.usefixtures("forked")
 def test_workers_find_the_drift_of_one_process_to_the_last_bit(
     lines: list[str],
     tmp_path: Path,

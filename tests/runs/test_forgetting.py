@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import lzma
 import shutil
 from pathlib import Path
@@ -23,7 +24,7 @@ from streamtron.solver.weights import WeightState
 from tests.helpers.learners import source_of
 from tests.helpers.optimum import holds_optimum
 from tests.helpers.processes import here
-from tests.helpers.runs import code, content, fit, gap
+from tests.helpers.runs import code, content, files_of, fit, gap
 
 
 @pytest.mark.parametrize("numbers", [[9], [0], [2, 3, 7]])
@@ -98,19 +99,14 @@ def test_nothing_of_a_forgotten_shard_is_left_in_any_file(tmp_path: Path) -> Non
     assert older.exists()
     secret = shards[1].read_bytes()
     traces = [value.tobytes(), b"b.svm"]
-    before = b"".join(content_with_cache(tmp_path))
+    before = b"".join(files_of(tmp_path))
     assert all(trace in before for trace in traces)
     streamtron.forget(tmp_path / "m", shards[1])
     assert shards[1].read_bytes() == secret  # the file itself is its owner's
-    for written in content_with_cache(tmp_path):
+    for written in files_of(tmp_path):
         assert not any(trace in written for trace in traces)
     assert not older.exists()
     assert streamtron.load(tmp_path / "m").columns == 3
-
-
-def content_with_cache(directory: Path) -> list[bytes]:
-    paths = [path for path in (directory / "m.run").rglob("*") if path.is_file()]
-    return [path.read_bytes() for path in (*paths, directory / "m")]
 
 
 def test_a_column_that_only_forgotten_rows_had_weighs_nothing(tmp_path: Path) -> None:
@@ -216,6 +212,30 @@ def test_what_was_forgotten_can_be_added_again(corpus: list[Path], tmp_path: Pat
     again = streamtron.update(tmp_path / "m", corpus[1])
     assert again.report["rows"] == 1200
     assert holds_optimum(again.report, corpus[:4])
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["there", "gone"])
+def test_a_directory_that_was_added_is_forgotten_as_its_shards(
+    gone: bool, corpus: list[Path], tmp_path: Path
+) -> None:
+    fit(corpus[:2], tmp_path / "m")
+    for day, shards in (("mon", corpus[2:4]), ("monday", corpus[4:5])):
+        (tmp_path / day).mkdir()
+        for shard in shards:
+            shutil.copy(shard, tmp_path / day)
+    streamtron.update(tmp_path / "m", [tmp_path / "mon", tmp_path / "monday"])
+    (tmp_path / "rows.csv").write_text("shard,row\nmon,0\n")
+    listed = here(tmp_path, "forget", "m", "--rows", "rows.csv")  # the row of which shard?
+    assert "mon: not in the run; there is nothing to forget" in listed.stdout
+    if gone:
+        shutil.rmtree(tmp_path / "mon")
+    found = here(tmp_path, "forget", "m", "mon")
+    assert (found.returncode, "not in the run" in found.stdout) == (0, False)
+    report = json.loads((tmp_path / "m.run" / "report.json").read_text())
+    assert report["rows"] == 900
+    assert holds_optimum(report, [*corpus[:2], corpus[4]])
+    again = here(tmp_path, "forget", "m", "mon/")
+    assert "mon/: not in the run; there is nothing to forget" in again.stdout
 
 
 def test_all_shards_of_a_run_are_not_forgotten(

@@ -43,7 +43,7 @@ from streamtron.solver.duals import Counts
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.oracle import gamma_d
 from tests.helpers.processes import here, one_sentence
-from tests.helpers.runs import code, content, fit, gap
+from tests.helpers.runs import code, content, files_of, fit, gap
 from tests.helpers.user_rows import Corpus, list_rows, write_rows
 
 
@@ -531,11 +531,6 @@ def test_of_text_only_rows_are_numbered(tmp_path: Path) -> None:
 
 
 # --- nothing stays -------------------------------------------------------------------------------
-
-
-def files_of(place: Path) -> list[bytes]:
-    paths = [path for path in (place / "m.run").rglob("*") if path.is_file()]
-    return [path.read_bytes() for path in (*paths, place / "m")]
 
 
 @pytest.mark.parametrize("way", ["key", "list"])

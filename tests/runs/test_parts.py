@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -15,12 +16,15 @@ import streamtron
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, FileDamaged, SettingsError
 from streamtron.core.events import Event, ReadingDone
-from streamtron.core.executor import LocalParts, Parts, PartsLost
+from streamtron.core.executor import LocalParts, Parts, PartsLost, Scans
+from streamtron.data.writers.corpus import generate
 from streamtron.runs import fit, parts
 from streamtron.runs.certify import certify
+from streamtron.runs.forget import forget
 from streamtron.runs.results import Outcome
 from streamtron.runs.update import update
 from streamtron.solver.part import Part
+from streamtron.solver.saved_counts import SavedCounts
 from tests.helpers.optimum import holds_optimum
 
 ALL, WORKING_SET, BLOCKS = 10**9, 1_200_000, 300_000
@@ -81,7 +85,7 @@ class Forgetful(LocalParts):
     """Parts of which some die in a round, as they do with a worker: their state is gone, and they
     are opened again by their plans."""
 
-    def __init__(self, plans: Sequence[parts.PartPlan], scans: int | None, at: int) -> None:
+    def __init__(self, plans: Sequence[parts.PartPlan], scans: Scans, at: int) -> None:
         self.made = [parts.open_part(plan, scans) for plan in plans]
         super().__init__(self.made)
         self.scans, self.plans, self.at = scans, plans, at
@@ -99,7 +103,7 @@ class Forgetful(LocalParts):
 
 
 @contextmanager
-def forgetful(plans: Sequence[parts.PartPlan], scans: int | None, at: int) -> Iterator[Parts]:
+def forgetful(plans: Sequence[parts.PartPlan], scans: Scans, at: int) -> Iterator[Parts]:
     opened = Forgetful(plans, scans, at)
     yield opened
     for one in opened.made:
@@ -162,13 +166,87 @@ def test_the_witness_proves_the_model_in_one_reading(corpus: list[Path], tmp_pat
     assert theirs.relative_duality_gap <= 1e-3
 
 
+@regimes
 def test_shards_are_added_to_a_run_that_was_fitted_in_parts(
+    corpus: list[Path], active_set: int, tmp_path: Path
+) -> None:
+    wider = tmp_path / "wider.svm"  # a shard with columns that the run never met
+    wider.write_text("".join(f"{2 * (row % 2) - 1} {row + 1}:0.1 999:0.5\n" for row in range(300)))
+    trained(corpus[:6], tmp_path / "m", parts=3, active_set=active_set)
+    for threads in (1, 2):
+        shutil.copytree(tmp_path / "m.run", tmp_path / f"{threads}.run")
+        shutil.copy(tmp_path / "m", tmp_path / f"{threads}")
+        machine = Machine(threads=threads)
+        found = update(tmp_path / f"{threads}", [*corpus[6:9], wider], machine=machine)
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+    assert (found.report["rows"], found.report["columns"]) == (3000, 999)
+    assert found.report["parts"] == 7  # one more for each new shard
+    assert found.report["certificate"]["relative_duality_gap"] <= 1e-3
+    assert holds_optimum(found.report, [*corpus[:9], wider])
+    assert certify(tmp_path / "2").certificate.relative_duality_gap <= 1e-3
+
+
+def test_the_run_of_one_part_goes_on_in_several(corpus: list[Path], tmp_path: Path) -> None:
+    trained(corpus[:9], tmp_path / "m", parts=None)
+    with_parts = partial(parts.open_here, threads=2)
+    found = update(tmp_path / "m", corpus[9], open_parts=with_parts)
+    assert found.report["parts"] == 10
+    assert holds_optimum(found.report, corpus)
+    assert found.report["readings"] <= 3.0
+    again = update(tmp_path / "m", corpus[9])
+    assert again.report["already_in_run"] == [corpus[9].name]
+    more = trained(corpus, tmp_path / "m", parts=10, tol=1e-6, resume=True)  # its parts were saved
+    assert more.report["certificate"]["relative_duality_gap"] <= 1e-6
+
+
+def test_rows_and_shards_of_a_run_in_parts_are_forgotten(
     corpus: list[Path], tmp_path: Path
 ) -> None:
-    trained(corpus[:6], tmp_path / "m", parts=3)
-    found = update(tmp_path / "m", corpus[6:])
-    assert found.report["rows"] == 3000
-    assert holds_optimum(found.report, corpus)
+    trained(corpus, tmp_path / "m")
+    rows = tmp_path / "rows.csv"
+    rows.write_text("shard,row\n" + "".join(f"{corpus[4]},{row}\n" for row in range(0, 300, 2)))
+    found = forget(tmp_path / "m", rows=rows)
+    assert (found.report["rows"], found.report["parts"]) == (2850, 5)
+    assert found.report["certificate"]["relative_duality_gap"] <= 1e-3
+    left = tmp_path / "left.svm"
+    left.write_text("".join(corpus[4].read_text().splitlines(keepends=True)[1::2]))
+    assert holds_optimum(found.report, [*corpus[:4], left, *corpus[5:]])
+    assert certify(tmp_path / "m").certificate.relative_duality_gap <= 1e-3
+    few = forget(tmp_path / "m", corpus[2:])
+    assert (few.report["rows"], few.report["parts"]) == (600, 2)
+    assert holds_optimum(few.report, corpus[:2])
+    assert len(list((tmp_path / "m.run" / "cache").glob("*.cache"))) == 2
+    last = forget(tmp_path / "m", corpus[1])  # what is left is one part
+    assert (last.report["rows"], "parts" in last.report["settings"]) == (300, False)
+    assert holds_optimum(last.report, corpus[:1])
+    assert not (tmp_path / "m.run" / "parts").exists()
+
+
+def test_a_label_that_is_new_ends_an_update_in_parts(corpus: list[Path], tmp_path: Path) -> None:
+    trained(corpus, tmp_path / "m", tol=0.1)
+    before = (tmp_path / "m").read_bytes()
+    (tmp_path / "third.svm").write_text("7 1:1\n")
+    with pytest.raises(DataError, match=r"third\.svm.*7"):
+        update(tmp_path / "m", tmp_path / "third.svm")
+    assert (tmp_path / "m").read_bytes() == before
+
+
+def test_the_counts_of_all_parts_are_never_together_in_memory(
+    corpus: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(corpus, tmp_path / "m")
+
+    def all_together(_: Any) -> Any:
+        raise AssertionError("all counts are read")
+
+    monkeypatch.setattr(SavedCounts, "_pages", property(all_together))
+    monkeypatch.setattr(SavedCounts, "gaps", all_together)
+    trained(corpus, tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "m").read_bytes()
+    written = [tmp_path / f"{name}.run" / "witness" for name in ("m", "again")]
+    assert written[0].read_bytes() == written[1].read_bytes()
+    assert update(tmp_path / "m", corpus).report["rows"] == 3000
+    forget(tmp_path / "again", corpus[0])
 
 
 def test_one_part_is_the_model_without_parts(corpus: list[Path], tmp_path: Path) -> None:
@@ -201,8 +279,7 @@ def test_parts_refuse_what_they_cannot_train(corpus: list[Path]) -> None:
     with pytest.raises(SettingsError, match="parts is 11, and there are 10 shards"):
         trained(corpus, parts=11)
     for name, value in {
-        "delta": 0.0, "faithful": True, "stage": "1", "multiclass": True, "order": "sequential",
-        "class_weight": "balanced",
+        "delta": 0.0, "faithful": True, "stage": "1", "order": "sequential",
     }.items():  # fmt: skip
         given = {"C": None} if name == "delta" else {}
         with pytest.raises(SettingsError, match="5 parts"):
@@ -241,7 +318,7 @@ def test_the_report_says_what_each_kind_of_step_took(corpus: list[Path], tmp_pat
     )
     found = json.loads((tmp_path / "r").read_text())
     assert {"start", "look", "line", "scan"} <= found["steps"].keys()
-    assert found["bytes_sent"] == 0
+    assert (found["bytes_sent"], found["workers"]) == (0, {})
     assert sum(step["seconds"] for step in found["steps"].values()) <= found["seconds"]
 
 
@@ -249,3 +326,10 @@ def test_python_takes_the_setting_too(corpus: list[Path]) -> None:
     model = streamtron.fit(corpus, parts=3)
     assert model.certificate is not None
     assert model.certificate["relative_duality_gap"] <= 0.01
+
+
+def test_products_of_earlier_steps_save_rounds_on_wide_rows(tmp_path: Path) -> None:
+    generate(str(tmp_path / "wide"), rows=1600, columns=6000, seed=1, shards=8)
+    found = trained([tmp_path / "wide"], C=4.0, parts=8)
+    assert found.stop_reason == "certified"
+    assert found.report["rounds"] <= 45  # without those products 56

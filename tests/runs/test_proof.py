@@ -301,6 +301,15 @@ def certified_liblinear(
     return certify(model, data.path, settings=Settings(C=C, rho=rho), **more), model
 
 
+@pytest.mark.parametrize("readings", [1, 4])
+def test_rows_that_all_weigh_nothing_are_refused(readings: int, data: Data, tmp_path: Path) -> None:
+    model, shard = tmp_path / "m", tmp_path / "nothing.svm"
+    fit(data.path, model=model, weights_in_label=True)
+    shard.write_text(text(data.rows[:40], data.labels[:40], [0.0] * 40))
+    with pytest.raises(DataError, match="none of the 40 rows has a weight above 0"):
+        certify(model, shard, readings=readings)
+
+
 @pytest.mark.parametrize("rho", [0.0, 1.0, 2.5])
 @pytest.mark.parametrize("C", [0.05, 1.0, 50.0])
 @pytest.mark.parametrize("solver", [1, 2])

@@ -119,7 +119,7 @@ def test_the_page_shows_what_the_report_says(run: Run, place: Path, model: Path)
     assert [row[1] for row in stages] == [str(each["full_epochs"]) for each in told["stages"]]
     assert [row[3] for row in stages] == [str(each["newton_steps"]) for each in told["stages"]]
     settings = dict(page.table("setting"))
-    assert (settings["tol"], settings["rho"]) == ("0.0001", "1.0")
+    assert (settings["tol"], settings["rho"], settings["C"]) == ("0.0001", "1.0", "1.0")
     assert [row[0] for row in page.table("shard")] == sorted(
         path.name for path in (place / "train").iterdir()
     )
@@ -239,7 +239,10 @@ def test_many_classes_are_a_table_that_sorts_with_the_metrics_of_each(
     gaps = {each["label"]: each["certificate"]["relative_duality_gap"] for each in told["learners"]}
     assert keys == [gaps["ant"], gaps["bee"]]
     found = streamtron.evaluate(streamtron.load(place / "many"), place / "many.svm").classes
-    assert [float(row[8]) for row in classes] == [round(each["precision"], 4) for each in found]
+    assert [float(row[3]) for row in classes] == [round(each["precision"], 4) for each in found]
+    (place / "others.svm").write_text("dog 1:1\n")
+    done = run("report", "many", "-o", "others.html", "--valid", "others.svm")
+    one_sentence(done, 3, "no row has a class of the model")
 
 
 def test_names_of_people_are_text_and_never_markup(run: Run, place: Path) -> None:
@@ -266,10 +269,10 @@ def test_the_best_model_of_a_sweep_shows_every_candidate(run: Run, place: Path) 
         (C, rho) for C in (0.01, 0.1, 1.0) for rho in (0.0, 1.0)
     ]
     assert sum(row[-1] == "best" for row in rows) == 1
-    drawing = text.split('aria-label="accuracy by C and ρ"')[1].split("</svg>")[0]
+    drawing = text.split('aria-label="Accuracy by C and ρ"')[1].split("</svg>")[0]
     assert drawing.count('class="heat"') == 6
     assert drawing.count('class="best"') == 1
-    lines = text.split('aria-label="accuracy by C"')[1].split("</svg>")[0]
+    lines = text.split('aria-label="Accuracy by C"')[1].split("</svg>")[0]
     assert [len(line.split()) for line in re.findall(r'points="([^"]*)"', lines)] == [3, 3]
     assert len(json.loads((place / "swept.json").read_text())["sweep"]["candidates"]) == 6
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars
 import pyarrow as pa
 import pyarrow.feather as feather
 import pytest
@@ -48,8 +49,8 @@ def _batches(table: pa.Table, rows: int = 1000) -> Iterator[pa.RecordBatch]:
         _batches,
         lambda table: table.to_reader(max_chunksize=700),
         lambda table: iter([table.slice(0, 10), table.slice(10)]),
-        lambda table: pytest.importorskip("polars").from_arrow(table),
-        lambda table: (pytest.importorskip("pandas"), table.to_pandas())[1],
+        polars.from_arrow,
+        pa.Table.to_pandas,
     ],
     ids=["table", "batches", "reader", "tables", "polars", "pandas"],
 )
@@ -78,7 +79,7 @@ def test_an_index_of_pandas_is_no_feature(table: pa.Table) -> None:
 
 
 def test_an_index_of_a_frame_that_pandas_has_filtered_is_no_feature(table: pa.Table) -> None:
-    frame = pytest.importorskip("pandas").DataFrame(table.to_pandas())
+    frame = table.to_pandas()
     model = streamtron.fit(frame[frame["f1"] > 0], label="answer", features="*")
     assert model.feature_names == ("f0", "f1", "f2")
 

@@ -204,7 +204,11 @@ def _manifest(model: Path) -> Any:
 
 @pytest.mark.parametrize(
     "seed",
-    [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 150))],
+    [
+        *range(4),  # 3: a changed run goes on from weights that are worse than its best
+        15,  # the weights have columns that no row has any more, while training goes on
+        *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 150) if seed != 15),
+    ],
 )
 def test_after_any_sequence_of_changes_the_bounds_hold_the_optimum_of_the_rows_that_are_there(
     seed: int, tmp_path: Path

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamtron.core.errors import DataError, FileDamaged, MachineError
+from streamtron.core.errors import FileDamaged, MachineError
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.runs import witness
 from streamtron.solver.duals import Counts
+from tests.helpers.models import refused
 
 LARGEST = 2**31 - 1
 COUNTS = {"a": [0, 3, 0, 0, 1], "b": [], "c": [0, 0], "d": [LARGEST, 1, 0]}
@@ -56,12 +57,6 @@ def path(tmp_path):
 def named(fingerprints: str) -> list[tuple[str, str]]:
     """The shards of these fingerprints, under other names than they were written with."""
     return [(f"moved/{n}.svm", fingerprint) for n, fingerprint in enumerate(fingerprints)]
-
-
-def refused(action, kind=DataError) -> str:
-    with pytest.raises(kind) as caught:
-        action()
-    return str(caught.value)
 
 
 # --- matched -------------------------------------------------------------------------------------

@@ -260,17 +260,29 @@ def test_the_papers_procedure_and_the_hard_margin_have_no_quadratic(
     assert few_columns.worthwhile(soft, rows)
 
 
-def test_a_step_that_has_not_lowered_the_primal_is_halved() -> None:
+@pytest.mark.parametrize(
+    ("reading", "scanned", "next_scan"),
+    [
+        (1, [2.0, 4.0, 9.0], [1.5, 3.0, 6.0]),
+        (0, [2.0, 4.0, 9.0], [1.0, 2.0, 3.0]),  # not on the way from the best weights
+        (1, [1.0, 2.0, 3.0 + 1e-12], [0.0, 0.0, 0.0]),  # the solution of their quadratic
+    ],
+    ids=["halved", "from the best", "solved"],
+)
+def test_a_step_that_has_not_lowered_the_primal_is_halved_or_begun_anew(
+    reading: int, scanned: list[float], next_scan: list[float]
+) -> None:
     learner = Learner(Settings(), [1, -1])
     learner.running.widen(2)
     learner.best.w, learner.best.bias = np.array([1.0, 2.0]), 3.0
     learner.best.certificate = Certificate(0.0, 0.25, 0.5, 10, 1.0, None, 0.0)
-    learner.outside = Outside(np.array([2.0, 4.0, 9.0]), known=0.25)
+    learner.outside = Outside(np.array(scanned), known=0.25)
+    learner.progress.reading = reading
     learner.progress.reports = trained(ListSource(*correlated(50)), Settings()).progress.reports
     learner.extent.least_delta2 = 1.0
     few_columns.finish(learner)
     assert learner.best.candidate is not None
-    assert learner.best.candidate.tolist() == [1.5, 3.0, 6.0]
+    assert learner.best.candidate.tolist() == next_scan
 
 
 def test_the_counts_of_a_scan_are_those_of_the_slacks() -> None:

@@ -16,7 +16,7 @@ from streamtron.core.events import ChunkDone, Event, ReadingStarted
 from streamtron.data import Reading, open_shards
 from streamtron.data.writers.corpus import generate
 from streamtron.runs.fit import fit_many, run
-from streamtron.runs.learners import MemoryGuard, train_candidates
+from streamtron.runs.learners import MemoryGuard, Training, train_candidates
 from streamtron.runs.memory import memory_needed
 from streamtron.runs.results import Outcome
 from streamtron.solver.learner import Learner
@@ -84,7 +84,8 @@ def test_classes_that_do_not_fit_together_run_in_groups_and_find_the_same(
             [str(place / "many.svm")], Reading(multiclass=True), cache_dir=str(tmp_path),
             most_labels=None,
         ) as source:  # fmt: skip
-            [learners] = train_candidates(source, [settings], machine)
+            training = Training(source, settings, machine)
+            [learners] = train_candidates(training, [settings])
             labels = [learner.targets.positive for learner in learners]
             found.append((labels, [one.weights.tobytes() for one in learners], source.readings))
     (labels, weights, readings), (again, same, more) = found

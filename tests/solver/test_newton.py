@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 
 from streamtron.core import kernels
 from streamtron.core.rows import Rows
-from streamtron.solver import newton, preconditioner
+from streamtron.solver import newton, passes, preconditioner
 from tests.helpers.kernel_cases import Case, cases, factors_of, frozen, numbers, prove
 from tests.helpers.oracle import best_scale, primal_value
 from tests.helpers.sources import csr, dense, random_rows
@@ -210,6 +210,7 @@ def test_a_rough_answer_takes_fewer_conjugate_gradient_steps_a_newton_step(
 ) -> None:
     calls = {"gram_product": 0, "gram_diagonal": 0}
     monkeypatch.setattr(preconditioner, "HEAD", 1)  # with all columns in it, one step always does
+    monkeypatch.setattr(newton, "DESCENT_STEPS", 0)
 
     def count(name: str) -> None:
         original = getattr(kernels, name)
@@ -226,8 +227,40 @@ def test_a_rough_answer_takes_fewer_conjugate_gradient_steps_a_newton_step(
     for proven in (False, True):
         calls.update(gram_product=0, gram_diagonal=0)
         problem(1, 100.0).solved(1e-9, proven=proven)
-        rates.append(calls["gram_product"] / calls["gram_diagonal"])
+        steps = calls["gram_diagonal"] - 1  # the first is of the descent
+        rates.append(calls["gram_product"] / steps)
     assert rates[0] < 0.8 * rates[1]
+
+
+def test_a_descent_needs_fewer_passes_than_newtons_method_to_the_same_objective(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(3)
+    sparse = rng.normal(size=(600, 500)) * (rng.random((600, 500)) < 1.0 / np.arange(1, 501))
+    rows = csr([[(int(j), float(row[j])) for j in np.flatnonzero(row)] for row in sparse])
+    signs = rng.choice(np.array([-1, 1], np.int8), 600)
+    cost, zero, passes_made = np.full(600, 50.0), np.zeros(501), []
+    monkeypatch.setattr(preconditioner, "HEAD", 0)
+    for steps in (newton.DESCENT_STEPS, 0):
+        count = [0]
+        for name in ("gram_product", "combine"):
+            original = getattr(kernels, name)
+
+            def counted(*arguments: Any, original: Any = original, count: Any = count) -> None:
+                count[0] += 1
+                original(*arguments)
+
+            monkeypatch.setattr(kernels, name, counted)
+        monkeypatch.setattr(newton, "DESCENT_STEPS", steps)
+        if not steps:
+            monkeypatch.setattr(newton, "DESCENT", np.inf)
+        v, _, _ = newton.minimise(rows, signs, cost, 1.0, zero, zero, 1e-3, proven=False)
+        margins = passes.margins(rows, signs, 1.0, v)
+        slacks = np.maximum(0.0, 1.0 - margins)
+        passes_made.append((count[0], 0.5 * v @ v + cost @ slacks**2))
+    (passes_of_descent, reached), (passes_of_newton, primal) = passes_made
+    assert passes_of_descent < 0.7 * passes_of_newton
+    assert reached <= primal
 
 
 @problems

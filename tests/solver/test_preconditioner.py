@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.rows import Rows
 from streamtron.solver import newton, preconditioner
-from streamtron.solver.preconditioner import HEAD, NONZERO, PRODUCTS, Preconditioner, head_size
+from streamtron.solver.preconditioner import (
+    HEAD,
+    NONZERO,
+    PAIRS,
+    PRODUCTS,
+    KeptProducts,
+    Preconditioner,
+    head_size,
+)
 from tests.helpers.kernel_cases import COLUMNS, Case, cases, factors_of, frozen, numbers, prove
 from tests.helpers.sources import csr, dense, random_rows
 
@@ -108,12 +116,13 @@ def test_squares_that_leave_the_range_of_floats_end_in_finite_weights(value: flo
 
 
 def calls(monkeypatch: pytest.MonkeyPatch, head: int, columns: int) -> dict[str, int]:
-    """Products Hv of Newton's method, and its steps, on rows whose columns are correlated."""
+    """Products Hv of Newton's method, its gradients, of which a descent takes one a step, and its
+    updates of H, on rows whose columns are correlated."""
     rng = np.random.default_rng(0)
     mixed = rng.normal(size=(800, columns)) @ rng.normal(size=(columns, columns))
     rows = csr([list(enumerate(row)) for row in mixed.tolist()])
     signs = np.where(mixed @ rng.normal(size=columns) + rng.normal(size=800) > 0, 1, -1)
-    count = {"gram_product": 0, "gram_diagonal": 0}
+    count = {"gram_product": 0, "combine": 0, "gram_diagonal": 0}
 
     def counted(name: str) -> Callable[..., None]:
         original = getattr(kernels, name)
@@ -138,12 +147,18 @@ def calls(monkeypatch: pytest.MonkeyPatch, head: int, columns: int) -> dict[str,
 def test_with_few_columns_a_newton_step_needs_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
     direct = calls(monkeypatch, HEAD, 30)
     assert direct["gram_product"] == direct["gram_diagonal"]
-    assert calls(monkeypatch, 0, 30)["gram_product"] > 5 * direct["gram_product"]
+    assert direct["combine"] == direct["gram_product"] + 1
+    assert passes_over(calls(monkeypatch, 0, 30)) > 5 * direct["gram_product"]
 
 
 def test_a_head_of_most_columns_saves_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    without = calls(monkeypatch, 0, 30)
-    assert calls(monkeypatch, 28, 30)["gram_product"] < 0.7 * without["gram_product"]
+    without = passes_over(calls(monkeypatch, 0, 30))
+    assert passes_over(calls(monkeypatch, 28, 30)) < 0.7 * without
+
+
+def passes_over(count: dict[str, int]) -> int:
+    """Products and gradients: either passes over the rows."""
+    return count["gram_product"] + count["combine"]
 
 
 @prove
@@ -227,3 +242,27 @@ def test_factor_and_solution_equal_their_plain_oracles_bit_for_bit(
         wanted = plain_solution(plain, x.tolist())
         kernels.solve_factorised(factor, x)
         assert x.tolist() == wanted
+
+
+# --- products that are kept ---
+
+
+def test_kept_products_map_the_latest_image_back_and_conjugate_ones_make_the_inverse() -> None:
+    (rows, _), factors = random_rows(1, 30, 5), some_factors(1, 30)
+    wanted, kept = hessian(rows, 5, factors, 1.0), KeptProducts(6)
+    for v in np.linalg.eigh(wanted).eigenvectors.T.copy():
+        kept.add(v, wanted @ v)
+        assert kept.correct(np.copy, wanted @ v) == pytest.approx(v, abs=1e-9)
+    right = np.arange(6.0)
+    assert kept.correct(np.copy, right) == pytest.approx(np.linalg.solve(wanted, right), rel=1e-6)
+
+
+def test_the_earliest_product_makes_room_and_a_useless_one_is_not_kept() -> None:
+    kept = KeptProducts(3)
+    kept.add(np.array([1.0, 0.0, 0.0]), np.array([4.0, 0.0, 0.0]))
+    kept.add(np.zeros(3), np.zeros(3))
+    kept.add(np.ones(3), np.full(3, np.inf))
+    assert kept.correct(np.copy, np.array([4.0, 2.0, 2.0])).tolist() == [1.0, 2.0, 2.0]
+    for _ in range(PAIRS):
+        kept.add(np.array([0.0, 1.0, 0.0]), np.array([0.0, 2.0, 0.0]))
+    assert kept.correct(np.copy, np.array([4.0, 2.0, 2.0])).tolist() == [4.0, 1.0, 2.0]

@@ -643,23 +643,23 @@ def blocks(order: Literal["random", "sequential"] = "random") -> list[Solved]:
     learner, found = blocks_of(source, labels, settings)
     assert learner.finished == "certified"
     assert len(found) > 3
-    assert max(one.kept_bytes for one in found) <= settings.active_set / 2
+    assert max(one.kept_bytes for one in found) <= in_memory.KEPT * settings.active_set
     return found
 
 
-def test_of_the_rows_solved_only_some_with_a_count_stay_in_half_of_the_budget() -> None:
+def test_of_the_rows_solved_only_some_with_a_count_stay_in_a_part_of_the_budget() -> None:
     for solved, kept, _ in blocks():
         assert set(kept) < set(solved)
         assert min(kept.values()) > 0.0
 
 
 def test_rows_of_many_counts_to_the_byte_stay_more_often_than_others() -> None:
-    heavier = lighter = 0
+    heavier = lighter = 0  # rows that leave
     for solved, kept, _ in blocks():
         live = sorted((number for number in solved if solved[number]), key=solved.__getitem__)
-        lighter += sum(number in kept for number in live[: len(live) // 2])
-        heavier += sum(number in kept for number in live[-(len(live) // 2) :])
-    assert heavier > 1.5 * lighter
+        lighter += sum(number not in kept for number in live[: len(live) // 2])
+        heavier += sum(number not in kept for number in live[-(len(live) // 2) :])
+    assert lighter > 1.5 * heavier
 
 
 def test_in_file_order_the_rows_that_stay_are_those_of_most_counts_to_the_byte() -> None:
@@ -678,14 +678,14 @@ def test_a_row_that_finds_no_room_beside_those_that_stay_is_held_all_the_same() 
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
-def test_ccat_in_tenths_is_certified_in_eight_readings_whatever_the_seed(
+def test_ccat_in_tenths_is_certified_in_six_readings_whatever_the_seed(
     seed: int, shared_data: Path
 ) -> None:
     rows, labels = read_libsvm(shared_data / "rcv1_27613.ccat.xz")
     source = ListSource(rows, labels)
     learner = trained(source, Settings(C=50.0, active_set=sizes(source) // 10, seed=seed))
     assert learner.finished == "certified"
-    assert source.nonzeros_read <= 8 * len(rows.indices)
+    assert source.nonzeros_read <= 6 * len(rows.indices)
 
 
 @pytest.mark.parametrize(("C", "seeds", "most"), [(0.5, 8, 5.0), (50.0, 8, 24.0)])

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamtron
-from streamtron.cluster.connect import connect
+from streamtron.cluster.client import Workers
 from streamtron.cluster.sweep import sweep_executor
 from streamtron.core.config import METRICS, METRICS_OF_MANY, Machine, Settings
 from streamtron.core.errors import DataError
@@ -200,16 +200,15 @@ def test_folds_average_the_metrics_of_many_classes_and_keep_the_widest_gap(place
 
 
 def test_workers_find_the_table_and_the_model_of_many_classes_that_one_process_finds(
-    place: Path, tmp_path: Path, alone: dict[str, Sweep]
+    place: Path, tmp_path: Path, alone: dict[str, Sweep], workers: Workers
 ) -> None:
-    with connect(2) as workers:
-        where = {"executor": sweep_executor(workers), "tasks": 2}
-        for kind in KINDS:
-            found = swept(place, kind, model=tmp_path / kind, **where)
-            assert lasting(found.rows()) == lasting(alone[kind].rows())
-            best, fit = alone[kind].best.settings, tmp_path / f"{kind} fit"
-            fit_alone(place / kind / "train", best, model=fit, machine=Machine())
-            assert (tmp_path / kind).read_bytes() == fit.read_bytes()
+    where = {"executor": sweep_executor(workers), "tasks": 2}
+    for kind in KINDS:
+        found = swept(place, kind, model=tmp_path / kind, **where)
+        assert lasting(found.rows()) == lasting(alone[kind].rows())
+        best, fit = alone[kind].best.settings, tmp_path / f"{kind} fit"
+        fit_alone(place / kind / "train", best, model=fit, machine=Machine())
+        assert (tmp_path / kind).read_bytes() == fit.read_bytes()
 
 
 # --- what is said --------------------------------------------------------------------------------

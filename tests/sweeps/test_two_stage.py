@@ -254,6 +254,7 @@ def test_with_folds_the_bounds_are_means_over_them(place: Path) -> None:
         assert 0 < sum(ends) < 2
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(
     "count", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
 )
@@ -275,7 +276,7 @@ def test_workers_find_the_table_and_the_model_of_one_process(
 
 @pytest.mark.parametrize("stage", [pytest.param("1", marks=pytest.mark.slow), "0.1"])
 def test_a_worker_killed_as_the_first_result_of_a_stage_comes_never_costs_a_result(
-    place: Path, found: Sweep, stage: str
+    place: Path, found: Sweep, workers: Workers, stage: str
 ) -> None:
     killed: list[int] = []
 
@@ -286,8 +287,7 @@ def test_a_worker_killed_as_the_first_result_of_a_stage_comes_never_costs_a_resu
             os.kill(pids[0], signal.SIGKILL)
             killed.append(pids[0])
 
-    with connect(2) as workers:
-        many = swept(place, executor=sweep_executor(workers), tasks=2, listen=kill)
+    many = swept(place, executor=sweep_executor(workers), tasks=2, listen=kill)
     assert len(killed) == 1
     assert lasting(many) == lasting(found)
 

@@ -22,11 +22,10 @@ from streamtron.data.formats.layouts import (
     Columns,
     is_list,
     is_number,
-    is_string,
     layout_of,
     plain,
 )
-from streamtron.data.formats.text_recipe import RECIPE_KEY, TextRecipe
+from streamtron.data.formats.text_recipe import RECIPE_KEY, TextRecipe, is_string
 from streamtron.data.row_batch import Layout, Reading, Settled
 
 Role = Literal["label", "features", "values", "weight", "text"]
@@ -165,9 +164,9 @@ class _Table(NamedTuple):
             self._refuse_type("features", field)
         if self.reading.settled is not None and string != (column in recipe.categories):
             raise DataError(
-                f"{self.name}: column {column!r} is of type {field.type}, and it held "
-                f"{'numbers' if string else 'strings'} where the recipe was made. Write it as it "
-                "was there."
+                f"{self.name}: column {column!r} is of type {field.type}, and it has "
+                f"{'numbers' if string else 'strings'} in {self.reading.settled.by}. Write it "
+                "alike in all shards."
             )
 
     def _check_recipe(self) -> None:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
-from streamtron.data.formats.text_recipe import TextRecipe
+from streamtron.data.formats.text_recipe import TextRecipe, is_string
 from streamtron.data.row_batch import Layout, beyond_float32, offsets_of, row_of
 
 KEY_NAMES = ("index", "indices", "column", "key", "name", "feature", "term", "token", "i", "k")
@@ -81,12 +81,6 @@ def is_list(type_: pa.DataType) -> bool:
 def is_number(type_: pa.DataType) -> bool:
     """Tell whether a type is an integer or a float of any size."""
     return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
-
-
-def is_string(type_: pa.DataType) -> bool:
-    """Tell whether a type is text."""
-    types = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    return any(is_type(type_) for is_type in types)
 
 
 class Columns(NamedTuple):

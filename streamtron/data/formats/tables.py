@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import pyarrow as pa
 import xxhash
@@ -22,6 +22,8 @@ from streamtron.data.formats.layouts import Columns, Spot
 from streamtron.data.formats.table_rows import make_batch, split_batch
 from streamtron.data.prefetch import in_order
 from streamtron.data.row_batch import Reading, RowBatch
+
+R = TypeVar("R")
 
 BATCH_ROWS = 1 << 14
 
@@ -100,6 +102,17 @@ class TableReader(ABC):
                 )
             for part in self._parts(file, [name]):
                 yield part.rows.column(0)
+
+    def mapped(self, function: Callable[[pa.RecordBatch, Columns, Spot], R]) -> Iterator[R]:
+        """Yield what a function makes of consecutive rows, in their order."""
+        with table_errors(self.name, self.KIND), self._open(whole=False) as (file, _):
+            columns = find_columns(self._schema(file), self.reading, self.name)
+
+            def made(part: Part) -> R:
+                return function(part.rows, columns, Spot(self.name, part.place, part.first_row))
+
+            with closing(in_order(made, self._parts(file, columns.all), self._threads)) as results:
+                yield from results
 
     @contextmanager
     def _open(self, whole: bool) -> Iterator[tuple[Any, int]]:

@@ -100,7 +100,10 @@ def merging(token: bytes, number: float) -> str:
 
 def several_labels(token: bytes) -> str:
     """Say that a row has several labels where one is wanted."""
-    return f"the row has several labels ({shown(token)}). One is wanted, unless with --multilabel."
+    return (
+        f"the row has several labels ({shown(token)}). One is wanted, unless with --multilabel. If "
+        "this is CSV, give the file a name that ends in .csv."
+    )
 
 
 def shown(token: bytes) -> str:

@@ -65,12 +65,22 @@ class TextTableReader(TableReader):
             return pa.schema([])
         with self._place(first):
             found = self._table(first, None).schema
-        return pa.schema([_settled(field, self._strings) for field in found])
+        return pa.schema([_settled(field, self._strings, self._numbers) for field in found])
 
     @property
     def _strings(self) -> Collection[str]:
         """The columns that are text whatever they look like."""
         return ()
+
+    @property
+    def _numbers(self) -> Collection[str]:
+        """The columns that are numbers in the first shard."""
+        recipe, settled = self.reading.text, self.reading.settled
+        if settled is None or settled.layout not in ("columns", "text"):
+            return ()
+        if recipe is None:
+            return self.reading.features or ()
+        return {*recipe.columns} - {*recipe.categories}
 
     def _parts(self, file: Any, columns: list[str]) -> Iterator[Part]:
         size = max(storage.stamp(self.path, self.name).size, 1)
@@ -161,10 +171,10 @@ class CsvReader(TextTableReader):
         )  # fmt: skip
         if schema is None:
             self._check_names(found.schema.names)
+            self._check_kinds(found.schema)
             return found
-        for name in set(self._strings) & set(
-            schema.names
-        ):  # a text may be empty, and is not null then
+        # a text may be empty, and is not null then
+        for name in set(self._strings) & set(schema.names):
             at = schema.names.index(name)
             found = found.set_column(at, name, pc.fill_null(found[name], ""))
         return found
@@ -179,6 +189,18 @@ class CsvReader(TextTableReader):
                 f"{self.name}, line 1: numbers ({', '.join(names[:5])}) where the names of the "
                 "columns are wanted. Add a line with their names."
             )
+
+    def _check_kinds(self, schema: pa.Schema) -> None:
+        """Refuse an empty column beside the text where it is to be told what it holds."""
+        if self.reading.text is None or self.reading.settled is not None:
+            return
+        for name in self.reading.text.columns:
+            if name in schema.names and pa.types.is_null(schema.field(name).type):
+                raise DataError(
+                    f"{self.name}: column {name!r} is empty in the first megabyte, so that nothing "
+                    "tells whether it holds numbers or strings. Begin with a file that has values "
+                    "there, or leave the column out of --columns."
+                )
 
     def _check_quotes(self, cut: Cut, separator: bytes) -> None:
         """Refuse a quote that neither begins nor ends a field, nor is doubled within one: rows
@@ -246,8 +268,11 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _settled(field: pa.Field, strings: Collection[str]) -> pa.Field:
-    """Return as a string what looks like a date, is empty, or is one of the ``strings``."""
+def _settled(field: pa.Field, strings: Collection[str], numbers: Collection[str]) -> pa.Field:
+    """Return as a string what looks like a date, is empty, or is one of the ``strings``; empty
+    ``numbers`` are floats."""
+    if pa.types.is_null(field.type) and field.name in numbers:
+        return field.with_type(pa.float64())
     is_odd = pa.types.is_temporal(field.type) or pa.types.is_null(field.type)
     is_string = field.name in strings or is_odd
     return field.with_type(pa.string()) if is_string else field

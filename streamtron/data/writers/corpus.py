@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import SettingsError
 from streamtron.core.executor import Executor, serial, sum_over_tree
+from streamtron.core.names import checks_keywords
 from streamtron.data.row_batch import RowBatch, offsets_of, slice_batch, sort_columns
 from streamtron.data.writers.shards import Format, ShardStyle, Written, new_shards, write_shards
 
@@ -68,6 +69,7 @@ class _Model(NamedTuple):
     distinct: NDArray[np.float64]
 
 
+@checks_keywords()
 def generate(
     directory: str,
     *,

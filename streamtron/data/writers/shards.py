@@ -28,7 +28,7 @@ from streamtron.core.files import sync_directory
 from streamtron.core.rows import Label
 from streamtron.core.text import label_text
 from streamtron.data.blocks import LabelTable, RowCutter, ShardLabels, join
-from streamtron.data.discover import UNFINISHED
+from streamtron.data.discover import NAMES, UNFINISHED
 from streamtron.data.disk import flush, writing_to
 from streamtron.data.formats.text_labels import is_text_name
 from streamtron.data.formats.text_recipe import RECIPE_KEY
@@ -77,14 +77,16 @@ class ShardStyle(NamedTuple):
 
 
 @contextmanager
-def new_shards(destination: str, to: Format, overwrite: bool) -> Iterator[Callable[[int], str]]:
+def new_shards(
+    destination: str, to: Format, overwrite: bool
+) -> Iterator[Callable[[int | str], str]]:
     """Add shards to a directory, together, when the ``with`` block ends without an error.
 
-    Yields the function from a shard's number to the path to write it at: a hidden file, which
-    readers ignore. At the end the files are renamed to ``part-00000.parquet`` (or ``.svm``), …, and
-    shards of an earlier conversion are removed if ``overwrite``, or if that was killed meanwhile.
-    While some are renamed and some are not, the file ``UNFINISHED`` stands beside them, and
-    readers refuse the directory.
+    Yields the function from a shard's number, or ``NAMES``, to the path to write it at: a hidden
+    file, which readers ignore. At the end the files are renamed to ``part-00000.parquet`` (or
+    ``.svm``), …, and those of an earlier conversion are removed if ``overwrite``, or if that was
+    killed meanwhile. While some are renamed and some are not, the file ``UNFINISHED`` stands beside
+    them, and readers refuse the directory.
     """
     directory = Path(destination)
     with writing_to(destination, REMEDY):
@@ -92,8 +94,9 @@ def new_shards(destination: str, to: Format, overwrite: bool) -> Iterator[Callab
         old = _old_shards(directory, overwrite or (directory / UNFINISHED).exists())
     hidden: dict[Path, Path] = {}
 
-    def shard_path(number: int) -> str:
-        final = directory / f"part-{number:05d}.{ENDINGS[to]}"
+    def shard_path(number: int | str) -> str:
+        name = number if isinstance(number, str) else f"part-{number:05d}.{ENDINGS[to]}"
+        final = directory / name
         partial_file = directory / f".{final.name}.partial"
         hidden[partial_file] = final
         return os.path.abspath(partial_file)  # workers have another directory
@@ -123,14 +126,16 @@ def _put_in_place(directory: Path, hidden: Mapping[Path, Path], old: Iterable[Pa
 
 def _left_behind(directory: Path) -> list[Path]:
     """Hidden files of a conversion that is under way, or was killed."""
-    return [path for path in directory.iterdir() if re.match(r"\.part-.*\.partial", path.name)]
+    hidden = rf"\.(part-.*|{NAMES})\.partial"
+    return [path for path in directory.iterdir() if re.match(hidden, path.name)]
 
 
 def _old_shards(directory: Path, overwrite: bool) -> list[Path]:
     there, left = sorted(directory.iterdir()), _left_behind(directory)
     old = [path for path in there if re.fullmatch(r"part-\d+\.(svm|parquet)", path.name)]
+    names = [path for path in there if path.name == NAMES]
     holds = f"{directory}: not empty, holds"
-    if foreign := set(there) - {*old, *left, directory / UNFINISHED}:
+    if foreign := set(there) - {*old, *names, *left, directory / UNFINISHED}:
         raise SettingsError(f"{holds} {min(foreign).name!r}. Give a new or an empty directory.")
     if old and not overwrite:
         raise SettingsError(
@@ -139,7 +144,7 @@ def _old_shards(directory: Path, overwrite: bool) -> list[Path]:
         )
     for path in left:  # a killed conversion's
         path.unlink()
-    return old
+    return [*old, *names]
 
 
 def write_shards(

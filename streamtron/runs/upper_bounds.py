@@ -1,0 +1,135 @@
+"""Search for upper bounds of problems whose weights are given: the data's best margins.
+
+Any counts prove an upper bound. The first are made of the slacks of the weights, and mini-epochs on
+the rows that have one lower the bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import replace
+
+from streamtron.core.certificate import Certificate
+from streamtron.core.rows import Chunk
+from streamtron.runs.scan import Scans, add_blocks, scan_request, scan_weights
+from streamtron.solver import order
+from streamtron.solver.block_scan import scan_blocks
+from streamtron.solver.duals import Counts
+from streamtron.solver.in_memory import begin_search, room, start_from_slacks
+from streamtron.solver.learner import Learner
+from streamtron.solver.subproblem import run_mini_epochs
+from streamtron.solver.train import begin_reading, finish_reading, take_chunk
+
+SEARCH_TOLERANCE = 1e-4
+"""Gap at which the search ends early."""
+
+SCALED = 0.25
+"""A scan at scale s finds the best scale well if it lies in [SCALED · s, s / SCALED]."""
+
+RESCANS = 8
+"""Largest number of further scans to find the best scale."""
+
+
+def find_upper_bounds(
+    scans: Scans, learners: Sequence[Learner], scales: Sequence[float], readings: int
+) -> list[Certificate]:
+    """Certify the learners' weights by a first reading, then search for upper bounds in at most
+    ``readings`` more: counts from the slacks in the first of them, then mini-epochs and scans."""
+    found = scan_weights(scans, learners, scales, first=True)
+    for learner in learners:
+        begin_search(learner)
+    found = _rescan_if_scaled(scans, learners, scales, found)
+    bounds: dict[Learner, list[tuple[float, float]]] = {learner: [] for learner in learners}
+    if readings >= 2 and not learners[0].settings.hard:
+        _counts_from_slacks(scans, learners, found)
+        for reading in range(2, readings + 1):
+            searching = [learner for learner in learners if not learner.progress.finished]
+            if searching:
+                _read(scans, searching, reading)
+            for learner in searching:
+                done, mode = learner.progress.mini_epochs, learner.mode
+                run_mini_epochs(finish_reading(learner))
+                now = learner.certificate
+                if now is not None and now.upper_bound is not None:
+                    bounds[learner].append((now.upper_bound, now.rounding_bound))
+                known = _bounded(found[learners.index(learner)], bounds[learner])
+                scans.done(learner, known, mode, learner.progress.mini_epochs - done)
+    return [_bounded(each, bounds[one]) for each, one in zip(found, learners, strict=True)]
+
+
+def _bounded(lower: Certificate, bounds: Sequence[tuple[float, float]]) -> Certificate:
+    """Return a certificate with the least upper bound, given with its rounding, or with none."""
+    upper, rounding = min(bounds, default=(None, 0.0))
+    return replace(lower, upper_bound=upper, rounding_bound=rounding)
+
+
+def _rescan_if_scaled(
+    scans: Scans,
+    learners: Sequence[Learner],
+    scales: Sequence[float],
+    found: Sequence[Certificate],
+) -> list[Certificate]:
+    """Scan again around the best scale found, until it is close to the scanned one: P(s) is known
+    best there."""
+    best, around = list(found), list(scales)
+    for _ in range(0 if learners[0].settings.hard else RESCANS):
+        ratios = [each.scale / scale for each, scale in zip(best, around, strict=True)]
+        far = [k for k, ratio in enumerate(ratios) if not SCALED <= ratio <= 1.0 / SCALED]
+        if not far:
+            break
+        for k in far:
+            around[k] = best[k].scale
+        again = scan_weights(scans, [learners[k] for k in far], [around[k] for k in far])
+        for k, certificate in zip(far, again, strict=True):
+            best[k] = certificate
+    return best
+
+
+def _counts_from_slacks(
+    scans: Scans, learners: Sequence[Learner], found: Sequence[Certificate]
+) -> None:
+    """Turn the slacks of each learner's weights into counts by one reading; hold those rows."""
+    for learner, each in zip(learners, found, strict=True):
+        begin_reading(learner, 1, each.scale)
+    asked = [(scan_request(one), one.progress.b) for one in learners]
+    requests = [request._replace(threshold=-math.inf, b=b) for request, b in asked]
+    add_blocks(scans.read(requests, [Counts() for _ in learners], _rooms(learners)), learners)
+    scans.end()
+    for learner, each in zip(learners, found, strict=True):
+        start_from_slacks(learner)
+        scans.done(learner, _bounded(each, ()), mini_epochs=learner.progress.mini_epochs)
+
+
+def _read(scans: Scans, learners: Sequence[Learner], reading: int) -> None:
+    """Read once: scan and hold violators, or train, as each learner does in this reading.
+
+    Learners that train visit the chunks in the order of the data, so this process reads."""
+    for learner in learners:
+        begin_reading(learner, reading)
+    scanning = [learner for learner in learners if learner.mode == "scan"]
+    training = [learner for learner in learners if learner.mode == "train"]
+    requests, counts = list(map(scan_request, scanning)), [learner.counts for learner in scanning]
+    if training:
+        scans.begin("train", len(learners))
+        chunks = scans.told(_trained(scans.source.chunks(), training))
+        add_blocks(scan_blocks(chunks, requests, counts, _rooms(scanning)()), scanning)
+    else:
+        add_blocks(scans.read(requests, counts, _rooms(scanning)), scanning)
+    scans.end()
+
+
+def _trained(
+    chunks: Generator[Chunk, None, None], learners: Sequence[Learner]
+) -> Generator[Chunk, None, None]:
+    """Train learners on each chunk before it is passed on."""
+    with closing(chunks):
+        for chunk in chunks:
+            for learner in learners:
+                take_chunk(learner, chunk, order.file_order(len(chunk)))
+            yield chunk
+
+
+def _rooms(learners: Sequence[Learner]) -> Callable[[], list[int]]:
+    return lambda: [room(learner) for learner in learners]

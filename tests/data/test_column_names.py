@@ -1,0 +1,168 @@
+"""The names of hashed columns: convert keeps them, explain and report find them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from sklearn.feature_extraction import FeatureHasher
+from sklearn.feature_extraction.text import HashingVectorizer
+
+import streamtron
+from streamtron.core.config import Settings
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.data import column_names
+from streamtron.data.formats.text_recipe import TextRecipe
+from streamtron.runs.convert import convert
+from streamtron.runs.report import report
+from tests.helpers.models import refused
+from tests.helpers.processes import here
+from tests.helpers.runs import pickled
+
+WORDS = ("cheap pills now", "meeting notes café", "Cheap cheap offer", "", "ab a b")
+ROWS = [
+    {"text": WORDS[k % 5], "y": int(k % 5 < 2), "links": k % 3, "lang": ("de", "en")[k % 2]}
+    for k in range(60)
+]
+RECIPE = TextRecipe("text", columns=("links", "lang"), hash_bits=7, ngram_range=(1, 2))
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def kept(directory: Path) -> set[tuple[int, str, int, int]]:
+    """Column, name, sign and count of every name kept."""
+    rows = pq.read_table(directory / "_names.parquet").to_pylist()
+    assert rows == sorted(rows, key=lambda row: (row["column"], -row["count"], row["name"]))
+    return {(row["column"], row["name"], row["sign"], row["count"]) for row in rows}
+
+
+def test_the_names_of_documents_are_those_of_the_columns_that_scikit_learn_puts_them_in(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path / "a.jsonl", ROWS[:33])
+    write(tmp_path / "b.jsonl", ROWS[33:])
+    files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    convert(files, tmp_path / "rows", text=RECIPE, label="y", keep_names=True)
+    analyze = HashingVectorizer(ngram_range=(1, 2)).build_analyzer()
+    words = Counter(word for row in ROWS for word in analyze(row["text"]))
+    beside = Counter({"links": 60, "lang=de": 30, "lang=en": 30})
+    wanted = set()
+    for names, first in ((words, 0), (beside, 2**7)):
+        for name, count in names.items():
+            hashed = FeatureHasher(2**7, input_type="string").transform([[name]])
+            wanted.add((first + hashed.indices[0], name, int(hashed.data[0]), count))
+    assert len(wanted) == 17
+    assert kept(tmp_path / "rows") == wanted
+
+
+def test_workers_keep_the_same_names(tmp_path: Path) -> None:
+    files = [write(tmp_path / name, ROWS[:n]) for name, n in (("a.jsonl", 60), ("b.jsonl", 7))]
+    convert(files, tmp_path / "here", text=RECIPE, label="y", keep_names=True)
+    convert(files, tmp_path / "there", text=RECIPE, label="y", keep_names=True, executor=pickled)
+    found = [(tmp_path / name / "_names.parquet").read_bytes() for name in ("here", "there")]
+    assert found[0] == found[1]
+
+
+def test_of_too_many_names_those_that_occur_most_often_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(column_names, "MOST", 3)
+    rows = [{"text": f"every {('often', 'twice')[k % 7 == 0]} w{k}", "y": k % 2} for k in range(40)]
+    shards = [write(tmp_path / f"{k}.jsonl", rows[k : k + 10]) for k in range(0, 40, 10)]
+    convert(shards, tmp_path / "rows", text=TextRecipe("text"), label="y", keep_names=True)
+    found = {name: count for _, name, _, count in kept(tmp_path / "rows")}
+    assert len(found) == 3
+    assert found["every"] == 40
+    assert found["often"] == 34
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "given", "wanted"),
+    [
+        ("1 |t cheap:2 now\n-1 |t cheap\n", "a.vw", {"hash_bits": 6}, {"t^cheap": 2, "t^now": 1}),
+        ("y,price,age\n1,2,3\n0,4,5\n", "a.csv", {"features": "price,age"}, {"price": 2, "age": 2}),
+    ],
+)
+@pytest.mark.parametrize("to", ["parquet", "libsvm"])
+def test_names_of_features_are_kept_with_the_columns_written(
+    text: str, name: str, given: dict[str, Any], wanted: dict[str, int], to: Any, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    settings = {"features": tuple(given["features"].split(","))} if "features" in given else given
+    convert(tmp_path / name, tmp_path / "rows", to=to, settings=Settings(**settings),
+            keep_names=True)  # fmt: skip
+    assert {n: count for _, n, _, count in kept(tmp_path / "rows")} == wanted
+    model = streamtron.fit(tmp_path / "rows")
+    [plain] = streamtron.explain(model)["directions"]
+    [named] = streamtron.explain(model, names=tmp_path / "rows")["directions"]
+    columns = {n: column for column, n, _, _ in kept(tmp_path / "rows")}
+    assert {one["name"] for one in named["features"]} <= set(wanted)
+    assert [one["column"] for one in plain["features"]] == [
+        columns[one["name"]] for one in named["features"]
+    ]
+
+
+def test_explain_and_report_name_the_words_of_a_model(tmp_path: Path) -> None:
+    write(tmp_path / "mail.jsonl", ROWS)
+    run = partial(here, tmp_path)
+    run("convert", "mail.jsonl", "rows", "--text", "text", "--label", "y",
+        "--keep-names", "--hash-bits", "3")  # fmt: skip
+    run("fit", "rows", "--model", "m")
+    names = {}
+    for column, name, sign, _ in sorted(kept(tmp_path / "rows"), key=lambda row: -row[3]):
+        names.setdefault(column, []).append(("(-)" if sign < 0 else "") + name)
+    told = json.loads(run("explain", "m", "--json").stdout)["directions"][0]["features"]
+    assert told
+    for one in told:
+        assert sorted(one["name"].split(" | ")) == sorted(names[one["column"]][:3])
+    row = run("explain", "m", "mail.jsonl", "--row", "0").stdout
+    assert "pills" in row
+    report(tmp_path / "m", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert told[0]["name"] in page
+    assert "(-) marks a name" in page
+    (tmp_path / "rows" / "_names.parquet").rename(tmp_path / "elsewhere.parquet")
+    assert "column" in run("explain", "m").stdout
+    again = run("explain", "m", "--json", "--names", "elsewhere.parquet").stdout
+    assert json.loads(again)["directions"][0]["features"] == told
+
+
+def test_names_of_another_recipe_and_other_files_are_refused(tmp_path: Path) -> None:
+    mail = write(tmp_path / "mail.jsonl", ROWS)
+    for bits in (5, 6):
+        recipe = TextRecipe("text", hash_bits=bits)
+        convert(mail, tmp_path / f"{bits}", text=recipe, label="y", keep_names=True)
+    model = streamtron.fit(tmp_path / "5")
+    assert "another recipe" in refused(
+        lambda: streamtron.explain(model, names=tmp_path / "6"), DataError
+    )
+    for path in (mail, next((tmp_path / "5").glob("part*"))):
+        message = refused(lambda path=path: streamtron.explain(model, names=path), DataError)
+        assert "not the names that convert keeps" in message
+
+
+def test_names_of_an_earlier_conversion_go_with_its_shards(tmp_path: Path) -> None:
+    mail, rows = write(tmp_path / "mail.jsonl", ROWS), tmp_path / "rows"
+    convert(mail, rows, text=RECIPE, label="y", keep_names=True)
+    with pytest.raises(SettingsError, match=r"holds 1 shards from 'part-00000\.parquet' on"):
+        convert(mail, rows, text=RECIPE, label="y")
+    convert(mail, rows, text=RECIPE, label="y", overwrite=True)
+    assert [path.name for path in rows.iterdir()] == ["part-00000.parquet"]
+
+
+def test_features_without_names_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
+    with pytest.raises(SettingsError, match="no names to be kept"):
+        convert(tmp_path / "a.svm", tmp_path / "rows", keep_names=True)
+    convert(tmp_path / "a.svm", tmp_path / "rows", settings=Settings(index_base=1))
+    with pytest.raises(DataError, match=r"part-00000\.parquet: features that are numbered"):
+        convert(tmp_path / "rows", tmp_path / "more", keep_names=True)
+    assert not list((tmp_path / "more").iterdir())

@@ -1,0 +1,14 @@
+"""To import this is to import what commands and tasks import, and to load the kernels: a process
+that is forked from one that has done so begins at once."""
+
+from __future__ import annotations
+
+import tempfile
+
+import streamtron
+import streamtron.sweeps.trial
+from streamtron.data.writers.corpus import generate
+
+with tempfile.TemporaryDirectory() as place:
+    generate(f"{place}/corpus", rows=50, columns=100, seed=0, shards=1)
+    streamtron.fit(f"{place}/corpus", model=f"{place}/model")

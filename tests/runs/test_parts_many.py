@@ -1,0 +1,234 @@
+"""Many classes, and weighted ones, from several parts of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamtron.core.config import Machine, Settings
+from streamtron.core.events import Event, ReadingDone
+from streamtron.data.writers.corpus import generate
+from streamtron.runs import fit
+from streamtron.runs.forget import forget
+from streamtron.runs.results import Outcome
+from streamtron.runs.update import update
+from tests.helpers.optimum import holds, holds_optimum, least_primal
+from tests.runs.test_parts import Stopped, forgetful
+
+ROWS, SHARDS, COLUMNS = 1500, 6, 60
+CLASSES = (1.0, 3.0, 4.0, 7.0)
+
+ALL, WORKING_SET, BLOCKS = 10**9, 200_000, 60_000
+"""Active sets that hold all rows, those that matter to each class, and some of these."""
+
+regimes = pytest.mark.parametrize("active_set", [ALL, WORKING_SET, BLOCKS])
+
+
+def rows_of(classes: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Noisy rows; the last class occurs in the last shard alone, the first one not in it."""
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(ROWS, COLUMNS)) * (rng.random((ROWS, COLUMNS)) < 0.3)
+    X[:, 0] += 0.1
+    scores = X @ rng.normal(size=(COLUMNS, len(classes))) + 2.0 * rng.normal(size=(ROWS, 1))
+    last = np.arange(ROWS) >= ROWS - ROWS // SHARDS
+    scores[~last, -1] = scores[last, 0] = -np.inf
+    return np.round(X, 2).astype(np.float32), scores
+
+
+def written(directory: Path, X: np.ndarray, labels: Sequence[str]) -> list[Path]:
+    """Shards of the rows."""
+    lines = [
+        " ".join([label, *(f"{j + 1}:{row[j]:.2f}" for j in np.flatnonzero(row))])
+        for label, row in zip(labels, X, strict=True)
+    ]
+    for number, some in enumerate(np.array_split(np.array(lines), SHARDS)):
+        (directory / f"{number}.svm").write_text("\n".join(some) + "\n")
+    return sorted(directory.glob("*.svm"))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards of four classes (one), of several labels a row (several), and of each class against
+    the rest."""
+    directory = tmp_path_factory.mktemp("many")
+    X, scores = rows_of(CLASSES)
+    best = np.array(CLASSES)[scores.argmax(axis=1)]
+    labels = {"one": [f"{label:g}" for label in best]}
+    labels["several"] = [
+        ",".join(f"{label:g}" for label, score in zip(CLASSES, row, strict=True) if score > 1.0)
+        for row in scores
+    ]
+    for label in CLASSES:
+        labels[f"{label:g}"] = [str(1 if one == label else -1) for one in best]
+    for name, own in labels.items():
+        (directory / name).mkdir()
+        written(directory / name, X, own)
+    return directory
+
+
+def trained(
+    place: Path, name: str = "one", model: Path | None = None, *,
+    threads: int = 2, listen: Callable[[Event], None] = lambda _: None, resume: bool = False,
+    overwrite: bool = False, open_parts: Any = None, shards: Sequence[Path] = (), **names: Any,
+) -> Outcome:  # fmt: skip
+    many = {"one": {"multiclass": True}, "several": {"multilabel": True}}.get(name, {})
+    settings = Settings.from_dict({"C": 2.0, "tol": 1e-3, "parts": 4} | many | names)
+    return fit.run(
+        shards or [place / name], settings, model=model, machine=Machine(threads=threads),
+        listen=listen, resume=resume, overwrite=overwrite, open_parts=open_parts,
+    )  # fmt: skip
+
+
+@regimes
+def test_each_class_has_the_weights_of_its_own_fit(place: Path, active_set: int) -> None:
+    found = trained(place, active_set=active_set)
+    assert found.stop_reason == "certified"
+    assert found.model.classes == CLASSES
+    rounds = 0
+    for number, label in enumerate(CLASSES):
+        alone = trained(place, f"{label:g}", active_set=active_set)
+        assert (found.model.weights[number] == alone.model.weights).all(), label
+        assert found.report["learners"][number]["certificate"] == alone.report["certificate"]
+        rounds += alone.report["rounds"]
+    assert found.report["rounds"] < 0.6 * rounds
+
+
+def test_the_bounds_hold_the_optimum_of_every_label_of_rows_with_several(place: Path) -> None:
+    X, scores = rows_of(CLASSES)
+    found = trained(place, "several")
+    for label, learner, own in zip(CLASSES, found.report["learners"], scores.T, strict=True):
+        assert learner["label"] == label
+        assert learner["stop_reason"] == "certified"
+        assert holds(learner, least_primal(X.astype(np.float64), np.where(own > 1.0, 1, -1), 2.0))
+
+
+@regimes
+def test_parts_lost_in_any_round_change_no_bit_of_any_class(
+    place: Path, active_set: int, tmp_path: Path
+) -> None:
+    few = {"active_set": active_set, "tol": 0.02}
+    alone = trained(place, model=tmp_path / "alone", threads=1, **few)
+    wanted, rounds = (tmp_path / "alone").read_bytes(), alone.report["rounds"]
+    for at in {1, 2, 4, rounds // 2, rounds - 2} if active_set == ALL else {rounds // 2}:
+        model = tmp_path / f"{at}"
+        trained(place, model=model, open_parts=partial(forgetful, at=at), **few)
+        assert model.read_bytes() == wanted, at
+
+
+@regimes
+def test_a_client_that_died_after_any_reading_resumes_all_classes(
+    place: Path, active_set: int, tmp_path: Path
+) -> None:
+    few = {"active_set": active_set, "tol": 0.02 if active_set == BLOCKS else 1e-6}
+    few["class_weight"] = "balanced"
+    alone = trained(place, model=tmp_path / "alone", **few)
+    ends = {len(learner["history"]) for learner in alone.report["learners"]}
+    assert active_set == ALL or len(ends) > 1
+    for last in sorted({1, max(ends) // 2, max(ends) - 1}.intersection(range(1, max(ends)))):
+
+        def stop(event: Event, last: int = last) -> None:
+            if isinstance(event, ReadingDone) and event.reading == last:
+                raise Stopped
+
+        model = tmp_path / f"{last}"
+        with pytest.raises(Stopped):
+            trained(place, model=model, listen=stop, **few)
+        trained(place, model=model, resume=True, **few)
+        assert model.read_bytes() == (tmp_path / "alone").read_bytes(), last
+
+
+def test_classes_that_have_finished_go_on_to_a_smaller_tolerance(
+    place: Path, tmp_path: Path
+) -> None:
+    first = trained(place, model=tmp_path / "m", tol=0.1, active_set=WORKING_SET)
+    again = trained(place, model=tmp_path / "m", tol=0.1, active_set=WORKING_SET, resume=True)
+    assert again.model.to_bytes() == first.model.to_bytes()
+    more = trained(place, model=tmp_path / "m", tol=1e-5, active_set=WORKING_SET, resume=True)
+    for learner in more.report["learners"]:
+        assert learner["certificate"]["relative_duality_gap"] <= 1e-5
+
+
+def test_balanced_weights_are_those_of_all_parts(place: Path) -> None:
+    _, scores = rows_of(CLASSES)
+    best = np.array(CLASSES)[scores.argmax(axis=1)]
+    found = trained(place, class_weight="balanced")
+    weights = {f"{label:g}": ROWS / (len(CLASSES) * (best == label).sum()) for label in CLASSES}
+    named = trained(place, class_weight=weights)
+    assert (found.model.weights == named.model.weights).all()
+    assert found.report["readings"] == 1.0 + named.report["readings"]
+    two = trained(place, "3", class_weight="balanced")
+    assert holds_optimum(two.report, sorted((place / "3").glob("*.svm")))
+
+
+def test_weights_of_rows_count_in_balanced_weights(tmp_path: Path) -> None:
+    shards = {"a": "1:2 1:1\n-1:1 1:-1\n", "b": "-1:3 1:-2 2:1\n-1:0 1:1\n1:1 2:2\n"}
+    for name, text in shards.items():
+        (tmp_path / f"{name}.svm").write_text(text)
+    parts = {"parts": 2, "weights_in_label": True}
+    found = trained(tmp_path, "", class_weight="balanced", **parts)
+    named = trained(tmp_path, "", class_weight={"1": 7 / 6, "-1": 7 / 8}, **parts)
+    assert (found.model.weights == named.model.weights).all()
+
+
+def test_a_reading_is_told_with_what_an_estimate_of_the_end_needs(place: Path) -> None:
+    told: list[ReadingDone] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, ReadingDone):
+            told.append(event)
+
+    trained(place, listen=listen)
+    assert [event.reading for event in told] == [0] * 4 + [1] * 4
+    labels = [event.problem.label for event in told]
+    assert sorted(labels[:4], key=str) == [*CLASSES]
+    assert labels[:4] == labels[4:]
+    assert {(event.rows, event.active_rows, event.tol) for event in told} == {(ROWS, ROWS, 1e-3)}
+    assert [event.stop_reason for event in told] == [None] * 4 + ["certified"] * 4
+
+
+def test_parts_lost_where_columns_are_many_change_no_bit(tmp_path: Path) -> None:
+    generate(str(tmp_path / "wide"), rows=300, columns=3000, seed=2, shards=5)
+    alone = trained(tmp_path, "wide", tmp_path / "alone", parts=5, C=20.0)
+    steps = alone.report["steps"]
+    assert steps["product"]["rounds"] > steps["look"]["rounds"] > 3
+    for at in range(alone.report["rounds"] - 8, alone.report["rounds"] - 3):
+        trained(tmp_path, "wide", tmp_path / "m", parts=5, C=20.0, overwrite=True,
+                open_parts=partial(forgetful, at=at))  # fmt: skip
+        assert (tmp_path / "m").read_bytes() == (tmp_path / "alone").read_bytes(), at
+
+
+def test_parts_lost_before_they_agree_on_the_label_0_change_no_bit(tmp_path: Path) -> None:
+    for number in range(5):
+        rows = [f"{(k + (number == 2)) % 2} {1 + k % 3}:{k - 4}" for k in range(9)]
+        (tmp_path / f"{number}.svm").write_text("\n".join(rows) + "\n")
+    same = {"parts": 5, "allow_duplicate": True}
+    wanted = trained(tmp_path, "", **same).model.to_bytes()
+    found = trained(tmp_path, "", open_parts=partial(forgetful, at=2), **same)
+    assert found.model.to_bytes() == wanted
+
+
+@pytest.mark.parametrize("name", ["one", "several"])
+def test_a_run_of_many_classes_is_updated_and_forgets_in_parts(
+    place: Path, tmp_path: Path, name: str
+) -> None:
+    shards = sorted((place / name).glob("*.svm"))
+    balanced = {"class_weight": "balanced"} if name == "one" else {}
+    trained(place, name, tmp_path / "m", shards=shards[1:], **balanced)
+    updated = update(tmp_path / "m", shards[:1])
+    assert updated.report["rows"] == ROWS
+    assert len(updated.report["learners"]) == len(CLASSES)
+    found = forget(tmp_path / "m", shards[1])
+    X, scores = (np.delete(each, np.s_[250:500], axis=0) for each in rows_of(CLASSES))
+    assert found.report["rows"] == len(X)
+    for number, learner in enumerate(found.report["learners"]):
+        assert learner["certificate"]["relative_duality_gap"] <= 1e-3
+        positive = scores.argmax(axis=1) == number if name == "one" else scores[:, number] > 1.0
+        weight = len(X) / (len(CLASSES) * positive.sum()) if balanced else 1.0
+        labels, weights = np.where(positive, 1, -1), {1: weight, -1: 1.0}
+        primal = least_primal(X.astype(np.float64), labels, 2.0, class_weight=weights)
+        assert holds(learner, primal), learner["label"]
