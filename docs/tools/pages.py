@@ -223,13 +223,15 @@ MARKS = {"commands": commands, "api": api, "changelog": changelog, "contributing
 
 
 def with_output(markdown: str) -> str:
-    """Run the commands of a page in an empty directory, and show what each block prints.
+    """Run the commands of a page in an empty directory, up to the last whose output is shown, and
+    show what each block prints.
 
     A block of commands whose output is shown is followed by ``<!-- output -->``.
     """
     blocks = re.split(r"(^```sh\n.*?^```\n)", markdown, flags=re.DOTALL | re.MULTILINE)
+    shows = [number for number, block in enumerate(blocks) if "<!-- output -->" in block]
     with tempfile.TemporaryDirectory() as directory:
-        for number, block in enumerate(blocks):
+        for number, block in enumerate(blocks[: max(shows, default=0)]):
             if not block.startswith("```sh\n"):
                 continue
             printed = [_output(line, directory) for line in block.splitlines()[1:-1]]
