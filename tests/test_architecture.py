@@ -220,6 +220,15 @@ def test_importing_the_package_loads_no_library() -> None:
     assert _fresh(f"import streamtron; {LOADED}") == "[]\n"
 
 
+def test_a_model_that_decides_a_matrix_loads_numpy_and_scipy_alone() -> None:
+    decide = (
+        "import numpy as np; from streamtron.model.linear_model import LinearModel; "
+        "model = LinearModel(np.ones(2), 0.5, ('no', 'yes'), {}, {}, {'index_base': 0}); "
+        "model.predict(np.ones((3, 2))); "
+    )
+    assert _fresh(decide + LOADED) == "['scipy', 'numpy']\n"
+
+
 def test_the_command_line_without_a_command_loads_click_alone() -> None:
     assert _fresh(f"import streamtron.cli.main; {LOADED}") == "['click']\n"
 

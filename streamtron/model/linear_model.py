@@ -182,10 +182,12 @@ class LinearModel:
     @cached_property
     def recipe(self) -> TextRecipe | None:
         """How documents become rows; None where the model was not fitted on documents."""
+        text = self.reading.get("text")
+        if text is None:
+            return None  # without pyarrow, which the recipe loads
         from streamtron.data.formats.text_recipe import TextRecipe
 
-        text = self.reading.get("text")
-        return None if text is None else TextRecipe.from_dict(text)
+        return TextRecipe.from_dict(text)
 
     @property
     def feature_names(self) -> tuple[str, ...]:

@@ -190,8 +190,7 @@ def train_in_parts(
     with nullcontext(directory) if directory else scratch_directory("streamtron-") as where:
         plans = plans_of(training, cache, where)
         if settings.class_weight == "balanced" and not learners:
-            weights = balanced_weights(training, plans, open_parts)
-            plans = [plan._replace(weights=weights) for plan in plans]
+            plans = balanced_plans(training, plans, open_parts)
         report = train_on(training, plans, learners, open_parts, checkpoint)
         if checkpointer is not None:
             checkpointer.end(now)
@@ -229,16 +228,18 @@ def _opened(
     return open_parts(plans, scans)
 
 
-def balanced_weights(
+def balanced_plans(
     training: Training[ShardSource], plans: Sequence[PartPlan], open_parts: OpenParts | None
-) -> ClassWeights:
-    """Return the balanced weights of the labels in all parts, by a reading of its own."""
+) -> list[PartPlan]:
+    """Return the plans with the balanced weights of the labels in all parts, by a reading of its
+    own."""
     with _opened(training, plans, None, open_parts) as parts:
         found = parts.until_found(part.describe, _weighed).facts
     for _, nonzeros, size in found:
         training.source.nonzeros_read += nonzeros
         training.source.bytes_read += size
-    return balanced(own for own, _, _ in found)
+    weights = balanced(own for own, _, _ in found)
+    return [plan._replace(weights=weights) for plan in plans]
 
 
 def _weighed(source: ShardSource) -> tuple[tuple[float, dict[Label, float]], int, int]:
@@ -286,8 +287,7 @@ def train_changed(
     os.makedirs(directory, exist_ok=True)
     plans = plans_of(training, cache, directory, source.labels)
     if settings.class_weight == "balanced":
-        weights = balanced_weights(training, plans, open_parts)
-        plans = [plan._replace(weights=weights) for plan in plans]
+        plans = balanced_plans(training, plans, open_parts)
     left = iter(rows)
     own = [sum(islice(left, len(plan.shards))) for plan in plans]
     for number, (learner, pieces) in enumerate(zip(learners, counted, strict=True)):

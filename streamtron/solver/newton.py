@@ -105,7 +105,7 @@ def minimise(
         if flat and not (proven and excess <= FALLS * least_excess):
             break  # where P is flat to rounding v is known to half its digits: ∇P still falls
         primal_before, least_excess = primal, min(excess, least_excess)
-        if steps or not hessian.exact:
+        if steps or descended:
             hessian.update(np.where(margins < 1.0, 2.0 * cost, 0.0))
         direction = solve_direction(hessian, gradient, accuracy)
         slopes = passes.margins(rows, signs, rho, direction)
