@@ -22,9 +22,9 @@ test: $(READY)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
 
-# The tests that take minutes.
+# The tests that take minutes, and all examples of those that draw theirs.
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow
+	STREAMTRON_ALL_EXAMPLES=1 $(BIN)/python -m pytest -m 'slow or hypothesis'
 
 # The documentation, as pages in site/; a broken link is an error.
 docs: $(READY)
@@ -39,6 +39,8 @@ bench: $(BENCH_READY)
 	$(BIN)/python benchmarks/updating.py --generate 20000
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/workers.py --generate 20000 --candidates 4
+	$(BIN)/python benchmarks/parts.py --generate 20000
+	$(BIN)/python benchmarks/parts.py --generate 20000 --kind dense
 
 # What make and the tools have made, .venv included.
 clean:

@@ -349,6 +349,24 @@ def _show_decomposition(found: dict[str, Any]) -> None:
     )
 
 
+def show_all(cases: Sequence[dict[str, Any]]) -> None:
+    """One line for each case: our seconds to each tolerance, and those of the faster LIBLINEAR."""
+    head = ["data", "C"]
+    for level in cases[0]["tolerances"]:
+        head += [f"{level['tol']:g}", "LIBLINEAR", "ratio"]
+    lines = []
+    for case in cases:
+        line = [case["data"], f"{case['C']:g}"]
+        for level in case["tolerances"]:
+            own, rivals = level["ours"]["median_seconds"], level["rivals"]
+            liblinear = [rival for rival in rivals if rival["name"].startswith("LIBLINEAR")]
+            reached = [rival["median_seconds"] or math.inf for rival in liblinear]
+            theirs = min(reached, default=math.inf)
+            line += [f"{own:.3f}", f"{theirs:.3f}", f"{theirs / own:.2f}"]
+        lines.append(line)
+    measure.print_table("seconds to a certified gap", head, lines)
+
+
 def draw(case: dict[str, Any], path: Path) -> None:
     """Gap against readings and against seconds."""
     import matplotlib as mpl
@@ -430,6 +448,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 cases.append(case)
                 if peers.available("matplotlib"):
                     draw(case, options.results / f"certified-{name}-C{C:g}.png")
+    show_all(cases)
     plain = {key: value for key, value in vars(options).items() if key != "results"}
     saved = measure.save(
         "certified", {"machine": found, "options": plain, "cases": cases}, options.results

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 from problem import Data
@@ -22,21 +23,30 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that name what is measured: files, a generated corpus, or both."""
     parser.add_argument("data", nargs="*", help="files or directories: libsvm text (.xz too)")
     parser.add_argument("--generate", type=int, metavar="ROWS", help="a generated corpus as well")
-    parser.add_argument("--kind", choices=KINDS, default="text", help="of the generated corpus")
-    parser.add_argument("--columns", type=int, help="of the generated corpus: 30000, dense 50")
+    kinds = {"choices": KINDS, "nargs": "+", "default": ["text"]}
+    parser.add_argument("--kind", **kinds, help="of the generated corpora")  # type: ignore[arg-type]
+    parser.add_argument("--columns", type=int, help="of the generated corpora: 30000, dense 50")
+    parser.add_argument(
+        "--topic", nargs=2, metavar=("FILE", "NAME"), default=None,
+        help="the rows of the last file once more, +1 where the line of FILE names this topic",
+    )  # fmt: skip
 
 
 def need_data(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuse to measure nothing."""
     if not options.data and not options.generate:
         parser.error("name a file, or give --generate ROWS")
+    if options.topic is not None and not options.data:
+        parser.error("--topic wants a file of rows")
 
 
 def data_sets(options: argparse.Namespace, stack: ExitStack) -> list[str]:
     """The paths to measure; a generated corpus lives as long as ``stack``."""
     paths = list(options.data)
-    if options.generate:
-        corpus = generated(options.generate, options.columns, seed=0, kind=options.kind)
+    if options.topic is not None:
+        paths.append(stack.enter_context(of_topic(paths[-1], *options.topic)))
+    for kind in options.kind if options.generate else ():
+        corpus = generated(options.generate, options.columns, seed=0, kind=kind)
         paths.append(stack.enter_context(corpus))
     return paths
 
@@ -69,6 +79,24 @@ def generated(rows: int, columns: int | None, seed: int, kind: str = "text") -> 
         target = str(Path(directory) / f"{name}-{rows}")
         generate(target, rows=rows, columns=columns, seed=seed, kind=kind)
         yield target
+
+
+@contextmanager
+def of_topic(path: str, topics: str, name: str) -> Iterator[str]:
+    """The rows of a libsvm file, +1 where the same line of ``topics`` (anything, a tab, names) has
+    this name, else -1; in a directory that is removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="streamtron-bench-") as directory:
+        target = Path(directory) / f"{name}.svm"
+        with opened(path) as rows, opened(topics) as lines, open(target, "w") as file:
+            for row, line in zip(rows, lines, strict=True):
+                sign = "+1" if name in line.split("\t")[1].split() else "-1"
+                file.write(f"{sign} {row.split(' ', 1)[1]}")
+        yield str(target)
+
+
+def opened(path: str) -> TextIO:
+    """A text file, unpacked if it is .xz."""
+    return lzma.open(path, "rt") if path.endswith(".xz") else open(path)
 
 
 @contextmanager

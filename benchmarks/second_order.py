@@ -6,13 +6,16 @@ All rows in memory, from the weights 0 to P − D ≤ tol P. ``products`` counts
 data, and gradients, of which the descent before Newton's method needs one a step.
 ``nonzero`` is what a nonzero of a product takes in multiplications of the head's matrices: it
 chooses NONZERO in ``streamtron/solver/preconditioner.py``, as ``products`` without a head chooses
-PRODUCTS there.
+PRODUCTS there. The second line of a data set is in nanoseconds a nonzero, of processor time: it
+chooses PASS, SUM and MULTIPLICATION in ``streamtron/solver/effort.py``, and shows what
+``passes.gathered`` saves. A tenth of the rows, drawn by chance, are inside the margin there.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
@@ -23,6 +26,7 @@ from data import add_data_arguments, data_sets, load, need_data
 from streamtron.core import kernels
 from streamtron.core.rows import make_rows
 from streamtron.solver import newton, passes, preconditioner
+from streamtron.solver.weights import Rule, WeightState, visit
 
 HEADS = (0, 100, 300, 1000)
 
@@ -80,6 +84,57 @@ def multiplications_of_a_nonzero(rows: Any) -> float:
     return float(np.median(product) / len(rows.indices) / a_multiplication)
 
 
+def nanoseconds(rows: Any, signs: Any) -> dict[str, float]:
+    """What a nonzero of a visit, of a pass over all rows, of a sum over the rows inside the margin
+    and of a product over these, as they lie or side by side, takes; and a multiplication of H."""
+    number, columns = len(signs), int(rows.indices.max()) + 1
+    random = np.random.default_rng(0)
+    inside = (random.random(number) < 0.1).astype(np.float64)
+    v = random.normal(size=columns + 1)
+    side_by_side = passes.gathered(rows, inside)
+    held = float(np.diff(rows.indptr)[inside > 0.0].sum())
+    heaviest = np.argsort(-np.bincount(rows.indices, minlength=columns + 1), kind="stable")[:300]
+    places = np.full(columns + 1, -1)
+    places[heaviest] = np.arange(len(heaviest))
+    of_row = np.repeat(np.arange(number), np.diff(rows.indptr))
+    pairs = np.bincount(of_row, weights=places[rows.indices] >= 0, minlength=number)
+    running, total = WeightState(), np.zeros(columns + 1)
+    running.widen(columns)
+    squares, counts = np.empty(number), np.zeros(number, np.int32)
+    kernels.squared_norms(rows, squares)
+    rule = Rule(500.0 * (1.0 + float(squares.max())), 1.0, False, True, 1.0)
+    delta2, moved = np.ones(number), np.zeros(number, np.uint8)
+
+    def visits() -> None:
+        order = random.permutation(number)
+        visit(running, rule, rows, order, signs, delta2, squares, counts, moved)
+
+    works: dict[str, tuple[Callable[[], object], float]] = {
+        "visit": (visits, len(rows.indices)),
+        "pass": (lambda: passes.margins(rows, signs, 1.0, v), len(rows.indices)),
+        "sum": (lambda: passes.add(kernels.combine, rows, inside, 1.0, total), held),
+        "product": (lambda: passes.add(kernels.gram_product, rows, inside, 1.0, v, total), held),
+        "side by side": (
+            lambda: passes.add(kernels.gram_product, *side_by_side, 1.0, v, total), held
+        ),
+        "multiplication": (
+            lambda: passes.gram_block(rows, inside, 1.0, places, np.zeros((300, 300))),
+            float(pairs[inside > 0.0] @ (pairs[inside > 0.0] + 1.0)) / 2.0,
+        ),
+    }  # fmt: skip
+    return {name: 1e9 * _seconds(work) / size for name, (work, size) in works.items()}
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """Processor seconds, the median of nine runs."""
+    found = []
+    for _ in range(9):
+        started = time.process_time()
+        work()
+        found.append(time.process_time() - started)
+    return float(np.median(found))
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -96,6 +151,8 @@ def main() -> None:
             signs = data.labels.astype(np.int8)
             ratio = multiplications_of_a_nonzero(rows)
             print(f"{path}: {X.shape[0]:,} rows, {X.shape[1]:,} columns; nonzero {ratio:.1f}")
+            units = nanoseconds(rows, signs)
+            print("  " + ", ".join(f"{name} {value:.2f}" for name, value in units.items()))
             for C in options.C:
                 for head in HEADS:
                     found = minimised(rows, signs, C, options.tol, head)

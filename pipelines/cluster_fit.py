@@ -22,6 +22,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import dask
+from distributed import LocalCluster
+
 import streamtron
 
 
@@ -46,7 +49,13 @@ def scheduler_of(chosen: argparse.Namespace) -> Iterator[list[str]]:
     elif chosen.scheduler:
         yield ["--scheduler", chosen.scheduler]
     else:
-        yield ["--workers", str(chosen.workers)]
+        # freed memory is kept: a fit asks for it again in every mini-epoch
+        kept = {"distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None}
+        with (
+            dask.config.set(kept),
+            LocalCluster(n_workers=chosen.workers, threads_per_worker=1) as cluster,
+        ):
+            yield ["--scheduler", cluster.scheduler_address]
 
 
 def write_tiny(directory: Path) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,6 +15,28 @@ from streamtron.cluster.client import Workers
 from streamtron.cluster.connect import connect
 from tests.helpers.dask_processes import dask_scheduler
 from tests.helpers.processes import Run, here, workers_forked
+
+COMPILE = """
+from streamtron.core import kernels
+for kernel in vars(kernels).values():
+    if isinstance(kernel, kernels.Kernel):
+        kernel.compile()
+"""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the kernels while the tests are collected; else each process would do so."""
+    if not hasattr(config, "workerinput"):
+        config.stash[COMPILING] = subprocess.Popen([sys.executable, "-c", COMPILE])
+
+
+COMPILING = pytest.StashKey[subprocess.Popen[bytes]]()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Wait until they are."""
+    if COMPILING in config.stash:
+        config.stash[COMPILING].wait()
 
 
 @pytest.fixture(scope="session")

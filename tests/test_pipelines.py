@@ -69,19 +69,21 @@ def _pipeline(script: str, *words: object, cwd: Path = PIPELINES) -> Ended:
     return Process(run, *words, cwd=cwd).end()
 
 
-def test_rcv1_in_two_stages_sweeps_every_topic_on_workers_and_goes_on_where_it_was(
-    tmp_path: Path,
+@pytest.mark.slow
+@pytest.mark.parametrize(("topics", "workers"), [("CCAT", ()), ("CCAT,GCAT", ("--workers", "2"))])
+def test_rcv1_in_two_stages_sweeps_every_topic_and_goes_on_where_it_was(
+    topics: str, workers: tuple[str, ...], tmp_path: Path
 ) -> None:
-    words = ("rcv1_two_stage.py", tmp_path / "rcv1", "--tiny", "--topics", "CCAT,GCAT",
-             "--delta", "0.3,1000", "--workers", "2")  # fmt: skip
+    words = ("rcv1_two_stage.py", tmp_path / "rcv1", "--tiny", "--topics", topics,
+             "--delta", "0.3,1000", *workers)  # fmt: skip
     first = _pipeline(*words)
     assert first.returncode == 0, first.stderr
     shown = first.stdout.split("topic ")[1]
     work = tmp_path / "rcv1" / "work"
-    for topic in ("CCAT", "GCAT"):
+    for topic in topics.split(","):
         with open(work / f"{topic}.csv", newline="") as file:
             rows = list(csv.DictReader(file))
-        assert {row["worker"] for row in rows} <= {"0", "1"}
+        assert {row["worker"] for row in rows} <= ({"0", "1"} if workers else {"local"})
         # all slacks are paid where delta is huge: the first stage's certificate says so
         assert [(row["stage"], row["iteration"]) for row in rows] == [("0.1", "1"), ("1", "0")]
         assert [row["stop_reason"] for row in rows] == ["certified"] * 2
@@ -127,25 +129,34 @@ def test_a_file_that_cannot_be_fetched_is_named_with_where_to_put_it(
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_sweep_ends_with_its_best_model_tested_and_proven(tmp_path: Path) -> None:
     done = _pipeline("sweep.py", "--tiny", "--to", tmp_path, "--C", "0.1,1", "--rho", "1")
     assert done.returncode == 0, done.stderr
     assert "the best one: accuracy 0.9" in done.stdout
 
 
-def test_a_cluster_fits_one_model_and_adds_what_has_arrived(tmp_path: Path) -> None:
-    words = ("cluster_fit.py", "--tiny", "--to", tmp_path, "--workers", "2")
-    first = _pipeline(*words)
-    assert first.returncode == 0, first.stderr
-    assert "rounds over 6 parts" in first.stdout
-    assert first.stdout.count(" bytes to it, ") == 2
-    assert "accuracy" in first.stdout
+def _cluster_fit(directory: Path) -> Ended:
+    done = _pipeline("cluster_fit.py", "--tiny", "--to", directory, "--workers", "2")
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.slow
+def test_a_cluster_fits_one_model(tmp_path: Path) -> None:
+    shown = _cluster_fit(tmp_path).stdout
+    assert "rounds over 6 parts" in shown
+    assert shown.count(" bytes to it, ") == 2
+    assert "accuracy" in shown
+
+
+@pytest.mark.slow
+def test_a_cluster_adds_what_has_arrived(tmp_path: Path) -> None:
+    _cluster_fit(tmp_path)
     streamtron.generate(
         str(tmp_path / "train" / "more"), rows=300, columns=500, seed=1, first_row=9000, shards=1
     )
-    more = _pipeline(*words)
-    assert more.returncode == 0, more.stderr
-    assert "rounds over 7 parts" in more.stdout
+    assert "rounds over 7 parts" in _cluster_fit(tmp_path).stdout
     assert json.loads((tmp_path / "report.json").read_text())["rows"] == 3300
 
 

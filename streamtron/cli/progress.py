@@ -164,7 +164,9 @@ class Status:
         elif isinstance(event, SolveStarted):
             self._what, self._speed, self.total = f"reading {event.reading + 1}: solving", "", None
         elif isinstance(event, RoundDone):
-            self._speed = f"round {event.rounds}: {event.step.replace('_', ' ')}"
+            gap = event.gap_estimate
+            known = "" if gap is None else f", gap ~{gap:.1g} in memory"
+            self._speed = f"round {event.rounds}: {event.step.replace('_', ' ')}{known}"
         elif isinstance(event, ReadingDone) and event.certificate is not None:
             self._gap = f"gap {event.certificate.relative_duality_gap:.3g}"
         elif isinstance(event, TrialsStarted):

@@ -22,6 +22,11 @@ Result = TypeVar("Result")
 
 TASKS_PER_THREAD = 2
 """Items that are computed, or finished and not yet consumed, for every thread of the workers."""
+RESTARTING = 15.0
+"""Seconds to wait for a worker of a running scheduler that may be started again."""
+PATIENCE = 20
+"""So many times as long workers of ours are waited for: they come, but a busy machine takes more
+than 15 s."""
 KILL_TIMEOUT = 1.0
 """Seconds that a worker has to end in the middle of a task that is no longer wanted."""
 
@@ -44,6 +49,21 @@ class Workers:
         """Number of tasks that can run at a time now; at least 1."""
         threads: dict[str, int] = self.client.nthreads()
         return max(sum(threads.values()), 1)
+
+    def wait_for(self, number: int) -> None:
+        """Wait for so many workers, as long as it is likely that they come."""
+        for _ in range(PATIENCE if self._cluster is not None else 1):
+            with suppress(TimeoutError):
+                self.client.wait_for_workers(number, timeout=RESTARTING)
+                return
+            if self._started_again < number:
+                return
+
+    @property
+    def _started_again(self) -> int:
+        """Number of workers that are kept alive here: each has a nanny that starts it again."""
+        nannies = [] if self._cluster is None else [*self._cluster.workers.values()]
+        return sum(nanny.status.name in ("init", "starting", "running") for nanny in nannies)
 
     def __call__(
         self, function: Callable[..., Iterable[Result]], items: Iterable[Any], *shared: Any
@@ -175,6 +195,22 @@ def worker_memory() -> int | None:
     worker = get_worker()
     limit = worker.memory_manager.memory_limit
     return None if limit is None else int(limit) // worker.state.nthreads
+
+
+def usable_memory() -> int | None:
+    """Return the bytes that this worker may use before Dask stops giving it tasks, or ends it; None
+    = no limit."""
+    import dask
+    from distributed import get_worker
+
+    manager = get_worker().memory_manager
+    fractions = (
+        manager.memory_pause_fraction,
+        dask.config.get("distributed.worker.memory.terminate"),
+    )
+    if manager.memory_limit is None:
+        return None
+    return int(min(fraction or 1.0 for fraction in fractions) * manager.memory_limit)
 
 
 async def _end_now(cluster: LocalCluster) -> None:

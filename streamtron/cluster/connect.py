@@ -35,6 +35,8 @@ _DASK_SETTINGS = {
     # Dask has workers return freed memory at once, and a fit allocates it again in every
     # mini-epoch, which adds half to its time
     "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
+    # a worker above 80 % of its limit would take no task until it has less: parts hold their rows
+    "distributed.worker.memory.pause": False,
 }
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from streamtron.cluster.client import Workers, address_of
+from streamtron.cluster.client import Workers, address_of, usable_memory
 from streamtron.core.certificate import ScanSums
 from streamtron.core.errors import MachineError
 from streamtron.core.executor import (
@@ -38,6 +38,7 @@ from streamtron.core.executor import (
     sum_trees,
     trees_of,
 )
+from streamtron.runs.memory import check_worker
 from streamtron.runs.parts import OpenParts, PartPlan, open_part
 from streamtron.solver.part import Part
 
@@ -50,9 +51,6 @@ Result = TypeVar("Result")
 LOOK_AFTER = 0.5
 """Seconds of waiting for a step after which it is looked whether its worker is still there."""
 
-RESTARTING = 15.0
-"""Seconds to wait for a worker that was restarted, before its parts go to the others."""
-
 DROPPING = 10.0
 """Seconds to wait for workers to drop their parts: one that is stopped does not answer."""
 
@@ -60,7 +58,7 @@ MOST_LOSSES = 4
 """So many times in a row, without a step between, parts may be lost: then it is they that end
 their workers, most likely by their memory."""
 
-SHORT = ("look", "product", "line", "sum_held", "mixed")
+SHORT = ("look", "precondition", "product", "line", "sum_held", "mixed")
 """Steps on the rows in memory."""
 
 _held: dict[str, dict[int, Part]] = {}
@@ -98,12 +96,12 @@ class WorkerParts(Parts):
         self._homes: list[str] = [""] * len(plans)
         self._actors: dict[str, tuple[Future, Actor]] = {}
         self._tasks_made = self._losses = 0
+        self._most_homes = 1
 
     def open(self, numbers: Sequence[int]) -> None:
         """Open parts, evenly on the workers that are there, as they were after the last scan."""
         client = self._workers.client
-        with suppress(TimeoutError):
-            client.wait_for_workers(max(1, len(set(self._homes))), timeout=RESTARTING)
+        self._workers.wait_for(self._most_homes)
         addresses = sorted(client.nthreads())
         if not addresses:
             raise MachineError(
@@ -113,6 +111,7 @@ class WorkerParts(Parts):
         idle = [address for address in addresses if address not in self._homes] or addresses
         for place, number in enumerate(numbers):
             self._homes[number] = idle[place * len(idle) // len(numbers)]
+        self._most_homes = max(self._most_homes, len(set(self._homes)))
         self._on_each(numbers, _open_parts, self._plans, self.scans)
         self._make_actors()
 
@@ -146,9 +145,9 @@ class WorkerParts(Parts):
         )
         sums = [(height, total) for _, height, total in sorted(found, key=itemgetter(0))]
         for home in set(self._homes):
-            self.bytes_to[home] += _nbytes(arguments)
+            self.bytes_to[home] += array_bytes(arguments)
         for number, _, total in found:
-            self.bytes_from[self._homes[number]] += _nbytes(total)
+            self.bytes_from[self._homes[number]] += array_bytes(total)
         self._losses = 0
         if len(sums) == 1:
             sums = copy.deepcopy(sums)  # what was received is read-only
@@ -276,16 +275,21 @@ def _open_parts(
     """Open parts in this worker's process."""
     from distributed import get_worker
 
-    name = str(get_worker().name)
+    worker = get_worker()
+    name = str(worker.name)
     with _open:
         held = _held.setdefault(token, {})
+    together = len({*held, *numbers})
+    most_columns = check_worker(
+        plans[0].settings, name, usable_memory(), parts=together, at_once=worker.state.nthreads
+    )
     for number in numbers:
         plan = plans[number]
         _check_seen(plan, name)
         if number in held:
             held.pop(number).close()
         try:
-            held[number] = open_part(plan, scans)
+            held[number] = open_part(plan, scans, most_columns)
         except MachineError as error:
             raise MachineError(f"worker {name}: {error}") from error
     return []
@@ -336,10 +340,10 @@ def _drop(token: str) -> None:
         part.close()
 
 
-def _nbytes(value: Any) -> int:
-    """Count the bytes of the arrays in a value."""
+def array_bytes(value: Any) -> int:
+    """Count the bytes of the arrays in a value that a step takes or returns."""
     if isinstance(value, np.ndarray):
         return value.nbytes
     if isinstance(value, list | tuple):
-        return sum(map(_nbytes, value))
-    return _nbytes(list(vars(value).values())) if isinstance(value, ScanSums) else 0
+        return sum(map(array_bytes, value))
+    return array_bytes(list(vars(value).values())) if isinstance(value, ScanSums) else 0

@@ -76,10 +76,15 @@ class SolveStarted:
 
 @dataclass(frozen=True, slots=True)
 class RoundDone:
-    """All parts of the data have made a step, ``step``; it was round number ``rounds``, from 1."""
+    """All parts of the data have made a step, ``step``; it was round number ``rounds``, from 1.
+
+    ``gap_estimate`` : the relative duality gap of the rows in memory where Newton's method last
+    looked, of several problems the largest. No scan has proven it; None before there is one.
+    """
 
     step: str
     rounds: int
+    gap_estimate: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +251,8 @@ def event_fields(event: Event) -> dict[str, Any]:
             line |= {each.name: getattr(value, each.name) for each in fields(value)}
         elif field.name == "certificate":
             line |= _proven(value)
-        elif field.name == "upper_bound_estimate":
-            line["estimated_upper_bound"] = value
+        elif field.name.endswith("_estimate"):
+            line[f"estimated_{field.name.removesuffix('_estimate')}"] = value
         else:
             line[field.name] = dict(value) if isinstance(value, Mapping) else value
     line["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -52,7 +52,7 @@ class Parts(ABC):
     begin anew.
     ``rounds``, ``seconds`` : of each kind of step so far. ``bytes_to``, ``bytes_from`` : bytes of
     arrays sent to each worker, and back. ``tell`` : called after every round with the step's name
-    and the number of rounds so far.
+    and the number of rounds so far. ``gap_estimate`` : see ``events.RoundDone``.
     """
 
     def __init__(self) -> None:
@@ -60,6 +60,7 @@ class Parts(ABC):
         self.rounds, self.seconds = Counter[str](), defaultdict[str, float](float)
         self.bytes_to, self.bytes_from = Counter[str](), Counter[str]()
         self.tell: Callable[[str, int], object] = lambda *_: None
+        self.gap_estimate: float | None = None
 
     def __call__(self, step: Callable[..., Result], *arguments: Any) -> Result:
         """Return the sum of ``step(part, *arguments)`` over all parts.

@@ -144,6 +144,7 @@ class ShardSource(AbstractContextManager["ShardSource"]):
     threads : that parse text, ≥ 1; None = all processors that this process may use.
     open_reader : opens a shard; None = by its format.
     skipped : shards that were skipped before.
+    keep_buffers : whether buffers are kept from one reading to the next.
 
     Attributes
     ----------
@@ -164,6 +165,7 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         threads: int | None = None,
         open_reader: Callable[[ShardFile, Reading], ShardReader] | None = None,
         skipped: Iterable[Skipped] = (),
+        keep_buffers: bool = True,
         **options: Any,
     ) -> None:
         self._resolved = open_reader is not None  # it knows the layout of its shards
@@ -177,6 +179,7 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         self.labels: list[Label] = list(self._plan.classes or ())
         self.width = self.nonzeros_read = self.bytes_read = 0
         self._idle: list[GroupReader] = []
+        self._keep_buffers = keep_buffers
         self._running: WeakSet[Generator[Chunk, None, None]] = WeakSet()
 
     @property
@@ -339,7 +342,8 @@ class ShardSource(AbstractContextManager["ShardSource"]):
                 # The chunk gets no name here: a name would keep its buffer from being used again.
                 yield ChunkEvent(reader.chunk(slots, ranges), fetched, nonzeros)
         finally:
-            self._idle.append(reader)  # with its buffers
+            if self._keep_buffers:
+                self._idle.append(reader)
 
     def close(self) -> None:
         """Stop all readings, their threads included, and remove temporary files."""

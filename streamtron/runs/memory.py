@@ -12,6 +12,7 @@ from streamtron.core.errors import MachineError
 from streamtron.core.kernels import BATCH_WIDTH, COLUMN_MAX
 from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS
 from streamtron.solver.order import GROUP
+from streamtron.solver.passes import GATHERED
 from streamtron.solver.preconditioner import HEAD
 from streamtron.solver.working_set import NONZERO_BYTES
 from streamtron.solver.working_set import ROW_BYTES as ACTIVE_ROW_BYTES
@@ -41,6 +42,16 @@ SOLVER_SHARE = 1 / 6
 
 ROW_BYTES = 4
 """One int32 count."""
+
+WORKER_BYTES = 200_000_000
+"""A worker's interpreter and libraries, Dask's among them: 172 MB before it reads anything."""
+
+NUMBERED_ANEW = 0.5
+"""The column numbers of the rows that are solved, where columns are many (see ``Narrowed``), as a
+part of the active set."""
+
+CHUNKS_OF_A_PART = 80_000_000
+"""The chunks in flight of a part that is read, and what text is parsed into."""
 
 
 class Need(NamedTuple):
@@ -96,10 +107,60 @@ def memory_needed(
         Need(f"counts ({ROW_BYTES * learners} bytes a row)", ROW_BYTES * learners * rows),
         Need("active set", active),
         Need("solver's margins and slacks", int(SOLVER_SHARE * rows_held) * solving),
+        Need("Newton's rows inside the margin", int(GATHERED * rows_held) * solving),
         Need("Newton's head block", HEAD_BYTES * min(columns + 1, HEAD) ** 2 * solving),
         Need("rows outside memory", OUTSIDE_BYTES * min(columns + 1, HEAD) ** 2 * learners),
         Need("chunks in flight", 4 * GROUP * block * 8),
     ]
+
+
+def worker_memory_needed(
+    settings: Settings, *, parts: int, at_once: int, columns: int = 0
+) -> list[Need]:
+    """Return what a worker keeps in memory, in bytes, that holds so many parts and works on some of
+    them ``at_once``; ``settings`` are those of one part.
+
+    Examples
+    --------
+    >>> needs = worker_memory_needed(Settings(active_set=10**8), parts=4, at_once=1)
+    >>> [need.size // 10**6 for need in needs]
+    [200, 0, 400, 116, 80]
+    """
+    at_once = min(at_once, parts)
+    weights = (IDLE_BYTES * parts + SOLVER_BYTES * at_once) * columns
+    rows_held = settings.active_set_bytes
+    solver = (SOLVER_SHARE * parts + NUMBERED_ANEW * at_once) * rows_held
+    return [
+        Need("interpreter and libraries", WORKER_BYTES),
+        Need("weights", weights),
+        Need(f"active sets of {parts} parts", parts * rows_held),
+        Need("solver's margins and slacks", int(solver)),
+        Need("chunks in flight", CHUNKS_OF_A_PART * at_once),
+    ]
+
+
+def check_worker(
+    settings: Settings, worker: str, limit: int | None, *, parts: int, at_once: int
+) -> int:
+    """Return how many columns the parts of a worker may have, whose ``limit`` is so many bytes
+    (None = it has none); raise a MachineError, with the sum item by item, if they do not fit."""
+
+    def needed(columns: int) -> int:
+        needs = worker_memory_needed(settings, parts=parts, at_once=at_once, columns=columns)
+        return sum(need.size for need in needs)
+
+    if limit is None:
+        return COLUMN_MAX + 1
+    columns = 0 if settings.hash_bits is None else 1 << settings.hash_bits
+    if needed(columns) > limit:
+        needs = worker_memory_needed(settings, parts=parts, at_once=at_once, columns=columns)
+        raise MachineError(
+            f"worker {worker} needs {format_size(needed(columns))} of memory ({_listed(needs)}), "
+            f"and it can use {format_size(limit)}. Give each worker more (fewer --workers, a "
+            "larger --memory; those of a running scheduler a larger --memory-limit), start more "
+            "of them, or give a smaller --active-set."
+        )
+    return max(0, bisect_right(range(COLUMN_MAX + 2), limit, key=needed) - 1)
 
 
 def columns_allowed(settings: Settings, machine: Machine) -> int:
@@ -118,9 +179,12 @@ def check_memory(needs: Iterable[Need], machine: Machine) -> None:
     needs = list(needs)
     total = sum(need.size for need in needs)
     if total > machine.memory_limit:
-        items = ", ".join(f"{need.what} {format_size(need.size)}" for need in needs)
         raise MachineError(
-            f"this run needs {format_size(total)} of memory ({items}), the limit is "
+            f"this run needs {format_size(total)} of memory ({_listed(needs)}), the limit is "
             f"{format_size(machine.memory_limit)}. Give a larger --memory or a smaller "
             "--active-set."
         )
+
+
+def _listed(needs: Iterable[Need]) -> str:
+    return ", ".join(f"{need.what} {format_size(need.size)}" for need in needs)

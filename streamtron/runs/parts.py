@@ -14,6 +14,7 @@ from streamtron.core.errors import SettingsError
 from streamtron.core.events import RoundDone
 from streamtron.core.executor import LocalParts, Parts, Scans
 from streamtron.core.files import scratch_directory
+from streamtron.core.kernels import COLUMN_MAX
 from streamtron.core.rows import Label
 from streamtron.data import Reading, ShardFile, ShardSource, SourceFacts, facts_of
 from streamtron.runs.learners import (
@@ -128,14 +129,16 @@ def deal(shards: Sequence[ShardFile], parts: int) -> list[tuple[ShardFile, ...]]
     return [tuple(shards[a:z]) for a, z in pairwise([*borders, len(shards)])]
 
 
-def open_part(plan: PartPlan, scans: Scans) -> Part:
-    """Open a part, new or restored after so many scans of each problem."""
+def open_part(plan: PartPlan, scans: Scans, most_columns: int = COLUMN_MAX + 1) -> Part:
+    """Open a part, new or restored after so many scans of each problem. ``most_columns`` : more are
+    refused where they are read."""
     settings = plan.settings
     source = ShardSource(
         plan.shards, plan.reading, cache_dir=plan.cache_dir, threads=plan.threads,
         classes=plan.labels, most_labels=None if settings.one_vs_rest else 2,
+        most_columns=most_columns,
         allow_duplicate=settings.allow_duplicate, allow_empty=True,
-        on_bad_shard=settings.on_bad_shard,
+        on_bad_shard=settings.on_bad_shard, keep_buffers=False,
     )  # fmt: skip
     made = Part(source, settings, plan.weights, plan.path)
     if scans is not None:
@@ -212,7 +215,9 @@ def train_on(
     if there are none, new ones. Return what the report has of it."""
     scans = [learner.progress.reading for learner in learners] or None
     with _opened(training, plans, scans, open_parts) as parts:
-        parts.tell = lambda step, rounds: training.listen(RoundDone(step, rounds))
+        parts.tell = lambda step, rounds: training.listen(
+            RoundDone(step, rounds, parts.gap_estimate)
+        )
         train_parts(training.settings, learners, parts, training.listen, checkpoint)
         training.source.take(parts.until_found(part.describe, _facts).facts)
     return {"parts": len(plans), **_report(parts)}

@@ -46,12 +46,13 @@ def worthwhile(learner: Learner, rows: Rows) -> bool:
     of a chunk."""
     if learner.settings.faithful or learner.settings.hard:
         return False
-    met = Outside(np.zeros(len(learner.running.w) + 1), 0.0)
+    met = np.zeros(len(learner.running.w), dtype=bool)
     lengths = np.zeros(0, dtype=np.int64)
     for some in (learner.active.rows, rows):
-        met.meet(some)
+        met[some.indices[some.indptr[0] : some.indptr[-1]]] = True
         lengths = np.append(lengths, np.diff(some.indptr) + 1)
-    return head_size(lengths, len(met.linear)) == len(met.linear)
+    columns = int(np.count_nonzero(met)) + 1  # and the bias
+    return head_size(lengths, columns) == columns
 
 
 def begin(learner: Learner) -> None:
@@ -81,10 +82,10 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
     False: columns are no longer few."""
     outside, rho, first, number = learner.outside, learner.settings.rho, 0, len(targets.signs)
     assert outside is not None
-    outside.meet(rows)
-    if len(outside.linear) > HEAD:
+    if len(outside.linear) + len(outside.new_columns(rows)) > HEAD:
         learner.outside, learner.regime = None, Regime.BLOCKS
         return False
+    outside.meet(rows)
     cost = costs(targets.signs, targets.delta2)
     while first < number:
         margins = passes.margins(rows, targets.signs, rho, outside.v)

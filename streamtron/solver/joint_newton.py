@@ -1,12 +1,14 @@
 """Newton's method on the rows in memory of all parts together: ``newton`` as maps and sums.
 
-A step is a round for P, ∇P and the preconditioner, a round for every product with the Hessian, and
-a round for the line search; see ``lockstep`` for who makes them.
+A step is a round for P and ∇P where it leads, and before it those that find its direction: where
+columns are few, one in which every part solves with its own Hessian; else one for every product
+with the Hessian of all. See ``lockstep`` for who makes them.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -21,10 +23,21 @@ from streamtron.solver.newton import Vector
 from streamtron.solver.preconditioner import HEAD, PAIR_NUMBERS, PAIRS, KeptProducts
 
 THETAS = np.array([0.0, 0.0625, 0.125, 0.25, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.6, 2.0, 4.0, 8.0])
-"""Where a line search evaluates P, all in one round; a full Newton step is θ = 1."""
+"""Where a line search evaluates P, all in one round; a full Newton step is θ = 1
+(``benchmarks/parts.py``)."""
 
 SAFETY = 0.8
-"""The last step is solved to this part of the ‖∇P‖ that may be left: some rows change sides."""
+"""The last step is solved to this part of the ‖∇P‖ that may be left: some rows change sides
+(``benchmarks/parts.py``)."""
+
+ACCEPTED = 0.1
+"""A step d is taken as it is if P falls by this part of −∇P·d, for which the θ of least P has to be
+5/9; else that θ is looked for, in two rounds more. A search in every step takes three to ten rounds
+more on text (``benchmarks/parts.py``)."""
+
+ALIKE = 0.1
+"""Parts are alike while two steps by their own Hessians leave at most this part of ‖∇P‖²: of Adult
+a hundredth or less, and of Adult sorted by label a half (``benchmarks/parts.py --sorted``)."""
 
 NUMBERS = 1 << 27
 """What the solves that go together may keep: 1 GB."""
@@ -35,36 +48,60 @@ SMALLEST_THETA = 2.0**-40
 
 @dataclass(slots=True)
 class Found:
-    """The weights found, augmented; what the parts saw there; and how many steps that took."""
+    """Weights, augmented; P and ∇P there; what the parts saw; and how many steps led there."""
 
     v: Vector
     seen: Looked
     primal: float
+    gradient: Vector
     steps: int
 
+    @property
+    def excess(self) -> float:
+        """P − D = ½‖∇P‖²."""
+        return 0.5 * kernels.square_sum(self.gradient)
 
-def minimise(v: Vector, center: Vector, precision: float) -> Rounds[Found]:
+    @property
+    def gap(self) -> float:
+        """(P − D)/P; 1 at most, for D of α = 0 is 0."""
+        return min(self.excess / self.primal, 1.0) if self.primal else 0.0
+
+
+def minimise(
+    v: Vector, center: Vector, precision: float, estimated: Callable[[float], None], *, alike: bool
+) -> Rounds[Found]:
     """Minimise ½‖v − v₀‖² + Σ C_i max(0, 1 − m_i)² over the rows held, until P − D = ½‖∇P‖² is at
-    most precision · P, or nothing falls any more, P or ∇P; see ``newton.minimise``."""
-    hessian = JointHessian(len(v))
-    primal_before, least_excess, steps = np.inf, np.inf, 0
-    while True:
-        seen = yield from hessian.look(v)
-        away = v - center
-        gradient = seen.gradient + away
-        primal = 0.5 * kernels.square_sum(away) + seen.loss
-        excess = 0.5 * kernels.square_sum(gradient)
-        flat = primal_before - primal <= newton.FLAT * primal
-        still = flat and not excess <= newton.FALLS * least_excess
-        if excess <= precision * primal or still or steps == newton.STEPS:
-            return Found(v, seen, primal, steps)
-        direction = yield from hessian.direction(gradient, precision * primal / excess)
-        theta = yield from search(away, direction)
-        if theta <= 0.0:
-            return Found(v, seen, primal, steps)
-        primal_before, least_excess = primal, min(excess, least_excess)
-        v = v + theta * direction
-        steps += 1
+    most precision · P, or nothing falls any more, P or ∇P; see ``newton.minimise``. ``estimated``
+    is called with (P − D)/P at all v that are accepted: that is no proof, which takes a scan of all
+    rows. ``alike`` : whether the parts hold so many rows that those of one may tell of all."""
+    hessian = JointHessian(len(v), alike)
+    here, least_excess = (yield from _look(hessian, v, center, 0)), np.inf
+    estimated(here.gap)
+    while here.excess > precision * here.primal and here.steps < newton.STEPS:
+        wanted = precision * here.primal / here.excess
+        direction = yield from hessian.direction(here.gradient, wanted)
+        there = yield from _look(hessian, here.v + direction, center, here.steps + 1)
+        lower = ACCEPTED * kernels.dot(here.gradient, direction) + newton.FLAT * here.primal
+        if not there.primal <= here.primal + lower:
+            theta = yield from search(here.v - center, direction, looked_at=1.0)
+            if theta > 0.0:
+                there = yield from _look(hessian, here.v + theta * direction, center, there.steps)
+        hessian.learn(here, there)
+        least_excess = min(here.excess, least_excess)
+        flat = not here.primal - there.primal > newton.FLAT * here.primal
+        if flat and not there.excess <= newton.FALLS * least_excess:
+            return there if there.primal <= here.primal else here
+        here = there
+        estimated(here.gap)
+    return here
+
+
+def _look(hessian: JointHessian, v: Vector, center: Vector, steps: int) -> Rounds[Found]:
+    """Look at v."""
+    seen = yield from hessian.look(v)
+    away = v - center
+    primal = 0.5 * kernels.square_sum(away) + seen.loss
+    return Found(v, seen, primal, seen.gradient + away, steps)
 
 
 def at_once(columns: int) -> int:
@@ -76,33 +113,39 @@ def at_once(columns: int) -> int:
 
 class JointHessian:
     """H = I + Σ f_i (x_i, ρ)(x_i, ρ)ᵀ over the rows in memory of all parts, and its approximate
-    inverse: exact where the columns are few, else exact on the heaviest ones (see ``_head_of``) and
-    diagonal elsewhere; and corrected by the products of the steps before."""
+    inverse, corrected by what steps before tell of H.
 
-    def __init__(self, columns: int) -> None:
-        self._direct = columns <= HEAD
-        self._head = np.arange(columns if self._direct else 0)
-        self._diagonal, self._factor = np.ones(columns), np.zeros((0, 0))
-        self._kept = KeptProducts(columns)
+    Where columns are few, the inverse is the mean of the parts' own (GIANT: Wang et al., NeurIPS
+    2018), or, once that has served badly, because the parts are not alike, exact. Else it is exact
+    on the heaviest columns (see ``_head_of``) and diagonal elsewhere.
+    """
+
+    def __init__(self, columns: int, alike: bool) -> None:
+        self._few = columns <= HEAD
+        self._head = np.arange(columns if self._few and not alike else 0)
+        self._diagonal, self._mass = np.zeros(columns, dtype=np.float32), 0.0
+        self._factor = np.zeros((0, 0))
+        self._kept, self._excess = KeptProducts(columns), math.inf
 
     def look(self, v: Vector) -> Rounds[Looked]:
         """Look at v, and take H there."""
         seen: Looked = yield local.look, (v, self._head)
-        self._diagonal, self._factor = 1.0 + seen.diagonal, np.eye(len(self._head))
+        self._diagonal, self._mass = seen.diagonal, seen.mass
+        self._factor = np.eye(len(self._head))
         self._factor[np.tril_indices(len(self._head))] += seen.head
         if not kernels.factorise(self._factor, np.empty(len(self._factor))):
-            self._direct, self._head = False, self._head[:0]  # squares under- or overflow
+            self._few, self._head = False, self._head[:0]  # squares under- or overflow
             self._factor = self._factor[:0, :0]
         return seen
 
     def direction(self, gradient: Vector, enough: float) -> Rounds[Vector]:
-        """Return the d that solves H d = −∇P, nearly: if no row changes sides, well enough for
-        ``enough`` of ‖∇P‖² to be left. What it learns of H, the products and which columns are the
-        heaviest, serves the next look."""
-        if self._direct:
-            return self.solve(-gradient)
+        """Return the d that solves H d = −∇P, nearly. Where columns are many, and if no row changes
+        sides, well enough for ``enough`` of ‖∇P‖² to be left; what it learns of H, the products and
+        which columns are the heaviest, serves the next look."""
+        if self._few:
+            return (yield from self._direction_of_few(gradient))
         accuracy = min(max(newton.EXACT, SAFETY * math.sqrt(enough)), newton.ROUGH)
-        solve, image = newton.conjugate_gradients(self.solve, gradient, accuracy), None
+        solve, image = newton.conjugate_gradients(self._solve, gradient, accuracy), None
         made: list[tuple[Vector, Vector]] = []
         while True:
             try:
@@ -115,12 +158,28 @@ class JointHessian:
             image = v + (yield local.product, (v,)).image
             made.append((v, image))
 
-    def solve(self, residual: Vector) -> Vector:
+    def _direction_of_few(self, gradient: Vector) -> Rounds[Vector]:
+        if len(self._factor) or not self._mass:
+            return self._solve_head(-gradient)
+        rest, lengths = self._kept.reduce(-gradient)
+        found = (yield local.precondition, (rest, self._diagonal, self._mass)).image
+        return self._kept.complete(found, lengths)
+
+    def learn(self, here: Found, there: Found) -> None:
+        """Take what a step has changed, where columns are few. If that and the step before have
+        left much of ‖∇P‖², the parts are not alike: the next look takes H itself."""
+        if self._few:
+            self._kept.add(there.v - here.v, there.gradient - here.gradient)
+            if not there.excess <= ALIKE * self._excess:
+                self._head = np.arange(len(self._diagonal))
+            self._excess = here.excess
+
+    def _solve(self, residual: Vector) -> Vector:
         """Return about H⁻¹ r."""
         return self._kept.correct(self._solve_head, residual)
 
     def _solve_head(self, residual: Vector) -> Vector:
-        found = residual / self._diagonal
+        found = residual / (1.0 + self._diagonal.astype(np.float64))
         used = len(self._factor)
         if used:
             head = residual[self._head]
@@ -129,7 +188,7 @@ class JointHessian:
         return found
 
 
-def _head_of(diagonal: Vector) -> NDArray[np.int64]:
+def _head_of(diagonal: NDArray[np.float32]) -> NDArray[np.int64]:
     """The √(2n) columns of the largest H_jj, rising: the triangle of H on them has as many numbers
     as a vector."""
     size = min(math.isqrt(2 * len(diagonal)), HEAD)
@@ -142,15 +201,15 @@ def best_scale(v: Vector) -> Rounds[float]:
     return (yield from search(np.zeros(len(v)), v)) or 1.0
 
 
-def search(away: Vector, direction: Vector) -> Rounds[float]:
-    """Return a θ near the least P(v + θ d), for the v that was looked at last and lies ``away``
-    from v₀; 0 if P does not fall."""
+def search(away: Vector, direction: Vector, looked_at: float = 0.0) -> Rounds[float]:
+    """Return a θ near the least P(v + θ d), for a v that lies ``away`` from v₀; 0 if P does not
+    fall. ``looked_at`` : the θ where the parts have looked last."""
     linear, square = kernels.dot(away, direction), kernels.square_sum(direction)
     given: Vector | None = direction
     scale = 1.0
     while SMALLEST_THETA <= scale <= 1.0 / SMALLEST_THETA:
         thetas = scale * THETAS
-        _, first, second = (yield local.line, (given, thetas)).losses.T
+        _, first, second = (yield local.line, (given, thetas - looked_at)).losses.T
         first, second = linear + thetas * square + first, square + second
         if first[0] >= 0.0:
             return 0.0

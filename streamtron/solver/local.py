@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 
 Vector = NDArray[np.float64]
 
+LARGEST = 1e30
+"""What is sent of the diagonal of H is at most this: its sum over the parts fits float32."""
+
+
+SHORTEST = 0.05
+"""The least θ of ``precondition``: a guard, for the trace is estimated, and may come out too large
+where a part has hardly more rows than columns."""
+
 
 class LocalProblem:
     """One learner's problem on the rows of a part, and what Newton's method keeps of those in
@@ -48,6 +56,8 @@ class LocalProblem:
             self.learner.active.negate()
             self.learner.running.w *= -1.0
             self.learner.running.scalars[kernels.BIAS] *= -1.0
+            if self.learner.best.candidate is not None:
+                self.learner.best.candidate *= -1.0
         self.margins = np.zeros(len(self.learner.active))
 
     @property
@@ -67,6 +77,22 @@ class LocalProblem:
         rho = self.learner.settings.rho
         passes.add(kernels.combine, active.rows, factors * active.signs, rho, total)
         return total
+
+    @property
+    def mass(self) -> float:
+        """Σ f_i of the rows held, at the v that was last looked at."""
+        return float(kernels.dot(self.factors, np.ones(len(self.factors))))
+
+    def gram(self, columns: NDArray[np.int64]) -> Vector:
+        """Σ f_i (x_i, ρ)(x_i, ρ)ᵀ on some columns, at the v that was last looked at; its lower
+        triangle."""
+        found = np.zeros((len(columns), len(columns)))
+        if len(columns):
+            places = np.full(self.width + 1, -1)
+            places[columns] = np.arange(len(columns))
+            rows, rho = self.learner.active.rows, self.learner.settings.rho
+            passes.gram_block(rows, self.factors, rho, places, found)
+        return found
 
     def take_unit(self, theta: float, b: float) -> None:
         """Take b as the unit of the counts of the local start, times θ."""
@@ -106,13 +132,15 @@ class LocalProblem:
 
 
 class Looked(NamedTuple):
-    """What rows in memory add at v: their part of ∇P and of P, of the diagonal of H, of H on the
-    head (lower triangle, row by row), Σ q_i over the rows with a slack; the largest α."""
+    """What rows in memory add at v: their part of ∇P and of P, of the diagonal of H (which
+    preconditions, so that float32 will do), of H on the head (lower triangle, row by row), Σ f_i;
+    Σ q_i over the rows with a slack; the largest α."""
 
     gradient: Vector
     loss: float
-    diagonal: Vector
+    diagonal: NDArray[np.float32]
     head: Vector
+    mass: float
     lengths: float
     largest: list[float]
 
@@ -150,19 +178,52 @@ def look(local: LocalProblem, v: Vector, head: NDArray[np.int64]) -> Looked:
     local.margins = local.margins_of(v)
     alpha = 2.0 * cost * np.maximum(0.0, 1.0 - local.margins)
     local.factors = np.where(local.margins < 1.0, 2.0 * cost, 0.0)
-    diagonal, gram = np.zeros(len(v)), np.zeros((len(head), len(head)))
+    diagonal = np.zeros(len(v))
     passes.add(kernels.gram_diagonal, active.rows, local.factors, rho, diagonal)
-    if len(head):
-        places = np.full(len(v), -1)
-        places[head] = np.arange(len(head))
-        passes.gram_block(active.rows, local.factors, rho, places, gram)
     lengths = active.squares + (rho**2 + active.delta2)
     return Looked(
-        local.sum_of(-alpha), 0.5 * float(kernels.dot(alpha * active.delta2, alpha)), diagonal,
-        gram[np.tril_indices(len(head))],
+        local.sum_of(-alpha), 0.5 * float(kernels.dot(alpha * active.delta2, alpha)),
+        np.minimum(diagonal, LARGEST).astype(np.float32),
+        local.gram(head)[np.tril_indices(len(head))], local.mass,
         float(kernels.dot(lengths, (alpha > 0.0).astype(np.float64))),
         [float(alpha.max(initial=0.0))],
     )  # fmt: skip
+
+
+def precondition(
+    local: LocalProblem, residual: Vector, diagonal: NDArray[np.float32], mass: float
+) -> Product:
+    """Return θ s (I + G/s + E)⁻¹ r, where G is the Hessian of the part's rows at the v that was
+    last looked at, s their share of the ``mass`` of all parts, and E ≥ 0 is diagonal and lifts what
+    is less than the ``diagonal`` of the Hessian of all: in columns that hardly occur here. Summed
+    over parts that are alike, that is nearly H⁻¹ r.
+
+    θ = 1 − tr(G/s (I + G/s + E)⁻¹)/n, n the rows with a slack, because the mean of inverses of few
+    rows is too large by as much (Dereziński et al., NeurIPS 2020). One vector of random signs
+    estimates the trace (Hutchinson, 1990).
+    """
+    share = local.mass / mass
+    if share == 0.0:
+        return Product(np.zeros(len(residual)))
+    matrix, least = local.gram(np.arange(len(residual))), 1.0 + diagonal.astype(np.float64)
+    matrix /= share
+    on_diagonal = np.einsum("ii->i", matrix)
+    lifted = np.maximum(1.0, least - on_diagonal)
+    on_diagonal += lifted
+    found, probe = share * residual, np.sqrt(lifted) * _signs(len(residual))
+    if not kernels.factorise(matrix, np.empty(len(matrix))):
+        return Product(found / least)  # squares under- or overflow
+    kernels.solve_factorised(matrix, found)
+    solved = probe.copy()
+    kernels.solve_factorised(matrix, solved)
+    trace = len(probe) - float(kernels.dot(probe, solved))
+    return Product(max(1.0 - trace / np.count_nonzero(local.factors), SHORTEST) * found)
+
+
+def _signs(number: int) -> Vector:
+    """Return ±1, as random as the highest bits of multiples of the golden ratio."""
+    multiples = np.arange(number, dtype=np.uint64) * kernels.SPLITMIX64[0]
+    return np.where(multiples >> np.uint64(63), 1.0, -1.0)
 
 
 def product(local: LocalProblem, v: Vector) -> Product:

@@ -51,7 +51,7 @@ def in_lockstep(
             continue
         sums = _sums(parts, wanted, since) if wanted else {}
         for number, one in wanted.items():
-            if one[0] is not local.product:
+            if one[0] not in (local.product, local.precondition):
                 before = [] if one[0] is local.look else since.get(number, [])
                 since[number] = [*before, one]
     return found

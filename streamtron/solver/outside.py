@@ -36,12 +36,16 @@ class Outside:
         """Make room for so many columns in v."""
         self.v = np.concatenate((self.v[:-1], np.zeros(columns + 1 - len(self.v)), self.v[-1:]))
 
+    def new_columns(self, rows: Rows) -> NDArray[np.int64]:
+        """Return the columns of rows that have not been met, rising."""
+        new = np.zeros(len(self.v), dtype=bool)
+        new[rows.indices[rows.indptr[0] : rows.indptr[-1]]] = True
+        new[self.columns] = False
+        return np.flatnonzero(new)
+
     def meet(self, rows: Rows) -> None:
         """Make room for the columns of rows in G and g."""
-        new = np.ones(len(self.v), dtype=bool)
-        new[self.columns] = False
-        indices = rows.indices[rows.indptr[0] : rows.indptr[-1]]
-        found = np.unique(indices[new[indices]]).astype(np.int64)
+        found = self.new_columns(rows)
         if len(found):
             at = np.searchsorted(self.columns, found)
             self.columns = np.insert(self.columns, at, found)

@@ -26,15 +26,17 @@ from streamtron.solver.local import LocalProblem, Vector
 from streamtron.solver.one_vs_rest import Classes
 from streamtron.solver.saved_counts import saved_at
 from streamtron.solver.scan import Frozen
-from streamtron.solver.state import Extent, Regime
+from streamtron.solver.state import BestWeights, Extent, Regime
 from streamtron.solver.subproblem import run_mini_epochs
 from streamtron.solver.threads import Threads
 from streamtron.solver.train import begin_reading, finish_reading, take_chunk
+from streamtron.solver.weights import WeightState
 from streamtron.solver.working_set import NONZERO_BYTES, ROW_BYTES, Pool
 
 START_GAP = 0.03
 """The least gap to which a part solves its own rows in the local start: they are other rows than
-all, so that a better solution of them takes longer and brings hardly fewer rounds."""
+all, so that a better solution of them takes longer and brings hardly fewer rounds
+(``benchmarks/parts.py``)."""
 
 FILLED = 0.95
 """The part of the budget that a random share of the rows is to fill, nearly always less than all.
@@ -63,6 +65,7 @@ class Part:
         self.problems: list[LocalProblem] = []
         self._classes: Classes | None = None
         self._last: tuple[Scanned, ...] = ()
+        self._joined: tuple[Joined, ...] = ()
 
     def start(self) -> None:
         """Train on the part's rows alone: one reading and the solution of the rows in memory."""
@@ -88,13 +91,20 @@ class Part:
                 run_mini_epochs(finish_reading(learner))
         self.scans = 0
 
-    def agree(self, labels: Sequence[Label], width: int) -> None:
-        """Take the order of the labels of all parts, and room for so many columns."""
-        if self._classes is not None:
-            self.problems = [LocalProblem(self._classes.learner_of(label)) for label in labels]
-        for problem, label in zip(self.problems, labels, strict=False):  # of two, the first is +1
-            problem.agree(label, width)
-        self.save(range(len(self.problems)))
+    def join(self, labels: Sequence[Label], width: int) -> tuple[Joined, ...]:
+        """Take the order of the labels of all parts, and room for so many columns; return each
+        problem's own dual point, whose weights nothing else needs."""
+        if not self._joined:
+            if self._classes is not None:
+                self.problems = [LocalProblem(self._classes.learner_of(label)) for label in labels]
+                self._classes = None
+            for problem, label in zip(self.problems, labels, strict=False):  # the first is +1
+                problem.agree(label, width)
+            self.save(range(len(self.problems)))
+            self._joined = tuple(map(_joined, self.problems))
+            for problem in self.problems:
+                problem.learner.running, problem.learner.best = WeightState(), BestWeights()
+        return self._joined
 
     def close(self) -> None:
         """End the readings of the source, if it has any."""
@@ -139,6 +149,7 @@ class Part:
         """The sums of scan ``number`` of several problems; one made already is not made again."""
         if self._last and self.scans == number:
             return self._last
+        self._joined = ()
         scans = [_Scan(self.problems[one.problem], number, one) for one in wanted]
         learners = [scan.learner for scan in scans]
         for chunk in self.source.chunks():
@@ -240,10 +251,11 @@ class Described(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """The dual point of the parts' own counts, at a unit of dual: Σ α y (augmented), Σ α and
-    Σ Δ² α²; the rows in memory; and each part's extent and regime."""
+    """The best weights of each part, augmented, summed; the dual point of the parts' own counts:
+    Σ α y (augmented), Σ α and Σ Δ² α²; the rows in memory; and each part's extent and regime."""
 
     weights: Vector
+    dual: Vector
     steps: float
     extension: float
     held: int
@@ -279,21 +291,26 @@ def rows_of(source: ChunkSource) -> int:
 
 def join(part: Part, labels: Sequence[Label], width: int) -> tuple[Joined, ...]:
     """Agree on labels and columns; return each problem's own dual point."""
-    part.agree(labels, width)
-    return tuple(map(_joined, part.problems))
+    return part.join(labels, width)
 
 
 def _joined(problem: LocalProblem) -> Joined:
     learner, width = problem.learner, problem.width
     running = learner.running
     unit = 1.0 / learner.progress.b if learner.progress.b else 0.0
-    weights, own = np.zeros(width + 1), running.augmented(unit)
-    columns = min(width, len(own) - 1)  # a learner has room for more than occur
-    weights[:columns], weights[-1] = own[:columns], own[-1]
+    dual = running.augmented(unit)
+    best = dual if learner.best.candidate is None else learner.best.candidate
     return Joined(
-        weights, running.steps * unit, running.extension * unit**2, len(learner.active),
-        [learner.extent], [learner.regime],
+        _as_wide(best, width), _as_wide(dual, width), running.steps * unit,
+        running.extension * unit**2, len(learner.active), [learner.extent], [learner.regime],
     )  # fmt: skip
+
+
+def _as_wide(v: Vector, width: int) -> Vector:
+    """Augmented weights of so many columns; a learner has room for more than occur."""
+    found, columns = np.zeros(width + 1), min(width, len(v) - 1)
+    found[:columns], found[-1] = v[:columns], v[-1]
+    return found
 
 
 def scan(part: Part, number: int, wanted: Sequence[ToScan]) -> tuple[Scanned, ...]:

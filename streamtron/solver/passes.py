@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.rows import Rows
+from streamtron.core.rows import Rows, make_rows
 
 NONZEROS_A_CALL = 1 << 25
 """Nonzeros of one kernel call, in ``spans``: well under a second (``benchmarks/reading.py``), so
@@ -21,6 +21,10 @@ that Ctrl-C is obeyed."""
 
 MULTIPLICATIONS = 16
 """Of a head's Gram matrix for each nonzero of its rows, about; see ``preconditioner.head_size``."""
+
+GATHERED = 0.25
+"""The part of the nonzeros that rows may have to be copied side by side: a product Hv over them
+then takes a half to a quarter of the time (``benchmarks/second_order.py``)."""
 
 Vector = NDArray[np.float64]
 
@@ -65,6 +69,31 @@ def add(kernel: kernels.Kernel, rows: Rows, factors: Vector, *arguments: Any) ->
     """Call a kernel that sums over rows, each times its factor, into its last argument in place."""
     for some, own in parts(rows, factors):
         kernel(some, own, *arguments)
+
+
+def gathered(rows: Rows, factors: Vector) -> tuple[Rows, Vector]:
+    """The rows whose factor is not 0 side by side, and their factors: sums over them add the same
+    numbers in the same order. Rows as they are, where most would be copied.
+
+    >>> rows = make_rows(np.array([0, 3, 6, 7]), np.zeros(7), np.arange(7))
+    >>> some, factors = gathered(rows, np.array([0.0, 0.0, 2.0]))
+    >>> some.values.tolist(), factors.tolist()
+    ([6.0], [2.0])
+    """
+    chosen = np.flatnonzero(factors)
+    indptr = np.zeros(len(chosen) + 1, dtype=np.int64)
+    np.cumsum(np.diff(rows.indptr)[chosen], out=indptr[1:])
+    nonzeros = int(indptr[-1])
+    if nonzeros > GATHERED * (rows.indptr[-1] - rows.indptr[0]):
+        return rows, factors
+    indices, values = np.empty(nonzeros, np.uint32), np.empty(nonzeros, np.float32)
+    borders = np.linspace(0, len(chosen), 2 + nonzeros // NONZEROS_A_CALL).astype(np.int64)
+    for start, stop in itertools.pairwise(borders.tolist()):
+        place = slice(indptr[start], indptr[stop])
+        kernels.copy_rows(
+            rows, chosen[start:stop], indptr[start : stop + 1], indices[place], values[place]
+        )
+    return make_rows(indptr, indices, values), factors[chosen]
 
 
 def gram_block(

@@ -23,6 +23,10 @@ PRODUCTS = 24
 """A head may cost as much as so many products Hv: without one, Newton's method makes from 60 to 750
 (``benchmarks/second_order.py``)."""
 
+DIRECT = 64
+"""As many if all columns are in the head: a Newton step then needs no products, a head that leaves
+some columns out still needs dozens (``benchmarks/certified.py``, dense rows of 200 columns)."""
+
 NONZERO = 2
 """Multiplications of a head's matrices that take as long as a nonzero of a product Hv: they run
 along rows of a matrix, a product jumps (``benchmarks/second_order.py``)."""
@@ -46,6 +50,7 @@ class Preconditioner:
     ) -> None:
         self._rows, self._rho, self._outside = rows, rho, outside
         self._factors = np.zeros(len(rows.indptr) - 1)
+        self._inside = rows, self._factors  # the rows with f_i > 0
         self._diagonal = np.ones(columns + 1)
         self._head: NDArray[np.int64] | None = None
         self._places = np.full(columns + 1, -1)
@@ -59,8 +64,9 @@ class Preconditioner:
 
     def update(self, factors: Vector) -> None:
         """Take H of these f_i, shape (rows,)."""
+        self._inside = passes.gathered(self._rows, factors)
         self._diagonal[:] = 1.0
-        passes.add(kernels.gram_diagonal, self._rows, factors, self._rho, self._diagonal)
+        passes.add(kernels.gram_diagonal, *self._inside, self._rho, self._diagonal)
         if self._outside is not None:
             self._diagonal += np.diagonal(self._outside.gram)
         if self._head is None:
@@ -82,7 +88,7 @@ class Preconditioner:
     def product(self, v: Vector) -> Vector:
         """Return H v, shape (columns + 1,)."""
         found = v.copy()
-        passes.add(kernels.gram_product, self._rows, self._factors, self._rho, v, found)
+        passes.add(kernels.gram_product, *self._inside, self._rho, v, found)
         return found if self._outside is None else found + self._outside.product(v)
 
     def solve(self, residual: Vector) -> Vector:
@@ -108,26 +114,30 @@ class Preconditioner:
 def head_size(lengths: NDArray[np.int64], occurring: int) -> int:
     """Return how many columns a head may have, at most those ``occurring``.
 
-    Summing and factorising H on h columns takes Σ min(h, n_i)²/2 + h³/6 multiplications, n_i the
-    nonzeros of row i and its bias; that may be as much as PRODUCTS products Hv.
+    Summing and factorising H on them may cost as much as PRODUCTS products Hv, or DIRECT where they
+    are all. ``lengths`` : n_i, the nonzeros of each row and its bias.
 
     Examples
     --------
     >>> head_size(np.full(10_000, 15), 124), head_size(np.full(1_000, 15), 20_000)
     (124, 153)
     """
-    worth = PRODUCTS * NONZERO * float(lengths.sum())
+    product, sizes = NONZERO * float(lengths.sum()), range(min(occurring, HEAD) + 1)
+    if occurring <= HEAD and multiplications(lengths, occurring) <= DIRECT * product:
+        return occurring
+    worth = PRODUCTS * product
+    return bisect_right(sizes, worth, key=lambda size: multiplications(lengths, size)) - 1
 
-    def cost(size: int) -> float:
-        pairs = np.minimum(lengths, size).astype(np.float64)
-        return 0.5 * kernels.square_sum(pairs) + size**3 / 6.0
 
-    return bisect_right(range(min(occurring, HEAD) + 1), worth, key=cost) - 1
+def multiplications(lengths: NDArray[np.int64], size: int) -> float:
+    """Return Σ min(h, n_i)²/2 + h³/6, those that a head of h columns takes."""
+    pairs = np.minimum(lengths, size).astype(np.float64)
+    return 0.5 * kernels.square_sum(pairs) + size**3 / 6.0
 
 
 class KeptProducts:
-    """Products with the H of earlier Newton steps, which precondition later ones: few rows change
-    sides from step to step.
+    """Products with the H of earlier Newton steps, or what these steps have changed in ∇P, which
+    precondition later ones: few rows change sides from step to step.
 
     Pairs (p, H p) correct an approximate inverse so that it maps the last H p to p, by the two
     loops of L-BFGS (Morales and Nocedal, SIAM J. Optim. 2000, section 2). On text they save a
@@ -146,11 +156,19 @@ class KeptProducts:
 
     def correct(self, solve: Callable[[Vector], Vector], residual: Vector) -> Vector:
         """Return about H⁻¹ r, where ``solve`` does without the products."""
+        rest, lengths = self.reduce(residual)
+        return self.complete(solve(rest), lengths)
+
+    def reduce(self, residual: Vector) -> tuple[Vector, list[float]]:
+        """Return what is to be solved without the products, and how far along each the rest is."""
         residual, lengths = residual.copy(), []
         for v, image, along in reversed(self._pairs):
             lengths.append(float(kernels.dot(v, residual)) / along)
             residual -= lengths[-1] * image
-        found = solve(residual)
+        return residual, lengths
+
+    def complete(self, found: Vector, lengths: list[float]) -> Vector:
+        """Return about H⁻¹ r, given what ``reduce`` has left solved; it changes in place."""
         for v, image, along in self._pairs:
             found += (lengths.pop() - float(kernels.dot(image, found)) / along) * v
         return found

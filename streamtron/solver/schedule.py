@@ -30,6 +30,7 @@ from streamtron.solver.in_memory import Solve, release_rows
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_vs_rest import CandidateClasses
 from streamtron.solver.proving import discard_weights
+from streamtron.solver.report import StageReport
 from streamtron.solver.threads import Threads, open_threads
 from streamtron.solver.train import begin_reading, continue_training, finish_reading, take_chunk
 
@@ -299,7 +300,12 @@ def tell_done(reading: int, rows: int, learner: Learner, before: _Before, listen
             problem,
         )
     )
-    for report in progress.reports[first:]:
+    tell_ended(progress.reports[first:], problem, listen)
+
+
+def tell_ended(reports: Sequence[StageReport], problem: Problem, listen: Listener) -> None:
+    """Tell which of these stages have ended, and why."""
+    for report in reports:
         if report.stop_reason:
             name = report.epsilon if isinstance(report.epsilon, str) else f"{report.epsilon:g}"
             listen(StageDone(name, report.stop_reason, problem))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.solver import newton
+from streamtron.solver.effort import of_newton, of_visits, solved_directly
 from streamtron.solver.subproblem import MiniEpoch, Solution, Subproblem, Turns, Vector
 from streamtron.solver.weights import Rule, WeightState, estimated_primal
 from streamtron.solver.working_set import HeldRows
@@ -30,18 +31,11 @@ is of weights that have moved on since."""
 UNSOLVED = 4.0
 """Where weights are known already, a gap that is estimated at so many targets is not measured."""
 
-PATIENCE = 0.45
-"""The part of the mini-epochs left that visits may still want, at the rate of the last round,
-before Newton takes over: it needs visits after it, and costs many itself."""
-
 EXACT = 1e-12
 """A target this small asks for the optimum to rounding."""
 
 SMALL = 1 << 12
 """So few nonzeros are finished to rounding whatever the target: that takes some milliseconds."""
-
-FEW_COLUMNS = 16
-"""With this many rows a column, Newton's method comes before any visit."""
 
 RELAXATION = 1.25
 """How many times as far as to its solution the counts of a block go: above 1, as the other blocks
@@ -132,6 +126,7 @@ class _Ascent:
         self.found = Solution(problem.rule.b)
         self.gaps = [1.0]  # at the end of each round since Newton's method
         self.rounds = int(known)
+        self.direct = problem.rest is None and solved_directly(*self._size())
         self.visits = 0
         self.visited = 0.0  # in mini-epochs over all rows held
         self.moved = self.promised = False
@@ -141,7 +136,7 @@ class _Ascent:
     def run(self) -> Generator[MiniEpoch, None, None]:
         """Until the gap is met, no finer resolution is left, or mini-epochs are spent."""
         found, running = self.found, self.problem.running
-        if self._few_columns() and running.steps:
+        if self.direct and running.steps:
             self.consider(running.augmented(running.scale))
             self._step_by_newton()
         first = True
@@ -223,11 +218,6 @@ class _Ascent:
         self.total[:] = 0.0
         self.summed = 0
 
-    def _few_columns(self) -> bool:
-        """Whether Newton's method is cheaper than any visit: it needs a few passes a column."""
-        columns = int(np.count_nonzero(self.problem.running.w))
-        return FEW_COLUMNS * columns <= len(self.problem.active) and self.problem.rest is None
-
     def _last_round(self) -> bool:
         return self.visited + 2.0 > self.mini_epochs
 
@@ -256,15 +246,22 @@ class _Ascent:
         return not self._looks_solved((1.0 if self.found.v is None else UNSOLVED) * self.target)
 
     def _hopeless(self, spent: float) -> bool:
-        """Whether visits alone will not do: too slow in the last round, or too few are left."""
+        """Whether visits alone will not do: at the rate of the last round they would cost more than
+        Newton's method, or too few of them are left."""
         if self.found.newton > 1:
             return False
         if self._last_round():
             return True
         if len(self.gaps) < 2 or self.promised:
             return False
+        wanted = of_visits(self.gaps[-1], self.found.gap, self.target, spent)
         left = self.mini_epochs - self.visited
-        return too_slow(self.gaps[-1], self.found.gap, self.target, spent, left)
+        return wanted > min(left, of_newton(*self._size(), self.problem.counts > 0))
+
+    def _size(self) -> tuple[NDArray[np.int64], int]:
+        """The nonzeros of each row, its bias counted, and how many columns occur."""
+        lengths = np.diff(self.problem.active.rows.indptr) + 1
+        return lengths, 1 + int(np.count_nonzero(self.problem.running.w))
 
     def _finer(self) -> int:
         """How much finer the resolution must be for the target: the gap falls with 1/b²."""
@@ -277,7 +274,7 @@ class _Ascent:
         """
         problem, found = self.problem, self.found
         assert found.v is not None
-        proven = self.exact or self._few_columns() or found.newton > 0
+        proven = self.exact or self.direct or found.newton > 0
         v, margins = problem.minimise(found.v, 0.9 * self.target, proven=proven)
         found.newton += 1
         self.consider(v)
@@ -289,15 +286,6 @@ class _Ascent:
         if not self.visits:
             self._measure()
         self.gaps = [1.0]
-
-
-def too_slow(before: float, gap: float, target: float, spent: float, left: float) -> bool:
-    """Whether visits would want more than PATIENCE of the mini-epochs ``left`` to take the gap to
-    its target, at the rate of the last round, which ``spent`` so many to take it from ``before``.
-    """
-    rate = math.log(before / gap)
-    rounds = math.log(gap / target) / rate if rate > 0.0 else math.inf
-    return spent * rounds > PATIENCE * left
 
 
 def _over_relax(problem: Subproblem, before: NDArray[np.int32], objective: float) -> None:

@@ -5,9 +5,10 @@ below is a function mapped over the parts and a sum over a fixed binary tree of 
 depends on the parts, and not on the threads, processes or machines that hold them.
 
 1. Each part trains on its own rows alone, by ``train``. Any sum of counts ≥ 0 is a dual point.
-2. Newton's method on the rows in memory of all parts together: a round for P and ∇P, one for every
-   product with the Hessian, one for the line search. A vector of a number a column goes to each
-   part and comes back; those of all classes that are not done yet go together.
+2. Newton's method on the rows in memory of all parts together: a round for P and ∇P, and one in
+   which each part solves with its own Hessian, or, where columns are many, one for every product
+   with the Hessian of all. A vector of a number a column goes to each part and comes back; those of
+   all classes that are not done yet go together.
 3. Counts from the slacks, and one scan of all rows from disk at fixed weights. It certifies, and
    finds the rows that matter next. Repeat from 2 until the gap is at most ``tol``.
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 
@@ -35,7 +37,7 @@ from streamtron.solver.part import Joined, Scanned, Started, ToScan
 from streamtron.solver.proving import certify
 from streamtron.solver.report import StageReport
 from streamtron.solver.scan import Frozen
-from streamtron.solver.schedule import problem_of
+from streamtron.solver.schedule import problem_of, tell_ended
 from streamtron.solver.stages import Stage
 from streamtron.solver.state import Extent, Regime, Vector
 from streamtron.solver.stopping import conclude, stop_at_limit
@@ -115,10 +117,11 @@ def _take_start(learner: Learner, joined: Joined) -> float | None:
     _observe(learner, joined.extents)
     learner.regime = _worst(joined.regimes)
     _begin_ascent(learner)
-    theta = None
+    theta, candidate = None, joined.weights / len(joined.regimes)
     if learner.regime == Regime.BLOCKS:
-        theta = joined.steps / (kernels.square_sum(joined.weights) + joined.extension)
-    learner.best.candidate = (theta or 1.0) * joined.weights
+        theta = joined.steps / (kernels.square_sum(joined.dual) + joined.extension)
+        candidate = theta * joined.dual
+    learner.best.candidate = candidate
     learner.progress.record(None, None, joined.held)
     return theta
 
@@ -133,10 +136,15 @@ def solve_together(
 ) -> None:
     """End a reading of these learners: solve the rows in memory of those that have not finished,
     where the next scan is to certify the solution."""
-    solves, columns = {}, 1
+    solves, columns, gaps = {}, 1, dict[int, float]()
+
+    def estimated(k: int, gap: float) -> None:
+        gaps[k] = gap
+        parts.gap_estimate = max(gaps.values())
+
     for k in unfinished(learners):
         if k not in thetas and learners[k].mode != "scan":
-            solves[k] = solve(learners[k])
+            solves[k] = solve(learners[k], partial(estimated, k))
             columns = max(columns, len(_candidate(learners[k])))
     if solves:
         listen(SolveStarted(reading, learners[0].extent.rows))
@@ -146,9 +154,10 @@ def solve_together(
             tell(reading, learners[k], listen)
 
 
-def solve(learner: Learner) -> Rounds[None]:
+def solve(learner: Learner, estimated: Callable[[float], None]) -> Rounds[None]:
     """Solve the rows in memory of all parts by Newton's method, the dual variables of all other
-    rows fixed; and choose the resolution b of the counts that the next scan makes of the slacks."""
+    rows fixed; and choose the resolution b of the counts that the next scan makes of the slacks.
+    ``estimated`` : see ``joint_newton.minimise``."""
     v, progress = _candidate(learner), learner.progress
     precision, blocks = worthwhile_gap(learner), learner.regime == Regime.BLOCKS
     if progress.reading == 0:
@@ -157,7 +166,8 @@ def solve(learner: Learner) -> Rounds[None]:
     if blocks:
         held = (yield local.sum_held, (len(v) - 1, progress.b)).image
         center = learner.running.augmented(1.0 / progress.b) - held
-    found = yield from joint_newton.minimise(v, center, precision)
+    alike = learner.regime in (Regime.ALL_ROWS, Regime.WORKING_SET)
+    found = yield from joint_newton.minimise(v, center, precision, estimated, alike=alike)
     learner.best.candidate = found.v
     progress.reports[-1].newton_steps += found.steps
     if not blocks:
@@ -184,6 +194,7 @@ def scan(
     for one, own in zip(wanted, scanned, strict=True):
         _take_scan(learners[one.problem], number, one, own)
     parts.scans = [learner.progress.reading for learner in learners]
+    parts.gap_estimate = None
 
 
 def _take_scan(learner: Learner, number: int, scanned: ToScan, found: Scanned) -> None:
@@ -224,14 +235,16 @@ def _candidate(learner: Learner) -> Vector:
 
 def tell(reading: int, learner: Learner, listen: Listener) -> None:
     """Tell what a reading, and the solve after it, have done."""
-    progress = learner.progress
+    progress, problem = learner.progress, problem_of(learner)
     listen(
         ReadingDone(
             reading, progress.stage.name, "scan" if reading else "train", 0, 0,
             progress.history[-1].active_rows, learner.certificate, learner.running.upper_bound,
-            learner.extent.rows, learner.settings.tolerance, progress.finished, problem_of(learner),
+            learner.extent.rows, learner.settings.tolerance, progress.finished, problem,
         )
     )  # fmt: skip
+    if progress.finished:
+        tell_ended(progress.reports[-1:], problem, listen)
 
 
 def _begin_ascent(learner: Learner) -> None:

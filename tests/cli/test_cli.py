@@ -268,13 +268,13 @@ BROKEN = "PIPE"
 @pytest.mark.parametrize(
     ("out", "err", "code"),
     [
-        (None, subprocess.PIPE, 0),
-        (subprocess.PIPE, None, 0),
+        pytest.param(None, subprocess.PIPE, 0, marks=pytest.mark.slow),
+        pytest.param(subprocess.PIPE, None, 0, marks=pytest.mark.slow),
         (None, None, 0),
-        (BROKEN, subprocess.PIPE, 141),
-        (subprocess.PIPE, BROKEN, 0),
-        ("/dev/full", subprocess.PIPE, 5),
-        (subprocess.PIPE, "/dev/full", 0),
+        pytest.param(BROKEN, subprocess.PIPE, 141, marks=pytest.mark.slow),
+        pytest.param(subprocess.PIPE, BROKEN, 0, marks=pytest.mark.slow),
+        pytest.param("/dev/full", subprocess.PIPE, 5, marks=pytest.mark.slow),
+        pytest.param(subprocess.PIPE, "/dev/full", 0, marks=pytest.mark.slow),
         ("/dev/full", "/dev/full", 5),
     ],
     ids=["out closed", "err closed", "both closed", "out unread", "err unread", "out full",
@@ -593,7 +593,9 @@ def test_cache_names_its_size_and_clears_its_own_files_only(run: Run, place: Pat
 # --- signals -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_a_fit_that_is_interrupted_says_so_and_leaves_nothing_half_written(
     number: signal.Signals, place: Path
 ) -> None:

@@ -338,12 +338,16 @@ def test_the_log_of_a_fit_has_every_event_with_time_memory_and_proven_bounds(
 def test_the_rounds_of_a_fit_in_parts_are_told(run: Run, place: Path) -> None:
     words = ("fit", "train", "--model", "parts", "--parts", "2", "--log", "parts.jsonl")
     assert run(*words).returncode == 0
-    [first, *_] = [line for line in _log(place / "parts.jsonl") if line["event"] == "round_done"]
-    assert (first["step"], first["rounds"]) == ("start", 1)
+    lines = _log(place / "parts.jsonl")
+    [first, *_] = [line for line in lines if line["event"] == "round_done"]
+    assert (first["step"], first["rounds"], first["estimated_gap"]) == ("start", 1, None)
+    assert [line["stage"] for line in lines if line["event"] == "stage_done"] == ["ascent"]
     status = Status(Forecast())
     status.observe(ReadingStarted(1, "scan", None, None))
     status.observe(RoundDone("sum_held", 37))
     assert status.text(60) == "reading 2: scan  round 37: sum held"
+    status.observe(RoundDone("product", 38, 0.00312))
+    assert status.text(60) == "reading 2: scan  round 38: product, gap ~0.003 in memory"
 
 
 def test_update_forget_and_certify_append_to_a_log(run: Run, place: Path) -> None:

@@ -451,6 +451,7 @@ def test_a_fit_that_was_cut_off_begins_anew_where_its_shards_have_changed(night:
         assert how in words
 
 
+@pytest.mark.slow
 def test_workers_tell_what_the_inputs_were_when_their_job_began(
     night: Path, guest: Workers
 ) -> None:
@@ -536,6 +537,7 @@ subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE).wait()
 """
 
 
+@pytest.mark.slow
 def test_a_job_that_does_not_obey_sigterm_ends_too_when_its_parent_is_killed() -> None:
     parent = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None

@@ -17,14 +17,16 @@ import numpy as np
 import pytest
 
 from streamtron.cli import main
-from streamtron.cluster.client import Workers
+from streamtron.cluster.client import Workers, usable_memory
 from streamtron.cluster.connect import connect
+from streamtron.cluster.parts import parts_on
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.data.writers.corpus import generate
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate
+from streamtron.runs.fit import run as fit
 from streamtron.runs.predict import write_predictions
 from tests.helpers.dask_processes import BIN, LOCAL, dask_scheduler, dask_worker, said, started
 from tests.helpers.processes import COMMAND, Process, command, until
@@ -165,6 +167,7 @@ def test_copies_that_dask_fails_to_make_since_a_worker_died_cost_no_result(
     assert list(workers(_two, [1, 2], 10)) == [11, 12]
 
 
+@pytest.mark.slow
 def test_workers_import_nothing_from_the_directory_that_they_are_started_in(
     tmp_path: Path,
 ) -> None:
@@ -179,11 +182,14 @@ def test_workers_import_nothing_from_the_directory_that_they_are_started_in(
 
 
 def test_our_workers_keep_memory_that_is_going_to_be_asked_for_again() -> None:
-    """Dask's own would give it back with every array, which makes a fit half as slow again."""
+    """Dask's own would give it back with every array, which makes a fit half as slow again; and
+    would take no task while they hold four fifths of their limit, as parts do."""
     spawned = {"distributed.worker.multiprocessing-method": "spawn"}
-    with dask.config.set(spawned), connect(1) as workers:
+    with dask.config.set(spawned), connect(1, machine=Machine(memory=10**9)) as workers:
         found = workers.client.run(os.environ.get, "MALLOC_TRIM_THRESHOLD_")
+        usable = workers.client.submit(usable_memory).result()
     assert set(found.values()) == {None}
+    assert usable == 950_000_000
 
 
 # --- what goes wrong -----------------------------------------------------------------------------
@@ -303,6 +309,7 @@ def test_a_worker_that_takes_long_to_come_back_is_not_given_up(tmp_path: Path) -
         assert list(workers(_dies_once, [0, 2], str(tmp_path))) == [0, 20]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forked")
 def test_a_worker_of_ours_that_is_stopped_in_mid_task_is_started_again(tmp_path: Path) -> None:
     with connect(1, worker_timeout=3.0) as workers:
@@ -400,6 +407,17 @@ def test_a_command_prints_and_writes_with_a_scheduler_what_it_does_without(
     assert said[0] == said[1]
     assert files[0] == files[1]
     assert files[0] or said[0].out
+
+
+def test_workers_refuse_parts_for_which_they_have_no_memory_before_they_read(
+    guest: Workers, tmp_path: Path
+) -> None:
+    generate(str(tmp_path / "train"), rows=40, columns=80, seed=1, shards=2)
+    with pytest.raises(MachineError, match=r"worker \d needs .*active sets of 1 parts"):
+        fit(
+            [tmp_path / "train"], Settings(active_set="4TB"), machine=Machine(memory="8TB"),
+            open_parts=parts_on(guest),
+        )  # fmt: skip
 
 
 @pytest.mark.slow
@@ -505,8 +523,9 @@ def _kill_once_begun(mark: Path, process: subprocess.Popen[str] | None = None) -
 def test_the_work_of_a_worker_that_is_stopped_in_mid_task_goes_to_another_one(
     tmp_path: Path,
 ) -> None:
+    soon = "import dask; dask.config.set({'distributed.scheduler.worker-ttl': '3s'})"
     with (
-        dask_scheduler(DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL="3s") as address,
+        dask_scheduler(soon) as address,
         dask_worker(address),
         dask_worker(address),
         connect(scheduler=address) as workers,
@@ -538,9 +557,8 @@ def test_a_worker_with_another_version_is_a_sentence(scheduler: str, tmp_path: P
     other = tmp_path / "streamtron-99.0.dist-info"
     other.mkdir()
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: streamtron\nVersion: 99.0\n")
-    paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     with (
-        dask_worker(scheduler, PYTHONPATH=paths),
+        dask_worker(scheduler, f"import sys; sys.path.insert(0, {str(tmp_path)!r})"),
         pytest.raises(MachineError, match=r"has streamtron 99\.0, this is"),
         connect(scheduler=scheduler),
     ):

@@ -84,7 +84,11 @@ def test_workers_find_the_table_and_the_model_of_one_process(
 
 @pytest.mark.parametrize(
     ("how", "expected"),
-    [({}, [2]), ({"halving": True}, [0, 0, 2]), ({"two_stage": True}, [2, 2])],
+    [
+        pytest.param({}, [2], marks=pytest.mark.slow),
+        ({"halving": True}, [0, 0, 2]),
+        pytest.param({"two_stage": True}, [2, 2], marks=pytest.mark.slow),
+    ],
     ids=["one iteration", "halving", "two-stage"],
 )
 def test_of_every_task_one_outcome_comes_over_at_most_and_the_best_is_among_them(
@@ -194,9 +198,8 @@ def seconds(place: Path, workers: Workers) -> float:
     return time.perf_counter() - began
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
 def test_a_worker_killed_at_a_random_moment_of_a_sweep_never_costs_a_result(
     place: Path, undisturbed: Rows, workers: Workers, seconds: float, seed: int
 ) -> None:
@@ -237,7 +240,8 @@ def test_a_task_begins_anew_where_another_process_is_still_at_it(place: Path) ->
     assert checkpoints_of(task) == task.run_dir
 
 
-@pytest.mark.parametrize("reading", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("reading", [1, 3])
 def test_candidates_that_were_cut_off_go_on_to_the_same_models_without_reading_all_again(
     place: Path, tmp_path: Path, reading: int
 ) -> None:

@@ -118,9 +118,8 @@ def test_candidates_of_many_classes_that_were_cut_off_go_on_without_reading_all_
 # --- killed, on workers --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("reading", "chunks"), [(0, 1), pytest.param(2, 1, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("reading", "chunks"), [(0, 1), (2, 1)])
 def test_a_dead_workers_candidates_of_many_classes_go_on_from_their_checkpoint(
     place: Path, undisturbed: Rows, workers: Workers, tmp_path: Path, reading: int, chunks: int,
     monkeypatch: pytest.MonkeyPatch,

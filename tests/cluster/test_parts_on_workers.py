@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -34,7 +33,7 @@ from streamtron.runs.forget import forget
 from streamtron.runs.parts import OpenParts, PartPlan
 from streamtron.runs.results import Outcome
 from streamtron.runs.update import update
-from tests.helpers.dask_processes import BIN, LOCAL, dask_worker, started
+from tests.helpers.dask_processes import dask_worker
 from tests.helpers.optimum import holds_optimum
 from tests.helpers.processes import COMMAND, Process, Run, until
 
@@ -91,12 +90,13 @@ def test_one_three_and_four_workers_find_the_same_bits(
         assert (tmp_path / f"{number}").read_bytes() == alone
 
 
+@pytest.mark.parametrize(("kind", "rows", "d"), [("text", 400, 40_000), ("dense", 8000, 60)])
 def test_a_round_sends_a_vector_of_the_columns_to_each_worker_and_back(
-    workers: Workers, tmp_path: Path
+    workers: Workers, tmp_path: Path, kind: str, rows: int, d: int
 ) -> None:
-    generate(str(tmp_path / "wide"), rows=400, columns=40_000, seed=1, shards=4)
-    found = fit([tmp_path / "wide"], Settings(), machine=Machine(), open_parts=parts_on(workers))
-    report, d = found.report, 40_000
+    generate(str(tmp_path / "d"), rows=rows, columns=d, seed=1, shards=4, kind=kind)
+    found = fit([tmp_path / "d"], Settings(), machine=Machine(), open_parts=parts_on(workers))
+    report = found.report
     of_a_scan = 2 * 8 * kernels.BINS * kernels.BIN_SUMS
     scans = report["steps"]["scan"]["rounds"]
     assert report["parts"] == 4
@@ -106,6 +106,7 @@ def test_a_round_sends_a_vector_of_the_columns_to_each_worker_and_back(
     assert [*report["workers"]] == sorted(workers.client.nthreads())
     assert sum(own["bytes_to"] + own["bytes_from"] for own in each) == report["bytes_sent"]
     assert min(own["bytes_to"] for own in each) >= 8 * d
+    assert ("precondition" in report["steps"]) == (d <= 1000)
 
 
 class Killing(WorkerParts):
@@ -219,23 +220,29 @@ def left_on(scheduler: str) -> tuple[list[str], list[int]]:
         return tasks, [*found.client.run(lambda: len(cluster_parts._held)).values()]
 
 
-def test_an_interrupt_leaves_nothing_on_the_cluster_and_deaths_of_client_and_worker_no_trace(
+def test_an_interrupt_leaves_nothing_on_the_cluster(
+    place: Path, scheduler: str, tmp_path: Path
+) -> None:
+    with dask_worker(scheduler):
+        command = Command(place, tmp_path / "m", scheduler)
+        command.wait_for(1)
+        command.process.send_signal(signal.SIGINT)
+        assert command.process.end().returncode == 130
+        assert left_on(scheduler) == ([], [0])
+
+
+@pytest.mark.slow
+def test_deaths_of_client_and_worker_leave_no_trace(
     place: Path, alone: bytes, active_set: int, scheduler: str, tmp_path: Path
 ) -> None:
     if active_set == ALL:
         return  # it ends with its first scan
     model = tmp_path / "m"
     with dask_worker(scheduler), dask_worker(scheduler) as second:
-        first = Command(place, model, scheduler)
-        first.wait_for(1)
-        first.process.send_signal(signal.SIGINT)
-        assert first.process.end().returncode == 130
-        assert left_on(scheduler) == ([], [0, 0])
-        done = first.readings()
         again = Command(place, model, scheduler)
-        again.wait_for(done + 1)
+        again.wait_for(1)
         second.kill()
-        again.wait_for(done + 2)
+        again.wait_for(2)
         again.process.kill()
         assert again.process.end().returncode == -signal.SIGKILL
         last = Command(place, model, scheduler).process.end()
@@ -244,41 +251,9 @@ def test_an_interrupt_leaves_nothing_on_the_cluster_and_deaths_of_client_and_wor
     assert model.read_bytes() == alone
 
 
-@pytest.mark.slow
-def test_twenty_workers_and_five_clients_killed_at_random_moments_change_no_bit(
-    place: Path, alone: bytes, active_set: int, scheduler: str, tmp_path: Path
-) -> None:
-    pick, pause = random.Random(7), threading.Event()
-    kills = {"worker": 10, "client": 3 if active_set == BLOCKS else 2}
-    workers = [BIN / "dask", "worker", scheduler, "--nworkers", "2", "--nthreads", "1", *LOCAL[:2]]
-    with started(*workers) as found, connect(scheduler=scheduler) as beside:
-        threading.Thread(target=lambda: found.stdout and found.stdout.read(), daemon=True).start()
-        beside.client.wait_for_workers(2)
-        while any(kills.values()):
-            model = tmp_path / f"{kills}"
-            command = Command(place, model, scheduler, active_set)
-            while command.process.poll() is None:
-                pause.wait(pick.uniform(0.0, 3.0))  # a random moment
-                kind = pick.choice([kind for kind, left in kills.items() if left] or ["none"])
-                if kind == "none" or command.process.poll() is not None:
-                    break
-                if kind == "client":
-                    kills[kind] -= 1
-                    command.process.kill()
-                    command.process.wait()
-                    command = Command(place, model, scheduler, active_set)
-                else:
-                    pids = [*beside.client.run(os.getpid, on_error="ignore").values()]
-                    if len(pids) == 2:  # else none would be left
-                        kills[kind] -= 1
-                        os.kill(pick.choice(pids), signal.SIGKILL)
-            ended = command.process.end()
-            while ended.returncode == 5:  # too many died in a row: it says to resume
-                ended = Command(place, model, scheduler, active_set).process.end()
-            assert ended.returncode == 0, ended.stderr
-            assert model.read_bytes() == alone
-
-
+@pytest.mark.parametrize(
+    "active_set", [ALL, pytest.param(BLOCKS, marks=pytest.mark.slow)], indirect=True
+)
 def test_an_update_on_workers_is_that_of_one_process_and_certify_proves_it(
     place: Path, guest: Workers, active_set: int, tmp_path: Path
 ) -> None:

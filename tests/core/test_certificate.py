@@ -23,10 +23,11 @@ from streamtron.solver.in_memory import Solve
 from streamtron.solver.learner import Learner
 from streamtron.solver.state import Regime
 from streamtron.solver.train import begin_reading, finish_reading
+from tests.helpers.examples import examples
 from tests.helpers.oracle import Oracle, Row, best_scale, gamma_d, primal_value
 from tests.helpers.sources import ListSource, csr, dense, random_rows
 
-prove = settings(max_examples=100, deadline=None, derandomize=True)
+prove = settings(max_examples=examples(100), deadline=None, derandomize=True)
 
 ROUNDING = 1e-9
 """Relative room for the rounding of the reference solver and of sums of a few terms."""
@@ -305,7 +306,7 @@ def counted_sets(draw: st.DrawFn) -> Trained:
     return Trained(rows, signs, delta2, draw(rhos), [0.0] * COLUMNS, 0.0, c)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(counted_sets())
 def test_the_widened_upper_bound_is_never_below_the_exact_one(case: Trained) -> None:
     upper, rounding = case.scan_sums(1.0).upper_bound()

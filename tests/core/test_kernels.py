@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.rows import Rows, freeze
 from streamtron.data.blocks import squares_of
+from tests.helpers.examples import examples
 from tests.helpers.kernel_cases import COLUMNS, Case, cases, frozen
 from tests.helpers.oracle import (
     LARGEST_COUNT,
@@ -33,7 +34,7 @@ from tests.helpers.oracle import (
 from tests.helpers.processes import python
 from tests.helpers.sources import csr
 
-prove = settings(max_examples=120, deadline=None, derandomize=True)
+prove = settings(max_examples=examples(120), deadline=None, derandomize=True)
 
 
 class State:

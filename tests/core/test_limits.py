@@ -174,7 +174,7 @@ def test_a_line_of_300_mb_in_a_container_of_300_mb_is_refused_and_the_process_li
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("command", ["fit", "inspect"])
+@pytest.mark.parametrize("command", [pytest.param("fit", marks=pytest.mark.slow), "inspect"])
 def test_a_line_too_long_for_the_address_space_is_refused_with_its_place(
     command: str, tmp_path: Path
 ) -> None:

@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 from streamtron.core import theory
 from streamtron.core.certificate import Certificate
 from tests.helpers import paper
+from tests.helpers.examples import examples
 from tests.helpers.oracle import LARGEST_COUNT, Oracle, Row, explicit, file_order, gamma_d
 
 SLACK = 1e-9
 """Relative room for rounding in sums of at most a few thousand terms; no bound is that tight."""
 
-prove = settings(max_examples=150, deadline=None, derandomize=True)
+prove = settings(max_examples=examples(150), deadline=None, derandomize=True)
 
 # --- small sets of positive margin by construction ---
 
@@ -187,7 +188,7 @@ def test_steps_reach_remark_2s_fraction_where_its_condition_holds(run: Finished)
     assert strong >= paper.fraction_bound_steps(*run.settings) * (1 - SLACK)
 
 
-@settings(prove, max_examples=60)
+@settings(prove, max_examples=examples(60))
 @given(problems(), st.sampled_from([0.3, 0.45, 0.5, 0.8, 1.0]), deltas, orders)
 def test_b_steps_keeps_the_promise_of_remark_2(problem, epsilon, delta, order) -> None:  # type: ignore[no-untyped-def]
     b = paper.b_steps(problem.R, epsilon, delta, problem.gamma[1])
@@ -248,7 +249,7 @@ def test_length_U_lies_below_the_bound_after_the_run_below_the_papers(run: Finis
     assert gamma_up <= papers * (1 + SLACK)
 
 
-@settings(prove, max_examples=60)
+@settings(prove, max_examples=examples(60))
 @given(problems(), epsilons_to_one, deltas, orders, st.booleans())
 def test_b_length_and_remark_4_keep_the_promise_of_theorem_3(  # type: ignore[no-untyped-def]
     problem, epsilon, delta, order, remark_4
@@ -292,7 +293,7 @@ def test_the_root_of_lemma_1_lies_between_its_bounds(
 # --- what holds at every moment ---
 
 
-@settings(prove, max_examples=60)
+@settings(prove, max_examples=examples(60))
 @given(problems(soft=True), epsilons, variants, deltas, orders)
 def test_directional_primal_gamma_d_U_are_in_order_after_every_update(  # type: ignore[no-untyped-def]
     problem, epsilon, variant, delta, order
@@ -322,7 +323,7 @@ def test_no_other_scale_beats_the_best_scale(run: Finished, factors: list[float]
         assert paper.margin_from_primal(P) <= best.primal_margin * (1 + SLACK)
 
 
-@settings(prove, max_examples=60)
+@settings(prove, max_examples=examples(60))
 @given(problems(soft=False), deltas)
 def test_without_an_extension_the_primal_margin_is_the_directional_margin(
     problem: Problem, delta: float
@@ -345,7 +346,7 @@ def test_the_counts_sum_to_t_and_carry_the_weights(problem, epsilon, variant, or
     )
 
 
-@settings(prove, max_examples=60)
+@settings(prove, max_examples=examples(60))
 @given(problems(soft=True), epsilons, variants, orders, st.booleans())
 def test_the_implicit_extension_is_the_explicit_one(  # type: ignore[no-untyped-def]
     problem, epsilon, variant, order, faithful
@@ -366,7 +367,7 @@ def test_the_implicit_extension_is_the_explicit_one(  # type: ignore[no-untyped-
     assert implicit.sq_norm == written.sq_norm
 
 
-@settings(prove, max_examples=60)
+@settings(prove, max_examples=examples(60))
 @given(problems(), variants)
 def test_at_epsilon_1_both_variants_are_one_algorithm_with_one_theory(
     problem: Problem, variant: str
@@ -488,7 +489,7 @@ def test_the_gap_where_unlearning_stalls_is_within_its_bound(problem, beta, orde
     assert gap * primal <= paper.unlearning_gap(b, stall_sum) * (1 + SLACK)
 
 
-@settings(prove, max_examples=60)
+@settings(prove, max_examples=examples(60))
 @given(problems(soft=True), st.sampled_from([0.1, 0.01]), orders)
 def test_b_unlearning_guarantees_the_gap_wanted(problem, wanted, order) -> None:  # type: ignore[no-untyped-def]
     sizes = [problem.oracle(1.0, 1.0, "steps").sq_length(k) for k in range(len(problem.rows))]
@@ -532,7 +533,7 @@ def test_a_row_of_length_0_is_left_alone() -> None:
 # --- the strongly convex primal ---
 
 
-@settings(prove, max_examples=60)
+@settings(prove, max_examples=examples(60))
 @given(problems(soft=True), st.sampled_from([1.0, 5.0]), orders)
 def test_the_optimum_lies_within_the_radius_of_the_scaled_weights(problem, beta, order) -> None:  # type: ignore[no-untyped-def]
     coarse, fine = (problem.oracle(x * problem.R**2, 1.0, "steps") for x in (beta, 1e5))

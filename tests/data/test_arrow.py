@@ -198,7 +198,10 @@ for position in range(len(good)):
 """
 
 
-@pytest.mark.parametrize("format_", ["file", "stream", "feather"])
+@pytest.mark.parametrize(
+    "format_",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name != "feather")) for name in FORMATS],
+)
 def test_a_flipped_bit_never_ends_in_a_crash_or_a_traceback(tmp_path: Path, format_: str) -> None:
     path = tmp_path / "a.arrow"
     labels = ["a", "b", "a", "b", "a", "b", "b"]

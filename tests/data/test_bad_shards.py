@@ -360,7 +360,7 @@ def replace(path: Path) -> None:
     ("harm", "code", "words"),
     [
         (vanish, 5, "c.svm: cannot be read (No such file or directory)"),
-        (shrink, 3, "c.svm: changed while the run was going"),
+        pytest.param(shrink, 3, "c.svm: changed while the run was going", marks=pytest.mark.slow),
         (change, 3, "c.svm: changed while the run was going"),
         (replace, 3, "c.svm: changed while the run was going"),
     ],

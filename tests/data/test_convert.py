@@ -29,6 +29,7 @@ from streamtron.data.writers.shards import (
     write_shards,
 )
 from streamtron.runs.convert import convert as convert_files
+from tests.helpers.examples import examples
 
 Row = tuple[Label | None, dict[int, float], float]
 """label, values by column, weight"""
@@ -119,7 +120,7 @@ some_rows = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     rows=some_rows, cut=st.integers(0, 20), rows_per_shard=st.integers(1, 21), base=st.booleans()
 )

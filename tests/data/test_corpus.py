@@ -244,3 +244,16 @@ def test_numbers_out_of_range_are_refused(
 def test_a_row_is_named_by_its_number_in_the_whole_corpus() -> None:
     [batch] = corpus_rows(10, 2000, 0, first_row=5000)
     assert batch.place(2) == "generated corpus, row 5002"
+
+
+def test_a_text_of_many_columns_takes_at_most_60_bytes_a_column() -> None:
+    columns = 600_000
+    tracemalloc.start()
+    try:
+        batch = next(corpus_rows(1, columns, seed=77))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(batch.indptr) == 2
+    a_group = 60 * 2**20
+    assert peak < 60 * columns + a_group

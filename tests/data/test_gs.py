@@ -205,7 +205,7 @@ def test_a_server_of_google_cloud_storage_that_is_gone_is_a_sentence_with_the_ur
     )
 
 
-@pytest.mark.parametrize("name", ["a.svm", "a.svm.gz"])
+@pytest.mark.parametrize("name", ["a.svm", pytest.param("a.svm.gz", marks=pytest.mark.slow)])
 def test_a_command_whose_google_cloud_storage_never_answers_is_ended_by_a_signal(
     name: str, tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ from streamtron.runs.inputs import reading_from_settings
 from streamtron.solver.learner import Learner
 from streamtron.solver.schedule import train
 from streamtron.solver.targets import TargetRule
+from tests.helpers.examples import examples
 from tests.helpers.rows_in_memory import RowsInMemory
 from tests.helpers.shard_rows import bits, small_blocks
 
@@ -115,7 +116,7 @@ def lines(draw: st.DrawFn) -> str:
     return " ".join([*tokens, *query, *pairs]) + tail
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(lines(), min_size=1, max_size=12), st.integers(1, 200))
 def test_rows_equal_those_of_scikit_learn_where_both_accept_a_file(
     tmp_path_factory: pytest.TempPathFactory, drawn: list[str], batch_bytes: int
@@ -222,7 +223,7 @@ def test_the_first_of_several_bad_lines_is_the_one_reported(tmp_path: Path) -> N
         assert refusal(tmp_path, f"1 1:1\n{early}\n\n{late}\n").startswith("x.svm, line 2: ")
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.text("012.,:-a# \n\tqid\r\xe4\0", max_size=40).map(str.encode), st.integers(1, 50))
 def test_any_near_miss_text_is_read_as_scikit_learn_does_or_refused_with_file_and_line(
     tmp_path_factory: pytest.TempPathFactory, text: bytes, batch_bytes: int
@@ -602,7 +603,7 @@ def chunk_of(source: RowsInMemory) -> Chunk:
     return chunk
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(st.lists(st.sampled_from("abcd"), unique=True, max_size=4), min_size=1, max_size=20),
     st.sampled_from("abcde"),

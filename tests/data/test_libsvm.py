@@ -30,6 +30,7 @@ from streamtron.data.discover import format_of
 from streamtron.data.formats import text_stream
 from streamtron.data.formats.libsvm import LibsvmReader
 from streamtron.data.row_batch import Reading
+from tests.helpers.examples import examples
 from tests.helpers.libsvm_rows import PLAIN, Row, batches, bits_of, oracle, read, rows_of
 
 OPTIONAL = Reading(labels="optional")
@@ -107,7 +108,7 @@ def files(draw: st.DrawFn, *, is_sorted: bool = True) -> bytes:
     return (text + draw(st.sampled_from(["", "\n", "\r\n"]))).encode()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=files(), batch_bytes=st.integers(1, 200))
 def test_rows_equal_those_of_scikit_learn_where_both_accept_a_file(
     data: bytes, batch_bytes: int
@@ -116,7 +117,7 @@ def test_rows_equal_those_of_scikit_learn_where_both_accept_a_file(
     assert read(data, batch_bytes=batch_bytes) == expected == oracle(data)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=files(is_sorted=False), batch_bytes=st.integers(1, 200), mark=st.booleans())
 def test_rows_equal_the_plain_python_oracle_with_columns_sorted(
     data: bytes, batch_bytes: int, mark: bool
@@ -125,7 +126,7 @@ def test_rows_equal_the_plain_python_oracle_with_columns_sorted(
     assert read(data, batch_bytes=batch_bytes) == oracle(data)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     data=st.lists(
         st.sampled_from(
@@ -334,7 +335,7 @@ def test_labels_and_weights_equal_pythons_float_bit_for_bit() -> None:
     assert [row.weight for row in found] == [float(weight) for weight in weights]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.floats(width=64, allow_nan=False, allow_infinity=False), st.integers(1, 20))
 def test_any_double_in_any_precision_is_rounded_right(number: float, places: int) -> None:
     for token in (repr(number), f"{number:.{places}e}", f"{number:.{places}g}"):
@@ -532,7 +533,7 @@ def test_a_file_of_another_format_is_refused_with_its_name(data: bytes, what: st
     assert what in sentence
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.binary(max_size=60), batch_bytes=st.integers(1, 70))
 def test_any_bytes_are_read_or_refused_with_file_and_line(data: bytes, batch_bytes: int) -> None:
     outcome = ""
@@ -543,7 +544,7 @@ def test_any_bytes_are_read_or_refused_with_file_and_line(data: bytes, batch_byt
     assert outcome == "" or outcome.startswith("x.svm, line ")
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(data=st.text("01.:-+eE# \n\tqid,x\r", max_size=40).map(str.encode))
 def test_what_is_read_of_near_miss_text_is_what_scikit_learn_or_the_oracle_reads(
     data: bytes,

@@ -119,6 +119,7 @@ def what_is_there(directory: Path, old: dict[str, bytes] | None, new: dict[str, 
     return "new" if found == new else "old"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_conversion_killed_at_any_moment_leaves_all_shards_or_none_that_are_read(
     overwrite: bool, tmp_path: Path

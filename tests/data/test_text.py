@@ -32,6 +32,7 @@ from streamtron.runs.evaluate import evaluate
 from streamtron.runs.fit import fit, run
 from streamtron.runs.predict import predict
 from streamtron.runs.update import update
+from tests.helpers.examples import examples
 from tests.helpers.runs import pickled
 
 EVERY_LETTER = [
@@ -104,7 +105,7 @@ def test_2000_documents_become_what_hashing_vectorizer_makes_of_them(
     assert equal(made, as_stored(vectorizer.transform(documents())))
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(st.lists(st.text(), max_size=4), st.booleans())
 @example(ODD, True)
 @example(["İ", "ſtreet K"], True)

@@ -27,6 +27,7 @@ from streamtron.data.formats.vowpal_wabbit import VowpalWabbitReader
 from streamtron.runs.fit import fit
 from streamtron.runs.predict import predict
 from tests.helpers.batch_rows import rows_of
+from tests.helpers.examples import examples
 
 RNG = np.random.default_rng(0)
 TABLE = {
@@ -86,7 +87,7 @@ def test_lists_in_json_lines_are_read(tmp_path: Path) -> None:
 fields = st.text(st.sampled_from('ab",\n\r é'), max_size=6)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(st.lists(st.tuples(fields, st.integers(-9, 9)), min_size=1, max_size=30), st.integers(1, 9))
 def test_rows_are_cut_where_they_end_whatever_their_quotes(
     rows: list[tuple[str, int]], size: int

@@ -9,43 +9,54 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-"""Where a worker finds the functions of these tests."""
+from tests.helpers.processes import ROOT, Process
 
 BIN = Path(sys.executable).parent
 LOCAL = ("--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0")
 
 
 @contextmanager
-def dask_scheduler(**environment: str) -> Iterator[str]:
-    """The address of a scheduler that was started by hand, without workers."""
-    with started(BIN / "dask", "scheduler", *LOCAL, **environment) as found:
-        yield said(found, "Scheduler at:").split()[-1]
+def dask_scheduler(before: str = "") -> Iterator[str]:
+    """The address of a scheduler that was started by hand, without workers; ``before`` : code that
+    it runs first."""
+    with _dask("scheduler", before, *LOCAL) as found:
+        yield found.line_with("Scheduler at:").split()[-1]
 
 
 @contextmanager
-def dask_worker(scheduler: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+def dask_worker(scheduler: str, before: str = "") -> Iterator[Process]:
     """A worker that was started by hand, and is not started again when it dies."""
-    words = [BIN / "dask", "worker", scheduler, "--nthreads", "1", "--no-nanny", *LOCAL[:2]]
-    with started(*words, **environment) as found:
-        said(found, "Registered to:")
+    words = (scheduler, "--nthreads", "1", "--no-nanny", *LOCAL[:2])
+    with _dask("worker", before, *words) as found:
+        found.line_with("Registered to:")
         yield found
+
+
+@contextmanager
+def _dask(command: str, before: str, *words: object) -> Iterator[Process]:
+    code = f"{before}\nfrom distributed.cli.dask_{command} import main; main()"
+    process = Process(code, *words, cwd=ROOT)
+    try:
+        yield process
+    finally:
+        process.kill()  # a worker would wait for a task that never ends
+        process.end()
 
 
 class started:
     """A process that is gone at the end of the block."""
 
-    def __init__(self, *words: object, **environment: str) -> None:
+    def __init__(self, *words: object) -> None:
         self.process = subprocess.Popen(
             list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
         )  # fmt: skip
 
     def __enter__(self) -> subprocess.Popen[str]:
         return self.process
 
     def __exit__(self, *_: object) -> None:
-        self.process.kill()  # a worker would wait for a task that never ends
+        self.process.kill()
         if self.process.stdout is not None:
             self.process.stdout.close()
         self.process.wait()

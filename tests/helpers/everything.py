@@ -5,8 +5,18 @@ from __future__ import annotations
 
 import tempfile
 
-import streamtron
-import streamtron.sweeps.trial
+# ruff: noqa: F401
+import distributed.cli.dask_scheduler
+import distributed.cli.dask_worker
+import sklearn.metrics
+
+import streamtron.cli.main
+import streamtron.cluster.batch
+import streamtron.cluster.parts
+import streamtron.runs.certify
+import streamtron.runs.report
+import streamtron.runs.update
+import streamtron.sweeps.sweep
 from streamtron.data.writers.corpus import generate
 
 with tempfile.TemporaryDirectory() as place:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from streamtron.core.rows import freeze
+from tests.helpers.examples import examples
 from tests.helpers.oracle import Oracle, Row
 
 COLUMNS = 6
@@ -52,7 +53,7 @@ nonzeros = st.dictionaries(st.integers(0, COLUMNS - 1), values, max_size=COLUMNS
 
 numbers = st.floats(-1e9, 1e9)
 
-prove = settings(max_examples=120, deadline=None, derandomize=True)
+prove = settings(max_examples=examples(120), deadline=None, derandomize=True)
 
 extensions = st.one_of(st.sampled_from([0.0, 0.25, 1.0]), st.floats(1e-6, 1e6))
 

@@ -18,7 +18,7 @@ COLUMNS, ROWS = 50, 240
 
 PLANS = {
     "all held": {},
-    "small active set": {"active_set": 2500},
+    "small active set": {"active_set": 2500, "max_epochs": 6},
     "few columns": {"active_set": 8000},
     "nothing held": {"active_set": 0, "max_epochs": 4},
     "margitron": {"stage": "1,0.1", "tol": 0.0, "max_epochs": 4, "mini_epochs": 5},

@@ -98,6 +98,18 @@ class Process:
         self._news.close()
         return Ended(code, *said)
 
+    def line_with(self, words: str) -> str:
+        """Wait for a line with these words on its stderr."""
+        found: list[str] = []
+
+        def there() -> bool:
+            text = os.pread(self._err.fileno(), 1 << 20, 0).decode()
+            found[:] = [line for line in text.splitlines(True) if words in line and "\n" in line]
+            return bool(found) or self.poll() is not None
+
+        until(there)
+        return found[0]
+
     def send_signal(self, number: int) -> None:
         """Send it a signal, unless it has ended."""
         if self.poll() is None:
@@ -174,6 +186,7 @@ def _forker() -> socket.socket:
     with theirs:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.helpers.processes", str(theirs.fileno())], cwd=ROOT,
+            env={**os.environ, "PYTHONSAFEPATH": ""},  # which connect may have set
             pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         )  # fmt: skip
     atexit.register(process.wait)

@@ -224,7 +224,7 @@ sys.exit(main._run(["batch", "night.toml", *sys.argv[3:]]))
     ("job", "when"),
     [
         ("add", "has begun"),
-        ("take", "has ended"),
+        pytest.param("take", "has ended", marks=pytest.mark.slow),
         pytest.param("add", "has ended", marks=pytest.mark.slow),
         pytest.param("take", "has begun", marks=pytest.mark.slow),
         pytest.param("fit", "has begun", marks=pytest.mark.slow),
@@ -243,6 +243,7 @@ def test_a_batch_killed_before_it_knew_what_became_of_a_change_finishes_when_cal
     assert _started(place) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forked")
 def test_a_batch_on_workers_that_is_killed_after_a_change_finishes_when_called_again(
     place: Path,

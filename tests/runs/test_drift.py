@@ -24,6 +24,7 @@ from streamtron.runs.certify import Proof, certify, running_weights
 from streamtron.runs.directory import CHECKPOINT, Run
 from streamtron.runs.finished import inputs_of_run, locate, open_finished
 from streamtron.runs.learners import restore_finished
+from streamtron.solver import solve
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 from streamtron.solver.proving import LARGE_DRIFT
@@ -180,6 +181,7 @@ def test_two_classes_learned_as_many_have_the_drift_of_the_larger_one(
     assert drift_of(model) == pytest.approx(PLANTED, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forked")
 def test_workers_find_the_drift_of_one_process_to_the_last_bit(
     lines: list[str],
@@ -361,7 +363,9 @@ def made_afresh(
     assert holds_optimum(outcome.report, shards)
 
 
-@pytest.mark.parametrize("number", [1, 5], ids=["few new rows", "many new rows"])
+@pytest.mark.parametrize(
+    "number", [1, pytest.param(5, marks=pytest.mark.slow)], ids=["few new rows", "many new rows"]
+)
 def test_an_update_of_a_run_whose_weights_are_spoilt_makes_them_afresh_from_the_counts(
     number: int,
     spoil: Callable[[Path], None],
@@ -481,7 +485,9 @@ def soundly_repaired(outcome: streamtron.Outcome, model: Path, shards: list[Path
     assert holds_optimum({**outcome.report, **proof.to_dict()}, shards)
 
 
-@pytest.mark.parametrize("number", [1, 5], ids=["few new rows", "many new rows"])
+@pytest.mark.parametrize(
+    "number", [1, pytest.param(5, marks=pytest.mark.slow)], ids=["few new rows", "many new rows"]
+)
 @pytest.mark.parametrize("active_set", [10**9, 60_000], ids=["rows held", "few rows held"])
 def test_an_update_repairs_a_drift_and_says_so(
     number: int,
@@ -510,8 +516,12 @@ def test_forgetting_repairs_a_drift_and_says_so(
 
 
 def test_a_run_that_is_taken_up_repairs_a_drift_and_says_so(
-    corpus: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    corpus: list[Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(solve, "solved_directly", lambda *_: False)  # it makes them afresh anyway
     model = tmp_path / "m"
     fit(corpus, model, tol=0.2)
     plant(tmp_path / "m.run")

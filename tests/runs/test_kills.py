@@ -24,6 +24,7 @@ from tests.helpers.runs import (
 )
 
 ENDS = (0, 4)
+FAST = ("all rows held", "small active set")
 KILLS = 200
 
 
@@ -58,7 +59,10 @@ def killed_at(place: Path, plan: str, model: str, moments: Iterator[Moment]) -> 
     return hits
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(
+    "plan",
+    [pytest.param(plan, marks=[pytest.mark.slow] * (plan not in FAST)) for plan in PLANS],
+)
 def test_runs_killed_at_a_checkpoint_and_while_one_is_written_end_with_the_same_bytes(
     place: Path, plan: str
 ) -> None:

@@ -27,6 +27,9 @@ ALL, WORKING_SET, BLOCKS = 10**9, 200_000, 60_000
 """Active sets that hold all rows, those that matter to each class, and some of these."""
 
 regimes = pytest.mark.parametrize("active_set", [ALL, WORKING_SET, BLOCKS])
+some_regimes = pytest.mark.parametrize(
+    "active_set", [ALL, WORKING_SET, pytest.param(BLOCKS, marks=pytest.mark.slow)]
+)
 
 
 def rows_of(classes: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
@@ -84,14 +87,15 @@ def trained(
     )  # fmt: skip
 
 
-@regimes
+@some_regimes
 def test_each_class_has_the_weights_of_its_own_fit(place: Path, active_set: int) -> None:
-    found = trained(place, active_set=active_set)
+    few = {"active_set": active_set, "tol": 0.02 if active_set == BLOCKS else 1e-3}
+    found = trained(place, **few)
     assert found.stop_reason == "certified"
     assert found.model.classes == CLASSES
     rounds = 0
     for number, label in enumerate(CLASSES):
-        alone = trained(place, f"{label:g}", active_set=active_set)
+        alone = trained(place, f"{label:g}", **few)
         assert (found.model.weights[number] == alone.model.weights).all(), label
         assert found.report["learners"][number]["certificate"] == alone.report["certificate"]
         rounds += alone.report["rounds"]
@@ -111,7 +115,7 @@ def test_the_bounds_hold_the_optimum_of_every_label_of_rows_with_several(place: 
 def test_parts_lost_in_any_round_change_no_bit_of_any_class(
     place: Path, active_set: int, tmp_path: Path
 ) -> None:
-    few = {"active_set": active_set, "tol": 0.02}
+    few = {"active_set": active_set, "tol": 0.02, "max_epochs": 4}
     alone = trained(place, model=tmp_path / "alone", threads=1, **few)
     wanted, rounds = (tmp_path / "alone").read_bytes(), alone.report["rounds"]
     for at in {1, 2, 4, rounds // 2, rounds - 2} if active_set == ALL else {rounds // 2}:
@@ -120,11 +124,11 @@ def test_parts_lost_in_any_round_change_no_bit_of_any_class(
         assert model.read_bytes() == wanted, at
 
 
-@regimes
+@some_regimes
 def test_a_client_that_died_after_any_reading_resumes_all_classes(
     place: Path, active_set: int, tmp_path: Path
 ) -> None:
-    few = {"active_set": active_set, "tol": 0.02 if active_set == BLOCKS else 1e-6}
+    few = {"active_set": active_set, "tol": 0.05 if active_set == BLOCKS else 1e-6}
     few["class_weight"] = "balanced"
     alone = trained(place, model=tmp_path / "alone", **few)
     ends = {len(learner["history"]) for learner in alone.report["learners"]}

@@ -543,11 +543,11 @@ def test_a_search_that_does_not_end_early_takes_the_readings_allowed_and_no_more
 def test_more_readings_never_give_a_looser_upper_bound(data: Data) -> None:
     problem = Settings(C=2.0, active_set=500)
     rng = np.random.default_rng(0)
-    for _ in range(3):
+    for _ in range(2):
         model = foreign(rng.normal(size=COLUMNS).tolist())
         bounds = [
             certify(model, data.path, settings=problem, readings=n).certificate.upper_bound
-            for n in range(2, 9)
+            for n in (2, 3, 5, 8)
         ]
         for fewer, more in itertools.pairwise(bounds):
             assert fewer is not None
@@ -698,6 +698,7 @@ def test_liblinears_model_of_adult_is_certified(
         assert found.primal_margin <= optimum <= found.upper_bound * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_liblinears_model_of_rcv1_is_certified(shared_data: Path, tmp_path: Path) -> None:
     from liblinear.liblinearutil import save_model
     from scipy.sparse import csr_matrix

@@ -12,6 +12,7 @@ import pytest
 
 from streamtron.core import kernels
 from streamtron.core.config import Settings
+from streamtron.solver import few_columns
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed, State
 from streamtron.solver.learner import Learner
 from streamtron.solver.schedule import train
@@ -206,8 +207,12 @@ def test_what_is_no_part_of_a_checkpoint_is_not_encoded() -> None:
     ("active_set", "watches"), [(10**9, False), (2500, True)], ids=["scanning", "watching"]
 )
 def test_weights_that_have_drifted_from_the_counts_are_made_afresh_and_it_is_said(
-    active_set: int, watches: bool, caplog: pytest.LogCaptureFixture
+    active_set: int,
+    watches: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(few_columns, "worthwhile", lambda *_: False)  # it makes them afresh
     settings = Settings(C=20.0, tol=1e-4, active_set=active_set, max_epochs=200)
     learner = Learner(settings, source_of().labels)
     drifts: list[float] = []

@@ -118,7 +118,7 @@ SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("plan", ["all held", "few held"])
+@pytest.mark.parametrize("plan", ["all held", pytest.param("few held", marks=pytest.mark.slow)])
 def test_candidates_of_many_classes_are_taken_up_between_two_solves(
     plan: str, seed: int, tmp_path: Path
 ) -> None:
@@ -143,7 +143,7 @@ def every(candidates: list[Settings], source: ListSource) -> list[Learner]:
     ]
 
 
-@pytest.mark.parametrize("plan", ["all held", "few held"])
+@pytest.mark.parametrize("plan", ["all held", pytest.param("few held", marks=pytest.mark.slow)])
 def test_groups_of_candidates_and_classes_are_taken_up(plan: str, tmp_path: Path) -> None:
     candidates, checkpointer = candidates_of(OWN_PLANS[plan]), KeepsAll()
     source = source_of(LABELS)

@@ -575,7 +575,9 @@ main()
     [
         ("subproblem.MiniEpoch make", ("--active-set", "100000B"), signal.SIGTERM),
         ("kernels combine", (), signal.SIGINT),
-        ("kernels gram_product", ("--multiclass",), signal.SIGTERM),
+        pytest.param(
+            "kernels gram_product", ("--multiclass",), signal.SIGTERM, marks=pytest.mark.slow
+        ),
         ("kernels visit_ascent_batch", ("--multiclass", "--C", "0.1"), signal.SIGINT),
         ("subproblem.MiniEpoch make", ("--active-set", "100000B"), signal.SIGKILL),
     ],

@@ -13,10 +13,11 @@ from streamtron.core.rows import Rows, freeze
 from streamtron.data.blocks import squares_of
 from streamtron.solver.targets import Targets
 from streamtron.solver.working_set import NONZERO_BYTES, ROW_BYTES, ActiveSet, Pool
+from tests.helpers.examples import examples
 from tests.helpers.oracle import Row
 from tests.helpers.sources import csr
 
-prove = settings(max_examples=100, deadline=None, derandomize=True)
+prove = settings(max_examples=examples(100), deadline=None, derandomize=True)
 
 nonzeros = st.dictionaries(st.integers(0, 9), st.integers(1, 9).map(float), max_size=6)
 chunks = st.lists(nonzeros.map(lambda row: sorted(row.items())), min_size=1, max_size=8)

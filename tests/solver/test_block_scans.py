@@ -27,6 +27,7 @@ from streamtron.solver.block_scan import (
 from streamtron.solver.duals import Counts
 from streamtron.solver.targets import TargetRule, Targets
 from streamtron.solver.working_set import NONZERO_BYTES, ROW_BYTES
+from tests.helpers.examples import examples
 from tests.helpers.oracle import LARGEST_COUNT, Oracle, Row
 from tests.helpers.sources import csr, random_rows
 
@@ -145,7 +146,7 @@ def test_counts_from_slacks_are_those_of_the_formula_and_the_sums_are_theirs(dat
     assert scan_sums.sq_extension == DELTA2 * sum(count * count for count in wanted.values())
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(
     st.lists(st.tuples(st.floats(-1e6, 1e6), st.sampled_from([-1, 0, 1])), max_size=8),
     st.floats(1e-6, 1e6), st.floats(1e-3, 1e3), st.floats(1e-6, 1e6),

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamtron.solver.duals import PAGE, Counts
+from tests.helpers.examples import examples
 
-prove = settings(max_examples=100, deadline=None, derandomize=True)
+prove = settings(max_examples=examples(100), deadline=None, derandomize=True)
 
 row_numbers = st.one_of(
     st.integers(0, 50), st.integers(PAGE - 3, PAGE + 3), st.integers(0, 5 * PAGE)

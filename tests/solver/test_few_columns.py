@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -245,6 +246,20 @@ def test_where_columns_turn_out_to_be_many_blocks_take_over(
     assert learner.finished == "certified"
     assert learner.regime == Regime.BLOCKS
     assert learner.outside is None
+
+
+@pytest.mark.parametrize("narrow", [0, 128], ids=["from the start", "late"])
+def test_many_columns_take_no_room_for_a_quadratic(narrow: int) -> None:
+    plain, labels = random_rows(6, 400, COLUMNS)
+    for number, row in enumerate(plain[narrow:]):
+        row += [(column, 0.1) for column in range(20 + 15 * number, 35 + 15 * number)]
+    source = ListSource(csr(plain), labels, block_rows=64)
+    tracemalloc.start()
+    learner = trained(source, Settings(tol=0.1, active_set=part(source, 4)))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert learner.finished == "certified"
+    assert peak < 8 * (15 * (400 - narrow)) ** 2 / 8
 
 
 @pytest.mark.parametrize("setting", [{"faithful": True}, {"C": None, "delta": 0.0}])

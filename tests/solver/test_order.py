@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from scipy.stats import chi2_contingency, chisquare
 
 from streamtron.solver import order
+from tests.helpers.examples import examples
 from tests.helpers.oracle import scattered
 
-prove = settings(max_examples=60, deadline=None, derandomize=True)
+prove = settings(max_examples=examples(60), deadline=None, derandomize=True)
 
 numbers = st.integers(0, 2**40)
 

@@ -11,7 +11,7 @@ import pytest
 from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.rows import Rows
-from streamtron.solver import few_columns, passes
+from streamtron.solver import few_columns, passes, solve
 from tests.helpers.learners import source_of
 from tests.helpers.sources import csr, random_rows, trained
 
@@ -49,6 +49,29 @@ def test_cuts_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
         assert all_passes() == whole
 
 
+def test_sums_over_a_few_rows_copied_side_by_side_are_those_over_all_to_the_bit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows, _ = some_rows()
+    v = np.random.default_rng(0).normal(size=31)
+    factors = np.random.default_rng(1).normal(size=200)
+    factors[np.arange(200) % 6 > 0] = 0.0
+    for cut in (7, CUT, 10**4):
+        monkeypatch.setattr(passes, "NONZEROS_A_CALL", cut)
+        few, own = passes.gathered(rows, factors)
+        assert len(few.values) <= passes.GATHERED * len(rows.values)
+        here, there = np.zeros(31), np.zeros(31)
+        passes.add(kernels.gram_product, rows, factors, 0.7, v, here)
+        passes.add(kernels.gram_product, few, own, 0.7, v, there)
+        assert here.tobytes() == there.tobytes()
+
+
+def test_many_rows_are_not_copied() -> None:
+    rows, _ = some_rows()
+    same, _ = passes.gathered(rows, np.ones(200))
+    assert same is rows
+
+
 def test_spans_follow_each_other_from_the_first_row_to_the_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -73,6 +96,7 @@ def test_no_kernel_call_on_rows_in_memory_visits_more_than_it_may(
     settings: Settings, few: bool, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     longest, met = 30, set()
+    monkeypatch.setattr(solve, "solved_directly", lambda *_: False)
     if not few:
         monkeypatch.setattr(few_columns, "worthwhile", lambda *_: False)
 

@@ -16,6 +16,7 @@ from streamtron.core import kernels
 from streamtron.core.rows import Rows
 from streamtron.solver import newton, preconditioner
 from streamtron.solver.preconditioner import (
+    DIRECT,
     HEAD,
     NONZERO,
     PAIRS,
@@ -169,11 +170,14 @@ def test_a_head_is_the_largest_that_costs_no_more_than_some_products(
     def cost(size: int) -> float:
         return sum(min(n, size) ** 2 for n in lengths) / 2 + size**3 / 6
 
-    worth = PRODUCTS * NONZERO * sum(lengths)
+    product = NONZERO * sum(lengths)
     size = head_size(np.array(lengths, np.int64), occurring)
     assert 0 <= size <= min(occurring, HEAD)
-    assert cost(size) <= worth
-    assert size == min(occurring, HEAD) or cost(size + 1) > worth
+    if occurring <= HEAD and cost(occurring) <= DIRECT * product:
+        assert size == occurring, "all columns may cost more: no products are needed then"
+    else:
+        assert cost(size) <= PRODUCTS * product
+        assert size == min(occurring, HEAD) or cost(size + 1) > PRODUCTS * product
 
 
 # --- the kernels it stands on ---

@@ -325,6 +325,7 @@ def test_adults_best_margin_is_bracketed_within_a_gap_of_one_percent(shared_data
     assert source.nonzeros_read <= 12 * nonzeros
 
 
+@pytest.mark.slow
 def test_rcv1s_best_margin_is_bracketed_within_a_gap_of_three_percent(shared_data: Path) -> None:
     learner, _ = bracket(shared_data / "rcv1_27613.ccat.xz", 1.0, 0.03)
     found = learner.certificate

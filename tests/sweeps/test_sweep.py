@@ -775,7 +775,9 @@ def test_shards_of_another_format_give_the_same_table(run: Run, place: Path, swe
     assert lasting(table(place / "converted.csv")) == lasting(swept)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_an_interrupted_sweep_says_so_and_leaves_no_fold_and_no_model(
     number: signal.Signals, place: Path
 ) -> None:

@@ -199,6 +199,7 @@ def test_folds_average_the_metrics_of_many_classes_and_keep_the_widest_gap(place
 # --- workers -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_workers_find_the_table_and_the_model_of_many_classes_that_one_process_finds(
     place: Path, tmp_path: Path, alone: dict[str, Sweep], workers: Workers
 ) -> None:

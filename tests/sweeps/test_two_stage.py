@@ -254,10 +254,9 @@ def test_with_folds_the_bounds_are_means_over_them(place: Path) -> None:
         assert 0 < sum(ends) < 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forked")
-@pytest.mark.parametrize(
-    "count", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("count", [1, 2, 4])
 def test_workers_find_the_table_and_the_model_of_one_process(
     place: Path, found: Sweep, tmp_path: Path, count: int
 ) -> None:
@@ -274,7 +273,8 @@ def test_workers_find_the_table_and_the_model_of_one_process(
     assert (tmp_path / "best").read_bytes() == (tmp_path / "alone").read_bytes()
 
 
-@pytest.mark.parametrize("stage", [pytest.param("1", marks=pytest.mark.slow), "0.1"])
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["1", "0.1"])
 def test_a_worker_killed_as_the_first_result_of_a_stage_comes_never_costs_a_result(
     place: Path, found: Sweep, workers: Workers, stage: str
 ) -> None:

@@ -182,35 +182,60 @@ def _random(seed: int, stream: Literal["model", "rows"], number: int) -> np.rand
 
 @lru_cache(maxsize=1)
 def _model(columns: int, seed: int) -> _Model:
-    part = np.arange(1, columns + 1, dtype=np.float64) ** -ZIPF
+    part = np.arange(1, columns + 1, dtype=np.float64)
+    np.power(part, -ZIPF, out=part)
     part /= part.sum()
-    cumulated = np.cumsum(part)
-    bundle = np.arange(columns) // TOPICS
-    # What a word's rank can be in one row: of another topic, of the second one, of the leading one.
-    other = np.where(bundle == 0, part, (1 - TOPIC_SHARE) * part)
-    moved = np.where(bundle == 0, 0, TOPIC_SHARE * np.bincount(bundle, part)[bundle])
-    leading = sum(LEADING_SHARE) / 2
-
-    def held(words: float) -> NDArray[np.float64]:
-        """Probability that a row of so many words holds a rank."""
-        return (
-            (TOPICS - 2) * _held(other, words)
-            + _held(other + leading * moved, words)
-            + _held(other + (1 - leading) * moved, words)
-        ) / TOPICS
-
+    held = _Held(part)
     words = np.unique(np.geomspace(1, 64 * columns, 48).round())
-    distinct = np.array([held(n).sum() for n in words])
+    distinct = np.array([held.among(n).sum() for n in words])
     normal = np.linspace(-2, 2, 9)
     lengths = np.interp(_lengths(columns, normal), distinct, words)
-    document_frequency = np.average([held(n) for n in lengths], 0, np.exp(-0.5 * normal**2))
-    return _Model(
-        cumulated / cumulated[-1],
-        _random(seed, "model", columns).permutation(columns).astype(np.uint32),
-        1.0 - np.log(document_frequency),
-        words,
-        distinct,
-    )
+    weights, frequency = np.exp(-0.5 * normal**2), np.zeros(columns)
+    for n, weight in zip(lengths, weights, strict=True):
+        held.among(n)
+        held.found *= weight
+        frequency += held.found
+    del held
+    frequency /= weights[:, None].sum(axis=0)
+    idf = np.subtract(1.0, np.log(frequency, out=frequency), out=frequency)
+    cumulated = np.cumsum(part, out=part)
+    cumulated /= cumulated[-1]
+    column = _random(seed, "model", columns).permutation(columns).astype(np.uint32)
+    return _Model(cumulated, column, idf, words, distinct)
+
+
+class _Held:
+    """The probability that a row of so many words holds a rank, for every rank: in ``found``, which
+    the next call overwrites. With its parts it has 24 bytes a column."""
+
+    AT_A_TIME = TOPICS << 8
+    """Ranks, of whole bundles: so few that what is computed of them stays in the cache."""
+
+    def __init__(self, part: NDArray[np.float64]) -> None:
+        self.part, self.moved, self.found = part, np.empty(len(part)), np.empty(len(part))
+        for some in self._stretches():
+            bundle = np.arange(len(part[some])) // TOPICS
+            self.moved[some] = TOPIC_SHARE * np.bincount(bundle, part[some])[bundle]
+        self.moved[:TOPICS] = 0
+
+    def among(self, words: float) -> NDArray[np.float64]:
+        """Return ``found`` for so many words, which can be of another topic than a rank's, of the
+        second one, or of the leading one."""
+        leading = sum(LEADING_SHARE) / 2
+        for some in self._stretches():
+            other, moved = (1 - TOPIC_SHARE) * self.part[some], self.moved[some]
+            if some.start == 0:
+                other[:TOPICS] = self.part[:TOPICS]
+            self.found[some] = (
+                (TOPICS - 2) * _held(other, words)
+                + _held(other + leading * moved, words)
+                + _held(other + (1 - leading) * moved, words)
+            ) / TOPICS
+        return self.found
+
+    def _stretches(self) -> list[slice]:
+        starts = range(0, len(self.part), self.AT_A_TIME)
+        return [slice(start, start + self.AT_A_TIME) for start in starts]
 
 
 def _held(part: NDArray[np.float64], words: float) -> NDArray[np.float64]:
