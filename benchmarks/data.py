@@ -23,8 +23,9 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that name what is measured: files, a generated corpus, or both."""
     parser.add_argument("data", nargs="*", help="files or directories: libsvm text (.xz too)")
     parser.add_argument("--generate", type=int, metavar="ROWS", help="a generated corpus as well")
-    kinds = {"choices": KINDS, "nargs": "+", "default": ["text"]}
-    parser.add_argument("--kind", **kinds, help="of the generated corpora")  # type: ignore[arg-type]
+    parser.add_argument(
+        "--kind", choices=KINDS, nargs="+", default=["text"], help="of the generated corpora"
+    )
     parser.add_argument("--columns", type=int, help="of the generated corpora: 30000, dense 50")
     parser.add_argument(
         "--topic", nargs=2, metavar=("FILE", "NAME"), default=None,

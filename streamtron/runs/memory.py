@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from streamtron.core.config import Machine, Settings, format_size
@@ -145,39 +145,49 @@ def check_worker(
     """Return how many columns the parts of a worker may have, whose ``limit`` is so many bytes
     (None = it has none); raise a MachineError, with the sum item by item, if they do not fit."""
 
-    def needed(columns: int) -> int:
-        needs = worker_memory_needed(settings, parts=parts, at_once=at_once, columns=columns)
-        return sum(need.size for need in needs)
+    def needed(columns: int) -> list[Need]:
+        return worker_memory_needed(settings, parts=parts, at_once=at_once, columns=columns)
 
     if limit is None:
         return COLUMN_MAX + 1
-    columns = 0 if settings.hash_bits is None else 1 << settings.hash_bits
-    if needed(columns) > limit:
-        needs = worker_memory_needed(settings, parts=parts, at_once=at_once, columns=columns)
+    needs = needed(0 if settings.hash_bits is None else 1 << settings.hash_bits)
+    if _total(needs) > limit:
         raise MachineError(
-            f"worker {worker} needs {format_size(needed(columns))} of memory ({_listed(needs)}), "
+            f"worker {worker} needs {format_size(_total(needs))} of memory ({_listed(needs)}), "
             f"and it can use {format_size(limit)}. Give each worker more (fewer --workers, a "
             "larger --memory; those of a running scheduler a larger --memory-limit), start more "
             "of them, or give a smaller --active-set."
         )
-    return max(0, bisect_right(range(COLUMN_MAX + 2), limit, key=needed) - 1)
+    return _columns_within(limit, needed)
 
 
 def columns_allowed(settings: Settings, machine: Machine) -> int:
     """Return the largest number of columns whose weights fit in memory, if few of them occur: how
     many do is known when all rows have been read."""
 
-    def needed(columns: int) -> int:
-        needs = memory_needed(settings, rows=0, columns=columns, occurring=0)
-        return sum(need.size for need in needs)
+    def needed(columns: int) -> list[Need]:
+        return memory_needed(settings, rows=0, columns=columns, occurring=0)
 
-    return max(0, bisect_right(range(COLUMN_MAX + 2), machine.memory_limit, key=needed) - 1)
+    return _columns_within(machine.memory_limit, needed)
+
+
+def _columns_within(limit: int, needed: Callable[[int], list[Need]]) -> int:
+    """Return the largest number of columns that do not need more than the limit; at least 0."""
+
+    def total(columns: int) -> int:
+        return _total(needed(columns))
+
+    return max(0, bisect_right(range(COLUMN_MAX + 2), limit, key=total) - 1)
+
+
+def _total(needs: Iterable[Need]) -> int:
+    return sum(need.size for need in needs)
 
 
 def check_memory(needs: Iterable[Need], machine: Machine) -> None:
     """Raise a MachineError, with the sum item by item, if a run does not fit."""
     needs = list(needs)
-    total = sum(need.size for need in needs)
+    total = _total(needs)
     if total > machine.memory_limit:
         raise MachineError(
             f"this run needs {format_size(total)} of memory ({_listed(needs)}), the limit is "

@@ -17,9 +17,10 @@ from streamtron.core import kernels
 from streamtron.core.rows import Chunk, Rows
 from streamtron.solver import newton, passes
 from streamtron.solver.block_scan import counts_of_slacks
+from streamtron.solver.effort import solved_directly
 from streamtron.solver.learner import Learner
 from streamtron.solver.outside import Outside
-from streamtron.solver.preconditioner import HEAD, head_size
+from streamtron.solver.preconditioner import HEAD
 from streamtron.solver.state import Regime
 from streamtron.solver.stopping import ROUNDING_GAP
 from streamtron.solver.subproblem import finer_resolution
@@ -52,7 +53,7 @@ def worthwhile(learner: Learner, rows: Rows) -> bool:
         met[some.indices[some.indptr[0] : some.indptr[-1]]] = True
         lengths = np.append(lengths, np.diff(some.indptr) + 1)
     columns = int(np.count_nonzero(met)) + 1  # and the bias
-    return head_size(lengths, columns) == columns
+    return solved_directly(lengths, columns)
 
 
 def begin(learner: Learner) -> None:
@@ -82,10 +83,9 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
     False: columns are no longer few."""
     outside, rho, first, number = learner.outside, learner.settings.rho, 0, len(targets.signs)
     assert outside is not None
-    if len(outside.linear) + len(outside.new_columns(rows)) > HEAD:
+    if not outside.meet(rows, HEAD):
         learner.outside, learner.regime = None, Regime.BLOCKS
         return False
-    outside.meet(rows)
     cost = costs(targets.signs, targets.delta2)
     while first < number:
         margins = passes.margins(rows, targets.signs, rho, outside.v)

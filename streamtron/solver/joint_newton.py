@@ -20,7 +20,13 @@ from streamtron.solver import local, newton
 from streamtron.solver.local import Looked
 from streamtron.solver.lockstep import Rounds
 from streamtron.solver.newton import Vector
-from streamtron.solver.preconditioner import HEAD, PAIR_NUMBERS, PAIRS, KeptProducts
+from streamtron.solver.preconditioner import (
+    HEAD,
+    PAIR_NUMBERS,
+    PAIRS,
+    KeptProducts,
+    solve_with_head,
+)
 
 THETAS = np.array([0.0, 0.0625, 0.125, 0.25, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.6, 2.0, 4.0, 8.0])
 """Where a line search evaluates P, all in one round; a full Newton step is θ = 1
@@ -179,13 +185,8 @@ class JointHessian:
         return self._kept.correct(self._solve_head, residual)
 
     def _solve_head(self, residual: Vector) -> Vector:
-        found = residual / (1.0 + self._diagonal.astype(np.float64))
-        used = len(self._factor)
-        if used:
-            head = residual[self._head]
-            kernels.solve_factorised(self._factor, head)
-            found[self._head] = head
-        return found
+        diagonal = 1.0 + self._diagonal.astype(np.float64)
+        return solve_with_head(diagonal, self._head, self._factor, residual)
 
 
 def _head_of(diagonal: NDArray[np.float32]) -> NDArray[np.int64]:

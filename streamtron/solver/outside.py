@@ -36,21 +36,21 @@ class Outside:
         """Make room for so many columns in v."""
         self.v = np.concatenate((self.v[:-1], np.zeros(columns + 1 - len(self.v)), self.v[-1:]))
 
-    def new_columns(self, rows: Rows) -> NDArray[np.int64]:
-        """Return the columns of rows that have not been met, rising."""
+    def meet(self, rows: Rows, most: float = math.inf) -> bool:
+        """Make room for the columns of rows in G and g, unless u had more than ``most`` weights
+        then, of which G is a square; whether there is room."""
         new = np.zeros(len(self.v), dtype=bool)
         new[rows.indices[rows.indptr[0] : rows.indptr[-1]]] = True
         new[self.columns] = False
-        return np.flatnonzero(new)
-
-    def meet(self, rows: Rows) -> None:
-        """Make room for the columns of rows in G and g."""
-        found = self.new_columns(rows)
+        found = np.flatnonzero(new)
+        if len(self.linear) + len(found) > most:
+            return False
         if len(found):
             at = np.searchsorted(self.columns, found)
             self.columns = np.insert(self.columns, at, found)
             self.linear = np.insert(self.linear, at, 0.0)
             self.gram = np.insert(np.insert(self.gram, at, 0.0, axis=0), at, 0.0, axis=1)
+        return True
 
     def narrowed(self, rows: Rows) -> Rows:
         """Number the columns of rows by their places in u."""

@@ -93,12 +93,7 @@ class Preconditioner:
 
     def solve(self, residual: Vector) -> Vector:
         """Return about H⁻¹ r, shape (columns + 1,)."""
-        found = residual / self._diagonal
-        if self._head is not None and len(self._head):
-            head = residual[self._head]
-            kernels.solve_factorised(self._factor, head)
-            found[self._head] = head
-        return found
+        return solve_with_head(self._diagonal, self._head, self._factor, residual)
 
     def _choose_head(self, factors: Vector) -> NDArray[np.int64]:
         """Return the head's columns, as many as it is worth, in ascending order."""
@@ -109,6 +104,19 @@ class Preconditioner:
         lengths = np.diff(self._rows.indptr)[factors > 0.0] + 1
         size = head_size(lengths, occurring)
         return np.sort(heaviest[:size])
+
+
+def solve_with_head(
+    diagonal: Vector, head: NDArray[np.int64] | None, factor: Vector, residual: Vector
+) -> Vector:
+    """Return r over the ``diagonal``, but on the columns of the head what its factorised matrix
+    makes of r; ``factor`` : of the head, or empty, where it is not factorised."""
+    found = residual / diagonal
+    if head is not None and len(factor):
+        solved = residual[head]
+        kernels.solve_factorised(factor, solved)
+        found[head] = solved
+    return found
 
 
 def head_size(lengths: NDArray[np.int64], occurring: int) -> int:
