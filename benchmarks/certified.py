@@ -35,7 +35,7 @@ REFERENCE = 1e-10
 
 
 @dataclass(frozen=True)
-class Attempt:
+class RivalRun:
     """One run of a rival: with what setting, how long, and how far it came."""
 
     setting: float
@@ -49,7 +49,7 @@ class Rival:
     """A rival's runs, one a setting."""
 
     peer: peers.Peer
-    attempts: list[Attempt] = field(default_factory=list)
+    runs: list[RivalRun] = field(default_factory=list)
 
     def search(self, target: float, time_limit: float) -> None:
         """Try finer and finer settings until one reaches the target or ``time_limit`` is spent."""
@@ -58,20 +58,20 @@ class Rival:
             run = self.peer.run(setting)
             primal = self.peer.primal(run.v)
             primal = primal if math.isfinite(primal) else math.inf
-            self.attempts.append(Attempt(setting, run.seconds, run.passes, primal))
+            self.runs.append(RivalRun(setting, run.seconds, run.passes, primal))
             spent += run.seconds
             if primal <= target or spent > time_limit:
                 return
 
-    def quickest(self, target: float) -> Attempt | None:
-        """Of the attempts that reached the target."""
-        reached = [attempt for attempt in self.attempts if attempt.primal <= target]
-        return min(reached, key=lambda attempt: attempt.seconds, default=None)
+    def quickest(self, target: float) -> RivalRun | None:
+        """Of the runs that reached the target."""
+        reached = [run for run in self.runs if run.primal <= target]
+        return min(reached, key=lambda run: run.seconds, default=None)
 
     @property
-    def nearest(self) -> Attempt:
-        """The attempt of the least primal."""
-        return min(self.attempts, key=lambda attempt: attempt.primal)
+    def nearest(self) -> RivalRun:
+        """The run of the least primal."""
+        return min(self.runs, key=lambda run: run.primal)
 
 
 # --- one data set, one C ---
@@ -123,9 +123,7 @@ def compare(case: Case) -> dict[str, Any]:
         "active_set": active_set(options.active_set, case.data),
         "optimum": optimum,
         "tolerances": [race(case, tol, fit, rivals, optimum) for tol, fit in fits.items()],
-        "attempts": {
-            rival.peer.name: [vars(attempt) for attempt in rival.attempts] for rival in rivals
-        },
+        "runs": {rival.peer.name: [vars(run) for run in rival.runs] for rival in rivals},
         "unbracketed": [] if optimum is None else unbracketed(fits, optimum),
         "decomposition": against_decomposition(case),
     }
@@ -206,7 +204,7 @@ def race(
 
 def standing(
     rival: Rival,
-    found: Attempt | None,
+    found: RivalRun | None,
     seconds: dict[str, list[float]],
     own: float,
     reached: dict[str, list[int]],
@@ -218,7 +216,7 @@ def standing(
         return {
             "name": name,
             "median_seconds": None,
-            "tried_to": rival.attempts[-1].setting,
+            "tried_to": rival.runs[-1].setting,
             "above_target": rival.nearest.primal / target - 1.0,
             "nearest_seconds": rival.nearest.seconds,
         }
@@ -234,7 +232,7 @@ def standing(
     }
 
 
-def liblinear_peak(case: Case, quickest: dict[str, Attempt | None]) -> dict[str, int]:
+def liblinear_peak(case: Case, quickest: dict[str, RivalRun | None]) -> dict[str, int]:
     """Peak memory of LIBLINEAR alone with the same rows, by solver."""
     peaks = {}
     problem = Problem.of(case.data, case.C, case.options.rho)
@@ -384,8 +382,8 @@ def draw(case: dict[str, Any], path: Path) -> None:
     if optimum is not None:
         true = [(p["readings"], p["seconds"], 1.0 - optimum / p["primal"]) for p in proofs]
         curves.append(("streamtron, true", "k:.", true))
-        for name, attempts in case["attempts"].items():
-            points = [(a["passes"], a["seconds"], 1.0 - optimum / a["primal"]) for a in attempts]
+        for name, runs in case["runs"].items():
+            points = [(a["passes"], a["seconds"], 1.0 - optimum / a["primal"]) for a in runs]
             curves.append((name, "-x", sorted(points)))
     for name, style, points in curves:
         x, seconds, gap = zip(*points, strict=True) if points else ((), (), ())

@@ -87,13 +87,13 @@ def test_certified_compares_to_a_primal_that_every_rival_named_as_there_has_reac
     assert own["peak_bytes"] > 50e6
     for rival in level["rivals"]:
         if rival["median_seconds"] is not None:
-            attempts = case["attempts"][rival["name"]]
-            [taken] = [a for a in attempts if a["setting"] == rival["setting"]]
+            runs = case["runs"][rival["name"]]
+            [taken] = [a for a in runs if a["setting"] == rival["setting"]]
             assert taken["primal"] <= own["proofs"][-1]["primal"]
             assert rival["reached"] == 1.0
             assert rival["ratio"] == rival["median_seconds"] / own["median_seconds"]
         else:
-            nearest = min(case["attempts"][rival["name"]], key=lambda one: one["primal"])
+            nearest = min(case["runs"][rival["name"]], key=lambda one: one["primal"])
             assert rival["nearest_seconds"] == nearest["seconds"]
             assert rival["above_target"] > 0
         assert rival["name"] in printed
@@ -469,7 +469,7 @@ def test_a_rival_stops_at_the_target_and_its_quickest_setting_is_taken(
 ) -> None:
     rival = rival_of(load, [9.0, 5.0, 3.0, 2.0, 1.0], [1.0, 4.0, 2.0, 3.0, 9.0])
     rival.search(target=2.5, time_limit=100.0)
-    assert [attempt.primal for attempt in rival.attempts] == [9.0, 5.0, 3.0, 2.0]
+    assert [run.primal for run in rival.runs] == [9.0, 5.0, 3.0, 2.0]
     assert rival.quickest(5.0).seconds == 2.0
     assert rival.quickest(2.5).setting == 3
     assert rival.quickest(1.5) is None
@@ -478,7 +478,7 @@ def test_a_rival_stops_at_the_target_and_its_quickest_setting_is_taken(
 def test_a_rival_stops_when_its_time_is_spent(load: Any) -> None:
     rival = rival_of(load, [9.0, 5.0, 3.0], [1.0, 4.0, 2.0])
     rival.search(target=0.0, time_limit=4.5)
-    assert [attempt.primal for attempt in rival.attempts] == [9.0, 5.0]
+    assert [run.primal for run in rival.runs] == [9.0, 5.0]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -492,9 +492,9 @@ def test_a_rival_that_diverges_is_infinitely_far_and_can_be_saved(
     rival = load("certified").Rival(load("peers").SklearnSgd(problem, 2))
     rival.search(target=1.0, time_limit=10.0)
     assert rival.nearest.primal == math.inf
-    attempts = [vars(attempt) for attempt in rival.attempts]
-    saved = load("measure").save("it", {"attempts": attempts}, tmp_path)
-    assert [one["primal"] for one in json.loads(saved.read_text())["attempts"]] == [None, None]
+    runs = [vars(run) for run in rival.runs]
+    saved = load("measure").save("it", {"runs": runs}, tmp_path)
+    assert [one["primal"] for one in json.loads(saved.read_text())["runs"]] == [None, None]
 
 
 # --- the clock ---

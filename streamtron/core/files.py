@@ -160,7 +160,7 @@ def sync_directory(directory: Path) -> None:
 LOCK = "lock"
 
 LOCK_TRIES, LOCK_WAIT = 10, 0.02
-"""Attempts to lock a directory, and seconds between them: a reader's look takes less."""
+"""Tries to lock a directory, and seconds between them: a reader's look takes less."""
 
 
 @contextmanager
