@@ -13,7 +13,8 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from contextlib import contextmanager
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import safetensors.numpy
@@ -26,6 +27,7 @@ from streamtron.core.files import reading_from, regular, write_atomically
 _DTYPES = {"F64": "<f8", "I32": "<i4", "U32": "<u4", "I64": "<i8", "U8": "|u1"}
 _CODES = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
 _LONGEST_HEADER = 100_000_000  # safetensors' own limit
+_PIECE = 1 << 16  # entries
 
 
 class Streamed(NamedTuple):
@@ -36,7 +38,40 @@ class Streamed(NamedTuple):
     pieces: Callable[[], Iterable[NDArray[Any]]]
 
 
-Tensors = Mapping[str, "NDArray[Any] | Streamed"]
+class _Version(NamedTuple):
+    """What tells a file from another, and from itself before a change."""
+
+    inode: int
+    size: int
+    changed: int
+
+
+class Stored(NamedTuple):
+    """A tensor of one axis in a verified file, of which some entries are read at a time."""
+
+    path: str | os.PathLike[str]
+    version: _Version
+    start: int
+    """first byte"""
+    dtype: np.dtype[Any]
+    length: int
+
+    def read(self, first: int, stop: int) -> NDArray[Any]:
+        """Read the entries from ``first`` up to ``stop``; FileDamaged if the file has changed."""
+        with reading_from(self.path), open(self.path, "rb", opener=regular) as file:
+            at = self.start + first * self.dtype.itemsize
+            found = np.fromfile(file, self.dtype, stop - first, offset=at)
+            if len(found) == stop - first and _version(file) == self.version:
+                return found
+        raise FileDamaged(f"{self.path}: changed while it was read. Repeat the command.")
+
+    def pieces(self) -> Iterator[NDArray[Any]]:
+        """Read all entries, some at a time."""
+        for first in range(0, self.length, _PIECE):
+            yield self.read(first, min(first + _PIECE, self.length))
+
+
+Tensors = Mapping[str, "NDArray[Any] | Streamed | Stored"]
 
 
 def sealed_bytes(content: Mapping[str, Any], tensors: Tensors) -> bytes:
@@ -58,8 +93,8 @@ def read_sealed(
 
     FileDamaged is raised unless it has the very bytes that ``write_sealed`` wrote.
     """
-    raw = _read_if_sealed(path, what)
-    stop = 8 + int.from_bytes(raw[:8], "little")
+    with _opened(path, what) as (file, stop):
+        raw = file.read()
     try:
         content: dict[str, Any] = json.loads(json.loads(raw[8:stop])["__metadata__"]["streamtron"])
         tensors: dict[str, NDArray[Any]] = safetensors.numpy.load(raw)
@@ -67,10 +102,33 @@ def read_sealed(
     except (ValueError, TypeError, KeyError, RecursionError, safetensors.SafetensorError):
         intact = False
     if not intact:
-        raise FileDamaged(
-            f"{path}: not a streamtron {what}, or damaged: its checksum does not match. "
-            "Copy it again from where it was written, or fit again."
-        )
+        raise _damaged(path, what)
+    return content, tensors
+
+
+def open_sealed(
+    path: str | os.PathLike[str], what: str
+) -> tuple[dict[str, Any], dict[str, Stored]]:
+    """Verify a sealed file whose tensors have one axis; return its content and its tensors, which
+    are not in memory. Raises as ``read_sealed``."""
+    with _opened(path, what) as (file, stop):
+        header, version = file.read(stop), _version(file)
+    try:
+        table = json.loads(header[8:])
+        content: dict[str, Any] = json.loads(table.pop("__metadata__")["streamtron"])
+        tensors = {}
+        for name in sorted(table):
+            dtype, [length] = np.dtype(_DTYPES[table[name]["dtype"]]), table[name]["shape"]
+            if type(length) is not int or not 0 <= length <= version.size:
+                raise ValueError("a length that no tensor has")
+            tensors[name] = Stored(path, version, stop, dtype, length)
+            stop += length * dtype.itemsize
+        whole = isinstance(content, dict) and stop == version.size
+        intact = whole and next(_parts(content, tensors)) == header
+    except (ValueError, TypeError, KeyError, RecursionError):
+        intact = False
+    if not intact:
+        raise _damaged(path, what)
     return content, tensors
 
 
@@ -94,7 +152,7 @@ def _parts(content: Mapping[str, Any], tensors: Tensors) -> Iterator[bytes | mem
         if code is None or name == "__metadata__":
             dtype = tensor.dtype
             raise TypeError(f"tensor {name!r}: {dtype}; wanted one of {[*map(str, _CODES)]}")
-        shape = [tensor.length] if isinstance(tensor, Streamed) else [*tensor.shape]
+        shape = [*tensor.shape] if isinstance(tensor, np.ndarray) else [tensor.length]
         stop = start + math.prod(shape) * tensor.dtype.itemsize
         header[name] = {"dtype": code, "shape": shape, "data_offsets": [start, stop]}
         start = stop
@@ -111,19 +169,35 @@ def _parts(content: Mapping[str, Any], tensors: Tensors) -> Iterator[bytes | mem
 def _data(tensors: Tensors) -> Iterator[memoryview]:
     """Yield the bytes of all tensors in the order of their names."""
     for _, tensor in sorted(tensors.items()):
-        for piece in tensor.pieces() if isinstance(tensor, Streamed) else (tensor,):
+        for piece in (tensor,) if isinstance(tensor, np.ndarray) else tensor.pieces():
             yield np.asarray(piece, dtype=piece.dtype.newbyteorder("<"), order="C").data
 
 
-def _read_if_sealed(path: str | os.PathLike[str], what: str) -> bytes:
-    """Read a whole file after checking its start: another kind of file may be a terabyte."""
+@contextmanager
+def _opened(path: str | os.PathLike[str], what: str) -> Iterator[tuple[BinaryIO, int]]:
+    """Open a file after checking its start, for another kind of file may be a terabyte; yield it
+    and the number of bytes before its tensors."""
     with reading_from(path), open(path, "rb", opener=regular) as file:
         start, size = file.read(9), os.fstat(file.fileno()).st_size
         length = int.from_bytes(start[:8], "little")
         if start[8:] == b"{" and length <= min(size - 8, _LONGEST_HEADER):
-            return start + file.read()
+            file.seek(0)
+            yield file, 8 + length
+            return
     found = f"it begins with {start!r}" if start else "it is empty"
     raise FileDamaged(
         f"{path}: not a streamtron {what}, or cut short: {found}. "
         f"Give a {what} that `streamtron fit` wrote."
+    )
+
+
+def _version(file: BinaryIO) -> _Version:
+    found = os.fstat(file.fileno())
+    return _Version(found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _damaged(path: str | os.PathLike[str], what: str) -> FileDamaged:
+    return FileDamaged(
+        f"{path}: not a streamtron {what}, or damaged: its checksum does not match. "
+        "Copy it again from where it was written, or fit again."
     )

@@ -39,9 +39,11 @@ from streamtron.runs.learners import class_weights_of
 from streamtron.runs.results import deletions_of, in_order, sign_of_learner
 from streamtron.runs.scan import Scans, scan_weights
 from streamtron.runs.upper_bounds import SEARCH_TOLERANCE, find_upper_bounds
+from streamtron.runs.witness import Witness
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
 from streamtron.solver.proving import LARGE_DRIFT, set_weights
+from streamtron.solver.saved_counts import split
 
 _log = logging.getLogger(__name__)
 
@@ -148,19 +150,20 @@ def certify(
         run, model, shards, witness = inputs_of_run(model, witness)
     model = with_labels_of(as_model(model), shards)
     machine, problem = machine or Machine(), settings or problem_settings(model, dict(names))
+    known = None if witness is None else _load(witness, accept_exclusions)
     with cache_directory(None, machine) as scratch:
-        cache = scratch if witness is None else machine.cache_dir
+        cache = scratch if known is None else machine.cache_dir
         with open_shards(
             as_paths(shards), reading_from_model(model), cache_dir=cache, classes=model.classes,
             allow_duplicate=problem.allow_duplicate, threads=machine.threads,
         ) as source:  # fmt: skip
-            if witness is not None:
-                source.exclude(_exclusions(witness, accept_exclusions))
+            if known is not None:
+                source.exclude(known.deletions)
             scans = Scans(
                 source, executor, cache, machine.threads, problem.allow_duplicate, listen
             )  # fmt: skip
-            if witness is not None:
-                return _prove(model, problem, scans, witness, run)
+            if known is not None:
+                return _prove(model, problem, scans, known, run)
             learners = _learners(problem, source, model)
             found = find_upper_bounds(scans, learners, _trained_scales(model), readings)
             return _proof(model, found, scans)
@@ -170,18 +173,18 @@ def _prove(
     model: LinearModel,
     problem: Settings,
     scans: Scans,
-    witness: str | os.PathLike[str],
+    known: Witness,
     run: str | os.PathLike[str] | None,
 ) -> Proof:
     """Certify by one reading, with the counts of a witness."""
     scales = _trained_scales(model)
-    known = witness_file.load(witness, scans.fingerprints())
     if len(known.counts) != len(scales):
         raise DataError(
-            f"{witness}: the witness of {len(known.counts)} learners, and the model has "
+            f"{known.path}: the witness of {len(known.counts)} learners, and the model has "
             f"{len(scales)}. Give the witness of this model's own run."
         )
-    running = None if run is None else running_weights(run, model, witness)
+    running = None if run is None else running_weights(run, model, known)
+    known = known.ordered_as(scans.fingerprints())
     learners = _learners(problem, scans.source, model, known.counts)
     scans.rows = known.shard_rows
     found = scan_weights(scans, learners, scales, counted=True)
@@ -244,16 +247,16 @@ def _trained_scales(model: LinearModel) -> list[float]:
     return [float(each.get("scale") or 1.0) for each in certificates]
 
 
-def _exclusions(path: str | os.PathLike[str], accepted: bool) -> list[deletions.Deletions]:
-    """Return the rows that a witness leaves out; raise a DataError unless that is accepted."""
-    found = witness_file.contents(path).deletions
-    if found and not accepted:
+def _load(path: str | os.PathLike[str], accepted: bool) -> Witness:
+    """Load a witness; a DataError if it leaves out rows, unless that is accepted."""
+    known = witness_file.load(path)
+    if known.deletions and not accepted:
         raise DataError(
-            f"{path}: this witness leaves {deletions.total(found):,} rows of the shards out, and "
-            "nothing would be proven of them. If they are known to have been forgotten, accept "
-            "that by --accept-exclusions; or certify the run itself."
+            f"{path}: this witness leaves {deletions.total(known.deletions):,} rows of the shards "
+            "out, and nothing would be proven of them. If they are known to have been forgotten, "
+            "accept that by --accept-exclusions; or certify the run itself."
         )
-    return found
+    return known
 
 
 def _distance(learner: Learner, certificate: Certificate) -> float:
@@ -266,7 +269,7 @@ def _distance(learner: Learner, certificate: Certificate) -> float:
 
 
 def running_weights(
-    run: str | os.PathLike[str], model: LinearModel, witness: str | os.PathLike[str]
+    run: str | os.PathLike[str], model: LinearModel, witness: Witness
 ) -> Weights | None:
     """Read w = Σ c_k l_k x_k as training updated it, for each direction of the model, by the
     columns' numbers in the shards, from the last checkpoint of a run. None, after a warning, if
@@ -281,20 +284,28 @@ def running_weights(
     return [sign * learner.running.w for learner in found]
 
 
-def _learners_of_run(
-    ended: FinishedRun, model: LinearModel, witness: str | os.PathLike[str]
-) -> Sequence[Learner]:
+def _learners_of_run(ended: FinishedRun, model: LinearModel, witness: Witness) -> Sequence[Learner]:
     labels, settings = ended.checkpoint.labels, ended.settings
-    learners, counts = ended.learners(), witness_file.contents(witness)
+    learners = ended.learners()
     wanted = len(labels) if settings.one_vs_rest else 1
     same = len(labels) == len(model.classes) and set(labels) == set(model.classes)
     if same and len(learners) == wanted:
         found = in_order(learners, labels, settings)
-        own = [array for learner in found for array in learner.counts.gaps()]
-        theirs = [array for number in range(counts.learners) for array in counts.gaps(number)]
-        if len(own) == len(theirs) and all(map(np.array_equal, own, theirs)):
+        rows = [*witness.shard_rows, witness_file.MOST_ROWS]  # and any row behind them
+        own = [split(learner.counts.nonzero(), rows) for learner in found]
+        theirs = [split(counts.nonzero(), rows) for counts in witness.counts]
+        if len(own) == len(theirs) and all(map(_equal, own, theirs)):
             return found
-    raise DataError(f"{ended.path}: its last checkpoint has other counts than {witness}.")
+    raise DataError(f"{ended.path}: its last checkpoint has other counts than {witness.path}.")
+
+
+def _equal(first: Iterable[Counts], second: Iterable[Counts]) -> bool:
+    """Tell whether two learners have the same counts, given some at a time."""
+    return all(
+        np.array_equal(one, other)
+        for pair in zip(first, second, strict=True)
+        for one, other in zip(*(counts.gaps() for counts in pair), strict=True)
+    )
 
 
 def _with_drift(

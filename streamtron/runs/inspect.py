@@ -97,15 +97,20 @@ def _reading(model: LinearModel) -> dict[str, Any]:
 
 def describe_witness(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Describe a witness: its shards, the rows with a count, and t, the sum of all counts."""
-    found = witness.contents(path)
+    found = witness.load(path)
+    rows, steps, largest = 0, 0, 0
+    for own in found.counts:
+        for _, counts in own.nonzero():
+            rows, steps = rows + len(counts), steps + int(counts.sum(dtype=np.int64))
+            largest = max(largest, int(counts.max(initial=0)))
     return {
         "kind": "witness",
         "bytes": os.path.getsize(path),
-        "rows": sum(shard.rows for shard in found.shards),
+        "rows": sum(found.shard_rows),
         "learners": len(found.counts),
-        "support_rows": sum(len(own) for own in found.counts),
-        "steps": sum(int(own.sum(dtype=np.int64)) for own in found.counts),
-        "largest_count": max((int(own.max(initial=0)) for own in found.counts), default=0),
+        "support_rows": rows,
+        "steps": steps,
+        "largest_count": largest,
         "shards": [shard._asdict() for shard in found.shards],
     }
 

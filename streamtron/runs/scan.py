@@ -9,7 +9,6 @@ import math
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -40,6 +39,7 @@ from streamtron.solver.block_scan import BlockScan, Numbered, ScanRequest, scan_
 from streamtron.solver.duals import Counts
 from streamtron.solver.in_memory import keep_violators
 from streamtron.solver.learner import Learner
+from streamtron.solver.saved_counts import split
 from streamtron.solver.schedule import problem_of
 from streamtron.solver.targets import Targets
 from streamtron.solver.train import begin_reading
@@ -238,20 +238,13 @@ class ScanTask(NamedTuple):
 
 def scan_tasks(
     shards: Sequence[ShardFile], rows: Sequence[int] | None, counts: Sequence[Counts]
-) -> list[ScanTask]:
-    """Return the tasks that scan all shards, in order; ``rows`` of each shard, or None if no row
-    has a count."""
-    entries = [Numbered(*own.entries()) for own in counts]
-    ends = list(accumulate(rows or [0] * len(shards), initial=0))
-    return [
-        ScanTask(shard, tuple(_between(each, first, stop) for each in entries))
-        for shard, first, stop in zip(shards, ends[:-1], ends[1:], strict=True)
-    ]
-
-
-def _between(counts: Numbered, start: int, stop: int) -> Numbered:
-    own = slice(*np.searchsorted(counts.numbers, (start, stop)))
-    return Numbered(counts.numbers[own] - start, counts.counts[own])
+) -> Iterator[ScanTask]:
+    """Yield the tasks that scan all shards, in order, each with the counts of its shard alone;
+    ``rows`` of each shard, or None if no row has a count."""
+    known = rows or [0] * len(shards)
+    pieces = [split(own.nonzero(), known) for own in counts]
+    for shard, *found in zip(shards, *pieces, strict=True):
+        yield ScanTask(shard, tuple(Numbered(*own.entries()) for own in found))
 
 
 def scan_shard(

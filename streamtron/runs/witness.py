@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,48 +18,121 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, FileDamaged
-from streamtron.core.sealed import Streamed, read_sealed, write_sealed
+from streamtron.core.sealed import Stored, Streamed, open_sealed, write_sealed
 from streamtron.data import Manifest, deletions
 from streamtron.data.deletions import Deletions
 from streamtron.solver.duals import Counts, check_gaps
-from streamtron.solver.saved_counts import SavedCounts
+from streamtron.solver.saved_counts import StreamedCounts
 
 FORMAT_VERSION = 2
 
 MOST_ROWS = 2**48
-"""More rows than any shard has: a row takes at least a byte."""
+"""More rows than shards have: a row takes at least a byte."""
 
 
 class Counted(NamedTuple):
-    """A shard."""
+    """A shard and how many rows it has."""
 
     fingerprint: str
     rows: int
 
 
-class Contents(NamedTuple):
-    """Validated contents of a witness file: shards, deleted rows, gaps and counts of learners."""
+class WitnessCounts(StreamedCounts):
+    """Counts of one learner in a witness file: those of a shard in memory at a time.
 
-    shards: list[Counted]
-    deletions: list[Deletions]
-    learners: int
-    tensors: Mapping[str, NDArray[Any]]
+    ``rows`` : of every shard, as the file has them. ``order`` : shards by their numbers in the
+    file, in the order in which their rows are numbered. A ValueError unless the counts are
+    positive, one a row at most, and of rows that there are.
+    """
 
-    @property
-    def counts(self) -> list[NDArray[np.int32]]:
-        """The positive counts of every learner."""
-        return [self.gaps(number)[1] for number in range(self.learners)]
+    def __init__(
+        self, gaps: Stored, counts: Stored, rows: Sequence[int], order: Sequence[int]
+    ) -> None:
+        self._gaps, self._counts, self._rows = gaps, counts, rows
+        self._order = order
+        self._first = np.cumsum([0, *rows])
+        # entries before each shard, and the last row among them
+        self._before, self._last_row = np.zeros((2, len(self._first)), dtype=np.int64)
+        self._find_shards()
 
-    def gaps(self, number: int) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
-        """Return ``Counts.gaps`` of one learner, with the shards in the file's order."""
-        return self.tensors[f"{number:06d}.gaps"], self.tensors[f"{number:06d}.counts"]
+    def in_order(self, order: Sequence[int]) -> WitnessCounts:
+        """Return the same counts with the rows numbered in another order of the shards."""
+        found = copy(self)
+        found._order = order
+        return found
+
+    def nonzero(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
+        """Row numbers that have a count, rising, and their counts: a shard at a time."""
+        start = 0
+        for number in self._order:
+            own = self._before[number : number + 2].tolist()
+            gaps, counts = self._gaps.read(*own), self._counts.read(*own)
+            before = start - self._first[number] + self._last_row[number]
+            yield before + np.cumsum(gaps, dtype=np.int64), counts
+            start += self._rows[number]
+
+    def _find_shards(self) -> None:
+        """Check all entries, and find which are of which shard."""
+        if self._gaps.length != self._counts.length:
+            raise ValueError("another number of counts than of rows")
+        last = 0
+        for number, (gaps, counts) in enumerate(
+            zip(self._gaps.pieces(), self._counts.pieces(), strict=True)
+        ):
+            check_gaps(gaps, counts)
+            if number and not gaps[0]:
+                raise ValueError("a row named twice")
+            numbers = last + np.cumsum(gaps, dtype=np.int64)
+            here = np.searchsorted(numbers, self._first)
+            self._before += here
+            self._last_row = np.where(here, numbers[here - 1], self._last_row)
+            last = int(numbers[-1])
+        if self._gaps.length and last >= self._first[-1]:
+            raise ValueError(f"a count beyond the {self._first[-1]} rows that there are")
 
 
 class Witness(NamedTuple):
-    """Counts of every learner, in the order of the model's classes, and rows of every shard."""
+    """Counts of every learner, in the order of the model's classes, of the rows of some shards, and
+    the rows that are left out. The file holds the counts; they are not in memory."""
 
-    counts: tuple[Counts, ...]
-    shard_rows: tuple[int, ...]
+    path: str | os.PathLike[str]
+    shards: Sequence[Counted]
+    deletions: Sequence[Deletions]
+    counts: Sequence[WitnessCounts]
+
+    @property
+    def shard_rows(self) -> list[int]:
+        """Rows of every shard."""
+        return [shard.rows for shard in self.shards]
+
+    def ordered_as(self, shards: Sequence[tuple[str, str]]) -> Witness:
+        """Return the same with the shards in the order of these, (name, fingerprint). Of shards
+        with one fingerprint the first given is the first written. Other shards are a DataError."""
+        order = self._numbers_of(shards)
+        return self._replace(
+            shards=[self.shards[number] for number in order],
+            counts=[own.in_order(order) for own in self.counts],
+        )
+
+    def _numbers_of(self, shards: Sequence[tuple[str, str]]) -> list[int]:
+        """Return the number that each of the given shards has in the witness."""
+        known = defaultdict[str, list[int]](list)
+        for number, shard in enumerate(self.shards):
+            known[shard.fingerprint].append(number)
+        order = []
+        for name, fingerprint in shards:
+            if not known[fingerprint]:
+                raise DataError(
+                    f"{name}: its content is not among the {len(self.shards)} shards of the "
+                    f"witness {self.path}. Give the shards that the model was fitted on, unchanged."
+                )
+            order.append(known[fingerprint].pop(0))
+        if missing := len(self.shards) - len(order):
+            raise DataError(
+                f"{self.path}: {missing} of its {len(self.shards)} shards are not among those "
+                "given. Give all the shards that the model was fitted on."
+            )
+        return order
 
 
 def save(
@@ -71,85 +145,41 @@ def save(
     content, rows = deletions.encode([replace(deletion, path="") for deletion in left_out])
     tensors: dict[str, NDArray[Any] | Streamed] = {**rows}
     for number, own in enumerate(counts):
-        names = f"{number:06d}.gaps", f"{number:06d}.counts"
-        found = own.streamed() if isinstance(own, SavedCounts) else own.gaps()
-        tensors |= dict(zip(names, found, strict=True))
+        found = own.streamed() if isinstance(own, StreamedCounts) else own.gaps()
+        tensors |= dict(zip(_names(number), found, strict=True))
     shards = [{"fingerprint": one.fingerprint, "rows": one.rows} for one in manifest.shards]
     content |= {"witness_version": FORMAT_VERSION, "learners": len(counts), "shards": shards}
     write_sealed(path, content, tensors)
 
 
-def load(path: str | os.PathLike[str], shards: Sequence[tuple[str, str]]) -> Witness:
-    """Load the counts of shards, (name, fingerprint) in the order of the rows. Of shards with one
-    fingerprint the first given gets the counts of the first written.
+def load(path: str | os.PathLike[str]) -> Witness:
+    """Open and check a witness file, in little memory.
 
-    A damaged file, or counts that no run writes, are a FileDamaged; other shards a DataError.
+    A damaged file, or counts that no run writes, are a FileDamaged; another version a DataError.
     """
-    found = contents(path)
-    order = _matched(path, [shard.fingerprint for shard in found.shards], shards)
-    rows = [shard.rows for shard in found.shards]
-    learners = [Counts.of_gaps(*found.gaps(number)) for number in range(found.learners)]
-    if order != sorted(order):
-        learners = [reordered(own, rows, order) for own in learners]
-    return Witness(tuple(learners), tuple(rows[number] for number in order))
-
-
-def contents(path: str | os.PathLike[str]) -> Contents:
-    """Read and validate a witness file, in little memory; raises as ``load``."""
-    content, tensors = read_sealed(path, "witness")
+    content, tensors = open_sealed(path, "witness")
     if content.get("witness_version") != FORMAT_VERSION:
         raise DataError(f"{path}: not a witness of version {FORMAT_VERSION}. Fit with --witness.")
     try:
-        table = [Counted(shard["fingerprint"], shard["rows"]) for shard in content["shards"]]
-        found = Contents(table, [], content["learners"], tensors)
-        for shard in table:
+        shards = [Counted(shard["fingerprint"], shard["rows"]) for shard in content["shards"]]
+        for shard in shards:
             known = type(shard.fingerprint) is str and type(shard.rows) is int
             if not known or not 0 <= shard.rows < MOST_ROWS:
                 raise ValueError(f"a shard of {shard.rows!r} rows of {shard.fingerprint!r}")
-        rows = sum(shard.rows for shard in table)
-        for number in range(found.learners):
-            gaps, counts = found.gaps(number)
-            check_gaps(gaps, counts)
-            if len(gaps) and int(gaps.sum(dtype=np.uint64)) >= rows:
-                raise ValueError(f"a count beyond the {rows} rows that there are")
+        rows = [shard.rows for shard in shards]
+        if sum(rows) >= MOST_ROWS:
+            raise ValueError(f"{sum(rows)} rows")
+        counts = [
+            WitnessCounts(tensors.pop(gaps), tensors.pop(values), rows, range(len(rows)))
+            for gaps, values in map(_names, range(content["learners"]))
+        ]
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise FileDamaged(
             f"{path}: sealed, but what it holds is no witness ({error}). Fit again with --witness."
         ) from error
-    return found._replace(deletions=deletions.decode(content, tensors, path))
+    deleted = {name: tensor.read(0, tensor.length) for name, tensor in tensors.items()}
+    return Witness(path, shards, deletions.decode(content, deleted, path), counts)
 
 
-def _matched(
-    path: str | os.PathLike[str], fingerprints: Sequence[str], shards: Sequence[tuple[str, str]]
-) -> list[int]:
-    """Return the number that each of the given shards has in the witness."""
-    known = defaultdict[str, list[int]](list)
-    for number, fingerprint in enumerate(fingerprints):
-        known[fingerprint].append(number)
-    order = []
-    for name, fingerprint in shards:
-        if not known[fingerprint]:
-            raise DataError(
-                f"{name}: its content is not among the {len(fingerprints)} shards of the "
-                f"witness {path}. Give the shards that the model was fitted on, unchanged."
-            )
-        order.append(known[fingerprint].pop(0))
-    if missing := len(fingerprints) - len(order):
-        raise DataError(
-            f"{path}: {missing} of its {len(fingerprints)} shards are not among those given. "
-            "Give all the shards that the model was fitted on."
-        )
-    return order
-
-
-def reordered(counts: Counts, rows: Sequence[int], order: Sequence[int]) -> Counts:
-    """Return the counts of some of the shards, by their numbers in a new ``order``; ``rows`` are
-    those of every shard."""
-    first = np.concatenate(([0], np.cumsum(rows)))
-    moved, start = Counts(), 0
-    numbers, values = counts.entries()
-    for number in order:
-        own = slice(*np.searchsorted(numbers, first[number : number + 2]))
-        moved.put(numbers[own] - first[number] + start, values[own])
-        start += rows[number]
-    return moved
+def _names(learner: int) -> tuple[str, str]:
+    return f"{learner:06d}.gaps", f"{learner:06d}.counts"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -60,12 +61,13 @@ def write_first_state(
     )  # fmt: skip
 
 
-class SavedCounts(Counts):
-    """Counts in the files of parts, in the order of the rows. ``nonzero`` and ``streamed`` have
-    those of one part in memory at a time; anything else reads them all."""
+class StreamedCounts(Counts, ABC):
+    """Counts that are in files. ``nonzero`` and ``streamed`` have some of them in memory at a time;
+    anything else reads them all."""
 
-    def __init__(self, files: Sequence[str]) -> None:
-        self._files = list(files)
+    @abstractmethod
+    def nonzero(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
+        """Row numbers that have a count, rising, and their counts: some at a time."""
 
     @cached_property
     def _pages(self) -> dict[int, NDArray[np.int32]]:  # type: ignore[override]
@@ -74,21 +76,8 @@ class SavedCounts(Counts):
             found.put(numbers, counts)
         return found._pages
 
-    def moved(self, directory: str | os.PathLike[str]) -> SavedCounts:
-        """Return the same counts in files that were moved to another directory."""
-        names = map(os.path.basename, self._files)
-        return SavedCounts([os.path.join(directory, name) for name in names])
-
-    def nonzero(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
-        """Row numbers that have a count, rising, and their counts: a part at a time."""
-        first = 0
-        for file in self._files:
-            content, arrays = read_state(file)
-            yield first + np.cumsum(arrays["gaps"], dtype=np.int64), arrays["counts"]
-            first += content["rows"]
-
     def streamed(self) -> tuple[Streamed, Streamed]:
-        """Return ``gaps``, a part at a time."""
+        """Return ``gaps``, as many at a time as ``nonzero`` gives."""
         length = sum(len(counts) for _, counts in self.nonzero())
 
         def gaps() -> Iterator[NDArray[np.uint32]]:
@@ -104,6 +93,26 @@ class SavedCounts(Counts):
             Streamed(np.dtype(np.uint32), length, gaps),
             Streamed(np.dtype(np.int32), length, counts),
         )
+
+
+class SavedCounts(StreamedCounts):
+    """Counts in the files of parts, in the order of the rows: those of a part at a time."""
+
+    def __init__(self, files: Sequence[str]) -> None:
+        self._files = list(files)
+
+    def moved(self, directory: str | os.PathLike[str]) -> SavedCounts:
+        """Return the same counts in files that were moved to another directory."""
+        names = map(os.path.basename, self._files)
+        return SavedCounts([os.path.join(directory, name) for name in names])
+
+    def nonzero(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
+        """Row numbers that have a count, rising, and their counts: a part at a time."""
+        first = 0
+        for file in self._files:
+            content, arrays = read_state(file)
+            yield first + np.cumsum(arrays["gaps"], dtype=np.int64), arrays["counts"]
+            first += content["rows"]
 
 
 Pieces = Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]

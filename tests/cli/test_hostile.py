@@ -113,7 +113,7 @@ NOT_OURS: dict[str, bytes] = {
 READ: dict[str, Callable[[str], object]] = {
     "model": load_any,
     "our model": LinearModel.load,
-    "witness": lambda path: witness.load(path, [("a", "0" * 32)]),
+    "witness": lambda path: witness.load(path),
     "manifest": Manifest.load,
 }
 
@@ -222,7 +222,7 @@ def test_a_witness_of_absurdly_many_rows_is_refused(tmp_path: Path, rows: int) -
     none = {"000000.gaps": np.zeros(0, np.uint32), "000000.counts": np.zeros(0, np.int32)}
     shards = [{"fingerprint": "0" * 32, "rows": rows}]
     write_sealed(path, {"witness_version": 2, "learners": 1, "shards": shards}, none)
-    message = refusal(lambda: witness.load(path, [("a", "0" * 32)]), FileDamaged)
+    message = refusal(lambda: witness.load(path), FileDamaged)
     assert f"{rows} rows" in message
 
 
@@ -406,7 +406,7 @@ def shards(path):
         for chunk in source.chunks():
             pass
 
-read = {"model": load_any, "witness": lambda path: witness.load(path, [("a", "0" * 32)]),
+read = {"model": load_any, "witness": lambda path: witness.load(path),
         "manifest": Manifest.load, "shards": shards}
 try:  # all libraries are loaded, all threads are there
     shards(sys.argv[1])

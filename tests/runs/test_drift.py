@@ -20,6 +20,7 @@ from streamtron.core.errors import DataError
 from streamtron.core.events import ChunkDone, Event
 from streamtron.core.files import locked
 from streamtron.data import open_shards
+from streamtron.runs import witness as witness_file
 from streamtron.runs.certify import Proof, certify, running_weights
 from streamtron.runs.directory import CHECKPOINT, Run
 from streamtron.runs.finished import inputs_of_run, locate, open_finished
@@ -228,7 +229,7 @@ def test_the_distance_is_of_the_models_weights_from_the_counts_at_their_own_best
     proof = certify(loaded, tmp_path / "rows.svm", witness=run / "witness")
     [learner] = learners_of_run(run)
     dual = learner.running
-    [w] = running_weights(run, loaded, run / "witness") or []
+    [w] = running_weights(run, loaded, witness_file.load(run / "witness")) or []
     best = dual.steps / dual.sq_norm * w[loaded.reading["index_base"] :][: loaded.columns]
     by_hand = np.linalg.norm(loaded.weights - best) / np.linalg.norm(best)
     assert proof.distance == pytest.approx(by_hand, rel=1e-4)

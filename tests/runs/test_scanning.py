@@ -190,7 +190,7 @@ def test_a_task_has_the_counts_of_its_shards_rows(seed: int) -> None:
     counts = [Counts(), Counts()]
     for own, given in zip(counts, wanted, strict=True):
         own.put_ranges([(0, sum(sizes))], given)
-    tasks = scan_tasks(shards, sizes, counts)
+    tasks = list(scan_tasks(shards, sizes, counts))
     assert [task.shard for task in tasks] == shards
     for number, task in enumerate(tasks):
         first = sum(sizes[:number])

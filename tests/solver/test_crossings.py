@@ -171,7 +171,7 @@ def test_a_changed_run_carries_what_its_counts_make_and_bounds_the_optimum_of_it
         weight = balanced(rows)[int(plus)] if class_weight and many else class_weight
         one = {True: weight} if class_weight and many else class_weight
         assert holds(report, least_primal(rows.X, rows.labels == int(plus), C, RHO, one))
-    written = witness.load(tmp_path / "m.run" / "witness", fingerprints(outcome)).counts
+    written = witness.load(tmp_path / "m.run" / "witness").ordered_as(fingerprints(outcome)).counts
     kept = {learner.counts.dense(len(numbers)).tobytes() for learner in learners}
     assert {counts.dense(len(numbers)).tobytes() for counts in written} == kept
 
@@ -277,7 +277,8 @@ def test_rows_that_are_prepared_in_another_way_are_learned_to_the_same_bits(
             prepare(place)
         outcome = place.fit(place.shards)
         assert outcome.stop_reason == "certified"
-        counts = witness.load(f"{place.model}.run/witness", fingerprints(outcome)).counts
+        written = witness.load(f"{place.model}.run/witness")
+        counts = written.ordered_as(fingerprints(outcome)).counts
         model, proofs = outcome.model, outcome.report.get("learners", [outcome.report])
         found.append((
             model.classes, model.weights.tobytes(), np.asarray(model.bias).tobytes(),
