@@ -105,6 +105,7 @@ def test_help_ends_with_the_last_command_and_a_hint_with_one_mark(run: Run) -> N
     assert "?." not in run("fti").stderr
 
 
+@pytest.mark.slow
 def test_the_shell_gets_its_completion_script(place: Path) -> None:
     code = f"import os; os.environ['_STREAMTRON_COMPLETE'] = 'zsh_source'; {COMMAND}"
     done = Process(code, cwd=place).end()

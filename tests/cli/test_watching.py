@@ -453,6 +453,7 @@ def test_the_functions_of_python_tell_a_listener_what_the_commands_log(place: Pa
 # --- batches -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_fit_in_a_batch_can_be_watched(run: Run, place: Path) -> None:
     job = '[[job]]\nname = "train"\ncommand = "fit"\nshards = "train"\nmodel = "b.model"\n'
     (place / "night.toml").write_text(f'{job}verbose = true\nlog = "train.jsonl"\n')

@@ -560,6 +560,7 @@ def test_a_job_whose_parent_died_before_it_looked_ends_at_once() -> None:
 # --- on workers ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_batch_on_workers_ends_as_one_by_one_and_cancelled_jobs_end(
     tmp_path: Path, workers: Workers, guest: Workers
 ) -> None:

@@ -29,6 +29,7 @@ from streamtron.runs.evaluate import evaluate
 from streamtron.runs.fit import run as fit
 from streamtron.runs.predict import write_predictions
 from tests.helpers.dask_processes import BIN, LOCAL, dask_scheduler, dask_worker, said, started
+from tests.helpers.examples import slow_but
 from tests.helpers.processes import COMMAND, Process, command, until
 
 COLUMNS = 200
@@ -88,7 +89,7 @@ def test_metrics_by_workers_are_those_of_one_process_to_the_last_bit_of_weighted
 
 
 @pytest.mark.parametrize("to", ["libsvm", "parquet"])
-@pytest.mark.parametrize("rows", [999, 4000])
+@pytest.mark.parametrize("rows", slow_but([999, 4000], 999))
 def test_shards_converted_by_workers_are_those_of_one_process(
     workers: Workers, corpus: Path, tmp_path: Path, to: Any, rows: int
 ) -> None:
@@ -114,7 +115,7 @@ def test_workers_find_the_first_column_that_one_process_finds(
     assert _files(tmp_path / "many") == _files(tmp_path / "one") == _files(tmp_path / "told")
 
 
-@pytest.mark.parametrize("format", ["libsvm", "parquet"])
+@pytest.mark.parametrize("format", slow_but(["libsvm", "parquet"], "parquet"))
 def test_a_corpus_generated_by_workers_is_that_of_one_process(
     workers: Workers, tmp_path: Path, format: Any
 ) -> None:
@@ -534,6 +535,7 @@ def test_the_work_of_a_worker_that_is_stopped_in_mid_task_goes_to_another_one(
     assert [path.name for path in tmp_path.iterdir()] == ["stopped"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_stopped_before_the_client_comes_is_a_sentence(scheduler: str) -> None:
     with dask_worker(scheduler) as stopped, dask_worker(scheduler):
         os.kill(stopped.pid, signal.SIGSTOP)

@@ -270,6 +270,7 @@ def test_candidates_that_were_cut_off_go_on_to_the_same_models_without_reading_a
     assert begun[0] == reading
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_interrupted_leaves_no_process_and_no_scratch(place: Path) -> None:
     cache = place / "stopped.run" / "cache"
     words = ["sweep", "train", "--folds", "2", "--C", "1,10,100", "--tol", "0", "--workers", "2",

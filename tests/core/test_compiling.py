@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from streamtron.core import kernels
 
 
+@pytest.mark.slow
 def test_kernels_work_where_compiled_ones_cannot_be_kept(tmp_path: Path) -> None:
     package, nowhere = tmp_path / "streamtron", tmp_path / "a file, no directory"
     source = Path(kernels.__file__).parents[1]

@@ -198,6 +198,7 @@ for position in range(len(good)):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "format_",
     [pytest.param(name, marks=[pytest.mark.slow] * (name != "feather")) for name in FORMATS],

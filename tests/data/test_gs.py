@@ -192,6 +192,7 @@ def test_what_is_not_in_google_cloud_storage_is_a_sentence(gs: Emulator, prefix:
         find_shards([gs.uri(f"{prefix}/a.svm")])
 
 
+@pytest.mark.slow
 def test_a_server_of_google_cloud_storage_that_is_gone_is_a_sentence_with_the_uri() -> None:
     there = Emulator()
     there.put("a.svm", TEXT)

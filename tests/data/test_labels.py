@@ -447,6 +447,7 @@ def in_memory(rows: Sequence[Row]) -> RowsInMemory:
     return RowsInMemory(matrix, [own for own, _ in rows], multilabel=True)
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(rows_strategy, st.randoms(use_true_random=False))
 def test_chunks_are_bit_for_bit_the_same_wherever_a_shard_is_stored(
@@ -556,6 +557,7 @@ def test_a_disk_without_room_for_the_labels_is_refused_before_anything_is_writte
                 assert len(list(source.chunks())) == 1
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_of_the_labels_in_a_cache_is_noticed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -28,6 +28,7 @@ from streamtron.runs.fit import fit
 from streamtron.runs.inputs import reading_from_model
 from streamtron.runs.predict import predict, write_predictions
 from tests.helpers.batch_rows import rows_of
+from tests.helpers.examples import slow_but
 from tests.helpers.layouts import (
     LAYOUTS,
     NAMES,
@@ -40,6 +41,12 @@ from tests.helpers.layouts import (
     one,
     sparse,
 )
+
+FAST = (
+    "lists", "large list of pairs", "map of names", "lists of names, dictionary-encoded",
+    "sparse and dense vectors", "columns of numbers",
+)  # fmt: skip
+"""Of every kind of layout one."""
 
 values = st.floats(-100, 100, width=32).filter(lambda value: value != 0)
 rows_with_values = st.lists(
@@ -64,7 +71,7 @@ def refusal(directory: Path, columns: dict[str, Any], **reading: Any) -> str:
 # The same rows -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", slow_but(LAYOUTS, *FAST))
 @settings(deadline=None)
 @given(rows=rows_with_values)
 def test_the_same_rows_in_any_layout_give_the_same_bits(

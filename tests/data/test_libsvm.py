@@ -30,7 +30,7 @@ from streamtron.data.discover import format_of
 from streamtron.data.formats import text_stream
 from streamtron.data.formats.libsvm import LibsvmReader
 from streamtron.data.row_batch import Reading
-from tests.helpers.examples import examples
+from tests.helpers.examples import examples, slow_but
 from tests.helpers.libsvm_rows import PLAIN, Row, batches, bits_of, oracle, read, rows_of
 
 OPTIONAL = Reading(labels="optional")
@@ -611,7 +611,7 @@ TEXT = b"".join(b"%d %d:0.%d 90000:1\n" % (i % 2, i, i) for i in range(20_000))
 
 
 @pytest.mark.parametrize("suffix", PACK)
-@pytest.mark.parametrize("batch_bytes", [1 << 12, 1 << 20])
+@pytest.mark.parametrize("batch_bytes", slow_but([1 << 12, 1 << 20], 1 << 12))
 def test_a_compressed_file_equals_the_plain_one(suffix: str, batch_bytes: int) -> None:
     assert read(PACK[suffix](TEXT), batch_bytes=batch_bytes, name="x.svm" + suffix) == oracle(TEXT)
 

@@ -162,6 +162,7 @@ def test_an_unfinished_data_set_is_refused_however_it_is_named(tmp_path: Path) -
         assert ended.stderr.endswith(f"({UNFINISHED}). Write it again.\n")
 
 
+@pytest.mark.slow
 def test_a_corpus_whose_writer_was_killed_is_refused_and_written_again(tmp_path: Path) -> None:
     words = {"rows": 40, "columns": 100, "seed": 1, "shards": 3}
     streamtron.generate(str(tmp_path / "wanted"), **words)

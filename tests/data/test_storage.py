@@ -620,7 +620,9 @@ class Stalling(ThreadingHTTPServer):
         pytest.param("fit s3://data/a.svm --model m", "GET", marks=pytest.mark.slow),
         pytest.param("fit s3://data/a.svm.gz --model m", "GET", marks=pytest.mark.slow),
         ("fit s3://data/a.parquet --model m", "GET"),
-        ("convert s3://data/a.svm converted --format parquet", "GET"),
+        pytest.param(
+            "convert s3://data/a.svm converted --format parquet", "GET", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_command_whose_store_never_answers_is_ended_by_a_signal(

@@ -94,6 +94,7 @@ TEN: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given_", TEN, ids=str)
 def test_2000_documents_become_what_hashing_vectorizer_makes_of_them(
     given_: dict[str, Any],

@@ -20,6 +20,7 @@ from streamtron.cluster.batch import load_batch
 from streamtron.cluster.connect import connect
 from streamtron.cluster.jobs import JobStatus, run_batch
 from streamtron.runs import transaction
+from tests.helpers.examples import slow_but
 from tests.helpers.jobs import in_process
 from tests.helpers.processes import Process
 from tests.helpers.runs import write_corpus
@@ -127,7 +128,9 @@ def killed(place: Path, when: str, *words: str) -> None:
 
 @pytest.mark.parametrize("when", MOMENTS)
 @pytest.mark.parametrize(("active_set", "code"), [(10**9, 0), (60_000, 4)])
-@pytest.mark.parametrize("between", [False, True], ids=["at once", "after another change"])
+@pytest.mark.parametrize(
+    "between", slow_but([False, True], True), ids=["at once", "after another change"]
+)
 def test_an_update_that_is_killed_is_made_once_in_the_end(
     place: Path, between: bool, active_set: int, code: int, when: str,
     capfd: pytest.CaptureFixture[str],
@@ -220,6 +223,7 @@ sys.exit(main._run(["batch", "night.toml", *sys.argv[3:]]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "when"),
     [

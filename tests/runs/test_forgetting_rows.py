@@ -180,7 +180,7 @@ def test_only_shards_of_which_rows_with_counts_leave_are_read_once_more(
 ) -> None:
     shards = user_rows.shards("svm")
     whole = fit(shards, tmp_path / "m", index_base=1)["nonzeros"]
-    found = witness.load(tmp_path / "m.run" / "witness", fingerprints(shards))
+    found = witness.load(tmp_path / "m.run" / "witness").ordered_as(fingerprints(shards))
     counts = found.counts[0].dense(800)
     [idle, *_] = np.flatnonzero(counts[:200] == 0)
     [busy, *_] = np.flatnonzero(counts[200:400] > 0)

@@ -24,7 +24,7 @@ from tests.helpers.runs import (
 )
 
 ENDS = (0, 4)
-FAST = ("all rows held", "small active set")
+FAST = ("small active set",)
 KILLS = 200
 
 

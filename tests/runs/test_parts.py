@@ -27,6 +27,7 @@ from streamtron.runs.update import update
 from streamtron.solver import local
 from streamtron.solver.part import Part
 from streamtron.solver.saved_counts import SavedCounts
+from tests.helpers.examples import slow_but
 from tests.helpers.optimum import holds_optimum
 
 ALL, WORKING_SET, BLOCKS = 10**9, 1_200_000, 300_000
@@ -147,7 +148,7 @@ class Stopped(Exception):
     """As the death of the client would."""
 
 
-@regimes
+@pytest.mark.parametrize("active_set", slow_but([ALL, WORKING_SET, BLOCKS], ALL, BLOCKS))
 def test_a_client_that_died_after_any_reading_resumes_to_the_same_bits(
     corpus: list[Path], active_set: int, tmp_path: Path
 ) -> None:

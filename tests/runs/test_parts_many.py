@@ -111,7 +111,7 @@ def test_the_bounds_hold_the_optimum_of_every_label_of_rows_with_several(place: 
         assert holds(learner, least_primal(X.astype(np.float64), np.where(own > 1.0, 1, -1), 2.0))
 
 
-@regimes
+@some_regimes
 def test_parts_lost_in_any_round_change_no_bit_of_any_class(
     place: Path, active_set: int, tmp_path: Path
 ) -> None:
@@ -195,6 +195,7 @@ def test_a_reading_is_told_with_what_an_estimate_of_the_end_needs(place: Path) -
     assert [event.stop_reason for event in told] == [None] * 4 + ["certified"] * 4
 
 
+@pytest.mark.slow
 def test_parts_lost_where_columns_are_many_change_no_bit(tmp_path: Path) -> None:
     generate(str(tmp_path / "wide"), rows=300, columns=3000, seed=2, shards=5)
     alone = trained(tmp_path, "wide", tmp_path / "alone", parts=5, C=20.0)

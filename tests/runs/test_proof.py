@@ -540,6 +540,7 @@ def test_a_search_that_does_not_end_early_takes_the_readings_allowed_and_no_more
     assert proof.readings == 1.0 + readings
 
 
+@pytest.mark.slow
 def test_more_readings_never_give_a_looser_upper_bound(data: Data) -> None:
     problem = Settings(C=2.0, active_set=500)
     rng = np.random.default_rng(0)

@@ -19,6 +19,7 @@ from streamtron.solver.schedule import train
 from streamtron.solver.stopping import reopen
 from streamtron.solver.working_set import Pool
 from tests.helpers.checkpoints import KeepsAll, through_a_file
+from tests.helpers.examples import slow_but
 from tests.helpers.learners import PLANS, ROWS, bits, classes_that_come_late, plans, source_of
 from tests.helpers.sources import ListSource, csr, random_rows, trained
 
@@ -91,7 +92,7 @@ class KeepsAlways(KeepsAll):
         return True
 
 
-@pytest.mark.parametrize("name", IN_MEMORY)
+@pytest.mark.parametrize("name", slow_but(IN_MEMORY, "all held", "in parts", "hard margin"))
 def test_behind_every_kind_of_training_in_memory_the_run_is_taken_up_to_the_same_bits(
     name: str, tmp_path: Path
 ) -> None:

@@ -65,7 +65,8 @@ def taken_up(state: State, candidates: list[Settings]) -> list[list[tuple[object
     ("plan", "prices"),
     [
         ("all held", PRICES[:1]), ("all held", PRICES), ("some held", PRICES),
-        ("some held", PRICES[:1]), ("margitron", PRICES), ("sequential", PRICES),
+        pytest.param("some held", PRICES[:1], marks=pytest.mark.slow),
+        ("margitron", PRICES), pytest.param("sequential", PRICES, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_classes_that_come_late_are_taken_up_at_every_border(

@@ -573,7 +573,10 @@ main()
 @pytest.mark.parametrize(
     ("call", "settings", "number"),
     [
-        ("subproblem.MiniEpoch make", ("--active-set", "100000B"), signal.SIGTERM),
+        pytest.param(
+            "subproblem.MiniEpoch make", ("--active-set", "100000B"), signal.SIGTERM,
+            marks=pytest.mark.slow,
+        ),
         ("kernels combine", (), signal.SIGINT),
         pytest.param(
             "kernels gram_product", ("--multiclass",), signal.SIGTERM, marks=pytest.mark.slow
@@ -582,7 +585,7 @@ main()
         ("subproblem.MiniEpoch make", ("--active-set", "100000B"), signal.SIGKILL),
     ],
     ids=["visits", "conjugate gradients", "two threads", "visits of many", "killed"],
-)
+)  # fmt: skip
 def test_a_signal_amid_a_solve_leaves_it_and_the_last_checkpoint_is_taken_up_to_the_same_model(
     tmp_path: Path, call: str, settings: tuple[str, ...], number: signal.Signals
 ) -> None:

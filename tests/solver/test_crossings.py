@@ -17,6 +17,7 @@ import streamtron
 from streamtron.runs import witness
 from streamtron.runs.results import Outcome
 from streamtron.solver.learner import Learner
+from tests.helpers.examples import slow_but
 from tests.helpers.learners import learners_of_run
 from tests.helpers.optimum import holds, least_primal
 
@@ -140,7 +141,7 @@ CHANGES: tuple[Change, ...] = (
 
 
 @pytest.mark.parametrize("active_set", MOST_READINGS, ids=["rows held", "few rows held"])
-@pytest.mark.parametrize("class_weight", [None, "balanced"])
+@pytest.mark.parametrize("class_weight", slow_but([None, "balanced"], "balanced"))
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_a_changed_run_carries_what_its_counts_make_and_bounds_the_optimum_of_its_rows(
     change: Change, class_weight: str | None, active_set: int, drawn: Rows, tmp_path: Path

@@ -30,6 +30,7 @@ from streamtron.solver.schedule import train
 from streamtron.solver.threads import open_threads
 from streamtron.solver.train import begin_reading, finish_reading, take_chunk
 from streamtron.solver.working_set import Pool
+from tests.helpers.examples import slow_but
 from tests.helpers.learners import (
     COLUMNS,
     ROWS,
@@ -55,7 +56,7 @@ def source_of_many_rows() -> ListSource:
 
 
 @plans
-@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("threads", slow_but([1, 4], 4))
 def test_candidates_trained_together_learn_what_they_learn_alone(
     plan: dict[str, object], threads: int
 ) -> None:

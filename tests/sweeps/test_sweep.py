@@ -757,6 +757,7 @@ def test_without_matplotlib_the_sentence_says_what_to_install_before_anything_is
 # --- the process and Python ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_process_itself_gives_the_table_and_says_nothing_on_stderr(
     place: Path, swept: Rows
 ) -> None:
