@@ -209,9 +209,13 @@ class WorkerParts(Parts):
             try:
                 return waiting.result(timeout=LOOK_AFTER)
             except TimeoutError:
-                if not self._is_there(home) or actor.status not in ("pending", "finished"):
+                if not self._is_there(home) or _lost(actor):
                     return None
             except OSError:
+                return None
+            except RuntimeError:  # Dask's too: its worker died before anybody asked for it
+                if not _lost(actor):
+                    raise
                 return None
 
     def _tasks(
@@ -259,6 +263,11 @@ class WorkerParts(Parts):
                 "with --resume."
             )
         return home in client.nthreads()
+
+
+def _lost(actor: Future) -> bool:
+    """Whether the worker that held an actor is gone."""
+    return actor.status not in ("pending", "finished")
 
 
 class _Caller:

@@ -169,6 +169,38 @@ def test_a_worker_killed_between_or_within_rounds_changes_no_bit(
     killed_at(rounds, place, workers, tmp_path, active_set, alone)
 
 
+class KilledOnceMade(WorkerParts):
+    """Parts of which a worker dies when its actor is there, and nobody has asked for it yet."""
+
+    died = False
+
+    def _answer(self, home: str, actor: Any, waiting: Any) -> Any:  # no public moment is that early
+        if waiting is actor and not self.died:
+            self.died = True
+            until(lambda: actor.status == "finished")
+            os.kill(self._workers.client.run(os.getpid, workers=[home])[home], signal.SIGKILL)
+            until(lambda: actor.status == "error")
+        return super()._answer(home, actor, waiting)
+
+
+def test_a_worker_killed_before_its_actor_is_asked_for_changes_no_bit(
+    place: Path, workers: Workers, tmp_path: Path
+) -> None:
+    made = []
+
+    @contextmanager
+    def opened(plans: Sequence[PartPlan], scans: Scans) -> Iterator[Parts]:
+        made.append(KilledOnceMade(workers, plans, scans))
+        made[0].open(range(len(plans)))
+        yield made[0]
+        made[0].close()
+
+    trained(place, tmp_path / "alone", None)
+    trained(place, tmp_path / "m", opened)
+    assert made[0].died
+    assert (tmp_path / "m").read_bytes() == (tmp_path / "alone").read_bytes()
+
+
 @pytest.mark.slow
 def test_twenty_workers_killed_change_no_bit(
     place: Path, workers: Workers, alone: bytes, active_set: int, tmp_path: Path
