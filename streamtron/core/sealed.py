@@ -47,14 +47,19 @@ class _Version(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A tensor of one axis in a verified file, of which some entries are read at a time."""
+    """A tensor in a verified file, of which some entries are read at a time."""
 
     path: str | os.PathLike[str]
     version: _Version
     start: int
     """first byte"""
     dtype: np.dtype[Any]
-    length: int
+    shape: tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        """Number of entries."""
+        return math.prod(self.shape)
 
     def read(self, first: int, stop: int) -> NDArray[Any]:
         """Read the entries from ``first`` up to ``stop``; FileDamaged if the file has changed."""
@@ -109,8 +114,8 @@ def read_sealed(
 def open_sealed(
     path: str | os.PathLike[str], what: str
 ) -> tuple[dict[str, Any], dict[str, Stored]]:
-    """Verify a sealed file whose tensors have one axis; return its content and its tensors, which
-    are not in memory. Raises as ``read_sealed``."""
+    """Verify a sealed file; return its content and its tensors, which are not in memory. Raises as
+    ``read_sealed``."""
     with _opened(path, what) as (file, stop):
         header, version = file.read(stop), _version(file)
     try:
@@ -118,11 +123,11 @@ def open_sealed(
         content: dict[str, Any] = json.loads(table.pop("__metadata__")["streamtron"])
         tensors = {}
         for name in sorted(table):
-            dtype, [length] = np.dtype(_DTYPES[table[name]["dtype"]]), table[name]["shape"]
-            if type(length) is not int or not 0 <= length <= version.size:
-                raise ValueError("a length that no tensor has")
-            tensors[name] = Stored(path, version, stop, dtype, length)
-            stop += length * dtype.itemsize
+            dtype, shape = np.dtype(_DTYPES[table[name]["dtype"]]), table[name]["shape"]
+            if not all(type(length) is int and length >= 0 for length in shape):
+                raise ValueError("a shape that no tensor has")
+            tensors[name] = Stored(path, version, stop, dtype, tuple(shape))
+            stop += tensors[name].length * dtype.itemsize
         whole = isinstance(content, dict) and stop == version.size
         intact = whole and next(_parts(content, tensors)) == header
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -152,7 +157,7 @@ def _parts(content: Mapping[str, Any], tensors: Tensors) -> Iterator[bytes | mem
         if code is None or name == "__metadata__":
             dtype = tensor.dtype
             raise TypeError(f"tensor {name!r}: {dtype}; wanted one of {[*map(str, _CODES)]}")
-        shape = [*tensor.shape] if isinstance(tensor, np.ndarray) else [tensor.length]
+        shape = [tensor.length] if isinstance(tensor, Streamed) else [*tensor.shape]
         stop = start + math.prod(shape) * tensor.dtype.itemsize
         header[name] = {"dtype": code, "shape": shape, "data_offsets": [start, stop]}
         start = stop

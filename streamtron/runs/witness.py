@@ -73,7 +73,7 @@ class WitnessCounts(StreamedCounts):
 
     def _find_shards(self) -> None:
         """Check all entries, and find which are of which shard."""
-        if self._gaps.length != self._counts.length:
+        if self._gaps.shape != self._counts.shape or len(self._gaps.shape) != 1:
             raise ValueError("another number of counts than of rows")
         last = 0
         for number, (gaps, counts) in enumerate(
@@ -101,9 +101,9 @@ class Witness(NamedTuple):
     counts: Sequence[WitnessCounts]
 
     @property
-    def shard_rows(self) -> list[int]:
+    def shard_rows(self) -> tuple[int, ...]:
         """Rows of every shard."""
-        return [shard.rows for shard in self.shards]
+        return tuple(shard.rows for shard in self.shards)
 
     def ordered_as(self, shards: Sequence[tuple[str, str]]) -> Witness:
         """Return the same with the shards in the order of these, (name, fingerprint). Of shards
@@ -177,7 +177,10 @@ def load(path: str | os.PathLike[str]) -> Witness:
         raise FileDamaged(
             f"{path}: sealed, but what it holds is no witness ({error}). Fit again with --witness."
         ) from error
-    deleted = {name: tensor.read(0, tensor.length) for name, tensor in tensors.items()}
+    deleted = {
+        name: tensor.read(0, tensor.length).reshape(tensor.shape)
+        for name, tensor in tensors.items()
+    }
     return Witness(path, shards, deletions.decode(content, deleted, path), counts)
 
 
