@@ -171,6 +171,8 @@ def _shard_table(shards: Sequence[Mapping[str, Any]]) -> Lines:
 def _plan(facts: Mapping[str, Any]) -> Lines:
     plan = facts["plan"]
     sizes = {**plan["items"], "memory needed": plan["total"], "limit": plan["limit"]}
+    if plan["learners"] > 1:
+        yield f"{plan['learners']:,} learners, {plan['learners_at_once']:,} at a time"
     yield from (f"{what:<34} {format_size(size):>10}" for what, size in sizes.items())
     fits = plan["total"] <= plan["limit"]
     yield "it fits" if fits else "it does NOT fit: give a larger --memory or a smaller --active-set"

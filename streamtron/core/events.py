@@ -7,7 +7,6 @@ import json
 import logging
 import math
 import os
-import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import Any
 from streamtron.core.certificate import Certificate
 from streamtron.core.errors import MachineError, SettingsError
 from streamtron.core.files import is_stream
+from streamtron.core.limits import peak_memory
 from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Label
 from streamtron.core.text import label_text
@@ -255,7 +255,7 @@ def event_fields(event: Event) -> dict[str, Any]:
             line[f"estimated_{field.name.removesuffix('_estimate')}"] = value
         else:
             line[field.name] = dict(value) if isinstance(value, Mapping) else value
-    line["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    line["peak_rss_bytes"] = peak_memory()
     return {  # JSON has no infinity
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in line.items()

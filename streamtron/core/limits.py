@@ -6,10 +6,12 @@ Limits are those of control groups (containers, batch jobs, systemd services), `
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import resource
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +27,25 @@ def available_memory(root: str = "/") -> int:
         for name in ("memory.max", "memory.limit_in_bytes"):  # version 2, version 1
             limits += _numbers(group / name)
     return min(limits)
+
+
+def peak_memory() -> int:
+    """Return the most bytes of memory that this process has used since its program began.
+
+    ``ru_maxrss`` also counts the process that it was started from: a large one would be told of.
+    """
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def return_memory() -> None:
+    """Return memory that is free, but that the allocator keeps between what is not, to the system;
+    where the C library cannot (it is not glibc's), do nothing."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 @cache

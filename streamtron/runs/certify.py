@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamtron.core import theory
 from streamtron.core.certificate import Certificate
@@ -23,7 +22,7 @@ from streamtron.core.rows import Label
 from streamtron.core.text import number
 from streamtron.data import ShardSource, deletions, open_shards
 from streamtron.model.display import certificate_facts, facts_text, html_table
-from streamtron.model.linear_model import LinearModel, joint_certificate
+from streamtron.model.linear_model import Direction, LinearModel, joint_certificate
 from streamtron.runs import witness as witness_file
 from streamtron.runs.finished import FinishedRun, inputs_of_run, read_finished
 from streamtron.runs.inputs import (
@@ -35,19 +34,21 @@ from streamtron.runs.inputs import (
     reading_from_model,
     with_labels_of,
 )
-from streamtron.runs.learners import class_weights_of
+from streamtron.runs.learners import ClassWeights, class_weights_of
+from streamtron.runs.memory import Need, certificate_memory_needed, learners_that_fit
 from streamtron.runs.results import deletions_of, in_order, sign_of_learner
 from streamtron.runs.scan import Scans, scan_weights
 from streamtron.runs.upper_bounds import SEARCH_TOLERANCE, find_upper_bounds
 from streamtron.runs.witness import Witness
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
+from streamtron.solver.nonzeros import SparseVector, Vector, dense
 from streamtron.solver.proving import LARGE_DRIFT, set_weights
 from streamtron.solver.saved_counts import split
 
 _log = logging.getLogger(__name__)
 
-Weights = Sequence[NDArray[np.float64]]
+Weights = Sequence[Vector | SparseVector]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -126,7 +127,8 @@ def certify(
     With a witness: one reading. Without: one for the primal margin and the best scale, then at most
     ``readings`` more for the upper bound; if the working set does not fit in the active set, the
     last of these train. Weights whose best scale is far from 1 (a perceptron's, say) take up to
-    eight scans more. Many classes share the readings and the active set.
+    eight scans more. Many classes share the active set, and the readings where their vectors fit in
+    memory together; else they are certified in groups.
 
     Parameters
     ----------
@@ -163,20 +165,22 @@ def certify(
                 source, executor, cache, machine.threads, problem.allow_duplicate, listen
             )  # fmt: skip
             if known is not None:
-                return _prove(model, problem, scans, known, run)
-            learners = _learners(problem, source, model)
-            found = find_upper_bounds(scans, learners, _trained_scales(model), readings)
+                return _prove(model, problem, machine, scans, known, run)
+            found, scales = list[Certificate](), _trained_scales(model)
+            for group, learners in _groups(problem, machine, source, model):
+                found += find_upper_bounds(scans, learners, scales[group], readings)
             return _proof(model, found, scans)
 
 
 def _prove(
     model: LinearModel,
     problem: Settings,
+    machine: Machine,
     scans: Scans,
     known: Witness,
     run: str | os.PathLike[str] | None,
 ) -> Proof:
-    """Certify by one reading, with the counts of a witness."""
+    """Certify with the counts of a witness, by one reading of each group."""
     scales = _trained_scales(model)
     if len(known.counts) != len(scales):
         raise DataError(
@@ -185,11 +189,14 @@ def _prove(
         )
     running = None if run is None else running_weights(run, model, known)
     known = known.ordered_as(scans.fingerprints())
-    learners = _learners(problem, scans.source, model, known.counts)
     scans.rows = known.shard_rows
-    found = scan_weights(scans, learners, scales, counted=True)
-    distances = [*map(_distance, learners, found)]
-    return _proof(model, _with_drift(found, learners, running), scans, distances)
+    found, distances, drifts = list[Certificate](), list[float](), list[float]()
+    for group, learners in _groups(problem, machine, scans.source, model, known):
+        found += scan_weights(scans, learners, scales[group], counted=True)
+        distances += map(_distance, learners, found[group])
+        if running is not None:
+            drifts += map(_drift, learners, running[group])
+    return _proof(model, _with_drift(found, drifts), scans, distances)
 
 
 def _proof(
@@ -210,22 +217,48 @@ def _proof(
     return replace(widest, classes=tuple(zip(model.classes, proofs, strict=True)))
 
 
+def _groups(
+    problem: Settings,
+    machine: Machine,
+    source: ShardSource,
+    model: LinearModel,
+    known: Witness | None = None,
+) -> Iterator[tuple[slice, list[Learner]]]:
+    """Yield the places of as many directions of the model as fit in memory together, and a learner
+    for each, with the counts of a witness."""
+    directions, scales = model.directions(), _trained_scales(model)
+    exact = problem.but(
+        stage="ascent", b=None, tol=SEARCH_TOLERANCE, faithful=False,
+        active_set=problem.active_set_bytes // len(scales),
+    )  # fmt: skip
+
+    def needed(number: int) -> list[Need]:
+        rows = 0 if known is None else sum(known.shard_rows)
+        return certificate_memory_needed(
+            exact, rows=rows, columns=model.columns, learners=number, held=known is None
+        )
+
+    at_once = max(1, learners_that_fit(machine, len(scales), needed))
+    [weights] = class_weights_of(source, [problem])
+    counts = None if known is None else known.counts
+    for start in range(0, len(scales), at_once):
+        group = slice(start, start + at_once)
+        own = zip(islice(directions, at_once), scales[group], strict=True)
+        yield group, _learners(exact, source, model, weights, own, counts and counts[group])
+
+
 def _learners(
     problem: Settings,
     source: ShardSource,
     model: LinearModel,
-    counts: Sequence[Counts] | None = None,
+    weights: ClassWeights | None,
+    directions: Iterable[tuple[Direction, float]],
+    counts: Sequence[Counts] | None,
 ) -> list[Learner]:
-    """Return a learner for every direction of the model, with its weights as training left them,
+    """Return a learner for each direction, with its weights as training left them at its scale,
     numbered as the shards number columns, and its counts."""
-    directions = list(model.directions())
-    exact = problem.but(
-        stage="ascent", b=None, tol=SEARCH_TOLERANCE, faithful=False,
-        active_set=problem.active_set_bytes // len(directions),
-    )  # fmt: skip
-    [weights] = class_weights_of(source, [problem])
     learners = []
-    for k, (direction, scale) in enumerate(zip(directions, _trained_scales(model), strict=True)):
+    for k, (direction, scale) in enumerate(directions):
         own, positive = weights, direction.positive
         if weights is not None and model.kind != "two classes":
             own = {positive: weights.get(positive, 1.0)}  # the rest weighs 1
@@ -234,7 +267,7 @@ def _learners(
                 f"the model has the bias {direction.bias:g}, but rho is 0. Give --rho as it was "
                 "trained with (LIBLINEAR's -B)."
             )
-        learner = Learner(exact, source.labels, own, positive=positive)
+        learner = Learner(problem, source.labels, own, positive=positive)
         w = np.concatenate((np.zeros(model.index_base), direction.weights)) / scale
         bias = direction.bias / problem.rho / scale if problem.rho > 0.0 else 0.0
         set_weights(learner, w, bias, None if counts is None else counts[k])
@@ -281,7 +314,8 @@ def running_weights(
         _log.warning("%s The drift of the running weights is not told.", error)
         return None
     sign = sign_of_learner(ended.checkpoint.labels, model.classes, ended.settings)
-    return [sign * learner.running.w for learner in found]
+    vectors = [learner.running.w for learner in found]
+    return vectors if sign > 0.0 else [-dense(w) for w in vectors]
 
 
 def _learners_of_run(ended: FinishedRun, model: LinearModel, witness: Witness) -> Sequence[Learner]:
@@ -308,14 +342,16 @@ def _equal(first: Iterable[Counts], second: Iterable[Counts]) -> bool:
     )
 
 
-def _with_drift(
-    found: Sequence[Certificate], learners: Sequence[Learner], running: Weights | None
-) -> list[Certificate]:
-    """Return the certificates with the drift of the running weights, or without any."""
-    if running is None:
+def _drift(learner: Learner, running: Vector | SparseVector) -> float:
+    """Return the distance of running weights from those that the counts of a scan make."""
+    assert learner.frozen is not None
+    return learner.frozen.scan_sums.distance(dense(running))
+
+
+def _with_drift(found: Sequence[Certificate], drifts: Sequence[float]) -> list[Certificate]:
+    """Return the certificates with the drifts of the running weights, or without any."""
+    if not drifts:
         return [replace(each, drift=None) for each in found]
-    sums = [learner.frozen.scan_sums for learner in learners if learner.frozen]
-    drifts = [own.distance(w) for own, w in zip(sums, running, strict=True)]
     if not all(drift <= LARGE_DRIFT for drift in drifts):  # also where one is nan
         _log.warning(
             "the running weights have drifted by %.1g of their length from those that the counts "

@@ -28,12 +28,13 @@ from streamtron.core.rows import Label
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.data import ShardFile
 from streamtron.runs import transaction
-from streamtron.solver.checkpoint import State, put_together, take_apart
+from streamtron.solver.checkpoint import State
+from streamtron.solver.nonzeros import put_together, take_apart
 
 _log = logging.getLogger(__name__)
 
 RECORD_VERSION = 3
-CHECKPOINT_VERSION = 6
+CHECKPOINT_VERSION = 7
 """Raised as well when the order of a reading changes, in which an older checkpoint is amid."""
 
 MAY_CHANGE = ("tol", "max_epochs")
@@ -315,8 +316,8 @@ def _checkpoint(path: Path) -> Checkpoint:
             "Use the streamtron that wrote it, or start over with --overwrite."
         )
     try:
-        arrays = put_together(arrays, content["sparse"])
-        state = State(int(content["reading"]), int(content["chunks"]), content["state"], arrays)
+        where = int(content["reading"]), int(content["chunks"])
+        state = State(*where, content["state"], put_together(arrays, content["sparse"]))
         read = int(content["nonzeros_read"]), int(content["bytes_read"])
         return Checkpoint(state, list(content["labels"]), *read, float(content["seconds"]))
     except (LookupError, TypeError, ValueError, AttributeError) as error:

@@ -273,7 +273,9 @@ class EditableRun(NamedTuple):
         weights = None
         if self.settings.parts is None:
             [weights] = class_weights_of(source, [self.settings])
-        return self.ended.restored(self.settings, source.labels, weights)
+        learners = self.ended.restored(self.settings, source.labels, weights)
+        self.ended.checkpoint.state.arrays.clear()  # the learners hold what they need of them
+        return learners
 
     def stage(self, source: ShardSource, outcome: Outcome, state: State) -> None:
         """Write the changed run into ``change/``; ``transaction.commit`` makes it count."""

@@ -35,13 +35,14 @@ from streamtron.runs.finished import (
     train_on_parts,
 )
 from streamtron.runs.inputs import Paths, as_paths
-from streamtron.runs.learners import Training
+from streamtron.runs.learners import Known, Training
 from streamtron.runs.parts import OpenParts, with_parts_after
 from streamtron.runs.results import Outcome, build_outcome, write_outcome
 from streamtron.solver.changes import begin_change, narrow, subtract_rows
 from streamtron.solver.checkpoint import State
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
+from streamtron.solver.nonzeros import densify
 from streamtron.solver.proving import sum_afresh
 from streamtron.solver.saved_counts import Pieces
 
@@ -163,13 +164,14 @@ def _train_without(
     target = target._replace(settings=settings)
     with target.source(files, machine) as source:
         learners = target.restore(source)
-        for learner in learners:
-            begin_change(learner)
         final, more = _FinalState(source, learners), dict[str, Any]()
         training, read = Training(source, settings, machine, listen, final), 0
         if settings.parts is None:
             read = _train_here(target, training, learners, shards)
         else:
+            for learner in learners:
+                densify(learner)
+                begin_change(learner)
             rows = [each.rows_left for each in shards if each.file]
             counted = [_remaining(learner.counts.nonzero(), shards) for learner in learners]
             more = train_on_parts(target, training, learners, counted, rows, open_parts)
@@ -189,14 +191,20 @@ def _train_here(
     shards: Sequence[RowsToDelete],
 ) -> int:
     """Subtract the rows and train on without them; return the nonzeros read to subtract them."""
-    remaining = []
-    for learner in learners:
-        stay, learner.counts = _split(learner.counts, shards)
-        remaining.append(stay)
-    read = _subtract(target, learners, target.cache_directory(training.machine))
-    for learner, stay in zip(learners, remaining, strict=True):
-        learner.counts = stay
-    training.together(learners)
+    read = 0
+
+    def begin(group: Sequence[Learner]) -> None:
+        nonlocal read
+        remaining = []
+        for learner in group:
+            begin_change(learner)
+            stay, learner.counts = _split(learner.counts, shards)
+            remaining.append(stay)
+        read += _subtract(target, group, target.cache_directory(training.machine))
+        for learner, stay in zip(group, remaining, strict=True):
+            learner.counts = stay
+
+    training.on(learners, begin, Known(target.manifest.rows, target.manifest.nonzeros))
     return read
 
 

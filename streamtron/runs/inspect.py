@@ -14,7 +14,7 @@ from streamtron.core.errors import SettingsError, StreamtronError
 from streamtron.core.files import lock_holder, reading_from
 from streamtron.core.sealed import read_sealed
 from streamtron.core.text import label_text
-from streamtron.data import Manifest, deletions, open_shards
+from streamtron.data import Manifest, ShardSource, deletions, open_shards
 from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import transaction, witness
@@ -22,7 +22,7 @@ from streamtron.runs.directory import RUN_SUFFIX, Record, last_checkpoint, read_
 from streamtron.runs.explain import heaviest
 from streamtron.runs.inputs import reading_from_settings
 from streamtron.runs.learners import restore_finished
-from streamtron.runs.memory import memory_needed
+from streamtron.runs.memory import Need, all_rows_fit, learners_that_fit, memory_needed
 
 Kind = Literal["model", "witness", "run", "shards"]
 
@@ -223,10 +223,7 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
             unlabelled += int(np.sum(chunk.codes < 0 if own is None else np.diff(own) == 0))
         assert source.manifest is not None
         columns = max(source.width - (source.index_base or 0), 0)
-        needs = memory_needed(
-            settings, rows=source.manifest.rows, columns=columns,
-            occurring=int(np.count_nonzero(occurs)), nonzeros=source.manifest.nonzeros,
-        )  # fmt: skip
+        plan = _plan(source, settings, machine, columns, int(np.count_nonzero(occurs)))
         return {
             "kind": "shards",
             "format": source.shards[0].format,
@@ -243,12 +240,34 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
             "unlabelled_rows": unlabelled,
             "shards": source.manifest.to_dict()["shards"],
             "skipped": [shard._asdict() for shard in source.skipped],
-            "plan": {
-                "items": dict(needs),
-                "total": sum(need.size for need in needs),
-                "limit": machine.memory_limit,
-            },
+            "plan": plan,
         }
+
+
+def _plan(
+    source: ShardSource, settings: Settings, machine: Machine, columns: int, occurring: int
+) -> dict[str, Any]:
+    """Return the memory that a fit needs, and how many learners then train at a time."""
+    assert source.manifest is not None
+    rows, nonzeros = source.manifest.rows, source.manifest.nonzeros
+    learners = len(source.labels) if settings.one_vs_rest else 1
+
+    def needed(number: int) -> list[Need]:
+        return memory_needed(
+            settings, rows=rows, columns=columns, occurring=occurring, nonzeros=nonzeros,
+            learners=number, shared=all_rows_fit(settings, rows, nonzeros),
+            threads=1 if learners == 1 else machine.thread_count,
+        )  # fmt: skip
+
+    at_once = max(1, learners_that_fit(machine, learners, needed))
+    needs = needed(at_once)
+    return {
+        "learners": learners,
+        "learners_at_once": at_once,
+        "items": dict(needs),
+        "total": sum(need.size for need in needs),
+        "limit": machine.memory_limit,
+    }
 
 
 def directory_bytes(directory: str | os.PathLike[str]) -> int:

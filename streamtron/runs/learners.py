@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,13 +18,21 @@ from streamtron.core import kernels
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import MachineError
 from streamtron.core.events import Listener, ignore
+from streamtron.core.limits import return_memory
 from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.data import ShardSource
-from streamtron.runs.memory import memory_needed
+from streamtron.runs.memory import (
+    Need,
+    all_rows_fit,
+    check_memory,
+    learners_that_fit,
+    memory_needed,
+)
 from streamtron.solver import stages
 from streamtron.solver.checkpoint import NOT_BEGUN, RestoredLearner, Resumed, State
 from streamtron.solver.in_memory import release_rows
 from streamtron.solver.learner import Learner
+from streamtron.solver.nonzeros import bytes_held, densify, sparsify
 from streamtron.solver.one_vs_rest import CandidateClasses, Classes
 from streamtron.solver.schedule import Checkpointer, Group, train
 from streamtron.solver.state import Regime
@@ -56,8 +64,8 @@ def train_candidates(
     in the order of the source's ``labels``."""
     source = training.source
     weights = class_weights_of(source, candidates)
-    at_once = 0 if state is None else state.at_once
-    if not at_once:
+    at_once = None
+    if state is None or state.group is None:
         try:
             return _train_as_labels_appear(training, candidates, weights, state)
         except LearnersExceedMemory as error:
@@ -116,6 +124,16 @@ def _train_as_labels_appear(
     return [[learner] for learner in learners]
 
 
+class Known(NamedTuple):
+    """What is known of the data before it is read."""
+
+    rows: int
+    nonzeros: int
+
+
+UNKNOWN = Known(0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Training(Generic[Source]):
     """Trains learners on the same readings of a source, together or in groups."""
@@ -136,21 +154,89 @@ class Training(Generic[Source]):
         self._train(learners, room=guard, can_batch=guard.can_batch, **how)
 
     def in_groups(
-        self, learners: Sequence[Learner], at_once: int, state: State | None = None
+        self,
+        learners: Sequence[Learner],
+        at_once: int | None = None,
+        state: State | None = None,
+        begin: Callable[[Sequence[Learner]], None] = lambda _: None,
+        known: Known = UNKNOWN,
     ) -> None:
-        """Train ``at_once`` learners at a time; a group's rows are released when it is done.
-        ``state`` is of all learners; those that have finished are not trained again."""
+        """Train learners one group after another, of ``at_once`` at most, or fewer where memory
+        does not take them. What a group held is released when it is done, and its vectors are held
+        by their nonzeros. MachineError: not even one has room beside the others.
+
+        ``state`` is of all learners; those that have finished are not trained again. ``begin`` : is
+        called with the learners of each group before it trains. ``known`` : of the data.
+        """
         restored = _restored(state, learners)
-        for start in range(0, len(learners), at_once):
-            group, pool = learners[start : start + at_once], Pool()
+        begun = None if state is None else state.group
+        borders = [*(begun or ()), len(learners)]
+        start = 0
+        while start < len(learners):
+            stop = min(border for border in borders if border > start)
+            if begun is None or start != begun[0]:  # else they fitted when they began
+                size = self._group_size(learners, start, known)
+                stop = min(stop, start + (size if at_once is None else min(size, at_once)))
+            group, pool = learners[start:stop], Pool()
             for learner in group:
                 learner.pool = pool
-            resumed = _resumed_group(state, restored[start : start + at_once])
-            everyone = Group(learners, at_once)
+            resumed = _resumed_group(state, restored[start:stop])
+            begin(group)
+            everyone = Group(learners, (start, stop))
             self._train(group, resumed=resumed, group=everyone, can_batch=lambda _: False)
             for learner in group:
                 release_rows(learner)
                 learner.pool = Pool()
+                sparsify(learner)
+            return_memory()
+            start = stop
+
+    def on(
+        self,
+        learners: Sequence[Learner],
+        begin: Callable[[Sequence[Learner]], None],
+        known: Known,
+    ) -> None:
+        """Train the learners of a finished run on, together if they fit in memory, else in groups.
+        ``begin``, ``known`` : see ``in_groups``."""
+
+        for learner in learners:
+            learner.progress.finished = None  # also of those whose group has not begun
+
+        def begin_whole(group: Sequence[Learner]) -> None:
+            for learner in group:
+                densify(learner)
+            begin(group)
+
+        if self._group_size(learners, 0, known) < len(learners):
+            self.in_groups(learners, begin=begin_whole, known=known)
+        else:
+            begin_whole(learners)
+            self.together(learners)
+
+    def _group_size(self, learners: Sequence[Learner], start: int, known: Known) -> int:
+        """Return how many learners from ``start`` on memory takes at a time."""
+        blocks, machine = self.source.blocks, self.machine
+        rows = max(sum(block.rows for block in blocks), known.rows)
+        nonzeros = max(sum(block.nonzeros for block in blocks), known.nonzeros)
+        columns = max(self.source.width, *(learner.extent.columns for learner in learners))
+        ascent = stages.plan(self.settings)[-1].ascent
+        shared = ascent and all_rows_fit(self.settings, rows, nonzeros)
+
+        def needed(number: int) -> list[Need]:
+            others = (*learners[:start], *learners[start + number :])
+            return [
+                *memory_needed(
+                    self.settings, rows=rows, columns=columns, nonzeros=nonzeros or None,
+                    learners=number, threads=machine.thread_count, shared=shared,
+                ),
+                Need("learners that are not in training", sum(map(bytes_held, others))),
+            ]  # fmt: skip
+
+        size = learners_that_fit(machine, len(learners) - start, needed)
+        if not size and nonzeros:  # else the sum is that of the largest chunks
+            check_memory(needed(1), machine)
+        return max(1, size)
 
     def _train(self, learners: Sequence[Learner], **how: Any) -> None:
         train(
@@ -168,8 +254,8 @@ def read_to_end(source: ChunkSource) -> None:
 def restore_finished(
     state: State, settings: Settings, labels: Sequence[Label], weights: ClassWeights | None
 ) -> list[Learner]:
-    """Restore the learners of a finished run, which hold no rows; ``labels`` in the order of the
-    state's label codes."""
+    """Restore the learners of a finished run, which hold no rows, and vectors by their nonzeros
+    (see ``densify``); ``labels`` in the order of the state's label codes."""
     make = partial(_learner, settings, labels, weights, Pool())
     return [each.learner for each in state.learners(make, "learners")]
 
@@ -183,6 +269,9 @@ def _resumed(
     state: State, learners: Sequence[Learner], restored: Sequence[RestoredLearner]
 ) -> Resumed:
     reopened = [learner for learner in learners if reopen(learner)]
+    for learner in (*(one.learner for one in restored), *reopened):
+        if learner.finished is None or learner in reopened:
+            densify(learner)
     return Resumed(state.reading, state.chunks, restored, reopened)
 
 

@@ -34,6 +34,10 @@ HEAD_BYTES = 16
 OUTSIDE_BYTES = 8
 """An entry of the matrix of rows outside memory, for every learner: see ``Outside``."""
 
+CERTIFIED_BYTES = 8 * 7
+"""A column, for every class that is certified: its weights, the sums of its scan with their
+rounding errors, those of a block, and what its distances are computed from."""
+
 SHARED_ROW_BYTES = 9
 """A shared row, for every learner but the first: its sign and Δ_k²."""
 
@@ -112,6 +116,45 @@ def memory_needed(
         Need("rows outside memory", OUTSIDE_BYTES * min(columns + 1, HEAD) ** 2 * learners),
         Need("chunks in flight", 4 * GROUP * block * 8),
     ]
+
+
+def certificate_memory_needed(
+    settings: Settings, *, rows: int, columns: int, learners: int, held: bool
+) -> list[Need]:
+    """Return what the certificates of so many classes keep in memory, in bytes; ``held`` : they
+    hold rows, a search for upper bounds does, each in the active set of ``settings``.
+
+    Examples
+    --------
+    >>> needs = certificate_memory_needed(
+    ...     Settings(), rows=10**6, columns=10**6, learners=3, held=False
+    ... )
+    >>> [need.size // 10**6 for need in needs]
+    [130, 168, 12, 0, 268]
+    """
+    active = settings.active_set_bytes * held
+    return [
+        Need("interpreter and libraries", 130_000_000),
+        Need("weights and sums", CERTIFIED_BYTES * columns * learners),
+        Need("counts", ROW_BYTES * rows * learners),
+        Need("active sets", int((1 + SOLVER_SHARE) * active) * learners),
+        Need("chunks in flight", 4 * GROUP * BLOCK_NONZEROS * 8),
+    ]
+
+
+def learners_that_fit(
+    machine: Machine, learners: int, needed: Callable[[int], Iterable[Need]]
+) -> int:
+    """Return how many of the learners fit in memory together, perhaps none; ``needed`` : what so
+    many keep in memory."""
+    return bisect_right(
+        range(1, learners + 1), machine.memory_limit, key=lambda number: _total(needed(number))
+    )
+
+
+def all_rows_fit(settings: Settings, rows: int, nonzeros: int) -> bool:
+    """Return whether the active set takes all rows, so that learners may share them."""
+    return NONZERO_BYTES * nonzeros + ACTIVE_ROW_BYTES * rows <= settings.active_set_bytes
 
 
 def worker_memory_needed(

@@ -30,6 +30,7 @@ from streamtron.solver import part
 from streamtron.solver.checkpoint import NOT_BEGUN, State
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
+from streamtron.solver.nonzeros import densify
 from streamtron.solver.part import START_GAP, Part
 from streamtron.solver.saved_counts import (
     Pieces,
@@ -178,6 +179,7 @@ def train_in_parts(
     if state is not None:
         learners = restore_finished(state, settings, source.labels, None)
         for learner in learners:
+            densify(learner)
             if reopen(learner):
                 learner.progress.finished = None
 

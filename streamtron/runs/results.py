@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import resource
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from scipy import sparse
 from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import remove_half_written, write_atomically
+from streamtron.core.limits import peak_memory
 from streamtron.core.rows import Label
 from streamtron.data import Manifest, ShardFile, ShardSource, Skipped, deletions
 from streamtron.data.deletions import Deletions
@@ -121,7 +121,7 @@ def outcome_of(
         **read,
         "columns": model.columns,
         "full_epochs": max(each["full_epochs"] for each in own),
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_rss_bytes": peak_memory(),
         "settings": settings.to_dict(),
         "stop_reason": stop_reason,
         "skipped": [shard._asdict() for shard in skipped],
@@ -217,10 +217,12 @@ def _model(
     kept = [learner.best.nonzero(base or 0, width) for learner in learners]
     starts = np.cumsum([0, *(len(columns) for columns, _ in kept)])
     columns, values = map(np.concatenate, zip(*kept, strict=True))
+    del kept
+    values *= sign
     bias = np.array([sign * settings.rho * learner.bias for learner in learners])
     certificates = [certificate_of(learner, source.skipped) for learner in learners]
     return LinearModel(
-        weights=sparse.csr_array((sign * values, columns, starts), shape=(len(learners), width)),
+        weights=sparse.csr_array((values, columns, starts), shape=(len(learners), width)),
         bias=float(bias[0]) if two else bias,
         classes=classes,
         # the vocabulary is in the reader's contract; the path of its file is not stored

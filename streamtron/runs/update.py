@@ -21,11 +21,13 @@ from streamtron.runs.finished import (
     train_on_parts,
 )
 from streamtron.runs.inputs import Paths, as_paths
-from streamtron.runs.learners import Training
+from streamtron.runs.learners import Known, Training
 from streamtron.runs.parts import OpenParts, with_parts_after
 from streamtron.runs.results import Outcome, build_outcome, write_outcome
 from streamtron.runs.transaction import Plan
 from streamtron.solver.changes import add_rows, begin_change
+from streamtron.solver.learner import Learner
+from streamtron.solver.nonzeros import densify
 
 FEW = 0.25
 """New shards of at most this part of the run's bytes are first solved alone, the old counts fixed.
@@ -173,16 +175,21 @@ def _update(
         target.source(added, machine) as new,
         target.source([*target.shards, *added], machine) as source,
     ):
-        learners = target.restore(source)
-        few = sum(shard.size for shard in added) <= FEW * manifest.bytes
+        learners, final = target.restore(source), FinalState()
+        size = sum(shard.size for shard in added)
+        few = size <= FEW * manifest.bytes
         only_more = few and settings.class_weight != "balanced" and _are_unchanged(target.shards)
-        for learner in learners:
-            begin_change(learner, only_more=only_more)
-        if few:
-            add_rows(new, learners, settings, manifest.rows, listen)
-            _check_index_base(new, target)
-        final = FinalState()
-        Training(source, settings, machine, listen, final).together(learners)
+
+        def begin(group: Sequence[Learner]) -> None:
+            for learner in group:
+                begin_change(learner, only_more=only_more)
+            if few:
+                add_rows(new, group, settings, manifest.rows, listen)
+                _check_index_base(new, target)
+
+        grown = 1.0 + size / max(manifest.bytes, 1)  # new rows are taken to be like the others
+        known = Known(int(grown * manifest.rows), int(grown * manifest.nonzeros))
+        Training(source, settings, machine, listen, final).on(learners, begin, known)
         if not few:
             _check_index_base(source, target)
         seconds = time.perf_counter() - began
@@ -211,6 +218,7 @@ def _update_parts(
     with target.source([*target.shards, *added], machine) as source:
         learners = target.restore(source)
         for learner in learners:
+            densify(learner)
             begin_change(learner)
         final, counted = FinalState(), [learner.counts.nonzero() for learner in learners]
         training = Training(source, target.settings, machine, listen, final)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from streamtron.core.rows import Chunk, ChunkSource
 from streamtron.solver import order
 from streamtron.solver.in_memory import release_rows, solve_in_memory, visit_rows
 from streamtron.solver.learner import Learner
+from streamtron.solver.nonzeros import cut
 from streamtron.solver.proving import certify, discard_weights
 from streamtron.solver.report import StageReport
 from streamtron.solver.scan import Frozen
@@ -73,7 +75,10 @@ def _scan_holds(learner: Learner) -> bool:
         return False
     if seen.steps != running.steps or not np.array_equal(seen.fresh, running.w):
         return False
-    frozen.w, seen.fresh = frozen.w.copy(), seen.fresh.copy()
+    if frozen.w is running.w:
+        frozen.w = frozen.w.copy()
+    if seen.fresh is running.w:
+        seen.fresh = seen.fresh.copy()
     frozen.beside_training = False
     return True
 
@@ -142,13 +147,14 @@ def _solve_new_rows(learner: Learner) -> None:
     running ones suit the new rows until the counts of the others have been solved again."""
     run_mini_epochs(solve_in_memory(learner))
     _scan_next(learner)
-    learner.best.candidate, learner.best.average = learner.best.augmented, Average()
+    scan_follows = learner.frozen is not None  # which certifies them with the rows before
+    learner.best.candidate = None if scan_follows else learner.best.augmented
+    learner.best.average = Average()
 
 
 def _certify_all(learner: Learner, frozen: Frozen) -> None:
     """Certify the best weights by a scan of all rows, and end the run if that suffices."""
     frozen.running = learner.running.w
-    learner.best.candidate = None
     certify(learner, frozen)
     conclude(learner, frozen)
 
@@ -193,10 +199,10 @@ def subtract(learner: Learner, part: NDArray[np.float64], extension: float, step
 
 def narrow(learner: Learner, columns: int) -> None:
     """Cut a finished learner's vectors to so many columns: no row has the others any more."""
-    cut: dict[int, NDArray[np.float64]] = {}  # one array stays one
+    done: dict[int, Any] = {}  # one array stays one
 
-    def narrowed(w: NDArray[np.float64]) -> NDArray[np.float64]:
-        return cut.setdefault(id(w), w[:columns].copy())
+    def narrowed(w: Any) -> Any:
+        return done.setdefault(id(w), cut(w, columns))
 
     running, best, frozen = learner.running, learner.best, learner.frozen
     running.w, best.w = narrowed(running.w), narrowed(best.w)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.solver import order
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
+from streamtron.solver.nonzeros import IN_FIELDS, SparseVector, dense, is_vector
 from streamtron.solver.outside import Outside
 from streamtron.solver.report import ReadingBounds, StageReport
 from streamtron.solver.scan import Frozen
@@ -38,13 +39,10 @@ _CLASSES: dict[str, type] = {known.__name__: known for known in _KNOWN}
 _NOT_STATE = ("settings", "targets", "pool", "active")
 """What a learner is made from, and rows, which are read again."""
 
-LONGEST = (1 << 32) + 1
-"""Numbers of a vector: one a column, and the bias."""
-
 NOT_BEGUN = -1
 """The number of chunks taken of a reading that has not begun."""
 
-Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +63,24 @@ class State:
         learners: Sequence[Learner],
         placeholders: Sequence[Learner] = (),
         *,
-        at_once: int = 0,
+        group: tuple[int, int] | None = None,
     ) -> State:
         """Take the state of learners, those of one class in the order of the candidates. Their
-        arrays are not copied: it holds until they continue."""
+        arrays are not copied: it holds until they continue. ``group`` : the first learner and the
+        one behind the last of those that train now; None = all train together."""
         encoder = Encoder()
         content = {
             "learners": [_encoded(learner, encoder) for learner in learners],
             "placeholders": [_encoded(learner, encoder) for learner in placeholders],
-            "at_once": at_once,
+            "group": group,
         }
         return cls(reading, chunks, content, encoder.arrays)
 
     @property
-    def at_once(self) -> int:
-        """The number of learners in a group; 0 = all together."""
-        return int(self.content["at_once"])
+    def group(self) -> tuple[int, int] | None:
+        """The first learner of the group in training, and the one behind its last; None = all."""
+        found = self.content["group"]
+        return None if found is None else (int(found[0]), int(found[1]))
 
     @property
     def all_finished(self) -> bool:
@@ -101,8 +101,9 @@ class State:
     def learners(
         self, make: Callable[[Label | None], Learner], group: str
     ) -> list[RestoredLearner]:
-        """Restore the learners of a group, ``"learners"`` or ``"placeholders"``; ``make`` gives a
-        new one for a positive label. FileDamaged: the content is no state."""
+        """Restore the ``"learners"`` or the ``"placeholders"``, their vectors as they are in the
+        file, see ``densify``; ``make`` gives a new one for a positive label. FileDamaged: the
+        content is no state."""
         try:
             return [self._restored(encoded, make) for encoded in self.content[group]]
         except (LookupError, TypeError, ValueError, AttributeError, StopIteration) as error:
@@ -150,17 +151,19 @@ def _validate(learner: Learner, fields: dict[str, Any]) -> None:
         found = frozen.scan_sums
         alike += [(getattr(found, n), getattr(fresh, n)) for n in ("bins", "sums", "totals")]
         wide += [frozen.w, found.fresh] + ([] if frozen.running is None else [frozen.running])
-    alike += [(one, np.zeros(len(running.w))) for one in wide]
+    lengths = [(one, len(running.w)) for one in wide]
     if outside is not None:
         size, columns = len(outside.linear), outside.columns
-        alike += [(outside.v, np.zeros(len(running.w) + 1)), (outside.linear, np.zeros(size))]
+        lengths += [(outside.v, len(running.w) + 1), (outside.linear, size)]
         alike += [(outside.gram, np.zeros((size, size))), (columns, np.arange(size - 1))]
         if (np.diff(columns, prepend=-1) <= 0).any() or columns.max(initial=-1) >= len(running.w):
             raise ValueError("columns that are not there")
     if any(one.dtype != other.dtype or one.shape != other.shape for one, other in alike):
         raise ValueError("arrays of another kind or length")
+    if not all(is_vector(one, length) for one, length in lengths):
+        raise ValueError("vectors of another kind or length")
     unfinished = fields["progress"].finished is None
-    if unfinished and not math.isfinite(kernels.square_sum(running.w)):
+    if unfinished and not math.isfinite(kernels.square_sum(dense(running.w))):
         raise ValueError("weights that are no numbers")
 
 
@@ -239,53 +242,6 @@ class Resumed:
                     held.take(chunk)
 
 
-SPARSE = "{}.columns", "{}.values"
-"""The arrays to which ``take_apart`` takes a vector."""
-
-
-def take_apart(arrays: Arrays) -> tuple[Arrays, dict[str, tuple[str, int]]]:
-    """Take float64 vectors apart where that takes fewer bytes: into the columns that are not 0, as
-    uint32, and their values. Vectors of the same columns share these. Returns the arrays, and of
-    each vector taken apart the name of its columns and its length.
-
-    Examples
-    --------
-    >>> found, sparse = take_apart({"w": np.array([0.0, 0.0, 0.5]), "v": np.ones(2)})
-    >>> {name: array.tolist() for name, array in found.items()}, sparse
-    ({'w.values': [0.5], 'w.columns': [2], 'v': [1.0, 1.0]}, {'w': ('w.columns', 3)})
-    >>> {name: array.tolist() for name, array in put_together(found, sparse).items()}
-    {'v': [1.0, 1.0], 'w': [0.0, 0.0, 0.5]}
-    """
-    found: Arrays = {}
-    sparse: dict[str, tuple[str, int]] = {}
-    before, shared = np.zeros(0, np.uint32), ""
-    for name, array in arrays.items():
-        vector = array.ndim == 1 and array.dtype == np.float64
-        if not vector or 3 * np.count_nonzero(array) >= 2 * len(array):
-            found[name] = array
-            continue
-        columns, values = SPARSE[0].format(name), SPARSE[1].format(name)
-        own = np.flatnonzero(array).astype(np.uint32)
-        found[values] = array[own]
-        if not (shared and np.array_equal(own, before)):
-            found[columns], before, shared = own, own, columns
-        sparse[name] = shared, len(array)
-    return found, sparse
-
-
-def put_together(arrays: Arrays, sparse: Mapping[str, Sequence[Any]]) -> Arrays:
-    """Put vectors together again, see ``take_apart``; LookupError or ValueError: they are none."""
-    parts = {columns for columns, _ in sparse.values()} | {SPARSE[1].format(n) for n in sparse}
-    found = {name: array for name, array in arrays.items() if name not in parts}
-    for name, (columns, length) in sparse.items():
-        places, values = arrays[columns], arrays[SPARSE[1].format(name)]
-        if places.shape != values.shape or not 0 <= int(length) <= LONGEST:
-            raise ValueError("columns and values of another length")
-        found[name] = np.zeros(int(length))
-        found[name][places] = values
-    return found
-
-
 class Encoder:
     """Encodes values; ``arrays`` collects their arrays, each once however often it occurs."""
 
@@ -299,7 +255,7 @@ class Encoder:
             return value
         if isinstance(value, float):
             return value if math.isfinite(value) else {"float": str(value)}
-        if isinstance(value, np.ndarray):
+        if isinstance(value, np.ndarray | SparseVector):
             return {"array": self._name(value)}
         if isinstance(value, list | tuple):
             return [self.encode(item) for item in value]
@@ -314,7 +270,7 @@ class Encoder:
         fields = {field: getattr(value, field) for field in names}
         return {"class": name, "fields": self.encode(fields)}
 
-    def _name(self, array: NDArray[Any]) -> str:
+    def _name(self, array: NDArray[Any] | SparseVector) -> str:
         name = self._names.setdefault(id(array), f"{len(self._names):06d}")
         self.arrays[name] = array  # and keeps it alive, so that no other gets its id
         return name
@@ -329,11 +285,11 @@ def decode(encoded: Any, arrays: Arrays) -> Any:
     if "float" in encoded:
         return float(encoded["float"])
     if "array" in encoded:
-        return arrays[encoded["array"]]
+        return dense(arrays[encoded["array"]])
     if "counts" in encoded:
         return Counts.of_gaps(*(arrays[name] for name in encoded["counts"]))
     if "dict" in encoded:
-        return {decode(key, arrays): decode(item, arrays) for key, item in encoded["dict"]}
+        return {decode(key, arrays): _field(key, item, arrays) for key, item in encoded["dict"]}
     known, fields = _CLASSES[encoded["class"]], decode(encoded["fields"], arrays)
     if fields.keys() != set(getattr(known, "__slots__", fields)):
         raise ValueError(f"other fields than {known.__name__} has")
@@ -341,3 +297,10 @@ def decode(encoded: Any, arrays: Arrays) -> Any:
     for name, value in fields.items():
         object.__setattr__(made, name, value)
     return made
+
+
+def _field(name: Any, encoded: Any, arrays: Arrays) -> Any:
+    """Decode a field; a vector of one number a column stays as it is in the file."""
+    if isinstance(encoded, dict) and "array" in encoded and name in IN_FIELDS:
+        return arrays[encoded["array"]]
+    return decode(encoded, arrays)

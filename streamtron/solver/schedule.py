@@ -56,10 +56,11 @@ class Checkpointer(Protocol):
 
 
 class Group(NamedTuple):
-    """The learners trained now are at most ``at_once`` of ``everyone``."""
+    """The learners trained now: ``span`` has the first of ``everyone``, and the one behind the last
+    of them."""
 
     everyone: Sequence[Learner]
-    at_once: int
+    span: tuple[int, int]
 
 
 def train(
@@ -239,8 +240,8 @@ class Schedule:
     def _state(self, reading: int, chunks: int) -> State:
         first = self.new_classes is not None and reading == 0
         placeholders = self.new_classes.placeholders if self.new_classes and first else ()
-        everyone, at_once = self.group or (self.learners, 0)
-        return State.of(reading, chunks, everyone, placeholders, at_once=at_once)
+        everyone, span = self.group or (self.learners, None)
+        return State.of(reading, chunks, everyone, placeholders, group=span)
 
     def _report_start(self, reading: int, learners: Sequence[Learner]) -> None:
         purpose = " and ".join(sorted({learner.mode for learner in learners})) or "train"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
+from streamtron.solver.nonzeros import SparseVector, dense
 from streamtron.solver.report import ReadingBounds, StageReport
 from streamtron.solver.stages import Stage
 from streamtron.solver.targets import Targets
@@ -160,7 +161,7 @@ class BestWeights:
     """The weights of the least primal so far, at the scale that minimises P, and their proof."""
 
     w: Vector = field(default_factory=lambda: np.zeros(0))
-    """as they were scanned: the scan's own array"""
+    """as they were scanned: the scan's own array; by its nonzeros while out of training"""
     scale: float = 1.0
     bias: float = 0.0
     """at that scale"""
@@ -178,18 +179,18 @@ class BestWeights:
     @property
     def weights(self) -> Vector:
         """scale · w, shape (columns,)."""
-        return self.scale * self.w
+        return self.scale * dense(self.w)
 
     @property
     def augmented(self) -> Vector:
         """scale · (w, w_bias), shape (columns + 1,)."""
         return np.append(self.weights, self.bias)
 
-    def nonzero(self, first: int, columns: int) -> tuple[NDArray[np.int64], Vector]:
+    def nonzero(self, first: int, columns: int) -> tuple[NDArray[np.uint32], Vector]:
         """Which of so many columns from ``first`` on, numbered from there, have a weight; these."""
-        w = self.w[first : first + columns]
-        found = np.flatnonzero(w)
-        return found, self.scale * w[found]
+        kept = SparseVector.of(self.w) if isinstance(self.w, np.ndarray) else self.w
+        inside = slice(*np.searchsorted(kept.columns, (first, first + columns)))
+        return kept.columns[inside] - np.uint32(first), self.scale * kept.values[inside]
 
     def cut_candidate(self, columns: int) -> None:
         """Cut what the next scan certifies to so many columns: the others have no weight."""

@@ -12,6 +12,7 @@ from streamtron.core import kernels
 from streamtron.core.certificate import ScanSums
 from streamtron.core.rows import Rows
 from streamtron.solver import passes
+from streamtron.solver.nonzeros import dense
 
 LARGEST_SCALED = 1 << 28
 """The largest count after a change of resolution: ascent then has room to 2³¹ − 1."""
@@ -138,7 +139,7 @@ def restart(running: WeightState) -> None:
 
 def consistent(running: WeightState) -> bool:
     """Whether ‖a‖² agrees with the parts of a within half of it: rounding alone stays far below."""
-    parts = kernels.square_sum(running.w) + running.bias * running.bias + running.extension
+    parts = kernels.square_sum(dense(running.w)) + running.bias**2 + running.extension
     off = abs(parts - running.sq_norm)
     return math.isfinite(off) and off <= 0.5 * max(parts, running.sq_norm)
 

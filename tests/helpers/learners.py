@@ -8,10 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from streamtron.core.config import Settings
 from streamtron.core.rows import Label
 from streamtron.runs.finished import locate, open_finished
 from streamtron.runs.learners import restore_finished
+from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
+from streamtron.solver.nonzeros import densify
 from tests.helpers.sources import ListSource, csr, random_rows
 
 COLUMNS, ROWS = 50, 240
@@ -67,4 +70,12 @@ def learners_of_run(run: Path) -> list[Learner]:
     """The learners of a run that has ended."""
     with open_finished(locate(run)) as ended:
         state, labels = ended.checkpoint.state, ended.checkpoint.labels
-        return restore_finished(state, ended.settings, labels, None)
+        return restored_whole(state, ended.settings, labels)
+
+
+def restored_whole(state: State, settings: Settings, labels: Sequence[Label]) -> list[Learner]:
+    """The learners of a run that has ended, with all the zeros of their vectors."""
+    learners = restore_finished(state, settings, labels, None)
+    for learner in learners:
+        densify(learner)
+    return learners

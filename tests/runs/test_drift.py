@@ -24,12 +24,12 @@ from streamtron.runs import witness as witness_file
 from streamtron.runs.certify import Proof, certify, running_weights
 from streamtron.runs.directory import CHECKPOINT, Run
 from streamtron.runs.finished import inputs_of_run, locate, open_finished
-from streamtron.runs.learners import restore_finished
 from streamtron.solver import solve
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
+from streamtron.solver.nonzeros import dense
 from streamtron.solver.proving import LARGE_DRIFT
-from tests.helpers.learners import learners_of_run
+from tests.helpers.learners import learners_of_run, restored_whole
 from tests.helpers.optimum import holds_optimum
 from tests.helpers.runs import TOL, content, fit, write_corpus
 
@@ -148,7 +148,7 @@ def test_what_certify_calls_drift_is_that_of_the_sums_over_the_rows(
 def test_a_drift_in_columns_that_no_row_has_is_found(lines: list[str], tmp_path: Path) -> None:
     model, run = run_in(tmp_path, lines, C=2.0)
     with open_finished(locate(run)) as ended:
-        [learner] = restore_finished(ended.checkpoint.state, ended.settings, [-1.0, 1.0], None)
+        [learner] = restored_whole(ended.checkpoint.state, ended.settings, [-1.0, 1.0])
         w = learner.running.w
         learner.running.w = np.append(w, [0.5 * np.linalg.norm(w)])
         learner.frozen = None
@@ -230,7 +230,7 @@ def test_the_distance_is_of_the_models_weights_from_the_counts_at_their_own_best
     [learner] = learners_of_run(run)
     dual = learner.running
     [w] = running_weights(run, loaded, witness_file.load(run / "witness")) or []
-    best = dual.steps / dual.sq_norm * w[loaded.reading["index_base"] :][: loaded.columns]
+    best = dual.steps / dual.sq_norm * dense(w)[loaded.reading["index_base"] :][: loaded.columns]
     by_hand = np.linalg.norm(loaded.weights - best) / np.linalg.norm(best)
     assert proof.distance == pytest.approx(by_hand, rel=1e-4)
     # both are within √(2 (P − D)) of the optimum, in a space of which the weights are a part
@@ -265,7 +265,7 @@ def _flipped(run: Path) -> None:
 def _of_other_counts(run: Path) -> None:
     with open_finished(locate(run)) as ended:
         before = ended.checkpoint
-        [learner] = restore_finished(before.state, ended.settings, before.labels, None)
+        [learner] = restored_whole(before.state, ended.settings, before.labels)
         numbers, counts = learner.counts.entries()
         learner.counts.put(numbers[:1], counts[:1] + np.int32(1))
         Run(run).save(before._replace(state=State.of(9, -1, [learner])))
@@ -274,7 +274,7 @@ def _of_other_counts(run: Path) -> None:
 def _amid(run: Path) -> None:
     with open_finished(locate(run)) as ended:
         before = ended.checkpoint
-        [learner] = restore_finished(before.state, ended.settings, before.labels, None)
+        [learner] = restored_whole(before.state, ended.settings, before.labels)
         learner.progress.finished = None
         Run(run).save(before._replace(state=State.of(9, -1, [learner])))
 

@@ -17,12 +17,12 @@ from streamtron.core import kernels
 from streamtron.core.certificate import no_bins
 from streamtron.core.errors import DataError
 from streamtron.runs.finished import locate, open_finished
-from streamtron.runs.learners import restore_finished
 from streamtron.solver.changes import begin_change, subtract, subtract_rows
 from streamtron.solver.learner import Learner
+from streamtron.solver.nonzeros import dense
 from streamtron.solver.schedule import train
 from streamtron.solver.weights import WeightState
-from tests.helpers.learners import source_of
+from tests.helpers.learners import restored_whole, source_of
 from tests.helpers.optimum import holds_optimum
 from tests.helpers.processes import here
 from tests.helpers.runs import code, content, files_of, fit, gap
@@ -154,8 +154,8 @@ def test_no_file_of_a_run_is_as_wide_as_a_row_that_it_has_forgotten(
     assert found.model.columns == 12
     with open_finished(locate(tmp_path / "m")) as ended:
         state = ended.checkpoint.state
-        learners = restore_finished(state, ended.settings, ended.checkpoint.labels, None)
-        vectors = [array for array in state.arrays.values() if array.ndim == 1]
+        learners = restored_whole(state, ended.settings, ended.checkpoint.labels)
+        vectors = [array for array in map(dense, state.arrays.values()) if array.ndim == 1]
         sizes = {len(vector) for vector in vectors} - {len(no_bins())}  # of a scan, not of columns
         assert max(sizes) <= 180
     assert {len(learner.running.w) for learner in learners} == {12}
@@ -182,7 +182,7 @@ def test_rows_that_are_gone_and_not_cached_leave_nothing_in_the_weights_that_go_
     assert found.model.weights[4] == 0.0
     with open_finished(locate(tmp_path / "m")) as ended:
         state = ended.checkpoint.state
-        [learner] = restore_finished(state, ended.settings, ended.checkpoint.labels, None)
+        [learner] = restored_whole(state, ended.settings, ended.checkpoint.labels)
     assert learner.running.w[4] == 0.0
     assert (found.stop_reason, gap(found.report) <= 0.01) == ("certified", True)
     assert found.report["readings"] <= 12

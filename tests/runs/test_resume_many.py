@@ -155,7 +155,7 @@ def test_groups_of_candidates_and_classes_are_taken_up(plan: str, tmp_path: Path
         source = source_of(LABELS)
         learners = every(candidates, source)
         kept = through_a_file(state, tmp_path / "c")
-        Training(source, candidates[0], Machine()).in_groups(learners, kept.at_once, kept)
+        Training(source, candidates[0], Machine()).in_groups(learners, 3, kept)
         assert [bits(learner) for learner in learners] == whole, (state.reading, state.chunks)
 
 

@@ -41,9 +41,10 @@ from streamtron.runs.directory import (
 from streamtron.runs.fit import run as fit
 from streamtron.runs.results import Outcome
 from streamtron.solver import schedule
-from streamtron.solver.checkpoint import State, put_together
+from streamtron.solver.checkpoint import State
 from streamtron.solver.in_memory import Solve
 from streamtron.solver.learner import Learner
+from streamtron.solver.nonzeros import dense, put_together
 from tests.helpers.processes import COMMAND, Process, command
 from tests.helpers.runs import WAS_KILLED, at_checkpoint, kept, killed, reached, write_corpus
 from tests.helpers.small_disks import PAGE, fill, mounted
@@ -371,7 +372,8 @@ def forged() -> Iterator[tuple[str, Any]]:
 def whole_vectors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a checkpoint holds, its vectors with all their zeros."""
     content, arrays = read_sealed(path, "checkpoint")
-    return {**content, "sparse": {}}, put_together(arrays, content["sparse"])
+    whole = put_together(arrays, content["sparse"])
+    return {**content, "sparse": {}}, {name: dense(array) for name, array in whole.items()}
 
 
 @pytest.mark.parametrize(("how", "spoil"), list(forged()), ids=[how for how, _ in forged()])

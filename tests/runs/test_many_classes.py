@@ -1,0 +1,105 @@
+"""Many classes over many columns train in the memory that is given, and find the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import streamtron
+from streamtron.core.config import Machine, Settings
+from streamtron.core.errors import MachineError
+from streamtron.runs.finished import locate, open_finished
+from streamtron.runs.inspect import describe_shards
+from streamtron.runs.learners import Training
+from streamtron.solver.learner import Learner
+from streamtron.solver.nonzeros import SparseVector, bytes_held
+from tests.helpers.learners import source_of
+
+CLASSES, COLUMNS, MEMORY = 80, 500_000, 600_000_000
+
+STEPS = """
+import sys
+import streamtron
+from streamtron.core.config import Machine
+from streamtron.core.limits import peak_memory
+place, memory = sys.argv[1], int(sys.argv[2])
+machine = Machine(memory=memory, threads=2)
+first = [f"{place}/0.svm", f"{place}/1.svm"]
+model = f"{place}/{sys.argv[3]}"
+streamtron.fit(first, model=model, multiclass=True, tol=0.05, active_set=10**6, machine=machine)
+streamtron.update(model, f"{place}/2.svm", machine=machine)
+streamtron.forget(model, "0.svm", machine=machine)
+print(peak_memory())
+"""
+
+
+def write(path: Path, rows: int, seed: int) -> None:
+    """Rows of all classes: some of the columns of their class, and others."""
+    own = np.random.default_rng(0).integers(1, COLUMNS, (CLASSES, 12))
+    rng = np.random.default_rng(seed)
+    lines = []
+    for row in range(rows):
+        label = row % CLASSES
+        columns = [rng.choice(own[label], 5, replace=False), rng.integers(1, COLUMNS, 12)]
+        drawn = np.unique(np.concatenate([*columns, [COLUMNS]]))
+        lines.append(f"c{label} " + " ".join(f"{j}:1" for j in drawn.tolist()) + "\n")
+    path.write_text("".join(lines))
+
+
+def test_little_memory_is_kept_to_by_many_classes_which_find_the_same(tmp_path: Path) -> None:
+    """All of their vectors take more: 16 bytes a column and class, and what training adds."""
+    for number, rows in enumerate((240, 320, 80)):
+        write(tmp_path / f"{number}.svm", rows, number)
+    peaks = []
+    for name, memory in ("tight", MEMORY), ("loose", 20 * MEMORY):
+        command = [sys.executable, "-c", STEPS, str(tmp_path), str(memory), name]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout))
+    assert peaks[0] <= 1.05 * MEMORY
+    assert peaks[1] > 2 * MEMORY
+    for name in ("", ".run/witness"):
+        assert (tmp_path / f"tight{name}").read_bytes() == (tmp_path / f"loose{name}").read_bytes()
+    model = streamtron.load(tmp_path / "tight")
+    assert model.certificate["relative_duality_gap"] <= 0.05
+    assert len(model.classes) == CLASSES
+
+
+def test_the_plan_says_how_many_classes_train_at_a_time(tmp_path: Path) -> None:
+    write(tmp_path / "0.svm", 2 * CLASSES, 0)
+    settings = Settings(multiclass=True, active_set=10**6)
+    plan = describe_shards([str(tmp_path / "0.svm")], settings, Machine(memory=MEMORY))["plan"]
+    assert plan["learners"] == CLASSES
+    assert 1 < plan["learners_at_once"] < CLASSES
+    assert sum(plan["items"].values()) == plan["total"] <= MEMORY
+    most = Machine(memory=20 * MEMORY)
+    assert (
+        describe_shards([str(tmp_path / "0.svm")], settings, most)["plan"]["learners_at_once"] == 80
+    )
+
+
+def test_a_finished_run_is_restored_by_its_nonzeros(tmp_path: Path) -> None:
+    write(tmp_path / "0.svm", 40, 0)
+    model = streamtron.fit(tmp_path / "0.svm", model=tmp_path / "m", multiclass=True)
+    with open_finished(locate(tmp_path / "m")) as ended:
+        learners = ended.learners()
+    for learner in learners:
+        assert isinstance(learner.best.w, SparseVector)
+        assert isinstance(learner.running.w, SparseVector)
+        assert learner.frozen is not None
+        assert learner.frozen.scan_sums.fresh is learner.running.w, "one vector, held twice"
+    bins = sum(one.frozen.scan_sums.bins.nbytes for one in learners if one.frozen)
+    counts = sum(learner.counts.nbytes for learner in learners)
+    assert sum(map(bytes_held, learners)) - bins - counts <= 24 * model.sparse_weights.nnz + 1_000
+
+
+def test_learners_that_leave_no_room_for_another_are_refused_with_the_sum() -> None:
+    source = source_of((1.0, 2.0, 3.0))
+    learners = [Learner(Settings(), source.labels, positive=label) for label in source.labels]
+    learners[0].running.w = np.ones(10**6)
+    training = Training(source, Settings(active_set=10**6), Machine(memory=137_000_000, threads=1))
+    with pytest.raises(MachineError, match=r"learners that are not in training 8\.\d MB"):
+        training.in_groups(learners[::-1])
