@@ -75,11 +75,9 @@ def fit(
         raise SettingsError("--until and --valid go together. Give both, or none.")
     from streamtron.cli.progress import progress
     from streamtron.data import find_shards
-    from streamtron.runs.calibrate import calibrate as calibrate_model
     from streamtron.runs.directory import run_directory
     from streamtron.runs.fit import run
     from streamtron.runs.outputs import check_outputs
-    from streamtron.runs.until import fit_until_certain
 
     written = {"model": model, "report": report, "witness": witness}
     kept = {"run directory": machine.run_dir or run_directory(model)}
@@ -94,11 +92,15 @@ def fit(
         if until is None:
             outcome = run(shards, settings, listen=listen, **how)
         else:
+            from streamtron.runs.until import fit_until_certain
+
             outcome, certain = fit_until_certain(
                 shards, settings, until, valid, listen=listen, **how
             )
     code = report_fit(outcome, model, machine)
     if calibrate:
+        from streamtron.runs.calibrate import calibrate as calibrate_model
+
         calibrate_model(outcome.model, calibrate, method=calibration).save(model)
     return code if certain is None else _report_certain(certain, until or 0.0, code)
 

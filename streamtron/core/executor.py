@@ -11,7 +11,6 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any, Protocol, TypeVar
@@ -110,6 +109,8 @@ def mapped(
     if threads < 2 or len(parts) < 2:
         yield map(run, parts)
         return
+    from concurrent.futures import ThreadPoolExecutor
+
     pool = ThreadPoolExecutor(min(threads, len(parts)), thread_name_prefix="streamtron-part")
     try:
         yield pool.map(run, parts)

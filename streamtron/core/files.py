@@ -9,13 +9,8 @@ import fcntl
 import logging
 import math
 import os
-import secrets
-import shutil
-import socket
 import stat
-import tempfile
 import time
-import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
@@ -78,6 +73,8 @@ def _is_on_disk(mode: int) -> bool:
 
 def read_toml(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
     """Read the tables of a TOML file that should hold ``what``; a SettingsError if it cannot be."""
+    import tomllib
+
     refused = f"{path}: cannot be read as TOML {what}"
     try:
         with open(path, "rb", opener=at_most(SMALL)) as file:
@@ -107,7 +104,7 @@ def write_atomically(path: str | os.PathLike[str], parts: Iterable[bytes | memor
 
 
 def _replace(target: Path, parts: Iterable[bytes | memoryview]) -> None:
-    new = target.with_name(f"{_temporary(target)}{secrets.token_hex(8)}")
+    new = target.with_name(f"{_temporary(target)}{os.urandom(8).hex()}")
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     try:
         # never readable by more users than the file that it replaces
@@ -173,7 +170,7 @@ def locked(directory: Path) -> Iterator[None]:
     with _locked(directory, fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT) as descriptor:
         with suppress(OSError):  # only for messages: a full disk is reported by what needs it
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)
         yield
 
 
@@ -247,8 +244,11 @@ def scratch_directory(prefix: str, where: str | None = None) -> Iterator[str]:
     Directories that killed processes of this machine left there are removed first. The lock of a
     file inside tells them from those in use.
     """
+    import shutil
+    import tempfile
+
     where = tempfile.gettempdir() if where is None else where
-    prefix = f"{prefix}{socket.gethostname()}-"  # a lock may hold on this machine alone
+    prefix = f"{prefix}{os.uname().nodename}-"  # a lock may hold on this machine alone
     for left in glob(os.path.join(escape(where), f"{prefix}*")):
         with suppress(OSError, MachineError), _scratch_lock(left):
             if os.stat(left).st_uid == os.getuid():
@@ -269,6 +269,8 @@ def _scratch_lock(directory: str) -> AbstractContextManager[int]:
 
 def _remove_scratch(directory: str) -> None:
     """Rename a directory, so that a cancelled task writes no more files there, and remove it."""
+    import shutil
+
     gone = f"{directory}-gone"
     with suppress(FileNotFoundError):
         os.rename(directory, gone)

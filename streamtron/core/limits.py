@@ -6,7 +6,6 @@ Limits are those of control groups (containers, batch jobs, systemd services), `
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 import resource
@@ -43,6 +42,8 @@ def peak_memory() -> int:
 def return_memory() -> None:
     """Return memory that is free, but that the allocator keeps between what is not, to the system;
     where the C library cannot (it is not glibc's), do nothing."""
+    import ctypes
+
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

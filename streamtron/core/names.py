@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
@@ -117,5 +116,7 @@ def names_of(group: Any) -> frozenset[str]:
 
 
 def _similar(name: str, known: Collection[str]) -> str:
+    from difflib import get_close_matches
+
     near = get_close_matches(name, known)
     return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from streamtron.core.errors import DataError
 from streamtron.core.feature_names import Hashing, Vocabulary
 from streamtron.core.rows import Label
-from streamtron.data.formats.text_recipe import TextRecipe
+
+if TYPE_CHECKING:
+    from streamtron.data.formats.text_recipe import TextRecipe
 
 IndexBase = Literal["auto", 0, 1]
 
@@ -131,6 +133,8 @@ class Reading:
         elif given.get("hash_bits") is not None:
             fields["names"] = Hashing(given["hash_bits"], given.get("hash_seed", 0))
         if given.get("text") is not None:
+            from streamtron.data.formats.text_recipe import TextRecipe
+
             fields["text"] = TextRecipe.from_dict(given["text"])
         return cls(**fields)
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from numpy.typing import ArrayLike
 
@@ -19,6 +19,7 @@ from streamtron.core.events import Listener, ignore
 from streamtron.core.names import SettingNames, checks_keywords
 from streamtron.data import ShardSource, deletions
 from streamtron.model.linear_model import LinearModel
+from streamtron.runs.dealing import with_parts
 from streamtron.runs.directory import (
     Checkpoint,
     CheckpointWriter,
@@ -37,10 +38,12 @@ from streamtron.runs.inputs import (
 )
 from streamtron.runs.learners import Training, read_to_end, train_candidates
 from streamtron.runs.outputs import check_outputs
-from streamtron.runs.parts import OpenParts, train_in_parts, with_parts
 from streamtron.runs.results import Outcome, build_outcome, write_outcome
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
+
+if TYPE_CHECKING:
+    from streamtron.runs.parts import OpenParts
 
 _log = logging.getLogger(__name__)
 
@@ -279,6 +282,8 @@ def _train(
     """Return the finished learners of each candidate, and more for the report."""
     if training.settings.parts is None:
         return train_candidates(training, candidates, state), {}
+    from streamtron.runs.parts import train_in_parts
+
     learners, more = train_in_parts(training, state, cache, directory, open_parts)
     return [learners], more
 
