@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
@@ -16,7 +17,7 @@ from streamtron.core.config import prices
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import write_atomically
 from streamtron.core.names import checks_keywords
-from streamtron.model.linear_model import LinearModel
+from streamtron.model.linear_model import LinearModel, stays_sparse
 
 Format = Literal["liblinear", "onnx", "sklearn", "json"]
 Values = Mapping[str, Any]
@@ -41,8 +42,9 @@ def export(model: LinearModel, path: str | os.PathLike[str], format: Format) -> 
       Of a calibrated model also ``probabilities``, float64 (rows, classes), as ``predict_proba``.
     * ``sklearn``: a fitted ``LinearSVC`` in the skops format, which holds no pickle; read it with
       ``skops.io.load``. A calibrated model becomes a ``CalibratedClassifierCV`` of it, of which
-      ``predict_proba`` is that of the model and ``predict`` takes the most probable class. skops
-      asks that its private classes are named: ``trusted=skops.io.get_untrusted_types(file=path)``.
+      ``predict_proba`` is that of the model and ``predict`` takes the most probable class. Of many
+      classes of which few weights are not 0, ``coef_`` is sparse. skops asks that the classes of
+      both are named: ``trusted=skops.io.get_untrusted_types(file=path)``.
     * ``json``: every model; the weights that are not 0 by column and, where there are names, by
       name, in full precision.
 
@@ -155,7 +157,7 @@ _ONNX_TYPES = {"i": "int64", "f": "double", "b": "bool", "O": "string"}
 def _onnx(model: LinearModel) -> Iterable[bytes]:
     """Return an ONNX model of standard operators on float64; ``LinearClassifier`` has float32."""
     onnx = _library("onnx", "onnx")
-    if (size := 8 * model.weights.size) > LARGEST_ONNX:
+    if (size := 8 * math.prod(model.sparse_weights.shape)) > LARGEST_ONNX:
         raise SettingsError(
             f"format onnx: {size:,} bytes of weights, and an ONNX file has less than 2 GiB. Export "
             "as json."
@@ -255,7 +257,10 @@ def _sklearn(model: LinearModel) -> Iterable[bytes]:
         C=np.inf if price is None else price, fit_intercept=rho > 0.0,
         intercept_scaling=rho or 1.0, class_weight=_class_weight(model), dual="auto",
     )  # fmt: skip
-    made.coef_ = np.array(np.atleast_2d(model.weights), order="C")
+    if stays_sparse(model):  # as LinearSVC.sparsify has it
+        made.coef_ = sparse.csr_matrix(model.sparse_weights, copy=True)
+    else:
+        made.coef_ = np.array(np.atleast_2d(model.weights), order="C")
     made.intercept_ = np.atleast_1d(np.array(model.bias, dtype=np.float64))
     classes = _classes(model)
     made.classes_ = classes.astype(str) if classes.dtype == object else classes

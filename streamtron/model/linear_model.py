@@ -55,6 +55,12 @@ class Direction(NamedTuple):
     certificate: Mapping[str, Any] | None
 
 
+def stays_sparse(model: LinearModel) -> bool:
+    """Return whether a model multiplies rows by its nonzero weights alone."""
+    kept = model.sparse_weights
+    return model.kind != "two classes" and SPARSE * kept.nnz <= kept.shape[0] * kept.shape[1]
+
+
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class LinearModel:
     """A linear classifier of two classes, or of many.
@@ -165,9 +171,7 @@ class LinearModel:
         kept = self.sparse_weights
         if self.kind == "two classes":
             return read_only(kept.toarray()[0])
-        if SPARSE * kept.nnz > kept.shape[0] * kept.shape[1]:
-            return read_only(kept.toarray(order="F")).T
-        return kept.T.tocsr()
+        return kept.T.tocsr() if stays_sparse(self) else read_only(kept.toarray(order="F")).T
 
     @property
     def index_base(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import SettingsError
 from streamtron.core.names import checks_keywords
+from streamtron.core.rows import Label
 from streamtron.model.linear_model import Direction, LinearModel
 from streamtron.runs.explain import MOST
 
@@ -49,8 +51,7 @@ def diff(first: LinearModel, second: LinearModel, *, most: int = MOST) -> dict[s
     >>> round(direction["cosine"], 9)
     0.96
     """
-    theirs = {each.positive: each for each in second.directions()}
-    common = [each for each in first.directions() if each.positive in theirs]
+    common = _positives(first) & _positives(second)
     if not common or (first.kind == "two classes") != (second.kind == "two classes"):
         raise SettingsError(
             f"models of other classes: {_some(first)}, and {_some(second)}. Compare models of the "
@@ -66,9 +67,19 @@ def diff(first: LinearModel, second: LinearModel, *, most: int = MOST) -> dict[s
         "only_in_first": [one for one in first.classes if one not in second.classes],
         "only_in_second": [one for one in second.classes if one not in first.classes],
         "directions": [
-            _compare(each, theirs[each.positive], names, places, most) for each in common
+            _compare(one, other, names, places, most)
+            for one, other in zip(_of(first, common), _of(second, common), strict=True)
         ],
     }
+
+
+def _positives(model: LinearModel) -> set[Label]:
+    return {*(model.classes[1:] if model.kind == "two classes" else model.classes)}
+
+
+def _of(model: LinearModel, positives: set[Label]) -> Iterator[Direction]:
+    """Yield the directions of some classes, by rising class; each has all its weights."""
+    return (each for each in model.directions() if each.positive in positives)
 
 
 def _some(model: LinearModel) -> str:
@@ -92,7 +103,9 @@ def _compare(
     a, b = np.zeros(width), np.zeros(width)
     a[places[0]], b[places[1]] = one.weights, other.weights
     lengths = float(np.linalg.norm(a)), float(np.linalg.norm(b))
-    changed = np.argsort(-np.abs(a - b), kind="stable")[:most].tolist()
+    differing = np.flatnonzero(a != b)
+    by_size = np.argsort(-np.abs(a - b)[differing], kind="stable")
+    changed = differing[by_size[:most]].tolist()
     gaps = [(each.certificate or {}).get("relative_duality_gap") for each in (one, other)]
     return {
         "positive": one.positive,
@@ -106,6 +119,5 @@ def _compare(
                 "weights": [a[j].item(), b[j].item()],
             }
             for j in changed
-            if a[j] != b[j]
         ],
     }

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import skops.io
+from scipy import sparse
 
 import streamtron
 from streamtron.core.config import Machine, Settings
-from streamtron.core.errors import MachineError
+from streamtron.core.errors import MachineError, SettingsError
+from streamtron.model.linear_model import LinearModel
 from streamtron.runs.finished import locate, open_finished
 from streamtron.runs.inspect import describe_shards
 from streamtron.runs.learners import Training
@@ -109,3 +113,44 @@ def test_learners_that_leave_no_room_for_another_are_refused_with_the_sum() -> N
     training = Training(source, Settings(active_set=10**6), Machine(memory=137_000_000, threads=1))
     with pytest.raises(MachineError, match=r"learners that are not in training 8\.\d MB"):
         training.in_groups(learners[::-1])
+
+
+def wide_model(classes: int, columns: int, seed: int) -> LinearModel:
+    """A model of which one weight in 1,000 is not 0."""
+    weights = sparse.random_array(
+        (classes, columns), density=1e-3, format="csr", rng=np.random.default_rng(seed)
+    )
+    names = [f"c{number:03d}" for number in range(classes)]
+    return LinearModel(weights, np.zeros(classes), names, {"rho": 1.0}, None, {"index_base": 1})
+
+
+def test_wide_models_of_many_classes_are_compared_without_all_of_their_weights() -> None:
+    first, second = wide_model(200, 50_000, 0), wide_model(200, 50_000, 1)
+    tracemalloc.start()
+    found = streamtron.diff(first, second)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * 200 * 50_000 / 4
+    assert len(found["directions"]) == 200
+    a, b = first.weights[3], second.weights[3]
+    told = found["directions"][3]
+    assert told["distance"] == pytest.approx(np.linalg.norm(a - b) / np.linalg.norm(a))
+    heaviest = int(np.argmax(np.abs(a - b)))
+    assert told["features"][0] == {"column": 1 + heaviest, "weights": [a[heaviest], b[heaviest]]}
+
+
+def test_a_wide_model_of_many_classes_is_a_linear_svc_with_sparse_weights(tmp_path: Path) -> None:
+    model = wide_model(50, 20_000, 0)
+    tracemalloc.start()
+    streamtron.export(model, tmp_path / "m.skops", "sklearn")
+    with pytest.raises(SettingsError, match="less than 2 GiB"):
+        streamtron.export(wide_model(200, 2_000_000, 0), tmp_path / "m.onnx", "onnx")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * 200 * 2_000_000 / 20
+    types = skops.io.get_untrusted_types(file=tmp_path / "m.skops")
+    assert types == ["scipy.sparse._csr.csr_matrix"]
+    theirs = skops.io.load(tmp_path / "m.skops", trusted=types)
+    assert sparse.issparse(theirs.coef_)
+    rows = sparse.random_array((40, 20_000), density=0.01, format="csr", rng=0)
+    assert theirs.predict(rows).tolist() == model.predict(rows).tolist()
