@@ -199,7 +199,6 @@ class Training(Generic[Source]):
     ) -> None:
         """Train the learners of a finished run on, together if they fit in memory, else in groups.
         ``begin``, ``known`` : see ``in_groups``."""
-
         for learner in learners:
             learner.progress.finished = None  # also of those whose group has not begun
 
@@ -234,7 +233,7 @@ class Training(Generic[Source]):
             ]  # fmt: skip
 
         size = learners_that_fit(machine, len(learners) - start, needed)
-        if not size and nonzeros:  # else the sum is that of the largest chunks
+        if not size and nonzeros and len(learners) > 1:  # one alone was let in by its columns
             check_memory(needed(1), machine)
         return max(1, size)
 

@@ -15,6 +15,7 @@ from streamtron.core import kernels
 from streamtron.core.certificate import ScanSums
 from streamtron.core.rows import ChunkSource
 from streamtron.solver.learner import Learner
+from streamtron.solver.nonzeros import densify
 from streamtron.solver.order import Turn
 from streamtron.solver.scan import Frozen
 from streamtron.solver.solve import solve
@@ -51,6 +52,7 @@ class EarlierData:
         """What a finished learner leaves: its last scan and its weights. ``columns``: those that
         are kept, 0 where they were never met; ``sign`` = −1 makes the other class positive."""
         assert learner.frozen is not None
+        densify(learner)
         seen = learner.frozen.scan_sums
         seen.fold()
         seen.sums[[kernels.FRESH_BIAS, kernels.FRESH_BIAS + 1]] *= sign

@@ -7,9 +7,12 @@ import pytest
 from numpy.typing import NDArray
 
 from streamtron.core.config import Settings
+from streamtron.solver.earlier_data import EarlierData
 from streamtron.solver.learner import Learner
 from streamtron.solver.nonzeros import SparseVector, bytes_held, cut, dense, densify, sparsify
 from streamtron.solver.scan import Frozen
+from streamtron.solver.schedule import train
+from tests.helpers.learners import COLUMNS, source_of
 
 
 def few(length: int, seed: int = 0) -> NDArray[np.float64]:
@@ -52,6 +55,24 @@ def test_a_vector_of_many_nonzeros_stays_whole() -> None:
     sparsify(learner)
     assert learner.running.w is w
     assert learner.best.w is w
+
+
+def test_earlier_data_is_the_same_from_a_learner_of_a_group_that_has_ended() -> None:
+    source = source_of()
+    learners = [Learner(Settings(), source.labels) for _ in range(2)]
+    for learner in learners:
+        train(source, [learner], learner.settings)
+        learner.widen(10 * COLUMNS)  # few are not 0
+        assert learner.frozen is not None
+        learner.frozen.scan_sums.widen(10 * COLUMNS)
+    sparsify(learners[1])
+    assert isinstance(learners[1].running.w, SparseVector)
+    one, other = (EarlierData.of(learner, slice(0, COLUMNS)) for learner in learners)
+    assert (one.fresh.tobytes(), one.sums.tobytes()) == (
+        other.fresh.tobytes(),
+        other.sums.tobytes(),
+    )
+    assert (one.average.tobytes(), one.b) == (other.average.tobytes(), other.b)
 
 
 @pytest.mark.parametrize("length", [0, 1, 3, 5, 7, 9])
