@@ -31,8 +31,9 @@ from streamtron.core import kernels
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import StreamtronError
 from streamtron.core.executor import LocalParts, Parts, Scans
+from streamtron.runs.dealing import PartPlan
 from streamtron.runs.fit import run
-from streamtron.runs.parts import PartPlan, open_part
+from streamtron.runs.parts import open_part
 
 BINS = 8 * kernels.BINS * kernels.BIN_SUMS
 """Bytes of the bins that a scan returns."""

@@ -31,7 +31,7 @@ from streamtron.core.rows import LARGEST_WEIGHT, Label
 from streamtron.data import MemorySource
 from streamtron.model.display import ModelCertificate
 from streamtron.model.scoring import namer_of
-from streamtron.runs.dealing import with_parts
+from streamtron.runs.dealing import OpenParts, with_parts
 from streamtron.runs.inputs import as_paths, cache_directory, open_training_shards
 from streamtron.runs.learners import (
     Training,
@@ -39,7 +39,7 @@ from streamtron.runs.learners import (
     train_candidates,
     train_learners,
 )
-from streamtron.runs.parts import OpenParts, train_in_parts
+from streamtron.runs.parts import train_in_parts
 from streamtron.runs.results import certificate_of
 from streamtron.solver.earlier_data import EarlierData
 from streamtron.solver.learner import Learner

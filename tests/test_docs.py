@@ -284,7 +284,7 @@ def test_the_memory_figures_are_those_of_the_sum() -> None:
         r"(\d+) bytes a column, (\d+) bytes a row.*?(\d+) bytes for each\scolumn that"
         r"\soccurs.*?up to (\d+) MB more.*?(\d+) bytes for"
         r"\seach pair of the 1,000.*?class more takes (\d+) bytes a column and at "
-        r"most (\d+) a row.*?for (\d+) bytes a row",
+        r"most (\d+) a row.*?for (\d+) bytes a row.*?certify takes (\d+) bytes a column and class",
         EVERYTHING,
         re.DOTALL,
     )
@@ -293,6 +293,7 @@ def test_the_memory_figures_are_those_of_the_sum() -> None:
         memory.LEARNER_BYTES, memory.ROW_BYTES, memory.SOLVER_BYTES,
         memory.HEAD_BYTES * HEAD**2 // 10**6,
         memory.HEAD_BYTES, memory.LEARNER_BYTES, memory.ROW_BYTES, memory.SHARED_ROW_BYTES,
+        memory.CERTIFIED_BYTES,
     ]  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from streamtron.core.text import MANY, Lines, and_more
 
 if TYPE_CHECKING:
     from streamtron.cluster.client import Workers
-    from streamtron.runs.parts import OpenParts
+    from streamtron.runs.dealing import OpenParts
     from streamtron.runs.results import Outcome
 
 STOPPED = 4

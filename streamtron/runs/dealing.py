@@ -1,16 +1,43 @@
-"""Decide how many parts the data is cut into, and deal the shards to them."""
+"""What the parts of the data are: how many, which shards each has, and where they are opened."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
-from streamtron.data import ShardFile
+from streamtron.core.executor import Parts, Scans
+from streamtron.core.rows import Label
+from streamtron.data import Reading, ShardFile
+from streamtron.runs.learners import ClassWeights
 
 MOST_PARTS = 64
 """Parts at most where workers decide on their number: each sends a vector in every round."""
+
+
+class PartPlan(NamedTuple):
+    """What a part is made of: its number, its shards, and how they are read and trained on.
+
+    ``labels`` : the only ones there may be, None = as they come. ``path`` : where its state is
+    saved, see ``Part``. ``threads`` : that parse text.
+    """
+
+    number: int
+    shards: tuple[ShardFile, ...]
+    settings: Settings
+    reading: Reading
+    labels: tuple[Label, ...] | None
+    weights: ClassWeights | None
+    cache_dir: str
+    path: str
+    threads: int
+
+
+OpenParts = Callable[[Sequence[PartPlan], Scans], AbstractContextManager[Parts]]
+"""Opens parts, where they are to be: new ones, or restored after so many scans of each problem."""
 
 
 def with_parts(settings: Settings, shards: Sequence[ShardFile], *, workers: bool) -> Settings:

@@ -18,6 +18,7 @@ from streamtron.data import deletions as deleted_rows
 from streamtron.data.storage import fingerprint
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import transaction
+from streamtron.runs.dealing import OpenParts
 from streamtron.runs.directory import (
     PARTS,
     RUN_SUFFIX,
@@ -34,7 +35,7 @@ from streamtron.runs.inputs import reading_from_model
 from streamtron.runs.learners import ClassWeights, Training, class_weights_of, restore_finished
 from streamtron.runs.memory import check_memory, columns_allowed, memory_needed
 from streamtron.runs.outputs import check_outputs
-from streamtron.runs.parts import OpenParts, take_saved_counts, train_changed
+from streamtron.runs.parts import take_saved_counts, train_changed
 from streamtron.runs.results import Outcome, deletions_of, in_order, outcome_of, write_outcome
 from streamtron.solver.checkpoint import NOT_BEGUN, State
 from streamtron.solver.learner import Learner

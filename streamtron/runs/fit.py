@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from numpy.typing import ArrayLike
 
@@ -19,7 +19,7 @@ from streamtron.core.events import Listener, ignore
 from streamtron.core.names import SettingNames, checks_keywords
 from streamtron.data import ShardSource, deletions
 from streamtron.model.linear_model import LinearModel
-from streamtron.runs.dealing import with_parts
+from streamtron.runs.dealing import OpenParts, with_parts
 from streamtron.runs.directory import (
     Checkpoint,
     CheckpointWriter,
@@ -41,9 +41,6 @@ from streamtron.runs.outputs import check_outputs
 from streamtron.runs.results import Outcome, build_outcome, write_outcome
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
-
-if TYPE_CHECKING:
-    from streamtron.runs.parts import OpenParts
 
 _log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Chunk
 from streamtron.data import Cache, ShardSource, deletions
 from streamtron.runs import transaction
-from streamtron.runs.dealing import with_parts_after
+from streamtron.runs.dealing import OpenParts, with_parts_after
 from streamtron.runs.directory import PARTS
 from streamtron.runs.exclusions import Request, RowsToDelete, find_exclusions, known_rows
 from streamtron.runs.finished import (
@@ -37,7 +37,6 @@ from streamtron.runs.finished import (
 )
 from streamtron.runs.inputs import Paths, as_paths
 from streamtron.runs.learners import Known, Training
-from streamtron.runs.parts import OpenParts
 from streamtron.runs.results import Outcome, build_outcome, write_outcome
 from streamtron.solver.changes import begin_change, narrow, subtract_rows
 from streamtron.solver.checkpoint import State

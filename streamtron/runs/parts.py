@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from streamtron.core.config import Settings
 from streamtron.core.events import RoundDone
@@ -15,10 +15,9 @@ from streamtron.core.executor import LocalParts, Parts, Scans
 from streamtron.core.files import scratch_directory
 from streamtron.core.kernels import COLUMN_MAX
 from streamtron.core.rows import Label
-from streamtron.data import Reading, ShardFile, ShardSource, SourceFacts, facts_of
-from streamtron.runs.dealing import check_settings, deal
+from streamtron.data import ShardSource, SourceFacts, facts_of
+from streamtron.runs.dealing import OpenParts, PartPlan, check_settings, deal
 from streamtron.runs.learners import (
-    ClassWeights,
     Training,
     balanced,
     given_class_weights,
@@ -41,28 +40,6 @@ from streamtron.solver.saved_counts import (
 )
 from streamtron.solver.stopping import reopen
 from streamtron.solver.train_parts import train_parts
-
-
-class PartPlan(NamedTuple):
-    """What a part is made of: its number, its shards, and how they are read and trained on.
-
-    ``labels`` : the only ones there may be, None = as they come. ``path`` : where its state is
-    saved, see ``Part``. ``threads`` : that parse text.
-    """
-
-    number: int
-    shards: tuple[ShardFile, ...]
-    settings: Settings
-    reading: Reading
-    labels: tuple[Label, ...] | None
-    weights: ClassWeights | None
-    cache_dir: str
-    path: str
-    threads: int
-
-
-OpenParts = Callable[[Sequence[PartPlan], Scans], AbstractContextManager[Parts]]
-"""Opens parts, where they are to be: new ones, or restored after so many scans of each problem."""
 
 
 def open_part(plan: PartPlan, scans: Scans, most_columns: int = COLUMN_MAX + 1) -> Part:

@@ -11,7 +11,7 @@ from streamtron.core.errors import DataError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.names import checks_keywords
 from streamtron.data import ShardFile, ShardSource, check_duplicate, find_shards
-from streamtron.runs.dealing import with_parts_after
+from streamtron.runs.dealing import OpenParts, with_parts_after
 from streamtron.runs.finished import (
     EditableRun,
     FinalState,
@@ -23,7 +23,6 @@ from streamtron.runs.finished import (
 )
 from streamtron.runs.inputs import Paths, as_paths
 from streamtron.runs.learners import Known, Training
-from streamtron.runs.parts import OpenParts
 from streamtron.runs.results import Outcome, build_outcome, write_outcome
 from streamtron.runs.transaction import Plan
 from streamtron.solver.changes import add_rows, begin_change

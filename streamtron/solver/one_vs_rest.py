@@ -95,6 +95,11 @@ class CandidateClasses:
         """The placeholder of every candidate."""
         return [classes.placeholder for classes in self.candidates]
 
+    @property
+    def waiting(self) -> int:
+        """How many learners the labels met since the last call of ``new_learners`` get."""
+        return sum(len(one.labels) - len(one.learners) for one in self.candidates)
+
     def new_learners(self) -> list[Learner]:
         """Make the learners of the labels met since the last call, of every candidate."""
         return [learner for classes in self.candidates for learner in classes.new_learners()]

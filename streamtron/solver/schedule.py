@@ -142,12 +142,13 @@ class Schedule:
             self._offer_checkpoint(reading, 0)
         rows = nonzeros = 0
         for number, chunk in self._chunks(reading, resumed):
+            if self.room and reading == 0:  # before new learners take it
+                waiting = new_classes.waiting if new_classes else 0
+                self.room(len(learners) + waiting + len(placeholders), chunk)
             if new_classes:
                 added = new_classes.new_learners()
                 self.learners += added
                 learners += added
-            if self.room and reading == 0:
-                self.room(len(learners) + len(placeholders), chunk)
             self._show(chunk, reading, (*learners, *placeholders))
             rows += len(chunk)
             nonzeros += chunk.nonzeros

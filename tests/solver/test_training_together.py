@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from scipy.sparse import csr_array
 
 from streamtron.core import kernels
 from streamtron.core.config import Settings
-from streamtron.core.rows import Label
+from streamtron.core.rows import Chunk, Label
 from streamtron.solver import batched, passes, schedule, solve
 from streamtron.solver.batched import PendingSolve
 from streamtron.solver.checkpoint import State
@@ -430,3 +431,20 @@ def test_all_rows_that_fit_are_held_once_for_all() -> None:
     assert len(pool) == ROWS
     held = [learner.active.rows.values for learner in learners]
     assert all(np.shares_memory(held[0], other) for other in held)
+
+
+def test_memory_is_asked_for_new_classes_before_their_learners_are_made() -> None:
+    labels = classes_that_come_late()
+    source, settings = GrowingSource(source_of(labels).rows, labels, block_rows=16), Settings()
+    classes = Classes(settings, source.labels, None, Pool())
+    asked: list[tuple[int, int]] = []
+
+    def room(learners: int, chunk: Chunk) -> None:
+        asked.append((learners, len(classes.learners)))
+
+    train(source, [], settings, new_classes=CandidateClasses([classes]), room=room)
+    assert [there for _, there in asked[:1]] == [0]
+    for (learners, there), (_, after) in pairwise(asked):
+        assert learners == after + 1, "all classes met so far, and the placeholder"
+        assert there <= after
+    assert asked[-1][0] == 5
