@@ -244,7 +244,9 @@ def _groups(
     for start in range(0, len(scales), at_once):
         group = slice(start, start + at_once)
         own = zip(islice(directions, at_once), scales[group], strict=True)
-        yield group, _learners(exact, source, model, weights, own, counts and counts[group])
+        learners = _learners(exact, source, model, weights, own, counts and counts[group])
+        yield group, learners
+        learners.clear()  # before the next ones are made
 
 
 def _learners(

@@ -103,10 +103,11 @@ def sparsify(learner: Learner) -> None:
     for holder, name in _vectors(learner):
         vector = getattr(holder, name)
         if isinstance(vector, np.ndarray):
-            if id(vector) not in done:
-                done[id(vector)] = smaller(vector, columns)
-            setattr(holder, name, found := done[id(vector)])
-            columns = found.columns if isinstance(found, SparseVector) else columns
+            found = done[id(vector)] if id(vector) in done else smaller(vector, columns)
+            done[id(vector)] = found
+            setattr(holder, name, found)
+            if isinstance(found, SparseVector):
+                columns = found.columns
 
 
 def densify(learner: Learner) -> None:
