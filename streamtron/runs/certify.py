@@ -235,8 +235,9 @@ def _groups(
     def needed(number: int) -> list[Need]:
         rows = 0 if known is None else sum(known.shard_rows)
         return certificate_memory_needed(
-            exact, rows=rows, columns=model.columns, learners=number, held=known is None
-        )
+            exact, rows=rows, columns=model.columns, learners=number, held=known is None,
+            nonzeros=model.sparse_weights.nnz * (1 if known is None else 2),
+        )  # fmt: skip
 
     at_once = max(1, learners_that_fit(machine, len(scales), needed))
     [weights] = class_weights_of(source, [problem])

@@ -204,7 +204,8 @@ def _train_here(
         for learner, stay in zip(group, remaining, strict=True):
             learner.counts = stay
 
-    training.on(learners, begin, Known(target.manifest.rows, target.manifest.nonzeros))
+    rows, nonzeros = target.manifest.rows, target.manifest.nonzeros
+    training.on(learners, begin, Known(rows, nonzeros, target.model.sparse_weights.nnz))
     return read
 
 

@@ -22,6 +22,7 @@ from streamtron.core.limits import return_memory
 from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.data import ShardSource
 from streamtron.runs.memory import (
+    WEIGHT_BYTES,
     Need,
     all_rows_fit,
     check_memory,
@@ -125,13 +126,15 @@ def _train_as_labels_appear(
 
 
 class Known(NamedTuple):
-    """What is known of the data before it is read."""
+    """What is known of a run's data before it is read, and the nonzero weights of its model, which
+    is in memory."""
 
     rows: int
     nonzeros: int
+    weights: int
 
 
-UNKNOWN = Known(0, 0)
+UNKNOWN = Known(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +233,7 @@ class Training(Generic[Source]):
                     learners=number, threads=machine.thread_count, shared=shared,
                 ),
                 Need("learners that are not in training", sum(map(bytes_held, others))),
+                Need("model before the change", WEIGHT_BYTES * known.weights),
             ]  # fmt: skip
 
         size = learners_that_fit(machine, len(learners) - start, needed)

@@ -38,6 +38,9 @@ CERTIFIED_BYTES = 8 * 7
 """A column, for every class that is certified: its weights, the sums of its scan with their
 rounding errors, those of a block, and what its distances are computed from."""
 
+WEIGHT_BYTES = 12
+"""A weight that is not 0, of a model in memory: its column and its value."""
+
 SHARED_ROW_BYTES = 9
 """A shared row, for every learner but the first: its sign and Δ_k²."""
 
@@ -119,10 +122,11 @@ def memory_needed(
 
 
 def certificate_memory_needed(
-    settings: Settings, *, rows: int, columns: int, learners: int, held: bool
+    settings: Settings, *, rows: int, columns: int, learners: int, held: bool, nonzeros: int = 0
 ) -> list[Need]:
     """Return what the certificates of so many classes keep in memory, in bytes; ``held`` : they
     hold rows, a search for upper bounds does, each in the active set of ``settings``.
+    ``nonzeros`` : weights of the model, and of the run that is beside it.
 
     Examples
     --------
@@ -130,11 +134,12 @@ def certificate_memory_needed(
     ...     Settings(), rows=10**6, columns=10**6, learners=3, held=False
     ... )
     >>> [need.size // 10**6 for need in needs]
-    [130, 168, 12, 0, 268]
+    [130, 0, 168, 12, 0, 268]
     """
     active = settings.active_set_bytes * held
     return [
         Need("interpreter and libraries", 130_000_000),
+        Need("model", WEIGHT_BYTES * nonzeros),
         Need("weights and sums", CERTIFIED_BYTES * columns * learners),
         Need("counts", ROW_BYTES * rows * learners),
         Need("active sets", int((1 + SOLVER_SHARE) * active) * learners),

@@ -188,7 +188,10 @@ def _update(
                 _check_index_base(new, target)
 
         grown = 1.0 + size / max(manifest.bytes, 1)  # new rows are taken to be like the others
-        known = Known(int(grown * manifest.rows), int(grown * manifest.nonzeros))
+        known = Known(
+            int(grown * manifest.rows), int(grown * manifest.nonzeros),
+            target.model.sparse_weights.nnz,
+        )  # fmt: skip
         Training(source, settings, machine, listen, final).on(learners, begin, known)
         if not few:
             _check_index_base(source, target)
