@@ -42,7 +42,6 @@ from streamtron.solver.changes import begin_change, narrow, subtract_rows
 from streamtron.solver.checkpoint import State
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
-from streamtron.solver.nonzeros import densify
 from streamtron.solver.proving import sum_afresh
 from streamtron.solver.saved_counts import Pieces
 
@@ -170,7 +169,6 @@ def _train_without(
             read = _train_here(target, training, learners, shards)
         else:
             for learner in learners:
-                densify(learner)
                 begin_change(learner)
             rows = [each.rows_left for each in shards if each.file]
             counted = [_remaining(learner.counts.nonzero(), shards) for learner in learners]

@@ -22,7 +22,7 @@ from streamtron.runs.directory import RUN_SUFFIX, Record, last_checkpoint, read_
 from streamtron.runs.explain import heaviest
 from streamtron.runs.inputs import reading_from_settings
 from streamtron.runs.learners import restore_finished
-from streamtron.runs.memory import Need, all_rows_fit, learners_that_fit, memory_needed
+from streamtron.runs.memory import Need, learners_that_fit, memory_needed, rows_are_shared
 
 Kind = Literal["model", "witness", "run", "shards"]
 
@@ -255,8 +255,8 @@ def _plan(
     def needed(number: int) -> list[Need]:
         return memory_needed(
             settings, rows=rows, columns=columns, occurring=occurring, nonzeros=nonzeros,
-            learners=number, shared=all_rows_fit(settings, rows, nonzeros),
-            threads=1 if learners == 1 else machine.thread_count,
+            learners=number, threads=machine.thread_count,
+            shared=rows_are_shared(settings, rows, nonzeros),
         )  # fmt: skip
 
     at_once = max(1, learners_that_fit(machine, learners, needed))

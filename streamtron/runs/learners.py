@@ -24,10 +24,10 @@ from streamtron.data import ShardSource
 from streamtron.runs.memory import (
     WEIGHT_BYTES,
     Need,
-    all_rows_fit,
     check_memory,
     learners_that_fit,
     memory_needed,
+    rows_are_shared,
 )
 from streamtron.solver import stages
 from streamtron.solver.checkpoint import NOT_BEGUN, RestoredLearner, Resumed, State
@@ -204,16 +204,10 @@ class Training(Generic[Source]):
         ``begin``, ``known`` : see ``in_groups``."""
         for learner in learners:
             learner.progress.finished = None  # also of those whose group has not begun
-
-        def begin_whole(group: Sequence[Learner]) -> None:
-            for learner in group:
-                densify(learner)
-            begin(group)
-
         if self._group_size(learners, 0, known) < len(learners):
-            self.in_groups(learners, begin=begin_whole, known=known)
+            self.in_groups(learners, begin=begin, known=known)
         else:
-            begin_whole(learners)
+            begin(learners)
             self.together(learners)
 
     def _group_size(self, learners: Sequence[Learner], start: int, known: Known) -> int:
@@ -222,17 +216,17 @@ class Training(Generic[Source]):
         rows = max(sum(block.rows for block in blocks), known.rows)
         nonzeros = max(sum(block.nonzeros for block in blocks), known.nonzeros)
         columns = max(self.source.width, *(learner.extent.columns for learner in learners))
-        ascent = stages.plan(self.settings)[-1].ascent
-        shared = ascent and all_rows_fit(self.settings, rows, nonzeros)
+        shared = rows_are_shared(self.settings, rows, nonzeros)
+        held = [*map(bytes_held, learners)]
 
         def needed(number: int) -> list[Need]:
-            others = (*learners[:start], *learners[start + number :])
+            others = sum(held) - sum(held[start : start + number])
             return [
                 *memory_needed(
                     self.settings, rows=rows, columns=columns, nonzeros=nonzeros or None,
                     learners=number, threads=machine.thread_count, shared=shared,
                 ),
-                Need("learners that are not in training", sum(map(bytes_held, others))),
+                Need("learners that are not in training", others),
                 Need("model before the change", WEIGHT_BYTES * known.weights),
             ]  # fmt: skip
 
@@ -319,28 +313,28 @@ class MemoryGuard:
                 chunk.rows, chunk.numbers, chunk.squares, self.settings.active_set_bytes
             )
         extent = self.rows, self.columns, self.settings.active_set_bytes
-        fit = next((n for n in range(learners, 1, -1) if self._fits(n, *extent)), 1)
-        if fit < learners:
-            raise LearnersExceedMemory(learners, fit)
+        fit = learners_that_fit(self.machine, learners, lambda n: self._needed(n, *extent))
+        if max(1, fit) < learners:
+            raise LearnersExceedMemory(learners, max(1, fit))
 
     def can_batch(self, learners: Sequence[Learner]) -> bool:
         """Return whether each thread may scan and solve BATCH_WIDTH learners at a time."""
-        return self._fits(
+        needed = self._needed(
             len(learners), max(learner.extent.rows for learner in learners),
             max(len(learner.running.w) for learner in learners),
             active_set=max(learner.active.nbytes for learner in learners),
             batch_width=kernels.BATCH_WIDTH,
         )  # fmt: skip
+        return sum(need.size for need in needed) <= self.machine.memory_limit
 
-    def _fits(
+    def _needed(
         self, learners: int, rows: int, columns: int, active_set: int, batch_width: int = 1
-    ) -> bool:
-        needs = memory_needed(
+    ) -> list[Need]:
+        return memory_needed(
             replace(self.settings, active_set=active_set), rows=rows, columns=columns,
             learners=learners, threads=self.machine.thread_count, shared=self.shared,
             batch_width=batch_width,
         )  # fmt: skip
-        return sum(need.size for need in needs) <= self.machine.memory_limit
 
 
 def class_weights_of(

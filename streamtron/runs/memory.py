@@ -11,6 +11,7 @@ from streamtron.core.config import Machine, Settings, format_size
 from streamtron.core.errors import MachineError
 from streamtron.core.kernels import BATCH_WIDTH, COLUMN_MAX
 from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS
+from streamtron.solver import stages
 from streamtron.solver.order import GROUP
 from streamtron.solver.passes import GATHERED
 from streamtron.solver.preconditioner import HEAD
@@ -157,9 +158,12 @@ def learners_that_fit(
     )
 
 
-def all_rows_fit(settings: Settings, rows: int, nonzeros: int) -> bool:
-    """Return whether the active set takes all rows, so that learners may share them."""
-    return NONZERO_BYTES * nonzeros + ACTIVE_ROW_BYTES * rows <= settings.active_set_bytes
+def rows_are_shared(settings: Settings, rows: int, nonzeros: int) -> bool:
+    """Return whether learners hold the same rows: all of them, which the active set takes."""
+    ascent = stages.plan(settings)[-1].ascent
+    return (
+        ascent and NONZERO_BYTES * nonzeros + ACTIVE_ROW_BYTES * rows <= settings.active_set_bytes
+    )
 
 
 def worker_memory_needed(

@@ -27,7 +27,6 @@ from streamtron.runs.results import Outcome, build_outcome, write_outcome
 from streamtron.runs.transaction import Plan
 from streamtron.solver.changes import add_rows, begin_change
 from streamtron.solver.learner import Learner
-from streamtron.solver.nonzeros import densify
 
 FEW = 0.25
 """New shards of at most this part of the run's bytes are first solved alone, the old counts fixed.
@@ -221,7 +220,6 @@ def _update_parts(
     with target.source([*target.shards, *added], machine) as source:
         learners = target.restore(source)
         for learner in learners:
-            densify(learner)
             begin_change(learner)
         final, counted = FinalState(), [learner.counts.nonzero() for learner in learners]
         training = Training(source, target.settings, machine, listen, final)

@@ -20,7 +20,7 @@ from streamtron.core.rows import Chunk, ChunkSource
 from streamtron.solver import order
 from streamtron.solver.in_memory import release_rows, solve_in_memory, visit_rows
 from streamtron.solver.learner import Learner
-from streamtron.solver.nonzeros import cut
+from streamtron.solver.nonzeros import cut, densify
 from streamtron.solver.proving import certify, discard_weights
 from streamtron.solver.report import StageReport
 from streamtron.solver.scan import Frozen
@@ -35,9 +35,10 @@ that is rounding."""
 
 
 def begin_change(learner: Learner, *, only_more: bool = False) -> None:
-    """Prepare a finished learner for more rows, or fewer: nothing is proven any more, and no rows
-    are in memory. ``only_more`` : rows are only added, and no weight of a row changes, so that the
-    last scan still holds for the rows that it read."""
+    """Prepare a finished learner for more rows, or fewer: its vectors are whole, nothing is proven
+    any more, and no rows are in memory. ``only_more`` : rows are only added, and no weight of a row
+    changes, so that the last scan still holds for the rows that it read."""
+    densify(learner)
     if not (only_more and _scan_holds(learner)):
         learner.frozen = None
     progress, best = learner.progress, learner.best

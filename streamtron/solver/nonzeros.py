@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,16 @@ LONGEST = (1 << 32) + 1
 
 PARTS = "{}.columns", "{}.values"
 """The arrays to which ``take_apart`` takes a vector."""
+
+_PLACES = (
+    ("running", "w"), ("best", "w"), ("best", "candidate"), ("best.average", "total"),
+    ("frozen", "w"), ("frozen", "running"), ("frozen.scan_sums", "fresh"),
+    ("frozen.scan_sums", "low"), ("outside", "v"),
+)  # fmt: skip
+"""Where a learner holds vectors of one number a column; frozen and outside may be None."""
+
+IN_FIELDS = frozenset(name for _, name in _PLACES)
+"""The names of these fields, in a checkpoint."""
 
 Vector = NDArray[np.float64]
 Arrays = dict[str, NDArray[Any]]
@@ -137,18 +148,10 @@ def bytes_held(learner: Learner) -> int:
 
 def _vectors(learner: Learner) -> Iterator[tuple[Any, str]]:
     """Yield where a learner holds vectors of one number a column: the object and the field."""
-    best, frozen, outside = learner.best, learner.frozen, learner.outside
-    places = [(learner.running, "w"), (best, "w"), (best, "candidate"), (best.average, "total")]
-    if frozen is not None:
-        sums = frozen.scan_sums
-        places += [(frozen, "w"), (frozen, "running"), (sums, "fresh"), (sums, "low")]
-    if outside is not None:
-        places.append((outside, "v"))
-    yield from places
-
-
-IN_FIELDS = frozenset({"w", "candidate", "total", "running", "fresh", "low", "v"})
-"""Fields with such vectors, of all classes of a learner's state."""
+    for path, name in _PLACES:
+        first, *_ = path.split(".")
+        if getattr(learner, first) is not None:
+            yield attrgetter(path)(learner), name
 
 
 def take_apart(
