@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import at_most, reading_from
 from streamtron.core.limits import available_memory
-from streamtron.data import Cache, ShardFile, ShardRecord, ShardSource
-from streamtron.data.cache.flat_file import CachedShard
+from streamtron.data import ShardFile, ShardRecord
 from streamtron.data.deletions import Deletions
 from streamtron.data.row_search import rows_with
 from streamtron.data.storage import is_uri
@@ -115,24 +114,6 @@ def rows_by_list(target: EditableRun, path: str) -> Exclusions:
             if gone := len(np.intersect1d(rows, left_out)):
                 missing.append(f"{gone:,} row(s) of {name}")
     return _with_deletions(target, found), missing
-
-
-def known_rows(target: EditableRun, number: int, directory: str) -> ShardSource:
-    """Open a shard by itself with the rows that the run has: its cached copy, or its file."""
-    shard, file = target.manifest.shards[number], target.shards[number]
-    copy = Cache(directory, target.reading).find_copy(shard.fingerprint, shard.name, file.without)
-    open_reader = None
-    if copy is not None:
-        there = os.stat(copy.path)
-        file = ShardFile(copy.path, file.name, "libsvm", there.st_size, there.st_mtime_ns)
-
-        def open_reader(*_: object) -> CachedShard:
-            return copy
-
-    labels = target.ended.checkpoint.labels
-    return ShardSource(
-        [file], target.reading, cache_dir=None, classes=labels, open_reader=open_reader
-    )
 
 
 def _numbers(target: EditableRun, names: Sequence[str]) -> tuple[list[int], list[str]]:

@@ -1,31 +1,27 @@
 """Forget rows: delete them and their counts from a finished run, and train on.
 
-The rows' counts are deleted exactly. Their part of a = Σ c_k y_k is subtracted, which reads their
-shards, from the cache if possible; if a shard is gone, or the rows are scattered over most of the
-data, a is summed afresh. Then training continues from a.
+The rows' counts are deleted, the next reading sums a = Σ c_k y_k afresh over the rows that stay,
+and training goes on from there: two readings where memory holds the rows that matter.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from streamtron.core.config import Machine
-from streamtron.core.errors import DataError, StreamtronError
+from streamtron.core.errors import DataError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.names import checks_keywords
-from streamtron.core.rows import Chunk
 from streamtron.data import Cache, ShardSource, deletions
 from streamtron.runs import transaction
 from streamtron.runs.dealing import OpenParts, with_parts_after
 from streamtron.runs.directory import PARTS
-from streamtron.runs.exclusions import Request, RowsToDelete, find_exclusions, known_rows
+from streamtron.runs.exclusions import Request, RowsToDelete, find_exclusions
 from streamtron.runs.finished import (
     EditableRun,
     FinalState,
@@ -38,18 +34,10 @@ from streamtron.runs.finished import (
 from streamtron.runs.inputs import Paths, as_paths
 from streamtron.runs.learners import Known, Training
 from streamtron.runs.results import Outcome, build_outcome, write_outcome
-from streamtron.solver.changes import begin_change, narrow, subtract_rows
+from streamtron.solver.changes import begin_change, narrow, take_counts
 from streamtron.solver.checkpoint import State
-from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
-from streamtron.solver.proving import sum_afresh
 from streamtron.solver.saved_counts import Pieces
-
-_log = logging.getLogger(__name__)
-
-WORTH = 0.5
-"""Largest part of the nonzeros that is read once more to subtract the deleted rows. Beyond it, a is
-summed afresh by the reading that follows anyway; on RCV1 that took at most as many readings."""
 
 
 @checks_keywords()
@@ -164,9 +152,9 @@ def _train_without(
     with target.source(files, machine) as source:
         learners = target.restore(source)
         final, more = _FinalState(source, learners), dict[str, Any]()
-        training, read = Training(source, settings, machine, listen, final), 0
+        training = Training(source, settings, machine, listen, final)
         if settings.parts is None:
-            read = _train_here(target, training, learners, shards)
+            _train_here(target, training, learners, shards)
         else:
             for learner in learners:
                 begin_change(learner)
@@ -174,7 +162,7 @@ def _train_without(
             counted = [_remaining(learner.counts.nonzero(), shards) for learner in learners]
             more = train_on_parts(target, training, learners, counted, rows, open_parts)
         assert source.nonzeros is not None
-        readings = (read + source.nonzeros_read) / source.nonzeros
+        readings = source.nonzeros_read / source.nonzeros
         seconds = time.perf_counter() - began
         outcome = build_outcome(source, learners, settings, seconds, readings=readings)
         outcome.report.update(more)
@@ -187,24 +175,16 @@ def _train_here(
     training: Training[ShardSource],
     learners: Sequence[Learner],
     shards: Sequence[RowsToDelete],
-) -> int:
-    """Subtract the rows and train on without them; return the nonzeros read to subtract them."""
-    read = 0
+) -> None:
+    """Train on without the rows, from the counts of the others."""
 
     def begin(group: Sequence[Learner]) -> None:
-        nonlocal read
-        remaining = []
         for learner in group:
             begin_change(learner)
-            stay, learner.counts = _split(learner.counts, shards)
-            remaining.append(stay)
-        read += _subtract(target, group, target.cache_directory(training.machine))
-        for learner, stay in zip(group, remaining, strict=True):
-            learner.counts = stay
+            take_counts(learner, _remaining(learner.counts.nonzero(), shards))
 
     rows, nonzeros = target.manifest.rows, target.manifest.nonzeros
     training.on(learners, begin, Known(rows, nonzeros, target.model.sparse_weights.nnz))
-    return read
 
 
 def _plan(
@@ -233,54 +213,6 @@ def _remaining(pieces: Pieces, shards: Sequence[RowsToDelete]) -> Pieces:
         stays = ~np.isin(numbers, gone)
         left = numbers[stays]
         yield left - np.searchsorted(gone, left), values[stays]
-
-
-def _split(counts: Counts, shards: Sequence[RowsToDelete]) -> tuple[Counts, Counts]:
-    """Return the counts of the remaining rows, by their new numbers, and those of the deleted rows,
-    by their old numbers."""
-    stay, leave = Counts(), Counts()
-    numbers, values = counts.entries()
-    gone = np.concatenate([each.shard.first_row + each.gone for each in shards])
-    leaves = np.isin(numbers, gone)
-    leave.put(numbers[leaves], values[leaves])
-    stays = numbers[~leaves]
-    stay.put(stays - np.searchsorted(gone, stays), values[~leaves])
-    return stay, leave
-
-
-def _subtract(target: EditableRun, learners: Sequence[Learner], cache: str) -> int:
-    """Subtract the rows, whose counts the learners hold, from a; return the nonzeros read.
-
-    If rows cannot be read, or are scattered (WORTH), the next reading sums a afresh.
-    """
-    shards = target.manifest.shards
-    counted = np.sort(np.concatenate([learner.counts.entries()[0] for learner in learners]))
-    firsts = [*(shard.first_row for shard in shards), target.manifest.rows]
-    touched = np.flatnonzero(np.diff(np.searchsorted(counted, firsts))).tolist()
-    scattered = sum(shards[k].nonzeros for k in touched) > WORTH * target.manifest.nonzeros
-    afresh, read = scattered or any(learner.unsummed for learner in learners), 0
-
-    def chunks() -> Iterator[Chunk]:
-        """The chunks of the shards, with row numbers as in the run."""
-        nonlocal read
-        for number in touched:
-            first = firsts[number]
-            with known_rows(target, number, cache) as source:
-                for chunk in source.chunks():
-                    read += chunk.nonzeros
-                    [(start, stop)] = chunk.ranges
-                    yield replace(chunk, ranges=((first + start, first + stop),))
-
-    try:
-        if not afresh:
-            subtract_rows(chunks(), learners)
-    except StreamtronError as error:
-        _log.warning("%s The weights are summed afresh from the remaining shards.", error)
-        afresh = True
-    if afresh:
-        for learner in learners:
-            sum_afresh(learner)
-    return read
 
 
 class _FinalState(FinalState):

@@ -1,6 +1,6 @@
 """Add rows to a run that has ended, or take rows away, before it is trained further.
 
-``begin_change`` first; then ``add_rows``, or ``subtract_rows`` or ``sum_afresh``; then training."""
+``begin_change`` first; then ``add_rows`` or ``take_counts``; then training."""
 
 from __future__ import annotations
 
@@ -12,26 +12,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels
 from streamtron.core.config import Settings
-from streamtron.core.errors import DataError
 from streamtron.core.events import ChunkDone, Listener, ReadingStarted, SolveStarted, ignore
 from streamtron.core.rows import Chunk, ChunkSource
 from streamtron.solver import order
+from streamtron.solver.duals import Counts
 from streamtron.solver.in_memory import release_rows, solve_in_memory, visit_rows
 from streamtron.solver.learner import Learner
 from streamtron.solver.nonzeros import cut, densify
-from streamtron.solver.proving import certify, discard_weights
+from streamtron.solver.proving import certify, discard_weights, sum_afresh
 from streamtron.solver.report import StageReport
 from streamtron.solver.scan import Frozen
 from streamtron.solver.schedule import so_far, tell_done
 from streamtron.solver.state import Average, Extent, Regime
 from streamtron.solver.stopping import begin_stage, conclude
 from streamtron.solver.subproblem import run_mini_epochs
-
-ROUNDED = 1e-9
-"""A weight from which rows are subtracted is set to 0 where at most this part of theirs is left:
-that is rounding."""
 
 
 def begin_change(learner: Learner, *, only_more: bool = False) -> None:
@@ -169,33 +164,16 @@ def _end_or_train(learner: Learner) -> None:
         learner.mode, learner.frozen, learner.extent = "train", None, Extent()
 
 
-def subtract_rows(chunks: Iterable[Chunk], learners: Sequence[Learner]) -> None:
-    """Subtract Σ c_k y_k over rows, numbered as they were, from the running weights."""
-    parts = [np.zeros(len(learner.running.w) + 1) for learner in learners]
-    extensions, steps = np.zeros(len(learners)), np.zeros(len(learners), dtype=np.int64)
-    for chunk in chunks:
-        for k, learner in enumerate(learners):
-            if chunk.width > len(learner.running.w):
-                raise DataError(
-                    f"row {chunk.ranges[0][0]} or one behind it has a column that the run never "
-                    "met: the shard is not what it was. Take it away, and it is done without."
-                )
-            targets = learner.targets(chunk)
-            counts = learner.counts.take_ranges(chunk.ranges)
-            factors = counts.astype(np.float64)
-            kernels.combine(chunk.rows, factors * targets.signs, learner.settings.rho, parts[k])
-            extensions[k] += kernels.dot(targets.delta2 * factors, factors)
-            steps[k] += counts.sum(dtype=np.int64)
-    for k, learner in enumerate(learners):
-        subtract(learner, parts[k], float(extensions[k]), int(steps[k]))
-
-
-def subtract(learner: Learner, part: NDArray[np.float64], extension: float, steps: int) -> None:
-    """Subtract Σ c_k l_k (x_k, ρ) (augmented), Σ Δ_k² c_k² and Σ c_k from the running weights."""
-    running = learner.running
-    w, bias = running.w - part[:-1], running.bias - float(part[-1])
-    w[np.abs(w) <= ROUNDED * np.abs(part[:-1])] = 0.0
-    running.settle(w, bias, max(running.extension - extension, 0.0), running.steps - steps)
+def take_counts(
+    learner: Learner, pieces: Iterable[tuple[NDArray[np.int64], NDArray[np.int32]]]
+) -> None:
+    """Replace the counts of a changed learner by those of the rows that it has now, by their
+    numbers. Nothing of the other rows stays: the next reading sums a afresh from these."""
+    counts = Counts()
+    for numbers, values in pieces:
+        counts.put(numbers, values)
+    learner.counts = counts
+    sum_afresh(learner)
 
 
 def narrow(learner: Learner, columns: int) -> None:

@@ -10,7 +10,7 @@ import lzma
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,7 @@ from streamtron.cli.main import main
 from streamtron.core.errors import DataError, FileDamaged, SettingsError
 from streamtron.core.sealed import write_sealed
 from streamtron.data import (
-    Cache,
     Reading,
-    ShardRecord,
     deletions,
     find_shards,
     open_reader,
@@ -38,10 +36,8 @@ from streamtron.data import (
 from streamtron.data.deletions import Deletions
 from streamtron.data.row_search import rows_with
 from streamtron.runs import forget as forgetting
-from streamtron.runs import witness
-from streamtron.runs.exclusions import RowsToDelete, rows_by_list
+from streamtron.runs.exclusions import rows_by_list
 from streamtron.runs.finished import EditableRun, locate, open_finished
-from streamtron.solver.duals import Counts
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.oracle import gamma_d
 from tests.helpers.processes import here, one_sentence
@@ -158,72 +154,14 @@ def test_rows_with_weights_and_several_labels_are_left_out_with_all_that_is_thei
     assert chunk.weights.tolist() == [1.0, 4.0]
 
 
-def test_counts_of_rows_that_stay_move_and_those_of_the_others_are_what_is_subtracted() -> None:
-    def record(first: int, rows: int) -> ShardRecord:
-        return ShardRecord("", "", "libsvm", 0, 0, "", rows, 0, first)
-
-    counts = Counts()
-    counts.put(np.arange(12), np.arange(1, 13, dtype=np.int32))
-    file: Any = "what is left of it"
-    leaving = [
-        RowsToDelete(record(0, 4), np.array([1, 2]), file),
-        RowsToDelete(record(4, 3), np.arange(3), None),
-        RowsToDelete(record(7, 5), np.array([4]), file),
-    ]
-    stay, leave = forgetting._split(counts, leaving)
-    assert stay.dense(7).tolist() == [1, 4, 8, 9, 10, 11, 0]
-    assert leave.dense(12).tolist() == [0, 2, 3, 0, 5, 6, 7, 0, 0, 0, 0, 12]
-
-
-def test_only_shards_of_which_rows_with_counts_leave_are_read_once_more(
-    user_rows: Corpus, tmp_path: Path
-) -> None:
-    shards = user_rows.shards("svm")
-    whole = fit(shards, tmp_path / "m", index_base=1)["nonzeros"]
-    found = witness.load(tmp_path / "m.run" / "witness").ordered_as(fingerprints(shards))
-    counts = found.counts[0].dense(800)
-    [idle, *_] = np.flatnonzero(counts[:200] == 0)
-    [busy, *_] = np.flatnonzero(counts[200:400] > 0)
-    gone = list_rows(tmp_path / "l", {"0.svm": [idle], "1.svm": [busy]})
-    report = streamtron.forget(tmp_path / "m", rows=gone).report
-    lengths = np.diff(user_rows.rows.indptr)
-    assert report["nonzeros"] == whole - lengths[idle] - lengths[200 + busy]
-    once_more = lengths[200:400].sum() / report["nonzeros"]
-    assert report["readings"] % 1 == pytest.approx(once_more, abs=1e-9)
-
-
-def test_of_rows_that_are_scattered_no_shard_is_read_once_more(
+def test_rows_are_forgotten_in_two_readings_of_those_that_stay(
     user_rows: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fit(user_rows.shards("parquet"), tmp_path / "m")
     report = streamtron.forget(tmp_path / "m", key="user", values="user-7").report
-    assert report["readings"] % 1 == 0.0
+    assert report["readings"] == 2.0
     assert not caplog.records
     assert holds_optimum_without(user_rows.numbers("user-7"), user_rows, report)
-
-
-def fingerprints(shards: Sequence[Path]) -> list[tuple[str, str]]:
-    with open_shards([str(shard) for shard in shards], cache_dir=None) as source:
-        return source.fingerprints()
-
-
-def test_a_copy_in_the_cache_is_of_the_rows_that_are_asked_for(
-    user_rows: Corpus, tmp_path: Path
-) -> None:
-    [path, *_] = map(str, user_rows.shards("svm"))
-    with open_shards([path], cache_dir=str(tmp_path)) as source:
-        list(source.chunks())
-        reading, [(_, fingerprint)] = source.reading, source.fingerprints()
-    deletion = Deletions(path, fingerprint, np.array([3]))
-    cache = Cache(str(tmp_path), reading)
-    assert cache.find_copy(fingerprint, "a", deletion) is None
-    with open_shards([path], cache_dir=str(tmp_path)) as source:
-        source.exclude([deletion])
-        list(source.chunks())
-    for left_out, rows in ((None, 200), (deletion, 199)):
-        found = cache.find_copy(fingerprint, "a", left_out)
-        assert found is not None
-        assert sum(piece.rows for piece in found.batches()) == rows
 
 
 # --- what reads for the run later -------------------------------------------------------------
@@ -283,7 +221,8 @@ def test_shards_that_were_moved_are_known_by_their_bytes_when_a_run_is_taken_up(
 
 def test_a_shard_goes_to_a_worker_with_its_deletions(user_rows: Corpus) -> None:
     [shard] = find_shards([str(user_rows.shards("svm")[0])])
-    [(_, fingerprint)] = fingerprints([Path(shard.path)])
+    with open_shards([shard.path], cache_dir=None) as source:
+        [(_, fingerprint)] = source.fingerprints()
     excluded = shard._replace(without=Deletions(shard.path, fingerprint, np.array([0, 199])))
     [there] = copy.deepcopy([excluded])  # by the protocol that carries it
     assert sum(piece.rows for piece in open_reader(there, Reading(index_base=1)).batches()) == 198
@@ -492,7 +431,7 @@ def test_rows_of_many_classes_are_forgotten_and_the_run_goes_on(
         assert holds(one, least_primal(rows, own, 5.0, class_weight=weight))
 
 
-@pytest.mark.parametrize("touched", [1, 4])  # shards: subtracted, or summed afresh
+@pytest.mark.parametrize("touched", [1, 4])  # shards
 @pytest.mark.parametrize(
     "settings",
     [

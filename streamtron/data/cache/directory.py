@@ -30,7 +30,6 @@ from streamtron.data.cache.flat_file import (
     remove_abandoned,
     writing_cache,
 )
-from streamtron.data.deletions import Deletions
 from streamtron.data.discover import ShardFile
 from streamtron.data.disk import writing_to
 from streamtron.data.row_batch import Reading
@@ -87,18 +86,6 @@ class Cache:
             _log.warning("%s It is rebuilt from %s.", damage, shard.name)
             return None
         return CachedShard(path, shard.name, contents)
-
-    def find_copy(
-        self, fingerprint: str, name: str, without: Deletions | None = None
-    ) -> CachedShard | None:
-        """Find a flat file of a shard that may be gone; ``without``: rows that are not in it."""
-        wanted = (self._reading, None if without is None else without.digest)
-        for path in _flat_files(self.directory, {fingerprint}):
-            with suppress(FileDamaged):
-                contents = read_contents(path)
-                if (contents.key["reading"], contents.key.get("without")) == wanted:
-                    return CachedShard(path, name, contents)
-        return None
 
     def finish(
         self, writer: FlatWriter, shard: ShardFile, fingerprint: str, labels: list[Label]
