@@ -158,6 +158,7 @@ def _train_without(
         else:
             for learner in learners:
                 begin_change(learner)
+                learner.best.discard()  # the first scan is not to certify what the rows have made
             rows = [each.rows_left for each in shards if each.file]
             counted = [_remaining(learner.counts.nonzero(), shards) for learner in learners]
             more = train_on_parts(target, training, learners, counted, rows, open_parts)

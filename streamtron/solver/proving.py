@@ -102,8 +102,8 @@ def discard_weights(learner: Learner) -> None:
     )
     sum_afresh(learner)
     best = learner.best
-    best.w, best.scale, best.bias = np.zeros(len(best.w)), 1.0, 0.0
-    best.certificate, best.gap_before, best.drift_repaired = None, math.inf, 1.0
+    best.discard()
+    best.gap_before, best.drift_repaired = math.inf, 1.0
     learner.mode = "scan"
 
 

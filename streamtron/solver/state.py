@@ -181,6 +181,10 @@ class BestWeights:
         """scale · w, shape (columns,)."""
         return self.scale * dense(self.w)
 
+    def discard(self) -> None:
+        """Set the weights to 0, of which nothing is proven."""
+        self.w, self.scale, self.bias, self.certificate = np.zeros(len(self.w)), 1.0, 0.0, None
+
     @property
     def augmented(self) -> Vector:
         """scale · (w, w_bias), shape (columns + 1,)."""

@@ -213,6 +213,8 @@ def _take_scan(learner: Learner, number: int, scanned: ToScan, found: Scanned) -
     certify(learner, frozen)
     conclude(learner, frozen)
     progress.record(learner.certificate, None, found.held)
+    if not v.any():  # rows were forgotten: go on from what the counts of the others make
+        learner.best.candidate = learner.running.augmented(learner.running.scale)
     if not learner.finished and progress.full_epochs >= learner.settings.epoch_limit:
         stop_at_limit(learner, frozen)
     learner.frozen = frozen if learner.finished else None

@@ -76,12 +76,15 @@ def test_nothing_of_a_forgotten_shard_is_left_in_any_file(tmp_path: Path) -> Non
     assert streamtron.load(tmp_path / "m").columns == 3
 
 
-def test_a_column_that_only_forgotten_rows_had_weighs_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("parts", [None, 2])
+def test_a_column_that_only_forgotten_rows_had_weighs_nothing(
+    parts: int | None, tmp_path: Path
+) -> None:
     for name, column in (("a", 3), ("b", 5), ("c", 9)):
         lines = [f"{1 - 2 * (k % 2)} {k % 2}:1 {column}:{0.1 * (k + 1):.1f}\n" for k in range(40)]
         (tmp_path / f"{name}.svm").write_text("".join(lines))
     shards = [tmp_path / f"{name}.svm" for name in "abc"]
-    fit(shards, tmp_path / "m")
+    fit(shards, tmp_path / "m", parts=parts, tol=0.3)  # the model before meets it on the rest, too
     assert streamtron.load(tmp_path / "m").weights[5] != 0.0
     found = streamtron.forget(tmp_path / "m", "b.svm").model
     assert found.weights[5] == 0.0
