@@ -154,6 +154,18 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
+@contextmanager
+def nothing_empty(*directories: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Remove the directories that were not there before, if they are empty in the end."""
+    new = [each for each in directories if each is not None and not os.path.lexists(each)]
+    try:
+        yield
+    finally:
+        for directory in new:
+            with suppress(OSError):  # it is not empty, or was not made
+                os.rmdir(directory)
+
+
 LOCK = "lock"
 
 LOCK_TRIES, LOCK_WAIT = 10, 0.02
@@ -167,7 +179,14 @@ def locked(directory: Path) -> Iterator[None]:
     A symbolic link in it is a DataError, another process that uses it a MachineError.
     """
     _refuse_links(directory)
-    with _locked(directory, fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT) as descriptor:
+    with alone_in(directory):
+        yield
+
+
+@contextmanager
+def alone_in(directory: Path, name: str = LOCK) -> Iterator[None]:
+    """Lock a directory for writing by its file of this name, whatever else is in it."""
+    with _locked(directory, fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT, name) as descriptor:
         with suppress(OSError):  # only for messages: a full disk is reported by what needs it
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)

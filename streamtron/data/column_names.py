@@ -83,7 +83,7 @@ def write_names(path: str, counts: Counts, reading: Reading, shift: int) -> None
     table = pa.table(
         [pa.array(one, kind) for one, kind in zip(arrays, schema.types, strict=True)], schema=schema
     )
-    with writing_to(path, "Make room or choose another."):
+    with writing_to(path, "Choose another directory."):
         pq.write_table(_ranked(table), path, compression="zstd", write_page_checksum=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from streamtron.data.writers.shards import (
 )
 from streamtron.runs.convert import convert as convert_files
 from tests.helpers.examples import examples
+from tests.helpers.processes import COMMAND, Process, command, one_sentence, until
 
 Row = tuple[Label | None, dict[int, float], float]
 """label, values by column, weight"""
@@ -365,6 +367,51 @@ def test_a_destination_that_cannot_be_written_is_the_machines_matter(tmp_path: P
         convert([batch_of(SOME)], str(tmp_path / "file" / "x"), to="libsvm", index_base=0)
 
 
+@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]], ids=["new", "overwrite"])
+@pytest.mark.parametrize("kind", ["convert", "generate"])
+def test_of_two_writers_in_one_directory_the_second_is_refused_and_all_rows_are_the_first_one_s(
+    tmp_path: Path, kind: str, overwrite: list[str]
+) -> None:
+    """The first one is stopped while it writes, so that the second one meets it."""
+    words = ["generate", "out", "--rows", "30000", "--columns", "100", "--shards", "3", *overwrite]
+    other = ["generate", "out", "--rows", "7", "--columns", "100", *overwrite]
+    if kind == "convert":
+        command(tmp_path, "generate", "in", *words[2:8])
+        command(tmp_path, "generate", "few", *other[2:6])
+        words = ["convert", "in", "out", "--rows-per-shard", "12000", *overwrite]
+        other = ["convert", "few", "out", *overwrite]
+    if overwrite:
+        assert command(tmp_path, *other).returncode == 0
+    first = Process(COMMAND, *words, cwd=tmp_path)
+    until(lambda: first.poll() is not None or any(tmp_path.glob("out/.part-*")))
+    first.stop()
+    one_sentence(command(tmp_path, *other), 5, f"out: in use by process {first.pid}", "Wait for it")
+    first.send_signal(signal.SIGCONT)
+    ended = first.end()
+    assert (ended.returncode, ended.stdout.split(",")[:2]) == (0, ["out: 30", "000 rows"])
+    written = shards(tmp_path / "out")
+    if kind == "convert":
+        rows = [pq.read_metadata(path).num_rows for path in written]
+    else:
+        rows = [len(path.read_text().splitlines()) for path in written]
+    assert rows == ([12000, 12000, 6000] if kind == "convert" else [10000] * 3)
+
+
+@pytest.mark.parametrize("name", ["part-00007.svm", "_names.parquet"])
+def test_shards_that_another_program_puts_beside_those_being_written_end_the_conversion(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "out").mkdir()
+
+    def source() -> Iterator[RowBatch]:
+        yield batch_of(SOME)
+        (tmp_path / "out" / name).write_text("1 1:1\n")
+
+    with pytest.raises(MachineError, match=rf"{name} was put there meanwhile\..*another directory"):
+        convert(source(), str(tmp_path / "out"), to="libsvm", index_base=0)
+    assert [path.name for path in shards(tmp_path / "out")] == [name]
+
+
 # Refusals --------------------------------------------------------------------------------------
 
 
@@ -410,7 +457,7 @@ def test_what_cannot_be_written_is_refused_with_the_row_and_nothing_is_left(
     with pytest.raises(DataError) as caught:
         convert(batches, str(destination), **({"index_base": 0} | options))
     assert str(caught.value).removeprefix(f"{destination}: ") == sentence
-    assert not destination.exists() or not any(destination.iterdir())
+    assert not destination.exists()
 
 
 def test_the_row_is_named_also_where_several_batches_make_one_row_group(tmp_path: Path) -> None:
@@ -425,6 +472,6 @@ def test_shards_without_rows_and_shards_of_no_rows_are_refused(tmp_path: Path) -
     out = tmp_path / "out"
     with pytest.raises(DataError, match=r"a\.svm: no rows"):
         convert_files(tmp_path / "a.svm", out, to="parquet")
-    assert list(out.iterdir()) == []
+    assert not out.exists()
     with pytest.raises(SettingsError, match=r"rows per shard 0\. A shard needs at least 1 row\."):
         convert_files(tmp_path / "a.svm", out, to="libsvm", rows_per_shard=0)

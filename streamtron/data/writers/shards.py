@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.files import sync_directory
+from streamtron.core.errors import DataError, MachineError, SettingsError
+from streamtron.core.files import alone_in, nothing_empty, sync_directory
 from streamtron.core.rows import Label
 from streamtron.core.text import label_text
 from streamtron.data.blocks import LabelTable, RowCutter, ShardLabels, join
@@ -41,7 +41,10 @@ ROWS_PER_SHARD = 1 << 17
 GROUP_ROWS = 1 << 14
 GROUP_NONZEROS = 1 << 20
 
-REMEDY = "Make room or choose another."
+REMEDY = "Choose another directory."
+LOCK = ".lock"
+"""The file by which a directory is locked while shards are written there; readers ignore it."""
+
 ENDINGS: dict[Format, str] = {"libsvm": "svm", "parquet": "parquet"}
 
 
@@ -86,37 +89,46 @@ def new_shards(
     file, which readers ignore. At the end the files are renamed to ``part-00000.parquet`` (or
     ``.svm``), …, and those of an earlier conversion are removed if ``overwrite``, or if that was
     killed meanwhile. While some are renamed and some are not, the file ``UNFINISHED`` stands beside
-    them, and readers refuse the directory.
+    them, and readers refuse the directory. It is locked: a second writer gets a MachineError.
     """
-    directory = Path(destination)
-    with writing_to(destination, REMEDY):
-        directory.mkdir(parents=True, exist_ok=True)
-        old = _old_shards(directory, overwrite or (directory / UNFINISHED).exists())
+    directory, own = Path(destination), secrets.token_hex(4)
     hidden: dict[Path, Path] = {}
 
     def shard_path(number: int | str) -> str:
         name = number if isinstance(number, str) else f"part-{number:05d}.{ENDINGS[to]}"
         final = directory / name
-        partial_file = directory / f".{final.name}.partial"
+        partial_file = directory / f".{final.name}.{own}.partial"
         hidden[partial_file] = final
         return os.path.abspath(partial_file)  # workers have another directory
 
-    try:
-        yield shard_path
+    with nothing_empty(directory):
         with writing_to(destination, REMEDY):
-            _put_in_place(directory, hidden, old)
-    finally:
-        for path in _left_behind(directory):
-            path.unlink(missing_ok=True)
+            directory.mkdir(parents=True, exist_ok=True)
+        with alone_in(directory, LOCK):
+            try:
+                with writing_to(destination, REMEDY):
+                    old = _old_shards(directory, overwrite or (directory / UNFINISHED).exists())
+                yield shard_path
+                with writing_to(destination, REMEDY):
+                    _put_in_place(directory, hidden, old)
+            finally:
+                for path in (*_left_behind(directory, own), directory / LOCK):
+                    path.unlink(missing_ok=True)
 
 
 def _put_in_place(directory: Path, hidden: Mapping[Path, Path], old: Iterable[Path]) -> None:
-    """Give the hidden files their names and remove the old ones."""
+    """Give the hidden files their names and remove the old ones; refuse shards that were put there
+    meanwhile, where locks do not hold."""
+    if new := set(_shards_in(directory)) - set(old):
+        raise MachineError(
+            f"{directory}: {min(new).name} was put there meanwhile. Nothing else may write there; "
+            "write again to another directory."
+        )
     mark = directory / UNFINISHED
     mark.touch()
     sync_directory(directory)
     for path in set(old) - set(hidden.values()):
-        path.unlink()
+        path.unlink(missing_ok=True)
     for path, final in hidden.items():
         path.replace(final)
     sync_directory(directory)
@@ -124,27 +136,33 @@ def _put_in_place(directory: Path, hidden: Mapping[Path, Path], old: Iterable[Pa
     sync_directory(directory)
 
 
-def _left_behind(directory: Path) -> list[Path]:
-    """Hidden files of a conversion that is under way, or was killed."""
-    hidden = rf"\.(part-.*|{NAMES})\.partial"
+def _left_behind(directory: Path, writer: str = "") -> list[Path]:
+    """Hidden files of a writer that is under way, or of any that was killed."""
+    hidden = rf"\.(part-|{NAMES}).*{writer}\.partial"
     return [path for path in directory.iterdir() if re.match(hidden, path.name)]
 
 
+def _shards_in(directory: Path) -> list[Path]:
+    """Return the shards of a conversion, and the names of their columns."""
+    ours = rf"part-\d+\.(svm|parquet)|{NAMES}"
+    return sorted(path for path in directory.iterdir() if re.fullmatch(ours, path.name))
+
+
 def _old_shards(directory: Path, overwrite: bool) -> list[Path]:
-    there, left = sorted(directory.iterdir()), _left_behind(directory)
-    old = [path for path in there if re.fullmatch(r"part-\d+\.(svm|parquet)", path.name)]
-    names = [path for path in there if path.name == NAMES]
+    old, left = _shards_in(directory), _left_behind(directory)
     holds = f"{directory}: not empty, holds"
-    if foreign := set(there) - {*old, *names, *left, directory / UNFINISHED}:
+    known = {*old, *left, directory / UNFINISHED, directory / LOCK}
+    if foreign := set(directory.iterdir()) - known:
         raise SettingsError(f"{holds} {min(foreign).name!r}. Give a new or an empty directory.")
-    if old and not overwrite:
+    shards = [path for path in old if path.name != NAMES]
+    if shards and not overwrite:
         raise SettingsError(
-            f"{holds} {len(old)} shards from {old[0].name!r} on. Give a new directory, or say that "
-            "they may be overwritten."
+            f"{holds} {len(shards)} shards from {shards[0].name!r} on. Give a new directory, or "
+            "say that they may be overwritten."
         )
     for path in left:  # a killed conversion's
         path.unlink()
-    return [*old, *names]
+    return old
 
 
 def write_shards(
