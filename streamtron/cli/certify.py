@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import check_writable, executor_of, is_verbose, print_values, wrapped
+from streamtron.cli.common import check_files, executor_of, is_verbose, print_values, wrapped
 from streamtron.cli.summary import bounds, certificate_lines
 from streamtron.cli.terminal import class_lines
 from streamtron.core.text import Lines, aligned, number, up
@@ -49,7 +49,8 @@ def certify(
 
     Workers make the readings. Without a witness, this process solves the rows with a slack.
     """
-    check_writable(log)
+    read = [*shards, witness, given["vocabulary"], given["scheduler"]]
+    check_files({"log": log}, read, runs=[model])
     from streamtron.cli.progress import progress
     from streamtron.model.import_model import load_any
     from streamtron.runs.certify import certify as prove

@@ -17,7 +17,7 @@ from streamtron.cli.summary import fit_lines, not_certified, place_lines
 from streamtron.cli.terminal import columns_of, complain, fitted
 from streamtron.cli.terminal import wrapped as wrapped
 from streamtron.core.config import Machine, format_size
-from streamtron.core.errors import MachineError, SettingsError
+from streamtron.core.errors import MachineError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import is_stream
 from streamtron.core.text import MANY, Lines, and_more
@@ -119,18 +119,22 @@ def change_run(
 ) -> int:  # fmt: skip
     """Update a run that has ended, or forget rows of it, and print the summary."""
     wanted, machine = split(given)
-    check_writable(report, log)
     from streamtron.cli.progress import progress
     from streamtron.runs.finished import locate
-    from streamtron.runs.outputs import check_outputs
 
-    check_outputs({"report": report, "log": log}, [])
+    place = locate(run, machine.run_dir)
+    check_files(
+        {"report": report, "log": log},
+        [place.model, *shards, given.get("rows"), given["scheduler"]],
+        runs=[place.directory], directories={"run directory": place.directory},
+        cache=machine.cache_dir,
+    )  # fmt: skip
     with workers_of(**given) as workers, progress(verbose=is_verbose(), log=log) as listen:
         outcome = change(
             run, shards, report=report, machine=machine, listen=listen,
             open_parts=parts_of(workers), **wanted,
         )  # fmt: skip
-    found = replace(machine, run_dir=str(locate(run, machine.run_dir).directory))
+    found = replace(machine, run_dir=str(place.directory))
     return report_fit(outcome, run, found, _nothing_done(outcome.report))
 
 
@@ -145,12 +149,14 @@ def _nothing_done(report: Mapping[str, Any]) -> Lines:
         yield from and_more(shards)
 
 
-def check_writable(*paths: str | None) -> None:
-    """Refuse paths that cannot be written, before hours of work."""
-    for path in filter(None, paths):
+def check_files(written: Mapping[str, str | None], read: Iterable[str | None], **how: Any) -> None:
+    """Refuse outputs that would replace what is read, as ``check_outputs`` does, or that cannot be
+    written, before hours of work."""
+    from streamtron.runs.outputs import check_outputs
+
+    check_outputs(written, read, **how)
+    for path in filter(None, written.values()):
         directory = os.path.dirname(os.path.abspath(path))
-        if "://" in path:
-            raise SettingsError(f"{path}: outputs are local files. Write here, and copy it there.")
         if is_stream(path):
             continue  # its directory need not be writable
         if not os.path.isdir(directory):

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import check_writable
+from streamtron.cli.common import check_files
 
 
 @click.command(short_help="Write a model for LIBLINEAR, ONNX, scikit-learn or as JSON.")
@@ -25,10 +25,8 @@ def export(model: str, format_: Any, output: str) -> None:
 
     onnx and sklearn need libraries that streamtron[export] installs.
     """
-    check_writable(output)
+    check_files({"output": output}, [], runs=[model])
     from streamtron.model.export import export as write
     from streamtron.model.import_model import load_any
-    from streamtron.runs.outputs import check_outputs
 
-    check_outputs({"output": output}, [model])
     write(load_any(model), output, format_)

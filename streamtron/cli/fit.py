@@ -9,7 +9,7 @@ import click
 from streamtron.cli import options
 from streamtron.cli.common import (
     STOPPED,
-    check_writable,
+    check_files,
     is_verbose,
     parts_of,
     report_fit,
@@ -70,19 +70,17 @@ def fit(
     """
     wanted, machine = options.split(given)
     settings = options.settings_of(wanted, config)
-    check_writable(model, report, witness, log)
     if (until is None) != (not valid):
         raise SettingsError("--until and --valid go together. Give both, or none.")
     from streamtron.cli.progress import progress
     from streamtron.data import find_shards
     from streamtron.runs.directory import run_directory
     from streamtron.runs.fit import run
-    from streamtron.runs.outputs import check_outputs
 
     written = {"model": model, "report": report, "witness": witness}
     kept = {"run directory": machine.run_dir or run_directory(model)}
-    inputs = filter(None, [config, *calibrate, *valid])
-    check_outputs({**written, "log": log}, inputs, directories=kept)
+    read = [*shards, *calibrate, *valid, config, settings.vocabulary, given["scheduler"]]
+    check_files({**written, "log": log}, read, directories=kept, cache=machine.cache_dir)
     for held_out in filter(None, (calibrate, valid)):
         find_shards(held_out)  # before hours of work
     certain = None

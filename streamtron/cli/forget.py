@@ -42,4 +42,4 @@ def forget(
     from streamtron.runs.forget import forget as forget_rows
 
     change = partial(forget_rows, key=key, values=value, rows=rows)
-    return change_run(change, run, shards, report, log, given)
+    return change_run(change, run, shards, report, log, {**given, "rows": rows})

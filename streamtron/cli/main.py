@@ -167,7 +167,8 @@ def _sentence(error: BaseException) -> tuple[str, int]:
     if isinstance(error, Signalled):
         name = signal.Signals(error.number).name
         kept = ", and the last checkpoint is kept" if error.run and not error.at_checkpoint else ""
-        more = f" Go on from {error.run} with --resume." if error.run else ""
+        run = error.run and error.run.removeprefix(os.path.join(os.getcwd(), ""))
+        more = f" Go on from {run} with --resume." if run else ""
         return f"stopped by {name}; nothing half-written is left{kept}.{more}", 128 + error.number
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import check_writable, executor_of
+from streamtron.cli.common import check_files, executor_of
 
 
 @click.command(short_help="Write label and decision of every row.")
@@ -37,12 +37,10 @@ def predict(
     list decisions.
     """
     from streamtron.model.import_model import load_any
-    from streamtron.runs.outputs import check_outputs
     from streamtron.runs.predict import write_predictions
 
     if output != "-":
-        check_writable(output)
-        check_outputs({"output": output}, [model])
+        check_files({"output": output}, [*shards, where["scheduler"]], runs=[model])
     loaded = load_any(model)
     with executor_of(**where) as executor:
         to = sys.stdout.buffer if output == "-" else output

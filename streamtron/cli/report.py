@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import check_writable, executor_of
+from streamtron.cli.common import check_files, executor_of
 
 
 @click.command(short_help="Write a page about a run.")
@@ -38,7 +38,7 @@ def report(
     It shows how the certificate closed, the training, the margins, the heaviest features, settings
     and data; of a model that sweep wrote also the candidates.
     """
-    check_writable(output)
+    check_files({"page": output}, [*valid, *names, where["scheduler"]], runs=[run])
     from streamtron.runs.report import report as write
 
     with executor_of(**where) as executor:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import STOPPED, check_writable, is_verbose, say, workers_of
+from streamtron.cli.common import STOPPED, check_files, is_verbose, say, workers_of
 from streamtron.cli.summary import learned_lines, not_certified, place_lines
 from streamtron.cli.terminal import complain, fitting
 from streamtron.core.config import METRICS, METRICS_OF_MANY
@@ -76,11 +76,9 @@ def sweep(
         "table": table, "plot": plot, "model": model, "report": report, "witness": witness,
         "log": log,
     }  # fmt: skip
-    check_writable(*written.values())
     from streamtron.cli.progress import progress
     from streamtron.model.plot import check_plot, plot_sweep
     from streamtron.runs.directory import run_directory
-    from streamtron.runs.outputs import check_outputs
     from streamtron.sweeps.sweep import run_sweep
     from streamtron.sweeps.trial import check_table, write_table
 
@@ -89,7 +87,8 @@ def sweep(
     if plot:
         check_plot(plot)
     kept = {"run directory": model and (machine.run_dir or run_directory(model))}
-    check_outputs(written, filter(None, [*shards, *valid, config]), directories=kept)
+    read = [*shards, *valid, config, candidates[0].vocabulary, given["scheduler"]]
+    check_files(written, read, directories=kept, cache=machine.cache_dir)
     with progress(verbose=is_verbose(), log=log) as listen, workers_of(**given) as workers:
         on_workers = {} if workers is None else _where(workers)
         found = run_sweep(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from streamtron.core.errors import SettingsError
-from streamtron.core.files import read_toml
+from streamtron.core.files import absolute, read_toml
 from streamtron.core.limits import available_memory, available_processors
 from streamtron.core.names import check_names
 
@@ -301,6 +301,9 @@ class Machine:
     def __post_init__(self) -> None:
         if isinstance(self.memory, str):
             object.__setattr__(self, "memory", parse_size(self.memory))
+        for name in ("cache_dir", "run_dir"):  # a listener may change the working directory
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, absolute(given))
         _need(self.threads is None or self.threads >= 1, "threads", self.threads, "at least 1")
 
     @property

@@ -228,9 +228,9 @@ def _check_log(path: str | os.PathLike[str]) -> None:
     try:
         with open(path, "rb") as file:
             first = file.readline(1 << 16)
-        if first and "event" not in json.loads(first):
+        if first and [*json.loads(first)][:2] != ["time", "event"]:
             raise ValueError("not an event")
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise SettingsError(
             f"{path}: not a log of events, so none is appended to it. Name another file."
         ) from error

@@ -9,6 +9,7 @@ import fcntl
 import logging
 import math
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +27,13 @@ _log = logging.getLogger(__name__)
 
 SMALL = 1 << 20
 """Largest file, in bytes, that is written by hand: settings, jobs, the address of a scheduler."""
+
+
+def absolute(path: str | os.PathLike[str], what: str = "outputs") -> str:
+    """Return a local path from the root on; refuse a URI, of which pathlib may have cut a slash."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", given := os.fspath(path)):
+        raise SettingsError(f"{given}: {what} are local files. Name a local one, and copy it.")
+    return os.path.join(os.getcwd(), given)
 
 
 @contextmanager
@@ -93,6 +101,7 @@ def write_atomically(path: str | os.PathLike[str], parts: Iterable[bytes | memor
     A symbolic link is followed, and a replaced file keeps its permissions. A pipe or a device is
     not replaced: the parts are appended to it. After a MachineError an existing file is unchanged.
     """
+    absolute(path)
     try:
         if is_stream(path):
             with open(path, "ab") as stream:
@@ -156,12 +165,13 @@ def sync_directory(directory: Path) -> None:
 
 @contextmanager
 def nothing_empty(*directories: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Remove the directories that were not there before, if they are empty in the end."""
+    """Remove the directories that were not there before, the last one first, if they are empty in
+    the end."""
     new = [each for each in directories if each is not None and not os.path.lexists(each)]
     try:
         yield
     finally:
-        for directory in new:
+        for directory in reversed(new):
             with suppress(OSError):  # it is not empty, or was not made
                 os.rmdir(directory)
 

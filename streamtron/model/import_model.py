@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.files import reading_from, regular
+from streamtron.core.files import absolute, reading_from, regular
 from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Label
 from streamtron.model.linear_model import LinearModel
@@ -69,7 +69,7 @@ def load_any(
     SettingsError : a keyword that the file contradicts, or one that is missing.
     MachineError : the file cannot be read.
     """
-    path = Path(path)
+    path = Path(absolute(path, "models"))
     with reading_from(path), open(path, "rb", opener=regular) as file:
         start = file.read(4096)
     is_npy = start.startswith(b"\x93NUMPY")

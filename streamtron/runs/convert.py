@@ -105,7 +105,7 @@ def convert(
     settings = settings_from(settings, names)
     paths = as_paths(shards)
     _check(settings, to, rows_per_shard, text, tfidf)
-    check_outputs({}, paths, directories={"destination": destination})
+    check_outputs({}, [*paths, settings.vocabulary], directories={"destination": destination})
     found = find_shards(paths)
     reading = _reading_of(found[0], settings, text, keep_names)
     with new_shards(os.fspath(destination), to, overwrite) as path_of:

@@ -57,6 +57,12 @@ def run_directory(model: str | os.PathLike[str]) -> str:
     return os.fspath(model) + RUN_SUFFIX
 
 
+def is_run(path: str | os.PathLike[str]) -> bool:
+    """Tell whether a directory is that of a run, ended or not."""
+    names = ["run.json", *(["manifest.json"] if os.fspath(path).endswith(RUN_SUFFIX) else [])]
+    return any(os.path.isfile(os.path.join(path, name)) for name in names)
+
+
 def stamps_of(shards: Iterable[ShardFile]) -> Stamps:
     """Return the stamps of shards."""
     return [(shard.name, shard.size, shard.mtime_ns) for shard in shards]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.files import locked, shared
+from streamtron.core.files import absolute, locked, nothing_empty, shared
 from streamtron.core.rows import Label
 from streamtron.data import Manifest, Reading, ShardFile, ShardRecord, ShardSource, Skipped
 from streamtron.data import deletions as deleted_rows
@@ -57,9 +57,9 @@ def locate(
     The model's path is not read from the run directory, which may be a copy of another one; a model
     that is a link into another directory is refused.
     """
-    path = os.fspath(named).rstrip("/")
+    path = absolute(named, "models").rstrip("/")
     if run_dir is not None:
-        return RunLocation(Path(run_dir), path)
+        return RunLocation(Path(absolute(run_dir)), path)
     model = path.removesuffix(RUN_SUFFIX) if os.path.isdir(path) else path
     if os.path.isdir(model):
         raise DataError(
@@ -106,7 +106,7 @@ def open_finished(
     ``cache`` : directory of its flat files, if not in the run directory."""
     directory = place.directory
     _check_exists(directory)
-    with locked(directory):
+    with nothing_empty(cache), locked(directory):
         remove_temporary(directory)
         transaction.recover(directory, place.model, cache)
         transaction.discard(directory)
@@ -152,7 +152,7 @@ def inputs_of_run(
             "a model in memory does not say its shards. Give them, or the path of a model with its "
             "run beside it."
         )
-    path = os.fspath(named)
+    path = absolute(named, "models")
     is_run = os.path.isdir(path)
     directory = path.rstrip("/") if is_run else run_directory(path)
     check_recovered(directory)
@@ -228,14 +228,17 @@ class EditableRun(NamedTuple):
 
     def check_report(
         self, report: str | os.PathLike[str] | None, inputs: Sequence[str], machine: Machine
-    ) -> None:
-        """Raise a SettingsError if the report would replace a file that is read or written."""
-        check_outputs(
-            {"model": self.model_path, "report": report},
-            [*inputs, *(shard.path for shard in self.shards)],
+    ) -> str | None:
+        """Return the report's absolute path; raise a SettingsError if it would replace a file that
+        is read or written."""
+        files = check_outputs(
+            {"report": report},
+            [self.model_path, *inputs],
+            runs=[self.ended.path],
             directories={"run directory": self.ended.path},
             cache=machine.cache_dir,
         )
+        return files["report"]
 
     def unchanged(self) -> Outcome:
         """Return the outcome of the run as it is; no data is read."""

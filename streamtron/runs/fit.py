@@ -16,6 +16,7 @@ from streamtron.core import signals
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.events import Listener, ignore
+from streamtron.core.files import absolute
 from streamtron.core.names import SettingNames, checks_keywords
 from streamtron.data import ShardSource, deletions
 from streamtron.model.linear_model import LinearModel
@@ -140,10 +141,10 @@ def run(
     SettingsError, DataError, MachineError
     """
     machine = machine or Machine()
-    directory = None if model is None else machine.run_dir or run_directory(model)
-    check_outputs(
+    directory = None if model is None else machine.run_dir or absolute(run_directory(model))
+    files = check_outputs(
         {"model": model, "report": report, "witness": witness},
-        [*as_paths(shards), *filter(None, [settings.vocabulary])],
+        [*as_paths(shards), settings.vocabulary],
         directories={"run directory": directory},
         cache=machine.cache_dir,
     )
@@ -151,10 +152,10 @@ def run(
         cache_directory(directory, machine) as cache,
         _fitted(
             shards, [settings], machine, listen, cache, directory,
-            model=model, resume=resume, overwrite=overwrite, open_parts=open_parts,
+            model=files["model"], resume=resume, overwrite=overwrite, open_parts=open_parts,
         ) as [outcome],
     ):  # fmt: skip
-        write_outcome(outcome, model=model, run=directory, report=report, witness=witness)
+        write_outcome(outcome, run=directory, **files)
     return outcome
 
 

@@ -118,7 +118,7 @@ def _forget(
     place = locate(run, machine.run_dir)
     with open_finished(place, machine.cache_dir) as ended:
         target = EditableRun.of(ended, new_settings(ended, tol, max_epochs), place.model)
-        target.check_report(report, [request.rows] if request.rows else [], machine)
+        report = target.check_report(report, [request.rows] if request.rows else [], machine)
         shards, missing = find_exclusions(target, request)
         outcome, plan = _train_without(target, shards, machine, listen, began, open_parts)
         outcome.report["not_in_run"] = missing

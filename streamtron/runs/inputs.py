@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from typing import Any, Protocol, cast
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from streamtron.core.config import Machine, Settings, one_price
 from streamtron.core.errors import SettingsError
 from streamtron.core.feature_names import Hashing, Vocabulary, load_vocabulary
-from streamtron.core.files import scratch_directory
+from streamtron.core.files import nothing_empty, scratch_directory
 from streamtron.core.rows import Label
 from streamtron.data import (
     Reading,
@@ -229,16 +229,10 @@ def cache_here(directory: str | None) -> str | None:
 @contextmanager
 def cache_directory(run: str | os.PathLike[str] | None, machine: Machine) -> Iterator[str]:
     """Give the cache's directory: the machine's, the run's, or a temporary one."""
-    if machine.cache_dir is not None:
-        yield machine.cache_dir
-    elif run is not None:
-        directory = os.path.join(run, "cache")
-        try:
+    if machine.cache_dir is not None or run is not None:
+        directory = machine.cache_dir or os.path.join(run or "", "cache")
+        with nothing_empty(run, directory):
             yield directory
-        finally:
-            with suppress(OSError):  # only empty directories are removed
-                os.rmdir(directory)
-                os.rmdir(run)
     else:
         with scratch_directory("streamtron-") as directory:
             yield directory

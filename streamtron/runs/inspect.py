@@ -18,7 +18,7 @@ from streamtron.data import Manifest, ShardSource, deletions, open_shards
 from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import transaction, witness
-from streamtron.runs.directory import RUN_SUFFIX, Record, last_checkpoint, read_record
+from streamtron.runs.directory import RUN_SUFFIX, Record, is_run, last_checkpoint, read_record
 from streamtron.runs.explain import heaviest
 from streamtron.runs.inputs import reading_from_settings
 from streamtron.runs.learners import restore_finished
@@ -32,8 +32,7 @@ LARGEST = 10
 
 def kind_of(path: str | os.PathLike[str]) -> Kind:
     """Return what a path holds, by the first bytes of a file and not by its name."""
-    names = ["run.json", *(["manifest.json"] if os.fspath(path).endswith(RUN_SUFFIX) else [])]
-    if any(os.path.isfile(os.path.join(path, name)) for name in names):
+    if is_run(path):
         return "run"
     if not os.path.isfile(path):
         return "shards"

@@ -83,7 +83,7 @@ def report(
     """
     place, held_out = locate(run, run_dir), as_paths(valid)
     check_outputs(
-        {"page": output}, [place.model, *held_out], directories={"run directory": place.directory}
+        {"page": output}, [place.model, *held_out, *as_paths(names)], runs=[place.directory]
     )
     facts = _facts_of(place, margins, as_paths(names), executor)
     if held_out:

@@ -85,7 +85,7 @@ def update(
         settings = new_settings(ended, tol, max_epochs, allow_duplicate)
         target = EditableRun.of(ended, settings, place.model)
         added, already = _new_shards(as_paths(shards), target)
-        target.check_report(report, [shard.path for shard in added], machine)
+        report = target.check_report(report, [shard.path for shard in added], machine)
         given = (machine, listen, began, open_parts)
         outcome = _train(target, added, *given) if added else target.unchanged()
         outcome.report["already_in_run"] = already

@@ -21,7 +21,7 @@ from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener, TrialDone, TrialsStarted, ignore
 from streamtron.core.executor import Executor, serial
-from streamtron.core.files import scratch_directory
+from streamtron.core.files import absolute, scratch_directory
 from streamtron.core.names import SharedNames, checks_keywords
 from streamtron.core.text import label_text, metric_words
 from streamtron.data import remove_abandoned
@@ -195,7 +195,7 @@ def run_sweep(
     schedule = schedule_of(candidates, metric, halving=halving, two_stage=two_stage)
     files: Any = {"model": model, "report": report, "witness": witness}
     read = [*as_paths(shards), *as_paths(valid or ()), *(one.vocabulary for one in candidates)]
-    kept = _check_places(files, read, machine, overwrite)
+    files, kept = _check_places(files, read, machine, overwrite)
     parts = folds_of(shards, valid, folds, candidates[0])
     refit = int(valid is None and any(files.values()))  # of the best, on all shards
     function: Any = fit_task if executor else partial(fit_task, listen=listen)
@@ -218,25 +218,26 @@ def run_sweep(
         write_outcome(outcome, run=kept, **files)
     elif any(files.values()) or valid is not None:
         outcome = run(
-            shards, best.settings, machine=machine, overwrite=True, listen=listen, model=model,
-            witness=witness,
+            shards, best.settings, machine=machine, overwrite=True, listen=listen,
+            model=files["model"], witness=files["witness"],
         )  # fmt: skip
         outcome.report["sweep"] = swept
-        write_report(outcome, run=kept, report=report)
+        write_report(outcome, run=kept, report=files["report"])
     light = tuple(replace(trial, outcome=None) for trial in trials)
     return Sweep(light, light[best.candidate], metric, outcome)
 
 
 def _check_places(
     files: Mapping[str, Any], read: Iterable[str | None], machine: Machine, overwrite: bool
-) -> str | None:
-    """Refuse outputs that would replace anything, and return the best model's run directory."""
-    kept = files["model"] and (machine.run_dir or run_directory(files["model"]))
+) -> tuple[dict[str, Any], str | None]:
+    """Refuse outputs that would replace anything; return their absolute paths, and the best model's
+    run directory."""
+    kept = files["model"] and (machine.run_dir or absolute(run_directory(files["model"])))
     places = {"run directory": kept}
-    check_outputs(files, filter(None, read), directories=places, cache=machine.cache_dir)
+    files = check_outputs(files, read, directories=places, cache=machine.cache_dir)
     if kept is not None and not overwrite:
         refuse_existing(kept)
-    return kept
+    return files, kept
 
 
 @contextmanager

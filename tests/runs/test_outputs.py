@@ -82,6 +82,9 @@ FIT, SWEEP = "fit data --model n ", "sweep data --valid data/b.svm --C 1 "
         "forget m a.svm --report m",
         "forget m a.svm --report data/b.svm",
         "forget m --rows settings.toml --report settings.toml",
+        "report m -o m.run/witness",
+        "report m.run -o data/a.svm",
+        "export m --format json -o m.run/cache/new",
     ],
 )
 def test_an_output_that_would_replace_an_input_or_another_output_is_refused_before_anything_is_read(
@@ -90,6 +93,116 @@ def test_an_output_that_would_replace_an_input_or_another_output_is_refused_befo
     before = _content(place)
     one_sentence(here(place, *words.split()), 2, "Name another")
     assert _content(place) == before
+
+
+WRITES = {
+    "fit": ("fit data --model n {}", ("--model", "--report", "--witness", "--log")),
+    "sweep": (
+        "sweep data --valid held --C 1 --model n {}",
+        ("--model", "--report", "--witness", "--log", "--table", "--plot"),
+    ),
+    "update": ("update m more {}", ("--report", "--log")),
+    "forget": ("forget m a.svm {}", ("--report", "--log")),
+    "certify": ("certify m {}", ("--log",)),
+    "certify shards": ("certify m data --witness w {}", ("--log",)),
+    "predict": ("predict m held {}", ("-o",)),
+    "export": ("export m --format json {}", ("-o",)),
+    "report": ("report m --valid held {}", ("-o",)),
+}
+"""Command → its words, and the options that name its outputs."""
+
+EVERY, OF_A_RUN = dict.fromkeys(WRITES, ""), dict.fromkeys([*WRITES][2:], "")
+SCHEDULER = ("fit", "sweep", "update", "forget", "certify", "predict", "report")
+
+READS: dict[str, dict[str, str]] = {
+    "data/a.svm": EVERY,
+    "data/_names.parquet": EVERY,
+    "m": OF_A_RUN,
+    "m.run/witness": EVERY,
+    "m.run/checkpoint": EVERY,
+    "m.run/new": EVERY,
+    "held": {
+        "fit": "--valid held --until certain=0.1", "sweep": "", "predict": "", "report": "",
+    },
+    "held.svm": {"fit": "--calibrate held.svm"},
+    "settings.toml": dict.fromkeys(("fit", "sweep"), "--config settings.toml"),
+    "words": dict.fromkeys(("fit", "sweep", "certify shards"), "--vocabulary words"),
+    "scheduler.json": dict.fromkeys(SCHEDULER, "--scheduler scheduler.json"),
+    "rows.csv": {"forget": "--rows rows.csv"},
+    "names/_names.parquet": {"report": "--names names"},
+    "w": {"certify shards": ""},
+    "more": {"update": ""},
+}  # fmt: skip
+"""What is read, or kept by a run that is read → the commands that do, and the words for it."""
+
+TABLE = [
+    (f"{WRITES[reader][0]} {more}", output, name)
+    for name, readers in READS.items()
+    for reader, more in readers.items()
+    for output in WRITES[reader][1]
+]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with all that a command may read. Nothing in it may change."""
+    place = tmp_path_factory.mktemp("whole")
+    (place / "data").mkdir()
+    (place / "names").mkdir()
+    (place / "data" / "a.svm").write_text(ROWS)
+    (place / "data" / "b.svm").write_text(ROWS.replace("2:1", "2:3"))
+    for name in ("held", "held.svm", "more"):
+        (place / name).write_text(ROWS.replace("2:1", f"2:{len(name) + 5}"))
+    for name, text in (
+        ("settings.toml", "tol = 0.1\n"), ("words", "1\n2\n"), ("rows.csv", "shard,row\na.svm,0\n"),
+        ("scheduler.json", "{}"), ("data/_names.parquet", ""), ("names/_names.parquet", ""),
+    ):  # fmt: skip
+        (place / name).write_text(text)
+    streamtron.fit(place / "data", model=place / "m")
+    (place / "w").write_bytes((place / "m.run" / "witness").read_bytes())
+    return place
+
+
+@pytest.mark.parametrize("link", ["path", "hard link"])
+@pytest.mark.parametrize(("words", "output", "name"), TABLE)
+def test_no_command_writes_over_what_it_reads_or_into_the_directory_of_a_run(
+    words: str, output: str, name: str, link: str, whole: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / {"--table": "link.csv"}.get(output, "link.png")
+    if link == "hard link" and not name.startswith("m.run"):
+        os.link(whole / name, path)
+    elif output in ("--table", "--plot"):  # whose suffix is checked before
+        path.symlink_to(whole / name)
+    else:
+        path = whole / name
+    before = _content(whole)
+    ended = here(whole, *words.format(f"{output} {path}").split())
+    one_sentence(ended, 2, "Name another")
+    assert _content(whole) == before
+
+
+LINES = '{"event": "click", "time": 3, "label": 1, "f0": 1}\n' * 2
+
+
+@pytest.mark.parametrize("text", [LINES, "[]", "3", '"time event"', "[" * 60_000, '{"time": 1}\n'])
+def test_a_log_is_appended_to_a_log_alone(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text(ROWS)
+    (tmp_path / "table.jsonl").write_text(text)
+    ended = here(tmp_path, "fit", "a.svm", "--model", "m", "--log", "table.jsonl")
+    one_sentence(ended, 2, "table.jsonl: not a log of events", "Name another")
+    assert (tmp_path / "table.jsonl").read_text() == text
+    assert here(tmp_path, "fit", "a.svm", "--model", "m", "--log", "log").returncode == 0
+    assert here(tmp_path, "certify", "m", "--log", "log").returncode == 0
+
+
+def test_a_file_where_the_run_directory_would_be_is_said_to_be_there(tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text(ROWS)
+    assert here(tmp_path, "fit", "a.svm", "--model", "x.run").returncode == 0
+    before = _content(tmp_path)
+    for words in ("fit a.svm --model x", "sweep a.svm --valid a.svm --C 1 --model x"):
+        ended = here(tmp_path, *words.split())
+        one_sentence(ended, 5, "x.run: a file, where the run directory would be. Move it away")
+    assert _content(tmp_path) == before
 
 
 def test_a_conversion_over_its_own_source_is_refused(place: Path) -> None:
