@@ -174,8 +174,8 @@ def open_run(
         try:
             yield run
         except (StreamtronError, signals.Signalled) as error:
-            if not run.begun:
-                run.forget()  # nothing to resume
+            if not run.begun or (isinstance(error, SettingsError) and not there):
+                run.forget()  # nothing to resume, or nothing that these settings could end
                 (run.path / LOCK).unlink(missing_ok=True)
             elif isinstance(error, signals.Signalled):
                 error.run = os.fspath(path)

@@ -98,6 +98,9 @@ def test_a_cache_disk_too_small_for_the_data_is_refused_with_both_sizes(
     done = run(place, "fit", "train", "--model", tmp_path / "m", "--cache-dir", small)
     refused(done, "81.9 kB are free", "--order sequential")
     assert names(small) == set()
+    done = run(place, "fit", "train", "--model", tmp_path / "m", "--cache-dir", small / "new")
+    refused(done, "81.9 kB are free", "--order sequential")
+    assert names(small) == set() == names(tmp_path) - {"small"}
 
 
 def test_where_there_is_no_room_for_a_cache_a_fit_in_the_files_order_does_without(

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 import streamtron
-from streamtron.core.config import Settings
+from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import write_atomically
 from streamtron.runs.convert import convert
+from streamtron.runs.fit import run
 from streamtron.runs.outputs import check_outputs
 from streamtron.runs.predict import write_predictions
 from tests.helpers.processes import here, one_sentence
@@ -313,3 +314,82 @@ def test_the_settings_vocabulary_is_an_input_too(place: Path) -> None:
     settings = Settings(vocabulary=str(place / "words"))
     with pytest.raises(SettingsError, match=r"the input .*words"):
         streamtron.fit(place / "data", model=place / "words", settings=settings)
+
+
+# --- what is local -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/m", Path("s3://bucket/m")], ids=["text", "path"])
+def test_a_store_is_no_place_for_an_output_in_python_either(
+    uri: str | Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    model, before = streamtron.load("m"), _content(place)
+    for write in (
+        lambda: streamtron.fit("data", model=uri),
+        lambda: streamtron.sweep("data", C=[1.0], model=uri),
+        lambda: streamtron.update("m", "duplicate", report=uri),
+        lambda: streamtron.report("m", uri),
+        lambda: streamtron.fit("data", machine=Machine(cache_dir=os.fspath(uri))),
+        lambda: model.save(uri),
+        lambda: streamtron.export(model, uri, "json"),
+        lambda: write_predictions(model, "data", uri),
+    ):
+        with pytest.raises(
+            SettingsError, match=r"^s3:/+bucket/m.*: outputs are local files\. Name"
+        ):
+            write()
+    assert _content(place) == before
+    assert not (place / "s3:").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "evaluate {} data",
+        "predict {} data -o p",
+        "export {} --format json -o p",
+        "explain {}",
+        "diff m {}",
+        "diff {} m",
+        "certify {}",
+        "certify {} data",
+        "update {} data",
+        "forget {} a.svm",
+        "report {} -o p",
+        "fit data --model {}",
+        "fit data --model n --report {}",
+        "fit data --model n --log {}",
+        "fit data --model n --cache-dir {}",
+    ],
+)
+def test_a_model_or_an_output_in_a_store_is_refused_by_one_sentence(
+    words: str, place: Path
+) -> None:
+    before = _content(place)
+    ended = here(place, *words.format("s3://bucket/m").split())
+    one_sentence(ended, 2, "s3://bucket/m: ", "s are local files. Name a local one, and copy it.")
+    assert _content(place) == before
+
+
+def test_a_listener_that_changes_the_directory_moves_no_output(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "elsewhere").mkdir()
+
+    def listen(_: object) -> None:
+        os.chdir(place / "elsewhere")
+
+    monkeypatch.chdir(place)
+    for write in (
+        lambda: run("data", Settings(), model="n", report="r", witness="w", listen=listen),
+        lambda: streamtron.fit("data", model="o", machine=Machine(run_dir="p"), listen=listen),
+        lambda: streamtron.update("m", "duplicate", report="u", listen=listen),
+        lambda: streamtron.forget("m", "a.svm", report="f", listen=listen),
+        lambda: streamtron.sweep(place / "data", C=[1.0], model="s", report="t", listen=listen),
+    ):
+        os.chdir(place)
+        write()
+    assert list((place / "elsewhere").iterdir()) == []
+    for name in ("n", "n.run", "r", "w", "o", "p", "u", "f", "s", "s.run", "t"):
+        assert (place / name).exists(), name

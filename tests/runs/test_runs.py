@@ -45,7 +45,7 @@ from streamtron.solver.checkpoint import State
 from streamtron.solver.in_memory import Solve
 from streamtron.solver.learner import Learner
 from streamtron.solver.nonzeros import dense, put_together
-from tests.helpers.processes import COMMAND, Process, command
+from tests.helpers.processes import COMMAND, Process, command, here, one_sentence
 from tests.helpers.runs import WAS_KILLED, at_checkpoint, kept, killed, reached, write_corpus
 from tests.helpers.small_disks import PAGE, fill, mounted
 
@@ -400,6 +400,50 @@ def test_a_checkpoint_of_narrower_data_is_refused_before_a_weight_is_missing(sto
     write_sealed(path, content, cut)
     with pytest.raises(StreamtronError, match="--overwrite"):
         fitted(stopped, "model", resume=True)
+
+
+# --- nothing for nothing -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "fit bad --order sequential",
+        "fit bad --order sequential --run-dir r",
+        "fit bad --memory 1MB --cache-dir c",
+        "fit bad --parts 3 --cache-dir c",
+        "fit bad --parts 3 --order sequential",
+        "fit bad/b.svm",
+        "fit bad/c.svm --cache-dir c --run-dir r",
+        "sweep bad/b.svm --valid bad/b.svm --C 1",
+        "sweep bad/b.svm --valid bad/b.svm --C 1 --cache-dir c",
+        "convert bad/b.svm m",
+        "generate m --rows 10 --columns 3",
+    ],
+)
+def test_what_fails_leaves_no_empty_directory(words: str, tmp_path: Path) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "a.svm").write_text("1 1:1\n-1 1:-1\n")
+    (tmp_path / "bad" / "b.svm").write_text("3 1:1\n1 1:\n")
+    model = ["--model", "m"] if words.startswith(("fit", "sweep")) else []
+    ended = here(tmp_path, *words.split(), *model)
+    assert ended.returncode in (2, 3, 5), ended
+    assert [path.name for path in tmp_path.iterdir()] == ["bad"]
+
+
+def test_an_empty_directory_that_was_there_stays(tmp_path: Path) -> None:
+    (tmp_path / "b.svm").write_text("1 1:\n")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "m.run").mkdir()
+    ended = here(tmp_path, "fit", "b.svm", "--model", "m", "--cache-dir", "c")
+    assert ended.returncode == 3, ended
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.svm", "c", "m.run"]
+
+
+def test_a_run_whose_settings_cannot_end_it_is_not_in_the_way_of_the_next_one(place: Path) -> None:
+    words = ["fit", "two", "--model", "model"]
+    one_sentence(here(place, *words, "--class-weight", "7=2"), 2, "names the label 7")
+    assert here(place, *words).returncode == 0
 
 
 # --- in use --------------------------------------------------------------------------------------
