@@ -186,7 +186,8 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         Raises
         ------
         SettingsError, DataError : class_weight="balanced"; no classes at the first call; a label
-            that is not one of them; another ``intercept_scaling`` than in earlier calls.
+            that is not one of them; another problem than in earlier calls, for which their dual
+            variables prove nothing: another ``C``, ``class_weight`` or ``intercept_scaling``.
         """
         first = not hasattr(self, "classes_")
         settings = self._settings()
@@ -203,13 +204,9 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         rows = _Rows(X, np.searchsorted(known, y), known, _row_weights(sample_weight, X))
         if first:
             return self._fit_memory(rows, settings)
-        if settings.rho != self._rho:
-            raise SettingsError(
-                f"intercept_scaling makes ρ {settings.rho:g}, but the earlier rows had "
-                f"{self._rho:g}. Keep it, or call fit."
-            )
-        source = rows.source()
-        for past, learner in zip(self._past, self._learners(rows, settings), strict=True):
+        source, learners = rows.source(), self._learners(rows, settings)
+        self._check_same_problem(_problem_of(learners, settings, rows.numbers))
+        for past, learner in zip(self._past, learners, strict=True):
             past.learn(source, learner)
         self.n_iter_ += 1
         self._publish([_of_past(past) for past in self._past])
@@ -270,6 +267,7 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
             names_in = getattr(namer, "names", ())[: self.n_features_in_]
             if len(names_in) == self.n_features_in_:
                 self.feature_names_in_ = np.array(names_in, dtype=object)
+        self._problem = _problem_of(learners, settings, labels)
         return self._conclude(np.array(labels), learners, columns, settings, sign)
 
     def _fit_memory(self, rows: _Rows, settings: Settings) -> Self:
@@ -290,7 +288,17 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
 
         finished = train_learners(rows.source(), learners, settings, Machine())
         self._rows = len(rows.codes)
+        self._problem = _problem_of(finished, settings, rows.numbers)
         return self._conclude(rows.classes, finished, slice(0, rows.X.shape[1]), settings)
+
+    def _check_same_problem(self, problem: Mapping[str, Any]) -> None:
+        """Refuse to add rows to those of another problem, of which the same counts prove less."""
+        for name, value in problem.items():
+            if value != self._problem[name]:
+                raise SettingsError(
+                    f"{name}: {value}, but the earlier rows had {self._problem[name]}, and what "
+                    "they prove holds for that alone. Keep it, or call fit with all rows."
+                )
 
     def _learners(self, rows: _Rows, settings: Settings) -> list[Learner]:
         """Create one learner for two classes, else one a class; classes are given by number."""
@@ -393,6 +401,20 @@ def _parts_opened(
     where = {"scheduler": workers} if isinstance(workers, str) else {"workers": workers}
     with connect(**where, machine=machine) as found:
         yield parts_on(found)
+
+
+def _problem_of(
+    learners: Sequence[Learner], settings: Settings, labels: Sequence[Label]
+) -> dict[str, Any]:
+    """Return by scikit-learn's names what makes the extended rows; a class weighs 1 if unnamed."""
+    weights: dict[Label, float] = {}
+    for learner in learners:
+        weights |= learner.targets.class_weights or {}
+    return {
+        "C": 0.5 / settings.delta2,
+        "intercept_scaling": settings.rho,
+        "class_weight": [float(weights.get(label, 1.0)) for label in labels],
+    }
 
 
 def _of_past(past: EarlierData) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import lzma
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -522,8 +523,60 @@ def test_partial_fit_refuses_what_it_cannot_know() -> None:
     model = StreamtronClassifier().partial_fit(X, y, classes=[0, 1])
     with pytest.raises(SettingsError, match="at the first call they were"):
         model.partial_fit(X, y, classes=[0, 1, 2])
-    with pytest.raises(SettingsError, match="makes ρ 0"):
-        model.set_params(fit_intercept=False).partial_fit(X, y)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"C": 2.0}, "C: 2.0, but the earlier rows had 1.0"),
+        ({"class_weight": {0: 100.0}}, "class_weight: "),
+        ({"fit_intercept": False}, "intercept_scaling: 0.0, but the earlier rows had 1.0"),
+        ({"intercept_scaling": 3.0}, "intercept_scaling: 3.0, but the earlier rows had 1.0"),
+    ],
+)
+def test_rows_of_another_problem_are_refused_and_those_of_the_same_one_are_learned_then(
+    classes: int, other: dict[str, Any], named: str
+) -> None:
+    X, y = _rows(n=60, classes=classes)
+    model = StreamtronClassifier().partial_fit(X[:40], y[:40], classes=range(classes))
+    twin = clone(model).partial_fit(X[:40], y[:40], classes=range(classes))
+    with pytest.raises(SettingsError, match=re.escape(named)):
+        model.set_params(**other).partial_fit(X[40:], y[40:])
+    model.set_params(**clone(twin).get_params()).partial_fit(X[40:], y[40:])
+    assert model.certificate_ == twin.partial_fit(X[40:], y[40:]).certificate_
+
+
+def test_the_upper_bound_holds_for_the_problem_of_all_rows_whatever_else_is_changed() -> None:
+    X, y = _rows(n=80)
+    model = StreamtronClassifier(C=1e-3).fit(X[:60], y[:60])
+    other = {"tol": 0.5, "max_iter": 7, "random_state": 3, "warm_start": True}
+    model.set_params(**other, class_weight={0: 1.0}).partial_fit(X[60:], y[60:])
+    whole = StreamtronClassifier(C=1e-3, tol=1e-9).fit(X, y)
+    assert model.certificate_["upper_bound"] >= whole.certificate_["primal_margin"]
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_rows_after_a_balanced_fit_are_refused_as_they_cannot_have_its_weights(
+    classes: int, tmp_path: Path
+) -> None:
+    X, y = _rows(n=90, classes=classes)
+    root = _write_shards(X[:60], y[:60], tmp_path / "rows", shards=2, base=1)
+    names = range(classes) if classes > 2 else None
+    balanced = StreamtronClassifier(class_weight="balanced")
+    for model in (balanced.fit(X[:60], y[:60]), clone(balanced).fit_shards(root, classes=names)):
+        with pytest.raises(SettingsError, match="class_weight: .* but the earlier rows had"):
+            model.set_params(class_weight=None).partial_fit(X[60:], y[60:])
+
+
+def test_rows_after_shards_keep_the_class_weights_that_those_were_given(tmp_path: Path) -> None:
+    X, y = _rows(n=90)
+    root = _write_shards(X[:60], y[:60], tmp_path / "rows", shards=2, base=1)
+    model = StreamtronClassifier().fit_shards(root, class_weight={0: 5.0})
+    with pytest.raises(SettingsError, match=re.escape("class_weight: [1.0, 1.0]")):
+        model.partial_fit(X[60:], y[60:])
+    model.set_params(class_weight={0: 5.0}).partial_fit(X[60:], y[60:])
+    assert model.certificate_["rows_scanned"] == 90
 
 
 def test_a_first_part_may_lack_a_class() -> None:
