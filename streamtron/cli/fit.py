@@ -16,6 +16,7 @@ from streamtron.cli.common import (
     workers_of,
 )
 from streamtron.core.errors import SettingsError
+from streamtron.core.text import down
 
 if TYPE_CHECKING:
     from streamtron.runs.until import Certain
@@ -41,7 +42,7 @@ def _share(text: str) -> float:
               help="File for the witness, with which certify needs one reading.")  # fmt: skip
 @click.option("--until", type=options.Parsed("certain=SHARE", _share),
               help="Tighten --tol until this share of the labels of --valid is certain, as in "
-              "certain=0.999: no further training can change them.")  # fmt: skip
+              "certain=0.999: the best possible model labels them so.")  # fmt: skip
 @click.option("--valid", multiple=True, type=click.Path(),
               help="Shards held out, for --until; can be repeated.")  # fmt: skip
 @click.option("--calibrate", multiple=True, type=click.Path(),
@@ -109,7 +110,7 @@ def _report_certain(certain: Certain, wanted: float, code: int) -> int:
     if certain.share >= wanted or code:
         return code
     click.echo(
-        f"{certain.share:.4g} of the labels are certain, wanted {wanted:g}: rounding hides a "
+        f"{down(certain.share, 4)} of the labels are certain, wanted {wanted:g}: rounding hides a "
         "smaller gap. The model is written.", err=True,
     )  # fmt: skip
     return STOPPED

@@ -21,8 +21,8 @@ from streamtron.cli.common import check_files, executor_of
               help="Add probabilities: of two classes that of the larger one, else of each class. "
               "For a model fitted with --calibrate.")  # fmt: skip
 @click.option("--certain", is_flag=True,
-              help="Add 1 where no further training with the same rows and settings can change the "
-              "label, else 0. For a model with a certificate.")  # fmt: skip
+              help="Add 1 where the best possible model of the same rows and settings is proven to "
+              "label the row so, else 0. For a model with a certificate.")  # fmt: skip
 @options.distributed_options
 @options.verbose_option
 def predict(

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import IO, Any, Self
 
 import numpy as np
@@ -411,10 +412,24 @@ class AccuracyBounds:
         """Bounds in [0, 1] on all rows so far; None if their weight is 0."""
         if not self._weight:
             return None
-        # sums of whole numbers are exact, those of other weights are off by u a row
-        rounding = 0.0 if self._exact else 1.01 * (2 * self._rows + 2) * UNIT_ROUNDOFF
-        least, most = self._least / self._weight, self._most / self._weight
-        return least * (1.0 - rounding), min(most * (1.0 + rounding), 1.0)
+        # sums of whole numbers below 2⁵³ are exact, those of other weights are off by u a row
+        exact = self._exact and self._weight < 2.0**53
+        rounding = 0 if exact else Fraction(1.01 * (2 * self._rows + 2) * UNIT_ROUNDOFF)
+        least, most, all_ = map(Fraction, (self._least, self._most, self._weight))
+        return at_least(least / all_ * (1 - rounding)), min(
+            at_most(most / all_ * (1 + rounding)), 1.0
+        )
+
+
+def at_least(value: Fraction) -> float:
+    """Return the largest float64 that is at most the value."""
+    nearest = float(value)
+    return nearest if nearest <= value else math.nextafter(nearest, -math.inf)
+
+
+def at_most(value: Fraction) -> float:
+    """Return the smallest float64 that is at least the value."""
+    return -at_least(-value)
 
 
 def decision_radii(model: LinearModel) -> Floats:
@@ -436,8 +451,8 @@ def decision_radii(model: LinearModel) -> Floats:
 def certain(model: LinearModel, decisions: Floats, lengths: Floats) -> NDArray[np.bool_]:
     """Return which rows, shape (rows,), the optimum labels as the model does.
 
-    |f(x) − f*(x)| ≤ ‖(x, ρ)‖ · radius for each direction, so further training with the same rows
-    and settings cannot change these labels. Of a multilabel model no class of the row can change.
+    |f(x) − f*(x)| ≤ ‖(x, ρ)‖ · radius for each direction, f* being the decision of the best possible
+    model of the same rows and settings. Of a multilabel model that holds for every class of the row.
 
     Parameters
     ----------

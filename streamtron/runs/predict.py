@@ -35,7 +35,7 @@ class Scores(NamedTuple):
     model a tuple of classes each. ``decisions`` : w·x + bias, shape (rows,), or (rows, K) of many
     classes. ``out_of_range`` : nonzeros in columns beyond the model's width, which weigh 0.
     ``probabilities`` : of the shape of ``decisions``, of two classes of the larger one; and
-    ``certain`` : shape (rows,), labels that no further training can change; None if not asked for.
+    ``certain`` : shape (rows,), labels that the best possible model gives too; None if not asked.
     """
 
     labels: NDArray[Any]
@@ -75,8 +75,8 @@ def predict(
     model : a model or its file; its reader's contract says how the shards are read.
     shards : files, directories or globs, of documents too if the model was fitted on their rows.
     proba : whether to compute probabilities, for which the model must be calibrated.
-    certain : whether to tell which labels no further training with the same rows and settings can
-        change, for which the model must have a certificate; see ``metrics.certain``.
+    certain : whether to tell which labels the best possible model of the same rows and settings is
+        proven to give, for which the model must have a certificate; see ``metrics.certain``.
     executor : where the shards are read and scored: ``serial``, or Dask's workers.
 
     Raises

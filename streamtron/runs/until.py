@@ -41,7 +41,7 @@ def fit_until_certain(
 
     Parameters
     ----------
-    share : of the rows of ``valid`` whose label no further training may change, 0 < share ≤ 1.
+    share : of the rows of ``valid`` that the best possible model must label so, 0 < share ≤ 1.
     valid : shards held out; labels are not needed. Read once after each fit.
     files : as of ``run``; ``model`` must be there, whose run directory is resumed.
 

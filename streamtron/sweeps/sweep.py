@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple, Unpack
 
@@ -26,7 +27,7 @@ from streamtron.core.names import SharedNames, checks_keywords
 from streamtron.core.text import label_text, metric_words
 from streamtron.data import remove_abandoned
 from streamtron.model.linear_model import LinearModel
-from streamtron.model.metrics import Evaluation
+from streamtron.model.metrics import Evaluation, at_least, at_most
 from streamtron.runs.directory import refuse_existing, run_directory
 from streamtron.runs.evaluate import evaluate_many
 from streamtron.runs.fit import fit_many, run
@@ -410,14 +411,19 @@ def _mean(settings: Settings, trials: Sequence[Trial]) -> Trial:
     """Combine a candidate's trials on all folds: mean metrics, the widest gap, total costs."""
     worst = max(trials, key=lambda trial: (trial.exit_code, trial.gap))
     metrics = {name: _average([trial.metrics[name] for trial in trials]) for name in worst.metrics}
-    least, most = (_average([trial.at_optimum[end] for trial in trials]) for end in (0, 1))
+    least, most = (
+        _average([trial.at_optimum[end] for trial in trials], rounded)
+        for end, rounded in enumerate((at_least, at_most))
+    )
     costs = Costs.total([trial.costs for trial in trials])
     return replace(worst, settings=settings, metrics=metrics, at_optimum=(least, most), costs=costs)
 
 
-def _average(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if len(known) == len(values) else None
+def _average(
+    values: list[float | None], rounded: Callable[[Fraction], float] = float
+) -> float | None:
+    known = [Fraction(value) for value in values if value is not None]
+    return rounded(sum(known) / Fraction(len(known))) if len(known) == len(values) else None
 
 
 def _now() -> str:

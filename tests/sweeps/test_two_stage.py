@@ -9,11 +9,14 @@ import random
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import streamtron
 from streamtron.cli import main
@@ -316,7 +319,7 @@ def test_a_row_is_sure_only_if_its_decision_exceeds_what_the_optimum_may_differ_
 def test_where_nothing_is_proven_only_rows_of_length_0_are_sure() -> None:
     reach = AccuracyBounds(math.inf, rho=0.0)
     reach.add([1, 1, -1], [9.0, 0.0, 0.0], np.ones(3), [1e-30, 0.0, 0.0])
-    assert reach.accuracy == (1 / 3, 2 / 3)
+    assert reach.accuracy == (1 / 3, math.nextafter(2 / 3, 1.0))  # fl(1/3) < 1/3, fl(2/3) < 2/3
     assert AccuracyBounds(1.0, 1.0).accuracy is None
 
 
@@ -325,6 +328,28 @@ def test_rows_count_by_their_weight_and_pieces_add_up() -> None:
     for sign, decision, weight in ((1, 2.0, 3.0), (-1, 0.05, 2.0), (1, -2.0, 5.0)):
         pieces.add([sign], [decision], [weight], [1.0])
     assert pieces.accuracy == (0.3, 0.5)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["right", "wrong", "unknown"]), st.one_of(
+    st.integers(0, 9).map(float), st.integers(2**52, 2**60).map(float), st.floats(0.0, 1e30)
+)), min_size=1, max_size=50))  # fmt: skip
+def test_the_bounds_of_the_accuracy_hold_in_exact_arithmetic_for_any_weights(
+    rows: list[tuple[str, float]],
+) -> None:
+    reach, decisions = AccuracyBounds(0.5, 0.0), {"right": 1.0, "wrong": -1.0, "unknown": 0.1}
+    for start in range(0, len(rows), 7):
+        kinds, weights = zip(*rows[start : start + 7], strict=True)
+        ones = np.ones(len(kinds))
+        reach.add(ones, [decisions[kind] for kind in kinds], np.array(weights), ones)
+    weight = {name: sum(Fraction(w) for kind, w in rows if kind == name) for name in decisions}
+    total = sum(weight.values())
+    if reach.accuracy is None:
+        assert total == 0
+        return
+    least, most = reach.accuracy
+    assert Fraction(least) <= weight["right"] / total <= Fraction(least) + Fraction(1, 10**13)
+    sure = 1 - weight["wrong"] / total
+    assert Fraction(most) - Fraction(1, 10**13) <= sure <= Fraction(most)
 
 
 @pytest.fixture(scope="module")
