@@ -28,6 +28,7 @@ from streamtron.core.config import SKLEARN_NAMES, Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.names import SharedNames, checks_keywords
 from streamtron.core.rows import LARGEST_WEIGHT, Label
+from streamtron.core.text import up
 from streamtron.data import MemorySource
 from streamtron.model.display import ModelCertificate
 from streamtron.model.scoring import namer_of
@@ -321,10 +322,12 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         certificates = [certificate_of(one) for one in found]
         self._publish(certificates)
         worst = max(one["relative_duality_gap"] for one in certificates)
-        if any(one.finished == "epoch limit" for one in found):
+        limited = any(one.finished == "epoch limit" for one in found)
+        if limited or worst > settings.tolerance > 0.0:
+            how = f"max_iter={self.max_iter} full epochs" if limited else "a fit that converged"
             warnings.warn(
-                f"max_iter={self.max_iter} full epochs proved a relative duality gap of "
-                f"{worst:.3g}, tol={self.tol} was wanted. Increase max_iter or tol.",
+                f"{how} proved a relative duality gap of {up(worst, 3)}, tol={settings.tol} was "
+                f"wanted. Increase {'max_iter or ' if limited else ''}tol.",
                 ConvergenceWarning,
                 stacklevel=4,
             )

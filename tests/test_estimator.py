@@ -565,7 +565,7 @@ def test_rows_after_a_balanced_fit_are_refused_as_they_cannot_have_its_weights(
     names = range(classes) if classes > 2 else None
     balanced = StreamtronClassifier(class_weight="balanced")
     for model in (balanced.fit(X[:60], y[:60]), clone(balanced).fit_shards(root, classes=names)):
-        with pytest.raises(SettingsError, match="class_weight: .* but the earlier rows had"):
+        with pytest.raises(SettingsError, match=r"class_weight: .* but the earlier rows had"):
             model.set_params(class_weight=None).partial_fit(X[60:], y[60:])
 
 

@@ -80,13 +80,13 @@ def _lines(proof: Mapping[str, Any]) -> Lines:
         [("rows", certificate["rows_scanned"]), ("readings", round(proof["readings"], 3))]
     )
     if learners:
-        yield from aligned([("largest gap", float(certificate["relative_duality_gap"]))])
+        yield f"{'largest gap':<18} {up(certificate['relative_duality_gap']):>13}"
     else:
         yield from certificate_lines(certificate)
     if is_verbose():
         yield from _of_weights(learners or [proof])
     if learners:
-        scales = [f"{each['weights_scale']:.4g}" for each in learners]
+        scales = [repr(each["weights_scale"]) for each in learners]
         yield ""
         yield from class_lines(
             [each["label"] for each in learners],
@@ -111,7 +111,7 @@ def _of_weights(proofs: Sequence[Mapping[str, Any]]) -> Lines:
     """Yield scale and decision radius of one learner; the largest distances of the weights from
     those that the counts give, where known."""
     if len(proofs) == 1:
-        yield from aligned([("scale of weights", proofs[0]["weights_scale"])])
+        yield f"{'scale of weights':<18} {proofs[0]['weights_scale']!r:>13}"  # what P is of
         yield f"{'decision radius':<18} {up(proofs[0]['decision_radius']):>13}"
     for name, whose, values in (
         ("distance", "the model's", [each["distance"] for each in proofs]),

@@ -9,7 +9,7 @@ import click
 
 from streamtron.cli import options
 from streamtron.cli.common import print_values
-from streamtron.core.text import Lines, aligned, feature_text, label_text, number
+from streamtron.core.text import Lines, aligned, feature_text, label_text, number, up
 
 
 @click.command(short_help="Show how two models differ.")
@@ -37,7 +37,8 @@ def _lines(found: Mapping[str, Any]) -> Lines:
         yield ""
         yield from aligned([
             ("class", label_text(each["positive"])), ("cosine", each["cosine"]),
-            ("distance", each["distance"]), ("gap", _pair(each["relative_duality_gap"])),
+            ("distance", each["distance"]),
+            ("gap", " → ".join(map(up, each["relative_duality_gap"]))),
             ("bias", _pair(each["bias"])),
         ])  # fmt: skip
         yield f"{'first':>14} {'second':>14}  weight of"

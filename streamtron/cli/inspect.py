@@ -13,7 +13,7 @@ from streamtron.cli.summary import bounds, certificate_lines
 from streamtron.cli.terminal import class_lines
 from streamtron.core.config import format_size
 from streamtron.core.errors import SettingsError
-from streamtron.core.text import MANY, Lines, aligned, and_more, label_text, left_out
+from streamtron.core.text import BOUNDS, MANY, Lines, aligned, and_more, label_text, left_out, up
 
 
 @click.command(short_help="Show what is in a model, a witness, a run or shards.")
@@ -36,7 +36,7 @@ def inspect(paths: tuple[str, ...], plan: bool, as_json: bool, **given: Any) -> 
     print_values(facts, _plan if plan else _LINES[facts["kind"]], as_json)
 
 
-_BOUNDS = ("primal_margin", "upper_bound", "relative_duality_gap", "rows_scanned")
+_BOUNDS = (*BOUNDS, "rows_scanned")
 _DECIDES = {
     "two classes": "{1} where the decision is above 0, else {0}",
     "multiclass": "{n:,}, of which the one whose decision is highest is chosen",
@@ -75,18 +75,18 @@ def _certificate(certificate: Any, *, many: bool) -> Lines:
         yield "no certificate: use streamtron certify"
         return
     if many:
-        yield from aligned([("largest gap", float(certificate["relative_duality_gap"]))])
+        yield f"{'largest gap':<18} {up(certificate['relative_duality_gap']):>13}"
     else:
         yield from certificate_lines(certificate)
     yield from aligned([("rows", certificate["rows_scanned"])])
 
 
 def _complete(certificate: Any, *names: str) -> bool:
-    """Return whether the numbers are there: a model file may hold any certificate or none. An upper
+    """Return whether the numbers are there: a model file may hold any certificate or none. A
     bound that was not found is None."""
     return isinstance(certificate, Mapping) and all(
         isinstance(certificate.get(name), int | float)
-        or (name == "upper_bound" and certificate.get(name, "missing") is None)
+        or (name in BOUNDS[:2] and certificate.get(name, "missing") is None)
         for name in names
     )
 
@@ -123,9 +123,9 @@ def _run(facts: Mapping[str, Any]) -> Lines:
     by = f", by {facts['process']}" if facts["process"] else ""
     yield from aligned([("state", facts["state"] + by)])
     if progress := facts["progress"]:
-        yield from _some(
-            progress, "reading", "stage", "full_epochs", "relative_duality_gap", "nonzeros_read"
-        )
+        yield from _some(progress, "reading", "stage", "full_epochs", "nonzeros_read")
+        if (gap := progress.get("relative_duality_gap")) is not None:
+            yield f"{'gap':<18} {up(gap):>13}"
         yield from aligned([("seconds", round(progress["seconds"], 1))])
     yield from _some(facts, "rows", "nonzeros")
     forgotten = facts.get("forgotten_rows")

@@ -23,6 +23,7 @@ from streamtron.core.events import (
     ignore,
     log_events,
 )
+from streamtron.core.text import up
 
 _WIDTHS = {
     "time": 8, "reading": 7, "stage": 12, "what": 5, "updates": 12, "mini-epochs": 11,
@@ -102,7 +103,7 @@ def trial_words(event: TrialDone) -> str:
     where = "" if event.worker == "local" else f" (worker {event.worker})"
     accuracy = event.metrics["accuracy"]
     shown = "-" if accuracy is None else f"{accuracy:.5g}"
-    return f"{event.candidate}{fold}: accuracy {shown}, gap {event.gap:.3g}{where}"
+    return f"{event.candidate}{fold}: accuracy {shown}, gap {up(event.gap, 3)}{where}"
 
 
 def _shown(width: int | None, *, several: bool) -> list[str]:
@@ -128,7 +129,7 @@ def reading_line(
     certificate, estimate = event.certificate, event.upper_bound_estimate
     bound, gap = "-" if estimate is None else f"~{estimate:.6g}", "-"
     if certificate is not None and certificate.upper_bound is not None:
-        bound, gap = f"{certificate.upper_bound:.6g}", f"{certificate.relative_duality_gap:.3g}"
+        bound, gap = up(certificate.upper_bound, 6), up(certificate.relative_duality_gap, 3)
     cells = {
         "time": _clock(), "reading": event.reading + 1, "stage": event.stage, "what": event.mode,
         "updates": f"{event.updates:,}", "mini-epochs": event.mini_epochs,
@@ -164,11 +165,11 @@ class Status:
         elif isinstance(event, SolveStarted):
             self._what, self._speed, self.total = f"reading {event.reading + 1}: solving", "", None
         elif isinstance(event, RoundDone):
-            gap = event.gap_estimate
-            known = "" if gap is None else f", gap ~{gap:.1g} in memory"
+            estimate = event.gap_estimate
+            known = "" if estimate is None else f", gap ~{estimate:.1g} in memory"
             self._speed = f"round {event.rounds}: {event.step.replace('_', ' ')}{known}"
         elif isinstance(event, ReadingDone) and event.certificate is not None:
-            self._gap = f"gap {event.certificate.relative_duality_gap:.3g}"
+            self._gap = f"gap {up(event.certificate.relative_duality_gap, 3)}"
         elif isinstance(event, TrialsStarted):
             self._trials = event.trials
             self._count_fits(0)

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamtron.cli.terminal import class_lines, fitting
-from streamtron.core.config import Machine, format_size
-from streamtron.core.text import MANY, Lines, aligned, down, label_text, left_out, up
+from streamtron.core.config import Machine, format_size, meets
+from streamtron.core.text import BOUNDS, MANY, Lines, aligned, down, label_text, left_out, up
 
 Report = Mapping[str, Any]
 
@@ -36,14 +36,10 @@ def _covered(certificate: Report) -> Lines:
 def bounds(certificates: Sequence[Report | None]) -> dict[str, list[str]]:
     """Return lower bound, upper bound and gap as columns of a table; ``-`` for unknown values."""
 
-    def cell(certificate: Report | None, name: str) -> str:
-        value = None if certificate is None else certificate[name]
-        return "-" if value is None else f"{value:.6g}"
-
-    names = ("primal_margin", "upper_bound", "relative_duality_gap")
+    heads = zip(("lower bound", "upper bound", "gap"), BOUNDS, (down, up, up), strict=True)
     return {
-        head: [cell(each, name) for each in certificates]
-        for head, name in zip(("lower bound", "upper bound", "gap"), names, strict=True)
+        head: [rounded((each or {}).get(name), 6) for each in certificates]
+        for head, name, rounded in heads
     }
 
 
@@ -77,7 +73,7 @@ def learned_lines(report: Report, *, verbose: bool) -> Lines:
             "counts, and were computed anew"
         )
     if "learners" in report:
-        yield from aligned([("largest gap", _gap(report))])
+        yield f"{'largest gap':<18} {up(_gap(report)):>13}"
         yield from _covered({**report["certificate"], "skipped": report["skipped"]})
     else:
         yield from certificate_lines(report["certificate"])
@@ -122,7 +118,7 @@ def _stages(stages: Sequence[Report]) -> Lines:
 
 def _classes(learners: Sequence[Report]) -> Lines:
     """Yield the classes with the widest gaps, in their order, and the others together."""
-    order = sorted(range(len(learners)), key=lambda k: (_stopped(learners[k]), _gap(learners[k])))
+    order = sorted(range(len(learners)), key=lambda k: _gap(learners[k]))
     shown = [learners[k] for k in sorted(order[-MANY:])]
     yield from class_lines(
         [each["label"] for each in shown],
@@ -133,7 +129,7 @@ def _classes(learners: Sequence[Report]) -> Lines:
     if others := [learners[k] for k in order[:-MANY]]:
         ways = [each["stop_reason"] for each in others]
         ended = ", ".join(f"{ways.count(way):,} {way}" for way in dict.fromkeys(ways))
-        yield f"… and {len(others):,} more, {ended}, gaps up to {max(map(_gap, others)):.3g}"
+        yield f"… and {len(others):,} more, {ended}, gaps up to {up(max(map(_gap, others)), 3)}"
 
 
 def _gap(report: Report) -> float:
@@ -144,52 +140,57 @@ def _upper(report: Report) -> float:
     return float(report["certificate"]["upper_bound"] or math.inf)
 
 
-def _stopped(learner: Report) -> bool:
-    """Return whether it stopped before it was certified or converged."""
-    return learner["stop_reason"] not in ("certified", "converged")
+def _failed(report: Report) -> list[Report]:
+    """Return the learners that did not do what the tolerance asks, the worst first."""
+    learners, given = report.get("learners", [report]), report["settings"]
+    failed = (each for each in learners if not meets(given, _gap(each), each["stop_reason"]))
+    return sorted(failed, key=_gap, reverse=True)
 
 
 def _verdict(report: Report) -> str:
-    learners, gap, tol = report.get("learners", ()), _gap(report), report["settings"]["tol"]
-    what = f"the {'largest ' if learners else ''}gap is {up(gap, 3)}"
-    if _stopped(report):
+    learners, tol = report.get("learners", ()), report["settings"]["tol"]
+    what = f"the {'largest ' if learners else ''}gap is {up(_gap(report), 3)}"
+    if failed := _failed(report):
         if learners:
-            what = f"{sum(map(_stopped, learners)):,} of {len(learners):,} classes; {what}"
+            what = f"{len(failed):,} of {len(learners):,} classes; {what}"
         elif report["stop_reason"] == "no margin":
             return f"NOT certified: no margin above {up(_upper(report))} exists"
         return f"NOT certified: {what}, the tolerance {tol:g}"
-    if gap > tol:
+    if _gap(report) > tol:
         return f"converged: nothing is left to update; {what}"
     if learners:
         return f"certified: the gaps of all {len(learners):,} classes are within {tol:g}"
-    return f"certified: the gap {up(gap, 3)} is within the tolerance {tol:g}"
+    return f"certified: the gap {up(_gap(report), 3)} is within the tolerance {tol:g}"
 
 
 def not_certified(report: Report, model: str) -> str:
-    """Return the message of a fit that stopped before its tolerance was certified."""
-    settings = report["settings"]
-    if report["stop_reason"] == "no margin":
+    """Return the message of a fit that did not meet its tolerance."""
+    settings, reason = report["settings"], report["stop_reason"]
+    if reason == "no margin":
         return _no_margin(report, model)
     stage = settings["stage"]
-    no_ascent = stage != "auto" and not stage.endswith("ascent")
+    limited, no_ascent = reason == "epoch limit", stage != "auto" and not stage.endswith("ascent")
+    helps = (
+        f"more --max-epochs than {settings['max_epochs']}, " * limited
+        + "--stage auto, which ends with ascent, " * no_ascent
+        + f"an --active-set above {format_size(settings['active_set'])}, " * limited
+    )
     return (
-        f"{_stopped_classes(report)} before the tolerance was certified: the "
-        f"{'largest ' if 'learners' in report else ''}relative duality gap is {_gap(report):.3g}, "
-        f"wanted {settings['tol']:g}. {model} holds the model so far. What would help: more "
-        f"--max-epochs than {settings['max_epochs']}, "
-        f"{'--stage auto, which ends with ascent, ' if no_ascent else ''}an --active-set above "
-        f"{format_size(settings['active_set'])}, or a --tol looser than {settings['tol']:g}."
+        f"{_which(report)}{'stopped' if limited else 'converged'} before the tolerance was "
+        f"certified: the {'largest ' if 'learners' in report else ''}relative duality gap is "
+        f"{up(_gap(report), 3)}, wanted {settings['tol']:g}. {model} holds the model so far. What "
+        f"would help: {helps}{'or ' * bool(helps)}a --tol looser than {settings['tol']:g}."
     )
 
 
-def _stopped_classes(report: Report, most: int = 5) -> str:
-    """Return ``stopped``, after the names of the classes if there are many, the worst first."""
+def _which(report: Report, most: int = 5) -> str:
+    """Return the names of the classes, if there are many, that did not meet the tolerance."""
     if "learners" not in report:
-        return "stopped"
-    stopped = sorted(filter(_stopped, report["learners"]), key=_gap, reverse=True)
-    names = ", ".join(label_text(each["label"]) for each in stopped[:most])
-    more = ", …" if stopped[most:] else ""
-    return f"{len(stopped):,} of {len(report['learners']):,} classes ({names}{more}) stopped"
+        return ""
+    failed = _failed(report)
+    names = ", ".join(label_text(each["label"]) for each in failed[:most])
+    more = ", …" if failed[most:] else ""
+    return f"{len(failed):,} of {len(report['learners']):,} classes ({names}{more}) "
 
 
 def _no_margin(report: Report, model: str) -> str:

@@ -12,7 +12,7 @@ from streamtron.cli.common import STOPPED, check_files, is_verbose, say, workers
 from streamtron.cli.summary import learned_lines, not_certified, place_lines
 from streamtron.cli.terminal import complain, fitting
 from streamtron.core.config import METRICS, METRICS_OF_MANY
-from streamtron.core.text import Lines, metric_words
+from streamtron.core.text import Lines, metric_words, up
 from streamtron.sweeps.grid import candidates_of
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> Lines
     names = _columns(rows, metric)
     columns = {head: [_digits(row[name]) for row in rows] for head, name in names.items()}
     columns |= {
-        "gap": [f"{row['relative_duality_gap']:.3g}" for row in rows],
+        "gap": [up(row["relative_duality_gap"], 3) for row in rows],
         "readings": [f"{row['readings']:.4g}" for row in rows],
     }
     widths = {head: 9 if head in ("gap", "readings") else max(10, len(head)) for head in columns}
@@ -181,6 +181,6 @@ def _best_not_certified(rows: Rows) -> str:
     return (
         "the best candidate stopped before its tolerance was certified: the "
         f"{'largest ' if 'class' in best else ''}relative duality gap is "
-        f"{best['relative_duality_gap']:.3g}, wanted {best['tol']:g}. What would help: "
+        f"{up(best['relative_duality_gap'], 3)}, wanted {best['tol']:g}. What would help: "
         f"more --max-epochs, or a --tol looser than {best['tol']:g}."
     )

@@ -23,7 +23,7 @@ from streamtron.core.errors import SettingsError, StreamtronError
 from streamtron.core.files import read_toml
 from streamtron.core.sealed import canonical
 from streamtron.data import Manifest, find_shards
-from streamtron.runs.results import EXIT_CODES
+from streamtron.runs.results import NOT_CERTIFIED
 
 COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "fit": (("shards", "valid", "calibrate", "config", "vocabulary"),
@@ -179,7 +179,7 @@ def _job(
         inputs=tuple(_absolute(directory, one) for one in inputs),
         outputs=tuple(os.path.join(directory, one) for one in outputs),
         digest=_digest([command, lasting, before]),
-        accepted=(0, EXIT_CODES["epoch limit"]) if table.get("accept_uncertified") else (0,),
+        accepted=(0, NOT_CERTIFIED) if table.get("accept_uncertified") else (0,),
     )
 
 

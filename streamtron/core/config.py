@@ -379,6 +379,13 @@ def parse_duration(text: str) -> float:
     return float(number) * {"": 1, "s": 1, "m": 60, "h": 3600}[unit]
 
 
+def meets(settings: Mapping[str, Any], gap: float, stop_reason: str) -> bool:
+    """Tell whether a fit did what was asked: proved a gap within ``tol``; converged where that is 0
+    or the procedure ``faithful``."""
+    tol = 0.0 if settings.get("faithful") else settings["tol"]
+    return bool(gap <= tol) if tol > 0.0 else stop_reason == "converged"
+
+
 def format_size(size: float) -> str:
     """Format bytes with a unit.
 

@@ -20,7 +20,7 @@ from streamtron.core.files import is_stream
 from streamtron.core.limits import peak_memory
 from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Label
-from streamtron.core.text import label_text
+from streamtron.core.text import BOUNDS, label_text
 
 _log = logging.getLogger(__name__)
 
@@ -264,6 +264,5 @@ def event_fields(event: Event) -> dict[str, Any]:
 
 def _proven(certificate: Certificate | None) -> dict[str, float | None]:
     """Return the bounds of a certificate under names that say so; None without one."""
-    names = ("primal_margin", "upper_bound", "relative_duality_gap")
-    lower, upper, gap = (getattr(certificate, name, None) for name in names)
+    lower, upper, gap = (getattr(certificate, name, None) for name in BOUNDS)
     return {"proven_lower_bound": lower, "proven_upper_bound": upper, "proven_gap": gap}

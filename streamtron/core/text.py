@@ -12,6 +12,10 @@ MANY = 20
 """Largest number of shards or labels that are listed one by one."""
 
 
+BOUNDS = ("primal_margin", "upper_bound", "relative_duality_gap")
+"""What is printed of a certificate: a lower bound, an upper one, and their gap."""
+
+
 def aligned(items: Sequence[tuple[str, object]]) -> Lines:
     """Yield ``name   value`` lines with right-aligned numbers."""
     for name, value in items:
@@ -24,17 +28,20 @@ def label_text(label: object) -> str:
     return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
 
 
-def down(value: float, digits: int = 7) -> str:
-    """Format a lower bound, rounded down: 0.123456789 as 0.1234567."""
+def down(value: float | None, digits: int = 7) -> str:
+    """Format a lower bound, rounded down: 0.123456789 as 0.1234567; ``-`` for None. What is proven
+    is printed by this and by ``up`` alone, so that it holds as printed."""
     return _rounded(value, digits, ROUND_FLOOR)
 
 
-def up(value: float, digits: int = 7) -> str:
-    """Format an upper bound or a gap, rounded up."""
+def up(value: float | None, digits: int = 7) -> str:
+    """Format an upper bound or a gap, rounded up; ``-`` for None."""
     return _rounded(value, digits, ROUND_CEILING)
 
 
-def _rounded(value: float, digits: int, rounding: str) -> str:
+def _rounded(value: float | None, digits: int, rounding: str) -> str:
+    if value is None:
+        return "-"
     shown = Context(prec=digits, rounding=rounding).create_decimal(Decimal(value))
     return f"{float(shown):.{digits}g}"
 

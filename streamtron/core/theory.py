@@ -169,7 +169,7 @@ def primal_from_margin(gamma_d: float) -> float:
     return 1.0 / (2.0 * gamma_d * gamma_d)
 
 
-def decision_radius(primal_margin: float, upper_bound: float | None) -> float:
+def decision_radius(primal_margin: float | None, upper_bound: float | None) -> float:
     """‖w − w*‖ ≤ √(2(P − D)) = √(1/γ′² − 1/U²), as P is strongly convex; ∞ where nothing is proven.
 
     γ′ is the primal margin of w and U ≥ γ_d; rounding is included. Every decision value of a row x
@@ -180,7 +180,7 @@ def decision_radius(primal_margin: float, upper_bound: float | None) -> float:
     >>> decision_radius(0.2, 0.2) > 0.0
     True
     """
-    if upper_bound is None or primal_margin <= 0.0 or primal_margin * primal_margin == 0.0:
+    if not upper_bound or not primal_margin or primal_margin < 0.0 or primal_margin**2 == 0.0:
         return math.inf
     primal, dual = primal_from_margin(primal_margin), primal_from_margin(upper_bound)
     rounding = 2.0**-49

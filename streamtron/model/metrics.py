@@ -451,8 +451,8 @@ def decision_radii(model: LinearModel) -> Floats:
 def certain(model: LinearModel, decisions: Floats, lengths: Floats) -> NDArray[np.bool_]:
     """Return which rows, shape (rows,), the optimum labels as the model does.
 
-    |f(x) − f*(x)| ≤ ‖(x, ρ)‖ · radius for each direction, f* being the decision of the best possible
-    model of the same rows and settings. Of a multilabel model that holds for every class of the row.
+    |f(x) − f*(x)| ≤ ‖(x, ρ)‖ · radius for each direction, f* of the best possible model of the same
+    rows and settings. Of a multilabel model that holds for every class of the row.
 
     Parameters
     ----------

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from streamtron.core.config import meets
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import write_atomically
 from streamtron.core.rows import Label
-from streamtron.core.text import metric_words
+from streamtron.core.text import metric_words, up
 
 if TYPE_CHECKING:
     from streamtron.model.linear_model import LinearModel
@@ -90,11 +91,11 @@ def _points(rows: Sequence[Row], metric: str) -> tuple[list[float], list[float]]
 
 
 def _is_proven(row: Row) -> bool:
-    return row["stop_reason"] in ("certified", "converged")
+    return meets(row, row["relative_duality_gap"], row["stop_reason"])
 
 
 def _mark(axes: Any, row: Row, metric: str) -> None:
-    proven = f"{'largest ' if 'class' in row else ''}gap {row['relative_duality_gap']:.2g}"
+    proven = f"{'largest ' if 'class' in row else ''}gap {up(row['relative_duality_gap'], 2)}"
     if not _is_proven(row):
         proven = f"NOT certified, {proven}"
     title = f"best: {row[metric]:.4g} at C = {row['C']:g}, {proven}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -16,6 +16,17 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 386, 24, 212
 Points = Sequence[tuple[float, float]]
 
 
+def short(value: float) -> str:
+    """Format a number in few characters: 12k, 0.25, 8.75e-4."""
+    if 0.0 < abs(value) < 1e-3:
+        digits, _, power = f"{value:e}".partition("e")
+        return f"{float(digits):.4g}e{int(power)}"
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= 10 * size or (abs(value) >= size and value % size == 0):
+            return f"{value / size:.4g}{letter}"
+    return f"{value:.4g}"
+
+
 class Series(NamedTuple):
     """A line; ``key`` is the number of its colour, ``marked`` whether points are drawn, and
     ``hollow`` those points whose inside is empty. Without a name it is not in the legend."""
@@ -25,6 +36,8 @@ class Series(NamedTuple):
     key: int = 1
     marked: bool = False
     hollow: frozenset[int] = frozenset()
+    shown: Callable[[float], str] = short
+    """formats the height of a point"""
 
 
 class Axis(NamedTuple):
@@ -139,7 +152,8 @@ def _line(series: Series, x_axis: Axis, y_axis: Axis) -> str:
             shape = "hollow " if at in series.hollow else ""
             found += (
                 f'<circle class="{shape}k{series.key}" cx="{x:g}" cy="{y:g}" r="3">'
-                f"<title>{escape(f'{series.name} {short(a)}: {short(b)}'.strip())}</title></circle>"
+                f"<title>{escape(f'{series.name} {short(a)}: {series.shown(b)}'.strip())}</title>"
+                "</circle>"
             )
     return found
 
@@ -218,14 +232,3 @@ def _svg(title: str, content: str) -> str:
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">'
         f"{content}</svg>"
     )
-
-
-def short(value: float) -> str:
-    """Format a number in few characters: 12k, 0.25, 8.75e-4."""
-    if 0.0 < abs(value) < 1e-3:
-        digits, _, power = f"{value:e}".partition("e")
-        return f"{float(digits):.4g}e{int(power)}"
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= 10 * size or (abs(value) >= size and value % size == 0):
-            return f"{value / size:.4g}{letter}"
-    return f"{value:.4g}"

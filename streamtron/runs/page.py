@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core.config import METRICS, METRICS_OF_MANY, format_size, prices
-from streamtron.core.text import MANY, down, feature_text, label_text, metric_words, number, up
+from streamtron.core.config import METRICS, METRICS_OF_MANY, format_size, meets, prices
+from streamtron.core.text import (
+    BOUNDS,
+    MANY,
+    down,
+    feature_text,
+    label_text,
+    metric_words,
+    number,
+    up,
+)
 from streamtron.data import Manifest
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import Evaluation, Floats
@@ -73,7 +82,7 @@ def render(facts: Facts) -> str:
 
 def _head(facts: Facts) -> Iterator[str]:
     told, gap = facts.report, facts.report["certificate"]["relative_duality_gap"]
-    good = told["stop_reason"] in ("certified", "converged")
+    good = meets(told["settings"], gap, told["stop_reason"])
     what = "largest gap" if "learners" in told else "gap"
     verdict = f"{told['stop_reason'].capitalize()}: the {what} is {up(gap, 3)}, the tolerance "
     verdict += number(told["settings"]["tol"])
@@ -134,7 +143,7 @@ def _series(name: str, key: int, history: Sequence[Values], x: str, y: str) -> S
     """Return a line of what is known after each reading, hollow where it is not proven."""
     known = [each for each in history if each.get(x) is not None and each.get(y) is not None]
     hollow = frozenset(at for at, each in enumerate(known) if not each.get("proven", True))
-    return Series(name, _points(known, x, y), key, True, hollow)
+    return Series(name, _points(known, x, y), key, True, hollow, down if y == "lower" else up)
 
 
 def _points(history: Sequence[Values], x: str, y: str) -> list[tuple[float, float]]:
@@ -151,7 +160,7 @@ def _certificate_table(proven: Values) -> str:
         ("upper bound of the margin", upper, up),
         ("relative duality gap", proven["relative_duality_gap"], up),
     ]
-    cells = [[name, _Number(value, form(value))] for name, value, form in rows if value is not None]
+    cells = [[name, _proven(value, form)] for name, value, form in rows if value is not None]
     cells.append(["rows that it covers", _Number(proven["rows_scanned"])])
     return table(["certificate", "value"], cells)
 
@@ -256,7 +265,7 @@ def _class_table(facts: Facts) -> str:
                  for one in heaviest(facts.model, direction, 3, facts.names)]  # fmt: skip
         rows.append([
             label_text(direction.positive),
-            _Number(told["certificate"]["relative_duality_gap"]),
+            _proven(told["certificate"]["relative_duality_gap"], up),
             *(_Number((measured or [])[at][name]) for name in of_metrics),
             _Number(told["full_epochs"]), _Number(told["newton_steps"]), told["stop_reason"],
             _Wide(", ".join(names)),
@@ -293,7 +302,8 @@ def _sweep(facts: Facts) -> Iterator[str]:
     shown = [price, "rho", metric, "relative_duality_gap", "readings", "seconds"]
     heads = [metric_words(name) for name in shown]
     yield table([*heads, "ended because", "best"], [
-        [*(_Number(row[name]) for name in shown), row["dropped"] or row["stop_reason"],
+        [*(_proven(row[name], up) if name == BOUNDS[2] else _Number(row[name]) for name in shown),
+         row["dropped"] or row["stop_reason"],
          "best" if row["best"] else ""]
         for row in rows
     ], sorts=True)  # fmt: skip
@@ -301,9 +311,10 @@ def _sweep(facts: Facts) -> Iterator[str]:
 
 def _candidates(rows: Iterable[Values], rho: float, key: int, price: str, metric: str) -> Series:
     line = sorted(rows, key=lambda row: row[price])
-    ended = ("certified", "converged")
     hollow = frozenset(
-        at for at, row in enumerate(line) if row["dropped"] or row["stop_reason"] not in ended
+        at
+        for at, row in enumerate(line)
+        if row["dropped"] or not meets(row, row[BOUNDS[2]], row["stop_reason"])
     )
     return Series(f"ρ = {rho:g}", [(row[price], row[metric]) for row in line], key, True, hollow)
 
@@ -353,6 +364,10 @@ class _Number:
             text = f"{self.value:.4g}" if isinstance(self.value, float) else number(self.value)
         key = "" if self.value is None else f' data-key="{self.value!r}"'
         return f'<td class="n"{key}>{escape(text)}</td>'
+
+
+def _proven(value: float, form: Callable[[float], str]) -> _Number:
+    return _Number(value, form(value))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from streamtron.core.config import Settings
+from streamtron.core.config import Settings, meets
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import remove_half_written, write_atomically
 from streamtron.core.limits import peak_memory
@@ -26,10 +26,11 @@ from streamtron.runs.learners import given_class_weights
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
 
-EXIT_CODES = {"certified": 0, "converged": 0, "no margin": 4, "epoch limit": 4}
-"""Stop reason of a learner → exit code. Of several learners the last reason here is the run's."""
+STOP_REASONS = ("certified", "converged", "no margin", "epoch limit")
+"""Of a learner; of several learners the last one here is the run's."""
 
-STOP_REASONS = tuple(EXIT_CODES)
+NOT_CERTIFIED = 4
+"""The exit code of a fit that did not meet its tolerance, for whatever reason."""
 
 
 REPORT = "report.json"
@@ -57,8 +58,9 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0 certified or converged, 4 stopped before the tolerance was certified."""
-        return EXIT_CODES[self.stop_reason]
+        """0 where the tolerance is certified, or was 0 and the run converged; else 4."""
+        gap = self.report["certificate"]["relative_duality_gap"]
+        return 0 if meets(self.report["settings"], gap, self.stop_reason) else NOT_CERTIFIED
 
 
 def build_outcome(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from streamtron.core import theory
 from streamtron.core.config import Settings
+from streamtron.core.text import up
 
 FIRST_B = 5.0
 """b/R² of the first stage at ε = 1, as in the paper: see ``choose_b``."""
@@ -72,7 +73,7 @@ def promised_gap(epsilon: float) -> float:
 def reason_to_leave(plan: tuple[Stage, ...], number: int, settings: Settings) -> str:
     """Tell why the automatic plan leaves a stage, and why it leaves out ε = 0.1 if it does."""
     if number == 0 and settings.stages is None and plan[1].ascent:
-        gap = f"{promised_gap(0.1):.2g}"
+        gap = up(promised_gap(0.1), 2)
         return f"enough is known for the next stage; stage 0.1 skipped: its gap can be {gap}"
     return "enough is known for the next stage"
 

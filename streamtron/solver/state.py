@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
+from streamtron.core.text import BOUNDS
 from streamtron.solver.nonzeros import SparseVector, dense
 from streamtron.solver.report import ReadingBounds, StageReport
 from streamtron.solver.stages import Stage
@@ -119,8 +120,8 @@ class Progress:
         seconds = self.read_clock()
         bounds = ReadingBounds.estimated(self.readings, self.primal, upper, seconds)
         if certificate is not None:
-            lower, gap = certificate.primal_margin, certificate.relative_duality_gap
-            upper = certificate.upper_bound
+            proven = certificate.to_dict()
+            lower, upper, gap = (proven[name] for name in BOUNDS)
             bounds = ReadingBounds(self.readings, lower, upper, gap, True, seconds)
         steps = sum(report.newton_steps for report in self.reports)
         before = sum(each.newton_steps for each in self.history)

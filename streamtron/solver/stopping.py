@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from streamtron.core.text import up
 from streamtron.solver import stages
 from streamtron.solver.learner import Learner
 from streamtron.solver.report import CONVERGED, StageReport
@@ -89,9 +90,8 @@ def conclude(learner: Learner, frozen: Frozen) -> None:
         if not frozen.has_violators and (progress.last_stage or not spent):
             next_stage(learner, CONVERGED)
     elif settings.hard and _has_no_margin(learner):
-        end_stage(
-            learner, "no margin", f"no margin above {best.certificate.upper_bound:.3g} exists"
-        )
+        reason = f"no margin above {up(best.certificate.upper_bound, 3)} exists"
+        end_stage(learner, "no margin", reason)
     elif gap <= ROUNDING_GAP or (gap < small and gap > falling * best.gap_before):
         end_stage(learner, "converged", "the gap is at the level of rounding")
     best.gap_before = gap

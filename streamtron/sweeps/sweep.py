@@ -411,19 +411,15 @@ def _mean(settings: Settings, trials: Sequence[Trial]) -> Trial:
     """Combine a candidate's trials on all folds: mean metrics, the widest gap, total costs."""
     worst = max(trials, key=lambda trial: (trial.exit_code, trial.gap))
     metrics = {name: _average([trial.metrics[name] for trial in trials]) for name in worst.metrics}
-    least, most = (
-        _average([trial.at_optimum[end] for trial in trials], rounded)
-        for end, rounded in enumerate((at_least, at_most))
-    )
+    least, most = (_average([one.at_optimum[end] for one in trials], Fraction) for end in (0, 1))
+    bounds = (None, None) if least is None else (at_least(least), at_most(most))
     costs = Costs.total([trial.costs for trial in trials])
-    return replace(worst, settings=settings, metrics=metrics, at_optimum=(least, most), costs=costs)
+    return replace(worst, settings=settings, metrics=metrics, at_optimum=bounds, costs=costs)
 
 
-def _average(
-    values: list[float | None], rounded: Callable[[Fraction], float] = float
-) -> float | None:
-    known = [Fraction(value) for value in values if value is not None]
-    return rounded(sum(known) / Fraction(len(known))) if len(known) == len(values) else None
+def _average(values: list[float | None], kind: Callable[[float], Any] = float) -> Any:
+    known = [kind(value) for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
 
 
 def _now() -> str:

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from streamtron.core.config import METRICS, METRICS_OF_MANY, Settings, prices
+from streamtron.core.config import METRICS, METRICS_OF_MANY, Settings, meets, prices
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import write_atomically
 from streamtron.core.text import label_text
-from streamtron.runs.results import EXIT_CODES, Outcome
+from streamtron.runs.results import NOT_CERTIFIED, Outcome
 
 BOUNDS = ("directional_margin", "primal_margin", "upper_bound", "relative_duality_gap")
 """Columns from a certificate."""
@@ -98,8 +98,9 @@ class Trial:
 
     @property
     def exit_code(self) -> int:
-        """0 certified or converged, 4 stopped before the tolerance was certified."""
-        return EXIT_CODES[self.stop_reason]
+        """See ``Outcome.exit_code``."""
+        met = meets({"tol": self.settings.tolerance}, self.gap, self.stop_reason)
+        return 0 if met else NOT_CERTIFIED
 
     def row(self, best: Trial) -> dict[str, Any]:
         """Return its row of the table: values for those of ``COLUMNS`` that it has."""

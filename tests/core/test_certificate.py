@@ -21,7 +21,9 @@ from streamtron.core.rows import freeze
 from streamtron.solver import schedule
 from streamtron.solver.in_memory import Solve
 from streamtron.solver.learner import Learner
+from streamtron.solver.scan import Frozen
 from streamtron.solver.state import Regime
+from streamtron.solver.targets import Targets
 from streamtron.solver.train import begin_reading, finish_reading
 from tests.helpers.examples import examples
 from tests.helpers.oracle import Oracle, Row, best_scale, gamma_d, primal_value
@@ -489,3 +491,26 @@ def test_sums_of_parts_count_all_rows_and_keep_the_least_margin() -> None:
     assert both.totals.tolist() == [11, 22, 33, 44]
     assert (both.sums[kernels.LEAST], both.sums[kernels.LENGTHS]) == (-1.0, 5.0)
     assert first.totals.tolist() == [1, 2, 3, 4]
+
+
+@given(st.floats(1e-6, 1e6), st.floats(0.0, 1.0))
+def test_the_gap_is_not_below_that_of_the_objectives_printed_beside_it(
+    upper: float, share: float
+) -> None:
+    found = Certificate(0.0, share * upper, upper, 1, 1.0).to_dict()
+    if (primal := found["primal_objective"]) is not None and np.isfinite(primal):
+        assert found["dual_objective"] is not None
+        ratio = Fraction(found["dual_objective"]) / Fraction(primal)
+        assert Fraction(found["relative_duality_gap"] or 0) >= 1 - ratio  # type: ignore[arg-type]
+
+
+def test_weights_of_0_have_no_directional_margin_where_the_best_may_be_negative() -> None:
+    rows = csr([[(0, 1.0)], [(0, 1.0)]])  # rows 1 and −1 of opposite labels: γ = −1
+    targets = Targets(np.arange(2), np.array([1, -1], np.int8), np.zeros(2), np.ones(2))
+    scan = Frozen(np.zeros(1), 0.0, 1.0, 0.0)
+    scan.scan(rows, targets, np.zeros(2, np.int32), 0.0)
+    found, _ = scan.certificate(hard=True, counted=False)
+    assert found.directional_margin == found.primal_margin == -np.inf
+    plain = found.to_dict()
+    assert plain["directional_margin"] is plain["primal_margin"] is None
+    assert plain["relative_duality_gap"] == 1.0

@@ -14,6 +14,7 @@ from liblinear import liblinearutil
 from scipy import sparse
 from sklearn import metrics
 
+from streamtron.core.text import down, up
 from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel, joint_certificate
 from tests.helpers.processes import here
@@ -126,7 +127,7 @@ def test_certify_shows_the_bounds_of_every_class_on_the_same_readings(place: Pat
     gaps = [each["certificate"]["relative_duality_gap"] for each in found["learners"]]
     for line, each in zip(shown, found["learners"], strict=True):
         bounds = each["certificate"]
-        assert line[1:3] == [f"{bounds[n]:.6g}" for n in ("primal_margin", "upper_bound")]
+        assert line[1:3] == [down(bounds["primal_margin"], 6), up(bounds["upper_bound"], 6)]
         assert float(line[1]) < float(line[2])
     assert found["certificate"]["relative_duality_gap"] == max(gaps) < 0.01
 
@@ -149,11 +150,11 @@ def test_inspect_shows_a_line_a_class_with_its_certificate_and_heaviest_columns(
         assert (entry["column"], entry["name"]) == (heaviest + 1, f"f{heaviest}")
         words = line.split()
         assert words[0] == f"{CLASSES[k]:g}"
-        assert words[1] == f"{proven['primal_margin']:.6g}"
+        assert words[1] == down(proven["primal_margin"], 6)
         assert words[4] == f"f{heaviest}"
     assert any("the one whose decision is highest" in line for line in table)
     largest = max(each["relative_duality_gap"] for each in model.certificate["learners"])  # type: ignore[index]
-    assert f"largest gap        {largest:>13.7g}" in table
+    assert f"largest gap        {up(largest):>13}" in table
 
 
 def test_inspect_of_a_foreign_model_of_many_classes_says_that_nothing_is_proven(

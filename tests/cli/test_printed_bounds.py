@@ -1,0 +1,182 @@
+"""What is proven is printed rounded outwards, wherever it is printed."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import streamtron
+from streamtron.cli.main import main
+from streamtron.core.text import BOUNDS, down, up
+
+PACKAGE = Path(streamtron.__file__).parent
+
+PROVEN = re.compile(r"gap|bound|margin|upper|lower|primal|dual|radius|objective|certain", re.I)
+"""Names of what certificates hold, and of what is computed from it."""
+
+NUMBER = re.compile(r"%$|[.0-9}][efg]$|^[efg]$", re.I)
+"""Formats that round to nearest."""
+
+NO_CLAIMS = {
+    "estimate",  # marked by ~
+    "b / b_scale(stage.epsilon, settings, radius ** 2)",  # a setting
+    "100 * abs(self.share)",
+    "wrong",  # shares of rows in plots
+    "slack",
+}
+
+
+def _formats(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """What is formatted as a rounded number, as source, with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FormattedValue) and node.format_spec is not None:
+            spec = ast.unparse(node.format_spec)[2:-1]
+            if NUMBER.search(spec):
+                yield ast.unparse(node.value), node.lineno
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func).rpartition(".")[2]
+            if name in ("format", "number", "_digits", "short", "round") and node.args:
+                yield ast.unparse(node.args[0]), node.lineno
+            elif name == "aligned":  # formats floats by ``number``
+                for pair in ast.walk(node):
+                    if isinstance(pair, ast.Tuple) and len(pair.elts) == 2:
+                        value = ast.unparse(pair.elts[1])
+                        if not value.startswith(("' → '.join(map(up", "_pair")):
+                            yield value, pair.lineno
+        elif isinstance(node, ast.BinOp) and isinstance(getattr(node.left, "value", None), str):
+            yield ast.unparse(node.right), node.lineno
+
+
+def test_no_format_but_down_and_up_is_applied_to_what_is_proven() -> None:
+    wrong = [
+        f"{path.relative_to(PACKAGE)}:{line}: {value}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for value, line in _formats(ast.parse(path.read_text()))
+        if PROVEN.search(value)
+        and value not in NO_CLAIMS
+        and not value.startswith(("up(", "down("))
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["f'{gap:.3g}'", "number(upper)", "'%.6g' % report['upper_bound']", "format(gap, 'g')",
+     "aligned([('largest gap', float(c['relative_duality_gap']))])", "f'{_gap(x):.{n}g}'"],
+)  # fmt: skip
+def test_that_rule_sees_every_way_to_round_a_bound_to_nearest(code: str) -> None:
+    assert any(PROVEN.search(value) for value, _ in _formats(ast.parse(code)))
+
+
+@given(st.floats(-1e290, 1e290).filter(lambda x: not 0 < abs(x) < 1e-290), st.integers(1, 9))
+def test_a_printed_bound_is_on_its_side_and_the_nearest_of_so_many_digits(
+    value: float, digits: int
+) -> None:
+    low, high = Decimal(down(value, digits)), Decimal(up(value, digits))
+    assert low <= Decimal(value) <= high
+    if value:
+        unit = Decimal(10) ** (Decimal(value).adjusted() - digits + 1)
+        assert high - low <= unit
+
+
+def test_a_bound_that_is_not_there_is_a_dash() -> None:
+    assert (down(None), up(None)) == ("-", "-")
+
+
+# --- as they are printed -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of five classes, and a model of them with its report."""
+    directory = tmp_path_factory.mktemp("printed")
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((150, 3)), rng.integers(0, 5, 150)
+    lines = (f"{c} " + " ".join(f"{j}:{x:.4f}" for j, x in enumerate(row, 1))
+             for c, row in zip(y, X, strict=True))  # fmt: skip
+    (directory / "rows.svm").write_text("\n".join(lines) + "\n")
+    return directory
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command, and give what it prints."""
+
+    def call(*words: object) -> str:
+        with pytest.raises(SystemExit):
+            main([*map(str, words)])
+        return "".join(capsys.readouterr())
+
+    return call
+
+
+def _table(text: str) -> list[list[Decimal]]:
+    """Lower bound, upper bound and gap of every class."""
+    rows = [line.split() for line in text.splitlines()]
+    return [[*map(Decimal, row[1:4])] for row in rows if re.fullmatch(r"[0-4]", (row or [""])[0])]
+
+
+def _holds(table: list[list[Decimal]], proofs: list[dict[str, Any]]) -> None:
+    assert len(table) == len(proofs) == 5
+    for (lower, upper, gap), proof in zip(table, proofs, strict=True):
+        exact = [Decimal(proof[name]) for name in BOUNDS]
+        assert lower <= exact[0] < lower * Decimal("1.00001")
+        assert upper >= exact[1] > upper * Decimal("0.99999")
+        assert gap >= exact[2] > gap * Decimal("0.99999")
+
+
+def _named(text: str, pattern: str) -> Decimal:
+    found = re.search(pattern, text)
+    assert found is not None, text
+    return Decimal(found[1])
+
+
+def test_fit_certify_inspect_diff_and_the_page_print_bounds_that_hold(
+    place: Path, printed: Callable[..., str]
+) -> None:
+    model, report = place / "model", place / "report.json"
+    said = printed("fit", place / "rows.svm", "--multiclass", "--model", model, "--report", report,
+                    "--tol", 1e-4, "--stage", 1, "-v")  # fmt: skip
+    told = json.loads(report.read_text())
+    proofs = [each["certificate"] for each in told["learners"]]
+    widest = Decimal(told["certificate"]["relative_duality_gap"])
+    _holds(_table(said), proofs)
+    assert _named(said, r"largest gap +(\S+)") >= widest
+    assert _named(said, r"largest (?:relative duality )?gap is ([-0-9.e]+),") >= widest
+    shown = printed("inspect", model)
+    _holds(_table(shown), proofs)
+    assert _named(shown, r"largest gap +(\S+)") >= widest
+    again = [
+        each["certificate"] for each in json.loads(printed("certify", model, "--json"))["learners"]
+    ]
+    _holds(_table(printed("certify", model)), again)
+    for found in re.findall(r"^gap +(\S+) → (\S+)$", printed("diff", model, model), re.M):
+        assert min(map(Decimal, found)) >= min(Decimal(each[BOUNDS[2]]) for each in proofs)
+    printed("report", f"{model}.run", "-o", place / "page.html")
+    cells = re.findall(r'data-key="([^"]+)">([^<]+)<', (place / "page.html").read_text())
+    for each in proofs:
+        [text] = {text for key, text in cells if key == repr(each[BOUNDS[2]])}
+        assert Decimal(text) >= Decimal(each[BOUNDS[2]])
+
+
+def test_a_sweep_prints_gaps_that_hold(place: Path, printed: Callable[..., str]) -> None:
+    table, valid = place / "table.csv", place / "valid.svm"
+    valid.write_text((place / "rows.svm").read_text())
+    said = printed("sweep", place / "rows.svm", "--multiclass", "--C", "0.1,1,10", "--valid", valid,
+                    "--table", table, "-v")  # fmt: skip
+    heads, *rows = (line.split(",") for line in table.read_text().splitlines())
+    exact = {row[heads.index("C")]: Decimal(row[heads.index(BOUNDS[2])]) for row in rows}
+    for C, gap in exact.items():
+        [line] = [line for line in said.splitlines() if re.match(rf"[* ] +{float(C):g} ", line)]
+        numbers = re.findall(r"(?<= )[0-9][-0-9.e]*(?= )", line)
+        assert Decimal(numbers[-2]) >= gap > Decimal(numbers[-2]) * Decimal("0.99")
