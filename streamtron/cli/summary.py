@@ -69,8 +69,8 @@ def learned_lines(report: Report, *, verbose: bool) -> Lines:
         yield f"counts reached 2³¹ − 1: {clipped:,} steps were cut there"
     if drift := max(each["drift_repaired"] for each in learners):
         yield (
-            f"the running weights had drifted by {drift:.1g} of their length from those of the "
-            "counts, and were computed anew"
+            f"while training, the weights had drifted by {drift:.1g} of their length: they were "
+            "summed anew, and what is proven does not rest on them"
         )
     if "learners" in report:
         yield f"{'largest gap':<18} {up(_gap(report)):>13}"

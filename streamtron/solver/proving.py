@@ -72,10 +72,10 @@ def _log_drift(learner: Learner, drift: float, seen: ScanSums) -> None:
     """Log a drift that is repaired: as a warning if rounding does not explain it, for then memory
     or disk may have changed the weights."""
     best = learner.best
-    best.drift_repaired = max(best.drift_repaired, drift)
-    explained = drift <= drift_by_rounding(learner.running.updates, seen)
+    explained = drift <= drift_by_rounding(learner.running.updates, seen, _longest(learner))
+    larger, best.drift_repaired = drift > best.drift_repaired, max(best.drift_repaired, drift)
     _log.log(
-        logging.INFO if explained else logging.WARNING,
+        logging.WARNING if larger and not explained else logging.INFO,
         "the running weights of reading %d had drifted by %.1g of their length from those "
         "that the counts make, %s. They are made afresh from the counts.",
         learner.progress.reading + 1,
@@ -84,13 +84,20 @@ def _log_drift(learner: Learner, drift: float, seen: ScanSums) -> None:
     )
 
 
-def drift_by_rounding(updates: int, seen: ScanSums) -> float:
+def _longest(learner: Learner) -> float:
+    """The most, about, that a row has added to ‖a‖: R times b/Δ², the count at a slack of 1."""
+    extent = learner.extent
+    count = learner.progress.b / extent.least_delta2
+    return math.sqrt(extent.sq_radius) * min(count or math.inf, float(kernels.COUNT_MAX))
+
+
+def drift_by_rounding(updates: int, seen: ScanSums, longest: float = 0.0) -> float:
     """Bound the drift, as a part of ‖w‖, that the rounding of N updates explains: each rounds the
     coordinates of its row by at most u = 2⁻⁵³ of their value, which Σ c_k |y_kj| bounds, so that
-    they move w by at most N u Σ c_k ‖y_k‖, if the counts were never much larger than now. Where
-    columns differ by orders of magnitude, that is thousands of times u ‖w‖."""
+    they move w by at most N u (Σ c_k ‖y_k‖ + ``longest``), the latter for a row whose count has
+    fallen since. Where values differ by orders of magnitude, that may be all of w."""
     length = math.sqrt(kernels.square_sum(seen.fresh))
-    lengths = float(seen.sums[kernels.LENGTHS])
+    lengths = float(seen.sums[kernels.LENGTHS]) + longest
     return updates * kernels.UNIT_ROUNDOFF * lengths / length if length else math.inf
 
 

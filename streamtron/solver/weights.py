@@ -87,7 +87,7 @@ class WeightState:
 
     def objective_at(self, b: float) -> float:
         """D = t/b − ‖a‖²/(2b²): the dual at the scale 1/b."""
-        return self.steps / b - 0.5 * self.sq_norm / b**2
+        return self.steps / b - 0.5 * self.sq_norm / b / b  # b² might underflow
 
     def augmented(self, scale: float) -> NDArray[np.float64]:
         """scale · (w, w_bias), shape (columns + 1,)."""

@@ -597,6 +597,17 @@ def test_a_drift_that_rounding_explains_is_repaired_without_a_warning(
     assert "more than rounding explains" in told_first.message
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_values_of_which_some_are_10_to_the_40_times_others_raise_no_alarm_of_hardware(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "spread.svm"
+    path.write_text("1 1:7.8e27 3:-4.5e18\n-1 1:394 3:-3.9e-19\n-1 2:-8e22 3:-1.2e22\n")
+    outcome = streamtron.run(path, Settings(C=7.3, rho=1.07), machine=Machine())
+    assert outcome.report["drift_repaired"] > LARGE_DRIFT
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+
 def test_a_repair_is_of_the_change_that_made_it_and_not_of_the_next(
     corpus: list[Path], tmp_path: Path
 ) -> None:
