@@ -126,8 +126,8 @@ def certify(
 
     With a witness: one reading. Without: one for the primal margin and the best scale, then at most
     ``readings`` more for the upper bound; if the working set does not fit in the active set, the
-    last of these train. Weights whose best scale is far from 1 (a perceptron's, say) take up to
-    eight scans more. Many classes share the active set, and the readings where their vectors fit in
+    last of these train. Weights whose best scale is far from 1 (a perceptron's, say) spend some of
+    them to find it. Many classes share the active set, and the readings where their vectors fit in
     memory together; else they are certified in groups.
 
     Parameters

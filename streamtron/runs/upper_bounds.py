@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from streamtron.core.certificate import Certificate
+from streamtron.core.certificate import Certificate, length_of
 from streamtron.core.rows import Chunk
 from streamtron.runs.scan import Scans, add_blocks, scan_request, scan_weights
 from streamtron.solver import order
@@ -28,9 +28,6 @@ SEARCH_TOLERANCE = 1e-4
 SCALED = 0.25
 """A scan at scale s finds the best scale well if it lies in [SCALED · s, s / SCALED]."""
 
-RESCANS = 8
-"""Largest number of further scans to find the best scale."""
-
 
 def find_upper_bounds(
     scans: Scans, learners: Sequence[Learner], scales: Sequence[float], readings: int
@@ -40,7 +37,10 @@ def find_upper_bounds(
     found = scan_weights(scans, learners, scales, first=True)
     for learner in learners:
         begin_search(learner)
-    found = _rescan_if_scaled(scans, learners, scales, found)
+    # what finds the scale is taken from the readings, of which the search needs two
+    most = readings - 2 if readings > 1 else readings
+    found, spent = _rescan_if_scaled(scans, learners, scales, found, most)
+    readings -= spent
     bounds: dict[Learner, list[tuple[float, float]]] = {learner: [] for learner in learners}
     if readings >= 2 and not learners[0].settings.hard:
         _counts_from_slacks(scans, learners, found)
@@ -70,21 +70,36 @@ def _rescan_if_scaled(
     learners: Sequence[Learner],
     scales: Sequence[float],
     found: Sequence[Certificate],
-) -> list[Certificate]:
+    most: int,
+) -> tuple[list[Certificate], int]:
     """Scan again around the best scale found, until it is close to the scanned one: P(s) is known
-    best there."""
-    best, around = list(found), list(scales)
-    for _ in range(0 if learners[0].settings.hard else RESCANS):
+    best there. Return the certificates, and how many times all rows were read, at most ``most``.
+
+    Rows with margins far above 1 were left out, so that the scale may be far below the one found:
+    then the second scan is at 1 / (‖w‖ R), at which no margin is above 1."""
+    best, around, spent = list(found), list(scales), 0
+    while spent < most and not learners[0].settings.hard:
         ratios = [each.scale / scale for each, scale in zip(best, around, strict=True)]
         far = [k for k, ratio in enumerate(ratios) if not SCALED <= ratio <= 1.0 / SCALED]
         if not far:
             break
         for k in far:
             around[k] = best[k].scale
+            if ratios[k] < SCALED and spent == 0:
+                around[k] = min(around[k], _least_scale(learners[k]))
+        spent += 1
         again = scan_weights(scans, [learners[k] for k in far], [around[k] for k in far])
         for k, certificate in zip(far, again, strict=True):
             best[k] = certificate
-    return best
+    return best, spent
+
+
+def _least_scale(learner: Learner) -> float:
+    """1 / (‖w‖ R): no margin of the scanned weights is above 1 at this scale."""
+    assert learner.frozen is not None
+    w, bias = learner.frozen.w, learner.frozen.bias
+    length = math.hypot(length_of(w, bias), bias) * math.sqrt(learner.extent.sq_radius)
+    return 1.0 / length if length else 1.0
 
 
 def _counts_from_slacks(

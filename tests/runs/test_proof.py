@@ -15,6 +15,7 @@ import pytest
 from liblinear import liblinearutil
 from numpy.typing import NDArray
 
+import streamtron
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.sealed import read_sealed, write_sealed
@@ -749,3 +750,23 @@ def test_coefficients_are_certified_against_tables_with_labels_and_names(tmp_pat
         assert found.upper_bound == wanted.upper_bound
     with pytest.raises(SettingsError, match="the model knows where labels"):
         with_places(fit(tmp_path / "a.svm"), Settings(label="class of"))
+
+
+@pytest.mark.parametrize("power", [-20, -3, 3, 20])
+def test_weights_of_any_length_are_certified_within_the_readings_allowed(
+    power: int, tmp_path: Path
+) -> None:
+    rng, shard = np.random.default_rng(0), tmp_path / "rows.svm"
+    X = rng.standard_normal((500, 5))
+    y = np.where(X[:, 0] + 0.7 * rng.standard_normal(500) > 0, 1, -1)
+    lines = (f"{l} " + " ".join(f"{j}:{x:.4f}" for j, x in enumerate(row, 1))
+             for l, row in zip(y, X, strict=True))  # fmt: skip
+    shard.write_text("\n".join(lines) + "\n")
+    model = streamtron.fit(shard, tol=1e-5)
+    factor = 10.0**power
+    scaled = LinearModel(model.weights * factor, model.bias * factor, model.classes, model.settings,
+                         None, model.reading)  # fmt: skip
+    proof = streamtron.certify(scaled, shard, C=1.0, rho=1.0)
+    assert proof.readings <= 5  # one and the four allowed
+    assert proof.certificate.relative_duality_gap <= 1e-4
+    assert proof.weights_scale * factor == pytest.approx(1.0, rel=1e-3)
