@@ -13,7 +13,7 @@ import pytest
 
 from streamtron.cluster.client import Workers
 from streamtron.cluster.connect import connect
-from tests.helpers.dask_processes import dask_scheduler
+from tests.helpers.dask_processes import dask_scheduler, trusted
 from tests.helpers.processes import Run, here, workers_forked
 
 COMPILE = """
@@ -63,8 +63,8 @@ def forked() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def workers(forked: None) -> Iterator[Workers]:
-    """Two workers of our own."""
-    with connect(2) as found:
+    """Two workers of our own, whose scheduler may be connected to by its address."""
+    with connect(2) as found, trusted(found):
         yield found
 
 

@@ -223,11 +223,12 @@ run_options = _together(
 
 cluster_options = _together(
     click.option("--workers", type=whole_number(1), metavar="N",
-                 help="Distribute the work over N processes of this machine, one thread each; no "
-                 "effect on the result [this process alone]."),
+                 help="Distribute the work over N processes of this machine, one thread each, to "
+                 "which no other user has access; no effect on the result [this process alone]."),
     click.option("--scheduler", metavar="ADDRESS_OR_FILE",
                  help="Distribute it over the workers of a running Dask scheduler, tcp://HOST:PORT "
-                 "or its scheduler file. They must have access to the same files."),
+                 "or its scheduler file. They must have access to the same files; the scheduler "
+                 "can run code as you."),
     click.option("--dashboard", metavar="HOST:PORT",
                  help="Address of a web page that shows what --workers do [none]."),
     click.option("--worker-timeout", type=TIME,

@@ -47,13 +47,14 @@ class Workers:
     @property
     def threads(self) -> int:
         """Number of tasks that can run at a time now; at least 1."""
-        threads: dict[str, int] = self.client.nthreads()
+        with asked(self.client):
+            threads: dict[str, int] = self.client.nthreads()
         return max(sum(threads.values()), 1)
 
     def wait_for(self, number: int) -> None:
         """Wait for so many workers, as long as it is likely that they come."""
         for _ in range(PATIENCE if self._cluster is not None else 1):
-            with suppress(TimeoutError):
+            with suppress(TimeoutError), asked(self.client):
                 self.client.wait_for_workers(number, timeout=RESTARTING)
                 return
             if self._started_again < number:
@@ -157,10 +158,7 @@ class Workers:
                 raise  # the task's own
             if timeout is not None and future.status in ("pending", "finished"):
                 raise TimeoutError from error  # Dask loses it where the time ends amid a transfer
-            raise MachineError(
-                f"{address_of(self.client)}: the scheduler is gone ({first_line(error)}). Start "
-                "it, and run the command again."
-            ) from error
+            raise scheduler_gone(self.client, first_line(error)) from error
         future.release()
         return result
 
@@ -217,6 +215,25 @@ async def _end_now(cluster: LocalCluster) -> None:
     """End worker processes in the middle of their tasks, within two seconds of a signal."""
     ends = (nanny.close(timeout=KILL_TIMEOUT) for nanny in cluster.workers.values())
     await asyncio.gather(*ends, return_exceptions=True)
+
+
+@contextmanager
+def asked(client: Client) -> Iterator[None]:
+    """Turn what Dask raises in the block if it does not reach the scheduler into a MachineError."""
+    try:
+        yield
+    except TimeoutError:
+        raise
+    except OSError as error:
+        raise scheduler_gone(client, first_line(error)) from error
+
+
+def scheduler_gone(client: Client, reason: str) -> MachineError:
+    """Return the error that a scheduler does not answer any more."""
+    return MachineError(
+        f"{address_of(client)}: the scheduler is gone ({reason}). Start it, and run the command "
+        "again, a fit with --resume."
+    )
 
 
 def address_of(client: Client) -> str:

@@ -8,9 +8,9 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from streamtron.cluster.client import Workers, address_of, first_line
+from streamtron.cluster.client import Workers, address_of, asked, first_line
 from streamtron.core.config import Machine, format_size
 from streamtron.core.errors import MachineError, SettingsError, StreamtronError
 from streamtron.core.files import SMALL, at_most
@@ -23,10 +23,12 @@ CONNECT_TIMEOUT = 30.0
 WORKER_TIMEOUT = 300.0
 """Seconds without a heartbeat after which a worker is restarted; a busy one sends several a
 second."""
+TLS = ("CA_FILE", "CLIENT__CERT", "CLIENT__KEY")
+"""Files that a client needs, as Dask's configuration calls them in the environment."""
 LEAST_MEMORY = 1 << 26
 """Bytes that a worker needs to start."""
 
-_DASK_SETTINGS = {
+_DASK_SETTINGS: dict[str, Any] = {
     # a task may carry a whole model without a warning
     "distributed.admin.large-graph-warning-threshold": "1 GiB",
     # how long a dead worker may take to restart: after Dask's 15 s, a busy machine would lose it,
@@ -37,6 +39,7 @@ _DASK_SETTINGS = {
     "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
     # a worker above 80 % of its limit would take no task until it has less: parts hold their rows
     "distributed.worker.memory.pause": False,
+    "distributed.worker.http.routes": [],  # as for the scheduler
 }
 
 
@@ -59,6 +62,7 @@ def connect(
     workers : number of processes to start, ≥ 1, one thread each; they end with the block. Or a
         ``dask.distributed.Client``, which stays open.
     scheduler : or the address of a running scheduler, ``tcp://host:8786``, or its scheduler file.
+        ``tls://`` takes the certificates in Dask's configuration.
     machine : its ``memory_limit`` is shared equally by N processes; Dask ends one that uses more.
         A running scheduler's workers have limits of their own.
     dashboard : ``host:port`` of Dask's dashboard; None = none.
@@ -79,6 +83,8 @@ def connect(
     if not worker_timeout > 0:
         raise SettingsError(f"worker-timeout is {worker_timeout:g} s: wanted more than 0.")
     settings = {**_DASK_SETTINGS, "distributed.scheduler.worker-ttl": worker_timeout}
+    if dashboard is None:  # else the scheduler's page tells everybody its tasks
+        settings["distributed.scheduler.http.routes"] = []
     with dask.config.set(settings), ExitStack() as stack:
         if not verbose:  # of dead workers and lost connections, which our errors report
             for name in ("distributed", "distributed.client", "asyncio"):
@@ -112,7 +118,11 @@ def _memory_each(workers: int, machine: Machine) -> int:
 def _local(
     workers: int, limit: int, dashboard: str | None, verbose: bool
 ) -> Iterator[LocalCluster]:
-    """Start worker processes, which import nothing from the working directory: it holds data."""
+    """Start worker processes, which import nothing from the working directory: it holds data.
+
+    Who can talk to Dask runs code in it, and every user of a machine reaches its ports: they talk
+    to those alone that have their key, which is in the memory of these processes.
+    """
     from distributed import LocalCluster
 
     with ExitStack() as stack:
@@ -124,7 +134,7 @@ def _local(
                 n_workers=workers,
                 threads_per_worker=1,
                 processes=True,
-                protocol="tcp",
+                security=True,
                 memory_limit=limit,
                 # None would be port 8787 of every address
                 dashboard_address=dashboard or "127.0.0.1:0",
@@ -141,13 +151,14 @@ def _local(
 
 def _client(to: LocalCluster | str | None, timeout: float) -> Client:
     from distributed import Client
-    from distributed.comm.registry import get_backend
+    from distributed.utils import LoopRunner
 
-    if isinstance(to, str) and "://" not in to:
-        to = _address_in(to)
+    if isinstance(to, str):
+        to = to if "://" in to else _address_in(to)
+        how = _certificates(to)
     try:
-        if isinstance(to, str):  # with some unknown protocols, Dask would wait for an answer
-            get_backend(to.partition("://")[0])
+        if isinstance(to, str):
+            LoopRunner().run_sync(_reach, to, timeout, how)
         direct = None if isinstance(to, str) else True  # a scheduler's workers may be out of reach
         return Client(to, timeout=timeout, set_as_default=False, direct_to_workers=direct)
     except (OSError, TimeoutError, AssertionError) as error:  # the last on a machine too busy
@@ -155,11 +166,36 @@ def _client(to: LocalCluster | str | None, timeout: float) -> Client:
             f"{to}: no scheduler answered within {timeout:g} s ({first_line(error)}). Start one "
             "with dask scheduler, or let --workers start its own."
         ) from error
-    except (ValueError, ImportError) as error:
+    except (ValueError, TypeError, RuntimeError, ImportError) as error:
         raise SettingsError(
             f"--scheduler {to}: not an address that dask knows ({first_line(error)}). Give "
             "tcp://host:8786, or the file of dask scheduler --scheduler-file."
         ) from error
+
+
+async def _reach(address: str, timeout: float, how: dict[str, Any]) -> None:
+    """Connect once: a ``Client`` to which that is an error waits for itself for a minute."""
+    from distributed.comm import connect
+
+    await (await connect(address, timeout=timeout, **how)).close()
+
+
+def _certificates(address: str) -> dict[str, Any]:
+    """Return how Dask's configuration lets us connect to an address; tls needs certificates."""
+    from distributed import Security
+
+    reason = "there are none"
+    try:
+        how: dict[str, Any] = Security().get_connection_args("client")
+        if how["ssl_context"] is not None or not address.startswith(("tls:", "wss:")):
+            return how
+    except (OSError, ValueError) as error:
+        reason = first_line(error)
+    names = ", ".join(f"DASK_DISTRIBUTED__COMM__TLS__{name}" for name in TLS)
+    raise SettingsError(
+        f"--scheduler {address}: the certificates in Dask's configuration cannot be used "
+        f"({reason}). Name their files in the environment: {names}."
+    )
 
 
 def _address_in(file: str) -> str:
@@ -183,16 +219,18 @@ def _check_workers(client: Client, timeout: float) -> None:
     """Wait for a worker, and refuse workers with another version of streamtron, or none."""
     address, ours = address_of(client), version("streamtron")
     try:
-        client.wait_for_workers(1, timeout=timeout)
+        with asked(client):
+            client.wait_for_workers(1, timeout=timeout)
     except TimeoutError as error:
         raise MachineError(
             f"{address}: a scheduler without workers, for {timeout:g} s now. Start some with dask "
             "worker."
         ) from error
     try:  # a function of the standard library, which runs on a worker without streamtron too
-        found = client.sync(
-            client.run, version, "streamtron", on_error="return", callback_timeout=timeout
-        )
+        with asked(client):
+            found = client.sync(
+                client.run, version, "streamtron", on_error="return", callback_timeout=timeout
+            )
     except TimeoutError as error:
         raise MachineError(
             f"{address}: a worker there has not answered for {timeout:g} s. Look for one that is "

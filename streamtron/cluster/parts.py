@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from streamtron.cluster.client import Workers, address_of, usable_memory
+from streamtron.cluster.client import Workers, address_of, asked, scheduler_gone, usable_memory
 from streamtron.core.certificate import ScanSums
 from streamtron.core.errors import MachineError
 from streamtron.core.executor import (
@@ -103,7 +103,8 @@ class WorkerParts(Parts):
         """Open parts, evenly on the workers that are there, as they were after the last scan."""
         client = self._workers.client
         self._workers.wait_for(self._most_homes)
-        addresses = sorted(client.nthreads())
+        with asked(client):
+            addresses = sorted(client.nthreads())
         if not addresses:
             raise MachineError(
                 f"{address_of(client)}: no workers are left. Start some with dask worker, "
@@ -259,11 +260,9 @@ class WorkerParts(Parts):
     def _is_there(self, home: str) -> bool:
         client = self._workers.client
         if client.status != "running":
-            raise MachineError(
-                f"{address_of(client)}: the scheduler is gone. Start it, and run the command again "
-                "with --resume."
-            )
-        return home in client.nthreads()
+            raise scheduler_gone(client, client.status)
+        with asked(client):
+            return home in client.nthreads()
 
 
 def _lost(actor: Future) -> bool:

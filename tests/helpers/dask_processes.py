@@ -9,6 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import dask
+import distributed  # noqa: F401 (else the end of a dask.config.set takes its defaults away)
+import pytest
+
+from streamtron.cluster.client import Workers
 from tests.helpers.processes import ROOT, Process
 
 BIN = Path(sys.executable).parent
@@ -41,6 +46,24 @@ def _dask(command: str, before: str, *words: object) -> Iterator[Process]:
     finally:
         process.kill()  # a worker would wait for a task that never ends
         process.end()
+
+
+@contextmanager
+def trusted(workers: Workers) -> Iterator[None]:
+    """The certificate of our own workers is in Dask's configuration, of this process and of those
+    that it starts: the address of their scheduler is then enough to connect."""
+    security = workers.client.security
+    own = {
+        "ca-file": security.tls_ca_file,
+        "client.cert": security.tls_client_cert,
+        "client.key": security.tls_client_key,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in own.items():
+            name = name.replace(".", "__").replace("-", "_").upper()
+            patch.setenv(f"DASK_DISTRIBUTED__COMM__TLS__{name}", value)
+        with dask.config.set({f"distributed.comm.tls.{name}": own[name] for name in own}):
+            yield
 
 
 class started:

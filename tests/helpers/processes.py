@@ -24,6 +24,8 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+import dask
+
 from streamtron.cli import main as cli
 
 ROOT = Path(__file__).parents[2]
@@ -235,6 +237,7 @@ def _in_a_child(request: str, files: list[int]) -> str | None:
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
+    dask.config.refresh()  # which has read another environment
     sys.argv[1:] = words
     return code
 

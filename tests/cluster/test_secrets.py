@@ -1,0 +1,179 @@
+"""Who can talk to Dask runs code in its processes: who can talk to our own workers, and how a
+scheduler that wants certificates is talked to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import dask
+import pytest
+from distributed import Security, comm
+
+from streamtron.cluster.client import Workers
+from streamtron.cluster.connect import connect
+from streamtron.core.errors import MachineError, SettingsError
+from streamtron.data.writers.corpus import generate
+from tests.helpers.dask_processes import dask_scheduler, dask_worker
+from tests.helpers.processes import COMMAND, Process, command
+
+TLS = "distributed.comm.tls"
+
+
+def _is_there(item: str) -> Iterator[str]:
+    yield item
+
+
+@contextmanager
+def _with_certificate(security: Security | None) -> Iterator[None]:
+    """Dask's configuration of a client that has this certificate, or none."""
+    names = {"ca-file": "tls_ca_file", "client.cert": "tls_client_cert",
+             "client.key": "tls_client_key"}  # fmt: skip
+    own = {f"{TLS}.{name}": getattr(security, value, None) for name, value in names.items()}
+    with dask.config.set(own):
+        yield
+
+
+def _addresses(workers: Workers) -> list[str]:
+    """Where scheduler, workers and nannies listen."""
+    info = workers.client.scheduler_info()
+    nannies = [worker["nanny"] for worker in info["workers"].values()]
+    return [info["address"], *info["workers"], *nannies]
+
+
+# --- our own workers -----------------------------------------------------------------------------
+
+
+def _context(stranger: str) -> ssl.SSLContext | None:
+    """What somebody has who trusts every server."""
+    if stranger == "without TLS":
+        return None
+    context = Security.temporary().get_connection_args("client")["ssl_context"]
+    if stranger == "without a certificate":
+        context = ssl.create_default_context()
+        context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    assert isinstance(context, ssl.SSLContext)
+    return context
+
+
+@pytest.mark.parametrize("stranger", ["without a certificate", "with another", "without TLS"])
+def test_a_client_without_the_certificate_reaches_none_of_our_processes(
+    workers: Workers, stranger: str
+) -> None:
+    addresses = _addresses(workers)
+    assert len(addresses) == 5
+    assert {address.partition("://")[0] for address in addresses} == {"tls"}
+    own = workers.client.security.get_connection_args("client")["ssl_context"]
+    theirs = _context(stranger)
+    for address in addresses:
+        asyncio.run(_reach(address, own, timeout=60.0))
+        if stranger == "without TLS":
+            address = address.replace("tls:", "tcp:")
+        with pytest.raises(OSError, match=r"Timed out|SSL|closed"):
+            asyncio.run(_reach(address, theirs, timeout=0.5))
+    assert list(workers(_is_there, ["a"])) == ["a"]
+
+
+async def _reach(address: str, context: ssl.SSLContext | None, timeout: float) -> None:
+    """Connect, and ask what anybody may ask who can connect."""
+    found = await comm.connect(address, timeout=timeout, ssl_context=context)
+    try:
+        await found.write({"op": "identity", "reply": True})
+        assert "id" in await found.read()
+    finally:
+        await found.close()
+
+
+def test_without_a_dashboard_no_page_tells_what_our_workers_do(workers: Workers) -> None:
+    info = workers.client.scheduler_info()
+    ports = [info["services"]["dashboard"]]
+    ports += [worker["services"]["dashboard"] for worker in info["workers"].values()]
+    for port in ports:
+        for page in ("info/main/workers.html", "json/identity.json", "metrics", "status"):
+            with pytest.raises(HTTPError, match="404"):
+                urlopen(f"http://127.0.0.1:{port}/{page}", timeout=30)
+
+
+# --- schedulers of others ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("tls://127.0.0.1:1", "there are none.*DASK_DISTRIBUTED__COMM__TLS__CA_FILE"),
+        ("wss://127.0.0.1:1", "there are none"),
+        ("inproc://x", "not an address"),
+        ("inproc://127.0.0.1/1/1", "not an address"),
+        ("ucx://127.0.0.1:1", "not an address|no scheduler answered"),
+        ("tcp://127.0.0.1", "missing port"),
+        ("tcp://127.0.0.1:x", "not an address"),
+    ],
+)
+def test_an_address_that_cannot_be_used_is_a_sentence_at_once(address: str, words: str) -> None:
+    """A client of Dask's that fails so waits a minute, and leaves a traceback."""
+    begin = time.monotonic()
+    with (
+        _with_certificate(None),
+        pytest.raises((SettingsError, MachineError), match=words),
+        connect(scheduler=address, timeout=0.5),
+    ):
+        pass
+    assert time.monotonic() - begin < 30.0
+
+
+def test_an_address_that_cannot_be_used_leaves_one_sentence_of_a_command(tmp_path: Path) -> None:
+    words = ["generate", "data", "--rows", 9, "--columns", 99, "--scheduler", "inproc://x"]
+    done = Process(COMMAND, *words, cwd=tmp_path).end(timeout=50.0)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def test_certificates_that_cannot_be_read_are_a_sentence(tmp_path: Path) -> None:
+    lost = {f"{TLS}.ca-file": str(tmp_path / "ca"), f"{TLS}.client.cert": str(tmp_path / "cert")}
+    with (
+        dask.config.set(lost),
+        pytest.raises(SettingsError, match=r"certificates .* cannot be used \(\[Errno 2\]"),
+        connect(scheduler="tls://127.0.0.1:1"),
+    ):
+        pass
+
+
+def test_a_scheduler_with_certificates_takes_a_command_that_has_them_in_its_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Security.temporary()
+    for name, content in (("cert", made.tls_ca_file), ("key", made.tls_client_key)):
+        (tmp_path / name).write_text(content)
+    start = "DASK_DISTRIBUTED__COMM__"
+    monkeypatch.setenv(f"{start}TLS__CA_FILE", str(tmp_path / "cert"))
+    for role in ("CLIENT", "SCHEDULER", "WORKER"):
+        monkeypatch.setenv(f"{start}TLS__{role}__CERT", str(tmp_path / "cert"))
+        monkeypatch.setenv(f"{start}TLS__{role}__KEY", str(tmp_path / "key"))
+    monkeypatch.setenv(f"{start}REQUIRE_ENCRYPTION", "True")
+    words = ["generate", "there", "--rows", "500", "--columns", "99", "--shards", "2",
+             "--seed", "0"]  # fmt: skip
+    with dask_scheduler() as address, dask_worker(address):
+        assert address.startswith("tls://")
+        done = command(tmp_path, *words, "--scheduler", address)
+    assert done.returncode == 0, done.stderr
+    generate(str(tmp_path / "here"), rows=500, columns=99, seed=0, shards=2)
+    for path in (tmp_path / "here").iterdir():
+        assert (tmp_path / "there" / path.name).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.slow  # Dask looks for its scheduler for half a minute when it is closed
+def test_whoever_asks_a_scheduler_that_is_gone_is_told_what_to_do(scheduler: str) -> None:
+    soon = {"distributed.comm.timeouts.connect": "200 ms"}
+    with dask.config.set(soon), dask_worker(scheduler), connect(scheduler=scheduler) as workers:
+        os.kill(workers.client.run_on_scheduler(os.getpid), signal.SIGKILL)
+        for ask in (lambda: workers.threads, lambda: workers.wait_for(2)):
+            with pytest.raises(MachineError, match=r"the scheduler is gone .*Start it, and run"):
+                ask()
