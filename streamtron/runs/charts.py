@@ -194,7 +194,7 @@ def heat_map(
             f'width="{wide - 2:.1f}" height="{high - 2:.1f}" '
             f'fill-opacity="{shade:.2f}"/><text class="cell" x="{left + wide / 2:.1f}" '
             f'y="{top + high / 2 + 4:.1f}">{short(value)}</text>'
-            f"<title>{x_name} {short(x)}, {y_name} {short(y)}: {value:.6g}</title></g>"
+            f"<title>{escape(f'{x_name} {short(x)}, {y_name} {short(y)}: {value:.6g}')}</title></g>"
         )
     for at, x in enumerate(xs):
         drawn += _tick(LEFT + wide * (at + 0.5), BOTTOM + 16, "middle", short(x))
@@ -219,12 +219,12 @@ def _grid(x_axis: Axis, y_axis: Axis) -> Iterator[str]:
 
 
 def _tick(x: float, y: float, anchor: str, text: str) -> str:
-    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{text}</text>'
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def _names(x_name: str, y_name: str) -> str:
     """Name the axes: below to the right, and above to the left."""
-    return _tick(RIGHT, HEIGHT - 5, "end", escape(x_name)) + _tick(4, 12, "start", escape(y_name))
+    return _tick(RIGHT, HEIGHT - 5, "end", x_name) + _tick(4, 12, "start", y_name)
 
 
 def _svg(title: str, content: str) -> str:

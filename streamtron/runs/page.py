@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -74,7 +76,15 @@ def render(facts: Facts) -> str:
     )  # fmt: skip
     body = "\n".join(part for section in sections for part in section(facts))
     frame = files("streamtron.runs").joinpath("page.html").read_text(encoding="utf-8")
-    return Template(frame).substitute(title=escape(f"{facts.name}: report"), body=body)
+    title = escape(f"{facts.name}: report")
+    script, style = (_hash_of(name, frame) for name in ("script", "style"))
+    return Template(frame).substitute(title=title, body=body, script=script, style=style)
+
+
+def _hash_of(element: str, frame: str) -> str:
+    """Return what the page's policy calls the only script or style that a browser may take."""
+    content = frame.partition(f"<{element}>")[2].partition(f"</{element}>")[0]
+    return f"'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'"
 
 
 # --- sections ------------------------------------------------------------------------------------
@@ -90,9 +100,7 @@ def _head(facts: Facts) -> Iterator[str]:
     yield f'<p class="verdict {"good" if good else "bad"}">{escape(verdict)}</p>'
     yield from (f'<p class="soft">{escape(note)}</p>' for note in facts.notes)
     tiles = {
-        "rows": number(told["rows"]),
-        "columns": number(told["columns"]),
-        "nonzeros": number(told["nonzeros"]),
+        **{name: _Number(told[name]).shown for name in ("rows", "columns", "nonzeros")},
         "classes": number(len(facts.model.classes)),
         "readings of the data": f"{told['readings']:.4g}",
         "seconds": f"{told['seconds']:.3g}",
@@ -358,12 +366,20 @@ class _Number:
     value: float | None
     text: str | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.value, int | float | None):
+            raise TypeError(f"{self.value!r} is not a number")
+
     def __str__(self) -> str:
-        text = self.text
-        if text is None:
-            text = f"{self.value:.4g}" if isinstance(self.value, float) else number(self.value)
         key = "" if self.value is None else f' data-key="{self.value!r}"'
-        return f'<td class="n"{key}>{escape(text)}</td>'
+        return f'<td class="n"{key}>{escape(self.shown)}</td>'
+
+    @property
+    def shown(self) -> str:
+        """The text."""
+        if self.text is not None:
+            return self.text
+        return f"{self.value:.4g}" if isinstance(self.value, float) else number(self.value)
 
 
 def _proven(value: float, form: Callable[[float], str]) -> _Number:
@@ -388,7 +404,8 @@ class _Bar:
 
     def __str__(self) -> str:
         side = ' class="minus"' if self.share < 0 else ""
-        return f'<td class="bar"><i{side} style="width:{100 * abs(self.share):.1f}%"></i></td>'
+        bar = f'<rect{side} width="{100 * abs(self.share):.1f}%" height="12" rx="2"/>'
+        return f'<td class="bar"><svg aria-hidden="true">{bar}</svg></td>'
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Any]], *, sorts: bool = False) -> str:
@@ -406,11 +423,15 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[Any]], *, sorts: bool = 
 
 
 def _cell(cell: Any) -> str:
-    return f"<td>{escape(cell)}</td>" if isinstance(cell, str) else str(cell)
+    made = isinstance(cell, _Number | _Wide | _Bar)
+    return str(cell) if made else f"<td>{escape(str(cell))}</td>"
 
 
 def _tiles(values: Mapping[str, str]) -> str:
-    shown = (f"<div><b>{value}</b><span>{name}</span></div>" for name, value in values.items())
+    shown = (
+        f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>"
+        for name, value in values.items()
+    )
     return f'<div class="tiles">{"".join(shown)}</div>'
 
 

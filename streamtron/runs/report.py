@@ -91,7 +91,7 @@ def report(
         facts = replace(facts, validation=measured)
     try:
         page = render(facts)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise DataError(
             f"{place.directory / REPORT}: not the report of this model ({error!r}). Fit again."
         ) from error

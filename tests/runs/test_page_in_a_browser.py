@@ -6,13 +6,19 @@ import json
 import re
 import shutil
 import subprocess
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import suppress
+from hashlib import sha256
 from html import escape, unescape
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import streamtron
+from streamtron.core.errors import DataError
 from streamtron.data.writers.corpus import generate
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -33,6 +39,10 @@ told.cut = all("svg text").filter(text => {
   return box.x < 0 || box.x + box.width > text.ownerSVGElement.viewBox.baseVal.width;
 }).map(text => text.textContent);
 told.words = all("svg text").length;
+told.ran = window.ran ?? null;
+told.elements = all("body script, body img").length;
+const handles = own => own.name.startsWith("on");
+told.handled = all("*").filter(node => [...node.attributes].some(handles)).length;
 parent.document.body.textContent = JSON.stringify(told);
 </script>
 """
@@ -40,12 +50,19 @@ parent.document.body.textContent = JSON.stringify(told);
 place of the frame."""
 
 
+def _hash(script: str) -> str:
+    """What a policy calls a script."""
+    content = script.partition("<script>")[2].partition("</script>")[0]
+    return f"'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'"
+
+
 def _ask(page: Path, width: int) -> dict[str, Any]:
     """Open a page so wide in a browser, and return what the script finds."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         pytest.skip(f"no browser to open pages in: looked for {', '.join(BROWSERS)}")
-    asking = escape(page.read_text(encoding="utf-8").replace("</body>", ASKS + "</body>"))
+    text = page.read_text(encoding="utf-8").replace("</body>", ASKS + "</body>")
+    asking = escape(text.replace("script-src ", f"script-src {_hash(ASKS)} "))
     frame = page.with_name("frame.html")
     frame.write_text(f'<iframe width="{width}" height="900" frameborder="0" srcdoc="{asking}">')
     command = [
@@ -98,3 +115,90 @@ def test_the_page_fits_the_window_and_cuts_off_no_label(tmp_path: Path, width: i
     assert told["width"] == [width, width]
     assert told["words"] > 50
     assert told["cut"] == []
+
+
+PAYLOADS = (
+    "<script>window.ran = 1</script>",
+    "'\"><img src=x onerror='window.ran = 1'>",
+    "' onmouseover='window.ran = 1' x='",
+)
+
+
+def _places(told: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to every value of a report that is no table or list, or to an empty one; in a list
+    to those of its first entry."""
+    if isinstance(told, dict | list) and told:
+        items = told.items() if isinstance(told, dict) else enumerate(told[:1])
+        for key, value in items:
+            yield from _places(value, (*path, key))
+    else:
+        yield path
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["two classes", "many classes"])
+def test_a_page_of_any_hostile_report_is_refused_or_holds_its_words_as_text(
+    tmp_path: Path, many: bool
+) -> None:
+    (tmp_path / "a.svm").write_text("1 1:1 3:1\n2 2:1\n" * 9 + "3 3:1\n" * (9 * many))
+    model = tmp_path / "m"
+    streamtron.fit(tmp_path / "a.svm", model=model, multiclass=many)
+    path = tmp_path / "m.run" / "report.json"
+    before = path.read_text()
+    made = 0
+    for place in _places(json.loads(before)):
+        for payload in (*PAYLOADS, [PAYLOADS[0]]):
+            told = json.loads(before)
+            table = told
+            for key in place[:-1]:
+                table = table[key]
+            table[place[-1]] = payload
+            path.write_text(json.dumps(told))
+            with suppress(DataError):
+                streamtron.report(model, tmp_path / "m.html", margins=False)
+                made += 1
+                text = (tmp_path / "m.html").read_text()
+                tags = Tags(text)
+                assert (tags.scripts, tags.images, tags.handlers) == (1, 0, 0), (place, payload)
+    assert made > 10
+
+
+class Tags(HTMLParser):
+    """Counts what could run in a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.scripts = self.images = self.handlers = 0
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.scripts += tag == "script"
+        self.images += tag == "img"
+        self.handlers += any(name.startswith("on") for name, _ in attrs)
+
+
+def test_a_browser_runs_nothing_that_a_hostile_run_says(tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text("1 1:1 3:1\n2 2:1\n3 3:1\n" * 9)
+    streamtron.fit(tmp_path / "a.svm", model=tmp_path / "m", multiclass=True)
+    path = tmp_path / "m.run" / "report.json"
+    told = json.loads(path.read_text())
+    for learner, payload in zip(told["learners"], PAYLOADS, strict=True):
+        learner["stop_reason"] = [payload]
+    told["settings"] |= dict.fromkeys(PAYLOADS, PAYLOADS[0])
+    path.write_text(json.dumps(told))
+    page = tmp_path / "m.html"
+    streamtron.report(tmp_path / "m", page, margins=False)
+    found = _ask(page, 1280)
+    assert (found["ran"], found["elements"], found["handled"]) == (None, 2, 0)  # its own, and ASKS
+
+
+def test_a_browser_runs_no_script_that_got_into_the_page_in_spite_of_all(tmp_path: Path) -> None:
+    """The page's policy names its own script; so markup that is not escaped would do nothing."""
+    (tmp_path / "a.svm").write_text("1 1:1\n2 2:1\n")
+    streamtron.fit(tmp_path / "a.svm", model=tmp_path / "m")
+    page = tmp_path / "m.html"
+    streamtron.report(tmp_path / "m", page, margins=False)
+    text = page.read_text(encoding="utf-8")
+    assert "unsafe" not in text
+    page.write_text(text.replace("<header>", "".join(PAYLOADS[:2]) + "<header>"), encoding="utf-8")
+    found = _ask(page, 1280)
+    assert (found["ran"], found["elements"]) == (None, 4)
