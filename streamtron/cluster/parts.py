@@ -114,14 +114,18 @@ class WorkerParts(Parts):
         for place, number in enumerate(numbers):
             self._homes[number] = idle[place * len(idle) // len(numbers)]
         self._most_homes = max(self._most_homes, len(set(self._homes)))
+        self._make_actors()  # first, for parts last no longer than they
         self._on_each(numbers, _open_parts, self._plans, self.scans)
-        self._make_actors()
 
     def _make_actors(self) -> None:
         """Make an actor on each home that has none."""
         made = {
             home: self._workers.client.submit(
-                _Caller, actor=True, workers=[home], key=f"rounds-on-{home}-{secrets.token_hex(8)}"
+                _Caller,
+                self._token,
+                actor=True,
+                workers=[home],
+                key=f"rounds-on-{home}-{secrets.token_hex(8)}",
             )
             for home in set(self._homes) - self._actors.keys()
         }
@@ -271,7 +275,14 @@ def _lost(actor: Future) -> bool:
 
 
 class _Caller:
-    """An actor that calls functions in its worker's process."""
+    """An actor that calls functions in its worker's process. Dask removes it when its client is
+    gone, and the client's parts go with it."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def __del__(self) -> None:
+        _drop(self._token)
 
     def call(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Call a function."""
@@ -288,7 +299,8 @@ def _open_parts(
     name = str(worker.name)
     with _open:
         held = _held.setdefault(token, {})
-    together = len({*held, *numbers})
+        others = sum(len(parts) for parts in _held.values() if parts is not held)
+    together = others + len({*held, *numbers})
     most_columns = check_worker(
         plans[0].settings, name, usable_memory(), parts=together, at_once=worker.state.nthreads
     )
@@ -301,6 +313,8 @@ def _open_parts(
             held[number] = open_part(plan, scans, most_columns)
         except MachineError as error:
             raise MachineError(f"worker {name}: {error}") from error
+    if _held.get(token) is not held:  # the client has died meanwhile
+        _close(held)
     return []
 
 
@@ -345,8 +359,12 @@ def _runs(numbers: Sequence[int]) -> list[list[int]]:
 
 
 def _drop(token: str) -> None:
-    for part in _held.pop(token, {}).values():
-        part.close()
+    _close(_held.pop(token, {}))
+
+
+def _close(held: dict[int, Part]) -> None:
+    while held:
+        held.popitem()[1].close()
 
 
 def array_bytes(value: Any) -> int:
