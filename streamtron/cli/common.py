@@ -135,11 +135,13 @@ def change_run(
             open_parts=parts_of(workers), **wanted,
         )  # fmt: skip
     found = replace(machine, run_dir=str(place.directory))
-    return report_fit(outcome, run, found, _nothing_done(outcome.report))
+    return report_fit(outcome, run, found, _what_was_done(outcome.report))
 
 
-def _nothing_done(report: Mapping[str, Any]) -> Lines:
-    """Yield the shards that an update or a forget skipped."""
+def _what_was_done(report: Mapping[str, Any]) -> Lines:
+    """Yield what a forget removed, and what an update or a forget skipped."""
+    forgotten = [f"{name}: {n:,} rows forgotten" for name, n in report.get("forgotten", {}).items()]
+    yield from (*forgotten[:MANY], *and_more(forgotten))
     for name, reason in (
         ("already_in_run", "in the run already; it is skipped"),
         ("not_in_run", "not in the run; there is nothing to forget"),

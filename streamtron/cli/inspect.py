@@ -45,10 +45,13 @@ _DECIDES = {
 
 
 def _model(facts: Mapping[str, Any]) -> Lines:
-    yield from _some(facts, "columns", "nonzero_weights", "bias")
+    yield from _some(facts, "format_version", "columns", "nonzero_weights", "bias")
     names = facts["classes"]
     decides = _DECIDES[facts["classification"]]
-    yield from aligned([("classes", decides.format(*map(label_text, names), n=len(names)))])
+    yield from aligned([
+        ("classes", decides.format(*map(label_text, names), n=len(names))),
+        ("probabilities", facts["calibration"] or "none, it is not calibrated"),
+    ])  # fmt: skip
     yield ""
     yield from _certificate(facts["certificate"], many="learners" in facts)
     if "learners" in facts:
@@ -97,10 +100,9 @@ def _largest(learner: Mapping[str, Any], most: int = 3) -> Lines:
 
 
 def _indented(values: Mapping[str, Any]) -> Lines:
-    """Yield the values that are there."""
+    """Yield all values; ``none`` where a default or the data decides."""
     for name, value in values.items():
-        if value is not None:
-            yield f"  {name:<16} {_brief(value)}"
+        yield f"  {name:<16} {'none' if value is None else _brief(value)}"
 
 
 def _brief(value: Any) -> str:

@@ -47,7 +47,7 @@ def fit_lines(report: Report, *, verbose: bool) -> Lines:
     """Yield the summary of a fit; with ``verbose`` its size and stages too."""
     yield from aligned([("rows", report["rows"])])
     if "forgotten_rows" in report:
-        yield from aligned([("rows forgotten", report["forgotten_rows"])])
+        yield from aligned([("rows left out", report["forgotten_rows"])])
     if verbose:
         names = ("columns", "nonzeros", "full_epochs")
         yield from aligned([(name.replace("_", " "), report[name]) for name in names])

@@ -344,6 +344,12 @@ def prices(C: float | None, delta: float | None) -> dict[str, float | None]:
     return {"C": 0.5 / delta**2 if delta else None, "delta": delta}
 
 
+def settled(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return kept settings with the C that holds where neither C nor delta was given."""
+    default = "C" in settings and settings["C"] is settings.get("delta") is None
+    return {**settings, "C": 1.0} if default else dict(settings)
+
+
 def one_price(given: Mapping[str, Any]) -> dict[str, Any]:
     """Let a given C replace a delta from elsewhere, and the other way round."""
     others = {"C": "delta", "delta": "C"}

@@ -17,8 +17,11 @@ from streamtron.data.row_batch import Reading
 from streamtron.data.source import table_reader
 
 
-def rows_with(shard: ShardFile, column: str, values: Sequence[str]) -> NDArray[np.int64]:
-    """Return the numbers of the rows of a table, rising, whose column equals one of the values.
+def rows_with(
+    shard: ShardFile, column: str, values: Sequence[str]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the numbers of the rows of a table, rising, whose column equals one of the values, and
+    which of the values that is.
 
     Only that column is read, whether or not the run reads it. The values are text, and are turned
     into what it holds; a null equals nothing. A shard that is not as it was read is refused.
@@ -30,18 +33,21 @@ def rows_with(shard: ShardFile, column: str, values: Sequence[str]) -> NDArray[n
         )
     check_unchanged(shard)
     first = 0
-    found = [np.zeros(0, dtype=np.int64)]
+    found = [np.zeros((2, 0), dtype=np.int64)]
     for array in table_reader(shard, Reading()).column(column):
         cells = decoded(array)
         try:
-            hits = pc.is_in(cells, value_set=pa.array(values, pa.string()).cast(cells.type))
+            wanted = pa.array(values, pa.string()).cast(cells.type)
+            which = pc.fill_null(pc.index_in(cells, value_set=wanted), -1).to_numpy()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             reason = " ".join(str(error).split()).rstrip(".")
             raise SettingsError(
                 f"{shard.name}: column {column!r} holds {cells.type}, and --value is none "
                 f"({reason}). Give a value as the column has it, or name the rows with --rows FILE."
             ) from error
-        found.append(first + np.flatnonzero(hits))
+        hits = np.flatnonzero(which >= 0)
+        found.append(np.array([first + hits, which[hits]]))
         first += len(array)
     check_unchanged(shard)
-    return np.concatenate(found)
+    rows, places = np.concatenate(found, axis=1)
+    return rows, places

@@ -6,6 +6,7 @@ import html
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from streamtron.core.config import settled
 from streamtron.core.text import MANY, down, label_text, number, up
 
 if TYPE_CHECKING:
@@ -78,11 +79,9 @@ def model_text(model: LinearModel) -> str:
 
 def model_html(model: LinearModel) -> str:
     """Return a model, the problem that it solves and its certificate as HTML tables."""
-    settings = [
-        (name, number(model.settings[name]))
-        for name in ("C", "delta", "rho", "tol")
-        if model.settings.get(name) is not None
-    ]
+    known = settled(model.settings)
+    names = [name for name in ("C", "delta", "rho", "tol") if known.get(name) is not None]
+    settings = [(name, number(known[name])) for name in names]
     tables = [("LinearModel", [*model_facts(model), *settings])]
     tables.append(("Certificate", certificate_facts(model.certificate) or [NOTHING]))
     return "".join(html_table(*table) for table in tables)

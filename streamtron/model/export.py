@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from streamtron.core.config import prices
+from streamtron.core.config import prices, settled
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import write_atomically
 from streamtron.core.names import checks_keywords
@@ -46,7 +46,7 @@ def export(model: LinearModel, path: str | os.PathLike[str], format: Format) -> 
       classes of which few weights are not 0, ``coef_`` is sparse. skops asks that the classes of
       both are named: ``trusted=skops.io.get_untrusted_types(file=path)``.
     * ``json``: every model; the weights that are not 0 by column and, where there are names, by
-      name, in full precision.
+      name, in full precision; all settings; how rows are read or made of documents (``reading``).
 
     Parameters
     ----------
@@ -309,7 +309,8 @@ def _json(model: LinearModel) -> Iterator[bytes]:
         "classes": list(model.classes),
         "columns": model.columns,
         "index_base": model.index_base,
-        "settings": dict(model.settings),
+        "settings": settled(model.settings),
+        "reading": dict(model.reading),
         "certificate": model.certificate,
         "calibration": model.calibration,
     }

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamtron.core.config import settled
 from streamtron.core.errors import SettingsError
 from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Label
@@ -58,11 +59,12 @@ def diff(first: LinearModel, second: LinearModel, *, most: int = MOST) -> dict[s
             "same classes."
         )
     names, places = _places(first, second)
+    before, after = settled(first.settings), settled(second.settings)
     return {
         "settings": {
-            name: [first.settings.get(name), second.settings.get(name)]
-            for name in dict.fromkeys((*first.settings, *second.settings))
-            if first.settings.get(name) != second.settings.get(name)
+            name: [before.get(name), after.get(name)]
+            for name in dict.fromkeys((*before, *after))
+            if before.get(name) != after.get(name)
         },
         "only_in_first": [one for one in first.classes if one not in second.classes],
         "only_in_second": [one for one in second.classes if one not in first.classes],

@@ -58,8 +58,9 @@ class RowsToDelete(NamedTuple):
         return self.shard.rows - len(self.gone)
 
 
-Exclusions = tuple[list[RowsToDelete], list[str]]
-"""One item for every shard of the run, in order; what is named in the call, but not in the run."""
+Exclusions = tuple[list[RowsToDelete], dict[str, int | None]]
+"""One item for every shard of the run, in order; what is named in the call → its rows that are
+deleted, None if the run does not have it."""
 
 
 def find_exclusions(target: EditableRun, request: Request) -> Exclusions:
@@ -68,12 +69,14 @@ def find_exclusions(target: EditableRun, request: Request) -> Exclusions:
         return _rows_by_key(target, request.names, request.key, request.values)
     if request.rows is not None:
         return rows_by_list(target, request.rows)
-    gone, missing = _numbers(target, request.names)
-    whole = _keep_all(target)
-    for number in gone:
-        shard = target.manifest.shards[number]
-        whole[number] = RowsToDelete(shard, np.arange(shard.rows), None)
-    return whole, missing
+    named = _numbers(target, request.names)
+    whole, shards = _keep_all(target), target.manifest.shards
+    for number in set[int]().union(*named.values()):
+        whole[number] = RowsToDelete(shards[number], np.arange(shards[number].rows), None)
+    return whole, {
+        name: sum(shards[k].rows for k in numbers) if numbers else None
+        for name, numbers in named.items()
+    }
 
 
 def _keep_all(target: EditableRun) -> list[RowsToDelete]:
@@ -84,13 +87,17 @@ def _rows_by_key(
     target: EditableRun, names: Sequence[str], column: str, values: Sequence[str]
 ) -> Exclusions:
     """Delete rows by a column's values, in the shards of these names; if none is named, in all."""
-    numbers, missing = _numbers(target, names)
-    where = numbers if names else range(len(target.shards))
-    found = {number: rows_with(target.shards[number], column, values) for number in where}
-    deleted = _with_deletions(target, found)
-    if where and not any(len(each.gone) for each in deleted):
-        missing += [f"{column} = {value}" for value in values]
-    return deleted, missing
+    named = _numbers(target, names)
+    where = sorted(set[int]().union(*named.values())) if names else range(len(target.shards))
+    found, counts = dict[int, NDArray[np.int64]](), np.zeros(len(values), np.int64)
+    for number in where:
+        found[number], which = rows_with(target.shards[number], column, values)
+        new = ~np.isin(found[number], _left_out(target.shards[number]))
+        counts += np.bincount(which[new], minlength=len(values))
+    missing: dict[str, int | None] = {name: None for name, own in named.items() if not own}
+    pairs = zip(values, counts.tolist(), strict=True) if where else ()
+    told = missing | {f"{column} = {value}": n or None for value, n in pairs}
+    return _with_deletions(target, found), told
 
 
 def rows_by_list(target: EditableRun, path: str) -> Exclusions:
@@ -100,7 +107,7 @@ def rows_by_list(target: EditableRun, path: str) -> Exclusions:
     if not listed:
         raise DataError(f"{path}: no row in it. List rows below the line shard,row.")
     named = _numbers_by_name(target)
-    missing = [name for name in listed if not named(name)]
+    told: dict[str, int | None] = dict.fromkeys(listed)
     for name, rows in listed.items():
         for number in named(name):
             left_out = _left_out(target.shards[number])
@@ -111,18 +118,16 @@ def rows_by_list(target: EditableRun, path: str) -> Exclusions:
                     "the list."
                 )
             found[number] = np.union1d(found.get(number, NO_ROWS), rows)
+            told[name] = len(np.setdiff1d(rows, left_out))
             if gone := len(np.intersect1d(rows, left_out)):
-                missing.append(f"{gone:,} row(s) of {name}")
-    return _with_deletions(target, found), missing
+                told[f"{gone:,} row(s) of {name}"] = None
+    return _with_deletions(target, found), told
 
 
-def _numbers(target: EditableRun, names: Sequence[str]) -> tuple[list[int], list[str]]:
-    """Return the rising numbers of the shards of these names, or below directories of these names,
-    and the names that no shard has."""
+def _numbers(target: EditableRun, names: Sequence[str]) -> dict[str, set[int]]:
+    """Return name → the numbers of the shards of this name, or below the directory of this name."""
     named = _numbers_by_name(target)
-    found = [named(name) or _below(target, name) for name in names]
-    missing = [name for name, numbers in zip(names, found, strict=True) if not numbers]
-    return sorted(set().union(*found)), missing
+    return {name: named(name) or _below(target, name) for name in names}
 
 
 def _numbers_by_name(target: EditableRun) -> Callable[[str], set[int]]:

@@ -62,7 +62,8 @@ def forget(
     manifest and cache of the run hold nothing of the rows; copies elsewhere are not looked for.
 
     An interrupted call leaves the run as it was (except cache files) or completely changed, and may
-    be repeated. What the run does not have is listed in the report as ``not_in_run``.
+    be repeated. The report has the rows of each shard or value as ``forgotten``; as ``not_in_run``
+    what the run does not have; and as ``forgotten_rows`` all that its shards still hold.
 
     Parameters
     ----------
@@ -119,9 +120,10 @@ def _forget(
     with open_finished(place, machine.cache_dir) as ended:
         target = EditableRun.of(ended, new_settings(ended, tol, max_epochs), place.model)
         report = target.check_report(report, [request.rows] if request.rows else [], machine)
-        shards, missing = find_exclusions(target, request)
+        shards, told = find_exclusions(target, request)
         outcome, plan = _train_without(target, shards, machine, listen, began, open_parts)
-        outcome.report["not_in_run"] = missing
+        outcome.report["forgotten"] = {name: rows for name, rows in told.items() if rows}
+        outcome.report["not_in_run"] = [name for name, rows in told.items() if rows is None]
         if report is not None:  # before the commit: a committed change has its report
             write_outcome(outcome, report=report)
         if plan is not None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from streamtron.core.config import Machine, Settings
+from streamtron.core.config import Machine, Settings, settled
 from streamtron.core.errors import SettingsError, StreamtronError
 from streamtron.core.files import lock_holder, reading_from
 from streamtron.core.sealed import read_sealed
@@ -54,7 +54,10 @@ def inspect(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[
         raise SettingsError("inspect takes one model, one witness, one run directory, or shards.")
     [kind], [path] = kinds, paths
     if kind == "model":
-        return describe_model(load_any(path))
+        facts = describe_model(load_any(path))
+        if "source" not in facts["settings"]:
+            facts["format_version"] = read_sealed(path)[0]["format_version"]
+        return facts
     return describe_witness(path) if kind == "witness" else describe_run(path)
 
 
@@ -77,8 +80,9 @@ def describe_model(model: LinearModel) -> dict[str, Any]:
         "columns": model.columns,
         "nonzero_weights": int(kept.nnz),
         "classes": list(model.classes),
-        "settings": dict(model.settings),
+        "settings": settled(model.settings),
         "certificate": dict(model.certificate) or None,
+        "calibration": model.calibration and model.calibration["method"],
         "reading": _reading(model),
     }
     if two:
@@ -133,7 +137,7 @@ def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
         "state": state,
         "process": process,
         "next": _NEXT[state].format(run=os.fspath(path)),
-        "settings": None if record is None else record.settings,
+        "settings": None if record is None else settled(record.settings),
         "progress": progress,
         "witness": str(counts) if counts.is_file() else None,
         "cache_bytes": directory_bytes(directory / "cache"),

@@ -351,10 +351,10 @@ def test_rows_are_numbered_as_they_lie_in_the_file_however_often_some_are_forgot
     with open_finished(place) as ended:
         gone = list_rows(tmp_path / "gone.csv", {"1.svm": [1, 4, 6]})
         target = EditableRun.of(ended, ended.settings, place.model)
-        deleted, missing = rows_by_list(target, str(gone))
+        deleted, told = rows_by_list(target, str(gone))
     assert [each.gone.tolist() for each in deleted] == [[], [0, 2], [], []]
     assert [each.rows_left for each in deleted] == [200, 193, 200, 200]
-    assert missing == ["1 row(s) of 1.svm"]
+    assert told == {"1.svm": 2, "1 row(s) of 1.svm": None}
     assert found.report["rows"] == 795
     assert holds_optimum_without(200 + np.array([0, 3, 4, 5, 199]), user_rows, found.report)
 
@@ -637,7 +637,7 @@ def test_a_value_is_looked_for_as_the_column_has_it(
             for batch in table.to_batches(max_chunksize=2):
                 writer.write_batch(batch)
     [shard] = find_shards([str(path)])
-    assert rows_with(shard, "key", [value, value]).tolist() == rows
+    assert rows_with(shard, "key", [value, value])[0].tolist() == rows
     path.touch()
     with pytest.raises(DataError, match="changed"):
         rows_with(shard, "key", [value])
@@ -699,14 +699,21 @@ def test_the_command_forgets_the_rows_of_users_and_can_be_called_again(
     fit(user_rows.shards("parquet"), tmp_path / "m")
     words = ["forget", str(tmp_path / "m"), "--key", "user", "--value", "user-3", "--value=user-4"]
     left = 800 - len(user_rows.numbers("user-3", "user-4"))
-    for _ in range(2):
+    each = {f"user = {name}": len(user_rows.numbers(name)) for name in ("user-3", "user-4")}
+    for forgotten in (each, {}):
         with pytest.raises(SystemExit) as ended:
             main([*words, "--report", str(tmp_path / "r.json")])
         assert ended.value.code == 0
         report = json.loads((tmp_path / "r.json").read_text())
         assert report["rows"] == left
+        assert report["forgotten"] == forgotten
+        assert report["not_in_run"] == ([] if forgotten else [*each])
         assert report["forgotten_rows"] == 800 - left
-    assert re.search(rf"rows forgotten +{800 - left}\n", capsys.readouterr().out)
+        said = capsys.readouterr().out
+        told = [f"{name}: {rows} rows forgotten\n" for name, rows in each.items()]
+        assert [line in said for line in told] == [bool(forgotten)] * 2
+        assert said.count(" forgotten\n") == len(forgotten)
+        assert re.search(rf"rows left out +{800 - left}\n", said)
     assert code("inspect", str(tmp_path / "m.run")) == 0
     assert re.search(
         rf"rows +{left}\n(.*\n)?rows forgotten +{800 - left}\n", capsys.readouterr().out
@@ -751,6 +758,17 @@ def test_what_is_in_the_run_is_forgotten_though_something_else_that_is_named_is_
     fit(user_rows.shards("svm"), tmp_path / "m")
     found = streamtron.forget(tmp_path / "m", ["nobody.svm", "1.svm"])
     assert (found.report["rows"], found.report["not_in_run"]) == (600, ["nobody.svm"])
+    assert found.report["forgotten"] == {"1.svm": 200}
+
+
+def test_of_each_value_the_rows_that_this_call_forgets_are_counted(
+    user_rows: Corpus, tmp_path: Path
+) -> None:
+    fit(user_rows.shards("parquet"), tmp_path / "m")
+    streamtron.forget(tmp_path / "m", key="user", values="user-3")
+    some = streamtron.forget(tmp_path / "m", key="user", values=["user-3", "user-4", "no-one"])
+    assert some.report["forgotten"] == {"user = user-4": len(user_rows.numbers("user-4"))}
+    assert some.report["not_in_run"] == ["user = user-3", "user = no-one"]
 
 
 def test_a_key_that_no_row_has_is_named_and_nothing_is_changed(
