@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from streamtron.core.errors import DataError
 from streamtron.core.feature_names import Vocabulary
-from streamtron.core.files import reading_from
+from streamtron.core.files import reading_from, regular
 from streamtron.core.sealed import canonical
 from streamtron.data.discover import NAMES, ShardFile
 from streamtron.data.disk import writing_to
@@ -119,9 +119,9 @@ class ColumnNames:
 
 def _load(path: str) -> pa.Table:
     file = os.path.join(path, NAMES) if os.path.isdir(path) else path
-    with reading_from(file):
+    with reading_from(file), open(file, "rb", opener=regular) as opened:
         try:
-            table = pq.read_table(file, page_checksum_verification=True, partitioning=None)
+            table = pq.read_table(opened, page_checksum_verification=True, partitioning=None)
         except pa.ArrowException as error:
             raise DataError(f"{file}: not the names that convert keeps ({error}).") from error
     if not table.schema.equals(SCHEMA):

@@ -174,11 +174,12 @@ def open_run(
         try:
             yield run
         except (StreamtronError, signals.Signalled) as error:
-            if not run.begun or (isinstance(error, SettingsError) and not there):
+            if isinstance(error, signals.Signalled) and (run.begun or settings.parts is not None):
+                error.run = os.fspath(path)
+                error.at_checkpoint |= not run.begun  # the record alone says how many parts
+            elif not run.begun or (isinstance(error, SettingsError) and not there):
                 run.forget()  # nothing to resume, or nothing that these settings could end
                 (run.path / LOCK).unlink(missing_ok=True)
-            elif isinstance(error, signals.Signalled):
-                error.run = os.fspath(path)
             raise
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any, Unpack
 
 from numpy.typing import ArrayLike
@@ -24,7 +25,9 @@ from streamtron.runs.dealing import OpenParts, with_parts
 from streamtron.runs.directory import (
     Checkpoint,
     CheckpointWriter,
+    is_run,
     open_run,
+    read_record,
     run_directory,
     stamps_of,
 )
@@ -211,6 +214,9 @@ def _fitted(
         ExitStack() as stack,
     ):
         if not shared:
+            if resume and candidates[0].parts is None and directory and is_run(directory):
+                known = read_record(Path(directory)).settings.get("parts")
+                candidates = [candidates[0].but(parts=known)]  # wherever it trains now
             candidates = [with_parts(candidates[0], source.shards, workers=open_parts is not None)]
         writer = before = states = None
         if directory is not None:

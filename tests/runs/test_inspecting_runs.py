@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from streamtron.runs import transaction
-from tests.helpers.processes import COMMAND, Process, here
+from tests.helpers.processes import COMMAND, Process, here, one_sentence
 from tests.helpers.runs import at_checkpoint, killed, reached, write_corpus
 
 WORDS = ("fit", "data", "--model", "m", "--C", "20", "--tol", "1e-9")
@@ -113,3 +115,39 @@ def test_a_damaged_checkpoint_is_told_of_and_left_as_it_is(
     assert inspected(place, "m.run")["progress"] is None
     assert "its checksum does not match" in caplog.text
     assert files(place) == before
+
+
+def test_inspect_and_export_show_every_setting_the_recipe_and_the_calibration_of_a_model(
+    tmp_path: Path,
+) -> None:
+    rows = [("good fine day", "a"), ("bad awful day", "b"), ("fine good", "a"), ("awful", "b")]
+    lines = [json.dumps({"t": text, "y": label}) for text, label in rows]
+    (tmp_path / "d.jsonl").write_text("\n".join(lines))
+    assert (
+        here(
+            tmp_path, *["convert", "d.jsonl", "out", "--text", "t", "--label", "y", "--tfidf"]
+        ).returncode
+        == 0
+    )
+    for words in ("fit out --model m", "fit out --model c --C 1 --calibrate d.jsonl"):
+        assert here(tmp_path, *words.split()).returncode == 0
+    plain, calibrated = (here(tmp_path, "inspect", name).stdout for name in ("m", "c"))
+    for line in ("format version  3", "C  1.0", "class_weight  none", "delta  none"):
+        for said in (plain, calibrated):
+            assert re.search(line.replace("  ", " +"), said), line
+    assert "ngram_range 1, 1, norm l2" in plain
+    assert "probabilities      none, it is not calibrated" in plain
+    assert "probabilities      sigmoid" in calibrated
+    assert here(tmp_path, *["export", "m", "--format", "json", "-o", "j"]).returncode == 0
+    exported = json.loads((tmp_path / "j").read_text())
+    assert exported["settings"]["C"] == 1.0
+    assert exported["reading"]["text"]["hash_bits"] == 20
+    assert json.loads(here(tmp_path, "diff", "m", "c", "--json").stdout)["settings"] == {}
+
+
+def test_a_pipe_is_no_file_of_names(tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text("1 1:1\n-1 1:-1\n")
+    assert here(tmp_path, *["fit", "a.svm", "--model", "m"]).returncode == 0
+    os.mkfifo(tmp_path / "pipe")
+    ended = here(tmp_path, "explain", "m", "--names", "pipe")
+    one_sentence(ended, 3, "pipe: not a file but a pipe or a device. Copy it to a file.")

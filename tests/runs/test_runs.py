@@ -45,7 +45,7 @@ from streamtron.solver.checkpoint import State
 from streamtron.solver.in_memory import Solve
 from streamtron.solver.learner import Learner
 from streamtron.solver.nonzeros import dense, put_together
-from tests.helpers.processes import COMMAND, Process, command, here, one_sentence
+from tests.helpers.processes import COMMAND, Process, command, here, one_sentence, until
 from tests.helpers.runs import WAS_KILLED, at_checkpoint, kept, killed, reached, write_corpus
 from tests.helpers.small_disks import PAGE, fill, mounted
 
@@ -444,6 +444,26 @@ def test_a_run_whose_settings_cannot_end_it_is_not_in_the_way_of_the_next_one(pl
     words = ["fit", "two", "--model", "model"]
     one_sentence(here(place, *words, "--class-weight", "7=2"), 2, "names the label 7")
     assert here(place, *words).returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_on_parts_that_stopped_before_its_first_scan_is_taken_up_on_as_many(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    words = ["fit", "parts", "--model", "model"]
+    (tmp_path / "parts").mkdir()
+    for rows in (5000, 6000):
+        write_corpus(tmp_path / "parts" / str(rows), rows=rows, noise=0.1)
+    assert command(tmp_path, *words[:3], "wanted", "--parts", "2").returncode == 0
+    process = Process(COMMAND, *words, "--parts", "2", cwd=tmp_path)
+    until(lambda: process.poll() is not None or (tmp_path / "model.run" / "parts").exists())
+    process.send_signal(number)
+    ended = process.end()
+    assert ended.returncode in (143, WAS_KILLED), ended
+    if number == signal.SIGTERM:
+        assert "Go on from model.run with --resume." in ended.stderr
+    assert command(tmp_path, *words, "--resume").returncode == 0
+    assert (tmp_path / "model").read_bytes() == (tmp_path / "wanted").read_bytes()
 
 
 # --- in use --------------------------------------------------------------------------------------
