@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
@@ -26,7 +27,7 @@ from streamtron.data.first_reading import (
     joined_info,
 )
 from streamtron.data.manifest import Manifest
-from streamtron.data.prefetch import prefetch, run_in_thread
+from streamtron.data.prefetch import PATIENCE, prefetch, run_in_thread
 from streamtron.data.row_batch import Reading, ShardReader
 
 if TYPE_CHECKING:
@@ -180,6 +181,7 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         self.width = self.nonzeros_read = self.bytes_read = 0
         self._idle: list[GroupReader] = []
         self._keep_buffers = keep_buffers
+        self._closed = False
         self._running: WeakSet[Generator[Chunk, None, None]] = WeakSet()
 
     @property
@@ -316,6 +318,8 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         nonzeros, fetched = self.nonzeros_read, self.bytes_read
         with closing(prefetch(events, depth=1)) as arriving:
             for event in arriving:
+                if self._closed:
+                    raise ValueError("The source is closed.")
                 self.nonzeros_read = nonzeros + event.nonzeros
                 self.bytes_read = fetched + event.bytes
                 if self.info is None:
@@ -347,8 +351,15 @@ class ShardSource(AbstractContextManager["ShardSource"]):
 
     def close(self) -> None:
         """Stop all readings, their threads included, and remove temporary files."""
+        self._closed = True
         for running in list(self._running):
-            running.close()
+            patience = time.monotonic() + PATIENCE
+            while time.monotonic() < patience:
+                try:
+                    running.close()
+                    break
+                except ValueError:  # another thread is in it, and ends it with its next chunk
+                    time.sleep(0.01)
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -325,6 +325,13 @@ def test_parts_refuse_what_a_reading_of_all_shards_would(
         trained(named("abd"), parts=3)
 
 
+def test_a_bad_shard_is_named_while_another_part_is_being_read(tmp_path: Path) -> None:
+    (tmp_path / "0.svm").write_text("1 1:x\n")
+    (tmp_path / "1.svm").write_text("".join(f"{k % 2} {k % 70 + 1}:2\n" for k in range(60_000)))
+    with pytest.raises(DataError, match=r"0\.svm, line 1: value x in column 1"):
+        trained([tmp_path / "0.svm", tmp_path / "1.svm"], parts=2)
+
+
 def test_a_damaged_state_of_a_part_is_a_sentence(corpus: list[Path], tmp_path: Path) -> None:
     trained(corpus, tmp_path / "m", tol=0.1)
     [last, *_] = sorted((tmp_path / "m.run" / "parts").glob("part-0002.scan-*"), reverse=True)
