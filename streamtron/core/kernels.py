@@ -782,6 +782,7 @@ numpy integers, because numba would compile ``_defer`` once for each Python inte
 COLUMN_MAX = 2**32 - 2
 
 _TAB, _NEWLINE, _RETURN, _BLANK, _HASH = 9, 10, 13, 32, 35
+_QUOTE, _BACKSLASH, _OPEN, _CLOSE = 34, 92, 0x7B, 0x7D
 _PLUS, _MINUS, _POINT, _ZERO, _COLON, _SMALL_E = 43, 45, 46, 48, 58, 101
 _QID = (113, 105, 100, 58)
 
@@ -1096,6 +1097,27 @@ def parse_libsvm(text, first_column, optional, weighted, named,
         line += np.uintp(1)
     found[PARSED_ROWS], found[PARSED_LINES], found[DEFERRED] = row, line, count
     found[TROUBLE], found[PLACE] = trouble, at
+
+
+@kernel(types.int64(_frozen(types.uint8), types.int64))
+def too_deep(text, most):
+    """Return the place in JSON where more than ``most`` brackets are open; the text's length where
+    there is none. Brackets in strings do not count."""
+    depth, quoted, escaped = 0, False, False
+    for at in range(len(text)):
+        byte = text[at]
+        if quoted:
+            quoted = escaped or byte != _QUOTE
+            escaped = not escaped and byte == _BACKSLASH
+        elif byte == _QUOTE:
+            quoted = True
+        elif byte | 0x20 == _OPEN:
+            depth += 1
+            if depth > most:
+                return at
+        elif byte | 0x20 == _CLOSE:
+            depth -= 1
+    return len(text)
 
 
 # --- words of documents ---

@@ -116,6 +116,7 @@ class _FirstReading:
         self._slots: list[CacheSlot] = []
         self._records: list[ShardRecord] = []
         self._skipped: list[Skipped] = []
+        self._notes: set[str] = set()
         self._first: dict[str, ShardFile] = {}  # fingerprint → the first shard that has it
         self._lowest: int | None = None
         self._width = 0
@@ -220,6 +221,10 @@ class _FirstReading:
                     parts = []
         if parts:
             yield make_block(parts)
+        note = getattr(reader, "note", "")
+        if note and self._known is None and note not in self._notes:
+            self._notes.add(note)
+            _log.warning("%s", note)
 
     def _refuse_wide(self, part: RowBatch) -> None:
         """Refuse columns there is no room for."""

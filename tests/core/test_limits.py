@@ -170,8 +170,22 @@ def test_a_line_of_300_mb_in_a_container_of_300_mb_is_refused_and_the_process_li
     done = within(group, f"import sys; sys.argv[1:] = ['inspect', {str(tmp_path)!r}]; {COMMAND}")
     one_sentence(
         done, 5, "long.svm, line 4: longer than 19,660,800 bytes", "300 MiB of memory",
-        "check that the file is one, with newlines, or give the process more memory",
+        "Check that this is libsvm text, with a row on each line, or give the process more memory",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["long.csv", "long.jsonl", "long.vw"])
+def test_a_row_of_60_mb_in_a_container_of_300_mb_is_refused_whatever_its_format(
+    name: str, group: Path, tmp_path: Path
+) -> None:
+    (group / "memory.limit_in_bytes").write_text(str(300 << 20))
+    begin = {"csv": 'label,f1,t\n1,1,"', "jsonl": '{"label": 1, "t": "', "vw": "1 |f "}
+    with open(tmp_path / name, "wb") as file:
+        file.write(begin[name.split(".")[1]].encode() + b"word " * (12 << 20))
+    words = ["inspect", str(tmp_path), "--hash-bits", "9"]
+    done = within(group, f"import sys; sys.argv[1:] = {words!r}; {COMMAND}")
+    line = 1 + name.endswith("csv")
+    one_sentence(done, 5, f"{name}, line {line}: longer than", "300 MiB of memory", "a row on each")
 
 
 @pytest.mark.parametrize("command", [pytest.param("fit", marks=pytest.mark.slow), "inspect"])

@@ -471,7 +471,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b" # end\n2 x\n"])
+@pytest.mark.parametrize("end", [b" ", b"\n", b"\r\n", b" # end\n2 x\n"])
 @pytest.mark.parametrize(("line", "sentence"), REFUSED)
 def test_a_bad_line_is_refused_with_file_and_line(line: bytes, sentence: str, end: bytes) -> None:
     data = b"# head\n1 1:1\n" + line + end
@@ -562,6 +562,24 @@ def test_a_line_without_end_is_refused_before_memory_is(monkeypatch: pytest.Monk
     for before in (b"", b"1 1:1\n", b"1 1:1\n" * 5000):
         place = f"x.svm, line {before.count(b'1 1:1') + 1}: longer than 1,048,576 bytes"
         assert place in refusal(before + endless, batch_bytes=1 << 10)
+
+
+@pytest.mark.parametrize("end", ["0.", "", "-", "1e", "-.5e+", "."])
+@pytest.mark.parametrize("before", [b"", b"1 1:1\n" * 500])
+def test_a_file_that_ends_within_a_number_was_cut_off(end: str, before: bytes) -> None:
+    line = f"2 1:1 5376:{end}".encode()
+    place = (
+        f"x.svm, line {before.count(b'1 1:1') + 1}: the file ends with 5376:{end} and no newline"
+    )
+    assert place in refusal(before + line, batch_bytes=1 << 10)
+    assert "the file ends with 5376 " in refusal(before + b"2 1:1 5376")
+    if end == "0.":  # as scikit-learn and LIBLINEAR read it
+        assert read(before + line + b"\n")[-1] == Row(2, [1, 5376], [bits_of(1), bits_of(0)])
+
+
+@pytest.mark.parametrize("tail", [b"2 1:1", b"2", b"2.", b"2 # 1:0.", b"2 1:0. "])
+def test_a_file_that_ends_within_no_number_is_whole_without_a_last_newline(tail: bytes) -> None:
+    assert read(b"1 1:1\n" + tail) == read(b"1 1:1\n" + tail + b"\n")
 
 
 # --- where scikit-learn differs: line, what we do, what it does ---

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import lzma
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamtron.core import kernels
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.feature_names import Hashing
 from streamtron.data import Reading, find_shards, open_reader, resolve_reading
@@ -127,6 +129,51 @@ def test_what_is_wrong_in_csv_is_refused_with_its_place(
         fit(tmp_path / "a.csv")
 
 
+def test_a_quote_that_is_never_closed_is_found_in_time_that_grows_with_the_file_alone(
+    tmp_path: Path,
+) -> None:
+    def seconds(rows: int) -> float:
+        (tmp_path / "a.csv").write_text('y,f1,t\n1,2,a\n0,1,"5 inch\n' + "1,2,ordinary\n" * rows)
+        began = time.process_time()
+        with pytest.raises(DataError, match=r"a\.csv, line 3: a quote .* that is not closed"):
+            fit(tmp_path / "a.csv")
+        return time.process_time() - began
+
+    seconds(10)
+    # twelve times the rows: quadratic time would be a hundred times as long
+    assert seconds(1_200_000) < 30 * seconds(100_000)
+
+
+def test_a_header_longer_than_a_batch_is_read_with_the_rows_behind_it(tmp_path: Path) -> None:
+    class SmallBatches(CsvReader):
+        BATCH_BYTES = 4
+
+    (tmp_path / "a.csv").write_text("label,f1,f2\n1,2,3\n0,3,4\n")
+    reader = SmallBatches(str(tmp_path / "a.csv"), "a.csv", Reading())
+    assert [str(field.type) for field in reader.schema()] == ["int64"] * 3
+    assert sum(batch.rows for batch in reader.batches()) == 2
+
+
+def nested(depth: int) -> str:
+    return '{"y": 1, "f1": 2, "x": ' + "[" * depth + "]" * depth + "}\n"
+
+
+@pytest.mark.parametrize("before", ["", '{"y": 1, "f1": 2}\n' * 70_000], ids=["first", "later"])
+def test_json_is_not_nested_without_bound(before: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(before + nested(100_000))
+    line = before.count("\n") + 1
+    with pytest.raises(DataError, match=rf"a\.jsonl, line {line}: lists and objects nested deeper"):
+        fit(tmp_path / "a.jsonl")
+
+
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
+@given(st.lists(st.sampled_from(["[", "]", "{", '"', "\\", "a"]), max_size=12), st.integers(0, 70))
+def test_brackets_in_strings_of_json_nest_nothing(parts: list[str], depth: int) -> None:
+    text = json.dumps(["".join(parts) * 40, json.loads("[" * depth + "]" * depth or "0")]).encode()
+    place = kernels.too_deep(np.frombuffer(text, np.uint8), 64)
+    assert (place < len(text)) == (depth > 63)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -169,7 +216,7 @@ NAMED: list[dict[str, float]] = [
 
 
 def vw(path: Path, text: str, **reading: Any) -> VowpalWabbitReader:
-    path.write_text(text)
+    path.write_text(text, newline="")
     return VowpalWabbitReader(str(path), path.name, Reading(names=Hashing(18), **reading))
 
 
@@ -201,6 +248,7 @@ def test_vowpal_wabbits_text_is_fitted_and_predicted_without_labels(tmp_path: Pa
         ("1 |f a:1:2", "line 2: 'a:1:2'"),
         ("1 |f :2", "line 2: a feature without a name"),
         ("1 3 |f a", "line 2: importance 3.0, which would be lost. Read it with --weight"),
+        ("1 |f a\r1 |f b", "line 2: a carriage return inside the line"),
         ("|f a", "null in column 'label'"),
     ],
 )

@@ -32,12 +32,15 @@ from streamtron.data.formats.text_labels import (
     shown,
     text_labels,
 )
-from streamtron.data.formats.text_stream import READ_BYTES, BadLine, TextStream, whole_lines
+from streamtron.data.formats.text_stream import READ_BYTES, BadLine, TextStream, whole_rows
 from streamtron.data.prefetch import in_order
 from streamtron.data.row_batch import Reading, RowBatch, sort_columns
 
 MOST_PARSERS = 8
 """Threads that parse one file, at most: more are faster than training."""
+
+LINE_SHARE = 16
+"""A line may take this part of the memory: reading one takes up to six times its length."""
 
 FLOAT32_OVERFLOW = 2.0**128 - 2.0**103
 """The smallest number that rounds to infinity in float32."""
@@ -60,15 +63,18 @@ class LibsvmReader:
         self._fingerprint: str | None = None
         self.bytes_read = 0
         """Bytes of the file, as stored, read for the rows delivered so far."""
+        self.note = ""
+        """What is odd about the file, once it has been read."""
 
     def batches(self) -> Iterator[RowBatch]:
         """Yield the rows in file order, some at a time; none if the file has no row."""
         self.bytes_read = 0
         stream = TextStream(self._path, self._name)
-        texts = whole_lines(stream.blocks(min(READ_BYTES, self._batch_bytes)), self._batch_bytes)
+        blocks = stream.blocks(min(READ_BYTES, self._batch_bytes))
+        texts = self._checked(whole_rows(blocks, self._batch_bytes, "libsvm text", LINE_SHARE))
         parse = _Parser(self._reading).parse
         first_line = 1
-        with closing(in_order(parse, _without_mark(texts), self._threads)) as parsed:
+        with closing(in_order(parse, texts, self._threads)) as parsed:
             try:
                 for batch, lines_of_rows, lines, self.bytes_read in parsed:
                     if batch.rows:
@@ -80,6 +86,32 @@ class LibsvmReader:
                 raise bad.kind(f"{place_}: {bad.sentence}") from None
         self.bytes_read = stream.bytes_read
         self._fingerprint = stream.fingerprint()
+
+    def _checked(self, texts: Iterable[tuple[bytearray, int]]) -> Iterator[tuple[bytearray, int]]:
+        """Remove a UTF-8 byte order mark from a file's first text, and end its last one; refuse
+        other formats, and a last row that was cut off."""
+        for number, (text, taken) in enumerate(texts):
+            for signature, sentence in _SIGNATURES.items() if number == 0 else ():
+                if text.startswith(signature):
+                    raise BadLine(0, f"libsvm text is wanted, and this is {sentence}.")
+            if number == 0:
+                text = text.removeprefix(b"\xef\xbb\xbf")
+            end = text.rfind(b"\n") + 1
+            *before, word = bytes(text[end:]).rsplit(None, 1) or [b""]
+            if before and text.endswith(word) and _CUT.fullmatch(word) and b"#" not in before[0]:
+                yield text[:end], taken
+                raise BadLine(
+                    0,
+                    f"the file ends with {shown(word)} and no newline: it was cut off. Copy or "
+                    "write it again.",
+                )
+            if end < len(text):
+                text += b"\n"
+                self.note = (
+                    f"{self._name}: the last line ends without a newline, and was read as it is. "
+                    "If the file was cut off, copy or write it again."
+                )
+            yield text, taken
 
     def fingerprint(self) -> str:
         """xxh3-128 of the file's bytes as stored, 32 hex digits; free after ``batches()``."""
@@ -247,6 +279,9 @@ def _classes(labels: NDArray[np.float64]) -> tuple[NDArray[np.int32], list[Label
 
 
 _TOKEN = re.compile(rb"[^ \t\r\n#]*")
+_CUT = re.compile(rb"\d+(:([+-]|[+-]?\d*\.|[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?)?)?")
+"""A pair that is not whole."""
+
 _JUNK = re.compile(rb"[^!-~]")
 
 _SIGNATURES = {
@@ -267,15 +302,6 @@ _TABLES = {
     b"{": "If these are JSON lines, give the file a name that ends in .jsonl.",
 }
 """First byte of a token of another format of text → what to do."""
-
-
-def _without_mark(texts: Iterable[tuple[bytearray, int]]) -> Iterator[tuple[bytearray, int]]:
-    """Remove a UTF-8 byte order mark from a file's first text; refuse other formats."""
-    for number, (text, taken) in enumerate(texts):
-        for signature, sentence in _SIGNATURES.items() if number == 0 else ():
-            if text.startswith(signature):
-                raise BadLine(0, f"libsvm text is wanted, and this is {sentence}.")
-        yield text.removeprefix(b"\xef\xbb\xbf") if number == 0 else text, taken
 
 
 def _complaint(kind: int, text: bytearray, at: int, first_column: int, weighted: bool) -> str:

@@ -24,11 +24,7 @@ PACKED = (".gz", ".bz2", ".xz", ".zst")
 READ_BYTES = 1 << 18  # handed on at once, at most
 
 LINE_LIMIT = 1 << 28
-"""Bytes of the longest line read, some twenty million nonzeros; a longer one is no libsvm text."""
-
-LINE_SHARE = 16
-"""A line may take this part of the memory that there is: reading one takes up to six times its
-length, beside the interpreter."""
+"""Bytes of the longest row read, some twenty million nonzeros; a longer one is no row."""
 
 _UNPACKED_BYTES = 1 << 20  # handed from the unpacking thread to the parsing one at a time
 _SIP = 4096  # compressed bytes unpacked at once: small, for bzip2 can turn them into 100 MB
@@ -123,34 +119,51 @@ class BadLine(Exception):
         self.line, self.sentence, self.kind = line, sentence, kind
 
 
-def whole_lines(
-    blocks: Iterable[tuple[bytes, int]], batch_bytes: int
-) -> Iterator[tuple[bytearray, int]]:
-    """Yield text of ``batch_bytes`` or little more that ends with a newline, with the stored bytes
-    read for it and all before it."""
-    limit = min(LINE_LIMIT, available_memory() // LINE_SHARE)
-    parts: list[bytes] = []
-    size = taken = 0
+def whole_rows(
+    blocks: Iterable[tuple[bytes, int]], batch_bytes: int, kind: str, share: int,
+    *, quoted: bool = False,
+) -> Iterator[tuple[bytearray, int]]:  # fmt: skip
+    """Yield whole rows, ``batch_bytes`` of them or little more, with the stored bytes read for them
+    and all before; the last may lack its newline. ``kind`` : what the text should be, in messages.
+    ``share`` : a row may take this part of the memory that there is. ``quoted`` : a newline within
+    quotes ends no row."""
+    limit = min(LINE_LIMIT, available_memory() // share)
+    held, end, quotes, header = bytearray(), 0, 0, quoted
     for block, taken in blocks:
-        parts.append(block)
-        size += len(block)
-        if size < batch_bytes:
-            continue
-        end = block.rfind(b"\n") + 1
-        if end:
-            parts[-1] = block[:end]
-            yield bytearray().join(parts), taken
-            parts, size = [block[end:]], len(block) - end
-        elif size > limit + batch_bytes:
-            raise _too_long(sum(part.count(b"\n") for part in parts), limit)
-    if size:
-        yield bytearray().join((*parts, b"\n")), taken
+        if last := _last_row(block, quotes if quoted else None):
+            end = len(held) + last
+        quotes += block.count(b'"') if quoted else 0
+        held += block
+        if header and end:  # alone it tells no types
+            header = held.find(b"\n", 0, end - 1) < 0
+        if end and len(held) >= batch_bytes and not header:
+            rest = held[end:]
+            del held[end:]
+            yield held, taken
+            held, end = rest, 0
+        elif len(held) - end > limit + batch_bytes:
+            raise _too_long(held.count(b"\n", 0, end), limit, kind, quoted)
+    if held:
+        yield held, taken
 
 
-def _too_long(line: int, limit: int) -> BadLine:
-    """Make the error for a line longer than the limit: of the data, or of this machine's memory."""
+def _last_row(block: bytes, quotes: int | None) -> int:
+    """Return how many bytes of a block end with a row, ``quotes`` before it if they count."""
+    end = block.rfind(b"\n") + 1
+    if quotes is not None:
+        quotes += block.count(b'"', 0, end)
+        while end and quotes % 2:  # the line ends within quotes
+            before = block.rfind(b"\n", 0, end - 1) + 1
+            quotes -= block.count(b'"', before, end)
+            end = before
+    return end
+
+
+def _too_long(line: int, limit: int, kind: str, quoted: bool) -> BadLine:
+    """Make the error for a row longer than the limit: of the data, or of this machine's memory."""
     found = f"longer than {limit:,} bytes"
-    check = "Libsvm text has a row on each line; check that the file is one, with newlines"
+    check = f"Check that this is {kind}, with a row on each line"
+    check += ", and that the quote which opens in this row is closed" if quoted else ""
     if limit == LINE_LIMIT:
         return BadLine(line, f"{found}. {check}.")
     sentence = (

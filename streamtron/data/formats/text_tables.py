@@ -18,11 +18,15 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.json as json
 
+from streamtron.core import kernels
 from streamtron.core.errors import DataError
 from streamtron.data import storage
 from streamtron.data.formats.tables import Part, TableReader
-from streamtron.data.formats.text_stream import LINE_LIMIT, READ_BYTES, TextStream
+from streamtron.data.formats.text_stream import READ_BYTES, BadLine, TextStream, whole_rows
 from streamtron.data.prefetch import in_order
+
+MOST_NESTED = 64
+"""Depth of lists and objects in JSON: pyarrow's time grows with its square, and its stack ends."""
 
 _MARK = b"\xef\xbb\xbf"
 _QUOTE = b'"'
@@ -32,9 +36,13 @@ class Cut(NamedTuple):
     """Whole rows of a text, the number of their first line, and the stored bytes read for them and
     all before."""
 
-    text: bytes
+    text: bytearray
     line: int
     bytes_read: int
+
+    def line_of(self, at: int) -> int:
+        """Return the line of a byte."""
+        return self.line + self.text.count(b"\n", 0, at)
 
 
 class TextTableReader(TableReader):
@@ -43,6 +51,9 @@ class TextTableReader(TableReader):
 
     BATCH_BYTES = 1 << 20
     """Text that is parsed at a time, at least."""
+
+    SHARE = 96
+    """A row may take this part of the memory: its document takes 24 times its length."""
 
     QUOTED = False
     """Whether a line may end within quotes."""
@@ -112,26 +123,19 @@ class TextTableReader(TableReader):
 
     def _cuts(self, stream: TextStream) -> Generator[Cut]:
         """Cut a text into whole rows, BATCH_BYTES of them or little more at a time."""
-        held, line, bytes_read = b"", 1, 0
-        for block, bytes_read in stream.blocks(min(READ_BYTES, self.BATCH_BYTES)):
-            held += block
-            if len(held) < self.BATCH_BYTES:
-                continue
-            end = _whole_rows(held, self.QUOTED)
-            if end:
-                yield self._cut(held[:end], line, bytes_read)
-                line += held.count(b"\n", 0, end)
-                held = held[end:]
-            elif len(held) > LINE_LIMIT:
-                raise DataError(
-                    f"{self.name}, line {line}: a row longer than {LINE_LIMIT:,} bytes. Check that "
-                    f"the file is {self.KIND.removeprefix('a ')}, and that every quote is closed."
-                )
-        if held.strip():
-            yield self._cut(held.removesuffix(b"\n") + b"\n", line, bytes_read)
-
-    def _cut(self, text: bytes, line: int, bytes_read: int) -> Cut:
-        return Cut(text.removeprefix(_MARK) if line == 1 else text, line, bytes_read)
+        line, blocks = 1, stream.blocks(min(READ_BYTES, self.BATCH_BYTES))
+        rows = whole_rows(blocks, self.BATCH_BYTES, self.KIND, self.SHARE, quoted=self.QUOTED)
+        try:
+            for text, bytes_read in rows:
+                if line == 1 and text.startswith(_MARK):
+                    del text[: len(_MARK)]
+                if not text.endswith(b"\n"):
+                    text += b"\n"
+                if line == 1 or not text.isspace():
+                    yield Cut(text, line, bytes_read)
+                line += text.count(b"\n")
+        except BadLine as bad:
+            raise bad.kind(f"{self.name}, line {line + bad.line}: {bad.sentence}") from None
 
     @contextmanager
     def _place(self, cut: Cut) -> Iterator[None]:
@@ -219,7 +223,7 @@ class CsvReader(TextTableReader):
         if len(places) % 2:
             wrong.append(places[-1])
         if wrong:
-            line = cut.line + cut.text.count(b"\n", 0, int(min(wrong)))
+            line = cut.line_of(int(min(wrong)))
             raise DataError(
                 f"{self.name}, line {line}: a quote within a field, or one that is not closed. "
                 'Quote a field that holds quotes, and double them: "12"" pipe".'
@@ -237,6 +241,12 @@ class JsonLinesReader(TextTableReader):
                 f"{self.name}: a JSON array, and an object a line is wanted. Write each item on a "
                 "line of its own, as jq -c '.[]' does."
             )
+        deep = kernels.too_deep(np.frombuffer(cut.text, np.uint8), MOST_NESTED)
+        if deep < len(cut.text):
+            raise DataError(
+                f"{self.name}, line {cut.line_of(deep)}: lists and objects nested "
+                f"deeper than {MOST_NESTED}, or not closed. Flatten or correct the row."
+            )
         return json.read_json(
             pa.BufferReader(cut.text),
             json.ReadOptions(use_threads=False, block_size=len(cut.text) + 1),
@@ -245,19 +255,6 @@ class JsonLinesReader(TextTableReader):
                 unexpected_field_behavior="infer" if schema is None else "ignore",
             ),
         )
-
-
-def _whole_rows(text: bytes, quoted: bool) -> int:
-    """Return how many bytes whole rows take; 0 where no row is whole."""
-    end = text.rfind(b"\n") + 1
-    if not quoted:
-        return end
-    quotes = text.count(_QUOTE, 0, end)
-    while end and quotes % 2:  # the line ends within quotes
-        before = text.rfind(b"\n", 0, end - 1) + 1
-        quotes -= text.count(_QUOTE, before, end)
-        end = before
-    return end
 
 
 def _is_number(text: str) -> bool:

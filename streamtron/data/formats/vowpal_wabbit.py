@@ -34,6 +34,8 @@ class VowpalWabbitReader(TextTableReader):
     """One shard of Vowpal Wabbit's text whose labels are numbers, or not there."""
 
     KIND = "Vowpal Wabbit's text"
+    BATCH_BYTES = 1 << 18
+    SHARE = 384  # words of one letter take 80 times their length
 
     def _schema(self, file: Any) -> pa.Schema:
         return SCHEMA
@@ -43,6 +45,10 @@ class VowpalWabbitReader(TextTableReader):
         lines = pc.utf8_trim_whitespace(lines)
         lines_of_rows = cut.line + np.flatnonzero(pc.not_equal(lines, ""))
         lines = lines.filter(pc.not_equal(lines, ""))
+        broken = pc.match_substring(lines, "\r").to_numpy(zero_copy_only=False)
+        if broken.any():
+            sentence = "a carriage return inside the line. End lines with a newline (\\n or \\r\\n)"
+            self._refuse(lines_of_rows[np.argmax(broken)], sentence)
         halves = pc.split_pattern(lines, "|", max_splits=1)
         whole = pc.equal(pc.list_value_length(halves), 2).to_numpy(zero_copy_only=False)
         if not whole.all():
