@@ -98,12 +98,12 @@ SETTINGS: dict[str, tuple[Any, str]] = {
     "multiclass": (bool, "Take any number of labels, one a row; in text they may be names."),
     "multilabel": (bool, "Take several labels a row or none: 1,5,7 in text, numbers or names; in "
                    "Parquet and Arrow a list."),
-    "label": (str, "Parquet, Arrow: the column of labels [found by the usual names]."),
-    "weight": (str, "Parquet, Arrow: the column of row weights, ≥ 0 [none]."),
+    "label": (str, "Tables: the column of labels [found by the usual names]."),
+    "weight": (str, "Tables: the column of row weights, ≥ 0 [none]."),
     "features": (Parsed("names", str),
-                 "Parquet, Arrow: the list, map or vector column of features; or columns of "
+                 "Tables: the list, map or vector column of features; or columns of "
                  "numbers, NAME,NAME,… or a pattern as in f* [found by the usual names]."),
-    "values": (str, "Parquet, Arrow: the list of values beside a list of features [found by the "
+    "values": (str, "Tables: the list of values beside a list of features [found by the "
                "usual names]."),
     "hash_bits": (whole_number(), "Hash named features into 2^N columns, N from 1 to 31."),
     "hash_seed": (whole_number(), "Seed of that hash, at least 0."),

@@ -236,9 +236,13 @@ class LabelTable:
             )
         if self._most is not None and len(self.labels) >= self._most:
             which = "a third label" if self._most == 2 else f"label number {self._most + 1},"
+            remedy = "Use --multiclass, or remove the row."
+            if isinstance(label, str) and label != label.strip():
+                remedy = "Remove the blank beside it."
+            elif not isinstance(label, str):
+                remedy = "Use --multiclass if they are classes; a number is not predicted."
             raise DataError(
-                f"{place(row)}: {which} {label!r} after {_listed(self.labels)}. "
-                "Use --multiclass, or remove the row."
+                f"{place(row)}: {which} {label!r} after {_listed(self.labels)}. {remedy}"
             )
         self._codes[label] = len(self.labels)
         self.labels.append(label)

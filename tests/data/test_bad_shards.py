@@ -21,7 +21,7 @@ from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.core.feature_names import Hashing
 from streamtron.data import Reading, ShardSource, cache_files, find_shards, open_shards
 from streamtron.model.linear_model import LinearModel
-from tests.helpers.processes import command, here
+from tests.helpers.processes import command
 from tests.helpers.shard_rows import bits, small_blocks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -401,6 +401,6 @@ def test_a_shard_without_a_last_newline_is_read_and_named_once(
     options: tuple[str, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1")
-    done = here(tmp_path, "fit", "a.svm", "--model", "m", *options)
+    done = command(tmp_path, "fit", "a.svm", "--model", "m", *options)
     assert done.returncode == 0
     assert done.stderr.count("a.svm: the last line ends without a newline") == 1

@@ -111,7 +111,11 @@ def test_rows_are_cut_where_they_end_whatever_their_quotes(
     ("text", "message"),
     [
         ("1,2\n3,4\n", "line 1: numbers .1, 2. where the names of the columns are wanted"),
-        ("a;b\n1;2\n", r"no column for the labels.*columns there: a;b"),
+        ("a;b\n1;2\n", "line 1: ';' between the names of the columns"),
+        ("a;b\n1,5;2\n", "not a CSV table"),
+        ("label,text\n1,a\n2,b\n", "Documents become rows by convert --text text"),
+        ("y,f1\nyes,1\nno,2\n Yes,2\n", "line 4: a third label ' Yes' .* Remove the blank beside"),
+        ("y,f1\n3,1\n6,2\n9,2\n", "line 4: a third label 9.0 .* a number is not predicted"),
         ('y,f1\n1,2\n1,"2\n', "line 3: a quote within a field, or one that is not closed"),
         ('y,f1\n1,2\n1,5" x\n2,3" y\n', "line 3: a quote within a field"),
         ("y,f1\n1,2\n3\n", "from line 1 on: not a CSV table .*Expected 2 columns, got 1"),
@@ -178,9 +182,9 @@ def test_brackets_in_strings_of_json_nest_nothing(parts: list[str], depth: int) 
     ("text", "message"),
     [
         ('[{"y": 1}]', "a JSON array, and an object a line is wanted"),
-        ('{"y": 1, "f1": 2}\n{"y": 1, "f1"', "from line 1 on: not a file of JSON lines"),
+        ('{"y": 1, "f1": 2}\n{"y": 1, "f1"', "line 2: not a file of JSON lines"),
         ('{"y": 1, "f1": 2}\n{"y": 1}\n', "line 2: null in column 'f1'"),
-        ('{"y": 1, "f1": 2}\n{"y": "a", "f1": 2}\n', "changed from number to string"),
+        ('{"y": 1, "f1": 2}\n{"y": "a", "f1": 2}\n', "line 2: .* changed from number to string"),
     ],
 )
 def test_what_is_wrong_in_json_lines_is_refused_with_its_place(
@@ -189,6 +193,18 @@ def test_what_is_wrong_in_json_lines_is_refused_with_its_place(
     (tmp_path / "a.jsonl").write_text(text)
     with pytest.raises(DataError, match=rf"a\.jsonl.*{message}"):
         fit(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.vw"])
+def test_text_that_is_not_utf_8_is_refused_with_its_line(name: str, tmp_path: Path) -> None:
+    text = {
+        "a.csv": "y,f1\n1,2\n0,café\n",
+        "a.jsonl": '{"y": 1, "f1": 2}\n\n{"y": 0, "f1": "café"}\n',
+        "a.vw": "1 |f a\n\n-1 |f café\n",
+    }[name]
+    (tmp_path / name).write_bytes(text.encode("latin-1"))
+    with pytest.raises(DataError, match=r"line 3: not UTF-8\. Convert the file"):
+        fit(tmp_path / name, **({"hash_bits": 4} if name == "a.vw" else {}))
 
 
 def test_text_of_another_format_under_a_name_for_libsvm_is_recognised(tmp_path: Path) -> None:

@@ -246,11 +246,14 @@ class _Table(NamedTuple):
         if len(found) > 1:
             self._refuse_several("features", [own[0][1] for own in found.values()])
         if not found:
+            there = (field.name for field in self.schema if is_string(plain(field.type)))
+            words = next((name for name in there if name not in taken), None)
+            made = f" Documents become rows by convert --text {words}." if words else ""
             raise DataError(
                 f"{self.name}: no column for the features, looked for lists, maps or vectors "
                 f"called {', '.join(map(repr, USUAL_NAMES['features']))} and for numbers called "
                 "'f0', 'f1', … Name it with --features NAME, or columns of numbers with --features "
-                f'NAME,NAME,… or --features "*" ({self._there()}).'
+                f'NAME,NAME,… or --features "*" ({self._there()}).{made}'
             )
         [columns] = found.values()
         return [column for _, column in sorted(columns)]

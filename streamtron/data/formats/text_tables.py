@@ -6,6 +6,7 @@ may hold other numbers later. Lines in messages count from 1.
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Collection, Generator, Iterator
 from contextlib import closing, contextmanager
@@ -76,6 +77,8 @@ class TextTableReader(TableReader):
             return pa.schema([])
         with self._place(first):
             found = self._table(first, None).schema
+            if pa.binary() in found.types:
+                self._check_utf8(first)
         return pa.schema([_settled(field, self._strings, self._numbers) for field in found])
 
     @property
@@ -137,15 +140,28 @@ class TextTableReader(TableReader):
         except BadLine as bad:
             raise bad.kind(f"{self.name}, line {line + bad.line}: {bad.sentence}") from None
 
+    def _check_utf8(self, cut: Cut) -> None:
+        """Refuse text that is not UTF-8, with the line."""
+        try:
+            cut.text.decode()
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{self.name}, line {cut.line_of(error.start)}: not UTF-8. Convert the file, as "
+                "iconv -f latin1 -t utf-8 does."
+            ) from None
+
     @contextmanager
     def _place(self, cut: Cut) -> Iterator[None]:
         """Say from which line on the text is not what it should be."""
         try:
             yield
         except (pa.ArrowException, UnicodeDecodeError) as error:
+            self._check_utf8(cut)
             reason = " ".join(str(error).split()).rstrip(".")
+            row = re.search(r"in row (\d+)$", reason)
+            place = f"line {cut.line + int(row[1])}" if row else f"from line {cut.line} on"
             raise DataError(
-                f"{self.name}, from line {cut.line} on: not {self.KIND} with the columns of its "
+                f"{self.name}, {place}: not {self.KIND} with the columns of its "
                 f"first rows ({reason}). Correct the rows, or remove them."
             ) from error
 
@@ -188,6 +204,11 @@ class CsvReader(TextTableReader):
         return () if self.reading.text is None else self.reading.text.strings
 
     def _check_names(self, names: list[str]) -> None:
+        if len(names) == 1 and (signs := re.findall("[;\t]", names[0])):
+            raise DataError(
+                f"{self.name}, line 1: {signs[0]!r} between the names of the columns. Write "
+                "commas, or tabs in a file whose name ends in .tsv."
+            )
         if names and all(map(_is_number, names)):
             raise DataError(
                 f"{self.name}, line 1: numbers ({', '.join(names[:5])}) where the names of the "
