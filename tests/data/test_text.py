@@ -296,8 +296,8 @@ def test_rows_of_another_recipe_are_refused(tmp_path: Path) -> None:
     [
         ({"text": None}, r"mail\.jsonl, line 5: null in column 'text'"),
         ({"length": None}, "line 5: null in column 'length'"),
-        ({"lang": 7}, r"from line 1 on: .*changed from string to number"),
-        ({"length": "long"}, r"from line 1 on: .*changed from number to string"),
+        ({"lang": 7}, r"line 5: .*changed from string to number"),
+        ({"length": "long"}, r"line 5: .*changed from number to string"),
     ],
 )
 def test_what_is_wrong_in_json_lines_is_refused_with_its_place(
