@@ -32,8 +32,8 @@ def explain(
     """Show the features with the heaviest weights of MODEL, by name where they have names.
 
     With SHARDS and --row: what each feature of that row adds to its decision. MODEL is a streamtron
-    or LIBLINEAR model. Names of hashed columns are those that convert --keep-names
-    wrote; (-) marks one whose values are stored negated.
+    or LIBLINEAR model. Names of hashed columns are those that convert --keep-names wrote; a weight
+    is that of the column's first name, and opposite: is before one that counts the other way.
     """
     from streamtron.model.import_model import load_any
     from streamtron.runs.explain import explain as explain_model

@@ -174,7 +174,10 @@ def _sentence(error: BaseException) -> tuple[str, int]:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}.", MachineError.exit_code
     if isinstance(error, MemoryError):
-        return "out of memory. Give a smaller --active-set.", MachineError.exit_code
+        return (
+            "out of memory. Use a machine with more; in a fit, give a smaller --active-set.",
+            MachineError.exit_code,
+        )
     return (
         f"an error that should not happen ({type(error).__name__}: {error}). "
         "Run again with -v and report the traceback.",

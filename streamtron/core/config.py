@@ -73,7 +73,10 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "parts": (lambda parts: parts is None or parts >= 1, "at least 1"),
     "hash_bits": (lambda bits: bits is None or 1 <= bits <= 31, "1 to 31"),
     "hash_seed": (lambda seed: 0 <= seed < 2**32, "0 to 2³²-1"),
-    "features": (lambda names: all(names or ()), "names"),
+    "features": (lambda names: names is None or (names and all(names)), "names of columns"),
+    **dict.fromkeys(
+        ("label", "weight", "vocabulary"), (lambda name: name != "", "a name that is not empty")
+    ),
 }
 """Setting → whether a value is within its range, and the range in words."""
 
@@ -162,7 +165,7 @@ class Settings:
                 object.__setattr__(self, name, convert(given))
         for name, (is_within, wanted) in _RANGES.items():
             given = getattr(self, name)
-            _need(is_within(given), name.replace("_", "-"), given, wanted)
+            _need(is_within(given), name.replace("_", "-"), given if given != "" else "''", wanted)
         self._check_class_weight()
         self._check_clashes()
         for value in self.b or ():

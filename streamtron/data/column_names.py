@@ -7,25 +7,28 @@ number it, its ``sign``, -1 where values of the name are stored negated, and how
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from streamtron.core.errors import DataError
-from streamtron.core.feature_names import Vocabulary
+from streamtron.core.feature_names import Hashing, Vocabulary
 from streamtron.core.files import reading_from, regular
+from streamtron.core.limits import available_memory
 from streamtron.core.sealed import canonical
 from streamtron.data.discover import NAMES, ShardFile
 from streamtron.data.disk import writing_to
-from streamtron.data.formats.columns import recipe_in
 from streamtron.data.formats.layouts import LAYOUTS, Columns, Spot, decoded
-from streamtron.data.formats.text_recipe import RECIPE_KEY, TextRecipe, is_string
+from streamtron.data.formats.text_recipe import is_string
 from streamtron.data.prefetch import prefetch
 from streamtron.data.row_batch import Reading
 from streamtron.data.source import table_reader
@@ -35,12 +38,18 @@ MOST = 1 << 19
 many are in memory. Of more the rarest are dropped as they come, and ``count`` is what was seen
 since."""
 
+NAMES_SHARE = 16
+"""Part of the memory that the characters of all names may have."""
+
 SHOWN = 3
 """Names of one column that are shown."""
 
 SCHEMA = pa.schema(
     {"column": pa.uint32(), "name": pa.large_string(), "sign": pa.int8(), "count": pa.int64()}
 )
+
+_NUMBERING = b"streamtron.numbering"
+"""The key, among the schema's metadata, of what gave each name its column, as JSON."""
 
 Counts = tuple[dict[str, int], dict[str, int]]
 """How often names of features, or words, occur, and names of columns beside documents."""
@@ -71,11 +80,11 @@ def add_up(shards: Iterable[Counts]) -> Counts:
 def write_names(path: str, counts: Counts, reading: Reading, shift: int) -> None:
     """Write the names of columns that are numbered by ``reading`` and raised by ``shift``."""
     names, recipe = [*counts[0], *counts[1]], reading.text
-    signs, schema = np.ones(len(names)), SCHEMA
+    signs, told = np.ones(len(names)), _numbering(reading, int(reading.index_base) + shift)
+    schema = SCHEMA.with_metadata({_NUMBERING: canonical(told)})
     if recipe is not None:
         columns, signs = recipe.hashed(names)
         columns[len(counts[0]) :] += 1 << recipe.hash_bits
-        schema = schema.with_metadata({RECIPE_KEY: _plain(recipe)})
     else:
         columns = (reading.names or Vocabulary(reading.features or ())).columns(names) + shift
     numbers = [*counts[0].values(), *counts[1].values()]
@@ -97,36 +106,78 @@ class ColumnNames:
 
     def __init__(self, paths: Sequence[str]) -> None:
         tables = list(map(_load, paths))
-        self.recipes = [recipe_in(table.schema, NAMES) for table in tables]
-        """by which documents became rows, of each path"""
+        self._numberings = [json.loads(table.schema.metadata[_NUMBERING]) for table in tables]
         joined = pa.concat_tables([table.replace_schema_metadata() for table in tables])
         self._table = _ranked(joined)
         self._columns = self._table["column"].to_numpy()
 
-    def fit(self, recipe: TextRecipe | None) -> bool:
-        """Tell whether the columns are numbered as by a model's recipe of documents."""
-        wanted = recipe and (recipe.hash_bits, bool(recipe.columns))
-        return all((one and (one.hash_bits, bool(one.columns))) == wanted for one in self.recipes)
+    def difference(self, reading: Reading) -> str:
+        """Say what numbers a model's columns otherwise; "" where all is alike. A model of rows that
+        are numbers does not know whether they were hashed."""
+        wanted = _numbering(reading, int(reading.index_base))
+        for told in self._numberings:
+            for name in ("text", *wanted):
+                if (its := told.get(name)) != (ours := wanted.get(name)):
+                    return f"{name} is {its!r:.60}, the model has {ours!r:.60}"
+        return ""
 
-    def get(self, column: int) -> str | None:
-        """Return the names of a column that occur most often, with (-) before one whose values are
-        negated; None where none is known."""
+    def get(self, column: int, value: float = 0.0) -> tuple[str, int] | None:
+        """Return the names of a column that occur most often, and the sign with which values of the
+        first are stored, which is that of ``value`` if one has it; ``opposite:`` is before names
+        that are stored with the other sign. None where no name is known."""
         start, stop = np.searchsorted(self._columns, [column, column + 1])
         rows = self._table.slice(start, stop - start).to_pylist()
-        found = [f"{'(-)' if row['sign'] < 0 else ''}{row['name']}" for row in rows]
-        return " | ".join(list(dict.fromkeys(found))[:SHOWN]) or None
+        if not rows:
+            return None
+        rows.sort(key=lambda row: row["sign"] * value < 0)
+        sign = rows[0]["sign"]
+        found = [f"{'' if row['sign'] == sign else 'opposite: '}{row['name']}" for row in rows]
+        return " | ".join(list(dict.fromkeys(found))[:SHOWN]), sign
 
 
 def _load(path: str) -> pa.Table:
     file = os.path.join(path, NAMES) if os.path.isdir(path) else path
-    with reading_from(file), open(file, "rb", opener=regular) as opened:
-        try:
-            table = pq.read_table(opened, page_checksum_verification=True, partitioning=None)
-        except pa.ArrowException as error:
-            raise DataError(f"{file}: not the names that convert keeps ({error}).") from error
-    if not table.schema.equals(SCHEMA):
-        raise DataError(f"{file}: not the names that convert keeps. Name the directory with them.")
+    try:
+        how: Any = {"page_checksum_verification": True, "read_dictionary": ["name"]}
+        with (
+            reading_from(file),
+            open(file, "rb", opener=regular) as stream,
+            pq.ParquetFile(stream, **how) as opened,
+        ):
+            if (rows := opened.metadata.num_rows) > 2 * MOST:
+                raise ValueError(f"{rows:,} rows, and at most {2 * MOST:,} are kept")
+            table = opened.read()
+        names = table["name"].chunks  # equal ones take memory once, as yet
+        sizes = (pc.sum(pc.binary_length(one.dictionary).take(one.indices)) for one in names)
+        if sum(size.as_py() or 0 for size in sizes) > available_memory() // NAMES_SHARE:
+            raise ValueError("names that are longer than memory allows")
+        table = table.cast(SCHEMA.with_metadata(table.schema.metadata))
+        table.validate(full=True)
+        signs = {*table["sign"].unique().to_pylist()}
+        if any(array.null_count for array in table) or signs - {1, -1}:
+            raise ValueError("a value that is missing, or a sign that is not 1 or -1")
+        if not isinstance(json.loads(table.schema.metadata[_NUMBERING]), dict):
+            raise ValueError("nothing about how columns are numbered")
+    except (pa.ArrowException, TypeError, LookupError, ValueError, RecursionError) as error:
+        raise DataError(
+            f"{file}: not the names that convert keeps ({error}). Name the directory with them."
+        ) from error
     return table
+
+
+def _numbering(reading: Reading, first: int) -> dict[str, Any]:
+    """Return what decides which name has which column, as plain values: the recipe, the hash or
+    the vocabulary, and the number of the first column; of a model of numbers the latter alone."""
+    told: dict[str, Any] = {"index_base": first}
+    if reading.text is not None:
+        told |= reading.text.to_dict()
+        for name in ("label", "weight", "norm", "binary", "documents", "frequencies"):
+            del told[name]
+    elif isinstance(reading.names, Hashing):
+        told |= {"hash_bits": reading.names.bits, "hash_seed": reading.names.seed}
+    elif reading.names is not None or reading.layout == "columns":
+        told["vocabulary"] = (reading.names or Vocabulary(reading.features or ())).digest
+    return told
 
 
 def _ranked(table: pa.Table) -> pa.Table:
@@ -176,7 +227,3 @@ def _add(counts: dict[str, int], more: Iterable[tuple[str, int]]) -> None:
 def _most(counts: dict[str, int]) -> dict[str, int]:
     """Return the names that occur most often, the first of equals first."""
     return dict(sorted(counts.items(), key=itemgetter(1), reverse=True)[:MOST])
-
-
-def _plain(recipe: TextRecipe) -> str:
-    return canonical(recipe.to_dict() | {"documents": 0, "frequencies": None})

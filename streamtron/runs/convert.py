@@ -32,7 +32,7 @@ from streamtron.data import (
 from streamtron.data.column_names import add_up, names_of, write_names
 from streamtron.data.discover import NAMES
 from streamtron.data.first_reading import check_unchanged
-from streamtron.data.formats.text_recipe import TextRecipe
+from streamtron.data.formats.text_recipe import TFIDF_BITS, TextRecipe
 from streamtron.data.prefetch import prefetch
 from streamtron.data.row_batch import RowBatch, slice_batch
 from streamtron.data.writers.shards import (
@@ -46,9 +46,6 @@ from streamtron.data.writers.shards import (
 )
 from streamtron.runs.inputs import Paths, as_paths, reading_from_settings, settings_from
 from streamtron.runs.outputs import check_outputs
-
-TFIDF_BITS = 26
-"""Hash bits with tf-idf, at most: it takes some 24 bytes a column while documents are counted."""
 
 
 @checks_keywords(ReadingNames)
@@ -174,6 +171,8 @@ def _check_text(settings: Settings, to: Format, text: TextRecipe | None, tfidf: 
                 "tfidf weights the words of documents: name their column by --text."
             )
         return
+    if not text.text:
+        raise SettingsError("text: an empty name. Name the column of the documents.")
     if tfidf and text.hash_bits > TFIDF_BITS:
         raise SettingsError(
             f"hash-bits {text.hash_bits} with tfidf, which counts every column. Give at most "

@@ -43,10 +43,11 @@ def explain(
     -------
     ``directions``, a list with one entry for two classes, else one a class, with ``positive`` (the
     class), ``bias`` and ``features``: ``column`` as the shards number it, ``name`` if it has one,
-    and ``weight``. Names that share a column are joined by " | ", and (-) marks one whose values
-    are stored negated. Of a row also its ``shard`` and predicted ``label`` (a list of a multilabel
-    model), and of each direction the ``decision`` = Σ contribution + bias, of each feature
-    ``value`` and ``contribution`` = value · weight, and as ``other_features`` and
+    and ``weight``, what the first of its names counts: minus the column's where its values are
+    stored negated. Names that share a column are joined by " | ", and ``opposite:`` is before one
+    that counts the other way. Of a row also its ``shard`` and predicted ``label`` (a list of a
+    multilabel model), and of each direction the ``decision`` = Σ contribution + bias, of each
+    feature ``value`` and ``contribution`` = value · weight, and as ``other_features`` and
     ``other_contributions`` the number and the sum of those that are not listed.
 
     Raises
@@ -86,7 +87,7 @@ def heaviest(
     """Return column, name and weight of the features of the largest |weight|, 0 left out."""
     columns = np.flatnonzero(direction.weights)
     found = columns[_largest(direction.weights[columns], most)].tolist()
-    return [{**_named(model, j, names), "weight": float(direction.weights[j])} for j in found]
+    return [_feature(model, j, names, weight=float(direction.weights[j])) for j in found]
 
 
 def load_names(model: LinearModel, paths: Sequence[str]) -> ColumnNames | None:
@@ -96,10 +97,10 @@ def load_names(model: LinearModel, paths: Sequence[str]) -> ColumnNames | None:
     from streamtron.data.column_names import ColumnNames
 
     names = ColumnNames(paths)
-    if not names.fit(reading_from_model(model).text):
+    if difference := names.difference(reading_from_model(model)):
         raise DataError(
-            f"{paths[0]}: names of columns that are not the model's: documents became rows by "
-            "another recipe. Name the directory that the model was trained on."
+            f"{paths[0]}: names of columns that are not the model's, made by another recipe: "
+            f"{difference}. Name the directory that the model was trained on."
         )
     return names
 
@@ -113,8 +114,8 @@ def names_beside(model: LinearModel, shards: Iterable[str]) -> list[str]:
         return []
     from streamtron.data.column_names import ColumnNames
 
-    recipe = reading_from_model(model).text
-    return [place for place in kept if ColumnNames([place]).fit(recipe)]
+    reading = reading_from_model(model)
+    return [place for place in kept if not ColumnNames([place]).difference(reading)]
 
 
 def names_of_run(model: LinearModel, path: str | os.PathLike[str]) -> list[str]:
@@ -125,11 +126,17 @@ def names_of_run(model: LinearModel, path: str | os.PathLike[str]) -> list[str]:
     return names_beside(model, (shard.path for shard in Manifest.load(manifest).shards))
 
 
-def _named(model: LinearModel, j: int, kept: ColumnNames | None) -> dict[str, Any]:
-    """Return ``column``, as the shards number it, and ``name`` of the weight j, if it has one."""
+def _feature(
+    model: LinearModel, j: int, kept: ColumnNames | None, **signed: float
+) -> dict[str, Any]:
+    """Return ``column`` of the weight j, as the shards number it, ``name`` if it has one, and
+    ``weight`` and ``value`` with the signs that they have for that name."""
     column, names = j + model.index_base, model.feature_names
-    name = names[j] if j < len(names) else kept and kept.get(column)
-    return {"column": column, **({"name": name} if name else {})}
+    name, sign = names[j] if j < len(names) else None, 1
+    if name is None and kept and (told := kept.get(column, signed.get("value", 0.0))):
+        name, sign = told
+    signed = {key: sign * number for key, number in signed.items()}
+    return {"column": column, **({} if name is None else {"name": name}), **signed}
 
 
 def _largest(values: NDArray[np.float64], most: int) -> list[int]:
@@ -155,10 +162,12 @@ def _explain_row(
         added = weights * values
         shown = _largest(added, most)
         features = [
-            {**_named(model, int(columns[k]), names), "value": float(values[k]),
-             "weight": float(weights[k]), "contribution": float(added[k])}
+            _feature(
+                model, int(columns[k]), names, value=float(values[k]), weight=float(weights[k])
+            )
+            | {"contribution": float(added[k])}
             for k in shown
-        ]  # fmt: skip
+        ]
         directions.append({
             "positive": each.positive, "decision": decision, "bias": each.bias,
             "features": features, "other_features": len(columns) - len(shown),

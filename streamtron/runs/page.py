@@ -252,8 +252,8 @@ def _model(facts: Facts) -> Iterator[str]:
     most = max((abs(one["weight"]) for one in features), default=1.0)
     yield "<h2>Heaviest features</h2>"
     larger = escape(label_text(model.classes[1]))
-    negated = " (-) marks a name whose values are stored negated." if facts.names else ""
-    yield f'<p class="soft">A positive weight counts towards {larger}.{negated}</p>'
+    opposite = " “opposite:” is before a name that counts the other way." if facts.names else ""
+    yield f'<p class="soft">A positive weight counts towards {larger}.{opposite}</p>'
     yield table(["feature", "weight", ""], [
         [feature_text(one), _Number(one["weight"], f"{one['weight']:+.4g}"),
          _Bar(one["weight"] / most)]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sklearn.feature_extraction import FeatureHasher
@@ -116,34 +119,142 @@ def test_explain_and_report_name_the_words_of_a_model(tmp_path: Path) -> None:
     run("convert", "mail.jsonl", "rows", "--text", "text", "--label", "y",
         "--keep-names", "--hash-bits", "3")  # fmt: skip
     run("fit", "rows", "--model", "m")
-    names = {}
-    for column, name, sign, _ in sorted(kept(tmp_path / "rows"), key=lambda row: -row[3]):
-        names.setdefault(column, []).append(("(-)" if sign < 0 else "") + name)
+    names: dict[int, list[str]] = {}
+    for column, name, *_ in sorted(kept(tmp_path / "rows"), key=lambda row: -row[3]):
+        names.setdefault(column, []).append(name)
     told = json.loads(run("explain", "m", "--json").stdout)["directions"][0]["features"]
     assert told
     for one in told:
-        assert sorted(one["name"].split(" | ")) == sorted(names[one["column"]][:3])
+        shown = one["name"].replace("opposite: ", "").split(" | ")
+        assert sorted(shown) == sorted(names[one["column"]][:3])
     row = run("explain", "m", "mail.jsonl", "--row", "0").stdout
     assert "pills" in row
     report(tmp_path / "m", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert told[0]["name"] in page
-    assert "(-) marks a name" in page
+    assert "is before a name that counts the other way" in page
     (tmp_path / "rows" / "_names.parquet").rename(tmp_path / "elsewhere.parquet")
     assert "column" in run("explain", "m").stdout
     again = run("explain", "m", "--json", "--names", "elsewhere.parquet").stdout
     assert json.loads(again)["directions"][0]["features"] == told
 
 
-def test_names_of_another_recipe_and_other_files_are_refused(tmp_path: Path) -> None:
+def test_the_weight_shown_is_what_a_word_counts_whatever_its_sign_in_the_rows(
+    tmp_path: Path,
+) -> None:
+    """Each word alone in a document is decided as its weight says."""
     mail = write(tmp_path / "mail.jsonl", ROWS)
-    for bits in (5, 6):
-        recipe = TextRecipe("text", hash_bits=bits)
-        convert(mail, tmp_path / f"{bits}", text=recipe, label="y", keep_names=True)
+    recipe = TextRecipe("text", hash_bits=3, norm=None)
+    convert(mail, tmp_path / "rows", text=recipe, label="y", keep_names=True)
+    model = streamtron.fit(tmp_path / "rows")
+    [direction] = streamtron.explain(model, names=tmp_path / "rows")["directions"]
+    signs, opposites = {name: sign for _, name, sign, _ in kept(tmp_path / "rows")}, 0
+    for feature in direction["features"]:
+        for name in feature["name"].split(" | "):
+            word, sign = name.removeprefix("opposite: "), -1 if name[:9] == "opposite:" else 1
+            [decision] = model.decision_function([word])
+            assert sign * feature["weight"] == pytest.approx(decision - direction["bias"])
+            opposites += sign < 0
+    assert opposites
+    assert set(signs.values()) == {1, -1}
+    weights = [abs(feature["weight"]) for feature in direction["features"]]
+    assert weights == sorted(weights, reverse=True)
+
+
+@pytest.mark.parametrize("word", ["cheap", "pills", "offer", "notes", "ab"])
+def test_of_a_row_the_first_name_of_a_column_is_one_that_the_row_can_have(
+    tmp_path: Path, word: str
+) -> None:
+    mail = write(tmp_path / "mail.jsonl", ROWS)
+    recipe = TextRecipe("text", hash_bits=3, norm=None)
+    convert(mail, tmp_path / "rows", text=recipe, label="y", keep_names=True)
+    model = streamtron.fit(tmp_path / "rows")
+    document = write(tmp_path / "one.jsonl", [{"text": word}])
+    found = streamtron.explain(model, document, row=0, names=tmp_path / "rows")
+    [feature] = found["directions"][0]["features"]
+    assert word in feature["name"].split(" | ")
+    assert feature["value"] == 1.0
+    assert feature["contribution"] == feature["value"] * feature["weight"]
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        ({"hash_bits": 6}, "hash_bits is 6, the model has 5"),
+        ({"alternate_sign": False}, "alternate_sign is False, the model has True"),
+        ({"lowercase": False}, "lowercase is False, the model has True"),
+        ({"ngram_range": (1, 2)}, "ngram_range is [1, 2], the model has [1, 1]"),
+        ({"token_pattern": r"\w+"}, r"token_pattern is '\\w+', the model has "),
+        ({"columns": ("links",)}, "columns is ['links'], the model has []"),
+        ({"norm": None, "binary": True}, ""),
+    ],
+)
+def test_names_of_another_recipe_are_refused_with_what_differs(
+    tmp_path: Path, change: dict[str, Any], difference: str
+) -> None:
+    mail, recipe = write(tmp_path / "mail.jsonl", ROWS), TextRecipe("text", hash_bits=5)
+    for name, own in (("own", recipe), ("other", replace(recipe, **change))):
+        convert(mail, tmp_path / name, text=own, label="y", keep_names=True)
+    model = streamtron.fit(tmp_path / "own")
+
+    def explain() -> Any:
+        return streamtron.explain(model, names=tmp_path / "other")
+
+    if difference:
+        message = refused(explain, DataError)
+        assert f"another recipe: {difference}" in message
+    else:
+        assert explain() == streamtron.explain(model, names=tmp_path / "own")
+
+
+def test_names_of_another_hash_vocabulary_or_first_column_are_refused(tmp_path: Path) -> None:
+    shard = tmp_path / "a.vw"
+    shard.write_text("1 |t cheap:2 now\n-1 |t cheap\n")
+    (tmp_path / "words").write_text("t^cheap\nt^now\n")
+    (tmp_path / "more").write_text("t^now\nt^cheap\n")
+    ways: dict[str, dict[str, Any]] = {
+        "8": {"hash_bits": 8}, "10": {"hash_bits": 10}, "seed": {"hash_bits": 8, "hash_seed": 7},
+        "words": {"vocabulary": str(tmp_path / "words")},
+        "more": {"vocabulary": str(tmp_path / "more")},
+    }  # fmt: skip
+    for name, way in ways.items():
+        convert(shard, tmp_path / f"{name}-rows", settings=Settings(**way), keep_names=True)
+    model = streamtron.fit(shard, hash_bits=8)
+    assert streamtron.explain(model, names=tmp_path / "8-rows")
+    for name, wanted in (("10", "hash_bits is 10, the model has 8"), ("seed", "hash_seed is 7"),
+                         ("words", "hash_bits is None")):  # fmt: skip
+        message = refused(lambda at=f"{name}-rows": streamtron.explain(model, names=tmp_path / at))
+        assert wanted in message
+    named = streamtron.fit(shard, vocabulary=str(tmp_path / "words"))
+    assert streamtron.explain(named, names=tmp_path / "words-rows")
+    message = refused(lambda: streamtron.explain(named, names=tmp_path / "more-rows"))
+    assert "vocabulary is " in message
+    convert(shard, tmp_path / "from-1", to="libsvm", settings=Settings(hash_bits=8))
+    numbered = streamtron.fit(tmp_path / "from-1")
+    message = refused(lambda: streamtron.explain(numbered, names=tmp_path / "8-rows"))
+    assert "index_base is 0, the model has 1" in message
+
+
+@pytest.mark.parametrize(
+    ("rows", "letters", "refusal"),
+    [(1 << 21, 1, "2,097,152 rows, and at most 1,048,576"), (1 << 20, 10**6, "longer than memory")],
+)
+def test_a_small_file_of_names_that_takes_much_memory_is_refused(
+    tmp_path: Path, rows: int, letters: int, refusal: str
+) -> None:
+    ones = np.ones(rows)
+    equal = pa.DictionaryArray.from_arrays(np.zeros(rows, np.int32), pa.array(["a" * letters]))
+    columns = {"column": ones.astype("u4"), "name": equal, "sign": ones.astype("i1")}
+    table = pa.table({**columns, "count": ones.astype("i8")})
+    pq.write_table(table, tmp_path / "names.parquet", compression="zstd")
+    message = refused(lambda: column_names.ColumnNames([str(tmp_path / "names.parquet")]))
+    assert refusal in message
+
+
+def test_other_files_than_names_are_refused(tmp_path: Path) -> None:
+    mail, recipe = write(tmp_path / "mail.jsonl", ROWS), TextRecipe("text", hash_bits=5)
+    convert(mail, tmp_path / "5", text=recipe, label="y", keep_names=True)
     model = streamtron.fit(tmp_path / "5")
-    assert "another recipe" in refused(
-        lambda: streamtron.explain(model, names=tmp_path / "6"), DataError
-    )
     for path in (mail, next((tmp_path / "5").glob("part*"))):
         message = refused(lambda path=path: streamtron.explain(model, names=path), DataError)
         assert "not the names that convert keeps" in message

@@ -22,6 +22,7 @@ from scipy import sparse
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
 
+import streamtron
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import serial
@@ -33,6 +34,8 @@ from streamtron.runs.fit import fit, run
 from streamtron.runs.predict import predict
 from streamtron.runs.update import update
 from tests.helpers.examples import examples
+from tests.helpers.models import refused
+from tests.helpers.processes import here, one_sentence
 from tests.helpers.runs import pickled
 
 EVERY_LETTER = [
@@ -446,3 +449,66 @@ def test_strings_that_look_like_numbers_or_dates_in_a_later_csv_shard_stay_strin
     beside = FeatureHasher(2**10).transform([{"kind": row["kind"]} for row in every])
     wanted = as_stored(sparse.hstack([text, beside]))
     assert equal(read(tmp_path / "rows", width=2**11), wanted)
+
+
+# Recipes of a stranger -------------------------------------------------------------------------
+
+
+def test_a_pattern_of_words_that_would_take_years_is_ended_and_refused() -> None:
+    recipe = TextRecipe("body", token_pattern=r"(?:a+)+\b!")
+    message = refused(lambda: recipe.rows(["a" * 40]), DataError)
+    assert "token-pattern '(?:a+)+\\\\b!' took over 10 seconds for 1 documents" in message
+
+
+@pytest.mark.parametrize("pattern", ["a" * 1001, "(" * 490 + ")" * 490, "a{99999999999999}"])
+def test_a_pattern_without_bounds_is_refused(pattern: str) -> None:
+    message = refused(lambda: TextRecipe("body", token_pattern=pattern), SettingsError)
+    assert message.startswith("token-pattern ")
+    assert len(message) < 300
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"text": ""}, "without a name"),
+        ({"columns": [""]}, "an empty name"),
+        ({"documents": -5}, "documents is below 0"),
+        ({"documents": 10**400}, "or beyond 2⁶³"),
+        ({"hash_bits": 30, "frequencies": ""}, "hash-bits 30 with tf-idf"),
+        ({"hash_bits": "8"}, "'8'"),
+    ],
+)
+def test_a_recipe_of_nonsense_is_refused(change: dict[str, Any], sentence: str) -> None:
+    plain = TextRecipe("body", hash_bits=4).to_dict()
+    message = refused(lambda: TextRecipe.from_dict(plain | change), DataError)
+    assert message.startswith("the recipe of the text is damaged (")
+    assert sentence in message
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--text", ""), ("--text", "body", "--label", ""), ("--text", "body", "--columns", ""),
+     ("--features", ""), ("--weight", ""), ("--vocabulary", "")],
+)  # fmt: skip
+def test_an_empty_name_as_of_an_unset_variable_is_refused(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"body": "cheap pills", "y": 1}\n{"body": "a", "y": 0}\n')
+    one_sentence(here(tmp_path, "convert", "a.jsonl", "rows", *options), 2, options[-2][2:])
+    assert not (tmp_path / "rows").exists()
+
+
+def test_a_model_of_documents_refuses_rows_that_have_lost_their_recipe(tmp_path: Path) -> None:
+    mail = [{"body": text, "y": k % 2} for k, text in enumerate(["cheap pills", "notes"] * 5)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in mail))
+    convert(tmp_path / "a.jsonl", tmp_path / "rows", text=TextRecipe("body"), label="y")
+    model = streamtron.fit(tmp_path / "rows")
+    table = pq.read_table(next((tmp_path / "rows").glob("part*")))
+    pq.write_table(table.replace_schema_metadata(), tmp_path / "stripped.parquet")
+    for use in (streamtron.evaluate, lambda *given: list(streamtron.predict(*given))):
+        message = refused(lambda use=use: use(model, tmp_path / "stripped.parquet"), DataError)
+        assert "without a recipe of documents, unlike the model" in message
+    (tmp_path / "rows" / "part-00001.parquet").write_bytes(
+        (tmp_path / "stripped.parquet").read_bytes()
+    )
+    assert "part-00000.parquet" in refused(lambda: streamtron.fit(tmp_path / "rows"), DataError)

@@ -178,9 +178,14 @@ class _Table(NamedTuple):
                 f"them. Name the column so ({self._there()})."
             )
         own = recipe_in(self.schema, self.name)
-        if own is not None and self.reading.text is not None and own != self.reading.text:
+        if recipe is not None and own != recipe:
+            made = (
+                "without a recipe of documents, unlike"
+                if own is None
+                else "made of documents by another recipe than"
+            )
             raise DataError(
-                f"{self.name}: made of documents by another recipe than "
+                f"{self.name}: {made} "
                 f"{self.reading.settled.by if self.reading.settled else 'the first shard'}. Give "
                 "the documents, which are turned into rows by the recipe wanted."
             )

@@ -2,13 +2,17 @@
 entry by entry.
 
 Words are found and hashed by kernels. Only documents with a letter whose lower case depends on its
-neighbours, and patterns of one's own, go through Python's ``re``.
+neighbours, and patterns of one's own, in another process, go through Python's ``re``.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import re
+import signal
+import subprocess
+import sys
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -21,7 +25,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from streamtron.core import kernels
-from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.errors import DataError, MachineError, SettingsError
 
 Norm = Literal["l2", "l1"] | None
 
@@ -30,6 +34,20 @@ TOKEN_PATTERN = r"(?u)\b\w\w+\b"
 
 RECIPE_KEY = b"streamtron.text"
 """The key of a recipe, as JSON, among the metadata of a table's schema."""
+
+TFIDF_BITS = 26
+"""Hash bits with tf-idf, at most: it takes some 24 bytes a column while documents are counted."""
+
+LONGEST_PATTERN = 1000
+"""Characters of a pattern of words, which may come with a model from anywhere."""
+
+_FIND_ALL = """
+import json, re, resource, sys
+seconds, pattern, texts = json.load(sys.stdin)
+resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+json.dump([*map(re.compile(pattern).findall, texts)], sys.stdout)
+"""
+"""Finds words in a process of its own: some patterns would take years, and ``re`` has no limit."""
 
 _CODE_POINTS = 0x110000
 _BY_NEIGHBOURS = "İΣ"
@@ -93,15 +111,26 @@ class TextRecipe:
             raise SettingsError(f"ngrams {low},{high}: wanted LOW,HIGH with 1 ≤ LOW ≤ HIGH ≤ 100.")
         if not 1 <= self.hash_bits <= 30:
             raise SettingsError(f"hash-bits is {self.hash_bits}: wanted 1 to 30 for text.")
+        if self.frequencies is not None and self.hash_bits > TFIDF_BITS:
+            raise SettingsError(
+                f"hash-bits {self.hash_bits} with tf-idf, which counts every column. Give at most "
+                f"{TFIDF_BITS}."
+            )
+        if not 0 <= self.documents < 2**63:
+            raise SettingsError("documents is below 0 or beyond 2⁶³: wanted a count.")
         if self.norm not in ("l2", "l1", None):
             raise SettingsError(f"norm is {self.norm!r}: wanted l2, l1 or none.")
+        if "" in self.columns:
+            raise SettingsError("columns: an empty name. Name columns of the shards.")
         if self.text in self.columns or len(set(self.columns)) < len(self.columns):
             raise SettingsError("columns: a column twice, or that of the text. Name each once.")
         try:
+            if len(self.token_pattern) > LONGEST_PATTERN:
+                raise ValueError(f"wanted at most {LONGEST_PATTERN:,} characters")
             groups = re.compile(self.token_pattern).groups
-        except re.error as error:
+        except (re.error, ValueError, OverflowError, RecursionError) as error:
             raise SettingsError(
-                f"token-pattern {self.token_pattern!r}: no regular expression ({error})."
+                f"token-pattern {self.token_pattern!r:.99}: no regular expression ({error})."
             ) from error
         if groups > 1:
             raise SettingsError(
@@ -134,6 +163,8 @@ class TextRecipe:
         try:
             given = {name: _CHECKS[str(kinds[name])](x) for name, x in values.items()}
             recipe = cls(**given)
+            if not recipe.text:
+                raise ValueError("documents in a column without a name")
             _ = recipe.idf
         except (KeyError, TypeError, ValueError, AttributeError, zlib.error, SettingsError) as e:
             raise DataError(f"the recipe of the text is damaged ({e}). Convert again.") from e
@@ -320,7 +351,7 @@ def _split(documents: Sequence[str] | pa.Array, lowercase: bool, pattern: str) -
         array = array.dictionary_decode()
     array = array.cast(pa.large_string())
     if pattern != TOKEN_PATTERN:
-        return _split_by(re.compile(pattern), array.to_pylist(), lowercase)
+        return _split_by(pattern, array.to_pylist(), lowercase)
     text, offsets = _bytes_of(array)
     if lowercase and any(_occurs(letter, text) for letter in _BY_NEIGHBOURS):
         text, offsets = _bytes_of(_lowered(array))
@@ -334,9 +365,21 @@ def _split(documents: Sequence[str] | pa.Array, lowercase: bool, pattern: str) -
     return _Words(words, starts[:found], stops[:found], indptr)
 
 
-def _split_by(pattern: re.Pattern[str], documents: Iterable[str], lowercase: bool) -> _Words:
-    """Find the words of documents by a pattern of one's own, in Python."""
-    found = [pattern.findall(text.lower() if lowercase else text) for text in documents]
+def _split_by(pattern: str, documents: Iterable[str], lowercase: bool) -> _Words:
+    """Find the words of documents by a pattern of one's own, in another process of Python."""
+    texts = [text.lower() if lowercase else text for text in documents]
+    seconds = 10 + sum(map(len, texts)) // 100_000
+    command = [sys.executable, "-I", "-S", "-c", _FIND_ALL]
+    given = json.dumps([seconds, pattern, texts]).encode()
+    done = subprocess.run(command, input=given, capture_output=True)
+    if done.returncode == -signal.SIGXCPU:
+        raise DataError(
+            f"token-pattern {pattern!r:.99} took over {seconds} seconds for {len(texts):,} "
+            "documents. Convert them, and fit, with a pattern without nested repetitions."
+        )
+    if done.returncode:
+        raise MachineError(f"the words of documents: {done.stderr.decode()[-200:]!r}. Try again.")
+    found = json.loads(done.stdout)
     encoded = [word.encode() for words in found for word in words]
     text = b" ".join(encoded) + b" "
     ends = np.cumsum([0, *(len(word) + 1 for word in encoded)])
