@@ -61,6 +61,8 @@ class Manifest:
     def from_dict(cls, fields: Any, where: str = "manifest") -> Manifest:
         """Make the manifest of what ``to_dict`` returned."""
         try:
+            if not isinstance(fields["shards"], list) or not fields["shards"]:
+                raise TypeError("no list of shards")
             shards = tuple(ShardRecord(**shard) for shard in fields["shards"])
         except (TypeError, KeyError) as error:
             raise DataError(

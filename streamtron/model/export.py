@@ -251,6 +251,10 @@ def _sklearn(model: LinearModel) -> Iterable[bytes]:
         )
     from sklearn.svm import LinearSVC
 
+    if not model.columns:
+        raise SettingsError(
+            "format sklearn: a model without columns, and scikit-learn wants one. Export as json."
+        )
     rho = float(model.settings.get("rho") or 0.0)
     price = prices(model.settings.get("C"), model.settings.get("delta"))["C"]
     made = LinearSVC(

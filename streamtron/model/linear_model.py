@@ -26,6 +26,7 @@ from streamtron.model.validation import (
     checked_certificate,
     checked_classes,
     checked_reading,
+    checked_settings,
     checked_weights,
     kept_weights,
     plain,
@@ -127,7 +128,7 @@ class LinearModel:
         kept, shape = checked_weights(weights, np.ndim(bias))
         assign(self, "sparse_weights", kept)
         assign(self, "bias", checked_bias(bias, shape))
-        assign(self, "settings", plain("settings", settings))
+        assign(self, "settings", checked_settings(settings))
         assign(self, "reading", checked_reading(reading, shape))
         assign(self, "classes", checked_classes(classes, self.kind, shape))
         assign(self, "certificate", checked_certificate(certificate, shape))

@@ -21,6 +21,12 @@ Kind = Literal["two classes", "multiclass", "multilabel"]
 WIDEST = 1 << 32
 """Columns at most: their numbers have 32 bits."""
 
+_NUMBERS = (
+    "primal_objective", "dual_objective", "relative_duality_gap", "directional_margin",
+    "primal_margin", "upper_bound", "rows_scanned", "scale",
+)  # fmt: skip
+"""What is a number in a certificate, if it is there."""
+
 Shape = tuple[int, ...]
 """Of weights: (columns,) for two classes, else (K, columns)."""
 
@@ -142,7 +148,12 @@ def checked_certificate(certificate: Mapping[str, Any] | None, shape: Shape) -> 
             "as joint_certificate does."
         )
     for each in learners if isinstance(learners, list) else [checked]:
-        upper = each.get("upper_bound") if isinstance(each, dict) else None
+        if not isinstance(each, dict):
+            raise SettingsError(f"certificate: {each!r:.60} is not that of a class. Train again.")
+        for name in _NUMBERS:
+            if not isinstance(each.get(name), float | int | None):
+                raise SettingsError(f"certificate: {name} is not a number. Train again.")
+        upper = each.get("upper_bound")
         if upper is not None and not (
             isinstance(upper, float | int) and upper > 0 and upper * upper
         ):
@@ -150,6 +161,15 @@ def checked_certificate(certificate: Mapping[str, Any] | None, shape: Shape) -> 
                 f"certificate: upper_bound = {upper!r}. It bounds the best margin from above: give "
                 "a number above 0, or none. Of a model file: train again, or have it certified."
             )
+    return checked
+
+
+def checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings; those that a model is used by are numbers."""
+    checked = plain("settings", settings)
+    for name in ("C", "delta", "rho", "tol"):
+        if not isinstance(checked.get(name), float | int | None):
+            raise SettingsError(f"settings: {name} is not a number. Train again.")
     return checked
 
 

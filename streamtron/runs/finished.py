@@ -214,6 +214,11 @@ class EditableRun(NamedTuple):
         """Read manifest, deletions and the model at ``path``."""
         manifest = with_current_times(Manifest.load(str(ended.path / "manifest.json")))
         model = LinearModel.load(path)
+        for name in ("multiclass", "multilabel"):
+            if (found := getattr(ended.settings, name)) != model.settings.get(name):
+                raise DataError(
+                    f"{ended.path}: {name} is {found!r}, and not the model's. Fit anew."
+                )
         # text is cached with the columns' numbers in the file, before the base is removed
         reading = replace(reading_from_model(model), index_base=settings.index_base)
         shards = shards_of(manifest, ended.path)

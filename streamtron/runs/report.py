@@ -95,7 +95,7 @@ def report(
         raise DataError(
             f"{place.directory / REPORT}: not the report of this model ({error!r}). Fit again."
         ) from error
-    write_atomically(output, [page.encode()])
+    write_atomically(output, [page.encode(errors="backslashreplace")])
 
 
 def _facts_of(place: RunLocation, margins: bool, names: Sequence[str], executor: Executor) -> Facts:

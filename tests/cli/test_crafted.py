@@ -1,0 +1,192 @@
+"""Every command on models and run directories that a stranger made: sealed by the rule, with one
+value that is not what it should be."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import streamtron
+from streamtron.core.sealed import read_sealed, write_sealed
+from tests.helpers.processes import here
+
+VALUES: tuple[Any, ...] = (
+    None, True, -1, 0, 10**400, 1e308, -1e308, 5e-324, "x", "", [], [["x"]], {}, {"a": [1]}, "gone",
+)  # fmt: skip
+"""What takes the place of every value; the last one stands for no value at all."""
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "inspect": ("inspect", "m"),
+    "inspect run": ("inspect", "m.run"),
+    "predict": ("predict", "m", "a.svm", "-o", "out", "--certain"),
+    "evaluate": ("evaluate", "m", "a.svm"),
+    "explain": ("explain", "m"),
+    "sklearn": ("export", "m", "--format", "sklearn", "-o", "out"),
+    "json": ("export", "m", "--format", "json", "-o", "out"),
+    "liblinear": ("export", "m", "--format", "liblinear", "-o", "out"),
+    "onnx": ("export", "m", "--format", "onnx", "-o", "out"),
+    "report": ("report", "m", "-o", "page.html"),
+    "certify": ("certify", "m"),
+    "certify shards": ("certify", "m", "a.svm"),
+    "update": ("update", "m", "b.svm"),
+    "forget": ("forget", "m", "b.svm"),
+    "resume": ("fit", "a.svm", "--model", "m", "--resume"),
+    "diff": ("diff", "m", "good"),
+}
+
+Path_ = tuple[str | int, ...]
+
+
+def places(value: Any, at: Path_ = ()) -> Iterator[Path_]:
+    """Every place in JSON; of a list, the first entry."""
+    if at:
+        yield at
+    items: Any = value.items() if isinstance(value, dict) else ()
+    if isinstance(value, list):
+        items = enumerate(value[:1])
+    for key, inner in items:
+        yield from places(inner, (*at, key))
+
+
+def put(content: Any, at: Path_, value: Any) -> Any:
+    """The same JSON with another value at a place."""
+    changed = json.loads(json.dumps(content))
+    inner = changed
+    for key in at[:-1]:
+        inner = inner[key]
+    if value == "gone":
+        del inner[at[-1]]
+    else:
+        inner[at[-1]] = value
+    return changed
+
+
+@pytest.fixture(scope="module", params=["two", "many"])
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with shards, a finished run of two classes or of three, and a copy of its
+    model."""
+    root, classes = tmp_path_factory.mktemp("trained"), {"two": 2, "many": 3}[request.param]
+    for name, rows in (("a", 30), ("b", 6)):
+        lines = (f"{k % classes} {k % classes + 1}:1 {k % 5 + 4}:.5\n" for k in range(rows))
+        (root / f"{name}.svm").write_text("".join(lines))
+    streamtron.fit(root / "a.svm", model=root / "m", multiclass=classes == 3)
+    shutil.copy(root / "m", root / "good")
+    return root
+
+
+def crafted(root: Path, to: Path, file: str, at: Path_, value: Any) -> Path:
+    """A copy of the directory in which one value of one file differs."""
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(root, to)
+    path = to / file
+    if file.endswith(".json"):
+        path.write_text(json.dumps(put(json.loads(path.read_text()), at, value)))
+    else:
+        content, tensors = read_sealed(path)
+        if at[0] == "tensors":
+            tensors[str(at[1])] = value
+            write_sealed(path, content, tensors)
+        else:
+            write_sealed(path, put(content, at, value), tensors)
+    return to
+
+
+def contents(root: Path) -> dict[str, Any]:
+    """The JSON of every file of the model and its run."""
+    sealed = ("m", "m.run/witness", "m.run/checkpoint")
+    found = {name: read_sealed(root / name)[0] for name in sealed}
+    texts = ("m.run/run.json", "m.run/report.json", "m.run/manifest.json")
+    return found | {name: json.loads((root / name).read_text()) for name in texts}
+
+
+def ends_in_a_sentence(directory: Path, *words: str) -> str:
+    """ "" if the command ends as it should; else what it did."""
+    signal.alarm(60)  # a hang ends the tests
+    done = here(directory, *words)
+    signal.alarm(0)
+    good = done.returncode in (0, 2, 3, 4, 5) and "Traceback" not in done.stderr
+    return "" if good and len(done.stderr) < 5000 else f"{done.returncode} {done.stderr[-300:]}"
+
+
+COST: dict[str, tuple[str, ...]] = {
+    "m": ("inspect", "predict", "evaluate", "explain", "sklearn", "json", "liblinear", "onnx",
+          "report", "certify", "certify shards", "update", "diff"),
+    "m.run/report.json": ("report", "inspect run"),
+    "m.run/run.json": ("inspect run", "update", "forget", "resume"),
+    "m.run/manifest.json": ("inspect run", "report", "certify", "update", "forget"),
+    "m.run/witness": ("certify",),
+    "m.run/checkpoint": ("inspect run", "update", "resume"),
+}  # fmt: skip
+"""File → commands that read it."""
+
+
+def cases(root: Path) -> Iterator[tuple[str, Path_, Any, str]]:
+    """Every file, place, value and command."""
+    for file, content in contents(root).items():
+        for number, at in enumerate(places(content)):
+            for turn, value in enumerate(VALUES):
+                commands = COST[file]
+                yield file, at, value, commands[(number + turn) % len(commands)]
+
+
+def check(root: Path, scratch: Path, chosen: Iterator[tuple[str, Path_, Any, str]]) -> int:
+    """Run the commands; the number of them, all of which end in a sentence or do their work."""
+    failures, count = [], 0
+    for file, at, value, command in chosen:
+        try:
+            place = crafted(root, scratch, file, at, value)
+        except ValueError:
+            continue  # JSON of ours has no such number
+        count += 1
+        if wrong := ends_in_a_sentence(place, *COMMANDS[command]):
+            failures.append(f"{file} {at} = {str(value)[:20]!r}, {command}: {wrong}")
+    assert not failures, f"{len(failures)} of {count}:\n" + "\n".join(failures)
+    return count
+
+
+def test_some_commands_on_crafted_models_and_runs_end_in_a_sentence(
+    trained: Path, tmp_path: Path
+) -> None:
+    every = list(cases(trained))
+    assert check(trained, tmp_path / "crafted", iter(every[:: len(every) // 60])) > 30
+
+
+@pytest.mark.slow
+def test_every_command_on_crafted_models_and_runs_ends_in_a_sentence(
+    trained: Path, tmp_path: Path
+) -> None:
+    assert check(trained, tmp_path / "crafted", cases(trained)) > 1000
+
+
+@pytest.mark.parametrize("name", ["bias", "columns", "values", "starts"])
+def test_tensors_of_another_shape_or_kind_end_in_a_sentence(
+    trained: Path, tmp_path: Path, name: str
+) -> None:
+    others = [np.zeros(0), np.zeros((2, 2)), np.array([1, 2], np.int32), np.array(np.nan),
+              np.array([-1], np.int64), np.full(3, np.inf)]  # fmt: skip
+    chosen = ((("m", ("tensors", name), value, "predict")) for value in others)
+    check(trained, tmp_path / "crafted", chosen)
+
+
+@pytest.mark.parametrize(
+    ("file", "at", "value", "command"),
+    [
+        ("m.run/report.json", ("certificate",), {"upper_bound": "x"}, "report"),
+        ("m", ("certificate", "primal_margin"), "x", "predict"),
+        ("m", ("settings", "C"), "x", "sklearn"),
+        ("m.run/run.json", ("settings", "multiclass"), "x", "update"),
+        ("m.run/run.json", ("settings", "multiclass"), True, "update"),
+        ("m.run/run.json", ("settings", "multiclass"), False, "update"),
+    ],
+)
+def test_what_once_led_to_an_error_that_should_not_happen(
+    trained: Path, tmp_path: Path, file: str, at: Path_, value: Any, command: str
+) -> None:
+    check(trained, tmp_path / "crafted", iter([(file, at, value, command)]))
