@@ -407,7 +407,14 @@ class LinearModel:
             else:
                 weights = tensors["weights"]
             return cls(weights=weights, bias=tensors["bias"], **parts)
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        except (
+            LookupError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            AttributeError,
+            RecursionError,
+        ) as error:
             raise FileDamaged(
                 f"{path}: sealed, but what it holds is no model ({error}). Fit again."
             ) from error

@@ -131,6 +131,11 @@ def checked_reading(reading: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
         raise SettingsError(f"reading: columns = {checked['columns']}, but {columns} weights.")
     if checked.get("index_base") not in (0, 1):
         raise SettingsError(f"reading: index_base = {checked.get('index_base')!r}. Give 0 or 1.")
+    words = checked.get("vocabulary", [""])
+    if words is not None and not (
+        words and isinstance(words, list) and all(isinstance(word, str) for word in words)
+    ):
+        raise SettingsError("reading: a vocabulary that is no list of names. Fit again.")
     if checked.get("multilabel") and len(shape) == 1:
         raise SettingsError("reading: multilabel, but one row of weights. Give one row a class.")
     return checked
@@ -151,7 +156,7 @@ def checked_certificate(certificate: Mapping[str, Any] | None, shape: Shape) -> 
         if not isinstance(each, dict):
             raise SettingsError(f"certificate: {each!r:.60} is not that of a class. Train again.")
         for name in _NUMBERS:
-            if not isinstance(each.get(name), float | int | None):
+            if not _is_number(each.get(name)) or (name == "scale" and each.get(name) == 0):
                 raise SettingsError(f"certificate: {name} is not a number. Train again.")
         upper = each.get("upper_bound")
         if upper is not None and not (
@@ -168,9 +173,16 @@ def checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings; those that a model is used by are numbers."""
     checked = plain("settings", settings)
     for name in ("C", "delta", "rho", "tol"):
-        if not isinstance(checked.get(name), float | int | None):
+        if not _is_number(checked.get(name)):
             raise SettingsError(f"settings: {name} is not a number. Train again.")
     return checked
+
+
+def _is_number(value: object) -> bool:
+    """Tell whether it is a number that float64 holds, or nothing."""
+    return value is None or (
+        isinstance(value, float | int) and abs(value) <= np.finfo(np.float64).max.item()
+    )
 
 
 def plain(name: str, mapping: Mapping[str, Any]) -> dict[str, Any]:

@@ -325,7 +325,15 @@ def _checkpoint(path: Path) -> Checkpoint:
     try:
         where = int(content["reading"]), int(content["chunks"])
         state = State(*where, content["state"], put_together(arrays, content["sparse"]))
+        parts, labels = state.content["learners"], content["labels"]
+        if not isinstance(labels, list) or not all(
+            isinstance(x, str | float | int) for x in labels
+        ):
+            raise ValueError("labels of another kind")
+        if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+            raise ValueError("learners of another kind")
+        _ = state.group  # raises, if it is none
         read = int(content["nonzeros_read"]), int(content["bytes_read"])
         return Checkpoint(state, list(content["labels"]), *read, float(content["seconds"]))
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise FileDamaged(f"{path}: intact, but not a checkpoint ({error}).") from error
