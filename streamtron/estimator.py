@@ -10,7 +10,7 @@ import operator
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 
 import numpy as np
@@ -34,6 +34,7 @@ from streamtron.model.display import ModelCertificate
 from streamtron.model.scoring import namer_of
 from streamtron.runs.dealing import OpenParts, with_parts
 from streamtron.runs.inputs import as_paths, cache_directory, open_training_shards
+from streamtron.runs.inspect import settled
 from streamtron.runs.learners import (
     Training,
     one_vs_rest_learners,
@@ -239,10 +240,10 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         settings, machine = self._settings(dict(names)), machine or Machine()
         known = None if classes is None else _sorted_labels(classes)
         paths = as_paths(shards)
-        with (
-            cache_directory(None, machine) as cache,
-            open_training_shards(paths, settings, machine, cache, classes=known) as source,
-        ):
+        with cache_directory(None, machine) as cache, ExitStack() as stack:
+            [settings] = settled(paths, [settings], machine, cache)
+            opened = open_training_shards(paths, settings, machine, cache, classes=known)
+            source = stack.enter_context(opened)
             several = known is not None and len(known) > 2
             settings = settings.but(multiclass=several)
             settings = with_parts(settings, source.shards, workers=workers is not None)

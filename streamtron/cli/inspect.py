@@ -177,7 +177,8 @@ def _plan(facts: Mapping[str, Any]) -> Lines:
         yield f"{plan['learners']:,} learners, {plan['learners_at_once']:,} at a time"
     yield from (f"{what:<34} {format_size(size):>10}" for what, size in sizes.items())
     fits = plan["total"] <= plan["limit"]
-    yield "it fits" if fits else "it does NOT fit: give a larger --memory or a smaller --active-set"
+    smaller = " or a smaller --active-set" if plan["active_set"] else ""
+    yield "it fits" if fits else f"it does NOT fit: give a larger --memory{smaller}"
 
 
 def _some(facts: Mapping[str, Any], *names: str) -> Lines:

@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.stdout.flush()
     error = getattr(sys.stdout, "error", None)
     if error is not None and code == 0:
-        code = BROKEN_PIPE if error.errno == errno.EPIPE else _complain(*_sentence(error))
+        code = BROKEN_PIPE if error.errno == errno.EPIPE else _complain(*_sentence(error, None))
     if any(thread.name.startswith("streamtron-") for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -134,6 +134,7 @@ class _SafeStream(io.TextIOWrapper):
 
 def _run(arguments: list[str]) -> int:
     verbose: dict[str, Any] = {}
+    context = None
     try:
         with signals():
             context = streamtron.make_context("streamtron", arguments)
@@ -157,11 +158,11 @@ def _run(arguments: list[str]) -> int:
     except BaseException as error:
         if verbose.get("verbose") and not isinstance(error, Signalled):
             traceback.print_exc()
-        return _complain(*_sentence(error))
+        return _complain(*_sentence(error, context.invoked_subcommand if context else None))
 
 
-def _sentence(error: BaseException) -> tuple[str, int]:
-    """Return the sentence for an error, and the exit code."""
+def _sentence(error: BaseException, command: str | None) -> tuple[str, int]:
+    """Return the sentence for an error of a command, and the exit code."""
     if isinstance(error, StreamtronError):
         return str(error), error.exit_code
     if isinstance(error, Signalled):
@@ -174,10 +175,8 @@ def _sentence(error: BaseException) -> tuple[str, int]:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}.", MachineError.exit_code
     if isinstance(error, MemoryError):
-        return (
-            "out of memory. Use a machine with more; in a fit, give a smaller --active-set.",
-            MachineError.exit_code,
-        )
+        smaller = ", or give a smaller --active-set" if command in ("fit", "sweep") else ""
+        return f"out of memory. Use a machine with more{smaller}.", MachineError.exit_code
     return (
         f"an error that should not happen ({type(error).__name__}: {error}). "
         "Run again with -v and report the traceback.",

@@ -12,7 +12,6 @@ import click
 from streamtron.core.config import (
     Machine,
     Settings,
-    format_size,
     one_price,
     parse_duration,
     parse_size,
@@ -85,7 +84,8 @@ SETTINGS: dict[str, tuple[Any, str]] = {
     "tol": (float, "Relative duality gap that ends the run, 0 ≤ tol < 1; 0 = converge."),
     "max_epochs": (whole_number(), "Full epochs at most, at least 1."),
     "mini_epochs": (whole_number(), "Mini-epochs after a reading at most, at least 0."),
-    "active_set": (SIZE, "Memory for the rows that mini-epochs visit; it affects the model."),
+    "active_set": (SIZE, "Memory for the rows that mini-epochs visit; it affects the model [1 GB, "
+                   "or what --memory leaves]."),
     "class_weight": (Parsed("weights", _class_weight),
                      "Factors of C: balanced, or LABEL=W,LABEL=W."),
     "seed": (whole_number(), "Seed of the order of rows, at least 0."),
@@ -166,7 +166,7 @@ def _setting_option(name: str, shown: str | None = None) -> Callable[[Command], 
     if shown is not None:
         words = f"{words.removesuffix('.').removesuffix(' [1]')} [{shown}]."
     elif default is not None and not isinstance(default, bool):
-        words = f"{words} [{format_size(default) if name == 'active_set' else default}]"
+        words = f"{words} [{default}]"
     flag = option_name(name)
     if type_ is bool:
         flag = f"{flag}/--no-{flag[2:]}"
@@ -198,7 +198,8 @@ _cache_dir = click.option(
 machine_options = _together(
     _threads,
     click.option("--memory", type=SIZE,
-                 help="Refuse to run if more memory is needed [half of the machine's]."),
+                 help="Use no more memory than this; a run that needs more is refused [half of the "
+                 "machine's]."),
     _cache_dir,
 )  # fmt: skip
 """Options of the machine, which never change what is computed."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamtron.cli.terminal import class_lines, fitting
-from streamtron.core.config import Machine, format_size, meets
+from streamtron.core.config import DEFAULT_ACTIVE_SET, Machine, format_size, meets
 from streamtron.core.text import BOUNDS, MANY, Lines, aligned, down, label_text, left_out, up
 
 Report = Mapping[str, Any]
@@ -51,6 +51,8 @@ def fit_lines(report: Report, *, verbose: bool) -> Lines:
     if verbose:
         names = ("columns", "nonzeros", "full_epochs")
         yield from aligned([(name.replace("_", " "), report[name]) for name in names])
+    if (size := report["settings"]["active_set"]) != DEFAULT_ACTIVE_SET:
+        yield from aligned([("active set", format_size(size))])
     yield from aligned(
         [("readings", round(report["readings"], 3)), ("seconds", round(report["seconds"], 2))]
     )

@@ -43,6 +43,8 @@ SMALLEST, LARGEST = 1e-30, 1e30
 PRICES = (1e-40, 1e40)
 """Range of C_k = C · weight of the row · weight of its class."""
 
+DEFAULT_ACTIVE_SET = 10**9
+
 _CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("C", "delta", "rho", "tol"), lambda x: float(x) if isinstance(x, int) else x),
     "stage": lambda stage: str(stage) if isinstance(stage, int | float) else stage,
@@ -67,7 +69,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "tol": (lambda tol: 0 <= tol < 1, "a relative duality gap, 0 ≤ tol < 1"),
     "max_epochs": (lambda epochs: epochs >= 1, "at least 1"),
     "mini_epochs": (lambda epochs: epochs >= 0, "0 or more"),
-    "active_set": (lambda size: size >= 0, "a size of 0 bytes or more"),
+    "active_set": (lambda size: size is None or size >= 0, "a size of 0 bytes or more"),
     "seed": (lambda seed: seed >= 0, "0 or more"),
     "index_base": (lambda base: base in ("auto", 0, 1), "auto, 0 or 1"),
     "parts": (lambda parts: parts is None or parts >= 1, "at least 1"),
@@ -100,7 +102,7 @@ class Settings:
     max_epochs : full epochs at most, ≥ 1.
     mini_epochs : N_ep ≥ 0, mini-epochs at most after a reading.
     active_set : memory for the rows that mini-epochs visit (8 bytes a nonzero + 24 a row), in bytes
-        or as text such as ``"1GB"``.
+        or as text such as ``"1GB"``; None = 1 GB, or what the limit of memory leaves.
     class_weight : None, ``"balanced"``, or {label: weight > 0}; multiplies C.
     seed : of the order of rows, ≥ 0.
     order : ``"random"``, or ``"sequential"``: always as in the files, which are then read in every
@@ -139,7 +141,7 @@ class Settings:
     tol: float = 0.01
     max_epochs: int = 100
     mini_epochs: int = 50
-    active_set: int | str = 10**9
+    active_set: int | str | None = None
     class_weight: Mapping[str, float] | Literal["balanced"] | None = None
     seed: int = 0
     order: Literal["random", "sequential"] = "random"
@@ -213,7 +215,7 @@ class Settings:
     @property
     def active_set_bytes(self) -> int:
         """Return the bytes of memory for the rows that mini-epochs visit."""
-        return int(self.active_set)
+        return DEFAULT_ACTIVE_SET if self.active_set is None else int(self.active_set)
 
     @property
     def hard(self) -> bool:
@@ -249,7 +251,7 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         """Return every setting as a JSON value; ``parts`` only where it decides the model."""
-        plain = asdict(self)
+        plain = asdict(self) | {"active_set": self.active_set_bytes}
         if self.parts in (None, 1):
             del plain["parts"]
         return {name: [*own] if isinstance(own, tuple) else own for name, own in plain.items()}

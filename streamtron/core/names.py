@@ -55,7 +55,7 @@ class SharedNames(ReadingNames, total=False):
     tol: float
     max_epochs: int
     mini_epochs: int
-    active_set: int | str
+    active_set: int | str | None
     parts: int | None
     seed: int
     order: Literal["random", "sequential"]

@@ -35,7 +35,7 @@ from streamtron.runs.inputs import (
     with_labels_of,
 )
 from streamtron.runs.learners import ClassWeights, class_weights_of
-from streamtron.runs.memory import Need, certificate_memory_needed, learners_that_fit
+from streamtron.runs.memory import Need, certificate_memory_needed, most_that_fit
 from streamtron.runs.results import deletions_of, in_order, sign_of_learner
 from streamtron.runs.scan import Scans, scan_weights
 from streamtron.runs.upper_bounds import SEARCH_TOLERANCE, find_upper_bounds
@@ -239,7 +239,7 @@ def _groups(
             nonzeros=model.sparse_weights.nnz * (1 if known is None else 2),
         )  # fmt: skip
 
-    at_once = max(1, learners_that_fit(machine, len(scales), needed))
+    at_once = max(1, most_that_fit(machine.memory_limit, len(scales), needed))
     [weights] = class_weights_of(source, [problem])
     counts = None if known is None else known.counts
     for start in range(0, len(scales), at_once):

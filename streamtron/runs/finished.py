@@ -268,7 +268,12 @@ class EditableRun(NamedTuple):
         one is missing, or was changed after the run read it."""
         check_shards_exist(shards)
         check_unchanged(shards, str(self.ended.path))
-        check_memory(memory_needed(self.settings, rows=0, columns=0), machine)
+        known, grown = self.manifest, sum(each.size for each in shards) / self.manifest.bytes
+        needed = memory_needed(
+            self.settings, rows=int(grown * known.rows), nonzeros=int(grown * known.nonzeros),
+            columns=self.model.columns, occurring=0,
+        )  # fmt: skip
+        check_memory(needed, machine)
         return ShardSource(
             shards, self.reading, cache_dir=self.cache_directory(machine),
             classes=self.ended.checkpoint.labels,

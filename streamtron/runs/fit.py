@@ -40,6 +40,7 @@ from streamtron.runs.inputs import (
     open_training_shards,
     settings_from,
 )
+from streamtron.runs.inspect import settled
 from streamtron.runs.learners import Training, read_to_end, train_candidates
 from streamtron.runs.outputs import check_outputs
 from streamtron.runs.results import Outcome, build_outcome, write_outcome
@@ -209,6 +210,8 @@ def _fitted(
     ``shared`` : the candidates share readings: each outcome has those of its own learners, and the
     end of training is no checkpoint. ``open_parts`` : see ``run``."""
     began = time.perf_counter()
+    run_before = directory if resume else None
+    candidates = settled(as_paths(shards), candidates, machine, cache, run_before)
     with (
         open_training_shards(as_paths(shards), candidates[0], machine, cache) as source,
         ExitStack() as stack,

@@ -27,7 +27,7 @@ from streamtron.data import (
 )
 from streamtron.model.import_model import CLASSES_UNKNOWN, load_any
 from streamtron.model.linear_model import LinearModel
-from streamtron.runs.memory import check_memory, columns_allowed, memory_needed
+from streamtron.runs.memory import columns_allowed
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """Files, directories or globs."""
@@ -188,10 +188,9 @@ def open_training_shards(
     *,
     classes: Sequence[Label] | None = None,
 ) -> ShardSource:
-    """Open the shards as a fit with these settings reads them; a MachineError if the memory that
-    every fit needs is not there. Rows in the files' order need no flat copy; they get one only in
-    a directory that ``machine`` names, else in ``cache``. ``classes`` : see ``open_shards``."""
-    check_memory(memory_needed(settings, rows=0, columns=0), machine)
+    """Open the shards as a fit with these settings reads them. Rows in the files' order need no
+    flat copy; they get one only in a directory that ``machine`` names, else in ``cache``.
+    ``classes`` : see ``open_shards``."""
     no_cache = settings.order == "sequential" and machine.cache_dir is None
     return open_shards(
         paths,

@@ -22,7 +22,14 @@ from streamtron.runs.directory import RUN_SUFFIX, Record, is_run, last_checkpoin
 from streamtron.runs.explain import heaviest
 from streamtron.runs.inputs import reading_from_settings
 from streamtron.runs.learners import restore_finished
-from streamtron.runs.memory import Need, learners_that_fit, memory_needed, rows_are_shared
+from streamtron.runs.memory import (
+    Need,
+    check_memory,
+    has_room,
+    memory_needed,
+    most_that_fit,
+    rows_are_shared,
+)
 
 Kind = Literal["model", "witness", "run", "shards"]
 
@@ -207,10 +214,35 @@ def _progress(directory: Path, record: Record) -> dict[str, Any] | None:
     }
 
 
-def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[str, Any]:
-    """Read shards once and describe them, and the memory that a fit needs."""
-    reading = reading_from_settings(settings, labels_required=False)
-    with open_shards(list(paths), reading, cache_dir=None, most_labels=None, allow_duplicate=True,
+def settled(
+    shards: Sequence[str],
+    candidates: Sequence[Settings],
+    machine: Machine,
+    cache: str,
+    run: str | os.PathLike[str] | None = None,
+) -> list[Settings]:
+    """Return candidates with the active set that they are fitted with: as given, as ``run`` has it,
+    or as memory allows, for which the shards are read unless there is room for any. MachineError:
+    one learner does not fit."""
+    if candidates[0].active_set is None and run is not None and (Path(run) / "run.json").is_file():
+        known = Settings.from_dict(read_record(Path(run)).settings)
+        candidates = [settings.but(active_set=known.active_set) for settings in candidates]
+    [first, *_] = candidates
+    if has_room(first, machine):
+        return [*candidates]
+    check_memory(memory_needed(first, rows=0, columns=0, nonzeros=0), machine)
+    plan = describe_shards(shards, first, machine, cache if first.random else None)["plan"]
+    smaller = " or a smaller --active-set" if plan["active_set"] else ""
+    check_memory([*map(Need._make, plan["items"].items())], machine, smaller)
+    return [settings.but(active_set=plan["active_set"]) for settings in candidates]
+
+
+def describe_shards(
+    paths: Sequence[str], settings: Settings, machine: Machine, cache: str | None = None
+) -> dict[str, Any]:
+    """Read shards once, into ``cache``, and describe them, and the memory that a fit needs."""
+    reading = reading_from_settings(settings, labels_required=cache is not None)
+    with open_shards(list(paths), reading, cache_dir=cache, most_labels=None, allow_duplicate=True,
                      threads=machine.threads,
                      on_bad_shard=settings.on_bad_shard) as source:  # fmt: skip
         counts, unlabelled = np.zeros(0, dtype=np.int64), 0
@@ -255,21 +287,27 @@ def _plan(
     rows, nonzeros = source.manifest.rows, source.manifest.nonzeros
     learners = len(source.labels) if settings.one_vs_rest else 1
 
-    def needed(number: int) -> list[Need]:
+    def needed(number: int, active_set: int) -> list[Need]:
+        own = settings.but(active_set=active_set)
         return memory_needed(
-            settings, rows=rows, columns=columns, occurring=occurring, nonzeros=nonzeros,
+            own, rows=rows, columns=columns, occurring=occurring, nonzeros=nonzeros,
             learners=number, threads=machine.thread_count,
-            shared=rows_are_shared(settings, rows, nonzeros),
+            shared=rows_are_shared(own, rows, nonzeros),
         )  # fmt: skip
 
-    at_once = max(1, learners_that_fit(machine, learners, needed))
-    needs = needed(at_once)
+    active_set, limit = settings.active_set_bytes, machine.memory_limit
+    if settings.active_set is None and not most_that_fit(limit, 1, lambda n: needed(n, active_set)):
+        megabytes = most_that_fit(limit, active_set // 10**6, lambda n: needed(1, n * 10**6))
+        active_set = 900_000 * megabytes  # a tenth is left, so that updates fit too
+    at_once = max(1, most_that_fit(limit, learners, lambda n: needed(n, active_set)))
+    needs = needed(at_once, active_set)
     return {
+        "active_set": active_set,
         "learners": learners,
         "learners_at_once": at_once,
         "items": dict(needs),
         "total": sum(need.size for need in needs),
-        "limit": machine.memory_limit,
+        "limit": limit,
     }
 
 

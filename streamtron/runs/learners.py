@@ -25,8 +25,8 @@ from streamtron.runs.memory import (
     WEIGHT_BYTES,
     Need,
     check_memory,
-    learners_that_fit,
     memory_needed,
+    most_that_fit,
     rows_are_shared,
 )
 from streamtron.solver import stages
@@ -230,7 +230,7 @@ class Training(Generic[Source]):
                 Need("model before the change", WEIGHT_BYTES * known.weights),
             ]  # fmt: skip
 
-        size = learners_that_fit(machine, len(learners) - start, needed)
+        size = most_that_fit(machine.memory_limit, len(learners) - start, needed)
         if not size and nonzeros and len(learners) > 1:  # one alone was let in by its columns
             check_memory(needed(1), machine)
         return max(1, size)
@@ -313,7 +313,7 @@ class MemoryGuard:
                 chunk.rows, chunk.numbers, chunk.squares, self.settings.active_set_bytes
             )
         extent = self.rows, self.columns, self.settings.active_set_bytes
-        fit = learners_that_fit(self.machine, learners, lambda n: self._needed(n, *extent))
+        fit = most_that_fit(self.machine.memory_limit, learners, lambda n: self._needed(n, *extent))
         if max(1, fit) < learners:
             raise LearnersExceedMemory(learners, max(1, fit))
 

@@ -51,6 +51,12 @@ SOLVER_SHARE = 1 / 6
 ROW_BYTES = 4
 """One int32 count."""
 
+INTERPRETER_BYTES = 215_000_000
+"""The interpreter, its libraries and the compiled kernels: what a fit of two rows takes."""
+
+USUAL_COLUMNS = 1 << 24
+"""The active set must have room beside so many, or the data are read to find its size."""
+
 WORKER_BYTES = 200_000_000
 """A worker's interpreter and libraries, Dask's among them: 172 MB before it reads anything."""
 
@@ -110,7 +116,7 @@ def memory_needed(
         held = min(rows, settings.active_set_bytes // ACTIVE_ROW_BYTES)
         active += SHARED_ROW_BYTES * held * (learners - 1)
     return [
-        Need("interpreter and libraries", 130_000_000),
+        Need("interpreter and libraries", INTERPRETER_BYTES),
         Need(f"weights ({weights // max(columns, 1)} bytes a column)", weights),
         Need(f"counts ({ROW_BYTES * learners} bytes a row)", ROW_BYTES * learners * rows),
         Need("active set", active),
@@ -135,11 +141,11 @@ def certificate_memory_needed(
     ...     Settings(), rows=10**6, columns=10**6, learners=3, held=False
     ... )
     >>> [need.size // 10**6 for need in needs]
-    [130, 0, 168, 12, 0, 268]
+    [215, 0, 168, 12, 0, 268]
     """
     active = settings.active_set_bytes * held
     return [
-        Need("interpreter and libraries", 130_000_000),
+        Need("interpreter and libraries", INTERPRETER_BYTES),
         Need("model", WEIGHT_BYTES * nonzeros),
         Need("weights and sums", CERTIFIED_BYTES * columns * learners),
         Need("counts", ROW_BYTES * rows * learners),
@@ -148,14 +154,10 @@ def certificate_memory_needed(
     ]
 
 
-def learners_that_fit(
-    machine: Machine, learners: int, needed: Callable[[int], Iterable[Need]]
-) -> int:
-    """Return how many of the learners fit in memory together, perhaps none; ``needed`` : what so
-    many keep in memory."""
-    return bisect_right(
-        range(1, learners + 1), machine.memory_limit, key=lambda number: _total(needed(number))
-    )
+def most_that_fit(limit: int, most: int, needed: Callable[[int], Iterable[Need]]) -> int:
+    """Return how many of ``most`` learners, or of what ``needed`` counts, fit in so many bytes
+    together, perhaps none; ``needed`` : what so many keep in memory."""
+    return bisect_right(range(1, most + 1), limit, key=lambda number: _total(needed(number)))
 
 
 def rows_are_shared(settings: Settings, rows: int, nonzeros: int) -> bool:
@@ -213,12 +215,20 @@ def check_worker(
     return _columns_within(limit, needed)
 
 
+def has_room(settings: Settings, machine: Machine) -> bool:
+    """Return whether a fit has room for its active set, whatever the data."""
+    columns = USUAL_COLUMNS if settings.hash_bits is None else 1 << settings.hash_bits
+    needs = memory_needed(settings, rows=0, columns=columns, occurring=0)
+    return _total(needs) <= machine.memory_limit
+
+
 def columns_allowed(settings: Settings, machine: Machine) -> int:
     """Return the largest number of columns whose weights fit in memory, if few of them occur: how
     many do is known when all rows have been read."""
+    nonzeros = None if has_room(settings, machine) else 0
 
     def needed(columns: int) -> list[Need]:
-        return memory_needed(settings, rows=0, columns=columns, occurring=0)
+        return memory_needed(settings, rows=0, columns=columns, occurring=0, nonzeros=nonzeros)
 
     return _columns_within(machine.memory_limit, needed)
 
@@ -236,15 +246,15 @@ def _total(needs: Iterable[Need]) -> int:
     return sum(need.size for need in needs)
 
 
-def check_memory(needs: Iterable[Need], machine: Machine) -> None:
-    """Raise a MachineError, with the sum item by item, if a run does not fit."""
+def check_memory(needs: Iterable[Need], machine: Machine, or_else: str = "") -> None:
+    """Raise a MachineError, with the sum item by item, and ``or_else`` as advice, if a run does not
+    fit."""
     needs = list(needs)
     total = _total(needs)
     if total > machine.memory_limit:
         raise MachineError(
             f"this run needs {format_size(total)} of memory ({_listed(needs)}), the limit is "
-            f"{format_size(machine.memory_limit)}. Give a larger --memory or a smaller "
-            "--active-set."
+            f"{format_size(machine.memory_limit)}. Give a larger --memory{or_else}."
         )
 
 
