@@ -209,9 +209,8 @@ def _fitted(
     ``directory`` : of the run; None = no checkpoints. ``model`` : where the model will be written.
     ``shared`` : the candidates share readings: each outcome has those of its own learners, and the
     end of training is no checkpoint. ``open_parts`` : see ``run``."""
-    began = time.perf_counter()
-    run_before = directory if resume else None
-    candidates = settled(as_paths(shards), candidates, machine, cache, run_before)
+    began, kept = time.perf_counter(), directory if resume else None
+    candidates = settled(as_paths(shards), candidates, machine, cache, kept)
     with (
         open_training_shards(as_paths(shards), candidates[0], machine, cache) as source,
         ExitStack() as stack,
