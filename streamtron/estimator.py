@@ -34,7 +34,7 @@ from streamtron.model.display import ModelCertificate
 from streamtron.model.scoring import namer_of
 from streamtron.runs.dealing import OpenParts, with_parts
 from streamtron.runs.inputs import as_paths, cache_directory, open_training_shards
-from streamtron.runs.inspect import settled
+from streamtron.runs.inspect import with_active_set
 from streamtron.runs.learners import (
     Training,
     one_vs_rest_learners,
@@ -241,7 +241,7 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         known = None if classes is None else _sorted_labels(classes)
         paths = as_paths(shards)
         with cache_directory(None, machine) as cache, ExitStack() as stack:
-            [settings] = settled(paths, [settings], machine, cache)
+            [settings] = with_active_set(paths, [settings], machine, cache)
             opened = open_training_shards(paths, settings, machine, cache, classes=known)
             source = stack.enter_context(opened)
             several = known is not None and len(known) > 2

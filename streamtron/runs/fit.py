@@ -40,7 +40,7 @@ from streamtron.runs.inputs import (
     open_training_shards,
     settings_from,
 )
-from streamtron.runs.inspect import settled
+from streamtron.runs.inspect import with_active_set
 from streamtron.runs.learners import Training, read_to_end, train_candidates
 from streamtron.runs.outputs import check_outputs
 from streamtron.runs.results import Outcome, build_outcome, write_outcome
@@ -210,7 +210,7 @@ def _fitted(
     ``shared`` : the candidates share readings: each outcome has those of its own learners, and the
     end of training is no checkpoint. ``open_parts`` : see ``run``."""
     began, kept = time.perf_counter(), directory if resume else None
-    candidates = settled(as_paths(shards), candidates, machine, cache, kept)
+    candidates = with_active_set(as_paths(shards), candidates, machine, cache, kept)
     with (
         open_training_shards(as_paths(shards), candidates[0], machine, cache) as source,
         ExitStack() as stack,

@@ -214,7 +214,7 @@ def _progress(directory: Path, record: Record) -> dict[str, Any] | None:
     }
 
 
-def settled(
+def with_active_set(
     shards: Sequence[str],
     candidates: Sequence[Settings],
     machine: Machine,
