@@ -44,8 +44,9 @@ CLOSE = 1e-9
 
 def worthwhile(learner: Learner, rows: Rows) -> bool:
     """Whether a quadratic of all columns costs no more than a head may, on the rows held and those
-    of a chunk."""
-    if learner.settings.faithful or learner.settings.hard:
+    of a chunk. In a part it does not pay: joint steps look at rows in memory alone."""
+    settings = learner.settings
+    if settings.faithful or settings.hard or settings.parts is not None:
         return False
     met = np.zeros(len(learner.running.w), dtype=bool)
     lengths = np.zeros(0, dtype=np.int64)

@@ -48,9 +48,6 @@ a hundredth or less, and of Adult sorted by label a half (``benchmarks/parts.py 
 NUMBERS = 1 << 27
 """What the solves that go together may keep: 1 GB."""
 
-SMALLEST_THETA = 2.0**-40
-"""No shorter step is looked for."""
-
 
 @dataclass(slots=True)
 class Found:
@@ -204,20 +201,33 @@ def best_scale(v: Vector) -> Rounds[float]:
 
 def search(away: Vector, direction: Vector, looked_at: float = 0.0) -> Rounds[float]:
     """Return a θ near the least P(v + θ d), for a v that lies ``away`` from v₀; 0 if P does not
-    fall. ``looked_at`` : the θ where the parts have looked last."""
+    fall. ``looked_at`` : the θ where the parts have looked last.
+
+    P' bends wherever a row changes sides of the margin. So its root is told from the ends of a
+    bracket only where all of the bracket is proven low: no P in it is above the higher end, and
+    that is lower than at 0 by half, at least, of what a tangent leaves P to fall.
+    """
     linear, square = kernels.dot(away, direction), kernels.square_sum(direction)
     given: Vector | None = direction
-    scale = 1.0
-    while SMALLEST_THETA <= scale <= 1.0 / SMALLEST_THETA:
-        thetas = scale * THETAS
-        _, first, second = (yield local.line, (given, thetas - looked_at)).losses.T
+    thetas, begin = THETAS, math.inf
+    for _ in range(newton.LINE_STEPS):
+        primal, first, second = (yield local.line, (given, thetas - looked_at)).losses.T
+        primal = primal + thetas * (linear + 0.5 * thetas * square)
         first, second = linear + thetas * square + first, square + second
-        if first[0] >= 0.0:
-            return 0.0
-        given, rising = None, int(np.argmax(first >= 0.0))
-        if rising > 1:
-            return _root(thetas[rising - 1 :], first[rising - 1 :], second[rising - 1 :])
-        scale *= float(THETAS[-1] if rising == 0 else THETAS[1])
+        if given is not None:
+            given, begin = None, float(primal[0])
+            if first[0] >= 0.0:
+                return 0.0
+        if not first[-1] >= 0.0:
+            thetas = thetas[-1] * THETAS
+            continue
+        high = int(np.argmax(first >= 0.0))
+        ends = slice(high - 1, high + 1)
+        low, high = thetas[ends]
+        least = primal[ends][0] + first[ends][0] * (high - low)
+        if begin - primal[ends].max() >= 0.5 * (begin - least):
+            return _root(thetas[ends], first[ends], second[ends])
+        thetas = np.linspace(low, high, len(THETAS))
     return 0.0
 
 
