@@ -11,11 +11,13 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import click
@@ -168,8 +170,7 @@ def _sentence(error: BaseException, command: str | None) -> tuple[str, int]:
     if isinstance(error, Signalled):
         name = signal.Signals(error.number).name
         kept = ", and the last checkpoint is kept" if error.run and not error.at_checkpoint else ""
-        run = error.run and error.run.removeprefix(os.path.join(os.getcwd(), ""))
-        more = f" Go on from {run} with --resume." if run else ""
+        more = f" Go on from {error.run} with --resume." if error.run else ""
         return f"stopped by {name}; nothing half-written is left{kept}.{more}", 128 + error.number
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
@@ -185,5 +186,9 @@ def _sentence(error: BaseException, command: str | None) -> tuple[str, int]:
 
 
 def _complain(sentence: str, code: int) -> int:
+    """Print the sentence, paths below the working directory as they are typed; return the code."""
+    with suppress(OSError):
+        here = re.escape(os.path.join(os.getcwd(), ""))
+        sentence = sentence if here == "/" else re.sub(rf"(?<!\S){here}", "", sentence)
     complain(sentence)
     return code

@@ -590,7 +590,7 @@ def test_shards_of_two_layouts_are_not_converted_together(tmp_path: Path) -> Non
         ({"hash_bits": 0}, "hash-bits is 0: wanted 1 to 31."),
         ({"hash_bits": 32}, "hash-bits is 32: wanted 1 to 31."),
         ({"hash_seed": -1}, "hash-seed is -1: wanted 0 to 2³²-1."),
-        ({"features": "a,,b"}, "features is ('a', '', 'b'): wanted names."),
+        ({"features": "a,,b"}, "features is ('a', '', 'b'): wanted names of columns."),
         ({"hash_bits": 3, "vocabulary": "v"},
          "hash-bits and vocabulary both give names their columns: give one."),
     ],

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from streamtron.core.errors import SettingsError
 from streamtron.model.linear_model import LinearModel
 from tests.helpers.processes import here, one_sentence
 
@@ -57,14 +58,20 @@ def test_rows_of_one_label_are_refused_after_the_first_reading(tmp_path: Path) -
 # --- models from elsewhere -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("certificate", [{}, {"upper_bound": 1.0}, {"relative_duality_gap": "x"}])
+@pytest.mark.parametrize("certificate", [{"relative_duality_gap": "x"}, {"learners": [None, 7]}])
+def test_a_certificate_that_is_none_is_refused(certificate: dict[str, object]) -> None:
+    with pytest.raises(SettingsError, match=r"certificate: .* Train again"):
+        LinearModel(np.ones((2, 2)), np.zeros(2), ("a", "b"), {}, certificate, {"index_base": 1})
+
+
+@pytest.mark.parametrize("certificate", [{}, {"upper_bound": 1.0}])
 def test_inspect_says_of_a_certificate_without_its_bounds_that_there_is_none(
     tmp_path: Path, certificate: dict[str, object]
 ) -> None:
     two = LinearModel(np.ones(2), 0.0, (-1.0, 1.0), {}, certificate, {"index_base": 1})
     many = LinearModel(
         np.ones((3, 2)), np.zeros(3), ("a", "b", "c"), {},
-        {**certificate, "learners": [certificate, None, 7]}, {"index_base": 1},
+        {**certificate, "learners": [certificate] * 3}, {"index_base": 1},
     )  # fmt: skip
     for model in (two, many):
         model.save(tmp_path / "m")

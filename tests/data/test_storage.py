@@ -484,7 +484,7 @@ def test_an_object_rewritten_amid_its_ranges_is_noticed_by_every_reader(
     monkeypatch.setattr(storage, "blocks", rewritten)
     with pytest.raises(DataError, match=r"a\.svm: changed while the run was going"):
         convert("s3://data", tmp_path / "out", to="parquet", settings=Settings(index_base=1))
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
     timeless.put("data/a.svm", text_of(1))
     with (
         open_shards(["s3://data"], cache_dir=None) as source,

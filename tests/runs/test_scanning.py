@@ -390,7 +390,7 @@ def case(name: str, corpora: Corpora) -> Case:
         case "LIBLINEAR's of many classes":
             return Case(corpora.liblinear("many"), many, Settings(C=1.0), 2, 3)
         case "of another size":
-            return Case(scaled(corpora.liblinear("two"), 1e4), two, Settings(C=1.0), 2, 7)
+            return Case(scaled(corpora.liblinear("two"), 1e4), two, Settings(C=1.0), 2, 3)
         case "no upper bound looked for":
             return Case(corpora.liblinear("two"), two, Settings(C=1.0), 1, 1)
         case "hard margin":

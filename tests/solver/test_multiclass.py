@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from liblinear import liblinearutil
 
-from streamtron.core.text import MANY
+from streamtron.core.text import MANY, down, up
 from streamtron.model.linear_model import LinearModel
 from tests.helpers.processes import Ended, here
 
@@ -116,8 +116,9 @@ def test_the_summary_has_a_line_a_class_and_says_that_all_are_certified(
     assert table(said) == [
         [
             each["label"],
-            *(f"{each['certificate'][bound]:.6g}" for bound in ("primal_margin", "upper_bound")),
-            f"{each['certificate']['relative_duality_gap']:.6g}",
+            down(each["certificate"]["primal_margin"], 6),
+            up(each["certificate"]["upper_bound"], 6),
+            up(each["certificate"]["relative_duality_gap"], 6),
             str(each["full_epochs"]),
         ]
         for each in learners
