@@ -5,7 +5,9 @@ Nothing heavy is loaded until a name is used.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -85,6 +87,18 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(f"streamtron.{_HOME[name]}"), there)
     globals()[name] = value
     return value
+
+
+class _Alias(ModuleType):
+    """A module of core under its public name, ``streamtron.errors``; loaded when it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # asked of every module, by inspect too
+            raise AttributeError(name)
+        return getattr(import_module(self.__name__.replace(".", ".core.")), name)
+
+
+sys.modules.update((name, _Alias(name)) for name in ("streamtron.errors", "streamtron.events"))
 
 
 def __dir__() -> list[str]:

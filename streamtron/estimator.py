@@ -6,7 +6,6 @@ Rows in memory go through the same training loop as shards and give the same wei
 from __future__ import annotations
 
 import copy
-import operator
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from streamtron.core.config import SKLEARN_NAMES, Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.names import SharedNames, checks_keywords
 from streamtron.core.rows import LARGEST_WEIGHT, Label
-from streamtron.core.text import up
+from streamtron.core.text import label_text, up
 from streamtron.data import MemorySource
 from streamtron.model.display import ModelCertificate
 from streamtron.model.scoring import namer_of
@@ -157,7 +156,8 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         rows = _Rows(X, codes, classes, _row_weights(sample_weight, X))
         present = classes[np.unique(codes if rows.weights is None else codes[rows.weights > 0.0])]
         if len(present) < 2:
-            held = f"only one class, {present[0]!r}" if len(present) else "no row of a class"
+            only = [f"only one class, {label_text(it, quote=True)}" for it in present.tolist()]
+            held = only[0] if only else "no row of a class"
             raise DataError(
                 f"y: {held}, among the rows of a weight above 0. Wanted are two classes at least."
             )
@@ -343,25 +343,24 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         self.certificate_ = shown[0] if len(shown) == 1 else shown
 
     def _settings(self, names: Mapping[str, Any] | None = None) -> Settings:
-        if self.fit_intercept and not self.intercept_scaling > 0:
+        try:
+            own = {
+                "C": self.C,
+                "rho": self.intercept_scaling if self.fit_intercept else 0.0,
+                "tol": self.tol,
+                "max_epochs": self.max_iter,
+                "seed": _seed(self.random_state),
+                "class_weight": self.class_weight,
+            }
+            settings = Settings.from_dict({**own, **(names or {})})
+        except SettingsError as error:
+            raise SettingsError(_with_sklearn_names(str(error))) from error
+        if self.fit_intercept and not settings.rho > 0:
             raise SettingsError(
                 f"intercept_scaling is {self.intercept_scaling}: wanted a number above 0. For no "
                 "bias give fit_intercept=False."
             )
-        try:
-            own = {
-                "C": float(self.C),
-                "rho": float(self.intercept_scaling) if self.fit_intercept else 0.0,
-                "tol": float(self.tol),
-                "max_epochs": operator.index(self.max_iter),
-                "seed": _seed(self.random_state),
-                "class_weight": self.class_weight,
-            }
-            return Settings.from_dict({**own, **(names or {})})
-        except SettingsError as error:
-            raise SettingsError(_with_sklearn_names(str(error))) from error
-        except (TypeError, ValueError) as error:
-            raise SettingsError(f"a parameter has a value of the wrong kind: {error}.") from error
+        return settings
 
     def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, NDArray[Any]]:
         with np.errstate(over="ignore"):  # then refused as infinite
@@ -458,12 +457,12 @@ def _row_weights(sample_weight: ArrayLike | None, X: Any) -> NDArray[np.float64]
     return weights
 
 
-def _seed(random_state: Any) -> int:
+def _seed(random_state: Any) -> Any:
     if random_state is None:
         return Settings().seed
     if isinstance(random_state, np.random.RandomState):
         return int(random_state.randint(2**31 - 1))
-    return operator.index(random_state)
+    return random_state  # of a wrong kind it is refused with the settings
 
 
 def _with_sklearn_names(message: str) -> str:

@@ -319,12 +319,12 @@ def test_what_is_infinite_once_rounded_is_refused() -> None:
     [
         ({"C": -1}, "^C is -1.0"),
         ({"max_iter": 0}, "^max_iter is 0"),
-        ({"max_iter": 2.5}, "'float' object cannot be interpreted as an integer"),
+        ({"max_iter": 2.5}, "^max_iter is 2.5: wanted a whole number"),
         ({"intercept_scaling": 0}, "^intercept_scaling is 0: wanted a number above 0"),
         ({"intercept_scaling": np.inf}, "^intercept_scaling is inf"),
         ({"tol": 1.0}, "^tol is 1.0"),
         ({"random_state": -1}, "^random_state is -1"),
-        ({"class_weight": "even"}, "^class_weight 'even'"),
+        ({"class_weight": "even"}, "^class_weight is 'even'"),
         ({"class_weight": {0: -1.0}}, "^class_weight of 0 is -1.0"),
     ],
     ids=str,
@@ -340,7 +340,7 @@ def test_one_class_is_refused_and_so_is_one_that_has_only_rows_of_weight_zero() 
     X, y = _rows(n=20)
     with pytest.raises(DataError, match="only one class"):
         StreamtronClassifier().fit(X, np.ones(20))
-    with pytest.raises(DataError, match=r"only one class, np\.int64\(1\)"):
+    with pytest.raises(DataError, match="only one class, 1,"):
         StreamtronClassifier().fit(X, y, sample_weight=(y == 1).astype(float))
 
 

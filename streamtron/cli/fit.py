@@ -16,7 +16,7 @@ from streamtron.cli.common import (
     workers_of,
 )
 from streamtron.core.errors import SettingsError
-from streamtron.core.text import down
+from streamtron.core.text import digits, down
 
 if TYPE_CHECKING:
     from streamtron.runs.until import Certain
@@ -25,12 +25,9 @@ if TYPE_CHECKING:
 def _share(text: str) -> float:
     """Read ``certain=0.999``."""
     name, _, share = text.partition("=")
-    try:
-        if name == "certain":
-            return float(share)
-    except ValueError:
-        pass
-    raise SettingsError(f"--until {text}: wanted certain=SHARE, as in certain=0.999.")
+    if name != "certain":
+        raise ValueError
+    return float(digits(share))
 
 
 @click.command(short_help="Train on shards and write a certified model.")
@@ -40,7 +37,8 @@ def _share(text: str) -> float:
 @click.option("--report", type=click.Path(dir_okay=False), help="File for a JSON report.")
 @click.option("--witness", type=click.Path(dir_okay=False),
               help="File for the witness, with which certify needs one reading.")  # fmt: skip
-@click.option("--until", type=options.Parsed("certain=SHARE", _share),
+@click.option("--until",
+              type=options.Parsed("certain=SHARE", _share, "certain=SHARE, as in certain=0.999"),
               help="Tighten --tol until this share of the labels of --valid is certain, as in "
               "certain=0.999: the best possible model labels them so.")  # fmt: skip
 @click.option("--valid", multiple=True, type=click.Path(),

@@ -17,76 +17,73 @@ from streamtron.core.config import (
     parse_size,
 )
 from streamtron.core.errors import SettingsError
+from streamtron.core.text import digits, short
 from streamtron.sweeps.grid import values_of
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]
-    """Text that a function parses; one of click's own may raise only ValueErrors, which lose their
-    messages."""
+    """Text that a function parses; where it raises a ValueError, a message says what is wanted."""
 
-    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
-        self.name, self.read = name, read
+    def __init__(self, name: str, read: Callable[[str], Any], wanted: str = "") -> None:
+        self.name, self.read, self.wanted = name, read, wanted
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Parse the text."""
-        return self.read(value)
+        try:
+            return self.read(str(value))
+        except SettingsError:
+            raise
+        except ValueError:
+            self.fail(f"{short(value)}: wanted {self.wanted}.", param, ctx)
 
 
 def _numbers(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(word) for word in text.split(","))
-    except ValueError as error:
-        raise SettingsError(f"--b {text}: wanted numbers between commas, as in 5,0.1.") from error
+    return tuple(float(digits(word)) for word in text.split(","))
 
 
 def _class_weight(text: str) -> dict[str, float] | str:
     if text == "balanced":
         return text
-    try:
-        pairs = [word.rsplit("=", 1) for word in text.split(",")]
-        return {label.strip(): float(weight) for label, weight in pairs}
-    except ValueError as error:
-        raise SettingsError(
-            f"--class-weight {text}: wanted balanced, or label=weight pairs between commas, "
-            "as in 1=2,-1=0.5."
-        ) from error
+    pairs = [word.rsplit("=", 1) for word in text.split(",")]
+    weights = {label.strip(): float(digits(weight)) for label, weight in pairs}
+    if len(weights) < len(pairs):
+        raise ValueError
+    return weights
 
 
 def whole_number(least: int = -(2**63)) -> Parsed:
     """Return the click type of a 64-bit integer that is at least ``least``."""
 
     def read(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:  # also where it has more than 4,300 digits
-            number = None
-        if number is None or not least <= number < 2**63:
-            shown = repr(text) if len(text) <= 20 else f"{text[:17]!r}… ({len(text):,} characters)"
-            start = f" from {least} on" if least > -(2**63) else ""
-            raise click.BadParameter(f"{shown}: wanted a whole number{start}, below 2⁶³")
+        number = int(digits(text))  # a ValueError where it has more than 4,300 digits
+        if not least <= number < 2**63:
+            raise ValueError
         return number
 
-    return Parsed("integer", read)
+    start = f" from {least} on" if least > -(2**63) else ""
+    return Parsed("integer", read, f"a whole number{start}, below 2⁶³")
 
 
 SIZE, TIME = Parsed("size", parse_size), Parsed("time", parse_duration)
+REAL = Parsed("float", lambda text: float(digits(text)), "a number")
 
 SETTINGS: dict[str, tuple[Any, str]] = {
-    "C": (float, "Price of a slack, above 0, as LIBLINEAR's -c; C = 1/(2 Δ²) [1]."),
-    "delta": (float, "Δ ≥ 0 in place of C; 0 is the hard margin, for separable rows."),
-    "rho": (float, "ρ ≥ 0, the constant feature that carries the bias; 0 = no bias."),
+    "C": (REAL, "Price of a slack, above 0, as LIBLINEAR's -c; C = 1/(2 Δ²) [1]."),
+    "delta": (REAL, "Δ ≥ 0 in place of C; 0 is the hard margin, for separable rows."),
+    "rho": (REAL, "ρ ≥ 0, the constant feature that carries the bias; 0 = no bias."),
     "stage": (str, "auto, or stages in order, each 0 < ε < 2 or ascent, as in 1,0.1."),
     "variant": (click.Choice(["length", "steps"]), "The ℓ-margitron or the t-margitron."),
-    "b": (Parsed("numbers", _numbers),
+    "b": (Parsed("numbers", _numbers, "numbers between commas, as in 5,0.1"),
           "b/R^(1+ε) (length) or b/R² (steps), one number a stage [from the bounds]."),
-    "tol": (float, "Relative duality gap that ends the run, 0 ≤ tol < 1; 0 = converge."),
+    "tol": (REAL, "Relative duality gap that ends the run, 0 ≤ tol < 1; 0 = converge."),
     "max_epochs": (whole_number(), "Full epochs at most, at least 1."),
     "mini_epochs": (whole_number(), "Mini-epochs after a reading at most, at least 0."),
     "active_set": (SIZE, "Memory for the rows that mini-epochs visit; it affects the model [1 GB, "
                    "or what --memory leaves]."),
-    "class_weight": (Parsed("weights", _class_weight),
+    "class_weight": (Parsed("weights", _class_weight, "balanced, or label=weight pairs between "
+                            "commas, each label once, as in 1=2,-1=0.5"),
                      "Factors of C: balanced, or LABEL=W,LABEL=W."),
     "seed": (whole_number(), "Seed of the order of rows, at least 0."),
     "order": (click.Choice(["random", "sequential"]),
@@ -262,10 +259,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def _two_numbers(text: str) -> tuple[int, ...]:
-    words = text.split(",")
-    if len(words) > 2 or not all(word.strip().isdecimal() for word in words):
-        raise SettingsError(f"--ngrams {text}: wanted LOW,HIGH, as in 1,2.")
-    return int(words[0]), int(words[-1])
+    low, comma, high = text.partition(",")
+    return int(digits(low)), int(digits(high if comma else low))
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -281,7 +276,8 @@ text_options = _together(
                  help="With --text: columns beside it; numbers keep their value, strings are "
                  "one-hot."),
     click.option("--tfidf", is_flag=True, help="With --text: weight by tf-idf; reads twice."),
-    click.option("--ngrams", type=Parsed("numbers", _two_numbers), metavar="LOW,HIGH",
+    click.option("--ngrams", metavar="LOW,HIGH",
+                 type=Parsed("numbers", _two_numbers, "LOW,HIGH, as in 1,2"),
                  help="With --text: n-grams of so many words [1,1]."),
     click.option("--lowercase/--no-lowercase", default=None,
                  help="With --text: words in lower case [lowercase]."),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from streamtron.cluster.client import Workers, address_of, asked, first_line
 from streamtron.core.config import Machine, format_size
 from streamtron.core.errors import MachineError, SettingsError, StreamtronError
-from streamtron.core.files import SMALL, at_most
+from streamtron.core.files import SMALL, at_most, parse_json
 
 if TYPE_CHECKING:
     from distributed import Client, LocalCluster
@@ -202,13 +201,13 @@ def _address_in(file: str) -> str:
     """Return the address that a scheduler file gives."""
     try:
         with open(file, encoding="utf-8", opener=at_most(SMALL)) as content:
-            return str(json.load(content)["address"])
+            return str(parse_json(content.read())["address"])
     except OSError as error:
         raise SettingsError(
             f"--scheduler {file}: neither an address (tcp://host:8786) nor a scheduler file that "
             f"can be read ({error.strerror})."
         ) from error
-    except (StreamtronError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (StreamtronError, ValueError, KeyError, TypeError) as error:
         raise SettingsError(
             f"--scheduler {file}: not a scheduler file ({first_line(error)}). Give one that dask "
             "scheduler --scheduler-file has written."

@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 from streamtron.cluster.batch import Batch, Job, state_of
 from streamtron.cluster.client import Workers, still_wanted
 from streamtron.core.errors import DataError, MachineError
-from streamtron.core.files import locked, reading_from, write_atomically
+from streamtron.core.files import locked, parse_json, reading_from, write_atomically
 
 State = Literal["waiting", "running", "done", "failed", "skipped", "stopped"]
 """``skipped`` if a job that it comes after has failed, ``stopped`` if the batch was interrupted."""
@@ -155,7 +155,7 @@ def _read_status(path: str) -> dict[str, JobStatus]:
         return {}
     try:
         with reading_from(path):
-            statuses = json.loads(Path(path).read_text(encoding="utf-8"))["jobs"]
+            statuses = parse_json(Path(path).read_text(encoding="utf-8"))["jobs"]
         return {status["name"]: JobStatus(**status) for status in statuses}
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(

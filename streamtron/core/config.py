@@ -10,13 +10,15 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from streamtron.core.errors import SettingsError
-from streamtron.core.files import absolute, read_toml
+from streamtron.core.files import absolute, as_path, read_toml
 from streamtron.core.limits import available_memory, available_processors
 from streamtron.core.names import check_names
+from streamtron.core.text import digits, label_meant, short
 
 SKLEARN_NAMES = {
     "intercept_scaling": "rho",
@@ -45,23 +47,53 @@ PRICES = (1e-40, 1e40)
 
 DEFAULT_ACTIVE_SET = 10**9
 
-_CONVERSIONS: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("C", "delta", "rho", "tol"), lambda x: float(x) if isinstance(x, int) else x),
-    "stage": lambda stage: str(stage) if isinstance(stage, int | float) else stage,
-    "b": lambda b: tuple(map(float, [b] if isinstance(b, int | float) else b)),
-    "active_set": lambda size: parse_size(size) if isinstance(size, str) else size,
-    "features": lambda names: tuple(
-        map(str.strip, names.split(",")) if isinstance(names, str) else names
-    ),
-}
-"""Setting → what it becomes, of the forms that it may have in Python and TOML."""
+
+def _as(types: tuple[Any, ...], given: Any) -> Any:
+    """Return a value of these types, or a scalar of NumPy, as the first; TypeError for others."""
+    given = given.tolist() if hasattr(given, "tolist") else given
+    if type(given) not in types:
+        raise TypeError
+    if type(given) is int and not -(2**63) <= given < 2**63:
+        raise OverflowError
+    return types[0](given)
+
+
+_number, _whole = partial(_as, (float, int)), partial(_as, (int,))
+
+
+def _weights(given: Any) -> Any:
+    """Name labels by text, as JSON does; a SettingsError if two names may mean one label."""
+    if isinstance(given, str) and given == "balanced":
+        return given
+    weights = {str(label): _number(weight) for label, weight in given.items()}
+    if len({label_meant(name) for name in weights}) < len(given):
+        raise SettingsError(f"class-weight {short(given)}: a label has two weights. Give one.")
+    for name, weight in weights.items():
+        _need(SMALLEST <= weight <= LARGEST, f"class-weight of {name}", weight, "1e-30 to 1e30")
+    return weights
+
+
+_KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "float": (_number, "a number"),
+    "int": (_whole, "a whole number below 2⁶³"),
+    "int | str": (lambda size: parse_size(size) if isinstance(size, str) else _whole(size),
+                  "a whole number of bytes, or text such as 1GB"),
+    "bool": (partial(_as, (bool,)), "true or false"),
+    "str": (partial(_as, (str,)), "text"),
+    "stage": (partial(_as, (str, int, float)), "text or a number"),
+    "index_base": (lambda base: base if isinstance(base, str) else _whole(base), "auto, 0 or 1"),
+    "b": (lambda b: (*map(_number, b if hasattr(b, "__iter__") else [b]),), "one number a stage"),
+    "class_weight": (_weights, "balanced, or a number above 0 for a label"),
+    "features": (lambda names: tuple(map(
+        str.strip, names.split(",") if isinstance(names, str) else names)), "names"),
+    "vocabulary": (as_path, "a path"),
+     **dict.fromkeys(("cache_dir", "run_dir"), (absolute, "a path")),
+}  # fmt: skip
+"""Name or type of a setting → what makes it of its forms in Python and TOML; these in words."""
 
 _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "C": (lambda C: C is None or SMALLEST <= C <= LARGEST, "1e-30 to 1e30"),
-    "delta": (
-        lambda delta: not delta or 1e-15 <= delta <= 1e15,
-        "0 (the hard margin), or 1e-15 to 1e15",
-    ),
+    "delta": (lambda Δ: not Δ or 1e-15 <= Δ <= 1e15, "0 (the hard margin), or 1e-15 to 1e15"),
     "rho": (lambda rho: rho == 0 or SMALLEST <= rho <= LARGEST, "0 (no bias), or 1e-30 to 1e30"),
     "variant": (lambda variant: variant in ("length", "steps"), "length or steps"),
     "order": (lambda order: order in ("random", "sequential"), "random or sequential"),
@@ -162,26 +194,13 @@ class Settings:
     on_bad_shard: Literal["error", "skip"] = "error"
 
     def __post_init__(self) -> None:
-        for name, convert in _CONVERSIONS.items():
-            if (given := getattr(self, name)) is not None:
-                object.__setattr__(self, name, convert(given))
+        _make_kinds(self)
         for name, (is_within, wanted) in _RANGES.items():
             given = getattr(self, name)
             _need(is_within(given), name.replace("_", "-"), given if given != "" else "''", wanted)
-        self._check_class_weight()
         self._check_clashes()
         for value in self.b or ():
             _need(SMALLEST <= value <= LARGEST, "b", value, "1e-30 to 1e30")
-
-    def _check_class_weight(self) -> None:
-        if isinstance(self.class_weight, Mapping):
-            for label, weight in self.class_weight.items():
-                within = SMALLEST <= weight <= LARGEST
-                _need(within, f"class-weight of {label}", weight, "a number from 1e-30 to 1e30")
-        elif self.class_weight not in (None, "balanced"):
-            raise SettingsError(
-                f"class-weight {self.class_weight!r}: wanted balanced or label=weight pairs."
-            )
 
     def _check_clashes(self) -> None:
         stages = self.stages or ()
@@ -258,25 +277,20 @@ class Settings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
-        """Create settings from JSON values; an unknown name is a SettingsError that lists similar
-        ones."""
+        """Create settings from JSON values; an unknown name is a SettingsError."""
         check_names(values, (field.name for field in fields(cls)))
-        for name, value in values.items():
-            if isinstance(value, int) and not -(2**63) <= value < 2**63:
-                raise SettingsError(
-                    f"{name.replace('_', '-')} is a number beyond 2⁶³: wanted a smaller one."
-                )
-        try:
-            return cls(**values)
-        except SettingsError:
-            raise
-        except (TypeError, ValueError, AttributeError) as error:
-            raise SettingsError(f"a setting has a value of the wrong kind: {error}.") from error
+        return cls(**values)
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Settings:
         """Read settings from a TOML file of ``name = value`` lines."""
         return cls.from_dict(read_toml(path, "settings"))
+
+    @property
+    def label_weights(self) -> dict[float | str, float]:
+        """Return the weights of all labels that the names may mean: 1 a string, a number, True."""
+        given = self.class_weight if isinstance(self.class_weight, Mapping) else {}
+        return {label_meant(name): weight for name, weight in given.items()} | dict(given)
 
     def but(self, **changes: Any) -> Settings:
         """Return the same settings with some changed."""
@@ -304,11 +318,7 @@ class Machine:
     checkpoint_every: float = 300.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.memory, str):
-            object.__setattr__(self, "memory", parse_size(self.memory))
-        for name in ("cache_dir", "run_dir"):  # a listener may change the working directory
-            if (given := getattr(self, name)) is not None:
-                object.__setattr__(self, name, absolute(given))
+        _make_kinds(self)  # paths are absolute: a listener may change the working directory
         _need(self.threads is None or self.threads >= 1, "threads", self.threads, "at least 1")
 
     @property
@@ -324,14 +334,31 @@ class Machine:
 
 def _need(condition: bool, name: str, found: object, wanted: str) -> None:
     if not condition:
-        raise SettingsError(f"{name} is {found}: wanted {wanted}.")
+        raise SettingsError(f"{name} is {short(found)}: wanted {wanted}.")
+
+
+def _make_kinds(settings: Settings | Machine) -> None:
+    """Bring every field into its kind; one that cannot be is a SettingsError that names it."""
+    for field in fields(settings):
+        given, kind = getattr(settings, field.name), str(field.type)
+        entry = _KINDS.get(field.name) or _KINDS.get(kind.removesuffix(" | None"))
+        if entry is None or (given is None and kind.endswith("None")):
+            continue
+        try:
+            object.__setattr__(settings, field.name, entry[0](given))
+        except SettingsError:
+            raise
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
+            shown = "a number beyond 2⁶³" if isinstance(error, OverflowError) else short(given)
+            name = field.name.replace("_", "-")
+            raise SettingsError(f"{name} is {shown}: wanted {entry[1]}.") from error
 
 
 def _stage(word: str) -> float | Literal["ascent"]:
     if word == "ascent":
         return "ascent"
     try:
-        epsilon = float(word)
+        epsilon = float(digits(word))
     except ValueError:
         epsilon = math.nan
     if not 0 < epsilon < 2:
@@ -367,9 +394,9 @@ def parse_size(text: str) -> int:
     >>> parse_size("1GB"), parse_size("1.5 MiB"), parse_size("300")
     (1000000000, 1572864, 300)
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
     if match is None:
-        raise SettingsError(f"size {text[:99]!r}: wanted a number with B, kB, MB, GB, MiB or GiB.")
+        raise SettingsError(f"size {short(text)}: wanted a number with B, kB, MB, GB, MiB or GiB.")
     number, unit, binary = match.groups()
     size = float(number) * (1024 if binary else 1000) ** ["", *"kmgt"].index(unit)
     if size >= 2**63:
@@ -383,9 +410,9 @@ def parse_duration(text: str) -> float:
     >>> parse_duration("5m"), parse_duration("0s"), parse_duration("1.5h"), parse_duration("90")
     (300.0, 0.0, 5400.0, 90.0)
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text.lower())
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([smh]?)\s*", text.lower())
     if match is None:
-        raise SettingsError(f"duration {text!r}: wanted a number with s, m or h, as in 5m.")
+        raise SettingsError(f"duration {short(text)}: wanted a number with s, m or h, as in 5m.")
     number, unit = match.groups()
     return float(number) * {"": 1, "s": 1, "m": 60, "h": 3600}[unit]
 

@@ -20,6 +20,10 @@ class StreamtronError(Exception):
 
     exit_code = 1
 
+    def __str__(self) -> str:
+        text = super().__str__()  # which may quote a header of megabytes
+        return text if len(text) <= 4000 else f"{text[:3000]} … {text[-500:]}"
+
 
 class SettingsError(StreamtronError, ValueError):
     """A setting is out of its range, or two settings contradict each other."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from streamtron.core.certificate import Certificate
 from streamtron.core.errors import MachineError, SettingsError
-from streamtron.core.files import is_stream
+from streamtron.core.files import as_path, is_stream, parse_json
 from streamtron.core.limits import peak_memory
 from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Label
@@ -194,7 +194,7 @@ def log_events(path: str | os.PathLike[str], every: float = CHUNK_SECONDS) -> It
     >>> done[-1]["proven_gap"] <= 0.01
     True
     """
-    _check_log(path)
+    _check_log(as_path(path))
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     except OSError as error:
@@ -228,7 +228,7 @@ def _check_log(path: str | os.PathLike[str]) -> None:
     try:
         with open(path, "rb") as file:
             first = file.readline(1 << 16)
-        if first and [*json.loads(first)][:2] != ["time", "event"]:
+        if first and [*parse_json(first)][:2] != ["time", "event"]:
             raise ValueError("not an event")
     except (ValueError, TypeError, RecursionError) as error:
         raise SettingsError(

@@ -6,6 +6,7 @@ An OSError becomes a `MachineError` that names the file, so that callers need no
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 import math
 import os
@@ -22,16 +23,18 @@ from typing import Any
 import xxhash
 
 from streamtron.core.errors import DataError, MachineError, SettingsError, StreamtronError
+from streamtron.core.text import short
 
 _log = logging.getLogger(__name__)
 
-SMALL = 1 << 20
-"""Largest file, in bytes, that is written by hand: settings, jobs, the address of a scheduler."""
+SMALL, MOST_DOTS = 1 << 17, 500
+"""Bytes of a file that is written by hand (settings, jobs, the address of a scheduler), and dots in
+a line of it, at most: dotted keys of TOML take quadratic time."""
 
 
 def absolute(path: str | os.PathLike[str], what: str = "outputs") -> str:
     """Return a local path from the root on; refuse a URI, of which pathlib may have cut a slash."""
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", given := os.fspath(path)):
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", given := as_path(path)):
         raise SettingsError(f"{given}: {what} are local files. Name a local one, and copy it.")
     return os.path.join(os.getcwd(), given)
 
@@ -39,6 +42,7 @@ def absolute(path: str | os.PathLike[str], what: str = "outputs") -> str:
 @contextmanager
 def reading_from(path: str | os.PathLike[str]) -> Iterator[None]:
     """Translate an OSError or MemoryError of the enclosed read into a MachineError."""
+    as_path(path)
     try:
         yield
     except OSError as error:
@@ -79,20 +83,36 @@ def _is_on_disk(mode: int) -> bool:
     return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
 
+def as_path(path: str | os.PathLike[str]) -> str:
+    """Return a path as text; a SettingsError for bytes, and for what no file can be called."""
+    with suppress(UnicodeEncodeError, TypeError):
+        if b"\0" not in os.fsencode(path) and isinstance(text := os.fspath(path), str):
+            return text
+    raise SettingsError(f"{short(path)} is no name of a file: wanted text without NUL.")
+
+
+def parse_json(text: str | bytes, loads: Callable[..., Any] = json.loads) -> Any:
+    """Parse JSON, or what ``loads`` reads; whatever is wrong with the text is a ValueError."""
+    try:
+        return loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+
+
 def read_toml(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
     """Read the tables of a TOML file that should hold ``what``; a SettingsError if it cannot be."""
     import tomllib
 
-    refused = f"{path}: cannot be read as TOML {what}"
     try:
-        with open(path, "rb", opener=at_most(SMALL)) as file:
-            return tomllib.load(file)
+        with open(as_path(path), "rb", opener=at_most(SMALL)) as file:
+            text = file.read()
+        if any(line.count(b".") > MOST_DOTS for line in text.splitlines()):
+            raise ValueError(f"more than {MOST_DOTS} dots in a line, so perhaps as deep a key")
+        return dict(parse_json(text.decode(), tomllib.loads))
     except StreamtronError as error:
         raise SettingsError(str(error)) from error
     except (OSError, ValueError) as error:
-        raise SettingsError(f"{refused}: {error}.") from error
-    except RecursionError as error:
-        raise SettingsError(f"{refused}: nested too deep. Flatten it.") from error
+        raise SettingsError(f"{path}: cannot be read as TOML {what}: {error}.") from error
 
 
 def write_atomically(path: str | os.PathLike[str], parts: Iterable[bytes | memoryview]) -> None:
@@ -101,7 +121,7 @@ def write_atomically(path: str | os.PathLike[str], parts: Iterable[bytes | memor
     A symbolic link is followed, and a replaced file keeps its permissions. A pipe or a device is
     not replaced: the parts are appended to it. After a MachineError an existing file is unchanged.
     """
-    absolute(path)
+    path = absolute(path)
     try:
         if is_stream(path):
             with open(path, "ab") as stream:

@@ -19,12 +19,19 @@ import threading
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from streamtron.core.errors import SettingsError
 from streamtron.core.rows import Rows
+
+try:
+    from numba import config, njit, types
+    from numba.core import cgutils
+    from numba.extending import intrinsic
+except ValueError as error:  # of an environment variable
+    raise SettingsError(f"numba: {error} Correct NUMBA_NUM_THREADS, or unset it.") from error
+if config.DISABLE_JIT:
+    raise SettingsError("NUMBA_DISABLE_JIT is set, and all loops are compiled ones. Unset it.")
 
 BIAS, SQ_NORM, LOSS, EXTENSION = 0, 1, 2, 3
 """Places in ``scalars``: the bias weight, ‖a‖², the loss summed while training (an estimate), and

@@ -22,7 +22,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from streamtron.core.errors import FileDamaged
-from streamtron.core.files import reading_from, regular, write_atomically
+from streamtron.core.files import parse_json, reading_from, regular, write_atomically
 
 _DTYPES = {"F64": "<f8", "I32": "<i4", "U32": "<u4", "I64": "<i8", "U8": "|u1"}
 _CODES = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
@@ -101,7 +101,7 @@ def read_sealed(
     with _opened(path, what) as (file, stop):
         raw = file.read()
     try:
-        content: dict[str, Any] = json.loads(json.loads(raw[8:stop])["__metadata__"]["streamtron"])
+        content: dict[str, Any] = parse_json(parse_json(raw[8:stop])["__metadata__"]["streamtron"])
         tensors: dict[str, NDArray[Any]] = safetensors.numpy.load(raw)
         intact = isinstance(content, dict) and next(_parts(content, tensors)) == raw[:stop]
     except (ValueError, TypeError, KeyError, RecursionError, safetensors.SafetensorError):
@@ -119,8 +119,8 @@ def open_sealed(
     with _opened(path, what) as (file, stop):
         header, version = file.read(stop), _version(file)
     try:
-        table = json.loads(header[8:])
-        content: dict[str, Any] = json.loads(table.pop("__metadata__")["streamtron"])
+        table = parse_json(header[8:])
+        content: dict[str, Any] = parse_json(table.pop("__metadata__")["streamtron"])
         tensors = {}
         for name in sorted(table):
             dtype, shape = np.dtype(_DTYPES[table[name]["dtype"]]), table[name]["shape"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
@@ -23,9 +24,31 @@ def aligned(items: Sequence[tuple[str, object]]) -> Lines:
         yield f"{name:<18} {text}"
 
 
-def label_text(label: object) -> str:
-    """Format a label; a whole number without its decimal point."""
+def label_text(label: object, quote: bool = False) -> str:
+    """Format a label; a whole number without its decimal point, a string perhaps in quotes."""
+    if quote and isinstance(label, str):
+        return short(label)
     return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
+
+
+def label_meant(name: str) -> float | str:
+    """Return the number that the name of a label may mean, where true is 1; else the name."""
+    with suppress(ValueError):
+        return float(digits({"true": "1", "false": "0"}.get(name.lower(), name)))
+    return name
+
+
+def short(value: object) -> str:
+    """Return the repr of what a user gave, for a message: not longer than a line."""
+    shown = repr(value)
+    return shown if len(shown) <= 99 else f"{shown[:80]}… ({len(shown):,} characters)"
+
+
+def digits(text: str) -> str:
+    """Return the text of a number; a ValueError for 1_0 and ٣, which Python takes for 10 and 3."""
+    if "_" in text or not text.isascii():
+        raise ValueError(f"{short(text)} is no number")
+    return text
 
 
 def down(value: float | None, digits: int = 7) -> str:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from streamtron.core.errors import DataError
-from streamtron.core.files import reading_from, regular, write_atomically
+from streamtron.core.files import parse_json, reading_from, regular, write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,8 @@ class Manifest:
         with reading_from(path), open(path, "rb", opener=regular) as file:
             text = file.read()
         try:
-            fields = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            fields = parse_json(text)
+        except ValueError as error:
             raise DataError(f"{path}: not JSON ({error}). Wanted is a manifest.") from error
         return cls.from_dict(_from_here(fields, os.path.dirname(os.path.abspath(path))), path)
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from streamtron.core.config import prices, settled
+from streamtron.core.config import Settings, prices, settled
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import write_atomically
 from streamtron.core.names import checks_keywords
@@ -297,10 +297,10 @@ def _with_probabilities(svc: Any, calibration: Values) -> Any:
 def _class_weight(model: LinearModel) -> Any:
     """Return the class weights by label, as LinearSVC takes them."""
     given = model.settings.get("class_weight")
-    if not isinstance(given, dict) or isinstance(model.classes[0], str):
+    if not isinstance(given, dict):
         return given
-    kind = type(_classes(model).tolist()[0])
-    return {kind(float(text)): weight for text, weight in given.items()}
+    weights = Settings(class_weight=given).label_weights
+    return {label: weights[label] for label in _classes(model).tolist() if label in weights}
 
 
 # --- JSON ----------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Literal
@@ -12,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from streamtron.core.errors import SettingsError
+from streamtron.core.files import parse_json
 from streamtron.core.rows import Label
 from streamtron.core.sealed import canonical
 from streamtron.model.display import ModelCertificate
@@ -188,7 +188,7 @@ def _is_number(value: object) -> bool:
 def plain(name: str, mapping: Mapping[str, Any]) -> dict[str, Any]:
     """Return the mapping as JSON reads it back, so that a model equals its file."""
     try:
-        return dict(json.loads(canonical(dict(mapping))))
+        return dict(parse_json(canonical(dict(mapping))))
     except (TypeError, ValueError) as error:
         raise SettingsError(
             f"{name}: {error}. A model holds finite numbers, text, booleans, None, lists, mappings."

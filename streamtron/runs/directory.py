@@ -23,7 +23,7 @@ from streamtron.core.errors import (
     SettingsError,
     StreamtronError,
 )
-from streamtron.core.files import LOCK, locked, reading_from, write_atomically
+from streamtron.core.files import LOCK, as_path, locked, parse_json, reading_from, write_atomically
 from streamtron.core.rows import Label
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.data import ShardFile
@@ -54,7 +54,7 @@ Stamps = Sequence[tuple[str, int, int]]
 
 def run_directory(model: str | os.PathLike[str]) -> str:
     """Return where a run keeps its witness, manifest and cache: ``MODEL.run``."""
-    return os.fspath(model) + RUN_SUFFIX
+    return as_path(model) + RUN_SUFFIX
 
 
 def is_run(path: str | os.PathLike[str]) -> bool:
@@ -259,7 +259,7 @@ def read_record(path: Path) -> Record:
     where = path / "run.json"
     try:
         with reading_from(where):
-            record = json.loads(where.read_bytes())
+            record = parse_json(where.read_bytes())
         if record["run_version"] != RECORD_VERSION:
             raise ValueError(f"version {record['run_version']}, wanted {RECORD_VERSION}")
         stamps = [(str(name), int(size), int(time)) for name, size, time in record["shards"]]

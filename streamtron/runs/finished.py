@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.files import absolute, locked, nothing_empty, shared
+from streamtron.core.files import absolute, as_path, locked, nothing_empty, shared
 from streamtron.core.rows import Label
 from streamtron.data import Manifest, Reading, ShardFile, ShardRecord, ShardSource, Skipped
 from streamtron.data import deletions as deleted_rows
@@ -157,7 +157,7 @@ def inputs_of_run(
     directory = path.rstrip("/") if is_run else run_directory(path)
     check_recovered(directory)
     manifest = os.path.join(directory, "manifest.json")
-    found = os.fspath(witness) if witness else os.path.join(directory, "witness")
+    found = as_path(witness) if witness else os.path.join(directory, "witness")
     for needed in (manifest, found):
         if not os.path.isfile(needed):
             raise DataError(

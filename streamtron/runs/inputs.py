@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from streamtron.core.config import Machine, Settings, one_price
 from streamtron.core.errors import SettingsError
 from streamtron.core.feature_names import Hashing, Vocabulary, load_vocabulary
-from streamtron.core.files import nothing_empty, scratch_directory
+from streamtron.core.files import as_path, nothing_empty, scratch_directory
 from streamtron.core.rows import Label
 from streamtron.data import (
     Reading,
@@ -79,8 +79,8 @@ def _are_paths(rows: Any) -> bool:
 def as_paths(shards: Paths) -> list[str]:
     """Return one path or several as a list of strings."""
     if isinstance(shards, str | os.PathLike):
-        return [os.fspath(shards)]
-    return [os.fspath(path) for path in shards]
+        return [as_path(shards)]
+    return [as_path(path) for path in shards]
 
 
 def as_model(model: LinearModel | str | os.PathLike[str]) -> LinearModel:

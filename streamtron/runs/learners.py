@@ -7,7 +7,6 @@ another. What a learner finds is the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -345,21 +344,9 @@ def class_weights_of(
     if any(settings.class_weight == "balanced" for settings in candidates):
         of_all = balanced([weigh_labels(source)])
     return [
-        of_all if settings.class_weight == "balanced" else given_class_weights(settings) or None
+        of_all if settings.class_weight == "balanced" else settings.label_weights or None
         for settings in candidates
     ]
-
-
-def given_class_weights(settings: Settings) -> dict[Label, float]:
-    """Return the weights that the settings give to labels by name, which may be a number's text."""
-    given: dict[Label, float] = {}
-    if isinstance(settings.class_weight, Mapping):
-        for text, weight in settings.class_weight.items():
-            label: Label = text
-            with suppress(ValueError):
-                label = float(text)
-            given[label] = weight
-    return given
 
 
 def weigh_labels(source: ChunkSource) -> tuple[float, dict[Label, float]]:

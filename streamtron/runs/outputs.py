@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from streamtron.core.errors import MachineError, SettingsError, StreamtronError
-from streamtron.core.files import absolute, is_stream
+from streamtron.core.files import absolute, as_path, is_stream
 from streamtron.data import Manifest, find_shards
 from streamtron.data.discover import NAMES
 from streamtron.data.storage import is_uri, local_path
@@ -44,7 +44,7 @@ def check_outputs(
     streamtron.core.errors.SettingsError: report ./m: the model is written there \
 too. Name another file.
     """
-    given = {name: os.fspath(path) for name, path in files.items() if path is not None}
+    given = {name: as_path(path) for name, path in files.items() if path is not None}
     places = {name: path for name, path in (directories or {}).items() if path is not None}
     whole = {name: None if path is None else absolute(path) for name, path in files.items()}
     for name, path in places.items():

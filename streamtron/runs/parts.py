@@ -20,7 +20,6 @@ from streamtron.runs.dealing import OpenParts, PartPlan, check_settings, deal
 from streamtron.runs.learners import (
     Training,
     balanced,
-    given_class_weights,
     read_to_end,
     restore_finished,
     weigh_labels,
@@ -251,7 +250,7 @@ def plans_of(
     own = settings.but(
         active_set=settings.active_set_bytes // settings.parts, tol=max(settings.tol, START_GAP)
     )
-    weights, reading = given_class_weights(settings) or None, source.resolve()
+    weights, reading = settings.label_weights or None, source.resolve()
     return [
         PartPlan(
             number, shards, own, reading, None if labels is None else tuple(labels), weights,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ import numpy as np
 
 from streamtron.core.errors import DataError
 from streamtron.core.executor import Executor, serial
-from streamtron.core.files import reading_from, shared, write_atomically
+from streamtron.core.files import parse_json, reading_from, shared, write_atomically
 from streamtron.core.names import checks_keywords
 from streamtron.data import Manifest, ShardFile, find_shards
 from streamtron.model.linear_model import LinearModel
@@ -128,8 +127,8 @@ def _read_report(path: Path) -> dict[str, Any]:
         )
     try:
         with reading_from(path):
-            return dict(json.loads(path.read_bytes()))
-    except (ValueError, TypeError, RecursionError) as error:
+            return dict(parse_json(path.read_bytes()))
+    except (ValueError, TypeError) as error:
         raise DataError(f"{path}: not the report of a run ({error}). Fit again.") from error
 
 

@@ -18,11 +18,11 @@ from streamtron.core.errors import SettingsError
 from streamtron.core.files import remove_half_written, write_atomically
 from streamtron.core.limits import peak_memory
 from streamtron.core.rows import Label
+from streamtron.core.text import label_meant, label_text, short
 from streamtron.data import Manifest, ShardFile, ShardSource, Skipped, deletions
 from streamtron.data.deletions import Deletions
 from streamtron.model.linear_model import LinearModel, joint_certificate
 from streamtron.runs import witness as witness_file
-from streamtron.runs.learners import given_class_weights
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
 
@@ -80,9 +80,12 @@ def build_outcome(
     """
     labels, manifest = list(source.labels), source.manifest
     assert manifest is not None
-    if unknown := [label for label in given_class_weights(settings) if label not in labels]:
-        has = " and ".join(map(str, labels[:10]))
-        raise SettingsError(f"class-weight names the label {unknown[0]}, the data has {has}.")
+    names = [name for name in settings.label_weights if isinstance(name, str)]
+    if unknown := [name for name in names if not {name, label_meant(name)} & {*labels}]:
+        has = " and ".join(label_text(label, quote=True) for label in labels[:10])
+        raise SettingsError(
+            f"class-weight names the label {short(unknown[0])}, the data has {has}. Name those."
+        )
     learners = in_order(learners, labels, settings)
     model = _model(source, learners, settings, before and before[0])
     shards = [*source.shards]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from streamtron.core.errors import DataError
-from streamtron.core.files import reading_from, sync_directory, write_atomically
+from streamtron.core.files import parse_json, reading_from, sync_directory, write_atomically
 from streamtron.data import drop_cached
 
 _log = logging.getLogger(__name__)
@@ -125,14 +125,14 @@ def _read(path: Path) -> Plan:
     with reading_from(path):
         text = path.read_bytes()
     try:
-        plan = Plan(**json.loads(text))
+        plan = Plan(**parse_json(text))
         for names in plan[:3]:
             if not isinstance(names, list) or not all(map(_is_name, names)):
                 raise ValueError("wanted are bare names of files in the run")
         if not isinstance(plan.elsewhere, str | None):
             raise ValueError("a cache that is not named by a string")
         return plan
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise DataError(f"{path}: not the plan of a change ({error}). Fit anew.") from error
 
 

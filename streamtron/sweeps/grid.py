@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
+from streamtron.core.text import digits, short
 
 NAMES = ("C", "delta", "rho")
 """The settings in which candidates differ, the slowest to change first."""
@@ -60,11 +61,12 @@ def values_of(name: str, given: str | float | Iterable[float] | Range) -> Values
 
 
 def _parsed(name: str, text: str) -> Values:
-    low, dots, high = text.partition("..")
+    dots = ".." in text
     try:
-        return Range(float(low), float(high)) if dots else tuple(map(float, text.split(",")))
-    except ValueError as error:
-        raise SettingsError(f"{name} is {text!r}: wanted {_WANTED}.") from error
+        numbers = [float(digits(word)) for word in text.split(".." if dots else ",")]
+        return Range(*numbers) if dots else tuple(numbers)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"{name} is {short(text)}: wanted {_WANTED}.") from error
 
 
 def candidates_of(

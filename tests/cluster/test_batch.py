@@ -151,7 +151,7 @@ FIT = "[[job]]\nname='a'\ncommand='fit'\nshards='a'\nmodel='m'\n"
         (FIT.replace("'fit'", "'fti'"), "command is fti, wanted one of fit"),
         (FIT + "Cc = 1\n", "job 'a': fit has no Cc; it knows C, "),
         (FIT + "C = -1\n", "job 'a': C is -1.0: wanted 1e-30 to 1e30"),
-        (FIT + "C = 'x'\n", "'x' is not a valid float"),
+        (FIT + "C = 'x'\n", "'x': wanted a number"),
         (FIT + "faithful = 1\n", "faithful is 1: wanted true or false"),
         (FIT + "C = 1\ndelta = 1\n", "two names of one thing"),
         (FIT + "json = true\n", "fit has no json"),

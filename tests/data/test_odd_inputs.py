@@ -58,10 +58,10 @@ def test_rows_of_one_label_are_refused_after_the_first_reading(tmp_path: Path) -
 # --- models from elsewhere -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("certificate", [{"relative_duality_gap": "x"}, {"learners": [None, 7]}])
+@pytest.mark.parametrize("certificate", [{"learners": [None] * 3}, {"learners": [7] * 3}])
 def test_a_certificate_that_is_none_is_refused(certificate: dict[str, object]) -> None:
     with pytest.raises(SettingsError, match=r"certificate: .* Train again"):
-        LinearModel(np.ones((2, 2)), np.zeros(2), ("a", "b"), {}, certificate, {"index_base": 1})
+        LinearModel(np.ones((3, 2)), np.zeros(3), tuple("abc"), {}, certificate, {"index_base": 1})
 
 
 @pytest.mark.parametrize("certificate", [{}, {"upper_bound": 1.0}])

@@ -37,7 +37,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from streamtron.core.errors import FileDamaged
-from streamtron.core.files import reading_from
+from streamtron.core.files import parse_json, reading_from
 from streamtron.core.rows import Chunk, Label
 from streamtron.data.blocks import Buffers, join_rows, make_chunk, spare
 from streamtron.data.disk import CACHE_REMEDY, flush, writing_to
@@ -201,12 +201,12 @@ def read_contents(path: str) -> Contents:
     if xxhash.xxh3_64_intdigest(footer) != checksum:
         raise _damaged(path, "the checksum of its footer differs")
     try:
-        fields = json.loads(footer)
+        fields = parse_json(footer)
         if fields["version"] == FORMAT_VERSION:
             entries = [Entry(*entry) for entry in fields["entries"]]
             _check_entries(entries, start)
             return Contents(dict(fields["key"]), list(fields["labels"]), entries)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise _damaged(path, "its footer is none that we write") from error
     raise FileDamaged(f"{path}: written in another version of the format.")
 

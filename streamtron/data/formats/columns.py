@@ -5,7 +5,6 @@ The schema of the first shard decides for all shards.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,6 +15,7 @@ from typing import Literal, NamedTuple, NoReturn, cast
 import pyarrow as pa
 
 from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.files import parse_json
 from streamtron.data.formats.layouts import (
     KEY_NAMES,
     VALUE_NAMES,
@@ -401,9 +401,9 @@ def recipe_in(schema: pa.Schema, name: str) -> TextRecipe | None:
     if packed is None:
         return None
     try:
-        return TextRecipe.from_dict(json.loads(packed))
-    except (ValueError, RecursionError, DataError) as error:
-        raise DataError(f"{name}: {error}") from error
+        return TextRecipe.from_dict(parse_json(packed))
+    except ValueError as error:  # a DataError is one
+        raise DataError(f"{name}: its text recipe is damaged ({error}). Convert anew.") from error
 
 
 def _with_categories(recipe: TextRecipe, schema: pa.Schema) -> TextRecipe:

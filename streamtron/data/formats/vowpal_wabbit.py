@@ -99,10 +99,12 @@ class VowpalWabbitReader(TextTableReader):
         names = names.filter(pa.array(~is_space))
         if (nameless := pc.equal(names, "").to_numpy(zero_copy_only=False)).any():
             self._refuse(lines[rows[~is_space][np.argmax(nameless)]], "a feature without a name")
-        return _added_up(
-            _joined(prefixes, names),
-            values[~is_space] * values[space_of], rows[~is_space], len(texts),
-        )  # fmt: skip
+        with np.errstate(over="ignore", invalid="ignore"):  # refused here, or with all values
+            products = values[~is_space] * values[space_of]
+        if (beyond := np.isinf(products) & np.isfinite(values[~is_space])).any():
+            what = "a value times that of its namespace overflows float32. Rescale one of them"
+            self._refuse(lines[rows[~is_space][np.argmax(beyond)]], what)
+        return _added_up(_joined(prefixes, names), products, rows[~is_space], len(texts))
 
     def _values(
         self, words: pa.Array, pairs: pa.Array, lines: NDArray[np.int64]

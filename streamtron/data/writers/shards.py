@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, MachineError, SettingsError
-from streamtron.core.files import alone_in, nothing_empty, sync_directory
+from streamtron.core.files import alone_in, as_path, nothing_empty, sync_directory
 from streamtron.core.rows import Label
 from streamtron.core.text import label_text
 from streamtron.data.blocks import LabelTable, RowCutter, ShardLabels, join
@@ -91,7 +91,7 @@ def new_shards(
     killed meanwhile. While some are renamed and some are not, the file ``UNFINISHED`` stands beside
     them, and readers refuse the directory. It is locked: a second writer gets a MachineError.
     """
-    directory, own = Path(destination), secrets.token_hex(4)
+    directory, own = Path(as_path(destination)), secrets.token_hex(4)
     hidden: dict[Path, Path] = {}
 
     def shard_path(number: int | str) -> str:
