@@ -148,7 +148,7 @@ def _shards(facts: Mapping[str, Any]) -> Lines:
     if facts["features"] is not None:
         yield from aligned([("features", f"{_brief(facts['features'])} ({facts['layout']})")])
     labels = sorted(facts["labels"].items(), key=lambda item: -item[1])
-    yield from aligned([(f"label {label}", rows) for label, rows in labels[:MANY]])
+    yield from aligned([(f"label {_quoted(label)}", rows) for label, rows in labels[:MANY]])
     yield from and_more(labels)
     if facts["unlabelled_rows"]:
         yield from aligned([("without a label", facts["unlabelled_rows"])])
@@ -189,3 +189,8 @@ def _some(facts: Mapping[str, Any], *names: str) -> Lines:
 
 
 _LINES = {"model": _model, "witness": _witness, "run": _run, "shards": _shards}
+
+
+def _quoted(label: str) -> str:
+    """Quote a label where a blank at its end would not be seen."""
+    return label if label == label.strip() else repr(label)

@@ -240,7 +240,10 @@ class LabelTable:
             if isinstance(label, str) and label != label.strip():
                 remedy = "Remove the blank beside it."
             elif not isinstance(label, str):
-                remedy = "Use --multiclass if they are classes; a number is not predicted."
+                remedy = (
+                    "Use --multiclass if the numbers are classes. To predict a quantity is "
+                    "regression, which streamtron does not do."
+                )
             raise DataError(
                 f"{place(row)}: {which} {label!r} after {_listed(self.labels)}. {remedy}"
             )

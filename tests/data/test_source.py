@@ -224,7 +224,8 @@ def test_a_third_label_is_refused_with_its_row_and_the_labels_before(tmp_path: P
             list(chunks)
     assert str(caught.value) == (
         "part-2.svm, line 7: a third label 3.0 after -1.0 and 1.0. "
-        "Use --multiclass if they are classes; a number is not predicted."
+        "Use --multiclass if the numbers are classes. To predict a quantity is regression, which "
+        "streamtron does not do."
     )
     assert reading_threads() == []
 

@@ -107,6 +107,11 @@ def test_rows_are_cut_where_they_end_whatever_their_quotes(
     assert cells == [cell for cell, _ in rows]
 
 
+MANY = 300_000
+"""Rows of more than a batch."""
+LONG, LONG_T = "1,2\n" * MANY, "abc,1,2\n" * MANY
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -115,7 +120,12 @@ def test_rows_are_cut_where_they_end_whatever_their_quotes(
         ("a;b\n1,5;2\n", "not a CSV table"),
         ("label,text\n1,a\n2,b\n", "Documents become rows by convert --text text"),
         ("y,f1\nyes,1\nno,2\n Yes,2\n", "line 4: a third label ' Yes' .* Remove the blank beside"),
-        ("y,f1\n3,1\n6,2\n9,2\n", "line 4: a third label 9.0 .* a number is not predicted"),
+        ("y,f1\n3,1\n6,2\n9,2\n", "line 4: a third label 9.0 .* --multiclass if .* classes"),
+        ("y,f1\n3.5,1\n6,2\n9,2\n", "line 4: a third label 9.0 .* a quantity is regression"),
+        ("y,f1\n1,2\n\ny,f1\n2,3\n", "line 4: repeats the header. Remove the line"),
+        (f"y,f1\n{LONG}y,f1\n2,3\n", f"line {MANY + 2}: repeats the header"),
+        (f"y,f1\n{LONG}2,abc\n", f"line {MANY + 2}: not a CSV table .*'abc'"),
+        (f"t,y,f1\n{LONG_T}abc,2,abc\nx,3,y\n", f"line {MANY + 2}: not a CSV table .*'abc'"),
         ('y,f1\n1,2\n1,"2\n', "line 3: a quote within a field, or one that is not closed"),
         ('y,f1\n1,2\n1,5" x\n2,3" y\n', "line 3: a quote within a field"),
         ("y,f1\n1,2\n3\n", "from line 1 on: not a CSV table .*Expected 2 columns, got 1"),
@@ -158,6 +168,13 @@ def test_a_header_longer_than_a_batch_is_read_with_the_rows_behind_it(tmp_path: 
     assert sum(batch.rows for batch in reader.batches()) == 2
 
 
+def test_more_columns_than_csv_can_have_are_refused_before_they_are_parsed(tmp_path: Path) -> None:
+    names = ",".join(f"f{k}" for k in range(300_000))
+    (tmp_path / "a.csv").write_text(f"label,{names}\n{'1,' * 300_000}1\n")
+    with pytest.raises(DataError, match=r"line 1: 300,001 columns; .* libsvm text, or as lists"):
+        fit(tmp_path / "a.csv")
+
+
 def nested(depth: int) -> str:
     return '{"y": 1, "f1": 2, "x": ' + "[" * depth + "]" * depth + "}\n"
 
@@ -185,6 +202,7 @@ def test_brackets_in_strings_of_json_nest_nothing(parts: list[str], depth: int) 
         ('{"y": 1, "f1": 2}\n{"y": 1, "f1"', "line 2: not a file of JSON lines"),
         ('{"y": 1, "f1": 2}\n{"y": 1}\n', "line 2: null in column 'f1'"),
         ('{"y": 1, "f1": 2}\n{"y": "a", "f1": 2}\n', "line 2: .* changed from number to string"),
+        ('{"y": 1, "f1": 2}\n\n\n{"y": "a", "f1": 2}\n', "line 4: .* changed from number to"),
     ],
 )
 def test_what_is_wrong_in_json_lines_is_refused_with_its_place(

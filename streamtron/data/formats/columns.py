@@ -285,7 +285,8 @@ class _Table(NamedTuple):
         else:
             found = self._lists()
         known = {*features, *taken}
-        others = tuple(c for c in dict.fromkeys(found) if c not in known and c in self.schema.names)
+        there = set(self.schema.names)
+        others = tuple(c for c in dict.fromkeys(found) if c not in known and c in there)
         if self.reading.unknown_features == "out_of_range":
             return others if settled.layout == "columns" else ()
         if others:

@@ -6,12 +6,14 @@ may hold other numbers later. Lines in messages count from 1.
 
 from __future__ import annotations
 
+import csv as python_csv
+import io
 import re
 from abc import abstractmethod
 from collections.abc import Collection, Generator, Iterator
 from contextlib import closing, contextmanager
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +23,7 @@ import pyarrow.json as json
 
 from streamtron.core import kernels
 from streamtron.core.errors import DataError
+from streamtron.core.limits import available_memory
 from streamtron.data import storage
 from streamtron.data.formats.tables import Part, TableReader
 from streamtron.data.formats.text_stream import READ_BYTES, BadLine, TextStream, whole_rows
@@ -29,6 +32,10 @@ from streamtron.data.prefetch import in_order
 MOST_NESTED = 64
 """Depth of lists and objects in JSON: pyarrow's time grows with its square, and its stack ends."""
 
+MOST_COLUMNS = 100_000
+"""Columns of a CSV file, at most."""
+
+_COLUMN_BYTES = 1 << 15  # pyarrow's buffers of a column, twice what was measured
 _MARK = b"\xef\xbb\xbf"
 _QUOTE = b'"'
 
@@ -79,7 +86,8 @@ class TextTableReader(TableReader):
             found = self._table(first, None).schema
             if pa.binary() in found.types:
                 self._check_utf8(first)
-        return pa.schema([_settled(field, self._strings, self._numbers) for field in found])
+        kinds = self._strings, self._numbers
+        return pa.schema([_settled(field, *kinds) for field in found])
 
     @property
     def _strings(self) -> Collection[str]:
@@ -93,7 +101,7 @@ class TextTableReader(TableReader):
         if settled is None or settled.layout not in ("columns", "text"):
             return ()
         if recipe is None:
-            return self.reading.features or ()
+            return {*(self.reading.features or ())}
         return {*recipe.columns} - {*recipe.categories}
 
     def _parts(self, file: Any, columns: list[str]) -> Iterator[Part]:
@@ -113,7 +121,7 @@ class TextTableReader(TableReader):
     def _rows(self, cut: Cut, schema: pa.Schema, columns: list[str]) -> tuple[Cut, pa.RecordBatch]:
         """Parse whole rows; whole numbers are read as floats, and are integers where all are."""
         wanted = [schema.field(column) for column in columns]
-        keys = self.reading.features or ()
+        keys = set(self.reading.features or ())
         wide = [field if field.name in keys else _wide(field) for field in wanted]
         with self._place(cut):
             table = self._table(cut, pa.schema(wide))
@@ -158,12 +166,16 @@ class TextTableReader(TableReader):
         except (pa.ArrowException, UnicodeDecodeError) as error:
             self._check_utf8(cut)
             reason = " ".join(str(error).split()).rstrip(".")
-            row = re.search(r"in row (\d+)$", reason)
-            place = f"line {cut.line + int(row[1])}" if row else f"from line {cut.line} on"
+            line = self._line_of(cut, reason)
+            place = f"from line {cut.line} on" if line is None else f"line {line}"
             raise DataError(
                 f"{self.name}, {place}: not {self.KIND} with the columns of its "
                 f"first rows ({reason}). Correct the rows, or remove them."
             ) from error
+
+    def _line_of(self, cut: Cut, reason: str) -> int | None:
+        """Return the line that pyarrow's reason is about; None where it does not tell."""
+        return None
 
 
 class CsvReader(TextTableReader):
@@ -175,11 +187,11 @@ class CsvReader(TextTableReader):
     QUOTED = True
 
     def _table(self, cut: Cut, schema: pa.Schema | None) -> pa.Table:
-        tabs = ".tsv" in storage.file_name(self.path).lower()
-        separator = "\t" if tabs else ","
+        separator = self._separator
         self._check_quotes(cut, separator.encode())
-        first = cut.line == 1
-        names = None if first else self._first_schema.names
+        if cut.line == 1:
+            self._check_header(cut)
+        names = None if cut.line == 1 else self._first_schema.names
         found = csv.read_csv(
             pa.BufferReader(cut.text),
             csv.ReadOptions(use_threads=False, block_size=len(cut.text) + 1, column_names=names),
@@ -198,6 +210,35 @@ class CsvReader(TextTableReader):
             at = schema.names.index(name)
             found = found.set_column(at, name, pc.fill_null(found[name], ""))
         return found
+
+    @property
+    def _separator(self) -> str:
+        return "\t" if ".tsv" in storage.file_name(self.path).lower() else ","
+
+    def _check_header(self, cut: Cut) -> None:
+        """Refuse more columns than fit in memory, and a header that comes again."""
+        header, sign = cut.text[: cut.text.index(b"\n") + 1], self._separator.encode()
+        most = min(MOST_COLUMNS, available_memory() // _COLUMN_BYTES)
+        if (columns := header.count(sign) + 1) > most:
+            raise DataError(
+                f"{self.name}, line 1: {columns:,} columns; CSV may have {most:,} in the memory "
+                "there is. Write the rows as libsvm text, or as lists in Parquet or JSON lines."
+            )
+        if columns > 1 and (again := cut.text.find(b"\n" + header)) >= 0:
+            self._refuse_header(cut.line_of(again + 1))
+
+    def _refuse_header(self, line: int) -> NoReturn:
+        raise DataError(f"{self.name}, line {line}: repeats the header. Remove the line.")
+
+    def _line_of(self, cut: Cut, reason: str) -> int | None:
+        found = re.search(r"CSV column #(\d+): .*invalid value '(.*)'", reason)
+        rows = python_csv.reader(io.StringIO(cut.text.decode()), delimiter=self._separator)
+        for row in rows if found else ():
+            if found and row and row[int(found[1])].strip() == found[2].strip():
+                if cut.line > 1 and row == self._first_schema.names:
+                    self._refuse_header(cut.line + rows.line_num - 1)
+                return cut.line + rows.line_num - 1
+        return None
 
     @property
     def _strings(self) -> Collection[str]:
@@ -276,6 +317,11 @@ class JsonLinesReader(TextTableReader):
                 unexpected_field_behavior="infer" if schema is None else "ignore",
             ),
         )
+
+    def _line_of(self, cut: Cut, reason: str) -> int | None:
+        row = re.search(r"in row (\d+)$", reason)
+        lines = [number for number, text in enumerate(cut.text.split(b"\n")) if text.strip()]
+        return cut.line + lines[int(row[1])] if row and int(row[1]) < len(lines) else None
 
 
 def _is_number(text: str) -> bool:
