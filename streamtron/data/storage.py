@@ -249,7 +249,7 @@ def open_arrow(path: str) -> pa.NativeFile:
     """Open a file for random access. Errors of a store, now or while the file is read, are a
     StoreError; a local file raises OSError."""
     if not is_uri(path):
-        return pa.OSFile(path)
+        return pa.OSFile(os.fsencode(path))
     there = place(path)
     with store_errors(path):
         return pa.PythonFile(_Guarded(there.filesystem.open_input_file(there.path), path), "r")

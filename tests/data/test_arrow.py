@@ -209,3 +209,11 @@ def test_a_flipped_bit_never_ends_in_a_crash_or_a_traceback(tmp_path: Path, form
     FORMATS[format_](pa.table(LAYOUTS["map of names"](ROWS) | {"y": labels}), path)
     done = Process(FLIP, path, ",".join(NAMES), cwd=tmp_path).end()
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_a_table_whose_name_is_not_utf_8_is_read(ending: str, tmp_path: Path) -> None:
+    table, plain = pa.table({"label": [1, 2], "f1": [1.0, 2.0]}), tmp_path / f"a.{ending}"
+    (pq.write_table if ending == "parquet" else pyarrow.feather.write_feather)(table, plain)
+    plain.rename(tmp_path / f"caf\udce9.{ending}")
+    assert fit(tmp_path / f"caf\udce9.{ending}").weights.shape == (1,)

@@ -164,7 +164,7 @@ def _open_whole(
     """Open a file that will be read throughout, for random access; yield its fingerprint if known,
     as that of a file of a store is, which is hashed while it is copied."""
     if not storage.is_uri(path):
-        with pa.OSFile(path) as file:
+        with pa.OSFile(os.fsencode(path)) as file:
             yield file, None
         return
     scratch = scratch or tempfile.gettempdir()
