@@ -241,7 +241,7 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         known = None if classes is None else _sorted_labels(classes)
         paths = as_paths(shards)
         with cache_directory(None, machine) as cache, ExitStack() as stack:
-            [settings] = with_active_set(paths, [settings], machine, cache)
+            [settings], _ = with_active_set(paths, [settings], machine, cache)
             opened = open_training_shards(paths, settings, machine, cache, classes=known)
             source = stack.enter_context(opened)
             several = known is not None and len(known) > 2

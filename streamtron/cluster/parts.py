@@ -300,10 +300,12 @@ def _open_parts(
     with _open:
         held = _held.setdefault(token, {})
         others = sum(len(parts) for parts in _held.values() if parts is not held)
-    together = others + len({*held, *numbers})
+    here = {*held, *numbers}
     most_columns = check_worker(
-        plans[0].settings, name, usable_memory(), parts=together, at_once=worker.state.nthreads
-    )
+        plans[0].settings, name, usable_memory(), parts=others + len(here),
+        at_once=worker.state.nthreads,
+        nonzeros=max(sum(shard.most_nonzeros for shard in plans[n].shards) for n in here),
+    )  # fmt: skip
     for number in numbers:
         plan = plans[number]
         _check_seen(plan, name)

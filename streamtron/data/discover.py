@@ -84,6 +84,12 @@ class ShardFile(NamedTuple):
         """What it was when it was found."""
         return Stamp(self.size, self.mtime_ns, self.tag)
 
+    @property
+    def most_nonzeros(self) -> int:
+        """Nonzeros that it can hold: plain libsvm text has 4 bytes for each, and 2 for a row."""
+        plain = self.format == "libsvm" and not self.path.lower().endswith(PACKED)
+        return self.size // 4 + 1 if plain else 1 << 62
+
 
 def find_shards(paths: Sequence[str]) -> list[ShardFile]:
     """Return the shards that files, directories (recursively) and glob patterns stand for.

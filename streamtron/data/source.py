@@ -251,10 +251,11 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         return [(s.name, run_in_thread(open_reader(s, reading).fingerprint)) for s in self.shards]
 
     def restore(self, labels: Sequence[Label], nonzeros_read: int, bytes_read: int) -> None:
-        """Restore labels and counters of an interrupted run, before the first reading."""
+        """Restore labels of an interrupted run, and add its counters, before the first reading."""
         self.labels[:] = labels
         self._plan = replace(self._plan, met=tuple(labels))
-        self.nonzeros_read, self.bytes_read = nonzeros_read, bytes_read
+        self.nonzeros_read += nonzeros_read
+        self.bytes_read += bytes_read
 
     def resolve(self) -> Reading:
         """Complete the reading by the columns of the first shard, and return it."""

@@ -210,11 +210,12 @@ def _fitted(
     ``shared`` : the candidates share readings: each outcome has those of its own learners, and the
     end of training is no checkpoint. ``open_parts`` : see ``run``."""
     began, kept = time.perf_counter(), directory if resume else None
-    candidates = with_active_set(as_paths(shards), candidates, machine, cache, kept)
+    candidates, read = with_active_set(as_paths(shards), candidates, machine, cache, kept, listen)
     with (
         open_training_shards(as_paths(shards), candidates[0], machine, cache) as source,
         ExitStack() as stack,
     ):
+        source.nonzeros_read, source.bytes_read = read
         if not shared:
             if resume and candidates[0].parts is None and directory and is_run(directory):
                 known = read_record(Path(directory)).settings.get("parts")
@@ -251,8 +252,8 @@ def _fitted(
         found, more = _train(training, candidates, state, cache, states, open_parts)
         if source.rows is None:  # the restored learners had finished: nothing was read
             read_to_end(source)
-        alone = shared or bool(more)
-        yield _outcomes(source, candidates, found, time.perf_counter() - began, more, alone=alone)
+        first = bool(read[0]) if shared or more else None
+        yield _outcomes(source, candidates, found, time.perf_counter() - began, more, first)
 
 
 def _outcomes(
@@ -261,15 +262,14 @@ def _outcomes(
     found: Sequence[Sequence[Learner]],
     seconds: float,
     more: dict[str, Any],
-    *,
-    alone: bool,
+    first: int | None,
 ) -> list[Outcome]:
     """Return the outcomes of the candidates' learners. ``more`` : for the report of the first.
-    ``alone`` : whether the readings are those of the candidate's own learners."""
+    ``first`` : readings before those of the candidate's own learners; None = the source's."""
     outcomes = [
         build_outcome(
             source, learners, settings, seconds,
-            readings=_readings(learners, settings) if alone else None,
+            readings=None if first is None else first + _readings(learners, settings),
         )
         for learners, settings in zip(found, candidates, strict=True)
     ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,10 +11,11 @@ import numpy as np
 
 from streamtron.core.config import Machine, Settings, settled
 from streamtron.core.errors import SettingsError, StreamtronError
+from streamtron.core.events import ChunkDone, Listener, ReadingStarted, ignore
 from streamtron.core.files import lock_holder, reading_from
 from streamtron.core.sealed import read_sealed
 from streamtron.core.text import label_text
-from streamtron.data import Manifest, ShardSource, deletions, open_shards
+from streamtron.data import Manifest, ShardSource, deletions, find_shards, open_shards
 from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import transaction, witness
@@ -220,27 +221,43 @@ def with_active_set(
     machine: Machine,
     cache: str,
     run: str | os.PathLike[str] | None = None,
-) -> list[Settings]:
+    listen: Listener = ignore,
+) -> tuple[list[Settings], tuple[int, int]]:
     """Return candidates with the active set that they are fitted with: as given, as ``run`` has it,
-    or as memory allows, for which the shards are read unless there is room for any. MachineError:
-    one learner does not fit."""
+    or as memory allows; and the nonzeros and bytes that were read to find it, none where there is
+    room for all that the shards can hold. MachineError: one learner does not fit."""
     if candidates[0].active_set is None and run is not None and (Path(run) / "run.json").is_file():
         known = Settings.from_dict(read_record(Path(run)).settings)
         candidates = [settings.but(active_set=known.active_set) for settings in candidates]
     [first, *_] = candidates
-    if has_room(first, machine):
-        return [*candidates]
+    if has_room(first, machine, sum(shard.most_nonzeros for shard in find_shards(shards))):
+        return [*candidates], (0, 0)
     check_memory(memory_needed(first, rows=0, columns=0, nonzeros=0), machine)
-    plan = describe_shards(shards, first, machine, cache if first.random else None)["plan"]
-    smaller = " or a smaller --active-set" if plan["active_set"] else ""
+    smaller = " or a smaller --active-set" if first.active_set else ""
+
+    def tell(rows: int, nonzeros: int) -> None:
+        listen(ChunkDone(0, rows, nonzeros))
+        if first.active_set is not None:  # refused as soon as it is certain
+            so_far = memory_needed(first, rows=rows, columns=0, nonzeros=nonzeros)[:-1]
+            check_memory(so_far, machine, smaller)
+
+    listen(ReadingStarted(0, "count", None, None, 0))
+    facts = describe_shards(shards, first, machine, cache if first.random else None, tell)
+    plan = facts["plan"]
     check_memory([*map(Need._make, plan["items"].items())], machine, smaller)
-    return [settings.but(active_set=plan["active_set"]) for settings in candidates]
+    candidates = [settings.but(active_set=plan["active_set"]) for settings in candidates]
+    return candidates, (facts["nonzeros"], facts["bytes_read"])
 
 
 def describe_shards(
-    paths: Sequence[str], settings: Settings, machine: Machine, cache: str | None = None
+    paths: Sequence[str],
+    settings: Settings,
+    machine: Machine,
+    cache: str | None = None,
+    tell: Callable[[int, int], None] = lambda *_: None,
 ) -> dict[str, Any]:
-    """Read shards once, into ``cache``, and describe them, and the memory that a fit needs."""
+    """Read shards once, into ``cache``, and describe them, and the memory that a fit needs.
+    ``tell`` : is called with the rows and nonzeros read so far."""
     reading = reading_from_settings(settings, labels_required=cache is not None)
     with open_shards(list(paths), reading, cache_dir=cache, most_labels=None, allow_duplicate=True,
                      threads=machine.threads,
@@ -256,6 +273,7 @@ def describe_shards(
             counts = found
             own = chunk.code_offsets  # of the labels of each row, where a row may have several
             unlabelled += int(np.sum(chunk.codes < 0 if own is None else np.diff(own) == 0))
+            tell(chunk.ranges[-1][1], source.nonzeros_read)
         assert source.manifest is not None
         columns = max(source.width - (source.index_base or 0), 0)
         plan = _plan(source, settings, machine, columns, int(np.count_nonzero(occurs)))
@@ -268,6 +286,7 @@ def describe_shards(
             "columns": columns,
             "nonzeros": source.manifest.nonzeros,
             "bytes": source.manifest.bytes,
+            "bytes_read": source.bytes_read,
             "index_base": source.index_base,
             "labels": {
                 label_text(label): int(n) for label, n in zip(source.labels, counts, strict=True)

@@ -54,8 +54,8 @@ ROW_BYTES = 4
 INTERPRETER_BYTES = 215_000_000
 """The interpreter, its libraries and the compiled kernels: what a fit of two rows takes."""
 
-USUAL_COLUMNS = 1 << 24
-"""The active set must have room beside so many, or the data are read to find its size."""
+USUAL_BITS = 24
+"""The active set must have room beside 2^24 columns, or the data are read to find its size."""
 
 WORKER_BYTES = 200_000_000
 """A worker's interpreter and libraries, Dask's among them: 172 MB before it reads anything."""
@@ -107,10 +107,10 @@ def memory_needed(
     )
     if batch_width > 1:
         weights += 8 * BATCH_WIDTH * threads * columns
-    rows_held, block = settings.active_set_bytes, BLOCK_NONZEROS
+    rows_held, chunk = settings.active_set_bytes, GROUP * BLOCK_NONZEROS
     if nonzeros is not None:
         rows_held = min(rows_held, NONZERO_BYTES * nonzeros + ACTIVE_ROW_BYTES * rows)
-        block = min(block, math.ceil(BLOCK_ROWS * nonzeros / max(rows, 1)))
+        chunk = min(chunk, nonzeros, GROUP * math.ceil(BLOCK_ROWS * nonzeros / max(rows, 1)))
     active = rows_held * (1 if shared else learners)
     if shared:
         held = min(rows, settings.active_set_bytes // ACTIVE_ROW_BYTES)
@@ -124,7 +124,7 @@ def memory_needed(
         Need("Newton's rows inside the margin", int(GATHERED * rows_held) * solving),
         Need("Newton's head block", HEAD_BYTES * min(columns + 1, HEAD) ** 2 * solving),
         Need("rows outside memory", OUTSIDE_BYTES * min(columns + 1, HEAD) ** 2 * learners),
-        Need("chunks in flight", 4 * GROUP * block * 8),
+        Need("chunks in flight", 4 * chunk * 8),
     ]
 
 
@@ -194,10 +194,19 @@ def worker_memory_needed(
 
 
 def check_worker(
-    settings: Settings, worker: str, limit: int | None, *, parts: int, at_once: int
+    settings: Settings,
+    worker: str,
+    limit: int | None,
+    *,
+    parts: int,
+    at_once: int,
+    nonzeros: int = 1 << 62,
 ) -> int:
-    """Return how many columns the parts of a worker may have, whose ``limit`` is so many bytes
-    (None = it has none); raise a MachineError, with the sum item by item, if they do not fit."""
+    """Return how many columns the parts of a worker may have, of so many ``nonzeros`` each at most,
+    whose ``limit`` is so many bytes (None = it has none); raise a MachineError, with the sum item
+    by item, if they do not fit."""
+    filled = 2 * ACTIVE_ROW_BYTES * nonzeros  # text of rows without nonzeros: 2 for each
+    settings = settings.but(active_set=min(settings.active_set_bytes, filled))
 
     def needed(columns: int) -> list[Need]:
         return worker_memory_needed(settings, parts=parts, at_once=at_once, columns=columns)
@@ -215,10 +224,11 @@ def check_worker(
     return _columns_within(limit, needed)
 
 
-def has_room(settings: Settings, machine: Machine) -> bool:
-    """Return whether a fit has room for its active set, whatever the data."""
-    columns = USUAL_COLUMNS if settings.hash_bits is None else 1 << settings.hash_bits
-    needs = memory_needed(settings, rows=0, columns=columns, occurring=0)
+def has_room(settings: Settings, machine: Machine, nonzeros: int = 1 << 62) -> bool:
+    """Return whether a fit has room for what the data fill, which have ``nonzeros`` at most."""
+    nonzeros += 10_000  # of columns with few digits; from there on a new one takes 8 bytes of text
+    columns = min(nonzeros, 1 << (settings.hash_bits or USUAL_BITS))
+    needs = memory_needed(settings, rows=0, columns=columns, occurring=0, nonzeros=nonzeros)
     return _total(needs) <= machine.memory_limit
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import signal
 import subprocess
@@ -413,12 +414,25 @@ def test_a_command_prints_and_writes_with_a_scheduler_what_it_does_without(
 def test_workers_refuse_parts_for_which_they_have_no_memory_before_they_read(
     guest: Workers, tmp_path: Path
 ) -> None:
-    generate(str(tmp_path / "train"), rows=40, columns=80, seed=1, shards=2)
+    (tmp_path / "train").mkdir()
+    for name in ("0.svm.gz", "1.svm.gz"):  # nobody knows what is in them
+        (tmp_path / "train" / name).write_bytes(gzip.compress(f"1 1:1{name[0]}\n-1 2:1\n".encode()))
     with pytest.raises(MachineError, match=r"worker \d needs .*active sets of 1 parts"):
         fit(
             [tmp_path / "train"], Settings(active_set="4TB"), machine=Machine(memory="8TB"),
             open_parts=parts_on(guest),
         )  # fmt: skip
+
+
+def test_a_worker_of_little_memory_takes_parts_that_cannot_fill_the_default_active_set(
+    tmp_path: Path,
+) -> None:
+    generate(str(tmp_path / "train"), rows=40, columns=80, seed=1, shards=2)
+    machine = Machine(memory=450_000_000)
+    with connect(1, machine=machine) as workers:
+        where = parts_on(workers)
+        model = fit([tmp_path / "train"], Settings(), machine=machine, open_parts=where).model
+    assert model.settings["active_set"] == 10**9
 
 
 @pytest.mark.slow

@@ -154,15 +154,16 @@ def test_an_error_of_a_fold_is_the_sentence_of_one_process(
 
 
 def test_a_worker_refuses_candidates_that_its_memory_cannot_hold(
-    place: Path, workers: Workers
+    place: Path, workers: Workers, tmp_path: Path
 ) -> None:
-    large = [Settings(active_set=1 << 50)]
+    (tmp_path / "wide.svm").write_text("1 2000000000:1\n-1 1:1\n")
+    large = [Settings()]
     with (
         connect(scheduler=workers.client.scheduler.address) as guest,
         pytest.raises(MachineError, match="memory"),
     ):
         run_sweep(
-            place / "train", large, valid=place / "held-out", machine=Machine(memory=1 << 60),
+            tmp_path / "wide.svm", large, valid=place / "held-out", machine=Machine(memory=1 << 60),
             **by(guest),
         )  # fmt: skip
 

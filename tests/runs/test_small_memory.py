@@ -13,9 +13,11 @@ import pytest
 import streamtron
 from streamtron.core.config import DEFAULT_ACTIVE_SET, Machine, Settings
 from streamtron.core.errors import MachineError, SettingsError
+from streamtron.core.events import ChunkDone, Event, ReadingStarted
 from streamtron.data.writers.corpus import generate
-from streamtron.runs.fit import run
+from streamtron.runs.fit import fit_many, run
 from streamtron.runs.inspect import describe_shards
+from streamtron.runs.memory import INTERPRETER_BYTES
 
 TWO_ROWS = "1 1:1\n-1 1:-1\n"
 WIDE_ROW = "1 " + " ".join(f"{column}:1" for column in range(1, 40_000))
@@ -23,7 +25,7 @@ WIDE_ROW = "1 " + " ".join(f"{column}:1" for column in range(1, 40_000))
 FIT = """
 import json, resource, sys
 from streamtron.core.config import Machine, Settings
-from streamtron.runs.fit import run
+from streamtron.runs.fit import fit_many, run
 resource.setrlimit(resource.RLIMIT_AS, (3_400_000_000,) * 2)
 memory = None if sys.argv[2] == "none" else sys.argv[2]
 report = run(sys.argv[1], Settings(), machine=Machine(memory=memory, threads=2)).report
@@ -148,3 +150,44 @@ def test_the_estimator_fits_shards_in_little_memory(two: Path) -> None:
     machine = Machine(memory="300MB", threads=1)
     found = streamtron.StreamtronClassifier().fit_shards(two, machine=machine)
     assert found.n_features_in_ == 1
+
+
+def counted(path: Path, memory: int, **settings: Any) -> tuple[list[Event], dict[str, Any]]:
+    """Return the events of the reading that finds the active set, and the report."""
+    told: list[Event] = []
+    machine = Machine(memory=memory, threads=2)
+    report = run(path, Settings(**settings), machine=machine, listen=told.append).report
+    started = [n for n, event in enumerate(told) if isinstance(event, ReadingStarted)]
+    counts = isinstance(first := told[0], ReadingStarted) and first.purpose == "count"
+    return told[: started[1]] if counts else [], report
+
+
+def test_text_that_cannot_fill_the_active_set_is_not_read_to_find_its_size(
+    two: Path, tmp_path: Path
+) -> None:
+    generate(str(tmp_path / "demo"), rows=20_000, shards=4, seed=0)
+    for path, memory in ((two, 3 * 10**8), (tmp_path / "demo", 10**9)):
+        assert counted(path, memory, tol=0.9)[0] == []
+
+
+def test_the_reading_that_finds_the_active_set_is_counted_and_tells_how_far_it_is(
+    shards: Path, tmp_path: Path
+) -> None:
+    memory, same = least_memory(shards), {"max_epochs": 1, "tol": 0.1}
+    events, report = counted(shards, memory, **same)
+    _, roomy = counted(shards, 8 * 10**9, **same)
+    chunks = [event for event in events if isinstance(event, ChunkDone)]
+    assert (chunks[-1].rows, chunks[-1].nonzeros) == (report["rows"], report["nonzeros"])
+    assert report["readings"] == roomy["readings"] + 1
+    assert report["bytes_read"] > roomy["bytes_read"]
+    machine = Machine(memory=memory, threads=2)
+    [swept] = fit_many(shards, [Settings(**same)], machine=machine, cache_dir=str(tmp_path))
+    assert swept.report["readings"] == report["readings"]
+
+
+def test_a_given_active_set_is_refused_as_soon_as_the_rows_read_do_not_fit(shards: Path) -> None:
+    told: list[Event] = []
+    machine = Machine(memory=INTERPRETER_BYTES + 5 * 10**6, threads=2)
+    with pytest.raises(MachineError, match="smaller --active-set"):
+        run(shards, Settings(active_set="1GB"), machine=machine, listen=told.append)
+    assert 0 < max(event.rows for event in told if isinstance(event, ChunkDone)) < 15_000
