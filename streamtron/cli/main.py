@@ -38,7 +38,7 @@ from streamtron.cli.inspect import inspect
 from streamtron.cli.predict import predict
 from streamtron.cli.report import report
 from streamtron.cli.sweep import sweep
-from streamtron.cli.terminal import Context, complain
+from streamtron.cli.terminal import complain
 from streamtron.cli.update import update
 from streamtron.core.errors import MachineError, StreamtronError
 from streamtron.core.signals import Signalled, signals
@@ -63,8 +63,6 @@ for _command in (
     convert, generate, cache, batch,
 ):  # fmt: skip
     streamtron.add_command(_command)
-for _command in (streamtron, *streamtron.commands.values()):
-    _command.context_class = Context
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Text that fits the terminal: widths, sentences, help."""
+"""Text that fits the terminal: widths, sentences, tables."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TextIO
+from typing import TextIO
 
 import click
 
 from streamtron.core.text import Lines, class_table, label_text
-
-NARROW = 60
-"""Columns below which an option's help is under the option, not beside it."""
 
 
 def columns_of(stream: TextIO | None = None) -> int | None:
@@ -79,31 +76,3 @@ def class_lines(
     if last[0]:
         named[last[0]] = last[1]
     yield from fitting(class_table(labels, columns, last), named)
-
-
-class HelpFormatter(click.HelpFormatter):
-    """Click's help, which it lays out for 50 columns at least, also for narrower terminals."""
-
-    def __init__(self, width: int | None = None, **how: Any) -> None:
-        columns = shutil.get_terminal_size().columns
-        super().__init__(width=columns - 1 if columns < NARROW else width, **how)
-
-    def write_dl(
-        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
-    ) -> None:
-        """Write names and what they mean, on a narrow terminal under each other."""
-        if self.width >= NARROW - 1:
-            super().write_dl(rows, col_max, col_spacing)
-            return
-        for name, words in rows:
-            indent = " " * self.current_indent
-            self.write(textwrap.fill(name, self.width, initial_indent=indent,
-                                     subsequent_indent=indent + "  ") + "\n")  # fmt: skip
-            self.write(textwrap.fill(words, self.width, initial_indent=indent + "    ",
-                                     subsequent_indent=indent + "    ") + "\n")  # fmt: skip
-
-
-class Context(click.Context):
-    """A command's context, with that help."""
-
-    formatter_class = HelpFormatter

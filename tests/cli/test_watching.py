@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import streamtron
-from streamtron.cli import main
 from streamtron.cli.forecast import Forecast
 from streamtron.cli.progress import Status, reading_head, reading_line
 from streamtron.core.certificate import Certificate
@@ -151,20 +150,6 @@ def test_an_error_on_a_narrow_terminal_is_broken_between_words(terminal: Any, pl
     assert message == (
         "bad.svm, line 1: value nan in column 1. Values are finite; remove it or the row."
     )
-
-
-@pytest.mark.parametrize("command", [[], *([name] for name in sorted(main.streamtron.commands))])
-def test_help_fits_40_columns_with_what_an_option_means_under_it(
-    command: list[str], run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    lines = run(*command, "--help").stdout.splitlines()
-    assert max(map(len, lines)) <= 40
-    help_ = lines.index("  -h, --help")
-    assert lines[help_ + 1] == "      Show this message and exit."
-    monkeypatch.setenv("COLUMNS", "100")
-    wide = run(*command, "--help").stdout.splitlines()
-    assert any(re.match("  -h, --help +Show this message and exit.", line) for line in wide)
 
 
 def test_tables_that_are_wider_than_the_terminal_become_lines_of_name_and_value(
