@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.events import Listener, ignore
 from streamtron.core.files import absolute, as_path, locked, nothing_empty, shared
 from streamtron.core.rows import Label
 from streamtron.data import Manifest, Reading, ShardFile, ShardRecord, ShardSource, Skipped
@@ -18,7 +20,7 @@ from streamtron.data import deletions as deleted_rows
 from streamtron.data.storage import fingerprint
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import transaction
-from streamtron.runs.dealing import OpenParts
+from streamtron.runs.dealing import OpenParts, with_parts_after
 from streamtron.runs.directory import (
     PARTS,
     RUN_SUFFIX,
@@ -32,11 +34,24 @@ from streamtron.runs.directory import (
     write_record,
 )
 from streamtron.runs.inputs import reading_from_model
-from streamtron.runs.learners import ClassWeights, Training, class_weights_of, restore_finished
+from streamtron.runs.learners import (
+    ClassWeights,
+    Known,
+    Training,
+    class_weights_of,
+    restore_finished,
+)
 from streamtron.runs.memory import check_memory, columns_allowed, memory_needed
 from streamtron.runs.outputs import check_outputs
 from streamtron.runs.parts import take_saved_counts, train_changed
-from streamtron.runs.results import Outcome, deletions_of, in_order, outcome_of, write_outcome
+from streamtron.runs.results import (
+    Outcome,
+    build_outcome,
+    deletions_of,
+    in_order,
+    outcome_of,
+    write_outcome,
+)
 from streamtron.solver.checkpoint import NOT_BEGUN, State
 from streamtron.solver.learner import Learner
 from streamtron.solver.saved_counts import Pieces, SavedCounts
@@ -197,11 +212,24 @@ def shards_of(manifest: Manifest, directory: Path) -> list[ShardFile]:
     return shards
 
 
+class Change(NamedTuple):
+    """How a run is to be changed: what ``update`` and ``forget`` take, as ``fit`` does."""
+
+    machine: Machine = Machine()
+    tol: float | None = None
+    max_epochs: int | None = None
+    allow_duplicate: bool = False
+    listen: Listener = ignore
+    open_parts: OpenParts | None = None
+
+
 class EditableRun(NamedTuple):
     """A finished run that update or forget changes, with its settings from the change on; the
     model, how its shards were read, and their files, in the order of the manifest."""
 
     ended: FinishedRun
+    change: Change
+    began: float
     settings: Settings
     model_path: str
     model: LinearModel
@@ -210,19 +238,24 @@ class EditableRun(NamedTuple):
     shards: list[ShardFile]
 
     @classmethod
-    def of(cls, ended: FinishedRun, settings: Settings, path: str) -> EditableRun:
-        """Read manifest, deletions and the model at ``path``."""
-        manifest = with_current_times(Manifest.load(str(ended.path / "manifest.json")))
-        model = LinearModel.load(path)
-        for name in ("multiclass", "multilabel"):
-            if (found := getattr(ended.settings, name)) != model.settings.get(name):
-                raise DataError(
-                    f"{ended.path}: {name} is {found!r}, and not the model's. Fit anew."
-                )
-        # text is cached with the columns' numbers in the file, before the base is removed
-        reading = replace(reading_from_model(model), index_base=settings.index_base)
-        shards = shards_of(manifest, ended.path)
-        return cls(ended, settings, path, model, manifest, reading, shards)
+    @contextmanager
+    def opened(cls, run: str | os.PathLike[str], change: Change) -> Iterator[EditableRun]:
+        """Open a run to change it, see ``open_finished``."""
+        began, cache = time.perf_counter(), change.machine.cache_dir
+        place = locate(run, change.machine.run_dir)
+        with open_finished(place, cache) as ended:
+            settings = _new_settings(ended, change)
+            manifest = with_current_times(Manifest.load(str(ended.path / "manifest.json")))
+            model = LinearModel.load(place.model)
+            for name in ("multiclass", "multilabel"):
+                if (found := getattr(ended.settings, name)) != model.settings.get(name):
+                    raise DataError(
+                        f"{ended.path}: {name} is {found!r}, and not the model's. Fit anew."
+                    )
+            # text is cached with the columns' numbers in the file, before the base is removed
+            reading = replace(reading_from_model(model), index_base=settings.index_base)
+            shards = shards_of(manifest, ended.path)
+            yield cls(ended, change, began, settings, place.model, model, manifest, reading, shards)
 
     @property
     def skipped(self) -> list[Skipped]:
@@ -232,7 +265,7 @@ class EditableRun(NamedTuple):
         return [Skipped(shard["name"], shard["reason"]) for shard in first.get("skipped", ())]
 
     def check_report(
-        self, report: str | os.PathLike[str] | None, inputs: Sequence[str], machine: Machine
+        self, report: str | os.PathLike[str] | None, inputs: Sequence[str]
     ) -> str | None:
         """Return the report's absolute path; raise a SettingsError if it would replace a file that
         is read or written."""
@@ -241,7 +274,7 @@ class EditableRun(NamedTuple):
             [self.model_path, *inputs],
             runs=[self.ended.path],
             directories={"run directory": self.ended.path},
-            cache=machine.cache_dir,
+            cache=self.change.machine.cache_dir,
         )
         return files["report"]
 
@@ -259,23 +292,34 @@ class EditableRun(NamedTuple):
             found = source.fingerprints()
         return {file.path: told for file, (_, told) in zip(files, found, strict=True)}
 
-    def cache_directory(self, machine: Machine) -> str:
-        """Return where the flat copies of the shards are."""
-        return machine.cache_dir or str(self.ended.path / "cache")
+    @property
+    def cache_directory(self) -> str:
+        """Where the flat copies of the shards are."""
+        return self.change.machine.cache_dir or str(self.ended.path / "cache")
 
-    def source(self, shards: Sequence[ShardFile], machine: Machine) -> ShardSource:
+    def with_parts(self, shards: Sequence[ShardFile], *, workers: bool) -> EditableRun:
+        """Return the run with the number of parts that it has with these shards."""
+        settings = with_parts_after(self.settings, len(self.shards), shards, workers=workers)
+        return self._replace(settings=settings)
+
+    def growth(self, shards: Sequence[ShardFile]) -> float:
+        """Return how many times as many bytes as the run these shards have, about so many rows."""
+        return sum(shard.size for shard in shards) / max(self.manifest.bytes, 1)
+
+    def source(self, shards: Sequence[ShardFile]) -> ShardSource:
         """Open shards as the run's own were read, with the labels that it has; raise a DataError if
         one is missing, or was changed after the run read it."""
         check_shards_exist(shards)
         check_unchanged(shards, str(self.ended.path))
-        known, grown = self.manifest, sum(each.size for each in shards) / self.manifest.bytes
+        machine = self.change.machine
+        known, grown = self.manifest, self.growth(shards)
         needed = memory_needed(
             self.settings, rows=int(grown * known.rows), nonzeros=int(grown * known.nonzeros),
             columns=self.model.columns, occurring=0,
         )  # fmt: skip
         check_memory(needed, machine)
         return ShardSource(
-            shards, self.reading, cache_dir=self.cache_directory(machine),
+            shards, self.reading, cache_dir=self.cache_directory,
             classes=self.ended.checkpoint.labels,
             most_columns=columns_allowed(self.settings, machine),
             allow_duplicate=self.settings.allow_duplicate, threads=machine.threads,
@@ -300,34 +344,6 @@ class EditableRun(NamedTuple):
         write_record(staged, self.settings, stamps_of(source.shards))
 
 
-def train_on_parts(
-    target: EditableRun,
-    training: Training[ShardSource],
-    learners: list[Learner],
-    counted: Sequence[Pieces],
-    rows: Sequence[int],
-    open_parts: OpenParts | None,
-) -> dict[str, Any]:
-    """Train the learners of a changed run on, on parts of the source, from the weights and these
-    counts, see ``train_changed``; return what the report has of it."""
-    directory = transaction.begin(target.ended.path) / PARTS
-    cache = target.cache_directory(training.machine)
-    report = train_changed(training, learners, counted, rows, cache, str(directory), open_parts)
-    reading = max(learner.progress.reading for learner in learners)
-    if training.checkpointer is not None:
-        training.checkpointer.end(lambda: State.of(reading, NOT_BEGUN, learners))
-    take_saved_counts(directory, target.settings, learners)
-    return report
-
-
-def commit(target: EditableRun, outcome: Outcome, plan: transaction.Plan) -> Outcome:
-    """Commit a staged change; return its outcome, with the counts of parts where they are now."""
-    transaction.commit(target.ended.path, target.model_path, plan)
-    home = target.ended.path / PARTS
-    moved = (own.moved(home) if isinstance(own, SavedCounts) else own for own in outcome.counts)
-    return replace(outcome, counts=tuple(moved))
-
-
 class FinalState:
     """A ``solver.schedule.Checkpointer`` that keeps the state at the end of training only."""
 
@@ -347,9 +363,72 @@ class FinalState:
         self.state = state()
 
 
-def new_settings(
-    ended: FinishedRun, tol: float | None, max_epochs: int | None, allow_duplicate: bool = False
-) -> Settings:
+def train_on(
+    target: EditableRun,
+    source: ShardSource,
+    learners: list[Learner],
+    final: FinalState,
+    begin: Callable[[Sequence[Learner]], None],
+    *,
+    rows: Sequence[int],
+    remaining: Callable[[Pieces], Pieces] = iter,
+    before: ShardSource | None = None,
+) -> Outcome:
+    """Train the learners of a changed run on, here or on parts of the source, from their weights
+    and counts.
+
+    ``begin`` : see ``Training.in_groups``. ``rows`` : how many the source's first shards have, all
+    that have a count; ``remaining`` : which of the counts are theirs. ``before`` : new rows, which
+    ``begin`` may read alone.
+    """
+    settings, change = target.settings, target.change
+    training = Training(source, settings, change.machine, change.listen, final)
+    more: dict[str, Any] = {}
+    if settings.parts is None:
+        grown, old = max(1.0, target.growth(source.shards)), target.manifest
+        rows_then, nonzeros = int(grown * old.rows), int(grown * old.nonzeros)
+        known = Known(rows_then, nonzeros, target.model.sparse_weights.nnz)
+        training.on(learners, begin, known)
+    else:
+        begin(learners)
+        counted = [remaining(learner.counts.nonzero()) for learner in learners]
+        directory = str(transaction.begin(target.ended.path) / PARTS)
+        more = train_changed(
+            training, learners, counted, rows, target.cache_directory, directory, change.open_parts
+        )
+        reading = max(learner.progress.reading for learner in learners)
+        final.end(lambda: State.of(reading, NOT_BEGUN, learners))
+        take_saved_counts(directory, settings, learners)
+    seconds = time.perf_counter() - target.began
+    if before is None or source.rows is not None:
+        outcome = build_outcome(source, learners, settings, seconds)
+    else:  # no old shard was read
+        run = target.model, target.manifest, target.shards
+        outcome = build_outcome(before, learners, settings, seconds, before=run)
+    if before is not None:
+        read = before.nonzeros_read + source.nonzeros_read
+        more["readings"] = read / max(outcome.manifest.nonzeros, 1)
+        more["bytes_read"] = before.bytes_read + source.bytes_read
+    outcome.report.update(more)
+    return outcome
+
+
+def finish(
+    target: EditableRun, outcome: Outcome, report: str | None, plan: transaction.Plan | None
+) -> Outcome:
+    """Write the report, and commit the staged change if there is one; return the outcome, with the
+    counts of parts where they are now."""
+    if report is not None:  # before the commit: a committed change has its report
+        write_outcome(outcome, report=report)
+    if plan is None:
+        return outcome
+    transaction.commit(target.ended.path, target.model_path, plan)
+    home = target.ended.path / PARTS
+    moved = (own.moved(home) if isinstance(own, SavedCounts) else own for own in outcome.counts)
+    return replace(outcome, counts=tuple(moved))
+
+
+def _new_settings(ended: FinishedRun, change: Change) -> Settings:
     """Return the settings of a run from its change on; raise a SettingsError if it is faithful."""
     settings = ended.settings
     if settings.faithful:
@@ -358,9 +437,9 @@ def new_settings(
             "Fit anew with all shards."
         )
     return settings.but(
-        tol=settings.tol if tol is None else tol,
-        max_epochs=settings.max_epochs if max_epochs is None else max_epochs,
-        allow_duplicate=settings.allow_duplicate or allow_duplicate,
+        tol=settings.tol if change.tol is None else change.tol,
+        max_epochs=settings.max_epochs if change.max_epochs is None else change.max_epochs,
+        allow_duplicate=settings.allow_duplicate or change.allow_duplicate,
     )
 
 

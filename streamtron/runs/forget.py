@@ -7,9 +7,8 @@ and training goes on from there: two readings where memory holds the rows that m
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -19,21 +18,12 @@ from streamtron.core.events import Listener, ignore
 from streamtron.core.names import checks_keywords
 from streamtron.data import Cache, ShardSource, deletions
 from streamtron.runs import transaction
-from streamtron.runs.dealing import OpenParts, with_parts_after
+from streamtron.runs.dealing import OpenParts
 from streamtron.runs.directory import PARTS
 from streamtron.runs.exclusions import Request, RowsToDelete, find_exclusions
-from streamtron.runs.finished import (
-    EditableRun,
-    FinalState,
-    commit,
-    locate,
-    new_settings,
-    open_finished,
-    train_on_parts,
-)
+from streamtron.runs.finished import Change, EditableRun, FinalState, finish, train_on
 from streamtron.runs.inputs import Paths, as_paths
-from streamtron.runs.learners import Known, Training
-from streamtron.runs.results import Outcome, build_outcome, write_outcome
+from streamtron.runs.results import Outcome
 from streamtron.solver.changes import begin_change, narrow, take_counts
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
@@ -101,46 +91,21 @@ def forget(
     """
     wanted = [values] if isinstance(values, str) else [str(value) for value in values]
     request = Request(as_paths(shards), key, wanted, None if rows is None else os.fspath(rows))
-    return _forget(run, request, tol, max_epochs, report, machine or Machine(), listen, open_parts)
-
-
-def _forget(
-    run: str | os.PathLike[str],
-    request: Request,
-    tol: float | None,
-    max_epochs: int | None,
-    report: str | os.PathLike[str] | None,
-    machine: Machine,
-    listen: Listener,
-    open_parts: OpenParts | None,
-) -> Outcome:
     request.check()
-    began = time.perf_counter()
-    place = locate(run, machine.run_dir)
-    with open_finished(place, machine.cache_dir) as ended:
-        target = EditableRun.of(ended, new_settings(ended, tol, max_epochs), place.model)
-        report = target.check_report(report, [request.rows] if request.rows else [], machine)
-        shards, told = find_exclusions(target, request)
-        outcome, plan = _train_without(target, shards, machine, listen, began, open_parts)
+    change = Change(machine or Machine(), tol, max_epochs, listen=listen, open_parts=open_parts)
+    with EditableRun.opened(run, change) as target:
+        report = target.check_report(report, [request.rows] if request.rows else [])
+        deleted, told = find_exclusions(target, request)
+        outcome, plan = _train_without(target, deleted)
         outcome.report["forgotten"] = {name: rows for name, rows in told.items() if rows}
         outcome.report["not_in_run"] = [name for name, rows in told.items() if rows is None]
-        if report is not None:  # before the commit: a committed change has its report
-            write_outcome(outcome, report=report)
-        if plan is not None:
-            outcome = commit(target, outcome, plan)
-    return outcome
+        return finish(target, outcome, report, plan)
 
 
 def _train_without(
-    target: EditableRun,
-    shards: Sequence[RowsToDelete],
-    machine: Machine,
-    listen: Listener,
-    began: float,
-    open_parts: OpenParts | None,
+    target: EditableRun, shards: Sequence[RowsToDelete]
 ) -> tuple[Outcome, transaction.Plan | None]:
     """Train on without the rows, if there are some, and stage the changed run."""
-    cache = target.cache_directory(machine)
     if not any(len(each.gone) or not each.file for each in shards):
         return target.unchanged(), None
     if not sum(each.rows_left for each in shards):
@@ -149,51 +114,29 @@ def _train_without(
             "Remove the model and its run directory."
         )
     files = [each.file for each in shards if each.file]
-    settings = with_parts_after(target.settings, len(target.shards), files, workers=False)
-    target = target._replace(settings=settings)
-    with target.source(files, machine) as source:
+    target = target.with_parts(files, workers=False)
+    remaining = partial(_remaining, shards=shards)
+    with target.source(files) as source:
         learners = target.restore(source)
-        final, more = _FinalState(source, learners), dict[str, Any]()
-        training = Training(source, settings, machine, listen, final)
-        if settings.parts is None:
-            _train_here(target, training, learners, shards)
-        else:
-            for learner in learners:
+        final = _FinalState(source, learners)
+
+        def begin(group: Sequence[Learner]) -> None:
+            for learner in group:
                 begin_change(learner)
-                learner.best.discard()  # the first scan is not to certify what the rows have made
-            rows = [each.rows_left for each in shards if each.file]
-            counted = [_remaining(learner.counts.nonzero(), shards) for learner in learners]
-            more = train_on_parts(target, training, learners, counted, rows, open_parts)
-        assert source.nonzeros is not None
-        readings = source.nonzeros_read / source.nonzeros
-        seconds = time.perf_counter() - began
-        outcome = build_outcome(source, learners, settings, seconds, readings=readings)
-        outcome.report.update(more)
+                if target.settings.parts is None:
+                    take_counts(learner, remaining(learner.counts.nonzero()))
+                else:
+                    learner.best.discard()  # no scan is to certify what the rows have made
+
+        rows = [each.rows_left for each in shards if each.file]
+        outcome = train_on(target, source, learners, final, begin, rows=rows, remaining=remaining)
         target.stage(source, outcome, final.state)
-        return outcome, _plan(target, source, outcome, cache)
+        return outcome, _plan(target, source, outcome)
 
 
-def _train_here(
-    target: EditableRun,
-    training: Training[ShardSource],
-    learners: Sequence[Learner],
-    shards: Sequence[RowsToDelete],
-) -> None:
-    """Train on without the rows, from the counts of the others."""
-
-    def begin(group: Sequence[Learner]) -> None:
-        for learner in group:
-            begin_change(learner)
-            take_counts(learner, _remaining(learner.counts.nonzero(), shards))
-
-    rows, nonzeros = target.manifest.rows, target.manifest.nonzeros
-    training.on(learners, begin, Known(rows, nonzeros, target.model.sparse_weights.nnz))
-
-
-def _plan(
-    target: EditableRun, source: ShardSource, outcome: Outcome, cache: str
-) -> transaction.Plan:
+def _plan(target: EditableRun, source: ShardSource, outcome: Outcome) -> transaction.Plan:
     """Return what the commit removes."""
+    cache = os.path.abspath(target.cache_directory)
     known = [shard.fingerprint for shard in target.manifest.shards]
     remove = ["checkpoint.before", *([] if outcome.deletions else [deletions.NAME])]
     if target.settings.parts is None:
@@ -205,8 +148,7 @@ def _plan(
         cached = [found for found in known_files if found]
     used = sorted({os.path.basename(one.path) for one in cached})
     own = os.path.abspath(target.ended.path / transaction.CACHE)
-    elsewhere = None if own == os.path.abspath(cache) else os.path.abspath(cache)
-    return transaction.Plan(remove, known, used, elsewhere)
+    return transaction.Plan(remove, known, used, None if own == cache else cache)
 
 
 def _remaining(pieces: Pieces, shards: Sequence[RowsToDelete]) -> Pieces:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 
 from streamtron.core.config import Machine
@@ -11,19 +10,10 @@ from streamtron.core.errors import DataError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.names import checks_keywords
 from streamtron.data import ShardFile, ShardSource, check_duplicate, find_shards
-from streamtron.runs.dealing import OpenParts, with_parts_after
-from streamtron.runs.finished import (
-    EditableRun,
-    FinalState,
-    commit,
-    locate,
-    new_settings,
-    open_finished,
-    train_on_parts,
-)
+from streamtron.runs.dealing import OpenParts
+from streamtron.runs.finished import Change, EditableRun, FinalState, finish, train_on
 from streamtron.runs.inputs import Paths, as_paths
-from streamtron.runs.learners import Known, Training
-from streamtron.runs.results import Outcome, build_outcome, write_outcome
+from streamtron.runs.results import Outcome
 from streamtron.runs.transaction import Plan
 from streamtron.solver.changes import add_rows, begin_change
 from streamtron.solver.learner import Learner
@@ -79,34 +69,15 @@ def update(
     ...     streamtron.update(root / "m.st", root / "1.svm").report["rows"]
     4
     """
-    began, machine = time.perf_counter(), machine or Machine()
-    place = locate(run, machine.run_dir)
-    with open_finished(place, machine.cache_dir) as ended:
-        settings = new_settings(ended, tol, max_epochs, allow_duplicate)
-        target = EditableRun.of(ended, settings, place.model)
+    change = Change(
+        machine or Machine(), tol, max_epochs, allow_duplicate, listen=listen, open_parts=open_parts
+    )
+    with EditableRun.opened(run, change) as target:
         added, already = _new_shards(as_paths(shards), target)
-        report = target.check_report(report, [shard.path for shard in added], machine)
-        given = (machine, listen, began, open_parts)
-        outcome = _train(target, added, *given) if added else target.unchanged()
+        report = target.check_report(report, [shard.path for shard in added])
+        outcome = _train(target, added) if added else target.unchanged()
         outcome.report["already_in_run"] = already
-        if report is not None:  # before the commit: a committed change has its report
-            write_outcome(outcome, report=report)
-        if added:
-            outcome = commit(target, outcome, Plan(["checkpoint.before"]))
-    return outcome
-
-
-def _train(
-    target: EditableRun, added: Sequence[ShardFile], machine: Machine, listen: Listener,
-    began: float, open_parts: OpenParts | None,
-) -> Outcome:  # fmt: skip
-    """Train on with the added shards, on one part or on several."""
-    count, shards = len(target.shards), [*target.shards, *added]
-    settings = with_parts_after(target.settings, count, shards, workers=open_parts is not None)
-    target = target._replace(settings=settings)
-    if settings.parts is None:
-        return _update(target, added, machine, listen, began)
-    return _update_parts(target, added, machine, listen, began, open_parts)
+        return finish(target, outcome, report, Plan(["checkpoint.before"]) if added else None)
 
 
 def _new_shards(paths: list[str], target: EditableRun) -> tuple[list[ShardFile], list[str]]:
@@ -161,73 +132,28 @@ def _check_format(added: Sequence[ShardFile], target: EditableRun) -> None:
             )
 
 
-def _update(
-    target: EditableRun,
-    added: Sequence[ShardFile],
-    machine: Machine,
-    listen: Listener,
-    began: float,
-) -> Outcome:
+def _train(target: EditableRun, added: Sequence[ShardFile]) -> Outcome:
     """Train on with the new shards, and stage the changed run."""
-    settings, manifest = target.settings, target.manifest
-    with (
-        target.source(added, machine) as new,
-        target.source([*target.shards, *added], machine) as source,
-    ):
-        learners, final = target.restore(source), FinalState()
-        size = sum(shard.size for shard in added)
-        few = size <= FEW * manifest.bytes
-        only_more = few and settings.class_weight != "balanced" and _are_unchanged(target.shards)
+    manifest, shards = target.manifest, [*target.shards, *added]
+    target = target.with_parts(shards, workers=target.change.open_parts is not None)
+    settings, size = target.settings, sum(shard.size for shard in added)
+    few = settings.parts is None and size <= FEW * manifest.bytes
+    balanced = settings.class_weight == "balanced"
+    only_more = few and not balanced and _are_unchanged(target.shards)
+    with target.source(added) as new, target.source(shards) as source:
 
         def begin(group: Sequence[Learner]) -> None:
             for learner in group:
                 begin_change(learner, only_more=only_more)
             if few:
-                add_rows(new, group, settings, manifest.rows, listen)
+                add_rows(new, group, settings, manifest.rows, target.change.listen)
                 _check_index_base(new, target)
 
-        grown = 1.0 + size / max(manifest.bytes, 1)  # new rows are taken to be like the others
-        known = Known(
-            int(grown * manifest.rows), int(grown * manifest.nonzeros),
-            target.model.sparse_weights.nnz,
-        )  # fmt: skip
-        Training(source, settings, machine, listen, final).on(learners, begin, known)
+        learners, final = target.restore(source), FinalState()
+        rows = [shard.rows for shard in manifest.shards]
+        outcome = train_on(target, source, learners, final, begin, rows=rows, before=new)
         if not few:
             _check_index_base(source, target)
-        seconds = time.perf_counter() - began
-        if source.rows is not None:
-            outcome = build_outcome(source, learners, settings, seconds)
-        else:  # no old shard was read
-            before = target.model, manifest, target.shards
-            outcome = build_outcome(new, learners, settings, seconds, before=before)
-        read = new.nonzeros_read + source.nonzeros_read
-        outcome.report["readings"] = read / outcome.manifest.nonzeros
-        outcome.report["bytes_read"] = new.bytes_read + source.bytes_read
-        target.stage(source, outcome, final.state)
-    return outcome
-
-
-def _update_parts(
-    target: EditableRun,
-    added: Sequence[ShardFile],
-    machine: Machine,
-    listen: Listener,
-    began: float,
-    open_parts: OpenParts | None,
-) -> Outcome:
-    """Train on with the new shards, in parts, and stage the changed run."""
-    rows = [shard.rows for shard in target.manifest.shards]
-    with target.source([*target.shards, *added], machine) as source:
-        learners = target.restore(source)
-        for learner in learners:
-            begin_change(learner)
-        final, counted = FinalState(), [learner.counts.nonzero() for learner in learners]
-        training = Training(source, target.settings, machine, listen, final)
-        more = train_on_parts(target, training, learners, counted, rows, open_parts)
-        _check_index_base(source, target)
-        seconds = time.perf_counter() - began
-        outcome = build_outcome(source, learners, target.settings, seconds)
-        outcome.report.update(more)
         target.stage(source, outcome, final.state)
     return outcome
 

@@ -37,7 +37,7 @@ from streamtron.data.deletions import Deletions
 from streamtron.data.row_search import rows_with
 from streamtron.runs import forget as forgetting
 from streamtron.runs.exclusions import rows_by_list
-from streamtron.runs.finished import EditableRun, locate, open_finished
+from streamtron.runs.finished import Change, EditableRun
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.oracle import gamma_d
 from tests.helpers.processes import here, one_sentence
@@ -347,10 +347,8 @@ def test_rows_are_numbered_as_they_lie_in_the_file_however_often_some_are_forgot
         gone = list_rows(tmp_path / "gone.csv", {"1.svm": rows})
         found = streamtron.forget(tmp_path / "m", rows=gone)
     assert deleted_rows(tmp_path / "m.run") == {"1.svm": [0, 3, 4, 5, 199]}
-    place = locate(tmp_path / "m")
-    with open_finished(place) as ended:
+    with EditableRun.opened(tmp_path / "m", Change()) as target:
         gone = list_rows(tmp_path / "gone.csv", {"1.svm": [1, 4, 6]})
-        target = EditableRun.of(ended, ended.settings, place.model)
         deleted, told = rows_by_list(target, str(gone))
     assert [each.gone.tolist() for each in deleted] == [[], [0, 2], [], []]
     assert [each.rows_left for each in deleted] == [200, 193, 200, 200]
