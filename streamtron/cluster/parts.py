@@ -19,7 +19,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import islice
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -351,13 +351,8 @@ def _run_step(
 
 def _runs(numbers: Sequence[int]) -> list[list[int]]:
     """Split rising numbers where they are not consecutive."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return runs
+    runs = groupby(enumerate(numbers), lambda numbered: numbered[1] - numbered[0])
+    return [[number for _, number in run] for _, run in runs]
 
 
 def _drop(token: str) -> None:

@@ -100,7 +100,7 @@ def _head(facts: Facts) -> Iterator[str]:
     yield f'<p class="verdict {"good" if good else "bad"}">{escape(verdict)}</p>'
     yield from (f'<p class="soft">{escape(note)}</p>' for note in facts.notes)
     tiles = {
-        **{name: _Number(told[name]).shown for name in ("rows", "columns", "nonzeros")},
+        **{name: _shown(told[name]) for name in ("rows", "columns", "nonzeros")},
         "classes": number(len(facts.model.classes)),
         "readings of the data": f"{told['readings']:.4g}",
         "seconds": f"{told['seconds']:.3g}",
@@ -169,7 +169,7 @@ def _certificate_table(proven: Values) -> str:
         ("relative duality gap", proven["relative_duality_gap"], up),
     ]
     cells = [[name, _proven(value, form)] for name, value, form in rows if value is not None]
-    cells.append(["rows that it covers", _Number(proven["rows_scanned"])])
+    cells.append(["rows that it covers", _number(proven["rows_scanned"])])
     return table(["certificate", "value"], cells)
 
 
@@ -191,8 +191,8 @@ def _training(facts: Facts) -> Iterator[str]:
     heads = ["stage", "full epochs", "mini epochs", "Newton steps", "updates", "seconds",
              "ended because"]  # fmt: skip
     yield table(heads, [
-        [str(one["epsilon"]), *(_Number(one[name]) for name in names),
-         _Number(one["seconds"], f"{one['seconds']:.3g}"), one["stop_reason"]]
+        [str(one["epsilon"]), *(_number(one[name]) for name in names),
+         _number(one["seconds"], f"{one['seconds']:.3g}"), one["stop_reason"]]
         for one in stages or ()
     ])  # fmt: skip
 
@@ -255,8 +255,8 @@ def _model(facts: Facts) -> Iterator[str]:
     opposite = " “opposite:” is before a name that counts the other way." if facts.names else ""
     yield f'<p class="soft">A positive weight counts towards {larger}.{opposite}</p>'
     yield table(["feature", "weight", ""], [
-        [feature_text(one), _Number(one["weight"], f"{one['weight']:+.4g}"),
-         _Bar(one["weight"] / most)]
+        [feature_text(one), _number(one["weight"], f"{one['weight']:+.4g}"),
+         _bar(one["weight"] / most)]
         for one in features
     ])  # fmt: skip
 
@@ -274,9 +274,9 @@ def _class_table(facts: Facts) -> str:
         rows.append([
             label_text(direction.positive),
             _proven(told["certificate"]["relative_duality_gap"], up),
-            *(_Number((measured or [])[at][name]) for name in of_metrics),
-            _Number(told["full_epochs"]), _Number(told["newton_steps"]), told["stop_reason"],
-            _Wide(", ".join(names)),
+            *(_number((measured or [])[at][name]) for name in of_metrics),
+            _number(told["full_epochs"]), _number(told["newton_steps"]), told["stop_reason"],
+            _wide(", ".join(names)),
         ])  # fmt: skip
     return table(heads, rows, sorts=True)
 
@@ -310,7 +310,7 @@ def _sweep(facts: Facts) -> Iterator[str]:
     shown = [price, "rho", metric, "relative_duality_gap", "readings", "seconds"]
     heads = [metric_words(name) for name in shown]
     yield table([*heads, "ended because", "best"], [
-        [*(_proven(row[name], up) if name == BOUNDS[2] else _Number(row[name]) for name in shown),
+        [*(_proven(row[name], up) if name == BOUNDS[2] else _number(row[name]) for name in shown),
          row["dropped"] or row["stop_reason"],
          "best" if row["best"] else ""]
         for row in rows
@@ -333,7 +333,7 @@ def _settings(facts: Facts) -> Iterator[str]:
     given = given | prices(given["C"], given["delta"])
     yield table(
         ["setting", "value"],
-        [[name, _Wide(str(value))] for name, value in given.items() if value is not None],
+        [[name, _wide(str(value))] for name, value in given.items() if value is not None],
     )
 
 
@@ -349,7 +349,7 @@ def _data(facts: Facts) -> Iterator[str]:
     for shard in told["skipped"][:MANY]:
         yield f'<p class="bad">Left out: {escape(str(shard["reason"]))}</p>'
     yield table(["shard", "rows", "nonzeros", "bytes"], [
-        [_Wide(one.name), _Number(one.rows), _Number(one.nonzeros), _Number(one.bytes)]
+        [_wide(one.name), _number(one.rows), _number(one.nonzeros), _number(one.bytes)]
         for one in shards[:MANY]
     ])  # fmt: skip
     if shards[MANY:]:
@@ -359,60 +359,47 @@ def _data(facts: Facts) -> Iterator[str]:
 # --- tables --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Number:
-    """A cell that holds a number, and sorts by it; ``text`` : how it is shown."""
-
-    value: float | None
-    text: str | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.value, int | float | None):
-            raise TypeError(f"{self.value!r} is not a number")
-
-    def __str__(self) -> str:
-        key = "" if self.value is None else f' data-key="{self.value!r}"'
-        return f'<td class="n"{key}>{escape(self.shown)}</td>'
-
-    @property
-    def shown(self) -> str:
-        """The text."""
-        if self.text is not None:
-            return self.text
-        return f"{self.value:.4g}" if isinstance(self.value, float) else number(self.value)
+class _Cell(str):
+    """A cell of a table, as HTML; any other text in a table is escaped."""
 
 
-def _proven(value: float, form: Callable[[float], str]) -> _Number:
-    return _Number(value, form(value))
+def _number(value: float | None, text: str | None = None) -> _Cell:
+    """Return a cell that holds a number, and sorts by it; ``text`` : how it is shown."""
+    shown = _shown(value)
+    key = "" if value is None else f' data-key="{value!r}"'
+    return _Cell(f"{_NUMBER}{key}>{escape(shown if text is None else text)}</td>")
 
 
-@dataclass(frozen=True, slots=True)
-class _Wide:
-    """A cell that may hold much text."""
-
-    text: str
-
-    def __str__(self) -> str:
-        return f'<td class="wide">{escape(self.text)}</td>'
+_NUMBER = '<td class="n"'
 
 
-@dataclass(frozen=True, slots=True)
-class _Bar:
-    """A cell with a bar, ``share`` from −1 to 1 of its width."""
+def _shown(value: float | None) -> str:
+    if not isinstance(value, int | float | None):
+        raise TypeError(f"{value!r} is not a number")
+    return f"{value:.4g}" if isinstance(value, float) else number(value)
 
-    share: float
 
-    def __str__(self) -> str:
-        side = ' class="minus"' if self.share < 0 else ""
-        bar = f'<rect{side} width="{100 * abs(self.share):.1f}%" height="12" rx="2"/>'
-        return f'<td class="bar"><svg aria-hidden="true">{bar}</svg></td>'
+def _proven(value: float, form: Callable[[float], str]) -> _Cell:
+    return _number(value, form(value))
+
+
+def _wide(text: str) -> _Cell:
+    """Return a cell that may hold much text."""
+    return _Cell(f'<td class="wide">{escape(text)}</td>')
+
+
+def _bar(share: float) -> _Cell:
+    """Return a cell with a bar, ``share`` from −1 to 1 of its width."""
+    side = ' class="minus"' if share < 0 else ""
+    bar = f'<rect{side} width="{100 * abs(share):.1f}%" height="12" rx="2"/>'
+    return _Cell(f'<td class="bar"><svg aria-hidden="true">{bar}</svg></td>')
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Any]], *, sorts: bool = False) -> str:
     """Return a table in a card; cells that are text are escaped. Nothing without rows."""
     if not rows:
         return ""
-    kinds = [' class="n"' if isinstance(cell, _Number) else "" for cell in rows[0]]
+    kinds = [' class="n"' if _cell(cell).startswith(_NUMBER) else "" for cell in rows[0]]
     head = "".join(
         f"<th{kind}>{escape(name)}</th>" for kind, name in zip(kinds, heads, strict=True)
     )
@@ -423,8 +410,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[Any]], *, sorts: bool = 
 
 
 def _cell(cell: Any) -> str:
-    made = isinstance(cell, _Number | _Wide | _Bar)
-    return str(cell) if made else f"<td>{escape(str(cell))}</td>"
+    return cell if isinstance(cell, _Cell) else f"<td>{escape(str(cell))}</td>"
 
 
 def _tiles(values: Mapping[str, str]) -> str:
