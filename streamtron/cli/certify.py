@@ -11,7 +11,7 @@ from streamtron.cli import options
 from streamtron.cli.common import check_files, executor_of, is_verbose, print_values, wrapped
 from streamtron.cli.summary import bounds, certificate_lines
 from streamtron.cli.terminal import class_lines
-from streamtron.core.text import Lines, aligned, number, up
+from streamtron.core.text import Lines, aligned, column_lines, number, up
 
 if TYPE_CHECKING:
     from streamtron.model.linear_model import LinearModel
@@ -54,6 +54,7 @@ def certify(
     from streamtron.cli.progress import progress
     from streamtron.model.import_model import load_any
     from streamtron.runs.certify import certify as prove
+    from streamtron.runs.evaluate import columns_not_used
     from streamtron.runs.inputs import with_places
 
     wanted, machine = options.split(given)
@@ -70,7 +71,10 @@ def certify(
             accept_exclusions=accept_exclusions, executor=executor, listen=listen,
             **wanted,
         )  # fmt: skip
-    print_values(proof.to_dict(), _lines, as_json)
+    found = proof.to_dict()
+    if shards:
+        found |= columns_not_used(loaded, shards)
+    print_values(found, _lines, as_json)
 
 
 def _lines(proof: Mapping[str, Any]) -> Lines:
@@ -79,6 +83,7 @@ def _lines(proof: Mapping[str, Any]) -> Lines:
     yield from aligned(
         [("rows", certificate["rows_scanned"]), ("readings", round(proof["readings"], 3))]
     )
+    yield from column_lines(proof)
     if learners:
         yield f"{'largest gap':<18} {up(certificate['relative_duality_gap']):>13}"
     else:

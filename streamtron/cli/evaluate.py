@@ -11,7 +11,7 @@ from streamtron.cli import options
 from streamtron.cli.common import executor_of, print_values
 from streamtron.cli.terminal import class_lines
 from streamtron.core.config import METRICS, METRICS_OF_MANY
-from streamtron.core.text import Lines, aligned, metric_words, number
+from streamtron.core.text import Lines, aligned, column_lines, metric_words, number
 
 _EACH = ("support", "precision", "recall", "f1", "roc_auc")
 
@@ -34,11 +34,13 @@ def evaluate(
     the share of rows all of whose labels are right.
     """
     from streamtron.model.import_model import load_any
+    from streamtron.runs.evaluate import columns_not_used
     from streamtron.runs.evaluate import evaluate as evaluate_shards
 
     loaded = load_any(model)
     with executor_of(**where) as executor:
         metrics = evaluate_shards(loaded, shards, ranking=ranking, executor=executor).to_dict()
+    metrics |= columns_not_used(loaded, shards)
     print_values(metrics, _lines, as_json)
 
 
@@ -50,6 +52,7 @@ def _lines(metrics: Mapping[str, Any]) -> Lines:
         ("rows", metrics["rows"]), *((metric_words(name), metrics[name]) for name in names),
         *([("of other classes", others)] if others else []),
     ])  # fmt: skip
+    yield from column_lines(metrics)
     if "classes" in metrics:
         each = metrics["classes"]
         columns = {metric_words(name): [_short(one[name]) for one in each] for name in _EACH}

@@ -9,6 +9,7 @@ import click
 
 from streamtron.cli import options
 from streamtron.cli.common import check_files, executor_of
+from streamtron.core.text import with_types
 
 
 @click.command(short_help="Write label and decision of every row.")
@@ -37,11 +38,13 @@ def predict(
     list decisions.
     """
     from streamtron.model.import_model import load_any
+    from streamtron.runs.evaluate import columns_not_used
     from streamtron.runs.predict import write_predictions
 
     if output != "-":
         check_files({"output": output}, [*shards, where["scheduler"]], runs=[model])
     loaded = load_any(model)
+    others = columns_not_used(loaded, shards).get("columns_not_used")
     with executor_of(**where) as executor:
         to = sys.stdout.buffer if output == "-" else output
         written = write_predictions(
@@ -53,4 +56,5 @@ def predict(
     if written.out_of_range:
         beyond = f"; {written.out_of_range:,} values in columns beyond the model's width weigh 0"
     sure = "" if written.certain is None else f", {written.certain:,} certain"
-    click.echo(f"{written.rows:,} rows{sure}{beyond}", err=True)
+    aside = f"; not used: {with_types(others)}" if others else ""
+    click.echo(f"{written.rows:,} rows{sure}{beyond}{aside}", err=True)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamtron.cli.terminal import class_lines, fitting
+from streamtron.core import text
 from streamtron.core.config import DEFAULT_ACTIVE_SET, Machine, format_size, meets
 from streamtron.core.text import BOUNDS, MANY, Lines, aligned, down, label_text, left_out, up
 
@@ -46,6 +47,7 @@ def bounds(certificates: Sequence[Report | None]) -> dict[str, list[str]]:
 def fit_lines(report: Report, *, verbose: bool) -> Lines:
     """Yield the summary of a fit; with ``verbose`` its size and stages too."""
     yield from aligned([("rows", report["rows"])])
+    yield from text.column_lines(report)
     if "forgotten_rows" in report:
         yield from aligned([("rows left out", report["forgotten_rows"])])
     if verbose:

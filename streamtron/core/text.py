@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
@@ -108,6 +108,26 @@ def left_out(skipped: Sequence[Mapping[str, str]]) -> Lines:
         yield f"{len(skipped):,} shard(s) could not be read and were left out:"
     yield from (f"  {shard['reason']}" for shard in skipped[:MANY])
     yield from and_more(skipped)
+
+
+def some(names: Iterable[Any], most: int = 5, form: Callable[[Any], str] = repr) -> str:
+    """List the first names, and how many more there are."""
+    listed = list(names)
+    more = f", … {len(listed) - most:,} more" if len(listed) > most else ""
+    return ", ".join(map(form, listed[:most])) + more
+
+
+def with_types(columns: Mapping[str, str]) -> str:
+    """List the first columns of a table with their types: ``city (string)``."""
+    return some(columns, form=lambda name: f"{name} ({columns[name]})")
+
+
+def column_lines(told: Mapping[str, Any]) -> Lines:
+    """Yield which columns of a table are features and which are not used, where that is told."""
+    if features := told.get("features"):
+        yield f"{'features':<18} {some(features, form=str)}"
+    if others := told.get("columns_not_used"):
+        yield f"{'not used':<18} {with_types(others)}"
 
 
 def feature_text(feature: Mapping[str, Any]) -> str:

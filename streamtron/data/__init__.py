@@ -14,6 +14,7 @@ from streamtron.data.source import (
     open_reader,
     open_shards,
     resolve_reading,
+    unused_columns,
 )
 
 __all__ = [
@@ -39,4 +40,5 @@ __all__ = [
     "open_shards",
     "remove_abandoned",
     "resolve_reading",
+    "unused_columns",
 ]

@@ -31,6 +31,9 @@ TEXT_FORMATS = ("libsvm", "csv", "jsonl", "vw")
 
 PARQUET_ENDINGS = (".parquet", ".pq")
 ARROW_ENDINGS = (".arrow", ".arrows", ".feather", ".ipc")
+ROWS_GIVEN = "the rows given"
+"""What messages call rows in memory, which a function was given: the name of their Arrow shard."""
+
 _OTHER_FORMATS = re.compile(
     r"\.(parquet|pq|arrows?|feather|ipc|orc|avro|np[yz]|h5|hdf5|safetensors"
     r"|pkl|pickle|db|sqlite|toml|ya?ml|md|zip|tar|tgz|7z)"
@@ -183,7 +186,7 @@ def format_of(path: str) -> Format | None:
     name = PurePosixPath(storage.file_name(path).lower())
     if name.suffix in PARQUET_ENDINGS:
         return "parquet"
-    if name.suffix in ARROW_ENDINGS:
+    if name.suffix in ARROW_ENDINGS or name.name == ROWS_GIVEN:
         return "arrow"
     plain = name.with_suffix("") if name.suffix in PACKED else name
     if plain.suffix in _TEXT_ENDINGS:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, get_args
 
 from streamtron.core.errors import DataError
 from streamtron.core.files import parse_json, reading_from, regular, write_atomically
+from streamtron.data.discover import Format
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +115,12 @@ def _check(shards: tuple[ShardRecord, ...], where: str) -> None:
         for name, value in asdict(shard).items():
             wanted = ShardRecord.__annotations__[name]
             is_count = wanted == "int" and name != "mtime_ns"  # may be dated before 1970
-            if type(value).__name__ != wanted or (is_count and value < 0):
+            wrong = type(value).__name__ != wanted or (is_count and value < 0)
+            if wrong or (name == "format" and value not in (known := get_args(Format))):
+                kind = "a number of at least 0" if wanted == "int" else "a string"
                 raise DataError(
                     f"{where}: {name} of shard {shard.name!r} is {value!r}. "
-                    f"Wanted is {'a number of at least 0' if wanted == 'int' else 'a string'}."
+                    f"Wanted is {kind if wrong else ' or '.join(known)}."
                 )
         if shard.first_row != row:
             raise DataError(

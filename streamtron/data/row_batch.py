@@ -37,13 +37,15 @@ class Settled:
 
     ``asked`` is what ``Reading.features`` was before: a later shard that has other columns of such
     names is not of the same features. ``pair`` are the names of a pair's two fields where their
-    order told which is the column and which the value.
+    order told which is the column and which the value. ``unused`` are name and type of the other
+    columns of the first shard.
     """
 
     layout: Layout
     asked: tuple[str, ...] | None = None
     pair: tuple[str, ...] | None = None
     by: str = field(default="", compare=False)
+    unused: tuple[tuple[str, str], ...] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,16 @@ def resolve_reading(shard: ShardFile, reading: Reading) -> Reading:
     return reading
 
 
+def unused_columns(shard: ShardFile, reading: Reading) -> dict[str, str]:
+    """Return the columns of a table that this reading leaves aside, and their types."""
+    if shard.format == "libsvm":
+        return {}
+    from streamtron.data.formats.columns import find_columns, unused_in
+
+    schema = run_in_thread(table_reader(shard, reading).schema)
+    return dict(unused_in(schema, find_columns(schema, reading, shard.name), reading))
+
+
 _TABLE_READERS = {
     "parquet": ("parquet", "ParquetReader"),
     "arrow": ("arrow", "ArrowReader"),

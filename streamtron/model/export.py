@@ -321,12 +321,12 @@ def _json(model: LinearModel) -> Iterator[bytes]:
     yield json.dumps(head, ensure_ascii=False, indent=1).removesuffix("\n}").encode()
     start, names = ',\n "directions": [', model.feature_names
     for each in model.directions():
-        at = np.flatnonzero(each.weights)
+        at = each.nonzero.indices
         plain: dict[str, Any] = {"positive": each.positive, "bias": each.bias}
         plain["column"] = (at + model.index_base).tolist()
         if names:
             plain["name"] = [names[j] for j in at]
-        plain["weight"] = each.weights[at].tolist()
+        plain["weight"] = each.nonzero.data.tolist()
         yield f"{start}\n  {json.dumps(plain, ensure_ascii=False)}".encode()
         start = ","
     yield b"\n ]\n}\n"

@@ -48,12 +48,18 @@ a product with rows is then as fast, and takes a fifth of the memory."""
 
 
 class Direction(NamedTuple):
-    """Weights, shape (columns,), of one class against the rest: where w·x + bias > 0."""
+    """Weights of one class against the rest: where w·x + bias > 0. ``nonzero`` are those that are
+    not 0, shape (1, columns)."""
 
     positive: Label
-    weights: NDArray[np.float64]
+    nonzero: sparse.csr_array
     bias: float
     certificate: Mapping[str, Any] | None
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """All weights, shape (columns,), made anew each time."""
+        return np.asarray(self.nonzero.toarray()[0])
 
 
 def stays_sparse(model: LinearModel) -> bool:
@@ -213,14 +219,13 @@ class LinearModel:
 
     def directions(self) -> Iterator[Direction]:
         """Yield one direction for two classes, else one a class, in the order of ``classes``."""
+        kept, certificate = self.sparse_weights, self.certificate
         if isinstance(self.bias, float):
-            proven = self.certificate or None
-            yield Direction(self.classes[1], self.weights, self.bias, proven)
+            yield Direction(self.classes[1], kept, self.bias, certificate or None)
             return
-        each = self.certificate["learners"] if self.certificate else [None] * len(self.classes)
+        each = certificate["learners"] if certificate else [None] * len(self.classes)
         for k, positive in enumerate(self.classes):
-            weights = self.sparse_weights[[k]].toarray()[0]
-            yield Direction(positive, weights, float(self.bias[k]), each[k])
+            yield Direction(positive, kept[[k]], float(self.bias[k]), each[k])
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Compute w·x + bias of every row, in float64.

@@ -443,7 +443,9 @@ def decision_radii(model: LinearModel) -> Floats:
     for each in model.directions():
         proven = each.certificate or {}
         radius = theory.decision_radius(proven["primal_margin"], proven["upper_bound"])
-        length = math.hypot(float(np.linalg.norm(each.weights)), each.bias / rho if rho else 0.0)
+        length = math.hypot(
+            float(np.linalg.norm(each.nonzero.data)), each.bias / rho if rho else 0.0
+        )
         found.append(radius * (1.0 + rounding) + rounding * length)
     return np.array(found)
 

@@ -16,6 +16,7 @@ from scipy import sparse
 
 from streamtron.core.errors import DataError
 from streamtron.core.feature_names import Hashing, Vocabulary
+from streamtron.core.text import some
 
 if TYPE_CHECKING:
     from streamtron.data.formats.text_recipe import TextRecipe
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["numbers", "records", "tokens", "documents", "empty"]
 """What the rows of a list are; "empty" where no row says it."""
-
-SOME = 5
-"""Names that a message lists."""
 
 
 def rows_of(model: LinearModel, X: Any) -> sparse.csr_array:
@@ -122,7 +120,7 @@ def _by_recipe(
     for name in wanted:
         if len(given.get(name, ())) < len(rows):
             raise DataError(
-                f"X: a row has no {name!r}. The model's features are made of {_some(wanted)}: give "
+                f"X: a row has no {name!r}. The model's features are made of {some(wanted)}: give "
                 "records, {name: value}, or a data frame with these columns."
             )
     found = recipe.rows_of_columns(given)[:, : model.columns]  # later ones weigh 0
@@ -155,7 +153,7 @@ def _frame(model: LinearModel, X: Any, given: list[Any]) -> NDArray[Any]:
             )
         if any(isinstance(name, str) for name in given):
             raise DataError(
-                f"X: a data frame with columns {_some(given)}, and the model's features have no "
+                f"X: a data frame with columns {some(given)}, and the model's features have no "
                 "names. Give a matrix whose column j is the feature of weights[j]."
             )
         return np.asarray(X)
@@ -204,7 +202,7 @@ def _check_names(model: LinearModel, given: Iterable[Any], where: str) -> None:
     ):
         if names:
             raise DataError(
-                f"{where}: {wrong} {_some(names)}. Give the features of the model, as "
+                f"{where}: {wrong} {some(names)}. Give the features of the model, as "
                 "model.feature_names lists them, in any order."
             )
 
@@ -254,9 +252,3 @@ def _number(value: Any, name: str, row: int) -> float:
     if isinstance(value, bool | int | float | np.number | np.bool_) and math.isfinite(value):
         return float(value)
     raise DataError(f"X, row {row}: {name!r} is {value!r:.60}. Wanted is a finite number.")
-
-
-def _some(names: Iterable[Any]) -> str:
-    listed = list(names)
-    more = f", … {len(listed) - SOME} more" if len(listed) > SOME else ""
-    return ", ".join(map(repr, listed[:SOME])) + more

@@ -21,11 +21,15 @@ Kind = Literal["two classes", "multiclass", "multilabel"]
 WIDEST = 1 << 32
 """Columns at most: their numbers have 32 bits."""
 
-_NUMBERS = (
-    "primal_objective", "dual_objective", "relative_duality_gap", "directional_margin",
-    "primal_margin", "upper_bound", "rows_scanned", "scale",
-)  # fmt: skip
-"""What is a number in a certificate, if it is there."""
+_ANY = (-1.7e308, 1.7e308)
+_CERTIFICATE = {
+    **dict.fromkeys(("primal_objective", "dual_objective", "relative_duality_gap"), _ANY),
+    **dict.fromkeys(("directional_margin", "primal_margin"), (-1e150, 1e150)),
+    "upper_bound": (1e-150, 1e150), "rows_scanned": (0, 2**63), "scale": (1e-200, 1e200),
+}  # fmt: skip
+_SETTINGS = {"C": (1e-30, 1e30), "delta": (1e-15, 1e15), "rho": (1e-30, 1e30), "tol": (0, 1)}
+"""Ranges of numbers, if they are there, in which what is computed neither overflows nor vanishes.
+Delta and rho may be 0."""
 
 Shape = tuple[int, ...]
 """Of weights: (columns,) for two classes, else (K, columns)."""
@@ -131,10 +135,8 @@ def checked_reading(reading: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
         raise SettingsError(f"reading: columns = {checked['columns']}, but {columns} weights.")
     if checked.get("index_base") not in (0, 1):
         raise SettingsError(f"reading: index_base = {checked.get('index_base')!r}. Give 0 or 1.")
-    words = checked.get("vocabulary", [""])
-    if words is not None and not (
-        words and isinstance(words, list) and all(isinstance(word, str) for word in words)
-    ):
+    words = checked.get("vocabulary") if checked.get("vocabulary") is not None else [""]
+    if not (words and isinstance(words, list) and all(isinstance(word, str) for word in words)):
         raise SettingsError("reading: a vocabulary that is no list of names. Fit again.")
     if checked.get("multilabel") and len(shape) == 1:
         raise SettingsError("reading: multilabel, but one row of weights. Give one row a class.")
@@ -155,34 +157,29 @@ def checked_certificate(certificate: Mapping[str, Any] | None, shape: Shape) -> 
     for each in learners if isinstance(learners, list) else [checked]:
         if not isinstance(each, dict):
             raise SettingsError(f"certificate: {each!r:.60} is not that of a class. Train again.")
-        for name in _NUMBERS:
-            if not _is_number(each.get(name)) or (name == "scale" and each.get(name) == 0):
-                raise SettingsError(f"certificate: {name} is not a number. Train again.")
-        upper = each.get("upper_bound")
-        if upper is not None and not (
-            isinstance(upper, float | int) and upper > 0 and upper * upper
-        ):
-            raise SettingsError(
-                f"certificate: upper_bound = {upper!r}. It bounds the best margin from above: give "
-                "a number above 0, or none. Of a model file: train again, or have it certified."
-            )
+        _check_ranges("certificate", each, _CERTIFICATE)
     return checked
 
 
 def checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings; those that a model is used by are numbers."""
     checked = plain("settings", settings)
-    for name in ("C", "delta", "rho", "tol"):
-        if not _is_number(checked.get(name)):
-            raise SettingsError(f"settings: {name} is not a number. Train again.")
+    _check_ranges("settings", checked, _SETTINGS)
     return checked
 
 
-def _is_number(value: object) -> bool:
-    """Tell whether it is a number that float64 holds, or nothing."""
-    return value is None or (
-        isinstance(value, float | int) and abs(value) <= np.finfo(np.float64).max.item()
-    )
+def _check_ranges(
+    where: str, given: Mapping[str, Any], ranges: Mapping[str, tuple[float, float]]
+) -> None:
+    for name, (low, high) in ranges.items():
+        value = given.get(name)
+        if value is None or (value == 0 and name in ("delta", "rho")):
+            continue
+        if not (isinstance(value, float | int) and low <= value <= high):
+            raise SettingsError(
+                f"{where}: {name} = {value!r:.40}. Wanted is a number from {low:g} to {high:g}, or "
+                "none. Of a model file: train again, or have it certified."
+            )
 
 
 def plain(name: str, mapping: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from streamtron.core.config import settled
 from streamtron.core.errors import SettingsError
 from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Label
+from streamtron.core.text import some
 from streamtron.model.linear_model import Direction, LinearModel
 from streamtron.runs.explain import MOST
 
@@ -55,8 +56,8 @@ def diff(first: LinearModel, second: LinearModel, *, most: int = MOST) -> dict[s
     common = _positives(first) & _positives(second)
     if not common or (first.kind == "two classes") != (second.kind == "two classes"):
         raise SettingsError(
-            f"models of other classes: {_some(first)}, and {_some(second)}. Compare models of the "
-            "same classes."
+            f"models of other classes: {some(first.classes, form=str)}, and "
+            f"{some(second.classes, form=str)}. Compare models of the same classes."
         )
     names, places = _places(first, second)
     before, after = settled(first.settings), settled(second.settings)
@@ -82,10 +83,6 @@ def _positives(model: LinearModel) -> set[Label]:
 def _of(model: LinearModel, positives: set[Label]) -> Iterator[Direction]:
     """Yield the directions of some classes, by rising class; each has all its weights."""
     return (each for each in model.directions() if each.positive in positives)
-
-
-def _some(model: LinearModel) -> str:
-    return ", ".join(map(str, model.classes[:5])) + (", …" if len(model.classes) > 5 else "")
 
 
 def _places(first: LinearModel, second: LinearModel) -> tuple[list[str], list[Places]]:

@@ -326,12 +326,11 @@ def _checkpoint(path: Path) -> Checkpoint:
         where = int(content["reading"]), int(content["chunks"])
         state = State(*where, content["state"], put_together(arrays, content["sparse"]))
         parts, labels = state.content["learners"], content["labels"]
-        if not isinstance(labels, list) or not all(
-            isinstance(x, str | float | int) for x in labels
-        ):
+        named = [*labels, *(part["positive"] for part in parts if part["positive"] is not None)]
+        if not all(isinstance(x, str | float | int) for x in named):
             raise ValueError("labels of another kind")
-        if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-            raise ValueError("learners of another kind")
+        if labels and not parts:
+            raise ValueError("no learners")
         _ = state.group  # raises, if it is none
         read = int(content["nonzeros_read"]), int(content["bytes_read"])
         return Checkpoint(state, list(content["labels"]), *read, float(content["seconds"]))

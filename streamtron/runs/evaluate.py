@@ -19,7 +19,8 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Chunk, ChunkSource, Label
-from streamtron.data import Reading, ShardFile, find_shards, no_rows
+from streamtron.core.text import some
+from streamtron.data import Reading, ShardFile, find_shards, no_rows, unused_columns
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import LIMIT_ROWS, AccuracyBounds, Evaluation, ScoreSpool
 from streamtron.runs.inputs import (
@@ -87,6 +88,14 @@ def evaluate_many(
     return summarise(models, scored, limit_rows, ranking=ranking)
 
 
+def columns_not_used(model: LinearModel | str, shards: Paths) -> dict[str, Any]:
+    """Return, as ``columns_not_used``, the columns of a table that a model leaves aside, and their
+    types, if there are any; the first shard tells."""
+    first = find_shards(as_paths(shards))[0]
+    found = unused_columns(first, reading_to_score(as_model(model), first, labelled=False))
+    return {"columns_not_used": found} if found else {}
+
+
 def score_shards(
     models: Sequence[LinearModel], files: Sequence[ShardFile], executor: Executor,
     *, lengths: bool = False,
@@ -112,8 +121,8 @@ def with_known_classes(model: LinearModel, scored: Iterator[ScoredRows]) -> Iter
         yield rows
     if not known and labels:
         raise DataError(
-            f"no row has a class of the model: the labels are {_some(tuple(labels))}, the "
-            f"classes {_some(model.classes)}. Give shards labelled as those it was fitted on."
+            f"no row has a class of the model: the labels are {some(labels)}, the "
+            f"classes {some(model.classes)}. Give shards labelled as those it was fitted on."
         )
 
 
@@ -207,7 +216,3 @@ def _truth(
     truth[rows[known], of_row[known]] = True
     others[rows[~known]] = True
     return truth, others
-
-
-def _some(labels: Sequence[Label], most: int = 5) -> str:
-    return ", ".join(map(repr, labels[:most])) + (", …" if len(labels) > most else "")

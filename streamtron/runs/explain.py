@@ -85,9 +85,9 @@ def heaviest(
     model: LinearModel, direction: Direction, most: int, names: ColumnNames | None = None
 ) -> list[dict[str, Any]]:
     """Return column, name and weight of the features of the largest |weight|, 0 left out."""
-    columns = np.flatnonzero(direction.weights)
-    found = columns[_largest(direction.weights[columns], most)].tolist()
-    return [_feature(model, j, names, weight=float(direction.weights[j])) for j in found]
+    columns, weights = direction.nonzero.indices, direction.nonzero.data
+    found = ((int(columns[k]), float(weights[k])) for k in _largest(weights, most))
+    return [_feature(model, j, names, weight=weight) for j, weight in found]
 
 
 def load_names(model: LinearModel, paths: Sequence[str]) -> ColumnNames | None:

@@ -252,6 +252,10 @@ class EditableRun(NamedTuple):
                     raise DataError(
                         f"{ended.path}: {name} is {found!r}, and not the model's. Fit anew."
                     )
+            labels, kept = ended.checkpoint.labels, ended.checkpoint.state.content["learners"]
+            number = len(labels) if ended.settings.one_vs_rest else 1
+            if {*labels} != {*model.classes} or len(kept) != number:
+                raise DataError(f"{ended.path}: the checkpoint is not the model's. Fit anew.")
             # text is cached with the columns' numbers in the file, before the base is removed
             reading = replace(reading_from_model(model), index_base=settings.index_base)
             shards = shards_of(manifest, ended.path)

@@ -25,6 +25,7 @@ from streamtron.data import (
     open_shards,
     resolve_reading,
 )
+from streamtron.data.discover import ROWS_GIVEN
 from streamtron.model.import_model import CLASSES_UNKNOWN, load_any
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.memory import columns_allowed
@@ -67,7 +68,7 @@ def as_shards(
     from streamtron.data.writers.rows_in_memory import write_shard
 
     with scratch_directory("streamtron-rows-") as directory:
-        path = os.path.join(directory, "rows.arrow")
+        path = os.path.join(directory, ROWS_GIVEN)
         write_shard(path, rows, y)
         yield path
 

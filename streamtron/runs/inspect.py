@@ -75,7 +75,7 @@ def describe_model(model: LinearModel) -> dict[str, Any]:
     learners = [
         {
             "label": each.positive,
-            "nonzero_weights": int(np.count_nonzero(each.weights)),
+            "nonzero_weights": int(each.nonzero.nnz),
             "bias": each.bias,
             "certificate": each.certificate,
             "largest_weights": heaviest(model, each, LARGEST),

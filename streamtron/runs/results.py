@@ -93,11 +93,14 @@ def build_outcome(
         _, first, files = before
         added = (replace(one, first_row=one.first_row + first.rows) for one in manifest.shards)
         manifest, shards = Manifest((*first.shards, *added)), [*files, *shards]
-    read = {
+    read: dict[str, Any] = {
         "readings": source.readings if readings is None else readings,
         "seconds": seconds,
         "bytes_read": source.bytes_read,
     }
+    if (settled := source.reading.settled) and settled.unused is not None:
+        features = list(source.reading.features or ())
+        read |= {"features": features, "columns_not_used": dict(settled.unused)}
     deleted = deletions_of(shards)
     return outcome_of(read, model, learners, settings, manifest, source.skipped, deleted)
 

@@ -474,7 +474,7 @@ def test_a_pattern_without_bounds_is_refused(pattern: str) -> None:
         ({"columns": [""]}, "an empty name"),
         ({"documents": -5}, "documents is below 0"),
         ({"documents": 10**400}, "or beyond 2⁶³"),
-        ({"hash_bits": 30, "frequencies": ""}, "hash-bits 30 with tf-idf"),
+        ({"hash_bits": 30, "frequencies": ""}, "wanted 1 to 26 for tf-idf"),
         ({"hash_bits": "8"}, "'8'"),
     ],
 )

@@ -10,13 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from scipy import sparse
 
 import streamtron
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.data.writers.corpus import generate
 from streamtron.model.linear_model import LinearModel
 from tests.helpers.models import make_model, refused
-from tests.helpers.processes import Run, one_sentence
+from tests.helpers.processes import COMMAND, Process, Run, one_sentence
 
 COLUMNS = 90
 
@@ -61,6 +62,30 @@ def test_every_class_of_many_has_its_features(run: Run) -> None:
     directions = json.loads(run("explain", "n", "--json", "--most", 3).stdout)["directions"]
     assert [each["positive"] for each in directions] == ["ant", "bee", "cow", "doe", "elk"]
     assert {len(each["features"]) for each in directions} == {3}
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_small_model_of_all_columns_there_can_be_is_shown_in_little_memory(
+    tmp_path: Path, classes: int
+) -> None:
+    width, rows = 1 << 32, 1 if classes == 2 else classes
+    at = np.arange(rows), width - 1 - np.arange(rows)
+    weights = sparse.csr_array((np.arange(1.0, rows + 1), at), shape=(rows, width))
+    bias = 0.5 if classes == 2 else np.zeros(classes)
+    names = tuple(map(float, range(classes)))
+    LinearModel(weights, bias, names, {}, None, {"index_base": 0}).save(tmp_path / "m")
+    bounded = f"""import resource
+now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (now + (1 << 30),) * 2)
+{COMMAND}"""
+    for words in (["explain", "m"], ["inspect", "m"]):
+        ended = Process(bounded, *words, cwd=tmp_path).end()
+        assert ended.returncode == 0, ended.stderr
+        assert str(width - 1) in ended.stdout
+    (tmp_path / "a.svm").write_text("1 0:1\n")
+    one_sentence(
+        Process(bounded, "explain", "m", "a.svm", "--row", 0, cwd=tmp_path).end(), 5, "memory"
+    )
 
 
 # --- a row ---------------------------------------------------------------------------------------

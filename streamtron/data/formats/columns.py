@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import parse_json
+from streamtron.core.text import some
 from streamtron.data.formats.layouts import (
     KEY_NAMES,
     VALUE_NAMES,
@@ -79,15 +80,24 @@ def resolve_layout(schema: pa.Schema, reading: Reading, name: str) -> Reading:
     if columns.recipe is not None:
         settled = Settled(columns.layout, by=name)
         return replace(reading, settled=settled, text=_with_categories(columns.recipe, schema))
+    pair, unused = _ordered_pair(schema, columns), unused_in(schema, columns, reading)
     none = reading.values_column if columns.layout.startswith("lists") else ""
     return replace(
         reading,
         label_column=reading.label_column or columns.label,
         features=columns.features,
         values_column=none if columns.values is None else columns.values,
-        settled=Settled(columns.layout, reading.features, _ordered_pair(schema, columns), name),
+        settled=Settled(columns.layout, reading.features, pair, name, unused),
         text=recipe_in(schema, name),
     )
+
+
+def unused_in(schema: pa.Schema, columns: Columns, reading: Reading) -> tuple[tuple[str, str], ...]:
+    """Return name and type of the columns of a table that are read for nothing."""
+    weight = columns.recipe.weight if columns.recipe else None
+    used = {*columns.all, reading.weight_column, weight} - {*columns.unknown}
+    others = (field for field in schema if field.name not in used)
+    return tuple((field.name, str(plain(field.type)).removeprefix("large_")) for field in others)
 
 
 def find_columns(schema: pa.Schema, reading: Reading, name: str) -> Columns:
@@ -179,11 +189,8 @@ class _Table(NamedTuple):
             )
         own = recipe_in(self.schema, self.name)
         if recipe is not None and own != recipe:
-            made = (
-                "without a recipe of documents, unlike"
-                if own is None
-                else "made of documents by another recipe than"
-            )
+            other = "made of documents by another recipe than"
+            made = other if own else "without a recipe of documents, unlike"
             raise DataError(
                 f"{self.name}: {made} "
                 f"{self.reading.settled.by if self.reading.settled else 'the first shard'}. Give "
@@ -291,7 +298,7 @@ class _Table(NamedTuple):
             return others if settled.layout == "columns" else ()
         if others:
             raise DataError(
-                f"{self.name}: {_some(others)} would be features too, and {settled.by} has none of "
+                f"{self.name}: {some(others)} would be features too, and {settled.by} has none of "
                 "that name. All shards need the same columns: add them there, remove them here, or "
                 "name those to read with --features NAME,NAME,…"
             )
@@ -322,9 +329,9 @@ class _Table(NamedTuple):
         """Refuse pairs that only their order tells apart, in another one than the settled."""
         found, settled = _ordered_pair(self.schema, columns), self.reading.settled
         if settled is not None and found not in (None, settled.pair):
-            other = "told by their names" if settled.pair is None else _some(settled.pair)
+            other = "told by their names" if settled.pair is None else some(settled.pair)
             raise DataError(
-                f"{self.name}: the pairs in {columns.features[0]!r} are of {_some(found)}, in "
+                f"{self.name}: the pairs in {columns.features[0]!r} are of {some(found)}, in "
                 f"{settled.by} they are {other}. All shards need the same names in one order: "
                 "call the fields index and value, or use streamtron convert."
             )
@@ -340,7 +347,7 @@ class _Table(NamedTuple):
         may_be = [field.name for field in others if _may_be_values(field)]
         if settled is not None and without and may_be:
             raise DataError(
-                f"{self.name}: {_some(may_be)} may hold the values of the features, and there is "
+                f"{self.name}: {some(may_be)} may hold the values of the features, and there is "
                 f"no such column in {settled.by}, where all values are 1. Add the values there, "
                 'remove the column here, or say --values "" in the fit if all are 1.'
             )
@@ -417,11 +424,6 @@ def _word(column: str) -> str | None:
     """Return the part of a numbered column's name before its number, or None."""
     match = _NUMBERED.fullmatch(column)
     return match[1] if match else None
-
-
-def _some(names: Sequence[str], most: int = 5) -> str:
-    more = f", … {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(repr, names[:most])) + more
 
 
 def _ordered_pair(schema: pa.Schema, columns: Columns) -> tuple[str, ...] | None:

@@ -109,13 +109,9 @@ class TextRecipe:
         low, high = self.ngram_range
         if not 1 <= low <= high <= 100:
             raise SettingsError(f"ngrams {low},{high}: wanted LOW,HIGH with 1 ≤ LOW ≤ HIGH ≤ 100.")
-        if not 1 <= self.hash_bits <= 30:
-            raise SettingsError(f"hash-bits is {self.hash_bits}: wanted 1 to 30 for text.")
-        if self.frequencies is not None and self.hash_bits > TFIDF_BITS:
-            raise SettingsError(
-                f"hash-bits {self.hash_bits} with tf-idf, which counts every column. Give at most "
-                f"{TFIDF_BITS}."
-            )
+        most, what = (30, "text") if self.frequencies is None else (TFIDF_BITS, "tf-idf")
+        if not 1 <= self.hash_bits <= most:
+            raise SettingsError(f"hash-bits is {self.hash_bits}: wanted 1 to {most} for {what}.")
         if not 0 <= self.documents < 2**63:
             raise SettingsError("documents is below 0 or beyond 2⁶³: wanted a count.")
         if self.norm not in ("l2", "l1", None):
