@@ -93,7 +93,7 @@ def load_batch(path: str | os.PathLike[str], command_line: CommandLine) -> Batch
     where = os.path.abspath(path)
     tables = _tables(where)
     jobs: dict[str, Job] = {}
-    writer: dict[str, str] = {}
+    writer = dict.fromkeys((where, Batch(where, ()).status_file), "the batch")
     for name in _ordered(where, tables):
         jobs[name] = job = _job(where, tables[name], jobs, command_line)
         for output in map(os.path.normpath, job.outputs):

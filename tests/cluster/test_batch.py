@@ -182,6 +182,12 @@ def test_two_jobs_may_not_write_the_same_file(tmp_path: Path) -> None:
         _load(tmp_path, twice)
 
 
+@pytest.mark.parametrize("name", ["night.toml", "night.status.json"])
+def test_a_job_may_not_write_over_the_files_of_its_batch(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SettingsError, match=rf"job 'a': .*{name} is what 'the batch' writes too"):
+        _load(tmp_path, FIT + f"report = '{name}'\n")
+
+
 def test_every_command_that_a_batch_knows_has_the_parameters_that_name_its_files() -> None:
     for name, (inputs, outputs) in COMMANDS.items():
         parameters = {parameter.name for parameter in main.streamtron.commands[name].params}
