@@ -194,10 +194,12 @@ def run_sweep(
     executor, tasks : where tasks are fitted (None = here; else they send trials alone), how many.
     """
     schedule = schedule_of(candidates, metric, halving=halving, two_stage=two_stage)
+    # the best is fitted in the end: a listener may have changed the working directory
+    rows = [one if "://" in one else os.path.abspath(one) for one in as_paths(shards)]
     files: Any = {"model": model, "report": report, "witness": witness}
-    read = [*as_paths(shards), *as_paths(valid or ()), *(one.vocabulary for one in candidates)]
+    read = [*rows, *as_paths(valid or ()), *(one.vocabulary for one in candidates)]
     files, kept = _check_places(files, read, machine, overwrite)
-    parts = folds_of(shards, valid, folds, candidates[0])
+    parts = folds_of(rows, valid, folds, candidates[0])
     refit = int(valid is None and any(files.values()))  # of the best, on all shards
     function: Any = fit_task if executor else partial(fit_task, listen=listen)
     with cache_directory(kept, machine) as cache, _scratch(cache) as scratch:
@@ -219,7 +221,7 @@ def run_sweep(
         write_outcome(outcome, run=kept, **files)
     elif any(files.values()) or valid is not None:
         outcome = run(
-            shards, best.settings, machine=machine, overwrite=True, listen=listen,
+            rows, best.settings, machine=machine, overwrite=True, listen=listen,
             model=files["model"], witness=files["witness"],
         )  # fmt: skip
         outcome.report["sweep"] = swept

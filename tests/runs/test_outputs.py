@@ -219,7 +219,7 @@ def test_python_refuses_as_the_command_line_does(place: Path) -> None:
     model = streamtron.load(place / "m")
     for write in (
         lambda: streamtron.fit(place / "data", model=place / "data" / "a.svm"),
-        lambda: streamtron.sweep(place / "data", C=[1.0], model=place / "data" / "a.svm"),
+        lambda: streamtron.sweep("data", C=[1.0], model=place / "data" / "a.svm"),
         lambda: write_predictions(model, place / "data", place / "link"),
         lambda: streamtron.update(place / "m", place / "duplicate", report=place / "m"),
     ):
@@ -386,7 +386,7 @@ def test_a_listener_that_changes_the_directory_moves_no_output(
         lambda: streamtron.fit("data", model="o", machine=Machine(run_dir="p"), listen=listen),
         lambda: streamtron.update("m", "duplicate", report="u", listen=listen),
         lambda: streamtron.forget("m", "a.svm", report="f", listen=listen),
-        lambda: streamtron.sweep(place / "data", C=[1.0], model="s", report="t", listen=listen),
+        lambda: streamtron.sweep("data", C=[1.0], model="s", report="t", listen=listen),
     ):
         os.chdir(place)
         write()
