@@ -207,7 +207,12 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         if first:
             return self._fit_memory(rows, settings)
         source, learners = rows.source(), self._learners(rows, settings)
-        self._check_same_problem(_problem_of(learners, settings, rows.numbers))
+        for name, value in _problem_of(learners, settings, rows.numbers).items():
+            if value != self._problem[name]:  # of which the same counts prove less
+                raise SettingsError(
+                    f"{name}: {value}, but the earlier rows had {self._problem[name]}, and what "
+                    "they prove holds for that alone. Keep it, or call fit with all rows."
+                )
         for past, learner in zip(self._past, learners, strict=True):
             past.learn(source, learner)
         self.n_iter_ += 1
@@ -292,15 +297,6 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         self._rows = len(rows.codes)
         self._problem = _problem_of(finished, settings, rows.numbers)
         return self._conclude(rows.classes, finished, slice(0, rows.X.shape[1]), settings)
-
-    def _check_same_problem(self, problem: Mapping[str, Any]) -> None:
-        """Refuse to add rows to those of another problem, of which the same counts prove less."""
-        for name, value in problem.items():
-            if value != self._problem[name]:
-                raise SettingsError(
-                    f"{name}: {value}, but the earlier rows had {self._problem[name]}, and what "
-                    "they prove holds for that alone. Keep it, or call fit with all rows."
-                )
 
     def _learners(self, rows: _Rows, settings: Settings) -> list[Learner]:
         """Create one learner for two classes, else one a class; classes are given by number."""

@@ -9,14 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
-from streamtron.core.config import (
-    Machine,
-    Settings,
-    one_price,
-    parse_duration,
-    parse_size,
-)
+from streamtron.core.config import Machine, Settings, one_price, parse_duration, parse_size
 from streamtron.core.errors import SettingsError
+from streamtron.core.names import ProblemNames, ReadingNames
 from streamtron.core.text import digits, short
 from streamtron.sweeps.grid import values_of
 
@@ -121,12 +116,7 @@ LISTS = {
 }
 """Settings of which a sweep takes several values → their help."""
 
-PROBLEM = ("C", "delta", "rho", "class_weight")
-READING = (
-    "index_base", "weights_in_label", "multiclass", "multilabel", "label", "weight", "features",
-    "values", "hash_bits", "hash_seed", "vocabulary", "allow_duplicate", "on_bad_shard",
-)  # fmt: skip
-
+PROBLEM, READING = tuple(ProblemNames.__annotations__), tuple(ReadingNames.__annotations__)
 PLACES = (
     "weights_in_label", "label", "weight", "features", "values", "hash_bits", "hash_seed",
     "vocabulary",
@@ -159,7 +149,7 @@ def setting_options(*names: str, default: str | None = None) -> Callable[[Comman
 
 def _setting_option(name: str, shown: str | None = None) -> Callable[[Command], Command]:
     type_, words = SETTINGS[name]
-    default: Any = {field.name: field.default for field in fields(Settings)}[name]
+    default = Settings.__dataclass_fields__[name].default
     if shown is not None:
         words = f"{words.removesuffix('.').removesuffix(' [1]')} [{shown}]."
     elif default is not None and not isinstance(default, bool):
@@ -180,8 +170,6 @@ candidate_options = _together(
 _workers_memory = click.option(
     "--memory", type=SIZE, help="Memory that --workers may use together [half of the machine's]."
 )
-
-
 _threads = click.option(
     "--threads", type=whole_number(),
     help="Threads of this process; no effect on the result [all processors].",

@@ -202,15 +202,19 @@ LOCK_TRIES, LOCK_WAIT = 10, 0.02
 """Tries to lock a directory, and seconds between them: a reader's look takes less."""
 
 
-@contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def locked(directory: Path) -> AbstractContextManager[None]:
     """Lock a directory for writing with ``flock``, which ends with the process.
 
-    A symbolic link in it is a DataError, another process that uses it a MachineError.
+    A symbolic link in it, which may come from an untrusted source, is a DataError; another process
+    that uses it a MachineError.
     """
-    _refuse_links(directory)
-    with alone_in(directory):
-        yield
+    for path in directory.rglob("*"):
+        if path.is_symlink():
+            raise DataError(
+                f"{path}: a symbolic link, and what is written here would change what it leads to. "
+                "Put the file or directory itself there; a cache elsewhere is named by --cache-dir."
+            )
+    return alone_in(directory)
 
 
 @contextmanager
@@ -269,16 +273,6 @@ def _locked(
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _refuse_links(directory: Path) -> None:
-    """Refuse a directory with a symbolic link in it: it may come from an untrusted source."""
-    for path in directory.rglob("*"):
-        if path.is_symlink():
-            raise DataError(
-                f"{path}: a symbolic link, and what is written here would change what it leads to. "
-                "Put the file or directory itself there; a cache elsewhere is named by --cache-dir."
-            )
 
 
 _IN_USE = ".in-use"

@@ -100,14 +100,10 @@ def read_sealed(
     """
     with _opened(path, what) as (file, stop):
         raw = file.read()
-    try:
+    with _verifying(path, what):
         content: dict[str, Any] = parse_json(parse_json(raw[8:stop])["__metadata__"]["streamtron"])
         tensors: dict[str, NDArray[Any]] = safetensors.numpy.load(raw)
-        intact = isinstance(content, dict) and next(_parts(content, tensors)) == raw[:stop]
-    except (ValueError, TypeError, KeyError, RecursionError, safetensors.SafetensorError):
-        intact = False
-    if not intact:
-        raise _damaged(path, what)
+        _verify(content, tensors, raw[:stop])
     return content, tensors
 
 
@@ -118,7 +114,7 @@ def open_sealed(
     ``read_sealed``."""
     with _opened(path, what) as (file, stop):
         header, version = file.read(stop), _version(file)
-    try:
+    with _verifying(path, what):
         table = parse_json(header[8:])
         content: dict[str, Any] = parse_json(table.pop("__metadata__")["streamtron"])
         tensors = {}
@@ -128,12 +124,9 @@ def open_sealed(
                 raise ValueError("a shape that no tensor has")
             tensors[name] = Stored(path, version, stop, dtype, tuple(shape))
             stop += tensors[name].length * dtype.itemsize
-        whole = isinstance(content, dict) and stop == version.size
-        intact = whole and next(_parts(content, tensors)) == header
-    except (ValueError, TypeError, KeyError, RecursionError):
-        intact = False
-    if not intact:
-        raise _damaged(path, what)
+        if stop != version.size:
+            raise ValueError("bytes missing, or more than those of the tensors")
+        _verify(content, tensors, header)
     return content, tensors
 
 
@@ -201,8 +194,18 @@ def _version(file: BinaryIO) -> _Version:
     return _Version(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def _damaged(path: str | os.PathLike[str], what: str) -> FileDamaged:
-    return FileDamaged(
-        f"{path}: not a streamtron {what}, or damaged: its checksum does not match. "
-        "Copy it again from where it was written, or fit again."
-    )
+def _verify(content: Any, tensors: Tensors, header: bytes) -> None:
+    """Raise a ValueError unless the header is that of the content and the tensors."""
+    if not isinstance(content, dict) or next(_parts(content, tensors)) != header:
+        raise ValueError("another header")
+
+
+@contextmanager
+def _verifying(path: str | os.PathLike[str], what: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, RecursionError, safetensors.SafetensorError) as error:
+        raise FileDamaged(
+            f"{path}: not a streamtron {what}, or damaged: its checksum does not match. "
+            "Copy it again from where it was written, or fit again."
+        ) from error

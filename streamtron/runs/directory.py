@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -114,7 +113,7 @@ class Run:
             "sparse": sparse,
         }
         try:
-            with contextlib.suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
                 os.replace(self.path / CHECKPOINT, self.path / BEFORE)
             write_sealed(self.path / CHECKPOINT, content, arrays)
         except (MachineError, OSError) as error:

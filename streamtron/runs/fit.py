@@ -266,13 +266,14 @@ def _outcomes(
 ) -> list[Outcome]:
     """Return the outcomes of the candidates' learners. ``more`` : for the report of the first.
     ``first`` : readings before those of the candidate's own learners; None = the source's."""
-    outcomes = [
-        build_outcome(
-            source, learners, settings, seconds,
-            readings=None if first is None else first + _readings(learners, settings),
-        )
-        for learners, settings in zip(found, candidates, strict=True)
-    ]  # fmt: skip
+    outcomes = []
+    for learners, settings in zip(found, candidates, strict=True):
+        readings = None
+        if first is not None:  # those that a run of these learners alone takes
+            own = settings.faithful + (settings.class_weight == "balanced")
+            own += max(learner.progress.readings for learner in learners)
+            readings = float(first + own)
+        outcomes.append(build_outcome(source, learners, settings, seconds, readings=readings))
     outcomes[0].report.update(more)
     return outcomes
 
@@ -292,12 +293,6 @@ def _train(
 
     learners, more = train_in_parts(training, state, cache, directory, open_parts)
     return [learners], more
-
-
-def _readings(learners: Sequence[Learner], settings: Settings) -> float:
-    """Return the readings that a run of these learners alone takes."""
-    first = settings.faithful + (settings.class_weight == "balanced")
-    return float(first + max(learner.progress.readings for learner in learners))
 
 
 OWN = ("C", "delta", "rho", "tol", "b", "class_weight", "max_epochs", "mini_epochs")

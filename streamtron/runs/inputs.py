@@ -94,8 +94,7 @@ def problem_settings(model: LinearModel, given: Mapping[str, Any]) -> Settings:
     a SettingsError where a model of another program does not say C or rho."""
     if "source" not in model.settings:
         return Settings.from_dict(model.settings).but(**one_price(given))
-    known = {name: model.settings[name] for name in ("rho",) if name in model.settings}
-    known |= given
+    known = {name: own for name, own in model.settings.items() if name == "rho"} | dict(given)
     if "C" not in known and "delta" not in known:
         raise SettingsError(
             "another program's model does not say the price of a slack. Give --C as it was trained "

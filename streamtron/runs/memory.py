@@ -48,8 +48,7 @@ SHARED_ROW_BYTES = 9
 SOLVER_SHARE = 1 / 6
 """Margins, slacks, costs and counts of the rows held, as a part of the active set."""
 
-ROW_BYTES = 4
-"""One int32 count."""
+ROW_BYTES = 4  # one int32 count
 
 INTERPRETER_BYTES = 215_000_000
 """The interpreter, its libraries and the compiled kernels: what a fit of two rows takes."""
@@ -221,7 +220,7 @@ def check_worker(
             "larger --memory; those of a running scheduler a larger --memory-limit), start more "
             "of them, or give a smaller --active-set."
         )
-    return _columns_within(limit, needed)
+    return most_that_fit(limit, COLUMN_MAX + 1, needed)
 
 
 def has_room(settings: Settings, machine: Machine, nonzeros: int = 1 << 62) -> bool:
@@ -240,16 +239,7 @@ def columns_allowed(settings: Settings, machine: Machine) -> int:
     def needed(columns: int) -> list[Need]:
         return memory_needed(settings, rows=0, columns=columns, occurring=0, nonzeros=nonzeros)
 
-    return _columns_within(machine.memory_limit, needed)
-
-
-def _columns_within(limit: int, needed: Callable[[int], list[Need]]) -> int:
-    """Return the largest number of columns that do not need more than the limit; at least 0."""
-
-    def total(columns: int) -> int:
-        return _total(needed(columns))
-
-    return max(0, bisect_right(range(COLUMN_MAX + 2), limit, key=total) - 1)
+    return most_that_fit(machine.memory_limit, COLUMN_MAX + 1, needed)
 
 
 def _total(needs: Iterable[Need]) -> int:

@@ -17,26 +17,14 @@ from streamtron.core.kernels import COLUMN_MAX
 from streamtron.core.rows import Label
 from streamtron.data import ShardSource, SourceFacts, facts_of
 from streamtron.runs.dealing import OpenParts, PartPlan, check_settings, deal
-from streamtron.runs.learners import (
-    Training,
-    balanced,
-    read_to_end,
-    restore_finished,
-    weigh_labels,
-)
+from streamtron.runs.learners import Training, balanced, read_to_end, restore_finished, weigh_labels
 from streamtron.solver import part
 from streamtron.solver.checkpoint import NOT_BEGUN, State
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
 from streamtron.solver.nonzeros import densify
 from streamtron.solver.part import START_GAP, Part
-from streamtron.solver.saved_counts import (
-    Pieces,
-    SavedCounts,
-    saved_at,
-    split,
-    write_first_state,
-)
+from streamtron.solver.saved_counts import Pieces, SavedCounts, saved_at, split, write_first_state
 from streamtron.solver.stopping import reopen
 from streamtron.solver.train_parts import train_parts
 
@@ -142,8 +130,7 @@ def _opened(
     scans: Scans,
     open_parts: OpenParts | None,
 ) -> AbstractContextManager[Parts]:
-    open_parts = open_parts or partial(open_here, threads=training.machine.thread_count)
-    return open_parts(plans, scans)
+    return (open_parts or partial(open_here, threads=training.machine.thread_count))(plans, scans)
 
 
 def balanced_plans(

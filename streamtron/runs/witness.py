@@ -108,14 +108,6 @@ class Witness(NamedTuple):
     def ordered_as(self, shards: Sequence[tuple[str, str]]) -> Witness:
         """Return the same with the shards in the order of these, (name, fingerprint). Of shards
         with one fingerprint the first given is the first written. Other shards are a DataError."""
-        order = self._numbers_of(shards)
-        return self._replace(
-            shards=[self.shards[number] for number in order],
-            counts=[own.in_order(order) for own in self.counts],
-        )
-
-    def _numbers_of(self, shards: Sequence[tuple[str, str]]) -> list[int]:
-        """Return the number that each of the given shards has in the witness."""
         known = defaultdict[str, list[int]](list)
         for number, shard in enumerate(self.shards):
             known[shard.fingerprint].append(number)
@@ -132,7 +124,10 @@ class Witness(NamedTuple):
                 f"{self.path}: {missing} of its {len(self.shards)} shards are not among those "
                 "given. Give all the shards that the model was fitted on."
             )
-        return order
+        return self._replace(
+            shards=[self.shards[number] for number in order],
+            counts=[own.in_order(order) for own in self.counts],
+        )
 
 
 def save(
