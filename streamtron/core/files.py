@@ -156,10 +156,9 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
     target = os.readlink(real) if os.path.islink(real) else real
     if real.startswith("/proc/") or target.startswith("/proc/"):
         return True
-    try:
+    with suppress(OSError):
         return not _is_on_disk(os.stat(path).st_mode)
-    except OSError:
-        return False
+    return False
 
 
 def remove_half_written(path: str | os.PathLike[str]) -> None:

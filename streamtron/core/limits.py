@@ -69,10 +69,9 @@ def _numbers(path: Path) -> list[int]:
 
 def _text(path: Path) -> str:
     """Read a file of the kernel; nothing if it is missing."""
-    try:
+    with suppress(OSError):
         return path.read_text()
-    except OSError:
-        return ""
+    return ""
 
 
 def _groups(controller: str, root: str) -> Iterator[Path]:

@@ -130,11 +130,9 @@ def run(
 
     Parameters
     ----------
-    shards, model, machine, resume, overwrite, listen : as in ``fit``.
-    settings : all settings.
     report : file for the report as JSON.
     witness : file for the counts, with which ``certify`` needs one reading.
-    open_parts : where the parts of the data are trained on, if there are several; None = here.
+    All others are as in ``fit``.
 
     Returns
     -------
