@@ -250,11 +250,9 @@ class ShardReader(Protocol):
 
     def batches(self) -> Iterator[RowBatch]:
         """The shard's rows in file order. Raises DataError (contents), MachineError (reading)."""
-        ...
 
     def fingerprint(self) -> str:
         """xxh3-128 of the file's bytes, 32 hex digits; free after ``batches()``."""
-        ...
 
 
 def beyond_float32(integers: NDArray[Any]) -> NDArray[np.bool_]:

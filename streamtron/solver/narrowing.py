@@ -7,7 +7,6 @@ the last, and a column that is left out would add 0: no bit changes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from streamtron.core.rows import Rows, make_rows
 from streamtron.solver.subproblem import Vector
 from streamtron.solver.weights import WeightState
-from streamtron.solver.working_set import ActiveSet, HeldRows
+from streamtron.solver.working_set import ActiveSet, HeldRows, NarrowRows
 
 FEW = 4
 """Nonzeros a column, below which columns are left out: a solve has a dozen vectors, and the rows'
@@ -23,29 +22,6 @@ column numbers are copied once (``benchmarks/wide.py``). Learners that batches s
 
 AT_A_TIME = 1 << 22
 """Nonzeros whose columns are numbered anew at a time: numpy copies them at 8 bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class NarrowRows:
-    """Rows in memory whose columns are numbered anew; see ``HeldRows``."""
-
-    rows: Rows
-    signs: NDArray[np.int8]
-    delta2: Vector
-    squares: Vector
-
-    def __len__(self) -> int:
-        return len(self.signs)
-
-    @property
-    def nonzeros(self) -> int:
-        """Stored values held."""
-        return len(self.rows.values)
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """The same for no other rows."""
-        return id(self.rows.indices), len(self)
 
 
 class Narrowed:

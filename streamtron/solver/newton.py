@@ -179,11 +179,9 @@ class Hessian(Protocol):
 
     def product(self, v: Vector) -> Vector:
         """Return H v."""
-        ...
 
     def solve(self, residual: Vector) -> Vector:
         """Return about H⁻¹ r."""
-        ...
 
 
 def solve_direction(hessian: Hessian, gradient: Vector, accuracy: float) -> Vector:

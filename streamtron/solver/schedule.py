@@ -40,19 +40,15 @@ class Checkpointer(Protocol):
 
     def checkpoint(self, state: Callable[[], State]) -> None:
         """Offer a checkpoint: between chunks, readings, or solves of rows in memory."""
-        ...
 
     def before_solves(self, state: Callable[[], State]) -> None:
         """Offer a checkpoint after the last chunk of a reading: a long solve may follow."""
-        ...
 
     def checkpoint_due(self) -> bool:
         """Whether no solve is to begin before the next checkpoint: asked on any thread."""
-        ...
 
     def end(self, state: Callable[[], State]) -> None:
         """Take the state in which all learners have finished."""
-        ...
 
 
 class Group(NamedTuple):
@@ -73,8 +69,8 @@ def train(
     resumed: Resumed | None = None,
     **how: Any,
 ) -> None:
-    """Read the data until every learner has finished: each does what ``train.train_one`` does, and
-    finds what it would find by itself.
+    """Read the data until each learner's certificate meets the tolerance, or another limit ends its
+    run: each finds what it would find by itself.
 
     ``learners`` are changed in place; all have the order and the seed of ``settings``. ``resumed``
     : where a run is resumed; its learners are those given, and the placeholders. ``how`` : further

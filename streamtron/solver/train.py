@@ -12,14 +12,12 @@ w = Σ c_k y_k afresh, proves how far from the optimum they are.
 
 from __future__ import annotations
 
-from itertools import count
-
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.rows import Chunk, ChunkSource
-from streamtron.solver import few_columns, order
+from streamtron.core.rows import Chunk
+from streamtron.solver import few_columns
 from streamtron.solver.in_memory import (
     Solve,
     counts_to_scan,
@@ -33,20 +31,6 @@ from streamtron.solver.proving import certify, freeze
 from streamtron.solver.scan import Frozen
 from streamtron.solver.state import Regime
 from streamtron.solver.stopping import begin_stage, conclude, leave_brief_stage, stop_at_limit
-from streamtron.solver.subproblem import run_mini_epochs
-
-
-def train_one(learner: Learner, source: ChunkSource) -> None:
-    """Read the data until the certificate meets the tolerance, or another limit ends the run."""
-    for chunk in source.chunks() if learner.settings.faithful else ():
-        learner.observe(chunk, learner.targets(chunk))  # the paper fixes b from all rows
-    for reading in count():
-        begin_reading(learner, reading)
-        for chunk in source.chunks(order.reading_order(learner.settings, reading, source)):
-            take_chunk(learner, chunk, order.visiting_order(learner.settings, reading, chunk))
-        run_mini_epochs(finish_reading(learner))
-        if learner.finished:
-            return
 
 
 def begin_reading(learner: Learner, reading: int, scale: float | None = None) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from threading import Lock
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,42 +161,6 @@ class Pool(RowStore):
         return part
 
 
-class HeldRows(Protocol):
-    """Rows that a solve visits; see ``ActiveSet``."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def rows(self) -> Rows:
-        """The rows held."""
-        ...
-
-    @property
-    def signs(self) -> NDArray[np.int8]:
-        """l_k, int8."""
-        ...
-
-    @property
-    def delta2(self) -> NDArray[np.float64]:
-        """Δ_k², float64."""
-        ...
-
-    @property
-    def squares(self) -> NDArray[np.float64]:
-        """‖x_k‖², float64."""
-        ...
-
-    @property
-    def nonzeros(self) -> int:
-        """How many nonzeros the rows have."""
-        ...
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """The same for two sets only if they are of the same rows, held once."""
-        ...
-
-
 class ActiveSet:
     """Rows kept in memory with their row numbers, signs and Δ_k², in the order they came: its own,
     or the first ones of a pool that it shares. ``budget`` : bytes."""
@@ -322,6 +286,33 @@ class ActiveSet:
         self._signs[start:stop] = signs
         self._delta2[start:stop] = delta2
         self._rows = stop
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowRows:
+    """Rows in memory whose columns are numbered anew; see ``ActiveSet``."""
+
+    rows: Rows
+    signs: NDArray[np.int8]
+    delta2: NDArray[np.float64]
+    squares: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.signs)
+
+    @property
+    def nonzeros(self) -> int:
+        """Stored values held."""
+        return len(self.rows.values)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The same for no other rows."""
+        return id(self.rows.indices), len(self)
+
+
+HeldRows = ActiveSet | NarrowRows
+"""Rows that a solve visits."""
 
 
 def _grown(array: NDArray, used: int, room: int) -> NDArray:  # type: ignore[type-arg]

@@ -19,7 +19,7 @@ from streamtron.solver import order, schedule, stopping
 from streamtron.solver.in_memory import Solve
 from streamtron.solver.learner import Learner
 from streamtron.solver.schedule import train
-from streamtron.solver.train import finish_reading, train_one
+from streamtron.solver.train import finish_reading
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.oracle import Oracle, Row, gamma_d, primal_value
 from tests.helpers.rows_in_memory import RowsInMemory
@@ -581,7 +581,7 @@ def test_two_opposite_rows_are_solved_in_one_column() -> None:
     [{}, {"active_set": 2000, "max_epochs": 6}, {"faithful": True}, {"stage": "1,0.1,ascent"}],
     ids=["all rows", "blocks", "faithful", "stages"],
 )
-def test_one_learner_by_itself_finds_the_bits_of_one_in_a_schedule(plan: dict[str, object]) -> None:
+def test_a_learner_beside_another_finds_the_bits_of_one_by_itself(plan: dict[str, object]) -> None:
     settings = Settings.from_dict({"C": 0.5, "tol": 1e-3, "mini_epochs": 9, **plan})
     if "faithful" in plan:
         rows, labels = random_rows(1, 40, COLUMNS)
@@ -590,7 +590,8 @@ def test_one_learner_by_itself_finds_the_bits_of_one_in_a_schedule(plan: dict[st
     else:
         sources = [source_of(1) for _ in range(2)]
     learner = Learner(settings, sources[0].labels)
-    train_one(learner, sources[0])
+    other = Learner(settings, sources[0].labels, class_weights={sources[0].labels[0]: 2.0})
+    train(sources[0], [learner, other], settings)
     assert bits(learner, 300) == bits(trained(sources[1], settings), 300)
     assert learner.finished
 
