@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from streamtron.core.errors import DataError
 from streamtron.core.feature_names import Hashing, Vocabulary
 from streamtron.core.rows import Label
+from streamtron.data import storage
 
 if TYPE_CHECKING:
     from streamtron.data.formats.text_recipe import TextRecipe
@@ -253,6 +254,25 @@ class ShardReader(Protocol):
 
     def fingerprint(self) -> str:
         """xxh3-128 of the file's bytes, 32 hex digits; free after ``batches()``."""
+
+
+class FileReader:
+    """What the readers of files share; a ``ShardReader``."""
+
+    def __init__(
+        self, path: str, name: str, reading: Reading, scratch: str | None = None, threads: int = 1
+    ) -> None:
+        self.path, self.name, self.reading = path, name, reading
+        self._scratch, self._threads = scratch, threads
+        self._fingerprint: str | None = None
+        self.bytes_read = 0
+        """Bytes of the file, as stored, read for the rows delivered so far."""
+
+    def fingerprint(self) -> str:
+        """xxh3-128 of the file's bytes as stored, 32 hex digits; free after ``batches()``."""
+        if self._fingerprint is None:
+            self._fingerprint = storage.fingerprint(self.path, self.name)
+        return self._fingerprint
 
 
 def beyond_float32(integers: NDArray[Any]) -> NDArray[np.bool_]:

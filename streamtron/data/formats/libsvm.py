@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.rows import LARGEST_WEIGHT, Label
-from streamtron.data import storage
 from streamtron.data.blocks import all_ones
 from streamtron.data.formats.text_labels import (
     NOT_FINITE,
@@ -34,7 +33,7 @@ from streamtron.data.formats.text_labels import (
 )
 from streamtron.data.formats.text_stream import READ_BYTES, BadLine, TextStream, whole_rows
 from streamtron.data.prefetch import in_order
-from streamtron.data.row_batch import Reading, RowBatch, sort_columns
+from streamtron.data.row_batch import FileReader, Reading, RowBatch, sort_columns
 
 MOST_PARSERS = 8
 """Threads that parse one file, at most: more are faster than training."""
@@ -46,7 +45,7 @@ FLOAT32_OVERFLOW = 2.0**128 - 2.0**103
 """The smallest number that rounds to infinity in float32."""
 
 
-class LibsvmReader:
+class LibsvmReader(FileReader):
     """One shard of libsvm text, plain or .gz, .bz2, .xz, .zst; a ``ShardReader``.
 
     Columns are delivered as numbered, whatever the base. ``:weight`` that is not written is 1.
@@ -57,32 +56,28 @@ class LibsvmReader:
     def __init__(
         self, path: str, name: str, reading: Reading, batch_bytes: int = 1 << 20, threads: int = 1
     ) -> None:
-        self._path, self._name, self._reading = path, name, reading
+        super().__init__(path, name, reading, threads=min(threads, MOST_PARSERS))
         self._batch_bytes = batch_bytes
-        self._threads = min(threads, MOST_PARSERS)
-        self._fingerprint: str | None = None
-        self.bytes_read = 0
-        """Bytes of the file, as stored, read for the rows delivered so far."""
         self.note = ""
         """What is odd about the file, once it has been read."""
 
     def batches(self) -> Iterator[RowBatch]:
         """Yield the rows in file order, some at a time; none if the file has no row."""
         self.bytes_read = 0
-        stream = TextStream(self._path, self._name)
+        stream = TextStream(self.path, self.name)
         blocks = stream.blocks(min(READ_BYTES, self._batch_bytes))
         texts = self._checked(whole_rows(blocks, self._batch_bytes, "libsvm text", LINE_SHARE))
-        parse = _Parser(self._reading).parse
+        parse = _Parser(self.reading).parse
         first_line = 1
         with closing(in_order(parse, texts, self._threads)) as parsed:
             try:
                 for batch, lines_of_rows, lines, self.bytes_read in parsed:
                     if batch.rows:
-                        place = partial(_place, self._name, first_line, lines_of_rows)
+                        place = partial(_place, self.name, first_line, lines_of_rows)
                         yield batch._replace(place=place)
                     first_line += lines
             except BadLine as bad:
-                place_ = f"{self._name}, line {first_line + bad.line}"
+                place_ = f"{self.name}, line {first_line + bad.line}"
                 raise bad.kind(f"{place_}: {bad.sentence}") from None
         self.bytes_read = stream.bytes_read
         self._fingerprint = stream.fingerprint()
@@ -108,16 +103,10 @@ class LibsvmReader:
             if end < len(text):
                 text += b"\n"
                 self.note = (
-                    f"{self._name}: the last line ends without a newline, and was read as it is. "
+                    f"{self.name}: the last line ends without a newline, and was read as it is. "
                     "If the file was cut off, copy or write it again."
                 )
             yield text, taken
-
-    def fingerprint(self) -> str:
-        """xxh3-128 of the file's bytes as stored, 32 hex digits; free after ``batches()``."""
-        if self._fingerprint is None:
-            self._fingerprint = storage.fingerprint(self._path, self._name)
-        return self._fingerprint
 
 
 class _Buffers(NamedTuple):

@@ -21,7 +21,7 @@ from streamtron.data.formats.columns import find_columns
 from streamtron.data.formats.layouts import Columns, Spot
 from streamtron.data.formats.table_rows import make_batch, split_batch
 from streamtron.data.prefetch import in_order
-from streamtron.data.row_batch import Reading, RowBatch
+from streamtron.data.row_batch import FileReader, RowBatch
 
 R = TypeVar("R")
 
@@ -38,7 +38,7 @@ class Part(NamedTuple):
     end: float
 
 
-class TableReader(ABC):
+class TableReader(FileReader, ABC):
     """One shard of a format that holds tables; a ``ShardReader``.
 
     Row batches have at most 2²⁰ nonzeros, or one longer row; index base ``"auto"`` means 0. From a
@@ -48,21 +48,6 @@ class TableReader(ABC):
 
     KIND: ClassVar[str]
     """What the file should be, in messages: ``"a Parquet file"``."""
-
-    def __init__(
-        self,
-        path: str,
-        name: str,
-        reading: Reading,
-        scratch: str | None = None,
-        threads: int = 1,
-    ) -> None:
-        self.path, self.name, self.reading = path, name, reading
-        self._threads = threads
-        self.bytes_read = 0
-        """Bytes of the file up to the rows read last: their part of its size."""
-        self._scratch = scratch
-        self._fingerprint: str | None = None
 
     def batches(self) -> Iterator[RowBatch]:
         """Yield the shard's rows in file order, checked; nothing for a file without rows."""
@@ -79,12 +64,6 @@ class TableReader(ABC):
     def _made(self, columns: Columns, part: Part) -> tuple[float, RowBatch]:
         spot = Spot(self.name, part.place, part.first_row)
         return part.end, make_batch(part.rows, columns, self.reading, spot)
-
-    def fingerprint(self) -> str:
-        """Return xxh3-128 of the file's bytes, 32 hex digits."""
-        if self._fingerprint is None:
-            self._fingerprint = storage.fingerprint(self.path, self.name)
-        return self._fingerprint
 
     def schema(self) -> pa.Schema:
         """Return names and types of the file's columns. Raises what ``batches`` raises."""
