@@ -22,7 +22,6 @@ from streamtron.solver.learner import Learner
 from streamtron.solver.nonzeros import cut, densify
 from streamtron.solver.proving import certify, discard_weights, sum_afresh
 from streamtron.solver.report import StageReport
-from streamtron.solver.scan import Frozen
 from streamtron.solver.schedule import so_far, tell_done
 from streamtron.solver.state import Average, Extent, Regime
 from streamtron.solver.stopping import begin_stage, conclude
@@ -110,7 +109,9 @@ def add_rows(
             counts = learner.counts.take_ranges(chunk.ranges)
             frozen.scan(chunk.rows, learner.targets(chunk), counts, settings.rho)
     for (learner, frozen), own in zip(scans, before, strict=True):
-        _certify_all(learner, frozen)
+        frozen.running = learner.running.w  # that scan and this one are one of all rows
+        certify(learner, frozen)
+        conclude(learner, frozen)
         tell_done(1, rows, learner, own, listen)
         _end_or_train(learner)
 
@@ -146,13 +147,6 @@ def _solve_new_rows(learner: Learner) -> None:
     scan_follows = learner.frozen is not None  # which certifies them with the rows before
     learner.best.candidate = None if scan_follows else learner.best.augmented
     learner.best.average = Average()
-
-
-def _certify_all(learner: Learner, frozen: Frozen) -> None:
-    """Certify the best weights by a scan of all rows, and end the run if that suffices."""
-    frozen.running = learner.running.w
-    certify(learner, frozen)
-    conclude(learner, frozen)
 
 
 def _end_or_train(learner: Learner) -> None:

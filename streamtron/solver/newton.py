@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.rows import Rows, make_rows
+from streamtron.core.rows import Rows
 from streamtron.solver import passes
 from streamtron.solver.outside import Outside
 from streamtron.solver.preconditioner import Preconditioner
@@ -174,17 +174,7 @@ def _primal_and_gradient(
     return 0.5 * kernels.square_sum(away) + kernels.dot(cost * slacks, slacks), gradient
 
 
-class Hessian(Protocol):
-    """H, and an approximate inverse of it."""
-
-    def product(self, v: Vector) -> Vector:
-        """Return H v."""
-
-    def solve(self, residual: Vector) -> Vector:
-        """Return about H⁻¹ r."""
-
-
-def solve_direction(hessian: Hessian, gradient: Vector, accuracy: float) -> Vector:
+def solve_direction(hessian: Preconditioner, gradient: Vector, accuracy: float) -> Vector:
     """The d that solves H d = −∇P to ``accuracy`` ‖∇P‖."""
     solve, image = conjugate_gradients(hessian.solve, gradient, accuracy), None
     while True:
@@ -217,18 +207,6 @@ def conjugate_gradients(
         before, product = product, float(kernels.dot(residual, scaled))
         search = scaled + (product / before) * search
     return found
-
-
-def narrowed(rows: Rows) -> tuple[Rows, NDArray[np.uint32]]:
-    """The same rows with the columns that occur numbered from 0, and those columns.
-
-    >>> wide = make_rows(np.array([0, 1, 3]), np.array([7, 0, 7]), np.array([1.0, 2.0, 3.0]))
-    >>> narrow, columns = narrowed(wide)
-    >>> narrow.indices.tolist(), columns.tolist()
-    ([1, 0, 1], [0, 7])
-    """
-    columns, indices = np.unique(rows.indices, return_inverse=True)
-    return make_rows(rows.indptr, indices.astype(np.uint32), rows.values), columns
 
 
 def best_scale(v: Vector, margins: Vector, cost: Vector) -> float:

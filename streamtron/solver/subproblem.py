@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
+from streamtron.core.rows import make_rows
 from streamtron.solver import newton, passes
 from streamtron.solver.order import Turn
 from streamtron.solver.targets import costs
@@ -132,7 +133,9 @@ class Subproblem:
     def minimise_narrowed(self, start: Vector, precision: float) -> Vector:
         """The best v where all rows with a count are held, on the columns that occur: fast where
         few do."""
-        rows, columns = newton.narrowed(self.active.rows)
+        held = self.active.rows
+        columns, indices = np.unique(held.indices, return_inverse=True)
+        rows = make_rows(held.indptr, indices.astype(np.uint32), held.values)
         there = np.append(columns, len(start) - 1)
         v = np.zeros(len(start))
         v[there], _, steps = newton.minimise(

@@ -17,8 +17,9 @@ Sums of local solutions alone (CoCoA+, Ma et al., ICML 2015) need far more round
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -62,53 +63,94 @@ def train_parts(
     checkpoint : called after every scan; ``learners`` and what the parts have saved is all that is
         needed to continue.
     """
-    thetas: dict[int, float] = {}
+    training = _Training(settings, learners, parts, listen)
     if not learners:
-        thetas = begin(settings, learners, parts, listen)
-    now = unfinished(learners)
+        training.begin()
+    now = training.unfinished
     while now:
-        reading = max(learner.progress.reading for learner in learners)
-        solve_together(reading, learners, now, parts, thetas, listen)
-        now = unfinished(learners)
+        training.solve(now)
+        now = training.unfinished
         if now:
-            scan(learners, now, parts, thetas, listen)
-            thetas = {}
+            training.scan(now)
             checkpoint()
 
 
-def unfinished(learners: Sequence[Learner]) -> list[int]:
-    """Return the numbers of the learners that have not finished."""
-    return [number for number, learner in enumerate(learners) if not learner.finished]
+@dataclass(slots=True)
+class _Training:
+    """Learners that train on the same parts; see ``train_parts``."""
 
+    settings: Settings
+    learners: list[Learner]
+    parts: Parts
+    listen: Listener
+    thetas: dict[int, float] = field(default_factory=dict)
+    """best scales of those whose sum of the parts' counts is the dual point to begin with: where
+    memory does not hold all rows that have one"""
 
-def begin(
-    settings: Settings,
-    learners: list[Learner],
-    parts: Parts,
-    listen: Listener,
-) -> dict[int, float]:
-    """Have each part train on its rows alone, and take the sums of the weights: of one learner for
-    two classes, else of one a label.
+    @property
+    def unfinished(self) -> list[int]:
+        """The numbers of the learners that have not finished."""
+        return [number for number, learner in enumerate(self.learners) if not learner.finished]
 
-    Returns the best scales of those whose sum of the parts' counts is the dual point to begin with:
-    where memory does not hold all rows that have one. DataError: there are not two labels.
-    """
-    many = settings.one_vs_rest
-    listen(ReadingStarted(0, "train", None, None, 0 if many else 1))
-    while True:
-        with suppress(PartsLost):
-            begun = parts(part.start)
-            labels = _labels(begun, settings)
-            joined = parts(part.join, labels, max(begun.widths))
-            parts.scans = [0] * len(joined)
-            break
-    thetas = {}
-    for number, own in enumerate(joined):
-        learners.append(Learner(settings, labels, None, labels[number] if many else None))
-        theta = _take_start(learners[-1], own)
-        if theta is not None:
-            thetas[number] = theta
-    return thetas
+    @property
+    def reading(self) -> int:
+        """The number of the last reading."""
+        return max(learner.progress.reading for learner in self.learners)
+
+    def begin(self) -> None:
+        """Have each part train on its rows alone, and take the sums of the weights: of one learner
+        for two classes, else of one a label. DataError: there are not two labels."""
+        many, parts = self.settings.one_vs_rest, self.parts
+        self.listen(ReadingStarted(0, "train", None, None, 0 if many else 1))
+        while True:
+            with suppress(PartsLost):
+                begun = parts(part.start)
+                labels = _labels(begun, self.settings)
+                joined = parts(part.join, labels, max(begun.widths))
+                parts.scans = [0] * len(joined)
+                break
+        for number, own in enumerate(joined):
+            learner = Learner(self.settings, labels, None, labels[number] if many else None)
+            self.learners.append(learner)
+            theta = _take_start(learner, own)
+            if theta is not None:
+                self.thetas[number] = theta
+
+    def solve(self, now: Sequence[int]) -> None:
+        """End a reading of these learners: solve the rows in memory of those that have not
+        finished, where the next scan is to certify the solution."""
+        learners, parts, reading = self.learners, self.parts, self.reading
+        solves, columns, gaps = {}, 1, dict[int, float]()
+
+        def estimated(k: int, gap: float) -> None:
+            gaps[k] = gap
+            parts.gap_estimate = max(gaps.values())
+
+        for k in self.unfinished:
+            if k not in self.thetas and learners[k].mode != "scan":
+                solves[k] = solve(learners[k], partial(estimated, k))
+                columns = max(columns, len(_candidate(learners[k])))
+        if solves:
+            self.listen(SolveStarted(reading, learners[0].extent.rows))
+        in_lockstep(parts, solves, joint_newton.at_once(columns))
+        for k in now:
+            if learners[k].mode != "scan":
+                tell(reading, learners[k], self.listen)
+
+    def scan(self, now: Sequence[int]) -> None:
+        """Certify the weights of these learners by one reading of all rows, and end those for which
+        that suffices."""
+        learners, parts, number = self.learners, self.parts, 1 + self.reading
+        self.listen(ReadingStarted(number, "scan", None, None, len(now)))
+        thetas, self.thetas = self.thetas, {}
+        wanted = [
+            ToScan(k, _candidate(learners[k]), learners[k].progress.b, thetas.get(k)) for k in now
+        ]
+        scanned = parts.until_found(part.scan, number, wanted)
+        for one, own in zip(wanted, scanned, strict=True):
+            _take_scan(learners[one.problem], number, one, own)
+        parts.scans = [learner.progress.reading for learner in learners]
+        parts.gap_estimate = None
 
 
 def _take_start(learner: Learner, joined: Joined) -> float | None:
@@ -124,34 +166,6 @@ def _take_start(learner: Learner, joined: Joined) -> float | None:
     learner.best.candidate = candidate
     learner.progress.record(None, None, joined.held)
     return theta
-
-
-def solve_together(
-    reading: int,
-    learners: Sequence[Learner],
-    now: Sequence[int],
-    parts: Parts,
-    thetas: Mapping[int, float],
-    listen: Listener,
-) -> None:
-    """End a reading of these learners: solve the rows in memory of those that have not finished,
-    where the next scan is to certify the solution."""
-    solves, columns, gaps = {}, 1, dict[int, float]()
-
-    def estimated(k: int, gap: float) -> None:
-        gaps[k] = gap
-        parts.gap_estimate = max(gaps.values())
-
-    for k in unfinished(learners):
-        if k not in thetas and learners[k].mode != "scan":
-            solves[k] = solve(learners[k], partial(estimated, k))
-            columns = max(columns, len(_candidate(learners[k])))
-    if solves:
-        listen(SolveStarted(reading, learners[0].extent.rows))
-    in_lockstep(parts, solves, joint_newton.at_once(columns))
-    for k in now:
-        if learners[k].mode != "scan":
-            tell(reading, learners[k], listen)
 
 
 def solve(learner: Learner, estimated: Callable[[float], None]) -> Rounds[None]:
@@ -174,27 +188,6 @@ def solve(learner: Learner, estimated: Callable[[float], None]) -> Rounds[None]:
         error, rounding = precision * found.primal, found.seen.lengths / 24.0
         b = finer_resolution(progress.b, rounding, error, max(found.seen.largest))
         progress.b = progress.reports[-1].b = b
-
-
-def scan(
-    learners: Sequence[Learner],
-    now: Sequence[int],
-    parts: Parts,
-    thetas: Mapping[int, float],
-    listen: Listener,
-) -> None:
-    """Certify the weights of these learners by one reading of all rows, and end those for which
-    that suffices. ``thetas`` : see ``part.ToScan``."""
-    number = 1 + max(learner.progress.reading for learner in learners)
-    listen(ReadingStarted(number, "scan", None, None, len(now)))
-    wanted = [
-        ToScan(k, _candidate(learners[k]), learners[k].progress.b, thetas.get(k)) for k in now
-    ]
-    scanned = parts.until_found(part.scan, number, wanted)
-    for one, own in zip(wanted, scanned, strict=True):
-        _take_scan(learners[one.problem], number, one, own)
-    parts.scans = [learner.progress.reading for learner in learners]
-    parts.gap_estimate = None
 
 
 def _take_scan(learner: Learner, number: int, scanned: ToScan, found: Scanned) -> None:
