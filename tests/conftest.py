@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from streamtron.cluster.client import Workers
 from streamtron.cluster.connect import connect
 from tests.helpers.dask_processes import dask_scheduler, trusted
 from tests.helpers.processes import Run, here, workers_forked
+
+settings.register_profile("untimed", deadline=None)  # seconds say nothing on a busy machine
+settings.load_profile("untimed")
 
 COMPILE = """
 from streamtron.core import kernels

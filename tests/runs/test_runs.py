@@ -442,7 +442,7 @@ def test_an_empty_directory_that_was_there_stays(tmp_path: Path) -> None:
 
 def test_a_run_whose_settings_cannot_end_it_is_not_in_the_way_of_the_next_one(place: Path) -> None:
     words = ["fit", "two", "--model", "model"]
-    one_sentence(here(place, *words, "--class-weight", "7=2"), 2, "names the label 7")
+    one_sentence(here(place, *words, "--class-weight", "7=2"), 2, "names the label '7'")
     assert here(place, *words).returncode == 0
 
 

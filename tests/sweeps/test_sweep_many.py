@@ -301,7 +301,7 @@ def test_a_fold_without_a_class_that_weights_name_says_which_fold(tmp_path: Path
     for number, label in enumerate(("ant", "bee", "cow")):
         (tmp_path / f"{number}.svm").write_text(f"{label} {number + 1}:1\ndog 4:1\nelk 5:1\n" * 5)
     settings = [Settings(multiclass=True, class_weight={"bee": 2.0})]
-    with pytest.raises(streamtron.errors.SettingsError, match=r"^fold 2 of 3: .*label bee"):
+    with pytest.raises(streamtron.errors.SettingsError, match=r"^fold 2 of 3: .*label 'bee'"):
         run_sweep(tmp_path, settings, folds=3, machine=Machine())
 
 
