@@ -219,7 +219,7 @@ def test_python_refuses_as_the_command_line_does(place: Path) -> None:
     model = streamtron.load(place / "m")
     for write in (
         lambda: streamtron.fit(place / "data", model=place / "data" / "a.svm"),
-        lambda: streamtron.sweep("data", C=[1.0], model=place / "data" / "a.svm"),
+        lambda: streamtron.sweep(place / "data", C=[1.0], model=place / "data" / "a.svm"),
         lambda: write_predictions(model, place / "data", place / "link"),
         lambda: streamtron.update(place / "m", place / "duplicate", report=place / "m"),
     ):
