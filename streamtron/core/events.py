@@ -230,7 +230,7 @@ def _check_log(path: str | os.PathLike[str]) -> None:
             first = file.readline(1 << 16)
         if first and [*parse_json(first)][:2] != ["time", "event"]:
             raise ValueError("not an event")
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise SettingsError(
             f"{path}: not a log of events, so none is appended to it. Name another file."
         ) from error
