@@ -26,7 +26,7 @@ from data import add_data_arguments, data_sets, load, need_data, plain_text
 from streamtron.core.errors import StreamtronError
 from streamtron.core.limits import available_processors
 from streamtron.core.rows import Chunk
-from streamtron.data import Reading, ShardSource, open_shards
+from streamtron.data import ReaderConfig, ShardSource, open_shards
 from streamtron.data.formats.libsvm import LibsvmReader
 from streamtron.solver import order
 from streamtron.solver.scan import Frozen
@@ -56,7 +56,7 @@ def timed() -> Iterator[Callable[[], float]]:
 def parse_ours(path: str, threads: int) -> float:
     """Every piece of the file, parsed and checked."""
     with timed() as seconds:
-        for _ in LibsvmReader(path, Path(path).name, Reading(), threads=threads).batches():
+        for _ in LibsvmReader(path, Path(path).name, ReaderConfig(), threads=threads).batches():
             pass
     return seconds()
 

@@ -6,7 +6,7 @@ from streamtron.data.cache.flat_file import remove_abandoned
 from streamtron.data.discover import ShardFile, find_shards
 from streamtron.data.first_reading import Skipped, check_duplicate, no_rows
 from streamtron.data.manifest import Manifest, ShardRecord
-from streamtron.data.row_batch import Reading, RowBatch, ShardReader
+from streamtron.data.row_batch import ReaderConfig, RowBatch, ShardReader
 from streamtron.data.source import (
     ShardSource,
     SourceFacts,
@@ -21,7 +21,7 @@ __all__ = [
     "Cache",
     "Manifest",
     "MemorySource",
-    "Reading",
+    "ReaderConfig",
     "RowBatch",
     "ShardFile",
     "ShardReader",

@@ -30,7 +30,7 @@ from streamtron.data.disk import writing_to
 from streamtron.data.formats.layouts import LAYOUTS, Columns, Spot, decoded
 from streamtron.data.formats.text_recipe import is_string
 from streamtron.data.prefetch import prefetch
-from streamtron.data.row_batch import Reading
+from streamtron.data.row_batch import ReaderConfig
 from streamtron.data.source import table_reader
 
 MOST = 1 << 19
@@ -58,7 +58,7 @@ Occurrences = tuple[bool, Sequence[str], Sequence[int]]
 """Whether these names are of columns beside documents, the names, and how often each occurs."""
 
 
-def names_of(shard: ShardFile, reading: Reading, threads: int = 1) -> Iterator[Counts]:
+def names_of(shard: ShardFile, reading: ReaderConfig, threads: int = 1) -> Iterator[Counts]:
     """Read a shard for the names of its columns, and how often each occurs."""
     reader = table_reader(shard, reading, threads=threads)
     counts: Counts = ({}, {})
@@ -77,7 +77,7 @@ def add_up(shards: Iterable[Counts]) -> Counts:
     return _most(total[0]), _most(total[1])
 
 
-def write_names(path: str, counts: Counts, reading: Reading, shift: int) -> None:
+def write_names(path: str, counts: Counts, reading: ReaderConfig, shift: int) -> None:
     """Write the names of columns that are numbered by ``reading`` and raised by ``shift``."""
     names, recipe = [*counts[0], *counts[1]], reading.text
     signs, told = np.ones(len(names)), _numbering(reading, int(reading.index_base) + shift)
@@ -111,7 +111,7 @@ class ColumnNames:
         self._table = _ranked(joined)
         self._columns = self._table["column"].to_numpy()
 
-    def difference(self, reading: Reading) -> str:
+    def difference(self, reading: ReaderConfig) -> str:
         """Say what numbers a model's columns otherwise; "" where all is alike. A model of rows that
         are numbers does not know whether they were hashed."""
         wanted = _numbering(reading, int(reading.index_base))
@@ -165,7 +165,7 @@ def _load(path: str) -> pa.Table:
     return table
 
 
-def _numbering(reading: Reading, first: int) -> dict[str, Any]:
+def _numbering(reading: ReaderConfig, first: int) -> dict[str, Any]:
     """Return what decides which name has which column, as plain values: the recipe, the hash or
     the vocabulary, and the number of the first column; of a model of numbers the latter alone."""
     told: dict[str, Any] = {"index_base": first}

@@ -29,7 +29,7 @@ from streamtron.data.discover import TEXT_FORMATS, ShardFile
 from streamtron.data.disk import CACHE_REMEDY, check_room
 from streamtron.data.manifest import Manifest, ShardRecord
 from streamtron.data.prefetch import in_order, raise_if_cancelled
-from streamtron.data.row_batch import Reading, RowBatch, ShardReader, row_of, slice_batch
+from streamtron.data.row_batch import ReaderConfig, RowBatch, ShardReader, row_of, slice_batch
 from streamtron.data.storage import REQUESTS, StoreError, is_uri, stamp
 
 _log = logging.getLogger("streamtron")
@@ -55,8 +55,8 @@ class Plan:
     """
 
     shards: tuple[ShardFile, ...]
-    reading: Reading
-    open_reader: Callable[[ShardFile, Reading], ShardReader]
+    reading: ReaderConfig
+    open_reader: Callable[[ShardFile, ReaderConfig], ShardReader]
     cache_dir: str | None
     classes: Sequence[Label] | None = None
     met: tuple[Label, ...] = ()

@@ -36,10 +36,10 @@ column of documents.
 class Settled:
     """What the columns of the first shard, or the model, which is named by ``by``, have decided.
 
-    ``asked`` is what ``Reading.features`` was before: a later shard that has other columns of such
-    names is not of the same features. ``pair`` are the names of a pair's two fields where their
-    order told which is the column and which the value. ``unused`` are name and type of the other
-    columns of the first shard.
+    ``asked`` is what ``ReaderConfig.features`` was before: a later shard that has other columns of
+    such names is not of the same features. ``pair`` are the names of a pair's two fields where
+    their order told which is the column and which the value. ``unused`` are name and type of the
+    other columns of the first shard.
     """
 
     layout: Layout
@@ -50,7 +50,7 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReaderConfig:
     """How shards are to be read: one decision for the data set, kept in the model.
 
     Parameters
@@ -116,7 +116,7 @@ class Reading:
         return {name: list(x) if isinstance(x, tuple) else x for name, x in plain.items()}
 
     @classmethod
-    def from_contract(cls, contract: Mapping[str, Any]) -> Reading:
+    def from_contract(cls, contract: Mapping[str, Any]) -> ReaderConfig:
         """Make the reading of a contract; what is absent there has its default."""
         given: dict[str, Any] = {}
         fields: dict[str, Any] = {}
@@ -260,7 +260,12 @@ class FileReader:
     """What the readers of files share; a ``ShardReader``."""
 
     def __init__(
-        self, path: str, name: str, reading: Reading, scratch: str | None = None, threads: int = 1
+        self,
+        path: str,
+        name: str,
+        reading: ReaderConfig,
+        scratch: str | None = None,
+        threads: int = 1,
     ) -> None:
         self.path, self.name, self.reading = path, name, reading
         self._scratch, self._threads = scratch, threads

@@ -13,7 +13,7 @@ from streamtron.core.errors import SettingsError
 from streamtron.data.discover import ShardFile
 from streamtron.data.first_reading import check_unchanged
 from streamtron.data.formats.layouts import decoded
-from streamtron.data.row_batch import Reading
+from streamtron.data.row_batch import ReaderConfig
 from streamtron.data.source import table_reader
 
 
@@ -34,7 +34,7 @@ def rows_with(
     check_unchanged(shard)
     first = 0
     found = [np.zeros((2, 0), dtype=np.int64)]
-    for array in table_reader(shard, Reading()).column(column):
+    for array in table_reader(shard, ReaderConfig()).column(column):
         cells = decoded(array)
         try:
             wanted = pa.array(values, pa.string()).cast(cells.type)

@@ -28,14 +28,18 @@ from streamtron.data.first_reading import (
 )
 from streamtron.data.manifest import Manifest
 from streamtron.data.prefetch import PATIENCE, prefetch, run_in_thread
-from streamtron.data.row_batch import Reading, ShardReader
+from streamtron.data.row_batch import ReaderConfig, ShardReader
 
 if TYPE_CHECKING:
     from streamtron.data.formats.tables import TableReader
 
 
 def open_shards(
-    paths: Sequence[str], reading: Reading | None = None, *, cache_dir: str | None, **options: Any
+    paths: Sequence[str],
+    reading: ReaderConfig | None = None,
+    *,
+    cache_dir: str | None,
+    **options: Any,
 ) -> ShardSource:
     """Open the shards in files, directories and patterns (see ``find_shards``) as a source; nothing
     is read yet. ``cache_dir``, ``options``: see ``ShardSource``.
@@ -50,11 +54,13 @@ def open_shards(
     >>> chunk.codes.tolist(), source.labels, source.width, source.blocks
     ([0, 1], [1.0, -1.0], 4, (Block(first_row=0, rows=2, nonzeros=2),))
     """
-    return ShardSource(find_shards(paths), reading or Reading(), cache_dir=cache_dir, **options)
+    return ShardSource(
+        find_shards(paths), reading or ReaderConfig(), cache_dir=cache_dir, **options
+    )
 
 
 def open_reader(
-    shard: ShardFile, reading: Reading, threads: int = 1, scratch: str | None = None
+    shard: ShardFile, reading: ReaderConfig, threads: int = 1, scratch: str | None = None
 ) -> ShardReader:
     """Open a shard with the reader of its format, without the rows that have deletions."""
     reader: ShardReader
@@ -67,7 +73,7 @@ def open_reader(
     return reader if shard.without is None else DeletionFilter(reader, shard.without, shard.name)
 
 
-def resolve_reading(shard: ShardFile, reading: Reading) -> Reading:
+def resolve_reading(shard: ShardFile, reading: ReaderConfig) -> ReaderConfig:
     """Complete a reading by the columns of the first shard; refuse what does not suit it."""
     if shard.format != "libsvm":
         if reading.settled is not None:
@@ -90,7 +96,7 @@ def resolve_reading(shard: ShardFile, reading: Reading) -> Reading:
     return reading
 
 
-def unused_columns(shard: ShardFile, reading: Reading) -> dict[str, str]:
+def unused_columns(shard: ShardFile, reading: ReaderConfig) -> dict[str, str]:
     """Return the columns of a table that this reading leaves aside, and their types."""
     if shard.format == "libsvm":
         return {}
@@ -111,7 +117,7 @@ _TABLE_READERS = {
 
 
 def table_reader(
-    shard: ShardFile, reading: Reading, scratch: str | None = None, threads: int = 1
+    shard: ShardFile, reading: ReaderConfig, scratch: str | None = None, threads: int = 1
 ) -> TableReader:
     """Open a table with all its rows."""
     module, name = _TABLE_READERS[shard.format]
@@ -170,11 +176,11 @@ class ShardSource(AbstractContextManager["ShardSource"]):
     def __init__(
         self,
         shards: Sequence[ShardFile],
-        reading: Reading,
+        reading: ReaderConfig,
         *,
         cache_dir: str | None,
         threads: int | None = None,
-        open_reader: Callable[[ShardFile, Reading], ShardReader] | None = None,
+        open_reader: Callable[[ShardFile, ReaderConfig], ShardReader] | None = None,
         skipped: Iterable[Skipped] = (),
         keep_buffers: bool = True,
         **options: Any,
@@ -203,7 +209,7 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         return tuple(shard for shard in self._plan.shards if shard.name not in left_out)
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> ReaderConfig:
         """How the shards are read; the first call of ``chunks`` completes it."""
         return self._plan.reading
 
@@ -267,7 +273,7 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         self.nonzeros_read += nonzeros_read
         self.bytes_read += bytes_read
 
-    def resolve(self) -> Reading:
+    def resolve(self) -> ReaderConfig:
         """Complete the reading by the columns of the first shard, and return it."""
         if not self._resolved:
             self._plan = replace(self._plan, reading=_resolve_by_first(self._plan))
@@ -376,7 +382,7 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         self.close()
 
 
-def _resolve_by_first(plan: Plan) -> Reading:
+def _resolve_by_first(plan: Plan) -> ReaderConfig:
     """Complete the reading by the first shard, or by the first that can be read."""
     refused: DataError | None = None
     for shard in plan.shards if plan.on_bad_shard == "skip" else plan.shards[:1]:

@@ -22,7 +22,7 @@ from streamtron.core.names import ReadingNames, checks_keywords
 from streamtron.core.rows import Label
 from streamtron.core.sealed import canonical
 from streamtron.data import (
-    Reading,
+    ReaderConfig,
     ShardFile,
     find_shards,
     no_rows,
@@ -112,7 +112,7 @@ def convert(
 
 
 def _convert(
-    found: Sequence[ShardFile], reading: Reading, settings: Settings, to: Format, tfidf: bool,
+    found: Sequence[ShardFile], reading: ReaderConfig, settings: Settings, to: Format, tfidf: bool,
     rows_per_shard: int, path_of: Callable[[int | str], str], keep_names: bool, executor: Executor,
 ) -> Written:  # fmt: skip
     """Survey the shards, then write the rows."""
@@ -135,7 +135,7 @@ def _convert(
 
 def _reading_of(
     first: ShardFile, settings: Settings, text: TextRecipe | None, keep_names: bool
-) -> Reading:
+) -> ReaderConfig:
     """Return how the shards are read, told by the settings and the first shard."""
     if keep_names and first.format == "libsvm":
         raise SettingsError(
@@ -203,7 +203,11 @@ class Survey(NamedTuple):
 
 
 def survey(
-    shard: ShardFile, reading: Reading, tfidf: bool = False, threads: int = 1, whole: bool = True
+    shard: ShardFile,
+    reading: ReaderConfig,
+    tfidf: bool = False,
+    threads: int = 1,
+    whole: bool = True,
 ) -> Iterator[Survey]:
     """Read a shard, or its first rows, for its ``Survey``; of documents, words are looked for only
     if they count."""
@@ -225,14 +229,14 @@ def survey(
     yield Survey(rows, has_column_0, multilabel, label, frequencies)
 
 
-def _first_rows_tell(shards: Sequence[ShardFile], reading: Reading, to: Format) -> bool:
+def _first_rows_tell(shards: Sequence[ShardFile], reading: ReaderConfig, to: Format) -> bool:
     """Tell whether all shards are written as the first rows are: a row may have no label, and
     columns of libsvm text may be numbered from 0 or 1."""
     numbered = to == "parquet" and shards[0].format == "libsvm" and reading.index_base == "auto"
     return not (numbered or reading.multilabel)
 
 
-def _survey_first_rows(shards: Sequence[ShardFile], reading: Reading) -> list[Survey]:
+def _survey_first_rows(shards: Sequence[ShardFile], reading: ReaderConfig) -> list[Survey]:
     """Return surveys of the first rows, and of the shards before them, which have none."""
     surveys: list[Survey] = []
     for shard in shards:
@@ -242,7 +246,7 @@ def _survey_first_rows(shards: Sequence[ShardFile], reading: Reading) -> list[Su
     return surveys
 
 
-def _surveyed(found: Iterable[Survey], reading: Reading) -> tuple[list[Survey], Reading]:
+def _surveyed(found: Iterable[Survey], reading: ReaderConfig) -> tuple[list[Survey], ReaderConfig]:
     """Return the surveys without their frequencies, and the reading with the sum of these."""
     surveys: list[Survey] = []
     total: NDArray[np.int64] | None = None
@@ -257,7 +261,7 @@ def _surveyed(found: Iterable[Survey], reading: Reading) -> tuple[list[Survey], 
 
 
 def _base(
-    surveys: Sequence[Survey], shards: Sequence[ShardFile], reading: Reading, to: Format
+    surveys: Sequence[Survey], shards: Sequence[ShardFile], reading: ReaderConfig, to: Format
 ) -> Literal[0, 1]:
     """Return the number of the first column; refuse shards without rows."""
     if not any(known.rows for known in surveys):
@@ -320,7 +324,7 @@ def _row_ranges(
 
 
 def write_range(
-    part: RowRange, reading: Reading, style: ShardStyle, threads: int = 1
+    part: RowRange, reading: ReaderConfig, style: ShardStyle, threads: int = 1
 ) -> Iterator[Written]:
     """Write the new shards of a row range."""
     batches = chain.from_iterable(

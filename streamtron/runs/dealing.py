@@ -11,7 +11,7 @@ from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.executor import Parts, Scans
 from streamtron.core.rows import Label
-from streamtron.data import Reading, ShardFile
+from streamtron.data import ReaderConfig, ShardFile
 from streamtron.runs.learners import ClassWeights
 
 MOST_PARTS = 64
@@ -28,7 +28,7 @@ class PartPlan(NamedTuple):
     number: int
     shards: tuple[ShardFile, ...]
     settings: Settings
-    reading: Reading
+    reading: ReaderConfig
     labels: tuple[Label, ...] | None
     weights: ClassWeights | None
     cache_dir: str

@@ -20,7 +20,7 @@ from streamtron.core.executor import Executor, serial
 from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.core.text import some
-from streamtron.data import Reading, ShardFile, find_shards, no_rows, unused_columns
+from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows, unused_columns
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import LIMIT_ROWS, AccuracyBounds, Evaluation, ScoreSpool
 from streamtron.runs.inputs import (
@@ -127,7 +127,7 @@ def with_known_classes(model: LinearModel, scored: Iterator[ScoredRows]) -> Iter
 
 
 def _score_shard(
-    shard: ShardFile, models: Sequence[LinearModel], reading: Reading, lengths: bool
+    shard: ShardFile, models: Sequence[LinearModel], reading: ReaderConfig, lengths: bool
 ) -> Iterator[ScoredRows]:
     """Score one shard, which may be empty."""
     known = models[0].classes if models[0].kind == "two classes" else None

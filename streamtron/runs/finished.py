@@ -15,7 +15,7 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.files import absolute, as_path, locked, nothing_empty, shared
 from streamtron.core.rows import Label
-from streamtron.data import Manifest, Reading, ShardFile, ShardRecord, ShardSource, Skipped
+from streamtron.data import Manifest, ReaderConfig, ShardFile, ShardRecord, ShardSource, Skipped
 from streamtron.data import deletions as deleted_rows
 from streamtron.data.storage import fingerprint
 from streamtron.model.linear_model import LinearModel
@@ -234,7 +234,7 @@ class EditableRun(NamedTuple):
     model_path: str
     model: LinearModel
     manifest: Manifest
-    reading: Reading
+    reading: ReaderConfig
     shards: list[ShardFile]
 
     @classmethod

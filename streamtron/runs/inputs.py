@@ -17,7 +17,7 @@ from streamtron.core.feature_names import Hashing, Vocabulary, load_vocabulary
 from streamtron.core.files import as_path, nothing_empty, scratch_directory
 from streamtron.core.rows import Label
 from streamtron.data import (
-    Reading,
+    ReaderConfig,
     ShardFile,
     ShardSource,
     find_shards,
@@ -130,14 +130,14 @@ def settings_from(settings: Settings | None, names: Mapping[str, Any]) -> Settin
     return settings or Settings.from_dict(names)
 
 
-def reading_from_settings(settings: Settings, *, labels_required: bool = True) -> Reading:
+def reading_from_settings(settings: Settings, *, labels_required: bool = True) -> ReaderConfig:
     """Return how these settings read shards. The vocabulary's file is read here."""
     names: Hashing | Vocabulary | None = None
     if settings.vocabulary is not None:
         names = load_vocabulary(settings.vocabulary)
     elif settings.hash_bits is not None:
         names = Hashing(settings.hash_bits, settings.hash_seed)
-    return Reading(
+    return ReaderConfig(
         index_base=settings.index_base,
         labels="required" if labels_required else "optional",
         weights_in_label=settings.weights_in_label,
@@ -151,13 +151,15 @@ def reading_from_settings(settings: Settings, *, labels_required: bool = True) -
     )
 
 
-def reading_from_model(model: LinearModel) -> Reading:
+def reading_from_model(model: LinearModel) -> ReaderConfig:
     """Return how a model's shards are read: by its reader's contract, never by detection."""
     text = model.reading.get("layout", "tables") is None
-    return replace(Reading.from_contract(model.reading), of_text=text)
+    return replace(ReaderConfig.from_contract(model.reading), of_text=text)
 
 
-def reading_to_score(model: LinearModel, first: ShardFile, *, labelled: bool = True) -> Reading:
+def reading_to_score(
+    model: LinearModel, first: ShardFile, *, labelled: bool = True
+) -> ReaderConfig:
     """Return how shards, of which ``first`` is the first, are read to be scored: features that the
     model does not have are out of range; not ``labelled`` : without labels and row weights."""
     reading = replace(reading_from_model(model), unknown_features="out_of_range")
@@ -208,7 +210,7 @@ def open_training_shards(
 
 def open_one(
     shard: ShardFile,
-    reading: Reading,
+    reading: ReaderConfig,
     classes: Sequence[Label] | None = None,
     cache_dir: str | None = None,
     threads: int | None = None,

@@ -20,7 +20,7 @@ from streamtron.core.files import write_atomically
 from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Label
 from streamtron.core.text import label_text
-from streamtron.data import Reading, ShardFile, find_shards, no_rows
+from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows
 from streamtron.data.writers.tables import parquet_predictions
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import certain as certain_rows
@@ -107,7 +107,7 @@ def predict(
 
 
 def predict_shard(
-    shard: ShardFile, model: LinearModel, reading: Reading, proba: bool, certain: bool
+    shard: ShardFile, model: LinearModel, reading: ReaderConfig, proba: bool, certain: bool
 ) -> Iterator[Scores]:
     """Score one shard, which may be empty."""
     with open_one(shard, reading) as source:

@@ -26,7 +26,7 @@ from streamtron.core.events import (
 from streamtron.core.executor import Executor, serial
 from streamtron.core.rows import Chunk, Label, freeze
 from streamtron.data import (
-    Reading,
+    ReaderConfig,
     ShardFile,
     ShardRecord,
     ShardSource,
@@ -250,7 +250,7 @@ def scan_tasks(
 def scan_shard(
     task: ScanTask,
     requests: Sequence[ScanRequest],
-    reading: Reading,
+    reading: ReaderConfig,
     classes: Sequence[Label],
     cache_dir: str | None = None,
     threads: int | None = None,
@@ -271,7 +271,7 @@ def scan_shard(
 
 
 def fingerprint(
-    shard: ShardFile, reading: Reading, classes: Sequence[Label]
+    shard: ShardFile, reading: ReaderConfig, classes: Sequence[Label]
 ) -> Iterator[tuple[str, str]]:
     """Yield (name, fingerprint) of a shard, from its bytes."""
     with open_one(shard, reading, classes) as source:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import Label
-from streamtron.data import Reading, find_shards, open_shards
+from streamtron.data import ReaderConfig, find_shards, open_shards
 from streamtron.runs.inputs import Paths, as_paths, reading_from_settings
 
 FOLDS = 5
@@ -80,7 +80,9 @@ def _check_alike(fold: Fold, settings: Settings) -> None:
         )
 
 
-def _beginning(paths: list[str], reading: Reading, many: bool) -> tuple[list[Label], Reading]:
+def _beginning(
+    paths: list[str], reading: ReaderConfig, many: bool
+) -> tuple[list[Label], ReaderConfig]:
     """Return the labels of the first block, and the reading as the first shard decides it."""
     with open_shards(
         paths, reading, cache_dir=None, most_labels=None if many else 2, allow_duplicate=True

@@ -18,7 +18,7 @@ from streamtron.data import find_shards, open_shards
 from streamtron.data.formats import tables
 from streamtron.data.formats.arrow import ArrowReader
 from streamtron.data.formats.parquet import ParquetReader
-from streamtron.data.row_batch import Reading, RowBatch
+from streamtron.data.row_batch import ReaderConfig, RowBatch
 from streamtron.runs.fit import fit
 from streamtron.runs.predict import predict
 from tests.helpers.batch_rows import rows_of
@@ -58,7 +58,7 @@ def table_of(layout: str, rows: Rows = ROWS) -> pa.Table:
 
 
 def read(path: Path, **reading: Any) -> list[RowBatch]:
-    return list(ArrowReader(str(path), "rows.arrow", Reading(**reading)).batches())
+    return list(ArrowReader(str(path), "rows.arrow", ReaderConfig(**reading)).batches())
 
 
 @pytest.mark.parametrize("format_", FORMATS)
@@ -70,7 +70,7 @@ def test_every_layout_gives_the_same_rows_as_in_parquet(
     FORMATS[format_](table, tmp_path / "rows.arrow")
     pq.write_table(table, tmp_path / "rows.parquet")
     names = named({name: table[name] for name in table.schema.names})
-    reading = Reading(names=Vocabulary(NAMES) if names else None)
+    reading = ReaderConfig(names=Vocabulary(NAMES) if names else None)
     path = str(tmp_path / "rows.parquet")
     wanted = rows_of(list(ParquetReader(path, "rows.parquet", reading).batches()))
     assert rows_of(read(tmp_path / "rows.arrow", names=reading.names)) == wanted
@@ -145,7 +145,7 @@ def test_the_fingerprint_is_xxh3_128_of_the_bytes(tmp_path: Path) -> None:
     path = tmp_path / "rows.arrow"
     FORMATS["file"](table_of("map"), path)
     digest = xxhash.xxh3_128(path.read_bytes()).hexdigest()
-    assert ArrowReader(str(path), "rows.arrow", Reading()).fingerprint() == digest
+    assert ArrowReader(str(path), "rows.arrow", ReaderConfig()).fingerprint() == digest
 
 
 def test_a_file_without_rows_gives_no_batch(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_what_is_no_arrow_file_or_a_part_of_one_is_refused_by_name(tmp_path: Pat
 
 
 def test_a_file_that_is_not_there_is_the_machines_matter(tmp_path: Path) -> None:
-    reader = ArrowReader(str(tmp_path / "none.arrow"), "none.arrow", Reading())
+    reader = ArrowReader(str(tmp_path / "none.arrow"), "none.arrow", ReaderConfig())
     for action in (lambda: list(reader.batches()), reader.fingerprint, reader.schema):
         with pytest.raises(MachineError, match=r"none\.arrow: cannot be read \(No such file"):
             action()
@@ -184,7 +184,7 @@ import numpy as np
 from streamtron.core.errors import StreamtronError
 from streamtron.data.formats.arrow import ArrowReader
 from streamtron.core.feature_names import Vocabulary
-from streamtron.data.row_batch import Reading
+from streamtron.data.row_batch import ReaderConfig
 path, names = pathlib.Path(sys.argv[1]), tuple(sys.argv[2].split(","))
 good, random = path.read_bytes(), np.random.default_rng(0)
 for position in range(len(good)):
@@ -192,7 +192,7 @@ for position in range(len(good)):
     bad[position] ^= 1 << int(random.integers(8))
     path.write_bytes(bad)
     try:
-        list(ArrowReader(str(path), "a", Reading(names=Vocabulary(names))).batches())
+        list(ArrowReader(str(path), "a", ReaderConfig(names=Vocabulary(names))).batches())
     except StreamtronError:
         pass
 """

@@ -19,7 +19,7 @@ import pytest
 
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.core.feature_names import Hashing
-from streamtron.data import Reading, ShardSource, cache_files, find_shards, open_shards
+from streamtron.data import ReaderConfig, ShardSource, cache_files, find_shards, open_shards
 from streamtron.model.linear_model import LinearModel
 from tests.helpers.processes import command
 from tests.helpers.shard_rows import bits, small_blocks
@@ -218,7 +218,7 @@ def test_shards_that_are_all_bad_are_an_error_that_says_why(
 
 def test_what_the_machine_the_settings_or_the_labels_refuse_is_not_skipped(tmp_path: Path) -> None:
     write_good(tmp_path / "t", "svm")
-    gone = ShardSource(find_shards([str(tmp_path / "t")]), Reading(), cache_dir=None,
+    gone = ShardSource(find_shards([str(tmp_path / "t")]), ReaderConfig(), cache_dir=None,
                        on_bad_shard="skip")  # fmt: skip
     (tmp_path / "t" / "c.svm").unlink()
     with gone, pytest.raises(MachineError, match=r"c\.svm: cannot be read \(No such file"):
@@ -237,7 +237,7 @@ def test_what_the_machine_the_settings_or_the_labels_refuse_is_not_skipped(tmp_p
     write_good(tmp_path / "p", "parquet")
     with (
         opened(
-            tmp_path / "p", None, reading=Reading(features=("indices",), names=Hashing(3)),
+            tmp_path / "p", None, reading=ReaderConfig(features=("indices",), names=Hashing(3)),
             on_bad_shard="skip",
         ) as source,
         pytest.raises(SettingsError),
@@ -249,7 +249,7 @@ def test_a_shard_being_rewritten_is_refused_and_not_skipped(tmp_path: Path) -> N
     class Disturbed:
         """A reader of a file that is being written."""
 
-        def __init__(self, shard: Any, reading: Reading) -> None:
+        def __init__(self, shard: Any, reading: ReaderConfig) -> None:
             self.shard = shard
 
         def batches(self) -> Iterator[Any]:
@@ -261,7 +261,7 @@ def test_a_shard_being_rewritten_is_refused_and_not_skipped(tmp_path: Path) -> N
             return "0" * 32
 
     write_good(tmp_path, "svm")
-    source = ShardSource(find_shards([str(tmp_path)]), Reading(), cache_dir=None,
+    source = ShardSource(find_shards([str(tmp_path)]), ReaderConfig(), cache_dir=None,
                          on_bad_shard="skip", open_reader=Disturbed)  # fmt: skip
     with source, pytest.raises(DataError, match=r"a\.svm: changed while the run was going"):
         list(source.chunks())

@@ -23,7 +23,7 @@ import pytest
 from streamtron import fit
 from streamtron.core.config import Settings, format_size
 from streamtron.core.errors import DataError, FileDamaged, MachineError
-from streamtron.data import Reading, RowBatch, ShardFile, cache_files, clear_cache, open_shards
+from streamtron.data import ReaderConfig, RowBatch, ShardFile, cache_files, clear_cache, open_shards
 from streamtron.data.blocks import Buffers
 from streamtron.data.cache import flat_file
 from streamtron.data.cache.directory import Cache, _load_sources
@@ -125,7 +125,7 @@ def test_many_writers_of_the_list_of_sources_lose_nothing(
 
     def run(mine: list[str]) -> None:
         for name in mine:
-            own = Cache(str(cache), Reading())
+            own = Cache(str(cache), ReaderConfig())
             own._remember(ShardFile(name, name, "libsvm", 0, 0), name)
             own.save()
 
@@ -137,10 +137,10 @@ def test_many_writers_of_the_list_of_sources_lose_nothing(
 def test_another_way_of_reading_does_not_use_the_file(
     shards: Path, cache: Path, opened: list[str]
 ) -> None:
-    from streamtron.data import Reading
+    from streamtron.data import ReaderConfig
 
     read(shards, cache)
-    read(shards, cache, reading=Reading(weights_in_label=True))
+    read(shards, cache, reading=ReaderConfig(weights_in_label=True))
     assert len(opened) == 6
     assert len(flat_files(cache)) == 6
 

@@ -18,7 +18,7 @@ from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.core.rows import Label
 from streamtron.data.formats.libsvm import LibsvmReader
 from streamtron.data.formats.parquet import ParquetReader
-from streamtron.data.row_batch import Reading, RowBatch
+from streamtron.data.row_batch import ReaderConfig, RowBatch
 from streamtron.data.writers import shards as convert_module
 from streamtron.data.writers.shards import (
     ROWS_PER_SHARD,
@@ -92,12 +92,12 @@ def shards(directory: Path) -> list[Path]:
 
 def parquet_batches(directory: Path, **reading: Any) -> Iterator[RowBatch]:
     for path in shards(directory):
-        yield from ParquetReader(str(path), path.name, Reading(**reading)).batches()
+        yield from ParquetReader(str(path), path.name, ReaderConfig(**reading)).batches()
 
 
 def libsvm_batches(directory: Path, **reading: Any) -> Iterator[RowBatch]:
     for path in shards(directory):
-        yield from LibsvmReader(str(path), path.name, Reading(**reading)).batches()
+        yield from LibsvmReader(str(path), path.name, ReaderConfig(**reading)).batches()
 
 
 SOME: list[Row] = [
@@ -178,7 +178,7 @@ def test_the_float32_that_short_decimals_get_wrong_really_needs_more_digits() ->
 
 
 def test_real_rows_survive_text_to_parquet_to_text(tmp_path: Path, shared_data: Path) -> None:
-    source = LibsvmReader(str(shared_data / "heart_scale"), "heart_scale", Reading())
+    source = LibsvmReader(str(shared_data / "heart_scale"), "heart_scale", ReaderConfig())
     rows = rows_of(source.batches())
     convert(source.batches(), str(tmp_path / "p"), to="parquet", index_base=1)
     convert(parquet_batches(tmp_path / "p"), str(tmp_path / "t"), to="libsvm", index_base=0)

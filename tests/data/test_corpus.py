@@ -16,7 +16,7 @@ from sklearn.svm import LinearSVC
 from streamtron.core.errors import SettingsError
 from streamtron.data.formats.libsvm import LibsvmReader
 from streamtron.data.formats.parquet import ParquetReader
-from streamtron.data.row_batch import Reading
+from streamtron.data.row_batch import ReaderConfig
 from streamtron.data.writers import corpus
 from streamtron.data.writers.corpus import corpus_rows, generate
 
@@ -87,11 +87,13 @@ def test_text_and_parquet_hold_the_same_rows_however_many_shards(tmp_path: Path)
     wanted = made(4500, columns, seed=3)
     texts = sorted((tmp_path / "t").iterdir())
     assert [path.name for path in texts] == [f"part-0000{k}.svm" for k in range(7)]
-    batches = (p for path in texts for p in LibsvmReader(str(path), "t", Reading()).batches())
+    batches = (p for path in texts for p in LibsvmReader(str(path), "t", ReaderConfig()).batches())
     assert gather(batches, columns, base=1).same(wanted)
     parquets = sorted((tmp_path / "p").iterdir())
     assert [pq.read_metadata(path).num_rows for path in parquets] == [2250, 2250]
-    batches = (p for path in parquets for p in ParquetReader(str(path), "p", Reading()).batches())
+    batches = (
+        p for path in parquets for p in ParquetReader(str(path), "p", ReaderConfig()).batches()
+    )
     assert gather(batches, columns).same(wanted)
 
 

@@ -19,7 +19,7 @@ from sklearn.datasets import load_svmlight_file
 
 from streamtron.core.errors import DataError
 from streamtron.data.formats.libsvm import LibsvmReader
-from streamtron.data.row_batch import Reading
+from streamtron.data.row_batch import ReaderConfig
 from tests.helpers.libsvm_rows import oracle
 from tests.helpers.libsvm_rows import read as read_rows
 
@@ -74,7 +74,7 @@ def ours(lines: list[bytes], path: Path) -> Rows:
     """What our reader makes of a file of these lines."""
     path.write_bytes(b"\n".join(lines) + b"\n")
     parts = []
-    for batch in LibsvmReader(str(path), "x", Reading(), batch_bytes=1 << 14).batches():
+    for batch in LibsvmReader(str(path), "x", ReaderConfig(), batch_bytes=1 << 14).batches():
         values = np.ones(len(batch.indices), np.float32) if batch.values is None else batch.values
         labels = np.array(batch.classes)[batch.codes]
         columns = batch.indices.astype(np.int64)

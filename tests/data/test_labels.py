@@ -27,7 +27,7 @@ from streamtron.cli import main
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.core.rows import Chunk, Label, make_rows
-from streamtron.data import Reading, RowBatch, cache_files, open_shards
+from streamtron.data import ReaderConfig, RowBatch, cache_files, open_shards
 from streamtron.data.formats.arrow import ArrowReader
 from streamtron.data.formats.libsvm import LibsvmReader
 from streamtron.data.formats.parquet import ParquetReader
@@ -41,8 +41,8 @@ from tests.helpers.examples import examples
 from tests.helpers.rows_in_memory import RowsInMemory
 from tests.helpers.shard_rows import bits, small_blocks
 
-SEVERAL = Reading(multilabel=True)
-NAMED = Reading(multiclass=True)
+SEVERAL = ReaderConfig(multilabel=True)
+NAMED = ReaderConfig(multiclass=True)
 
 Row = tuple[list[Label], dict[int, float]]
 """labels as written, {column: value}"""
@@ -69,7 +69,7 @@ def rows_of(batch: RowBatch) -> list[Row]:
 
 
 def read_text(
-    directory: Path, text: str | bytes, reading: Reading = SEVERAL, batch_bytes: int = 1 << 20
+    directory: Path, text: str | bytes, reading: ReaderConfig = SEVERAL, batch_bytes: int = 1 << 20
 ) -> list[RowBatch]:
     path = directory / "x.svm"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -80,7 +80,7 @@ def text_rows(*given: Any, **more: Any) -> list[Row]:
     return [row for batch in read_text(*given, **more) for row in rows_of(batch)]
 
 
-def refusal(directory: Path, text: str | bytes, reading: Reading = SEVERAL) -> str:
+def refusal(directory: Path, text: str | bytes, reading: ReaderConfig = SEVERAL) -> str:
     with pytest.raises(DataError) as caught:
         read_text(directory, text, reading)
     return str(caught.value)
@@ -148,7 +148,7 @@ def test_labels_keep_the_order_in_which_a_row_has_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reading", [SEVERAL, NAMED])
 def test_a_label_is_a_number_where_it_is_written_as_one_and_else_a_name(
-    tmp_path: Path, reading: Reading
+    tmp_path: Path, reading: ReaderConfig
 ) -> None:
     text = "GCAT 3:1\nqux 1:1\nqid 2:1\ngrößer # C11\n1.2.3\n0x1 1:1\n1_0\n"
     names = ["GCAT", "qux", "qid", "größer", "1.2.3", "0x1", "1_0"]
@@ -162,7 +162,7 @@ def test_a_row_of_many_classes_has_one_label_and_may_have_none_where_they_are_op
     tmp_path: Path,
 ) -> None:
     [batch] = read_text(
-        tmp_path, "C11 1:1\n 2:1\nE12\n", Reading(multiclass=True, labels="optional")
+        tmp_path, "C11 1:1\n 2:1\nE12\n", ReaderConfig(multiclass=True, labels="optional")
     )
     assert batch.code_offsets is None
     assert batch.codes.tolist() == [0, -1, 1]
@@ -170,14 +170,14 @@ def test_a_row_of_many_classes_has_one_label_and_may_have_none_where_they_are_op
 
 
 def test_labels_are_numbers_beside_weights_also_with_many_classes(tmp_path: Path) -> None:
-    weighted = Reading(multiclass=True, weights_in_label=True)
+    weighted = ReaderConfig(multiclass=True, weights_in_label=True)
     [batch] = read_text(tmp_path, "3:0.5 1:1\n4 1:1\n", weighted)
     assert (batch.classes, batch.weights is not None) == ([3.0, 4.0], True)
     assert "no finite decimal number" in refusal(tmp_path, "C11:2 1:1\n", weighted)
 
 
 def test_names_are_refused_where_nothing_says_that_there_are_any(tmp_path: Path) -> None:
-    sentence = refusal(tmp_path, "GCAT 1:1\n", Reading())
+    sentence = refusal(tmp_path, "GCAT 1:1\n", ReaderConfig())
     assert sentence.startswith("x.svm, line 1: label GCAT is no finite decimal number.")
     assert sentence.endswith("with --multiclass they may be names.")
 
@@ -208,7 +208,7 @@ REFUSED = [
 @pytest.mark.parametrize("end", ["", "\n", "\r\n", " # end\n2 x\n"])
 @pytest.mark.parametrize(("reading", "line", "sentence"), REFUSED)
 def test_a_bad_line_is_refused_with_file_and_line(
-    tmp_path: Path, reading: Reading, line: str | bytes, sentence: str, end: str
+    tmp_path: Path, reading: ReaderConfig, line: str | bytes, sentence: str, end: str
 ) -> None:
     data = line if isinstance(line, bytes) else line.encode()
     for batch_bytes in (1, 1 << 20):
@@ -286,7 +286,7 @@ def table(labels: pa.Array, column: str = "labels") -> pa.Table:
 def read_parquet(directory: Path, column: pa.Array, **reading: Any) -> list[RowBatch]:
     path = directory / "x.parquet"
     pq.write_table(table(column), path)
-    given = Reading(**{"multilabel": True, **reading})
+    given = ReaderConfig(**{"multilabel": True, **reading})
     return list(ParquetReader(str(path), "x.parquet", given).batches())
 
 
@@ -295,7 +295,7 @@ def read_arrow(directory: Path, column: pa.Array, **reading: Any) -> list[RowBat
     whole = table(column)
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
         writer.write_table(whole)
-    given = Reading(**{"multilabel": True, **reading})
+    given = ReaderConfig(**{"multilabel": True, **reading})
     with patch("streamtron.data.formats.tables.BATCH_ROWS", 2):
         return list(ArrowReader(str(path), "x.arrow", given).batches())
 
@@ -372,7 +372,7 @@ def test_a_table_without_labels_is_read_where_they_are_optional(tmp_path: Path, 
     assert sum(len(batch.codes) for batch in found) == 3
     path = tmp_path / "bare.parquet"
     pq.write_table(table(pa.array([[1]] * 3)).drop_columns("labels"), path)
-    reading = Reading(multilabel=True, labels="optional")
+    reading = ReaderConfig(multilabel=True, labels="optional")
     [batch] = ParquetReader(str(path), "bare.parquet", reading).batches()
     assert rows_of(batch) == [([], {k: 0.5}) for k in range(3)]
 
@@ -392,7 +392,7 @@ def test_a_column_of_single_labels_goes_before_one_of_lists_unless_a_row_has_sev
 ) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(table(pa.array([[1], [2]])).append_column("y", pa.array([3, 4])), path)
-    [batch] = ParquetReader(str(path), "x.parquet", Reading()).batches()
+    [batch] = ParquetReader(str(path), "x.parquet", ReaderConfig()).batches()
     assert batch.classes == [3.0, 4.0]
     with pytest.raises(DataError, match=r"'labels' and 'y' could all be the labels"):
         list(ParquetReader(str(path), "x.parquet", SEVERAL).batches())
@@ -581,7 +581,7 @@ def test_every_flipped_bit_of_the_labels_in_a_cache_is_noticed(
 
 def test_a_cache_made_with_one_label_a_row_does_not_serve_several(tmp_path: Path) -> None:
     (tmp_path / "a.svm").write_text("1 1:1\n2 2:1\n")
-    for reading in (Reading(), SEVERAL, NAMED):
+    for reading in (ReaderConfig(), SEVERAL, NAMED):
         cache = str(tmp_path / "_cache")
         with open_shards([str(tmp_path)], reading, cache_dir=cache) as source:
             [chunk] = source.chunks()
@@ -663,7 +663,7 @@ def test_a_labels_learner_finds_what_it_finds_in_a_file_of_its_own(tmp_path: Pat
         own: list[Row] = [(["1" if positive in labels else "-1"], row) for labels, row in rows]
         (tmp_path / "one.svm").write_text(as_text(own))
         found = []
-        for name, reading, label in (("all", SEVERAL, positive), ("one", Reading(), 1.0)):
+        for name, reading, label in (("all", SEVERAL, positive), ("one", ReaderConfig(), 1.0)):
             with open_shards(
                 [str(tmp_path / f"{name}.svm")], reading, most_labels=None,
                 cache_dir=str(tmp_path / "_cache"),
@@ -687,8 +687,8 @@ def test_the_contract_of_a_model_says_how_many_labels_its_rows_have() -> None:
     for setting in ("multilabel", "multiclass"):
         reading = reading_from_settings(Settings(**{setting: True}))
         assert getattr(reading, setting)
-        assert Reading.from_contract(json.loads(json.dumps(reading.contract()))) == reading
-    assert Reading.from_contract({}) == Reading()
+        assert ReaderConfig.from_contract(json.loads(json.dumps(reading.contract()))) == reading
+    assert ReaderConfig.from_contract({}) == ReaderConfig()
 
 
 CONVERTED: list[Row] = [
@@ -806,7 +806,7 @@ def test_documents_of_several_topics_are_read_as_they_are(
     found = read_text(tmp_path, several)
     assert [own for batch in found for own, _ in rows_of(batch)] == topics
     assert len({label for own in topics for label in own}) > 80
-    plain = read_text(tmp_path, "".join(map(" ".join, documents)), Reading())
+    plain = read_text(tmp_path, "".join(map(" ".join, documents)), ReaderConfig())
     for name in ("indptr", "indices", "values"):
         ours, theirs = (
             np.concatenate([np.diff(getattr(p, name)) if name == "indptr" else getattr(p, name)

@@ -13,7 +13,7 @@ from pyarrow import feather
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError
 from streamtron.data import open_shards
-from streamtron.data.row_batch import Reading
+from streamtron.data.row_batch import ReaderConfig
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate
@@ -54,10 +54,10 @@ def refusal(directory: Path, suffix: str, first: Table, second: Table, **reading
     paths = [
         str(write(directory / f"{k}.{suffix}", table)) for k, table in enumerate((first, second))
     ]
-    with open_shards(paths[:1], Reading(**reading), cache_dir=None) as source:
+    with open_shards(paths[:1], ReaderConfig(**reading), cache_dir=None) as source:
         assert sum(map(len, source.chunks())) == 4
     with (
-        open_shards(paths, Reading(**reading), cache_dir=None) as source,
+        open_shards(paths, ReaderConfig(**reading), cache_dir=None) as source,
         pytest.raises(DataError) as caught,
     ):
         list(source.chunks())
@@ -86,7 +86,7 @@ def test_a_list_of_numbers_that_may_be_values_is_not_dropped_whatever_its_name(
 def test_values_are_all_1_in_every_shard_where_that_was_said(tmp_path: Path) -> None:
     plain = write(tmp_path / "0.parquet", LISTS)
     valued = write(tmp_path / "1.parquet", LISTS | {"values": VALUES})
-    reading = Reading(values_column="")
+    reading = ReaderConfig(values_column="")
     with open_shards([str(plain), str(valued)], reading, cache_dir=None) as source:
         chunks = list(source.chunks())
         assert source.reading.values_column == ""
@@ -130,7 +130,7 @@ def test_columns_that_were_not_asked_for_are_no_features_in_any_shard(tmp_path: 
     extra = {"f2": [9.0] * 4, "g0": [1.0] * 4, "f3": list("abcd")}
     second = write(tmp_path / "1.parquet", COLUMNS | extra)
     for features in (("f0", "f1"), ("f[01]",)):
-        reading = Reading(features=features)
+        reading = ReaderConfig(features=features)
         with open_shards(
             [str(first), str(second)], reading, cache_dir=None, allow_duplicate=True
         ) as source:
@@ -143,7 +143,7 @@ def test_a_weight_and_a_label_are_no_features_of_a_later_shard(tmp_path: Path) -
     paths = [
         str(write(tmp_path / f"{k}.parquet", table | {"f0": [float(k), 0, 1, 2]})) for k in range(2)
     ]
-    reading = Reading(features=("*",), weight_column="w")
+    reading = ReaderConfig(features=("*",), weight_column="w")
     with open_shards(paths, reading, cache_dir=None) as source:
         first, second = source.chunks()
         assert source.width == 2
@@ -206,7 +206,10 @@ def test_pairs_told_by_their_names_may_come_in_any_order(tmp_path: Path) -> None
     ]
     with open_shards([str(path) for path in paths], cache_dir=None) as source:
         chunks = list(source.chunks())
-        assert Reading.from_contract(source.reading.contract()).settled.pair == ("word", "often")
+        assert ReaderConfig.from_contract(source.reading.contract()).settled.pair == (
+            "word",
+            "often",
+        )
     indices = [chunk.rows.indices.tolist() for chunk in chunks]
     values = [chunk.rows.values.tolist() for chunk in chunks]
     assert indices == [[0, 1, 0, 1], [1] * 4, [1] * 4]
@@ -244,7 +247,7 @@ def test_a_cached_shard_is_no_way_around_the_check(tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
     first = write(tmp_path / "0.parquet", COLUMNS)
     second = write(tmp_path / "1.parquet", COLUMNS | {"f2": [9.0] * 4})
-    with open_shards([str(second)], Reading(features=("f0", "f1")), cache_dir=cache) as source:
+    with open_shards([str(second)], ReaderConfig(features=("f0", "f1")), cache_dir=cache) as source:
         list(source.chunks())
     with (
         open_shards([str(first), str(second)], cache_dir=cache) as source,

@@ -20,7 +20,7 @@ from streamtron.core.feature_names import Hashing, Vocabulary, load_vocabulary
 from streamtron.data import ShardSource, open_shards
 from streamtron.data.formats.columns import find_columns, resolve_layout
 from streamtron.data.formats.parquet import ParquetReader
-from streamtron.data.row_batch import Reading, RowBatch, Settled
+from streamtron.data.row_batch import ReaderConfig, RowBatch, Settled
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate
@@ -55,7 +55,7 @@ rows_with_values = st.lists(
 
 
 def read(
-    directory: Path, columns: dict[str, Any], reading: Reading, **options: Any
+    directory: Path, columns: dict[str, Any], reading: ReaderConfig, **options: Any
 ) -> list[RowBatch]:
     path = directory / "rows.parquet"
     pq.write_table(pa.table(columns), path, write_page_checksum=True, **options)
@@ -64,7 +64,7 @@ def read(
 
 def refusal(directory: Path, columns: dict[str, Any], **reading: Any) -> str:
     with pytest.raises(StreamtronError) as caught:
-        read(directory, columns, Reading(labels="optional", **reading))
+        read(directory, columns, ReaderConfig(labels="optional", **reading))
     return str(caught.value)
 
 
@@ -80,7 +80,7 @@ def test_the_same_rows_in_any_layout_give_the_same_bits(
     directory = tmp_path_factory.mktemp("layout")
     labels = {"extra": [[None]] * len(rows), "y": list(range(len(rows))), "name": ["x"] * len(rows)}
     columns = LAYOUTS[layout](rows)
-    reading = Reading(names=Vocabulary(NAMES) if named(columns) else None)
+    reading = ReaderConfig(names=Vocabulary(NAMES) if named(columns) else None)
     batches = read(directory, labels | columns, reading, row_group_size=5)
     wanted = [
         (float(k), sorted(row), [row[j] for j in sorted(row)], 1.0) for k, row in enumerate(rows)
@@ -102,7 +102,7 @@ def test_a_slice_of_a_longer_batch_gives_its_own_rows(layout: str) -> None:
     vocabulary = (
         Vocabulary(NAMES) if named(dict(zip(batch.schema.names, batch, strict=True))) else None
     )
-    reading = Reading(labels="optional", names=vocabulary)
+    reading = ReaderConfig(labels="optional", names=vocabulary)
     columns = find_columns(batch.schema, reading, "f")
     batch = make_batch(batch, columns, reading, Spot("f", "row group 0", 0))
     assert [row[1:3] for row in rows_of([batch])] == [
@@ -118,7 +118,7 @@ def test_hashed_names_are_the_columns_of_scikit_learns_hash_and_collisions_are_a
     from sklearn.utils import murmurhash3_32
 
     directory = tmp_path_factory.mktemp("hash")
-    reading = Reading(labels="optional", names=Hashing(bits, seed))
+    reading = ReaderConfig(labels="optional", names=Hashing(bits, seed))
     wanted = []
     for row in rows:
         sums: dict[int, list[float]] = {}
@@ -136,7 +136,7 @@ def test_the_order_in_which_a_row_names_its_features_does_not_change_a_sum(tmp_p
     met = [name for name in map(str, range(99)) if Hashing(1).columns([name])[0] == 0]
     pairs = list(zip(met, [1e30, 1.0, -1e30], strict=False))
     bags = pa.array([list(bag) for bag in permutations(pairs)], pa.map_(pa.string(), pa.float64()))
-    [batch] = read(tmp_path, one(bags), Reading(labels="optional", names=Hashing(1)))
+    [batch] = read(tmp_path, one(bags), ReaderConfig(labels="optional", names=Hashing(1)))
     assert batch.indices.tolist() == [0] * 6
     assert batch.values is not None
     assert len(set(batch.values.tolist())) == 1
@@ -145,7 +145,7 @@ def test_the_order_in_which_a_row_names_its_features_does_not_change_a_sum(tmp_p
 def test_a_list_of_names_counts_how_often_each_occurs(tmp_path: Path) -> None:
     tokens = pa.array([["b", "a", "b", "b"], [], ["a"]])
     vocabulary = Vocabulary(("a", "b"))
-    batches = read(tmp_path, {"tokens": tokens}, Reading(labels="optional", names=vocabulary))
+    batches = read(tmp_path, {"tokens": tokens}, ReaderConfig(labels="optional", names=vocabulary))
     assert [row[1:3] for row in rows_of(batches)] == [([0, 1], [1.0, 3.0]), ([], []), ([0], [1.0])]
 
 
@@ -157,7 +157,7 @@ def test_columns_of_numbers_take_integers_booleans_and_floats_and_store_no_zeros
         "b": pa.array([True, False, True]),
         "c": pa.array([0.0, -0.0, 0.1], pa.float16()),
     }
-    reading = Reading(labels="optional", features=("c", "a", "b"))
+    reading = ReaderConfig(labels="optional", features=("c", "a", "b"))
     tenth = float(np.float16(0.1))
     assert [row[1:3] for row in rows_of(read(tmp_path, columns, reading))] == [
         ([1, 2], [1.0, 1.0]), ([], []), ([0, 1, 2], [tenth, -3.0, 1.0]),
@@ -192,7 +192,7 @@ def test_the_layout_is_told_by_names_and_types(
     schema: dict[str, Any], features: tuple[str, ...] | None, wanted: tuple[str, tuple[str, ...]]
 ) -> None:
     bits = 3 if "names" in wanted[0] else None
-    reading = Reading(features=features, names=Hashing(bits) if bits else None)
+    reading = ReaderConfig(features=features, names=Hashing(bits) if bits else None)
     columns = find_columns(pa.schema(schema), reading, "f")
     assert (columns.layout, columns.features) == wanted
 
@@ -229,7 +229,7 @@ def test_features_that_are_ambiguous_absent_or_unsuited_are_refused(
     schema: dict[str, Any], reading: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(StreamtronError) as caught:
-        find_columns(pa.schema(schema), Reading(labels="optional", **reading), "f")
+        find_columns(pa.schema(schema), ReaderConfig(labels="optional", **reading), "f")
     assert str(caught.value).startswith(sentence)
 
 
@@ -237,18 +237,18 @@ def test_a_name_that_occurs_twice_is_no_feature_though_it_is_numbered() -> None:
     schema = pa.schema([("f0", NUMBER), ("f1", NUMBER), ("f0", NUMBER)])
     for features in (None, ("f0",), ("f*",)):
         with pytest.raises(DataError, match="'f0' and 'f0' could all be the features"):
-            find_columns(schema, Reading(labels="optional", features=features), "f")
+            find_columns(schema, ReaderConfig(labels="optional", features=features), "f")
 
 
 def test_of_a_wide_table_a_message_names_the_first_columns() -> None:
     schema = pa.schema({f"c{k}": NUMBER for k in range(1000)})
     with pytest.raises(DataError, match=r"c39 double, … 960 more\)\.$"):
-        find_columns(schema, Reading(labels="optional"), "f")
+        find_columns(schema, ReaderConfig(labels="optional"), "f")
 
 
 def test_once_settled_patterns_and_usual_names_are_names_and_nothing_else() -> None:
     schema = pa.schema({"a*": NUMBER, "b": NUMBER, "target": NUMBER})
-    settled = resolve_layout(schema, Reading(features=("*",)), "first")
+    settled = resolve_layout(schema, ReaderConfig(features=("*",)), "first")
     assert (settled.features, settled.label_column) == (("a*", "b"), "target")
     other = pa.schema({"ab": NUMBER, "b": NUMBER, "y": NUMBER, "target": NUMBER})
     with pytest.raises(DataError, match=r"looked for 'a\*'"):
@@ -339,7 +339,7 @@ def test_a_bad_name_is_refused_in_a_sentence_that_names_its_row(
 
 def test_names_of_one_hash_are_no_repetition(tmp_path: Path) -> None:
     columns = maps([("a", 1.0), ("b", 2.0), ("c", 4.0)], key=pa.string())
-    batches = read(tmp_path, columns, Reading(labels="optional", names=Hashing(1)))
+    batches = read(tmp_path, columns, ReaderConfig(labels="optional", names=Hashing(1)))
     assert sum(rows_of(batches)[0][2]) == 7.0
     assert set(Hashing(1).columns(["a", "b", "c"]).tolist()) <= {0, 1}
 
@@ -536,24 +536,24 @@ def test_a_cache_made_under_another_reading_is_left_alone(
     tokens = {"words": [["a"], ["b"]], "values": [[2.0], [3.0]], "tokens": [["c"], ["d"]]}
     pq.write_table(pa.table(tokens | {"y": [1, -1]}), path)
 
-    def columns(reading: Reading) -> list[Any]:
+    def columns(reading: ReaderConfig) -> list[Any]:
         with open_shards([str(path)], reading, cache_dir=cache) as source:
             [chunk] = source.chunks()
             return [chunk.rows.indices.tolist(), chunk.rows.values.tolist()]
 
-    reading = Reading(names=Hashing(20), features=("words",))
+    reading = ReaderConfig(names=Hashing(20), features=("words",))
     first = columns(reading)
     assert columns(replace(reading, **changed)) != first
     assert columns(reading) == first
 
 
 def test_vocabularies_of_the_same_names_share_a_cache_and_of_others_do_not() -> None:
-    reading = Reading(names=Vocabulary(("a", "b")))
+    reading = ReaderConfig(names=Vocabulary(("a", "b")))
     settled = [replace(reading, settled=Settled("map of names", by=name)) for name in "ab"]
     assert settled[0].key() == settled[1].key()
-    assert reading.key() == Reading(names=Vocabulary(("a", "b"))).key()
-    assert reading.key() != Reading(names=Vocabulary(("b", "a"))).key()
-    assert reading.key() != Reading().key()
+    assert reading.key() == ReaderConfig(names=Vocabulary(("a", "b"))).key()
+    assert reading.key() != ReaderConfig(names=Vocabulary(("b", "a"))).key()
+    assert reading.key() != ReaderConfig().key()
     assert reading.key() != replace(reading, unknown_features="out_of_range").key()
     assert len(str(reading.key()["vocabulary"])) == 32, "a digest, for vocabularies may be large"
 

@@ -29,13 +29,13 @@ from streamtron.core.errors import DataError, MachineError
 from streamtron.data.discover import format_of
 from streamtron.data.formats import text_stream
 from streamtron.data.formats.libsvm import LibsvmReader
-from streamtron.data.row_batch import Reading
+from streamtron.data.row_batch import ReaderConfig
 from tests.helpers.examples import examples, slow_but
 from tests.helpers.libsvm_rows import PLAIN, Row, batches, bits_of, oracle, read, rows_of
 
-OPTIONAL = Reading(labels="optional")
-WEIGHTED = Reading(weights_in_label=True)
-ONE_BASED = Reading(index_base=1)
+OPTIONAL = ReaderConfig(labels="optional")
+WEIGHTED = ReaderConfig(weights_in_label=True)
+ONE_BASED = ReaderConfig(index_base=1)
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
@@ -45,7 +45,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def refusal(data: bytes, reading: Reading = PLAIN, batch_bytes: int = 1 << 20) -> str:
+def refusal(data: bytes, reading: ReaderConfig = PLAIN, batch_bytes: int = 1 << 20) -> str:
     """The sentence with which a file with these bytes is refused."""
     with pytest.raises(DataError) as caught:
         read(data, reading, batch_bytes)
@@ -222,7 +222,7 @@ def test_weights_below_zero_or_not_finite_are_refused(weight: str) -> None:
 
 
 def test_a_first_pair_is_label_and_weight_where_weights_are_declared_and_labels_optional() -> None:
-    both = Reading(labels="optional", weights_in_label=True)
+    both = ReaderConfig(labels="optional", weights_in_label=True)
     assert read(b"3:2 5:1\n", both) == [Row(3.0, [5], [bits_of(1)], 2.0)]
 
 
@@ -382,9 +382,9 @@ def test_integers_that_float32_cannot_hold_are_refused(token: str, fits: bool) -
         ("9.007199254740993e15", True),
     ],
 )
-@pytest.mark.parametrize("reading", [PLAIN, WEIGHTED, Reading(multiclass=True)])
+@pytest.mark.parametrize("reading", [PLAIN, WEIGHTED, ReaderConfig(multiclass=True)])
 def test_two_labels_that_are_integers_are_never_read_as_one(
-    token: str, fits: bool, reading: Reading
+    token: str, fits: bool, reading: ReaderConfig
 ) -> None:
     data = f"1 1:1\n{token} 3:1\n".encode()
     if fits:
@@ -499,7 +499,7 @@ def test_column_zero_is_refused_in_a_file_declared_one_based() -> None:
     expected = "x.svm, line 2: column 0 in a file declared 1-based. Use --index-base 0."
     assert refusal(data, ONE_BASED) == expected
     assert refusal(b"1 1:1\n1 5:1 0:1\n", ONE_BASED) == expected
-    assert [row.columns for row in read(data, Reading(index_base=0))] == [[1], [0, 2]]
+    assert [row.columns for row in read(data, ReaderConfig(index_base=0))] == [[1], [0, 2]]
     assert [row.columns for row in read(b"1 1:1\n", ONE_BASED)] == [[1]]
 
 
@@ -671,7 +671,7 @@ def test_the_fingerprint_is_of_the_stored_bytes_read_before_or_not(
     stored = PACK[".zst"](TEXT) + b"\0" * 9000 if name.endswith(".zst") else TEXT
     path = tmp_path / name
     path.write_bytes(stored)
-    fresh, used, begun = (LibsvmReader(str(path), name, Reading(), 1 << 12) for _ in range(3))
+    fresh, used, begun = (LibsvmReader(str(path), name, ReaderConfig(), 1 << 12) for _ in range(3))
     next(begun.batches())
     list(used.batches())
     path_after = used.fingerprint()
@@ -682,7 +682,7 @@ def test_the_fingerprint_is_of_the_stored_bytes_read_before_or_not(
 def test_a_fingerprint_costs_no_second_reading(tmp_path: Path) -> None:
     path = tmp_path / "x.svm"
     path.write_bytes(TEXT)
-    reader = LibsvmReader(str(path), "x.svm", Reading())
+    reader = LibsvmReader(str(path), "x.svm", ReaderConfig())
     list(reader.batches())
     path.unlink()
     assert reader.fingerprint() == xxhash.xxh3_128(TEXT).hexdigest()
@@ -750,7 +750,7 @@ def test_damage_in_a_compressed_file_is_told_after_a_bad_line_before_it(
 def test_batches_can_be_read_again_and_at_the_same_time(tmp_path: Path) -> None:
     path = tmp_path / "x.svm"
     path.write_bytes(TEXT)
-    reader = LibsvmReader(str(path), "x.svm", Reading(), 1 << 12)
+    reader = LibsvmReader(str(path), "x.svm", ReaderConfig(), 1 << 12)
     both = zip(reader.batches(), reader.batches(), strict=True)
     pairs = [(rows_of(a), rows_of(b), a.place(0), b.place(0)) for a, b in both]
     assert all(a == b and x == y for a, b, x, y in pairs)
@@ -758,7 +758,7 @@ def test_batches_can_be_read_again_and_at_the_same_time(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_the_machines_error(tmp_path: Path) -> None:
-    reader = LibsvmReader(str(tmp_path / "gone.svm"), "gone.svm", Reading())
+    reader = LibsvmReader(str(tmp_path / "gone.svm"), "gone.svm", ReaderConfig())
     for action in (reader.fingerprint, lambda: list(reader.batches())):
         with pytest.raises(MachineError, match=r"^gone\.svm: cannot be read \(No such file"):
             action()

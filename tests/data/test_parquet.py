@@ -19,7 +19,7 @@ from streamtron.data.formats.columns import Columns
 from streamtron.data.formats.layouts import Spot
 from streamtron.data.formats.parquet import ParquetReader
 from streamtron.data.formats.table_rows import make_batch
-from streamtron.data.row_batch import Reading, RowBatch
+from streamtron.data.row_batch import ReaderConfig, RowBatch
 from tests.helpers.batch_rows import rows_of
 
 Write = Callable[..., str]
@@ -39,7 +39,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def read(path: str, **reading: Any) -> list[RowBatch]:
-    return list(ParquetReader(path, "rows.parquet", Reading(**reading)).batches())
+    return list(ParquetReader(path, "rows.parquet", ReaderConfig(**reading)).batches())
 
 
 def refusal(path: str, **reading: Any) -> str:
@@ -107,7 +107,7 @@ def test_a_batch_that_is_a_slice_of_longer_lists_gives_its_own_rows(list_type: A
         }
     ).slice(1, 2)
     columns = Columns("y", "lists", ("i",), "v")
-    batch = make_batch(batch, columns, Reading(), Spot("f", "row group 0", 0))
+    batch = make_batch(batch, columns, ReaderConfig(), Spot("f", "row group 0", 0))
     assert rows_of([batch]) == [(1.0, [0, 3], [1.0, 2.0], 1.0), (2.0, [1, 2], [3.0, 4.0], 1.0)]
 
 
@@ -267,21 +267,21 @@ def test_one_giant_row_group_is_read_in_bounded_memory(write: Write) -> None:
     before = pa.total_allocated_bytes()
     peak = 0
     tracemalloc.start()
-    for _ in ParquetReader(path, "rows", Reading()).batches():
+    for _ in ParquetReader(path, "rows", ReaderConfig()).batches():
         peak = max(peak, pa.total_allocated_bytes() - before + tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
     assert peak < decoded * 0.6
 
 
 def test_a_reader_can_be_read_twice_and_gives_the_same(write: Write) -> None:
-    reader = ParquetReader(write(sample()), "rows", Reading())
+    reader = ParquetReader(write(sample()), "rows", ReaderConfig())
     assert rows_of(list(reader.batches())) == rows_of(list(reader.batches()))
 
 
 def test_the_fingerprint_is_xxh3_128_of_the_bytes(write: Write) -> None:
     path = write(sample())
     digest = xxhash.xxh3_128(Path(path).read_bytes()).hexdigest()
-    assert ParquetReader(path, "rows", Reading()).fingerprint() == digest
+    assert ParquetReader(path, "rows", ReaderConfig()).fingerprint() == digest
 
 
 # What is refused, and in which words -------------------------------------------------------------
@@ -382,7 +382,9 @@ def test_a_null_label_that_hides_in_a_dictionary_is_refused() -> None:
     batch = pa.record_batch({"i": pa.array([[1], [2]]), "y": labels})
     assert labels.null_count == 0
     with pytest.raises(DataError, match=r"f, row group 4, row 31: null in column 'y'"):
-        make_batch(batch, Columns("y", "lists", ("i",)), Reading(), Spot("f", "row group 4", 30))
+        make_batch(
+            batch, Columns("y", "lists", ("i",)), ReaderConfig(), Spot("f", "row group 4", 30)
+        )
 
 
 def test_a_repeated_column_is_found_behind_other_rows_that_merely_need_sorting(
@@ -508,7 +510,7 @@ def test_what_is_no_parquet_file_or_a_part_of_one_is_refused_by_name(
 
 
 def test_a_file_that_is_not_there_is_the_machines_matter(tmp_path: Path) -> None:
-    reader = ParquetReader(str(tmp_path / "none.parquet"), "none.parquet", Reading())
+    reader = ParquetReader(str(tmp_path / "none.parquet"), "none.parquet", ReaderConfig())
     for action in (lambda: list(reader.batches()), reader.fingerprint):
         with pytest.raises(MachineError, match=r"none\.parquet: cannot be read \(No such file"):
             action()

@@ -23,7 +23,7 @@ from streamtron.core.errors import DataError, MachineError
 from streamtron.core.rows import Chunk
 from streamtron.data import (
     Manifest,
-    Reading,
+    ReaderConfig,
     RowBatch,
     find_shards,
     open_shards,
@@ -397,7 +397,7 @@ def test_a_shard_replaced_while_it_is_converted_is_refused(
             yield from found
 
     monkeypatch.setattr(convert, "open_reader", Replaced)
-    reading, known = Reading(index_base=1), Settings(index_base=1)
+    reading, known = ReaderConfig(index_base=1), Settings(index_base=1)
     stretch = convert.RowRange("a.svm", [shard], 0, 1, [str(tmp_path / "part")].__getitem__, 1)
     parts: dict[str, Callable[[], object]] = {
         "alone": lambda: convert.convert(path, tmp_path / "out", to="parquet", settings=known),
@@ -427,7 +427,7 @@ def test_the_index_base_is_settled_by_whether_column_0_occurs(tmp_path: Path) ->
             assert source.index_base is None
             list(source.chunks())
             assert source.index_base == base
-    with source_of(tmp_path, reading=Reading(index_base=0)) as source:
+    with source_of(tmp_path, reading=ReaderConfig(index_base=0)) as source:
         assert source.index_base == 0
     write_shard(tmp_path / "a.svm", [(1.0, 1.0, {0: 1.0})])
     write_shard(tmp_path / "b.svm", [(1.0, 1.0, {5: 1.0})])
@@ -513,7 +513,7 @@ def test_bytes_read_of_a_table_grow_with_its_rows_to_its_size(suffix: str, tmp_p
         with pa.OSFile(str(path), "wb") as sink, new(sink, table.schema) as writer:
             writer.write_table(table, max_chunksize=20_000)
     [shard] = find_shards([str(path)])
-    reader, delivered = open_reader(shard, resolve_reading(shard, Reading())), 0
+    reader, delivered = open_reader(shard, resolve_reading(shard, ReaderConfig())), 0
     assert reader.bytes_read == 0
     for batch in reader.batches():
         delivered += len(batch.codes)
@@ -771,7 +771,7 @@ def test_text_cut_into_several_files_gives_the_rows_of_the_whole(tmp_path: Path)
     found, sizes = [], []
     for path in ("whole.svm", "cut"):
         with open_shards(
-            [str(tmp_path / path)], Reading(), cache_dir=str(tmp_path / "_c")
+            [str(tmp_path / path)], ReaderConfig(), cache_dir=str(tmp_path / "_c")
         ) as source:
             chunks = list(source.chunks())
             assert [bits(chunk) for chunk in source.chunks()] == [bits(chunk) for chunk in chunks]

@@ -11,7 +11,7 @@ from streamtron.core.errors import StreamtronError
 from streamtron.core.feature_names import Hashing, Vocabulary
 from streamtron.data import open_shards
 from streamtron.data.formats.parquet import ParquetReader
-from streamtron.data.row_batch import Reading
+from streamtron.data.row_batch import ReaderConfig
 from streamtron.runs.fit import fit
 from tests.helpers.batch_rows import rows_of
 
@@ -37,9 +37,11 @@ NAMES = ("age", "height", "weight")
 WORDS = [("spam", {"buy": 1.0, "now": 2.0}), ("ham", {"see": 1.0, "you": 1.0}), ("ham", {})]
 
 
-def rows_in(path: Path, reading: Reading | None = None) -> list[tuple[object, dict[int, float]]]:
+def rows_in(
+    path: Path, reading: ReaderConfig | None = None
+) -> list[tuple[object, dict[int, float]]]:
     """(label, {column: value}) of every row of a file."""
-    batches = list(ParquetReader(str(path), path.name, reading or Reading()).batches())
+    batches = list(ParquetReader(str(path), path.name, reading or ReaderConfig()).batches())
     return [
         (label, dict(zip(columns, values, strict=True)))
         for label, columns, values, _ in rows_of(batches)
@@ -59,7 +61,7 @@ def test_sparse_and_dense_vectors_of_spark_are_the_rows_that_it_was_given(form: 
 @pytest.mark.parametrize("form", FORMS)
 def test_maps_of_spark_are_the_rows_that_it_was_given(form: str) -> None:
     path = DATA / f"spark-maps{form}.parquet"
-    found = rows_in(path, Reading(names=Vocabulary(NAMES)))
+    found = rows_in(path, ReaderConfig(names=Vocabulary(NAMES)))
     wanted = [
         (label, rounded({NAMES.index(name): value for name, value in row.items()}))
         for label, row in MAPS
@@ -69,7 +71,7 @@ def test_maps_of_spark_are_the_rows_that_it_was_given(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_lists_of_strings_of_spark_are_counted_under_their_hashes(form: str) -> None:
-    found = rows_in(DATA / f"spark-words{form}.parquet", Reading(names=Hashing(20)))
+    found = rows_in(DATA / f"spark-words{form}.parquet", ReaderConfig(names=Hashing(20)))
 
     def column(name: str) -> int:
         return int(Hashing(20, 0).columns([name])[0])

@@ -26,7 +26,7 @@ import streamtron
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import serial
-from streamtron.data import Reading, RowBatch, find_shards, open_reader, resolve_reading
+from streamtron.data import ReaderConfig, RowBatch, find_shards, open_reader, resolve_reading
 from streamtron.data.formats.text_recipe import TOKEN_PATTERN, TextRecipe
 from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate
@@ -148,15 +148,17 @@ def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def batches_of(path: Path, reading: Reading | None = None, threads: int = 1) -> Iterator[RowBatch]:
+def batches_of(
+    path: Path, reading: ReaderConfig | None = None, threads: int = 1
+) -> Iterator[RowBatch]:
     shards = find_shards([str(path)])
-    reading = resolve_reading(shards[0], reading or Reading())
+    reading = resolve_reading(shards[0], reading or ReaderConfig())
     for shard in shards:
         yield from open_reader(shard, reading, threads).batches()
 
 
 def read(
-    path: Path, reading: Reading | None = None, width: int | None = None, threads: int = 1
+    path: Path, reading: ReaderConfig | None = None, width: int | None = None, threads: int = 1
 ) -> sparse.csr_array:
     """All rows of shards as a matrix."""
     parts = []
@@ -214,7 +216,7 @@ def test_every_format_gives_the_text_and_the_columns_beside_it(name: str, tmp_pa
 def test_threads_and_the_size_of_shards_change_no_row(tmp_path: Path) -> None:
     texts = documents() * 2  # several megabytes
     write_jsonl(tmp_path / "a.jsonl", texts)
-    recipe = Reading(text=TextRecipe("text"), label_column="y")
+    recipe = ReaderConfig(text=TextRecipe("text"), label_column="y")
     one = read(tmp_path / "a.jsonl", recipe, 2**20)
     assert equal(one, read(tmp_path / "a.jsonl", recipe, 2**20, threads=3))
     convert(tmp_path / "a.jsonl", tmp_path / "rows", text=TextRecipe("text"),
@@ -420,7 +422,7 @@ def test_a_batch_is_a_megabyte_of_text_however_long_the_file(tmp_path: Path) -> 
     shuffled = list(documents())
     random.Random(0).shuffle(shuffled)
     write_jsonl(tmp_path / "a.jsonl", shuffled * 5)
-    reading = Reading(text=TextRecipe("text"), label_column="y")
+    reading = ReaderConfig(text=TextRecipe("text"), label_column="y")
     batches = list(batches_of(tmp_path / "a.jsonl", reading))
     size = (tmp_path / "a.jsonl").stat().st_size
     assert len(batches) >= size // (1 << 20) >= 3

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from streamtron.core import kernels
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.feature_names import Hashing
-from streamtron.data import Reading, find_shards, open_reader, resolve_reading
+from streamtron.data import ReaderConfig, find_shards, open_reader, resolve_reading
 from streamtron.data.formats.text_recipe import TextRecipe
 from streamtron.data.formats.text_tables import CsvReader
 from streamtron.data.formats.vowpal_wabbit import VowpalWabbitReader
@@ -80,7 +80,7 @@ def test_lists_in_json_lines_are_read(tmp_path: Path) -> None:
             "values": []}, {"label": 1, "indices": [3], "values": [2]}]  # fmt: skip
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     [shard] = find_shards([str(tmp_path / "a.jsonl")])
-    [batch] = open_reader(shard, resolve_reading(shard, Reading())).batches()
+    [batch] = open_reader(shard, resolve_reading(shard, ReaderConfig())).batches()
     assert batch.indptr.tolist() == [0, 2, 2, 3]
     assert (batch.indices.tolist(), batch.values.tolist()) == ([0, 7, 3], [1.0, 0.5, 2.0])
     assert [batch.place(row) for row in range(3)] == [f"a.jsonl, line {n}" for n in (1, 2, 3)]
@@ -102,7 +102,7 @@ def test_rows_are_cut_where_they_end_whatever_their_quotes(
     with TemporaryDirectory() as root:
         path = Path(root, "a.csv")
         path.write_text(text.getvalue(), newline="", encoding="utf-8")
-        reader = SmallBatches(str(path), "a.csv", Reading(text=TextRecipe("t")))
+        reader = SmallBatches(str(path), "a.csv", ReaderConfig(text=TextRecipe("t")))
         cells = [cell for array in reader.column("t") for cell in array.to_pylist()]
     assert cells == [cell for cell, _ in rows]
 
@@ -163,7 +163,7 @@ def test_a_header_longer_than_a_batch_is_read_with_the_rows_behind_it(tmp_path: 
         BATCH_BYTES = 4
 
     (tmp_path / "a.csv").write_text("label,f1,f2\n1,2,3\n0,3,4\n")
-    reader = SmallBatches(str(tmp_path / "a.csv"), "a.csv", Reading())
+    reader = SmallBatches(str(tmp_path / "a.csv"), "a.csv", ReaderConfig())
     assert [str(field.type) for field in reader.schema()] == ["int64"] * 3
     assert sum(batch.rows for batch in reader.batches()) == 2
 
@@ -251,7 +251,7 @@ NAMED: list[dict[str, float]] = [
 
 def vw(path: Path, text: str, **reading: Any) -> VowpalWabbitReader:
     path.write_text(text, newline="")
-    return VowpalWabbitReader(str(path), path.name, Reading(names=Hashing(18), **reading))
+    return VowpalWabbitReader(str(path), path.name, ReaderConfig(names=Hashing(18), **reading))
 
 
 def test_namespaces_become_prefixes_scales_multiply_and_names_add_up(tmp_path: Path) -> None:

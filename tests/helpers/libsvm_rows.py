@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from streamtron.data.formats.libsvm import LibsvmReader
-from streamtron.data.row_batch import Reading, RowBatch
+from streamtron.data.row_batch import ReaderConfig, RowBatch
 
-PLAIN = Reading()
+PLAIN = ReaderConfig()
 
 
 class Row(NamedTuple):
@@ -52,7 +52,7 @@ def rows_of(batch: RowBatch) -> list[Row]:
 
 def batches(
     data: bytes,
-    reading: Reading = PLAIN,
+    reading: ReaderConfig = PLAIN,
     batch_bytes: int = 1 << 20,
     name: str = "x.svm",
     threads: int = 1,
@@ -65,7 +65,7 @@ def batches(
 
 
 def read(
-    data: bytes, reading: Reading = PLAIN, batch_bytes: int = 1 << 20, name: str = "x.svm"
+    data: bytes, reading: ReaderConfig = PLAIN, batch_bytes: int = 1 << 20, name: str = "x.svm"
 ) -> list[Row]:
     """The rows of a file with these bytes."""
     return [row for batch in batches(data, reading, batch_bytes, name) for row in rows_of(batch)]

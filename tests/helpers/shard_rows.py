@@ -14,7 +14,7 @@ import xxhash
 
 from streamtron.core.rows import Chunk
 from streamtron.data import (
-    Reading,
+    ReaderConfig,
     RowBatch,
     ShardFile,
     ShardSource,
@@ -31,7 +31,7 @@ class ListReader:
 
     opened: list[str] = []  # noqa: RUF012 - shared on purpose
 
-    def __init__(self, shard: ShardFile, reading: Reading) -> None:
+    def __init__(self, shard: ShardFile, reading: ReaderConfig) -> None:
         self.shard = shard
 
     def fingerprint(self) -> str:
@@ -77,7 +77,7 @@ def write_shard(path: Path, rows: Sequence[Row], sizes: Sequence[int] | None = N
 def source_of(directory: Path, cache: Path | None = None, **options: Any) -> ShardSource:
     return ShardSource(
         find_shards([str(directory)]),
-        options.pop("reading", Reading()),
+        options.pop("reading", ReaderConfig()),
         cache_dir=None if cache is None else str(cache),
         open_reader=options.pop("open_reader", ListReader),
         **options,

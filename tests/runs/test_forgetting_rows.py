@@ -27,7 +27,7 @@ from streamtron.cli.main import main
 from streamtron.core.errors import DataError, FileDamaged, SettingsError
 from streamtron.core.sealed import write_sealed
 from streamtron.data import (
-    Reading,
+    ReaderConfig,
     deletions,
     find_shards,
     open_reader,
@@ -138,7 +138,7 @@ def test_rows_with_weights_and_several_labels_are_left_out_with_all_that_is_thei
     rows = {"indices": [[1], [2], [3], [4]], "values": [[1.0], [2.0], [3.0], [4.0]]}
     labels = [["a"], ["b", "c"], [], ["a", "c"]]
     pq.write_table(pa.table({**rows, "labels": labels, "w": [1.0, 2, 3, 4]}), tmp_path / "a.pq")
-    reading = Reading(multilabel=True, label_column="labels", weight_column="w")
+    reading = ReaderConfig(multilabel=True, label_column="labels", weight_column="w")
     path = str(tmp_path / "a.pq")
     with open_shards([path], reading, cache_dir=None, most_labels=None) as source:
         [(_, fingerprint)] = source.fingerprints()
@@ -225,7 +225,9 @@ def test_a_shard_goes_to_a_worker_with_its_deletions(user_rows: Corpus) -> None:
         [(_, fingerprint)] = source.fingerprints()
     excluded = shard._replace(without=Deletions(shard.path, fingerprint, np.array([0, 199])))
     [there] = copy.deepcopy([excluded])  # by the protocol that carries it
-    assert sum(piece.rows for piece in open_reader(there, Reading(index_base=1)).batches()) == 198
+    assert (
+        sum(piece.rows for piece in open_reader(there, ReaderConfig(index_base=1)).batches()) == 198
+    )
 
 
 def test_a_run_that_begins_anew_reads_them_again_and_says_so(

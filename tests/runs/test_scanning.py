@@ -26,7 +26,7 @@ from streamtron.core.errors import DataError
 from streamtron.core.executor import serial
 from streamtron.core.rows import BLOCK_ROWS
 from streamtron.core.sealed import read_sealed, write_sealed
-from streamtron.data import Reading, ShardFile, open_shards
+from streamtron.data import ReaderConfig, ShardFile, open_shards
 from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness as witness_file
@@ -80,7 +80,7 @@ def whole(lines: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[O
 
 def witnessed(outcome: Outcome, shards: Path) -> Path:
     """The counts of the model as a witness of its rows in other shards."""
-    with open_shards([str(shards)], Reading(), cache_dir=None) as source:
+    with open_shards([str(shards)], ReaderConfig(), cache_dir=None) as source:
         for _ in source.chunks():
             pass
         assert source.manifest is not None

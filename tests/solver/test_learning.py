@@ -13,7 +13,7 @@ import pytest
 from streamtron.core import kernels
 from streamtron.core.config import Machine, Settings
 from streamtron.core.events import ChunkDone, Event, ReadingStarted
-from streamtron.data import Reading, open_shards
+from streamtron.data import ReaderConfig, open_shards
 from streamtron.data.writers.corpus import generate
 from streamtron.runs.fit import fit_many, run
 from streamtron.runs.learners import MemoryGuard, Training, train_candidates
@@ -82,7 +82,7 @@ def test_classes_that_do_not_fit_together_run_in_groups_and_find_the_same(
     found = []
     for machine in (Machine(threads=2), room_for(3, settings, shared=True)):
         with open_shards(
-            [str(place / "many.svm")], Reading(multiclass=True), cache_dir=str(tmp_path),
+            [str(place / "many.svm")], ReaderConfig(multiclass=True), cache_dir=str(tmp_path),
             most_labels=None,
         ) as source:  # fmt: skip
             training = Training(source, settings, machine)

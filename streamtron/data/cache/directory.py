@@ -32,7 +32,7 @@ from streamtron.data.cache.flat_file import (
 )
 from streamtron.data.discover import ShardFile
 from streamtron.data.disk import writing_to
-from streamtron.data.row_batch import Reading
+from streamtron.data.row_batch import ReaderConfig
 from streamtron.data.storage import Stamp
 
 ENDING = ".cache"
@@ -57,7 +57,7 @@ class Cache:
     ``reading`` are left alone.
     """
 
-    def __init__(self, directory: str, reading: Reading) -> None:
+    def __init__(self, directory: str, reading: ReaderConfig) -> None:
         self.directory = os.path.abspath(directory)
         self._reading = reading.key()
         with writing_cache(self.directory):

@@ -27,7 +27,7 @@ from streamtron.data.formats.layouts import (
     plain,
 )
 from streamtron.data.formats.text_recipe import RECIPE_KEY, TextRecipe, is_string
-from streamtron.data.row_batch import Layout, Reading, Settled
+from streamtron.data.row_batch import Layout, ReaderConfig, Settled
 
 Role = Literal["label", "features", "values", "weight", "text"]
 
@@ -74,7 +74,7 @@ _LAYOUTS: dict[Layout, str] = {
 }
 
 
-def resolve_layout(schema: pa.Schema, reading: Reading, name: str) -> Reading:
+def resolve_layout(schema: pa.Schema, reading: ReaderConfig, name: str) -> ReaderConfig:
     """Return the reading with the layout and column names of this schema."""
     columns = find_columns(schema, reading, name)
     if columns.recipe is not None:
@@ -92,7 +92,9 @@ def resolve_layout(schema: pa.Schema, reading: Reading, name: str) -> Reading:
     )
 
 
-def unused_in(schema: pa.Schema, columns: Columns, reading: Reading) -> tuple[tuple[str, str], ...]:
+def unused_in(
+    schema: pa.Schema, columns: Columns, reading: ReaderConfig
+) -> tuple[tuple[str, str], ...]:
     """Return name and type of the columns of a table that are read for nothing."""
     weight = columns.recipe.weight if columns.recipe else None
     used = {*columns.all, reading.weight_column, weight} - {*columns.unknown}
@@ -100,7 +102,7 @@ def unused_in(schema: pa.Schema, columns: Columns, reading: Reading) -> tuple[tu
     return tuple((field.name, str(plain(field.type)).removeprefix("large_")) for field in others)
 
 
-def find_columns(schema: pa.Schema, reading: Reading, name: str) -> Columns:
+def find_columns(schema: pa.Schema, reading: ReaderConfig, name: str) -> Columns:
     """Return the columns to read, as settled or named by ``reading`` or found by their usual names.
 
     Features are found as one column of a usual name that is a list, a map or a vector; or else as
@@ -116,7 +118,7 @@ class _Table(NamedTuple):
     """The columns of one shard, and how they are to be read."""
 
     schema: pa.Schema
-    reading: Reading
+    reading: ReaderConfig
     name: str
 
     def columns(self) -> Columns:

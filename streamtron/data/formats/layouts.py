@@ -92,7 +92,7 @@ class Columns(NamedTuple):
     values: str | None = None
     weight: str | None = None
     unknown: tuple[str, ...] = ()
-    """columns of numbers that are counted and weigh 0; see ``Reading.unknown_features``"""
+    """columns of numbers that are counted and weigh 0; see ``ReaderConfig.unknown_features``"""
     recipe: TextRecipe | None = None
     """how documents become rows, in the layout ``text``"""
 

@@ -33,7 +33,7 @@ from streamtron.data.formats.text_labels import (
 )
 from streamtron.data.formats.text_stream import READ_BYTES, BadLine, TextStream, whole_rows
 from streamtron.data.prefetch import in_order
-from streamtron.data.row_batch import FileReader, Reading, RowBatch, sort_columns
+from streamtron.data.row_batch import FileReader, ReaderConfig, RowBatch, sort_columns
 
 MOST_PARSERS = 8
 """Threads that parse one file, at most: more are faster than training."""
@@ -54,7 +54,12 @@ class LibsvmReader(FileReader):
     """
 
     def __init__(
-        self, path: str, name: str, reading: Reading, batch_bytes: int = 1 << 20, threads: int = 1
+        self,
+        path: str,
+        name: str,
+        reading: ReaderConfig,
+        batch_bytes: int = 1 << 20,
+        threads: int = 1,
     ) -> None:
         super().__init__(path, name, reading, threads=min(threads, MOST_PARSERS))
         self._batch_bytes = batch_bytes
@@ -147,7 +152,7 @@ def _place(name: str, first_line: int, lines: NDArray[np.int64], row: int) -> st
 class _Parser(threading.local):
     """Parse the texts of one file, in any number of threads, each with its own buffers."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: ReaderConfig) -> None:
         self._first_column = 1 if reading.index_base == 1 else 0
         self._weighted = reading.weights_in_label
         self._several = reading.multilabel

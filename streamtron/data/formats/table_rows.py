@@ -26,7 +26,7 @@ from streamtron.data.formats.layouts import (
 )
 from streamtron.data.row_batch import (
     Offsets,
-    Reading,
+    ReaderConfig,
     RowBatch,
     offsets_of,
     repeated,
@@ -40,7 +40,9 @@ BATCH_NONZEROS = 1 << 20
 _TWICE = "{} occurs twice. Add the values up or remove one."
 
 
-def make_batch(batch: pa.RecordBatch, columns: Columns, reading: Reading, spot: Spot) -> RowBatch:
+def make_batch(
+    batch: pa.RecordBatch, columns: Columns, reading: ReaderConfig, spot: Spot
+) -> RowBatch:
     """Check the rows of a record batch and convert them to a RowBatch."""
     indptr, keys, values = LAYOUTS[columns.layout.split()[0]](batch, columns, spot)
     named = None
@@ -67,7 +69,7 @@ def split_batch(row_batch: RowBatch) -> Iterator[RowBatch]:
 
 
 def _column_numbers(
-    indptr: NDArray[np.int64], numbers: NDArray[Any], reading: Reading, spot: Spot
+    indptr: NDArray[np.int64], numbers: NDArray[Any], reading: ReaderConfig, spot: Spot
 ) -> NDArray[np.uint32]:
     shift = reading.table_shift
     least, most = reading.table_base, COLUMN_MAX - shift
@@ -89,7 +91,7 @@ class _Named(NamedTuple):
 
 
 def _columns_of(
-    named: _Named, indptr: NDArray[np.int64], reading: Reading, spot: Spot
+    named: _Named, indptr: NDArray[np.int64], reading: ReaderConfig, spot: Spot
 ) -> NDArray[np.uint32]:
     """Return the columns of named features."""
     names, codes = named
@@ -168,7 +170,7 @@ def _falls(indptr: NDArray[np.int64], indices: NDArray[np.uint32]) -> bool:
 
 
 def _labels(
-    batch: pa.RecordBatch, column: str | None, reading: Reading, spot: Spot
+    batch: pa.RecordBatch, column: str | None, reading: ReaderConfig, spot: Spot
 ) -> tuple[NDArray[np.int32], Offsets | None, list[Label]]:
     """Return class codes, their offsets where a row may have several, and their table in order of
     appearance; -1, or no code at all, for a row without a label."""
