@@ -18,7 +18,7 @@ from streamtron.core.config import Settings
 from streamtron.core.events import ChunkDone, Event, ReadingDone
 from streamtron.data import open_shards
 from streamtron.solver.learner import Learner
-from streamtron.solver.schedule import train
+from streamtron.solver.one_part import train_here as train
 
 
 @dataclass

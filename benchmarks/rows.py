@@ -34,18 +34,18 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
     """The task of a fresh process: train, and what every epoch but the first took and did. (The
     first reading alone holds rows as they come, in their order.)"""
     from streamtron.core.events import Event, ReadingDone, ReadingStarted
-    from streamtron.solver import batched, in_memory
+    from streamtron.solver import batched, reading, working_set
     from streamtron.solver.learner import Learner
-    from streamtron.solver.schedule import train
+    from streamtron.solver.one_part import train_here as train
 
     chosen = Settings.from_dict(settings)
     found: list[dict[str, float]] = []
 
     with open_shards([path], cache_dir=cache) as source:
         learner = Learner(chosen, source.labels)
-        solved = _timed(in_memory, "_take_solution")
+        solved = _timed(reading, "_take_solution")
         parts = [
-            _timed(in_memory, "run_mini_epochs"), _timed(in_memory, "_keep_some"),
+            _timed(reading, "run_mini_epochs"), _timed(working_set, "_keep_some"),
             _timed(batched, "step"),
         ]  # fmt: skip
         start = 0.0

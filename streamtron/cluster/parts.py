@@ -30,7 +30,6 @@ from streamtron.core.certificate import ScanSums
 from streamtron.core.errors import MachineError
 from streamtron.core.executor import (
     Parts,
-    PartsLost,
     Scans,
     mapped,
     plus,
@@ -59,7 +58,9 @@ MOST_LOSSES = 4
 """So many times in a row, without a step between, parts may be lost: then it is they that end
 their workers, most likely by their memory."""
 
-SHORT = ("look", "precondition", "product", "line", "sum_held", "mixed")
+SHORT = (
+    "look", "precondition", "product", "line", "sum_held", "move", "start_visits", "moved", "mixed",
+)  # fmt: skip
 """Steps on the rows in memory."""
 
 _held: dict[str, dict[int, Part]] = {}
@@ -77,8 +78,7 @@ def parts_on(workers: Workers | Client) -> OpenParts:
     def opened(plans: Sequence[PartPlan], scans: Scans) -> Iterator[Parts]:
         parts = WorkerParts(workers, plans, scans)
         try:
-            with suppress(PartsLost):  # raised after those that were lost are there again
-                parts.open(range(len(plans)))
+            parts.open()
             yield parts
         finally:
             parts.close()
@@ -99,8 +99,24 @@ class WorkerParts(Parts):
         self._tasks_made = self._losses = 0
         self._most_homes = 1
 
-    def open(self, numbers: Sequence[int]) -> None:
-        """Open parts, evenly on the workers that are there, as they were after the last scan."""
+    def open(self) -> None:
+        """Open the parts that have no home, evenly on the workers that are there, as they were when
+        they were saved, and have them make the steps since again."""
+        while numbers := [number for number, home in enumerate(self._homes) if not home]:
+            self._find_homes(numbers)
+            self._make_actors()  # first, for parts last no longer than they
+            steps: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+                (_open_parts, (self._plans, self.scans)),
+                *((_run_step, step) for step in self.log.steps),
+            ]
+            for function, arguments in steps:
+                self._ask(numbers, function, *arguments)
+                if not all(self._homes[number] for number in numbers):
+                    for number in numbers:
+                        self._homes[number] = ""
+                    break
+
+    def _find_homes(self, numbers: Sequence[int]) -> None:
         client = self._workers.client
         self._workers.wait_for(self._most_homes)
         with asked(client):
@@ -114,8 +130,6 @@ class WorkerParts(Parts):
         for place, number in enumerate(numbers):
             self._homes[number] = idle[place * len(idle) // len(numbers)]
         self._most_homes = max(self._most_homes, len(set(self._homes)))
-        self._make_actors()  # first, for parts last no longer than they
-        self._on_each(numbers, _open_parts, self._plans, self.scans)
 
     def _make_actors(self) -> None:
         """Make an actor on each home that has none."""
@@ -145,10 +159,15 @@ class WorkerParts(Parts):
             )
 
     def _map(self, step: Callable[..., Result], arguments: Sequence[Any]) -> Result:
-        short = step.__name__ in SHORT
-        found = self._on_each(
-            range(len(self._plans)), _run_step, step, tuple(arguments), short=short
-        )
+        short, every = step.__name__ in SHORT, range(len(self._plans))
+        answers: list[tuple[list[int], list[Any]]] = []
+        left = [*every]
+        while left:
+            answers += self._ask(left, _run_step, step, tuple(arguments), short=short)
+            answers = [one for one in answers if all(self._homes[number] for number in one[0])]
+            left = sorted({*every}.difference(*(numbers for numbers, _ in answers)))
+            self.open()
+        found = [one for _, own in answers for one in own]
         sums = [(height, total) for _, height, total in sorted(found, key=itemgetter(0))]
         for home in set(self._homes):
             self.bytes_to[home] += array_bytes(arguments)
@@ -159,36 +178,31 @@ class WorkerParts(Parts):
             sums = copy.deepcopy(sums)  # what was received is read-only
         return cast(Result, sum_trees(plus, sums))
 
-    def _on_each(
+    def _ask(
         self,
         numbers: Sequence[int],
         function: Callable[..., list[Any] | None],
         *arguments: Any,
         short: bool = False,
-    ) -> list[Any]:
-        """Run a function on the home of each of these parts; join what it returns. PartsLost: a
-        worker has died; all parts are there again."""
+    ) -> list[tuple[list[int], list[Any]]]:
+        """Run a function on the homes of these parts; return the parts on each home, and what it
+        returns. A home that is lost returns nothing, and its parts have no home any more."""
         homes: dict[str, list[int]] = {}
         for number in numbers:
             homes.setdefault(self._homes[number], []).append(number)
         found = (self._calls if short else self._tasks)(homes, function, arguments)
         lost = {home for home, own in found.items() if own is None}
-        if not lost:
-            return [one for own in found.values() for one in own or ()]
-        self._losses += 1
-        if self._losses > MOST_LOSSES:
-            raise MachineError(
-                f"workers died {self._losses} times in a row, most likely of their memory. Give "
-                "them more: fewer --workers, a larger --memory; or a smaller --active-set."
-            )
+        if lost:
+            self._losses += 1
+            if self._losses > MOST_LOSSES:
+                raise MachineError(
+                    f"workers died {self._losses} times in a row, most likely of their memory. "
+                    "Give them more: fewer --workers, a larger --memory; or a smaller --active-set."
+                )
         for home in lost & self._actors.keys():
             self._actors.pop(home)[0].release()
-        gone = [number for number, home in enumerate(self._homes) if home in lost]
-        for number in gone:
-            self._homes[number] = ""
-        with suppress(PartsLost):  # raised after it has opened them
-            self.open(gone)
-        raise PartsLost
+        self._homes = ["" if home in lost else home for home in self._homes]
+        return [(homes[home], own) for home, own in found.items() if own is not None]
 
     def _calls(
         self,

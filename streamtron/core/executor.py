@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 
@@ -33,11 +33,74 @@ class Executor(Protocol):
 
 
 Scans = Sequence[int] | None
-"""Of each problem, the scan after which parts are as they are; None = they have not begun."""
+"""Of each problem, the reading after which parts are as they are; None = they have not begun."""
 
 
-class PartsLost(Exception):
-    """Parts died with their process. They have been rebuilt: repeat what led to this step."""
+class Each:
+    """The step that makes, in each part, the steps that several problems want; a round of them has
+    their name if they are alike, else ``mixed``."""
+
+    def __init__(self, wanted: Iterable[tuple[int, Wanted]]) -> None:
+        names = {step.__name__ for _, (step, _) in wanted}
+        self.__name__ = names.pop() if len(names) == 1 else "mixed"
+
+    def __call__(self, part: Any, wanted: Sequence[tuple[int, Wanted]]) -> tuple[Any, ...]:
+        return tuple(step(part.problems[k], *arguments) for k, (step, arguments) in wanted)
+
+
+Wanted = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A step on a problem's rows in a part, and its arguments."""
+
+Step = TypeVar("Step", bound=Callable[..., Any])
+
+
+def changes_part(step: Step) -> Step:
+    """Mark a step that changes the state of a part."""
+    step.leaves = "state"  # type: ignore[attr-defined]
+    return step
+
+
+def looks_at_part(step: Step) -> Step:
+    """Mark a step that leaves something in a part until its problem makes the next ``look``."""
+    step.leaves = "look"  # type: ignore[attr-defined]
+    return step
+
+
+class StepLog:
+    """The steps since the parts were saved that have left something in them: a part that is opened
+    anew makes them again."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+
+    def add(self, step: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        """Add a step that all parts have made."""
+        if not isinstance(step, Each):
+            if hasattr(step, "leaves"):
+                self.steps.append((step, arguments))
+            return
+        [wanted] = arguments
+        looking = {k for k, (own, _) in wanted if own.__name__ == "look"}
+        if looking:
+            self._forget_looks(looking)
+        if left := [(k, one) for k, one in wanted if hasattr(one[0], "leaves")]:
+            self.steps.append((Each(left), (left,)))
+
+    def _forget_looks(self, problems: set[int]) -> None:
+        """Leave out what the looks of problems have left, which is replaced."""
+        steps, self.steps = self.steps, []
+        for step, arguments in steps:
+            if isinstance(step, Each):
+                [wanted] = arguments
+                arguments = (
+                    [
+                        (k, one)
+                        for k, one in wanted
+                        if k not in problems or one[0].leaves == "state"
+                    ],
+                )
+            if arguments != ([],):
+                self.steps.append((step, arguments))
 
 
 class Parts(ABC):
@@ -45,10 +108,11 @@ class Parts(ABC):
 
     A step is a module-level function ``step(part, *arguments)``; it returns a tuple, and ``plus``
     adds two of them. The sum is over the binary tree of the parts' numbers, wherever they
-    are: ``LocalParts`` are in this process, ``cluster.parts.WorkerParts`` on Dask's workers.
+    are: ``LocalParts`` are in this process, ``cluster.parts.WorkerParts`` on Dask's workers. Parts
+    that are lost are opened anew and make the steps of ``log`` again.
 
-    ``scans`` : of each problem, the scan after which parts that are lost are restored; None = they
-    begin anew.
+    ``scans`` : of each problem, the reading after which the parts were saved; None = they have not
+    been.
     ``rounds``, ``seconds`` : of each kind of step so far. ``bytes_to``, ``bytes_from`` : bytes of
     arrays sent to each worker, and back. ``tell`` : called after every round with the step's name
     and the number of rounds so far. ``gap_estimate`` : see ``events.RoundDone``.
@@ -56,29 +120,27 @@ class Parts(ABC):
 
     def __init__(self) -> None:
         self.scans: Scans = None
+        self.log = StepLog()
         self.rounds, self.seconds = Counter[str](), defaultdict[str, float](float)
         self.bytes_to, self.bytes_from = Counter[str](), Counter[str]()
         self.tell: Callable[[str, int], object] = lambda *_: None
         self.gap_estimate: float | None = None
 
     def __call__(self, step: Callable[..., Result], *arguments: Any) -> Result:
-        """Return the sum of ``step(part, *arguments)`` over all parts.
-
-        PartsLost: parts were lost and have been restored as they were after the last scan.
-        """
+        """Return the sum of ``step(part, *arguments)`` over all parts."""
         began, name = time.perf_counter(), step.__name__
         try:
-            return self._map(step, arguments)
+            total = self._map(step, arguments)
         finally:
             self.rounds[name] += 1
             self.seconds[name] += time.perf_counter() - began
             self.tell(name, self.rounds.total())
+        self.log.add(step, arguments)
+        return total
 
-    def until_found(self, step: Callable[..., Result], *arguments: Any) -> Result:
-        """Return the same for a step that needs nothing but what the last scan has left."""
-        while True:
-            with suppress(PartsLost):
-                return self(step, *arguments)
+    def saved(self, scans: Sequence[int]) -> None:
+        """Take note that the parts have saved their states after these readings."""
+        self.scans, self.log = list(scans), StepLog()
 
     @abstractmethod
     def _map(self, step: Callable[..., Result], arguments: Sequence[Any]) -> Result:

@@ -198,7 +198,7 @@ def refuse_existing(path: str | os.PathLike[str]) -> None:
 
 
 class CheckpointWriter:
-    """A ``solver.schedule.Checkpointer`` that writes every so many seconds, before a signal stops
+    """A ``solver.train.Checkpointer`` that writes every so many seconds, before a signal stops
     the run, and ``at_end``; ``make`` makes a checkpoint of a state."""
 
     def __init__(

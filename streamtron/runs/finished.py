@@ -52,7 +52,7 @@ from streamtron.runs.results import (
     outcome_of,
     write_outcome,
 )
-from streamtron.solver.checkpoint import NOT_BEGUN, State
+from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 from streamtron.solver.saved_counts import Pieces, SavedCounts
 
@@ -349,7 +349,7 @@ class EditableRun(NamedTuple):
 
 
 class FinalState:
-    """A ``solver.schedule.Checkpointer`` that keeps the state at the end of training only."""
+    """A ``solver.train.Checkpointer`` that keeps the state at the end of training only."""
 
     state: State
 
@@ -400,8 +400,6 @@ def train_on(
         more = train_changed(
             training, learners, counted, rows, target.cache_directory, directory, change.open_parts
         )
-        reading = max(learner.progress.reading for learner in learners)
-        final.end(lambda: State.of(reading, NOT_BEGUN, learners))
         take_saved_counts(directory, settings, learners)
     seconds = time.perf_counter() - target.began
     if before is None or source.rows is not None:

@@ -30,14 +30,15 @@ from streamtron.runs.memory import (
 )
 from streamtron.solver import stages
 from streamtron.solver.checkpoint import NOT_BEGUN, RestoredLearner, Resumed, State
-from streamtron.solver.in_memory import release_rows
 from streamtron.solver.learner import Learner
 from streamtron.solver.nonzeros import bytes_held, densify, sparsify
+from streamtron.solver.one_part import train_here
 from streamtron.solver.one_vs_rest import CandidateClasses, Classes
-from streamtron.solver.schedule import Checkpointer, Group, train
+from streamtron.solver.row_store import Pool
 from streamtron.solver.state import Regime
 from streamtron.solver.stopping import reopen
-from streamtron.solver.working_set import Pool
+from streamtron.solver.train import Checkpointer, Group
+from streamtron.solver.working_set import release_rows
 
 ClassWeights = Mapping[Label, float]
 Source = TypeVar("Source", bound=ChunkSource)
@@ -235,7 +236,7 @@ class Training(Generic[Source]):
         return max(1, size)
 
     def _train(self, learners: Sequence[Learner], **how: Any) -> None:
-        train(
+        train_here(
             self.source, learners, self.settings, self.listen, threads=self.machine.thread_count,
             checkpointer=self.checkpointer, **how,
         )  # fmt: skip

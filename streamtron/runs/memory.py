@@ -15,8 +15,8 @@ from streamtron.solver import stages
 from streamtron.solver.order import GROUP
 from streamtron.solver.passes import GATHERED
 from streamtron.solver.preconditioner import HEAD
-from streamtron.solver.working_set import NONZERO_BYTES
-from streamtron.solver.working_set import ROW_BYTES as ACTIVE_ROW_BYTES
+from streamtron.solver.row_store import NONZERO_BYTES
+from streamtron.solver.row_store import ROW_BYTES as ACTIVE_ROW_BYTES
 
 LEARNER_BYTES = 8 * 5
 """A column, for every learner while it scans: the running weights, those that are scanned, those

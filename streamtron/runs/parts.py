@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import islice
@@ -19,14 +19,15 @@ from streamtron.data import ShardSource, SourceFacts, facts_of
 from streamtron.runs.dealing import OpenParts, PartPlan, check_settings, deal
 from streamtron.runs.learners import Training, balanced, read_to_end, restore_finished, weigh_labels
 from streamtron.solver import part
-from streamtron.solver.checkpoint import NOT_BEGUN, State
+from streamtron.solver.checkpoint import Resumed, State
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
+from streamtron.solver.many_parts import ManyParts
 from streamtron.solver.nonzeros import densify
 from streamtron.solver.part import START_GAP, Part
 from streamtron.solver.saved_counts import Pieces, SavedCounts, saved_at, split, write_first_state
 from streamtron.solver.stopping import reopen
-from streamtron.solver.train_parts import train_parts
+from streamtron.solver.train import train
 
 
 def open_part(plan: PartPlan, scans: Scans, most_columns: int = COLUMN_MAX + 1) -> Part:
@@ -72,32 +73,21 @@ def train_in_parts(
     and more for the report. ``state`` : of a run to resume. ``directory`` : where the parts save
     their states, beside the checkpoints; None = a temporary one.
     """
-    source, settings, checkpointer = training.source, training.settings, training.checkpointer
+    source, settings = training.source, training.settings
     check_settings(settings)
     learners: list[Learner] = []
+    resumed = None
     if state is not None:
         learners = restore_finished(state, settings, source.labels, None)
         for learner in learners:
             densify(learner)
-            if reopen(learner):
-                learner.progress.finished = None
-
-    def now() -> State:
-        source.labels[:] = learners[0].targets.labels
-        reading = max(learner.progress.reading for learner in learners)
-        return State.of(reading, NOT_BEGUN, learners)
-
-    def checkpoint() -> None:
-        if checkpointer is not None:
-            checkpointer.checkpoint(now)
-
+        reopened = [learner for learner in learners if reopen(learner)]
+        resumed = Resumed(state.reading, state.chunks, (), reopened)
     with nullcontext(directory) if directory else scratch_directory("streamtron-") as where:
         plans = plans_of(training, cache, where)
         if settings.class_weight == "balanced" and not learners:
             plans = balanced_plans(training, plans, open_parts)
-        report = train_on(training, plans, learners, open_parts, checkpoint)
-        if checkpointer is not None:
-            checkpointer.end(now)
+        report = train_on(training, plans, learners, open_parts, resumed)
         take_saved_counts(where, settings, learners)
         if directory is None:
             for learner in learners:
@@ -110,17 +100,22 @@ def train_on(
     plans: Sequence[PartPlan],
     learners: list[Learner],
     open_parts: OpenParts | None,
-    checkpoint: Callable[[], None] = lambda: None,
+    resumed: Resumed | None = None,
 ) -> dict[str, Any]:
-    """Train learners on planned parts of a source, as they were after the learners' last scans; or,
-    if there are none, new ones. Return what the report has of it."""
-    scans = [learner.progress.reading for learner in learners] or None
-    with _opened(training, plans, scans, open_parts) as parts:
+    """Train learners on planned parts of a source, as they were after the learners' last readings;
+    or, if there are none, new ones. Return what the report has of it."""
+    source, checkpointer = training.source, training.checkpointer
+    readings = [learner.progress.reading for learner in learners] or None
+    with _opened(training, plans, readings, open_parts) as parts:
         parts.tell = lambda step, rounds: training.listen(
             RoundDone(step, rounds, parts.gap_estimate)
         )
-        train_parts(training.settings, learners, parts, training.listen, checkpoint)
-        training.source.take(parts.until_found(part.describe, _facts).facts)
+        data = ManyParts(
+            parts, learners, training.settings, source.labels, training.listen, checkpointer
+        )
+        train(data, resumed)
+        source.take(parts(part.describe, _facts).facts)
+        data.end()
     return {"parts": len(plans), **_report(parts)}
 
 
@@ -139,7 +134,7 @@ def balanced_plans(
     """Return the plans with the balanced weights of the labels in all parts, by a reading of its
     own."""
     with _opened(training, plans, None, open_parts) as parts:
-        found = parts.until_found(part.describe, _weighed).facts
+        found = parts(part.describe, _weighed).facts
     for _, nonzeros, size in found:
         training.source.nonzeros_read += nonzeros
         training.source.bytes_read += size
@@ -198,6 +193,7 @@ def train_changed(
     for number, (learner, pieces) in enumerate(zip(learners, counted, strict=True)):
         best, progress = learner.best, learner.progress
         best.candidate, learner.mode, learner.counts = best.augmented, "scan", Counts()
+        learner.elsewhere = 0
         positive, weights_of = learner.targets.positive, plans[0].weights
         which = number if settings.one_vs_rest else None
         if which is not None and positive is not None and weights_of is not None:

@@ -37,12 +37,12 @@ from streamtron.data import (
 from streamtron.runs.inputs import open_one
 from streamtron.solver.block_scan import BlockScan, Numbered, ScanRequest, scan_blocks
 from streamtron.solver.duals import Counts
-from streamtron.solver.in_memory import keep_violators
 from streamtron.solver.learner import Learner
+from streamtron.solver.reading import begin_reading
 from streamtron.solver.saved_counts import split
-from streamtron.solver.schedule import problem_of
 from streamtron.solver.targets import Targets
-from streamtron.solver.train import begin_reading
+from streamtron.solver.train import problem_of
+from streamtron.solver.working_set import keep_violators
 
 
 class Scans:

@@ -17,10 +17,16 @@ from streamtron.runs.scan import Scans, add_blocks, scan_request, scan_weights
 from streamtron.solver import order
 from streamtron.solver.block_scan import scan_blocks
 from streamtron.solver.duals import Counts
-from streamtron.solver.in_memory import begin_search, room, start_from_slacks
 from streamtron.solver.learner import Learner
+from streamtron.solver.reading import (
+    begin_reading,
+    begin_search,
+    finish_reading,
+    start_from_slacks,
+    take_and_solve,
+)
 from streamtron.solver.subproblem import run_mini_epochs
-from streamtron.solver.train import begin_reading, finish_reading, take_chunk
+from streamtron.solver.working_set import room
 
 SEARCH_TOLERANCE = 1e-4
 """Gap at which the search ends early."""
@@ -142,7 +148,7 @@ def _trained(
     with closing(chunks):
         for chunk in chunks:
             for learner in learners:
-                take_chunk(learner, chunk, order.file_order(len(chunk)))
+                take_and_solve(learner, chunk, order.file_order(len(chunk)))
             yield chunk
 
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.rows import Chunk
-from streamtron.solver.in_memory import Solve
 from streamtron.solver.learner import Learner
+from streamtron.solver.reading import Solve
 from streamtron.solver.subproblem import MiniEpoch
 from streamtron.solver.threads import Threads
 

@@ -21,8 +21,8 @@ from streamtron.core.certificate import Part, length_of, no_bins, no_sums
 from streamtron.core.rows import Chunk, Rows
 from streamtron.solver import passes
 from streamtron.solver.duals import Counts
+from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, RowStore
 from streamtron.solver.targets import TargetRule, Targets
-from streamtron.solver.working_set import NONZERO_BYTES, ROW_BYTES, RowStore
 
 
 class ScanRequest(NamedTuple):

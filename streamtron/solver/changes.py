@@ -17,15 +17,16 @@ from streamtron.core.events import ChunkDone, Listener, ReadingStarted, SolveSta
 from streamtron.core.rows import Chunk, ChunkSource
 from streamtron.solver import order
 from streamtron.solver.duals import Counts
-from streamtron.solver.in_memory import release_rows, solve_in_memory, visit_rows
 from streamtron.solver.learner import Learner
 from streamtron.solver.nonzeros import cut, densify
 from streamtron.solver.proving import certify, discard_weights, sum_afresh
+from streamtron.solver.reading import solve_block, solve_in_memory, visit_rows
 from streamtron.solver.report import StageReport
-from streamtron.solver.schedule import so_far, tell_done
 from streamtron.solver.state import Average, Extent, Regime
 from streamtron.solver.stopping import begin_stage, conclude
 from streamtron.solver.subproblem import run_mini_epochs
+from streamtron.solver.train import so_far, tell_done
+from streamtron.solver.working_set import release_rows
 
 
 def begin_change(learner: Learner, *, only_more: bool = False) -> None:
@@ -47,6 +48,7 @@ def begin_change(learner: Learner, *, only_more: bool = False) -> None:
     _scan_next(learner)
     if not learner.valid:
         discard_weights(learner)
+    learner.elsewhere = None
 
 
 def _scan_next(learner: Learner) -> None:
@@ -136,7 +138,8 @@ def _visit_new_rows(learner: Learner, chunk: Chunk, positions: NDArray[np.int64]
     learner.observe(chunk, targets)
     if learner.progress.stage_number < 0:
         begin_stage(learner)
-    visit_rows(learner, chunk, positions, targets)
+    for _ in visit_rows(learner, chunk, positions, targets):
+        run_mini_epochs(solve_block(learner))
 
 
 def _solve_new_rows(learner: Learner) -> None:
@@ -151,7 +154,7 @@ def _solve_new_rows(learner: Learner) -> None:
 
 def _end_or_train(learner: Learner) -> None:
     """Release the rows if the run has ended; else the next reading trains."""
-    learner.progress.record(learner.certificate, None, len(learner.active))
+    learner.progress.record(learner.certificate, None, learner.rows_held)
     if learner.finished:
         release_rows(learner)
     else:

@@ -168,11 +168,14 @@ def _validate(learner: Learner, fields: dict[str, Any]) -> None:
 
 
 class RestoredLearner:
-    """A learner whose rows are still to be read again, in the order in which it held them."""
+    """A learner whose rows are still to be read again, in the order in which it held them.
+    ``knows_columns`` : whether its weights tell which columns there may be."""
 
-    def __init__(self, learner: Learner, numbers: NDArray[np.int64]) -> None:
+    def __init__(
+        self, learner: Learner, numbers: NDArray[np.int64], *, knows_columns: bool = True
+    ) -> None:
         self.learner = learner
-        self._missing = numbers
+        self._missing, self._knows_columns = numbers, knows_columns
 
     @property
     def complete(self) -> bool:
@@ -183,7 +186,7 @@ class RestoredLearner:
         """Hold the rows of a chunk that are next."""
         learner = self.learner
         columns = len(learner.running.w)
-        if learner.finished is None and chunk.width > columns:
+        if self._knows_columns and learner.finished is None and chunk.width > columns:
             raise DataError(
                 f"the checkpoint knows {columns} columns, the shards have column "
                 f"{chunk.width - 1}. Begin anew with --overwrite."

@@ -17,6 +17,7 @@ from streamtron.core.rows import ChunkSource
 from streamtron.solver.learner import Learner
 from streamtron.solver.nonzeros import densify
 from streamtron.solver.order import Turn
+from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.scan import Frozen
 from streamtron.solver.solve import solve
 from streamtron.solver.stages import Stage, choose_b
@@ -24,7 +25,6 @@ from streamtron.solver.stopping import ROUNDING_GAP
 from streamtron.solver.subproblem import Subproblem, run_mini_epochs
 from streamtron.solver.targets import Targets
 from streamtron.solver.weights import Rule, WeightState
-from streamtron.solver.working_set import ActiveSet
 
 FINISH = Stage(1.0, ascent=True)
 

@@ -8,7 +8,6 @@ with the Hessian of all. See ``lockstep`` for who makes them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.solver import local, newton
 from streamtron.solver.local import Looked
-from streamtron.solver.lockstep import Rounds
+from streamtron.solver.lockstep import GapEstimate, Rounds
 from streamtron.solver.newton import Vector
 from streamtron.solver.preconditioner import (
     HEAD,
@@ -71,39 +70,43 @@ class Found:
 
 
 def minimise(
-    v: Vector, center: Vector, precision: float, estimated: Callable[[float], None], *, alike: bool
+    v: Vector, center: Vector, precision: float, *, alike: bool, constant: float = 0.0
 ) -> Rounds[Found]:
     """Minimise ½‖v − v₀‖² + Σ C_i max(0, 1 − m_i)² over the rows held, until P − D = ½‖∇P‖² is at
-    most precision · P, or nothing falls any more, P or ∇P; see ``newton.minimise``. ``estimated``
-    is called with (P − D)/P at all v that are accepted: that is no proof, which takes a scan of all
-    rows. ``alike`` : whether the parts hold so many rows that those of one may tell of all."""
+    most precision · P, or nothing falls any more, P or ∇P; see ``newton.minimise``. Yields a
+    ``GapEstimate`` at all v that are accepted. ``alike`` : whether the parts hold so many rows that
+    those of one may tell of all. ``constant`` : is added to P, as D of the rows that are not held.
+    """
     hessian = JointHessian(len(v), alike)
-    here, least_excess = (yield from _look(hessian, v, center, 0)), np.inf
-    estimated(here.gap)
+    here, least_excess = (yield from _look(hessian, v, center, constant, 0)), np.inf
+    yield GapEstimate(here.gap)
     while here.excess > precision * here.primal and here.steps < newton.STEPS:
         wanted = precision * here.primal / here.excess
         direction = yield from hessian.direction(here.gradient, wanted)
-        there = yield from _look(hessian, here.v + direction, center, here.steps + 1)
+        there = yield from _look(hessian, here.v + direction, center, constant, here.steps + 1)
         lower = ACCEPTED * kernels.dot(here.gradient, direction) + newton.FLAT * here.primal
         if not there.primal <= here.primal + lower:
             theta = yield from search(here.v - center, direction, looked_at=1.0)
             if theta > 0.0:
-                there = yield from _look(hessian, here.v + theta * direction, center, there.steps)
+                v = here.v + theta * direction
+                there = yield from _look(hessian, v, center, constant, there.steps)
         hessian.learn(here, there)
         least_excess = min(here.excess, least_excess)
         flat = not here.primal - there.primal > newton.FLAT * here.primal
         if flat and not there.excess <= newton.FALLS * least_excess:
             return there if there.primal <= here.primal else here
         here = there
-        estimated(here.gap)
+        yield GapEstimate(here.gap)
     return here
 
 
-def _look(hessian: JointHessian, v: Vector, center: Vector, steps: int) -> Rounds[Found]:
+def _look(
+    hessian: JointHessian, v: Vector, center: Vector, constant: float, steps: int
+) -> Rounds[Found]:
     """Look at v."""
     seen = yield from hessian.look(v)
     away = v - center
-    primal = 0.5 * kernels.square_sum(away) + seen.loss
+    primal = 0.5 * kernels.square_sum(away) + seen.loss + constant
     return Found(v, seen, primal, seen.gradient + away, steps)
 
 

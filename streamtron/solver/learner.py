@@ -16,12 +16,12 @@ from streamtron.core.rows import Chunk, Label
 from streamtron.solver import order, stages
 from streamtron.solver.duals import Counts
 from streamtron.solver.outside import Outside
+from streamtron.solver.row_store import ActiveSet, Pool
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import Stage
 from streamtron.solver.state import BestWeights, Extent, Progress, Regime
 from streamtron.solver.targets import TargetRule, Targets
 from streamtron.solver.weights import Rule, WeightState, consistent
-from streamtron.solver.working_set import ActiveSet, Pool
 
 Mode = Literal["train", "scan"]
 
@@ -57,6 +57,7 @@ class Learner:
         self.mode: Mode = "train"  # what the current reading, or the next one, does
         self.shuffles = 0  # orders drawn so far
         self.unsummed = False  # whether a may differ from the sum that the counts make
+        self.elsewhere: int | None = None  # rows that many parts hold; None = they are held here
 
     @property
     def finished(self) -> str | None:
@@ -108,10 +109,15 @@ class Learner:
         return self.regime == Regime.ALL_ROWS and self.progress.reading > 0
 
     @property
+    def rows_held(self) -> int:
+        """How many rows are in memory, here or in the parts."""
+        return len(self.active) if self.elsewhere is None else self.elsewhere
+
+    @property
     def valid(self) -> bool:
         """Whether the numbers kept from reading to reading are consistent and finite; of several
         parts, the counts are theirs."""
-        alike = self.settings.parts is not None or self.running.steps == self.counts.total()
+        alike = self.elsewhere is not None or self.running.steps == self.counts.total()
         return alike and consistent(self.running) and self.best.finite
 
     def widen(self, columns: int) -> None:

@@ -6,24 +6,25 @@ vectors of a number a column, a few scalars, short lists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
+from streamtron.core.certificate import ScanSums
+from streamtron.core.executor import changes_part, looks_at_part
 from streamtron.core.rows import Label
 from streamtron.solver import passes
 from streamtron.solver.block_scan import counts_of_slacks
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
 from streamtron.solver.saved_counts import read_state, write_state
-from streamtron.solver.state import Regime
+from streamtron.solver.scan import Frozen
+from streamtron.solver.stages import ASCENT
+from streamtron.solver.state import Extent, Regime
 from streamtron.solver.targets import Targets, costs
-
-if TYPE_CHECKING:
-    from streamtron.solver.part import Part
+from streamtron.solver.weights import WeightState
 
 Vector = NDArray[np.float64]
 
@@ -36,13 +37,27 @@ SHORTEST = 0.05
 where a part has hardly more rows than columns."""
 
 
+class Moved(NamedTuple):
+    """A change of the dual point, or a part of it: of a (augmented), of Σ Δ² c², and of Σ c."""
+
+    a: Vector
+    extension: float
+    steps: int
+
+
+NOTHING = Moved(np.zeros(1), 0.0, 0)
+
+
 class LocalProblem:
     """One learner's problem on the rows of a part, and what Newton's method keeps of those in
     memory. ``learner`` : numbers rows from 0 in the part."""
 
     def __init__(self, learner: Learner) -> None:
         self.learner, self.width = learner, 0
-        self.share = 1.0  # of the rows that matter, the part that the next scan holds
+        self.new = False  # whether this reading observes the rows
+        self.visited = False  # whether the last reading updated counts
+        self.kept = np.zeros(0, dtype=np.int64)  # rows that this reading keeps, whatever it finds
+        self.base = NOTHING  # the dual point of all parts from which rows are visited
         self.margins = self.slopes = self.factors = np.zeros(0)
 
     def agree(self, positive: Label, width: int) -> None:
@@ -78,6 +93,11 @@ class LocalProblem:
         passes.add(kernels.combine, active.rows, factors * active.signs, rho, total)
         return total
 
+    def sum_of_counts(self, counts: Vector) -> Moved:
+        """The dual point that counts of the rows held make."""
+        extension = float(kernels.dot(self.learner.active.delta2 * counts, counts))
+        return Moved(self.sum_of(counts), extension, int(counts.sum()))
+
     @property
     def mass(self) -> float:
         """Σ f_i of the rows held, at the v that was last looked at."""
@@ -94,41 +114,109 @@ class LocalProblem:
             passes.gram_block(rows, self.factors, rho, places, found)
         return found
 
-    def take_unit(self, theta: float, b: float) -> None:
-        """Take b as the unit of the counts of the local start, times θ."""
-        numbers, counts = self.learner.counts.entries()
-        counts = np.floor(theta * b / self.learner.progress.b * counts + 0.5)
-        within = np.minimum(counts, float(kernels.COUNT_MAX)).astype(np.int32)
-        self.learner.counts.put(numbers, within)
-
     def set_counts(self, v: Vector, b: float) -> None:
         """Set the counts of the rows held to b times the slacks of v over Δ²."""
         active, counts = self.learner.active, self.learner.counts
         targets = Targets(active.numbers, active.signs, active.delta2, active.squares)
         counts.put(active.numbers, counts_of_slacks(self.margins_of(v), 1.0, targets, b))
 
+    def take_unit(self, b: float, theta: float) -> Moved:
+        """Multiply the counts of the local start by a whole number, so that in units of b they are
+        about θ of what they were; return the dual point that they make."""
+        learner, running = self.learner, self.learner.running
+        own = learner.progress.b
+        factor = running.rescale(learner.counts.largest(), round(theta * b / own) if own else 1)
+        learner.counts.scale(factor)
+        learner.progress.b, learner.running = b, WeightState()
+        a = as_wide(running.augmented(1.0), self.width)
+        return Moved(a, running.extension, running.steps)
+
+    def begin_reading(self, number: int, to_read: ToRead) -> None:
+        """Prepare a reading; see ``ToRead``."""
+        learner, b = self.learner, to_read.b
+        learner.progress.reading, learner.progress.b = number, b
+        self.new, self.visited = not learner.extent.rows, to_read.start is not None
+        if not self.visited and learner.regime != Regime.BLOCKS:
+            self.set_counts(to_read.scale * np.append(to_read.w, to_read.bias), b)
+        learner.frozen = Frozen(to_read.w, to_read.bias, to_read.scale, b)
+        learner.frozen.beside_training = self.visited
+        learner.mode, learner.running = "scan", WeightState()
+        whole = learner.regime != Regime.BLOCKS
+        self.kept = np.sort(learner.active.numbers) if whole else learner.active.numbers[:0]
+        if to_read.start is not None:
+            learner.mode = "train"
+            start_visits(self, *to_read.start)
+        if learner.regime == Regime.BLOCKS:
+            learner.regime = Regime.WORKING_SET
+        if not learner.complete:
+            learner.active.clear()
+
+    def end_reading(self) -> Scanned:
+        """Return the sums of a reading, and what is held now."""
+        learner, frozen = self.learner, self.learner.frozen
+        assert frozen is not None
+        learner.frozen, learner.running, self.base = None, WeightState(), NOTHING
+        self.margins = np.zeros(len(learner.active))
+        held, scan_sums = len(learner.active), frozen.scan_sums
+        return Scanned(scan_sums, held, [learner.regime], [learner.extent])
+
     def save(self, path: str, rows: int) -> None:
-        """Save the state between two scans; ``rows`` : of the part."""
+        """Save the state after a reading; ``rows`` : of the part."""
         learner, held = self.learner, self.learner.active.numbers
         weights = learner.targets.class_weights
         write_state(
             path, learner.counts, held[:0] if learner.regime == Regime.ALL_ROWS else held,
             b=learner.progress.b, positive=learner.targets.positive, width=self.width,
-            share=self.share, regime=learner.regime, rows=rows,
+            visited=self.visited, shuffles=learner.shuffles, regime=learner.regime, rows=rows,
             class_weights=None if weights is None else [*weights.items()],
         )  # fmt: skip
 
-    def restore(self, path: str, scans: int) -> NDArray[np.int64]:
-        """Restore the state after so many scans; return the rows held, which are to be read."""
+    def restore(self, path: str, reading: int) -> NDArray[np.int64]:
+        """Restore the state after a reading; return the rows held, which are to be read."""
         learner = self.learner
         content, arrays = read_state(path)
         learner.counts = Counts.of_gaps(arrays["gaps"], arrays["counts"])
         learner.targets.positive, self.width = content["positive"], content["width"]
         weights = content["class_weights"]
         learner.targets.class_weights = None if weights is None else dict(weights)
-        self.share, learner.regime = content["share"], Regime(content["regime"])
-        learner.progress.reading, learner.progress.b = max(scans, 1), content["b"]
-        return np.cumsum(arrays["held"], dtype=np.int64)
+        self.visited, learner.regime = content["visited"], Regime(content["regime"])
+        learner.shuffles = content["shuffles"]
+        learner.progress.reading, learner.progress.b = max(reading, 1), content["b"]
+        learner.progress.plan, learner.progress.stage_number = (ASCENT,), 0
+        every_row = learner.regime == Regime.ALL_ROWS
+        return np.arange(content["rows"]) if every_row else arrays["held"]
+
+
+def as_wide(v: Vector, width: int) -> Vector:
+    """Return augmented weights of so many columns; a learner has room for more than occur."""
+    wide, columns = np.zeros(width + 1), min(width, len(v) - 1)
+    wide[:columns], wide[-1] = v[:columns], v[-1]
+    return wide
+
+
+class ToRead(NamedTuple):
+    """What a reading does for a problem, by its number: it certifies the weights ``w``, ``bias``
+    around a ``scale``; b is the unit of the counts. ``start`` : the dual point of all parts from
+    which rows are visited. None = none are visited; then the weights solve the rows held, if these
+    are all that matter, and their counts are made of the slacks first.
+    """
+
+    problem: int
+    w: Vector
+    bias: float
+    scale: float
+    b: float
+    start: Moved | None
+
+
+class Scanned(NamedTuple):
+    """The sums of a scan at fixed weights, as wide as its rows; the rows in memory after it; each
+    part's regime, and what is known of all its rows."""
+
+    sums: ScanSums
+    held: int
+    regimes: list[Regime]
+    extents: list[Extent]
 
 
 class Looked(NamedTuple):
@@ -157,20 +245,7 @@ class Line(NamedTuple):
     losses: Vector
 
 
-class Each:
-    """The step that makes, in each part, the steps wanted by several problems; a round of them has
-    their name if they are alike, else ``mixed``."""
-
-    def __init__(self, wanted: Iterable[tuple[Callable[..., Any], Any]]) -> None:
-        names = {step.__name__ for step, _ in wanted}
-        self.__name__ = names.pop() if len(names) == 1 else "mixed"
-
-    def __call__(
-        self, part: Part, wanted: Sequence[tuple[int, tuple[Callable[..., Any], Sequence[Any]]]]
-    ) -> tuple[Any, ...]:
-        return tuple(step(part.problems[number], *own) for number, (step, own) in wanted)
-
-
+@looks_at_part
 def look(local: LocalProblem, v: Vector, head: NDArray[np.int64]) -> Looked:
     """Look at the rows in memory at v; ``head`` : columns on which H is wanted."""
     active, rho, cost = local.learner.active, local.learner.settings.rho, local.cost
@@ -234,6 +309,7 @@ def product(local: LocalProblem, v: Vector) -> Product:
     return Product(image)
 
 
+@looks_at_part
 def line(local: LocalProblem, direction: Vector | None, thetas: Vector) -> Line:
     """Evaluate the loss of the rows in memory at the last v plus θ times a direction; None = the
     same as before."""
@@ -245,8 +321,41 @@ def line(local: LocalProblem, direction: Vector | None, thetas: Vector) -> Line:
     return Line(losses)
 
 
-def sum_held(local: LocalProblem, width: int, b: float) -> Product:
-    """Sum the dual point of the rows in memory: Σ α l (x, ρ)."""
+def sum_held(local: LocalProblem, width: int) -> Moved:
+    """Sum the dual point of the rows in memory."""
     local.width = width
     counts = local.learner.counts.take(local.learner.active.numbers)
-    return Product(local.sum_of(counts / b))
+    return local.sum_of_counts(counts.astype(np.float64))
+
+
+@changes_part
+def move(local: LocalProblem, v: Vector, b: float, relaxation: float) -> Moved:
+    """Move the counts of the rows in memory from where they are to b times the slacks of v over Δ²,
+    ``relaxation`` times as far; return what that changes."""
+    active, counts = local.learner.active, local.learner.counts
+    targets = Targets(active.numbers, active.signs, active.delta2, active.squares)
+    before = counts.take(active.numbers).astype(np.float64)
+    solved = counts_of_slacks(local.margins_of(v), 1.0, targets, b)
+    after = before + np.floor(relaxation * (solved - before) + 0.5)
+    after = np.clip(after, 0.0, float(kernels.COUNT_MAX))
+    counts.put(active.numbers, after.astype(np.int32))
+    old, new = local.sum_of_counts(before), local.sum_of_counts(after)
+    return Moved(new.a - old.a, new.extension - old.extension, new.steps - old.steps)
+
+
+@changes_part
+def start_visits(local: LocalProblem, a: Vector, extension: float, steps: int) -> Moved:
+    """Take the dual point of all parts, from which rows are visited."""
+    local.base = Moved(a, extension, steps)
+    local.learner.running = WeightState()
+    local.learner.running.settle(a[:-1].copy(), float(a[-1]), extension, steps)
+    return Moved(np.zeros(0), 0.0, 0)
+
+
+def moved(local: LocalProblem) -> Moved:
+    """Return what visits have changed of the dual point."""
+    running, base = local.learner.running, local.base
+    a = running.augmented(1.0)
+    a[: len(base.a) - 1] -= base.a[:-1]
+    a[-1] -= base.a[-1]
+    return Moved(a, running.extension - base.extension, running.steps - base.steps)

@@ -8,70 +8,47 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from itertools import islice, zip_longest
-from typing import Any, TypeVar
+from collections.abc import Generator, Mapping
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 
-from streamtron.core.executor import Parts, PartsLost
-from streamtron.solver import local
-from streamtron.solver.local import Each
+from streamtron.core.executor import Each, Parts, Wanted
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
-Wanted = tuple[Callable[..., Any], tuple[Any, ...]]
-"""A step, and its arguments beside the learner's rows in a part."""
 
-Rounds = Generator[Wanted, Any, Found]
+class GapEstimate(NamedTuple):
+    """What a solve yields beside steps: (P − D)/P of the rows in memory, which proves nothing."""
+
+    gap: float
+
+
+Rounds = Generator[Wanted | GapEstimate, Any, Result]
 """What makes rounds and returns what it has found."""
 
 
-def in_lockstep(
-    parts: Parts, solves: Mapping[int, Rounds[Found]], at_once: int
-) -> dict[int, Found]:
-    """Run solves to their ends, so many at once; return what each has found. They are named by the
-    number of their learner in the parts.
-
-    Parts that are lost have forgotten each learner's last ``look`` and the steps that followed it.
-    Those that leave something in a part are made again there, which changes no bit.
-    """
-    waiting, found = iter(solves), dict[int, Found]()
+def in_lockstep(parts: Parts, solves: Mapping[int, Rounds[None]], at_once: int) -> None:
+    """Run solves to their ends, so many at once. They are named by the number of their learner in
+    the parts."""
+    waiting, gaps = iter(solves), dict[int, float]()
     wanted: dict[int, Wanted] = {}
-    since: dict[int, list[Wanted]] = {}
     sums: dict[int, Any] = dict.fromkeys(islice(waiting, at_once))
     while sums:
         for number, total in sums.items():
+            wanted.pop(number, None)
             try:
-                wanted[number] = solves[number].send(total)
-            except StopIteration as ended:
-                found[number] = ended.value
-                wanted.pop(number, None)
-                since.pop(number, None)
+                step = solves[number].send(total)
+                while isinstance(step, GapEstimate):
+                    gaps[number] = step.gap
+                    parts.gap_estimate = max(gaps.values())
+                    step = next(solves[number])
+                wanted[number] = step
+            except StopIteration:
+                pass
         if begun := list(islice(waiting, at_once - len(wanted))):
             sums = dict.fromkeys(begun)
-            continue
-        sums = _sums(parts, wanted, since) if wanted else {}
-        for number, one in wanted.items():
-            if one[0] not in (local.product, local.precondition):
-                before = [] if one[0] is local.look else since.get(number, [])
-                since[number] = [*before, one]
-    return found
-
-
-def _sums(
-    parts: Parts, wanted: Mapping[int, Wanted], since: Mapping[int, list[Wanted]]
-) -> dict[int, Any]:
-    """Make a round, if need be after what was lost."""
-    lost = False
-    while True:
-        try:
-            for again in zip_longest(*since.values()) if lost else ():
-                _round(parts, {k: one for k, one in zip(since, again, strict=True) if one})
-            return _round(parts, wanted)
-        except PartsLost:
-            lost = True
-
-
-def _round(parts: Parts, wanted: Mapping[int, Wanted]) -> dict[int, Any]:
-    """Return the sum over all parts of each learner's step."""
-    sums = parts(Each(wanted.values()), list(wanted.items()))
-    return dict(zip(wanted, sums, strict=True))
+        elif wanted:
+            totals = parts(Each(wanted.items()), list(wanted.items()))
+            sums = dict(zip(wanted, totals, strict=True))
+        else:
+            sums = {}

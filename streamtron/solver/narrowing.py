@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.rows import Rows, make_rows
+from streamtron.solver.row_store import ActiveSet, HeldRows, NarrowRows
 from streamtron.solver.subproblem import Vector
 from streamtron.solver.weights import WeightState
-from streamtron.solver.working_set import ActiveSet, HeldRows, NarrowRows
 
 FEW = 4
 """Nonzeros a column, below which columns are left out: a solve has a dozen vectors, and the rows'

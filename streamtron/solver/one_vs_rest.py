@@ -10,7 +10,7 @@ from streamtron.core.config import Settings
 from streamtron.core.rows import Label
 from streamtron.solver.checkpoint import RestoredLearner, State
 from streamtron.solver.learner import Learner
-from streamtron.solver.working_set import Pool
+from streamtron.solver.row_store import Pool
 
 NO_LABEL = cast(Label, object())
 """The positive class of a placeholder: it equals no label."""

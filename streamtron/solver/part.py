@@ -1,15 +1,15 @@
-"""One part of the data, and the steps that ``train_parts`` maps over all parts.
+"""One part of the data, and the steps that ``many_parts`` maps over all parts.
 
 A part holds its rows, in memory as far as its share of the active set goes and on disk in its
-cache, and their dual variables. Between two scans its state is a function of the last scan alone,
-so that it can be rebuilt anywhere. Every step returns a tuple that is summed over parts (see
-``core.executor.plus``); those of Newton's method are in ``local``.
+cache, and their dual variables. Its state is saved after every reading, so that it can be rebuilt
+anywhere. Every step returns a tuple that is summed over parts (see ``core.executor.plus``); those
+of Newton's method are in ``local``.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any, NamedTuple
 
@@ -17,40 +17,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.certificate import ScanSums
 from streamtron.core.config import Settings
+from streamtron.core.executor import changes_part
 from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.solver import batched, order
+from streamtron.solver.checkpoint import RestoredLearner
 from streamtron.solver.learner import Learner
-from streamtron.solver.local import LocalProblem, Vector
+from streamtron.solver.local import LocalProblem, Moved, Scanned, ToRead, Vector, as_wide
 from streamtron.solver.one_vs_rest import Classes
+from streamtron.solver.reading import begin_reading, finish_reading, take_and_solve, take_chunk
+from streamtron.solver.row_store import Pool
 from streamtron.solver.saved_counts import saved_at
-from streamtron.solver.scan import Frozen
+from streamtron.solver.stages import ASCENT
 from streamtron.solver.state import BestWeights, Extent, Regime
 from streamtron.solver.subproblem import run_mini_epochs
 from streamtron.solver.threads import Threads
-from streamtron.solver.train import begin_reading, finish_reading, take_chunk
-from streamtron.solver.weights import WeightState
-from streamtron.solver.working_set import NONZERO_BYTES, ROW_BYTES, Pool
 
 START_GAP = 0.03
 """The least gap to which a part solves its own rows in the local start: they are other rows than
 all, so that a better solution of them takes longer and brings hardly fewer rounds
 (``benchmarks/parts.py``)."""
 
-FILLED = 0.95
-"""The part of the budget that a random share of the rows is to fill, nearly always less than all.
-"""
-
 ALONE = Threads(1, None)
-"""A part is scanned by one thread; others scan other parts."""
+"""A part is read by one thread; others read other parts."""
 
 
 class Part:
     """A part: its ``source``, and the problem of every learner on its rows.
 
     ``class_weights`` : see ``TargetRule``. ``path`` : where states are saved, see ``saved_at``;
-    None = nowhere. ``scans`` : how many there have been; 0 after the local start, −1 before.
+    None = nowhere.
     """
 
     def __init__(
@@ -60,17 +56,16 @@ class Part:
         class_weights: Mapping[Label, float] | None = None,
         path: str | None = None,
     ) -> None:
-        self.source, self.settings, self.path, self.scans = source, settings, path, -1
+        self.source, self.settings, self.path = source, settings, path
         self.class_weights, self.pool = class_weights, Pool()
         self.problems: list[LocalProblem] = []
         self._classes: Classes | None = None
-        self._last: tuple[Scanned, ...] = ()
-        self._joined: tuple[Joined, ...] = ()
+        self._reading = 0
+        self._read: list[int] = []
+        self._taking: Iterator[list[int]] = iter(())
 
     def start(self) -> None:
         """Train on the part's rows alone: one reading and the solution of the rows in memory."""
-        if self.scans >= 0:
-            return
         labels, classes = self.source.labels, None
         if self.settings.one_vs_rest:
             classes = Classes(self.settings, labels, self.class_weights, self.pool)
@@ -85,26 +80,27 @@ class Part:
             if classes is not None:
                 learners += classes.new_learners()
             for learner in learners:
-                take_chunk(learner, chunk, positions)
+                take_and_solve(learner, chunk, positions)
         for learner in learners:
             if learner.progress.reports:  # else no row counts
                 run_mini_epochs(finish_reading(learner))
-        self.scans = 0
 
     def join(self, labels: Sequence[Label], width: int) -> tuple[Joined, ...]:
         """Take the order of the labels of all parts, and room for so many columns; return each
-        problem's own dual point, whose weights nothing else needs."""
-        if not self._joined:
-            if self._classes is not None:
-                self.problems = [LocalProblem(self._classes.learner_of(label)) for label in labels]
-                self._classes = None
-            for problem, label in zip(self.problems, labels, strict=False):  # the first is +1
-                problem.agree(label, width)
-            self.save(range(len(self.problems)))
-            self._joined = tuple(map(_joined, self.problems))
-            for problem in self.problems:
-                problem.learner.running, problem.learner.best = WeightState(), BestWeights()
-        return self._joined
+        problem's own dual point."""
+        if self._classes is not None:
+            self.problems = [LocalProblem(self._classes.learner_of(label)) for label in labels]
+            self._classes = None
+        for problem, label in zip(self.problems, labels, strict=False):  # the first is +1
+            problem.agree(label, width)
+        self.save(range(len(self.problems)))
+        return tuple(map(_joined, self.problems))
+
+    def take_units(self, units: Mapping[int, tuple[float, float]]) -> tuple[Moved, ...]:
+        """Take units of the counts of some problems, see ``LocalProblem.take_unit``."""
+        taken = tuple(self.problems[number].take_unit(*unit) for number, unit in units.items())
+        self.save(units)
+        return taken
 
     def close(self) -> None:
         """End the readings of the source, if it has any."""
@@ -117,124 +113,114 @@ class Part:
             return
         for number in numbers:
             which, rows = number if self.settings.one_vs_rest else None, rows_of(self.source)
-            self.problems[number].save(saved_at(self.path, which, self.scans), rows)
+            self.problems[number].save(saved_at(self.path, which, self._reading), rows)
             with suppress(FileNotFoundError):
-                os.unlink(saved_at(self.path, which, self.scans - 2))
+                os.unlink(saved_at(self.path, which, self._reading - 2))
 
-    def restore(self, scans: Sequence[int]) -> None:
-        """Restore every problem as it was after so many scans: read what was saved, and the rows
-        held, if there are any."""
+    def restore(self, readings: Sequence[int]) -> None:
+        """Restore every problem as it was after a reading: read what was saved, and the rows held,
+        if there are any, in their order."""
         assert self.path is not None
-        missing = []
-        for number, own in enumerate(scans):
+        orders: dict[int | None, list[RestoredLearner]] = {}
+        for number, reading in enumerate(readings):
             learner = Learner(self.settings, self.source.labels, pool=self.pool)
-            self.problems.append(LocalProblem(learner))
+            problem = LocalProblem(learner)
+            self.problems.append(problem)
             which = number if self.settings.one_vs_rest else None
-            missing.append(self.problems[-1].restore(saved_at(self.path, which, own), own))
-        some = any(len(held) for held in missing)
-        every = any(each.learner.regime == Regime.ALL_ROWS for each in self.problems)
-        for chunk in self.source.chunks() if some or every else ():
-            for problem, held in zip(self.problems, missing, strict=True):
-                learner = problem.learner
-                targets = learner.targets(chunk)
-                if learner.regime == Regime.ALL_ROWS:
-                    learner.active.share(learner.pool, chunk.rows, targets)
-                else:
-                    learner.active.add(chunk.rows, _places(held, chunk), targets)
+            held = problem.restore(saved_at(self.path, which, reading), reading)
+            if len(held) or learner.regime == Regime.ALL_ROWS:
+                restored = RestoredLearner(learner, held, knows_columns=False)
+                orders.setdefault(reading if problem.visited else None, []).append(restored)
+        if orders.keys() - {None} and not self.source.blocks:
+            for _ in self.source.chunks():  # whose blocks are visited in another order
+                pass
+        for reading_or_none, restored_learners in orders.items():
+            for chunk in self.source.chunks(self._groups(reading_or_none)):
+                for restored in restored_learners:
+                    restored.take(chunk)
         for problem in self.problems:
             problem.margins = np.zeros(len(problem.learner.active))
-        self.scans = max(scans)
+        self._reading = max(readings)
 
-    def scan(self, number: int, wanted: Sequence[ToScan]) -> tuple[Scanned, ...]:
-        """The sums of scan ``number`` of several problems; one made already is not made again."""
-        if self._last and self.scans == number:
-            return self._last
-        self._joined = ()
-        scans = [_Scan(self.problems[one.problem], number, one) for one in wanted]
-        learners = [scan.learner for scan in scans]
-        for chunk in self.source.chunks():
+    def _groups(self, visited: int | None) -> Any:
+        """The order of the blocks in a reading that visits rows; None = that of the data."""
+        if visited is None:
+            return None
+        return order.reading_order(self.settings, visited, self.source)
+
+    def begin_reading(self, number: int, wanted: Sequence[ToRead]) -> None:
+        """Prepare a reading of several problems."""
+        for to_read in wanted:
+            self.problems[to_read.problem].begin_reading(number, to_read)
+        self._reading, self._read = number, [to_read.problem for to_read in wanted]
+        self._taking = self._take([self.problems[problem] for problem in self._read])
+
+    def read_on(self) -> ReadOn:
+        """Read on until the memory of a problem is full, or all rows are taken."""
+        full = next(self._taking, None)
+        flags = np.zeros(len(self._read), dtype=np.int64)
+        flags[full or []] = 1
+        return ReadOn(flags, int(full is not None))
+
+    def _take(self, problems: Sequence[LocalProblem]) -> Iterator[list[int]]:
+        """Have problems take all chunks; yields the places of those whose memory is full."""
+        visited = any(problem.visited for problem in problems)
+        learners = [problem.learner for problem in problems]
+        for chunk in self.source.chunks(self._groups(self._reading if visited else None)):
             dots = batched.dots(chunk, learners, ALONE) if len(learners) >= batched.LEAST else {}
-            for scan in scans:
-                scan.take(chunk, dots.get(scan.learner, kernels.NO_DOTS))
-        self.scans, self._last = number, tuple(scan.finish() for scan in scans)
-        self.save(one.problem for one in wanted)
-        return self._last
+            positions = None
+            if visited:
+                positions = order.visiting_order(self.settings, self._reading, chunk)
+            taking = {
+                place: _take_chunk(problem, chunk, positions, dots.get(problem.learner))
+                for place, problem in enumerate(problems)
+            }
+            while taking:
+                ended = [place for place, rest in taking.items() if next(rest, ENDED) is ENDED]
+                for place in ended:
+                    del taking[place]
+                if taking:
+                    yield [*taking]
+
+    def end_reading(self) -> tuple[Scanned, ...]:
+        """Save the states after a reading, and return its sums."""
+        self.save(self._read)
+        return tuple(self.problems[number].end_reading() for number in self._read)
+
+
+ENDED = object()
+
+
+def _take_chunk(
+    problem: LocalProblem,
+    chunk: Chunk,
+    positions: NDArray[np.int64] | None,
+    dots: Vector | None,
+) -> Iterator[None]:
+    """Have a problem take a chunk, see ``take_chunk``; observe rows and columns of a run that was
+    changed."""
+    learner = problem.learner
+    frozen = learner.frozen
+    assert frozen is not None
+    if problem.new:
+        learner.extent.columns = max(learner.extent.columns, chunk.width)
+        learner.extent.add(learner.targets(chunk), learner.settings)
+    if chunk.width > len(frozen.w):
+        frozen.widen(chunk.width)
+    yield from take_chunk(
+        learner, chunk, positions, kernels.NO_DOTS if dots is None else dots,
+        _places(problem.kept, chunk),
+    )  # fmt: skip
 
 
 def _places(held: NDArray[np.int64], chunk: Chunk) -> NDArray[np.int64]:
-    """Positions in a chunk, which has consecutive rows, of those held, numbered in the part."""
-    first, last = chunk.ranges[0]
-    return held[slice(*np.searchsorted(held, (first, last)))] - first
-
-
-class _Scan:
-    """A learner's scan at fixed weights. It holds anew, in the order of the data, the rows that
-    matter: those held before, while all of them fit, and those that the scan marks. Where they do
-    not fit, a random share of them."""
-
-    def __init__(self, problem: LocalProblem, number: int, wanted: ToScan) -> None:
-        self.problem, self.learner, self.number = problem, problem.learner, number
-        learner, v, b = self.learner, wanted.v, wanted.b
-        learner.progress.reading = number
-        if wanted.theta is None:
-            problem.set_counts(v, b)
-        else:
-            problem.take_unit(wanted.theta, b)
-        self.new = not learner.extent.rows
-        self.frozen = learner.frozen = Frozen(b * v[:-1], b * float(v[-1]), 1.0 / b, b)
-        self.size = 0
-        """bytes of all rows that matter"""
-        self.fits = problem.share == 1.0
-        self.full = False
-        none = np.zeros(0, dtype=np.int64)
-        self.held = learner.active.numbers.copy() if self.fits else none
-        if not learner.complete:
-            learner.active.clear()
-
-    def take(self, chunk: Chunk, dots: Vector) -> None:
-        """Scan the rows of a chunk, and hold some of them; ``dots`` : see ``Frozen.scan``."""
-        learner = self.learner
-        targets, counts = learner.targets(chunk), learner.counts.take_ranges(chunk.ranges)
-        if self.new:
-            learner.extent.add(targets, learner.settings)
-        if chunk.width > len(self.frozen.w):  # of rows that no scan has met
-            self.frozen.widen(chunk.width)
-        marks = self.frozen.scan(chunk.rows, targets, counts, learner.settings.rho, dots)
-        if learner.complete:
-            return
-        marks[_places(self.held, chunk)] = 1
-        chosen = np.flatnonzero(marks)
-        self.size += int(NONZERO_BYTES * np.diff(chunk.rows.indptr)[chosen].sum())
-        self.size += ROW_BYTES * len(chosen)
-        share, seed = self.problem.share, learner.settings.seed
-        if share < 1.0:
-            chosen = chosen[order.drawn(seed, self.number, targets.numbers[chosen], share)]
-        if not self.full:
-            self.full = learner.active.add(chunk.rows, chosen, targets) < len(chosen)
-            self.fits &= not self.full
-
-    def finish(self) -> Scanned:
-        """The sums, and what is held now."""
-        learner = self.learner
-        learner.frozen = None
-        if not self.fits:
-            learner.regime = Regime.BLOCKS
-            self.problem.share = min(1.0, FILLED * learner.active.budget / self.size)
-        held = len(learner.active)
-        return Scanned(self.frozen.scan_sums, held, [learner.regime], [learner.extent])
-
-
-class ToScan(NamedTuple):
-    """What a scan is to certify: of a problem, by its number, b v.
-
-    Before, the counts of the rows held are made of the slacks of v, which solves them; or, with
-    ``theta``, all counts are θ times those of the local starts, in units of b.
-    """
-
-    problem: int
-    v: Vector
-    b: float
-    theta: float | None
+    """Return the positions in a chunk of the rows held, whose numbers rise."""
+    places, first = [held[:0]], 0
+    for start, stop in chunk.ranges:
+        here = held[slice(*np.searchsorted(held, (start, stop)))]
+        places.append(here - start + first)
+        first += stop - start
+    return np.concatenate(places)
 
 
 class Started(NamedTuple):
@@ -252,27 +238,29 @@ class Described(NamedTuple):
 
 class Joined(NamedTuple):
     """The best weights of each part, augmented, summed; the dual point of the parts' own counts:
-    Σ α y (augmented), Σ α and Σ Δ² α²; the rows in memory; and each part's extent and regime."""
+    Σ α y (augmented), Σ α and Σ Δ² α²; the rows in memory; and each part's b, largest count, extent
+    and regime."""
 
     weights: Vector
     dual: Vector
     steps: float
     extension: float
     held: int
+    units: list[float]
+    largest: list[int]
     extents: list[Extent]
     regimes: list[Regime]
 
 
-class Scanned(NamedTuple):
-    """The sums of a scan at fixed weights, as wide as its rows; the rows in memory after it; each
-    part's regime, and what is known of all its rows."""
+class ReadOn(NamedTuple):
+    """Of each problem that reads, in how many parts memory is full; and how many parts have rows to
+    take yet."""
 
-    sums: ScanSums
-    held: int
-    regimes: list[Regime]
-    extents: list[Extent]
+    full: NDArray[np.int64]
+    parts: int
 
 
+@changes_part
 def start(part: Part) -> Started:
     """Make a part's local start."""
     part.start()
@@ -289,30 +277,55 @@ def rows_of(source: ChunkSource) -> int:
     return sum(block.rows for block in source.blocks)
 
 
+@changes_part
 def join(part: Part, labels: Sequence[Label], width: int) -> tuple[Joined, ...]:
     """Agree on labels and columns; return each problem's own dual point."""
     return part.join(labels, width)
 
 
 def _joined(problem: LocalProblem) -> Joined:
-    learner, width = problem.learner, problem.width
-    running = learner.running
+    """Return the dual point of a problem's own counts; its best weights are not needed any more."""
+    learner, width, running = problem.learner, problem.width, problem.learner.running
     unit = 1.0 / learner.progress.b if learner.progress.b else 0.0
     dual = running.augmented(unit)
     best = dual if learner.best.candidate is None else learner.best.candidate
+    learner.best = BestWeights()
+    learner.progress.plan, learner.progress.stage_number = (ASCENT,), 0
     return Joined(
-        _as_wide(best, width), _as_wide(dual, width), running.steps * unit,
-        running.extension * unit**2, len(learner.active), [learner.extent], [learner.regime],
+        as_wide(best, width), as_wide(dual, width), running.steps * unit,
+        running.extension * unit**2, len(learner.active), [learner.progress.b],
+        [learner.counts.largest()], [learner.extent], [learner.regime],
     )  # fmt: skip
 
 
-def _as_wide(v: Vector, width: int) -> Vector:
-    """Augmented weights of so many columns; a learner has room for more than occur."""
-    found, columns = np.zeros(width + 1), min(width, len(v) - 1)
-    found[:columns], found[-1] = v[:columns], v[-1]
-    return found
+@changes_part
+def take_units(part: Part, units: Mapping[int, tuple[float, float]]) -> tuple[Moved, ...]:
+    """Take units of the counts of some problems; return the dual points that the counts make."""
+    return part.take_units(units)
 
 
-def scan(part: Part, number: int, wanted: Sequence[ToScan]) -> tuple[Scanned, ...]:
+@changes_part
+def scan(part: Part, number: int, wanted: Sequence[ToRead]) -> tuple[Scanned, ...]:
     """Scan all rows at fixed weights, and hold the rows that matter."""
-    return part.scan(number, wanted)
+    part.begin_reading(number, wanted)
+    while part.read_on().parts:
+        pass
+    return part.end_reading()
+
+
+@changes_part
+def read(part: Part, number: int, wanted: Sequence[ToRead]) -> ReadOn:
+    """Begin a reading that visits rows; see ``Part.read_on``."""
+    part.begin_reading(number, wanted)
+    return part.read_on()
+
+
+@changes_part
+def read_on(part: Part) -> ReadOn:
+    """Go on with a reading."""
+    return part.read_on()
+
+
+def end_reading(part: Part) -> tuple[Scanned, ...]:
+    """End a reading."""
+    return part.end_reading()

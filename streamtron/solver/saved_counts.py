@@ -17,7 +17,7 @@ from streamtron.core.sealed import Streamed, read_sealed, write_sealed
 from streamtron.solver.duals import Counts, check_gaps
 from streamtron.solver.state import Regime
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 State = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 
@@ -39,10 +39,9 @@ def read_state(path: str) -> State:
 
 
 def write_state(path: str, counts: Counts, held: NDArray[np.int64], **content: Any) -> None:
-    """Write the state of a part; ``held`` : the rows in memory, rising."""
+    """Write the state of a part; ``held`` : the rows in memory, in their order there."""
     gaps, own = counts.gaps()
-    gaps_held = np.diff(held, prepend=0).astype(np.uint32)
-    arrays = {"gaps": gaps, "counts": own, "held": gaps_held}
+    arrays: dict[str, NDArray[Any]] = {"gaps": gaps, "counts": own, "held": held}
     write_sealed(path, {"part_version": FORMAT_VERSION, **content}, arrays)
 
 
@@ -55,8 +54,8 @@ def write_first_state(
 ) -> None:
     """Write the state of a part that has counts, in units of b, and has read no row."""
     write_state(
-        path, counts, np.zeros(0, dtype=np.int64), b=b, positive=positive, width=0, share=1.0,
-        regime=Regime.WORKING_SET, rows=0,
+        path, counts, np.zeros(0, dtype=np.int64), b=b, positive=positive, width=0, visited=False,
+        shuffles=0, regime=Regime.WORKING_SET, rows=0,
         class_weights=None if class_weights is None else [*class_weights.items()],
     )  # fmt: skip
 

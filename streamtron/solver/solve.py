@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.solver import newton
 from streamtron.solver.effort import of_newton, of_visits, solved_directly
+from streamtron.solver.row_store import HeldRows
 from streamtron.solver.subproblem import MiniEpoch, Solution, Subproblem, Turns, Vector
 from streamtron.solver.weights import Rule, WeightState, estimated_primal
-from streamtron.solver.working_set import HeldRows
 
 LIVE_VISITS = (4, 8, 16, 32)
 """Mini-epochs over the live rows (moved, or with a count) to one over all: in round 1, 2, 3, and

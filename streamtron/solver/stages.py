@@ -41,6 +41,10 @@ class Stage:
         return "ascent" if self.ascent else f"{self.epsilon:g}"
 
 
+ASCENT = Stage(1.0, ascent=True)
+"""The only stage of many parts."""
+
+
 def plan(settings: Settings) -> tuple[Stage, ...]:
     """The stages of a run, in order.
 
@@ -62,7 +66,7 @@ def plan(settings: Settings) -> tuple[Stage, ...]:
     if not brief:
         return stages
     left_out = settings.b is None and settings.tol < promised_gap(0.1)
-    return (*stages[: 1 if left_out else 2], Stage(1.0, ascent=True))
+    return (*stages[: 1 if left_out else 2], ASCENT)
 
 
 def promised_gap(epsilon: float) -> float:

@@ -9,11 +9,20 @@ from streamtron.solver import stages
 from streamtron.solver.learner import Learner
 from streamtron.solver.report import CONVERGED, StageReport
 from streamtron.solver.scan import Frozen
+from streamtron.solver.state import Regime
 from streamtron.solver.weights import restart
 
 ROUNDING_GAP = 1e-12
 """A relative duality gap 1 − D/P that counts as 0; no smaller one is asked of the rows in memory.
 ``benchmarks/rounding.py`` prints by how far rounding widens the bounds."""
+
+MARGIN_OF_TOLERANCE = 0.95
+"""All rows in memory are solved to this part of the tolerance: rounding and the scan's other scale
+then do not lift the certified gap above it."""
+
+SOLVED = 0.003
+"""A block is solved to no less than this part of the last certified gap: 0.01 takes a reading more,
+0.001 half as many products again (``benchmarks/certified.py --active-set 10%``)."""
 
 STALLED = (1e-6, 0.9)
 """Below a gap of 1e-6, a scan that leaves more than 0.9 of the gap before it has met rounding:
@@ -127,3 +136,16 @@ def _has_no_margin(learner: Learner) -> bool:
     if now is None or now.upper_bound is None or now.directional_margin > 0.0:
         return False
     return now.upper_bound <= NO_MARGIN * learner.extent.lengths / learner.extent.rows
+
+
+def worthwhile_gap(learner: Learner) -> float:
+    """The relative duality gap to which the rows in memory are worth solving: nearly the tolerance
+    if they are all rows; half of it, or a tenth of the last certified gap, if all others have no
+    count; a twentieth of it, or SOLVED times the last gap, if they are a block."""
+    if learner.regime == Regime.ALL_ROWS:
+        return max(MARGIN_OF_TOLERANCE * learner.settings.tolerance, ROUNDING_GAP)
+    wanted = max(0.5 * learner.settings.tolerance, ROUNDING_GAP)
+    left = 1.0 if learner.certificate is None else learner.certificate.relative_duality_gap
+    if learner.regime == Regime.BLOCKS:
+        return max(0.1 * wanted, SOLVED * left)
+    return max(wanted, 0.1 * left)

@@ -15,9 +15,9 @@ from streamtron.core import kernels
 from streamtron.core.rows import make_rows
 from streamtron.solver import newton, passes
 from streamtron.solver.order import Turn
+from streamtron.solver.row_store import HeldRows
 from streamtron.solver.targets import costs
 from streamtron.solver.weights import Rule, WeightState, visit
-from streamtron.solver.working_set import HeldRows
 
 LARGEST_COUNT = float(1 << 29)
 """Counts that Newton's method makes stay below this: visits then have room to 2³¹."""

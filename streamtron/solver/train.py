@@ -1,4 +1,4 @@
-"""Train one linear classifier out of core, with a certificate: the whole algorithm.
+"""Train linear classifiers out of core, with a certificate: the only loop over readings.
 
     minimise  P(w) = ½ ‖w‖² + Σ C_k max(0, 1 − y_k·w)²                 (LIBLINEAR -s 1)
     maximise  D(α) = Σ α_k − ½ ‖Σ α_k y_k‖² − Σ α_k²/(4 C_k),   α_k ≥ 0
@@ -8,101 +8,221 @@ al., ICML 2008) on an integer grid α = c/b, with a working set and block minimi
 KDD 2010; Chang and Roth, KDD 2011) and a Newton finish; at ε = 1, without negative steps, it is the
 Margitron. P ≥ D for any w and any c ≥ 0: one scan of the data at fixed weights, which also sums
 w = Σ c_k y_k afresh, proves how far from the optimum they are.
+
+The rows are here (``one_part``) or in many parts, in other processes (``many_parts``). What a
+learner does with a reading is in ``reading``.
 """
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
 
-from streamtron.core import kernels
-from streamtron.core.rows import Chunk
-from streamtron.solver import few_columns
-from streamtron.solver.in_memory import (
-    Solve,
-    counts_to_scan,
-    keep,
-    keep_all,
-    solve_in_memory,
-    visit_rows,
-)
+from streamtron.core.config import Settings
+from streamtron.core.events import Listener, Problem, ReadingDone, SolveStarted, StageDone
+from streamtron.solver.checkpoint import NOT_BEGUN, Resumed, State
 from streamtron.solver.learner import Learner
-from streamtron.solver.proving import certify, freeze
-from streamtron.solver.scan import Frozen
-from streamtron.solver.state import Regime
-from streamtron.solver.stopping import begin_stage, conclude, leave_brief_stage, stop_at_limit
+from streamtron.solver.proving import discard_weights
+from streamtron.solver.reading import Solve, begin_reading, continue_training, finish_reading
+from streamtron.solver.report import StageReport
 
 
-def begin_reading(learner: Learner, reading: int, scale: float | None = None) -> None:
-    """Prepare a reading: it visits rows as they pass ("train"), or scans them at fixed weights
-    ("scan"). Where the working set does not fit, both: rows are visited, and the weights of the
-    reading before are certified. ``scale`` : around which a scan looks for the least P."""
-    learner.progress.reading, learner.progress.concluded = reading, False
-    beside = learner.regime == Regime.BLOCKS and learner.mode == "train" and learner.stage.ascent
-    if learner.regime == Regime.BLOCKS:
-        learner.regime = Regime.WORKING_SET
-    if not learner.complete:
-        learner.active.clear()
-    running, learner.frozen = learner.running, None
-    if learner.mode == "scan" or beside:
-        learner.frozen = freeze(learner, scale, beside_training=beside)
-    elif reading > 0:  # it certifies a reading in which no row is updated
-        learner.frozen = Frozen(running.w, running.bias, running.scale, learner.threshold)
-    if learner.regime == Regime.FEW_COLUMNS:
-        few_columns.begin(learner)
+def train(data: Data, resumed: Resumed | None = None) -> None:
+    """Read the data until each learner's certificate meets the tolerance, or another limit ends its
+    run: each learner gets what it would get by itself. ``resumed`` : where a run is resumed."""
+    data.trained = resumed is None or bool(resumed.reopened)
+    if resumed is None:
+        data.observe()
+    else:
+        data.reading = resumed.reading
+        data.restore(resumed)
+        data.solve(resumed.reopened, _reopen, resumed.reading, resumed.chunks)
+    while data.unfinished or data.expects_learners(data.reading):
+        reading, learners = data.reading, data.unfinished
+        within = resumed is not None and resumed.chunks != NOT_BEGUN
+        if within:  # a learner that was reopened waits for the next reading
+            learners = [one for one in learners if one.progress.reading == reading]
+        before = [so_far(learner) for learner in learners]
+        data.tell_begin(reading, learners)
+        if not within:
+            for learner in (*learners, *data.placeholders(reading)):
+                begin_reading(learner, reading)
+            data.offer_checkpoint(reading, 0)
+        chunks, rows = data.read(reading, learners, resumed)
+        data.before_solves(reading, chunks)
+        data.listen(SolveStarted(reading, rows))
+        waiting = [learner for learner in learners if not learner.progress.concluded]
+        data.solve(waiting, finish_reading, reading, chunks)
+        before += [NOTHING_DONE] * (len(learners) - len(before))
+        for learner, done in zip(learners, before, strict=True):
+            tell_done(reading, rows, learner, done, data.listen)
+        data.reading, data.trained, resumed = reading + 1, True, None
 
 
-def take_chunk(
-    learner: Learner,
-    chunk: Chunk,
-    positions: NDArray[np.int64] | None,
-    dots: NDArray[np.float64] = kernels.NO_DOTS,
-) -> None:
-    """Scan or visit the rows of a chunk, and keep those that matter in memory: with a count, or at
-    most at the threshold. ``positions`` : the order of visits. ``dots`` : see ``Frozen.scan``."""
-    targets, frozen = learner.targets(chunk), learner.frozen
-    if learner.progress.reading == 0:
-        learner.observe(chunk, targets)
-        if learner.progress.stage_number < 0 and learner.extent.sq_radius > 0.0:
-            begin_stage(learner)  # fix b
-    if frozen is not None:
-        counts = counts_to_scan(learner, chunk, targets)
-        violators = frozen.scan(chunk.rows, targets, counts, learner.settings.rho, dots)
-        if learner.mode == "scan" or not (frozen.beside_training or frozen.has_violators):
-            if not keep_all(learner, chunk.rows, targets) and not learner.settings.faithful:
-                keep(learner, chunk.rows, np.flatnonzero(violators), targets)
-            return
-        if not frozen.beside_training:
-            learner.frozen = None  # the weights are about to change: the scan proves nothing
-    assert positions is not None
-    visit_rows(learner, chunk, positions, targets)
+class Checkpointer(Protocol):
+    """Saves the state of a run, from which it can be resumed."""
+
+    def checkpoint(self, state: Callable[[], State]) -> None:
+        """Offer a checkpoint: between chunks, readings, or solves of rows in memory."""
+
+    def before_solves(self, state: Callable[[], State]) -> None:
+        """Offer a checkpoint after the last chunk of a reading: a long solve may follow."""
+
+    def checkpoint_due(self) -> bool:
+        """Whether no solve is to begin before the next checkpoint: asked on any thread."""
+
+    def end(self, state: Callable[[], State]) -> None:
+        """Take the state in which all learners have finished."""
 
 
-def finish_reading(learner: Learner) -> Solve:
-    """Certify what was scanned, and end the run if that suffices; else solve the rows in memory, by
-    ascent and Newton's method. Yields the mini-epochs that are to be made."""
-    learner.progress.readings += 1
-    learner.drop_spare_columns()
-    learner.progress.concluded = True
-    if learner.mode == "train":
-        learner.progress.count_full_epoch()
-    if learner.frozen is not None:
-        certify(learner, learner.frozen)
-        conclude(learner, learner.frozen)
-    proven = learner.certificate if learner.frozen is not None else None
-    if not learner.finished:
-        yield from continue_training(learner)
-    learner.progress.record(proven, learner.running.upper_bound, len(learner.active))
+class Group(NamedTuple):
+    """The learners trained now: ``span`` has the first of ``everyone``, and the one behind the last
+    of them."""
+
+    everyone: Sequence[Learner]
+    span: tuple[int, int]
 
 
-def continue_training(learner: Learner) -> Solve:
-    """Choose what the next reading does, and solve the rows in memory before it."""
-    if learner.progress.full_epochs >= learner.settings.epoch_limit:
-        stop_at_limit(learner, learner.frozen)
+class Data(ABC):
+    """The rows, wherever they are, and the ``learners`` that train on them, which are changed in
+    place; all have the order and the seed of ``settings``. ``group`` : of which the learners are a
+    part, if groups are trained one after another."""
+
+    def __init__(
+        self,
+        learners: list[Learner],
+        settings: Settings,
+        listen: Listener,
+        checkpointer: Checkpointer | None,
+        group: Group | None = None,
+    ) -> None:
+        self.learners, self.settings, self.listen = learners, settings, listen
+        self.checkpointer, self._group = checkpointer, group
+        self.reading, self.trained = 0, False
+
+    @abstractmethod
+    def read(
+        self, reading: int, learners: list[Learner], resumed: Resumed | None
+    ) -> tuple[int, int]:
+        """Have learners take all rows, and solve those that memory holds wherever it is full.
+        Learners of classes that are met are appended. Returns the chunks and rows taken."""
+
+    @abstractmethod
+    def solve(
+        self,
+        learners: Sequence[Learner],
+        begin: Callable[[Learner], Solve],
+        reading: int,
+        chunks: int,
+    ) -> None:
+        """Run a solve of every learner; checkpoints are offered between solves."""
+
+    @abstractmethod
+    def tell_begin(self, reading: int, learners: Sequence[Learner]) -> None:
+        """Tell that a reading begins."""
+
+    def observe(self) -> None:
+        """Read all rows beforehand, if the settings need that."""
         return
-    if learner.mode == "scan":
-        learner.progress.count_full_epoch()
-    leave_brief_stage(learner)
-    blocks = learner.settings.faithful or learner.regime == Regime.BLOCKS
-    learner.mode = "train" if blocks else "scan"
-    yield from solve_in_memory(learner)
+
+    def restore(self, resumed: Resumed) -> None:
+        """Hold the rows again that the learners of a resumed run held."""
+        return
+
+    def expects_learners(self, reading: int) -> bool:
+        """Whether learners come to be in this reading."""
+        return False
+
+    def placeholders(self, reading: int) -> Sequence[Learner]:
+        """Learners that read for classes that have not been met."""
+        return ()
+
+    def end(self) -> None:
+        """Hand over the state of the run, if it was trained and all its learners have finished."""
+        if self.checkpointer and self.trained and all(one.finished for one in self.everyone):
+            self.checkpointer.end(partial(self.state, self.reading, NOT_BEGUN))
+
+    @property
+    def unfinished(self) -> list[Learner]:
+        """The learners that have not finished."""
+        return [learner for learner in self.learners if learner.finished is None]
+
+    @property
+    def everyone(self) -> Sequence[Learner]:
+        """All learners of the run."""
+        return self._group.everyone if self._group else self.learners
+
+    def state(self, reading: int, chunks: int) -> State:
+        """Return the state of the run after so many chunks of a reading."""
+        span = self._group.span if self._group else None
+        return State.of(reading, chunks, self.everyone, self.placeholders(reading), group=span)
+
+    def before_solves(self, reading: int, chunks: int) -> None:
+        """Offer a checkpoint after the last chunk of a reading."""
+        if self.checkpointer:
+            self.checkpointer.before_solves(partial(self.state, reading, chunks))
+
+    def offer_checkpoint(self, reading: int, chunks: int) -> None:
+        """Offer a checkpoint."""
+        if self.checkpointer:
+            self.checkpointer.checkpoint(partial(self.state, reading, chunks))
+
+
+def _reopen(learner: Learner) -> Solve:
+    """Continue after an end that today's settings would not have made."""
+    learner.progress.finished = None
+    if learner.valid:
+        yield from continue_training(learner)
+    else:
+        discard_weights(learner)
+
+
+Done = tuple[str, int, int, int]
+"""What a learner has done until now: its mode, stage, updates and mini-epochs."""
+
+NOTHING_DONE: Done = "train", -1, 0, 0
+
+
+def so_far(learner: Learner) -> Done:
+    """Return what a learner has done until now, for ``tell_done``."""
+    progress = learner.progress
+    return learner.mode, progress.stage_number, learner.running.updates, progress.mini_epochs
+
+
+def tell_done(reading: int, rows: int, learner: Learner, before: Done, listen: Listener) -> None:
+    """Tell what a learner has done in a reading; ``before`` : what it ``so_far`` had done."""
+    progress, (mode, stage_number, updates, mini_epochs) = learner.progress, before
+    first, problem = max(stage_number, 0), problem_of(learner)
+    listen(
+        ReadingDone(
+            reading,
+            ", ".join(stage.name for stage in progress.plan[first : progress.stage_number + 1]),
+            mode,
+            learner.running.updates - updates,
+            progress.mini_epochs - mini_epochs,
+            learner.rows_held,
+            None if learner.frozen is None else learner.certificate,
+            learner.running.upper_bound,
+            rows,
+            learner.settings.tolerance,
+            progress.finished,
+            problem,
+        )
+    )
+    _tell_ended(progress.reports[first:], problem, listen)
+
+
+def _tell_ended(reports: Sequence[StageReport], problem: Problem, listen: Listener) -> None:
+    for report in reports:
+        if report.stop_reason:
+            name = report.epsilon if isinstance(report.epsilon, str) else f"{report.epsilon:g}"
+            listen(StageDone(name, report.stop_reason, problem))
+
+
+def problem_of(learner: Learner) -> Problem:
+    """Return the problem of a learner, as events name it."""
+    settings = learner.settings
+    price = 0.5 / settings.delta2 if settings.delta2 else None
+    return Problem(price, settings.rho, learner.targets.positive)

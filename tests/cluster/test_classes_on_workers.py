@@ -51,7 +51,7 @@ class Killing(WorkerParts):
 @contextmanager
 def killing(workers: Workers, at: int, plans: Sequence[PartPlan], scans: Scans) -> Iterator[Parts]:
     parts = Killing(at, workers, plans, scans)
-    parts.open(range(len(plans)))
+    parts.open()
     yield parts
     parts.close()
 
@@ -66,7 +66,7 @@ def test_workers_find_the_bits_of_one_process_for_all_classes_also_when_one_dies
         place, model=tmp_path / "k", open_parts=partial(killing, workers, at), **BALANCED
     )
     assert (tmp_path / "k").read_bytes() == (place / "alone").read_bytes()
-    assert killed.report["rounds"] > found.report["rounds"]
+    assert killed.report["rounds"] == found.report["rounds"]
 
 
 @pytest.mark.slow

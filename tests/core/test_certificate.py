@@ -18,13 +18,13 @@ from streamtron.core.config import Settings
 from streamtron.core.errors import InternalError
 from streamtron.core.executor import sum_over_tree
 from streamtron.core.rows import freeze
-from streamtron.solver import schedule
-from streamtron.solver.in_memory import Solve
+from streamtron.solver import one_part
+from streamtron.solver import train as training
 from streamtron.solver.learner import Learner
+from streamtron.solver.reading import Solve, begin_reading, finish_reading
 from streamtron.solver.scan import Frozen
 from streamtron.solver.state import Regime
 from streamtron.solver.targets import Targets
-from streamtron.solver.train import begin_reading, finish_reading
 from tests.helpers.examples import examples
 from tests.helpers.oracle import Oracle, Row, best_scale, gamma_d, primal_value
 from tests.helpers.sources import ListSource, csr, dense, random_rows
@@ -411,9 +411,9 @@ def watched(seed: int, n: int, chosen: Settings, block_rows: int) -> Watched:
     learner = Watched(chosen, source.labels, positive=1)
     learner.X = dense(rows, 6) * np.array(labels)[:, None]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(schedule, "begin_reading", begin_watched)
-        patch.setattr(schedule, "finish_reading", finish_watched)
-        schedule.train(source, [learner], chosen)
+        patch.setattr(training, "begin_reading", begin_watched)
+        patch.setattr(training, "finish_reading", finish_watched)
+        one_part.train_here(source, [learner], chosen)
     found = learner.certificate
     assert found is not None
     assert found.upper_bound is not None

@@ -15,9 +15,9 @@ from streamtron.cli import main
 from streamtron.core.config import Machine, Settings
 from streamtron.runs.fit import run
 from streamtron.runs.results import NOT_CERTIFIED
-from streamtron.solver import in_memory
+from streamtron.solver import reading
 from streamtron.solver.learner import Learner
-from streamtron.solver.schedule import train
+from streamtron.solver.one_part import train_here as train
 from streamtron.solver.solve import solve_hard
 from streamtron.solver.stopping import NO_MARGIN
 from streamtron.solver.weights import WeightState
@@ -148,7 +148,7 @@ def test_the_small_extension_of_rows_in_memory_is_gone_when_they_are_solved(
         extensions.append(running.extension)
         return found
 
-    monkeypatch.setattr(in_memory, "solve_hard", noted)
+    monkeypatch.setattr(reading, "solve_hard", noted)
     rows, labels = separable(0, 0.5)
     source = ListSource(csr(rows), labels)
     chosen = Settings(delta=0, tol=1e-3)

@@ -35,7 +35,7 @@ from streamtron.data.row_batch import slice_batch
 from streamtron.runs.convert import convert
 from streamtron.runs.inputs import reading_from_settings
 from streamtron.solver.learner import Learner
-from streamtron.solver.schedule import train
+from streamtron.solver.one_part import train_here as train
 from streamtron.solver.targets import TargetRule
 from tests.helpers.examples import examples
 from tests.helpers.rows_in_memory import RowsInMemory

@@ -14,9 +14,9 @@ from streamtron.core.errors import FileDamaged
 from streamtron.runs.learners import Training
 from streamtron.solver.checkpoint import Resumed, State
 from streamtron.solver.learner import Learner
+from streamtron.solver.one_part import train_here as train
 from streamtron.solver.one_vs_rest import CandidateClasses, Classes
-from streamtron.solver.schedule import train
-from streamtron.solver.working_set import Pool
+from streamtron.solver.row_store import Pool
 from tests.helpers.checkpoints import KeepsAll, through_a_file
 from tests.helpers.learners import PLANS, GrowingSource, bits, classes_that_come_late, source_of
 from tests.helpers.sources import ListSource

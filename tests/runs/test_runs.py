@@ -40,11 +40,11 @@ from streamtron.runs.directory import (
 )
 from streamtron.runs.fit import run as fit
 from streamtron.runs.results import Outcome
-from streamtron.solver import schedule
+from streamtron.solver import train as training
 from streamtron.solver.checkpoint import State
-from streamtron.solver.in_memory import Solve
 from streamtron.solver.learner import Learner
 from streamtron.solver.nonzeros import dense, put_together
+from streamtron.solver.reading import Solve
 from tests.helpers.processes import COMMAND, Process, command, here, one_sentence, until
 from tests.helpers.runs import WAS_KILLED, at_checkpoint, kept, killed, reached, write_corpus
 from tests.helpers.small_disks import PAGE, fill, mounted
@@ -606,7 +606,7 @@ def test_a_run_killed_in_its_first_solve_does_not_start_over_if_its_reading_took
         raise Stopped
 
     with monkeypatch.context() as solving:
-        solving.setattr(schedule, "finish_reading", interrupted)
+        solving.setattr(training, "finish_reading", interrupted)
         with pytest.raises(Stopped):
             fitted(place, "model", machine={"checkpoint_every": 1e9})
     found = Run(place / "model.run").load()

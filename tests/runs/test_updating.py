@@ -20,7 +20,7 @@ import streamtron
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.solver.changes import add_rows, begin_change
 from streamtron.solver.learner import Learner
-from streamtron.solver.schedule import train
+from streamtron.solver.one_part import train_here as train
 from tests.helpers.learners import source_of
 from tests.helpers.optimum import holds_optimum
 from tests.helpers.runs import TOL, code, content, fit, gap

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from streamtron.core.rows import Rows, freeze
 from streamtron.data.blocks import squares_of
+from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, ActiveSet, Pool
 from streamtron.solver.targets import Targets
-from streamtron.solver.working_set import NONZERO_BYTES, ROW_BYTES, ActiveSet, Pool
 from tests.helpers.examples import examples
 from tests.helpers.oracle import Row
 from tests.helpers.sources import csr

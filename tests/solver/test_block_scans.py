@@ -25,8 +25,8 @@ from streamtron.solver.block_scan import (
     scan_blocks,
 )
 from streamtron.solver.duals import Counts
+from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES
 from streamtron.solver.targets import TargetRule, Targets
-from streamtron.solver.working_set import NONZERO_BYTES, ROW_BYTES
 from tests.helpers.examples import examples
 from tests.helpers.oracle import LARGEST_COUNT, Oracle, Row
 from tests.helpers.sources import csr, random_rows

@@ -17,8 +17,8 @@ from streamtron.core.rows import Rows, make_rows
 from streamtron.data.writers.corpus import corpus_rows
 from streamtron.solver import few_columns, newton
 from streamtron.solver.learner import Learner
+from streamtron.solver.one_part import train_here as train
 from streamtron.solver.outside import Outside
-from streamtron.solver.schedule import train
 from streamtron.solver.state import Regime
 from streamtron.solver.targets import Targets
 from tests.helpers.optimum import least_primal

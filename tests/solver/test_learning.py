@@ -21,7 +21,7 @@ from streamtron.runs.memory import memory_needed
 from streamtron.runs.results import Outcome
 from streamtron.solver.learner import Learner
 from streamtron.solver.preconditioner import HEAD
-from streamtron.solver.working_set import Pool
+from streamtron.solver.row_store import Pool
 
 COLUMNS = 3000
 

@@ -10,9 +10,9 @@ from streamtron.core.rows import Rows
 from streamtron.solver import few_columns, narrowing
 from streamtron.solver.learner import Learner
 from streamtron.solver.narrowing import Narrowed
-from streamtron.solver.schedule import train
+from streamtron.solver.one_part import train_here as train
+from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.weights import WeightState
-from streamtron.solver.working_set import ActiveSet
 from tests.helpers.learners import bits
 from tests.helpers.sources import ListSource, csr, random_rows
 from tests.solver.test_active_set import fill
@@ -55,7 +55,7 @@ def test_a_solve_on_the_columns_that_matter_finds_the_bits_of_one_on_all(
             super().__init__(*given)  # type: ignore[arg-type]
             lengths.append(len(self.running.w))
 
-    monkeypatch.setattr("streamtron.solver.in_memory.Narrowed", Told)
+    monkeypatch.setattr("streamtron.solver.reading.Narrowed", Told)
     monkeypatch.setattr(few_columns, "worthwhile", lambda *_: False)  # as if there were many
     narrow = trained(plan)
     assert lengths

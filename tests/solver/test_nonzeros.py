@@ -10,8 +10,8 @@ from streamtron.core.config import Settings
 from streamtron.solver.earlier_data import EarlierData
 from streamtron.solver.learner import Learner
 from streamtron.solver.nonzeros import SparseVector, bytes_held, cut, dense, densify, sparsify
+from streamtron.solver.one_part import train_here as train
 from streamtron.solver.scan import Frozen
-from streamtron.solver.schedule import train
 from tests.helpers.learners import COLUMNS, source_of
 
 

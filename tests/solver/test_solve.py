@@ -16,15 +16,15 @@ from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.rows import Rows
 from streamtron.data.blocks import squares_of
-from streamtron.solver import effort, few_columns, in_memory, solve
+from streamtron.solver import effort, few_columns, solve, working_set
 from streamtron.solver.learner import Learner
 from streamtron.solver.newton import minimise
+from streamtron.solver.one_part import train_here as train
 from streamtron.solver.order import Turn
-from streamtron.solver.schedule import train
+from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.subproblem import Solution, Subproblem, run_mini_epochs
 from streamtron.solver.targets import Targets
 from streamtron.solver.weights import Rule, WeightState, estimated_primal
-from streamtron.solver.working_set import ActiveSet
 from tests.helpers.oracle import Row
 from tests.helpers.sources import ListSource, csr, dense, random_rows, read_libsvm, trained
 
@@ -635,7 +635,7 @@ def blocks_of(
     source: ListSource, labels: Sequence[int], settings: Settings
 ) -> tuple[Learner, list[Solved]]:
     """Train a learner; also its blocks."""
-    found, keep_some = [], in_memory._keep_some
+    found, keep_some = [], working_set._keep_some
 
     def weights(learner: Learner) -> dict[int, float]:
         numbers = learner.active.numbers
@@ -648,7 +648,7 @@ def blocks_of(
         found.append(Solved(solved, weights(learner), learner.active.nbytes))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(in_memory, "_keep_some", noted)
+        patch.setattr(working_set, "_keep_some", noted)
         patch.setattr(few_columns, "worthwhile", lambda *_: False)  # as if there were many
         learner = Learner(settings, labels)
         train(source, [learner], settings)
@@ -663,7 +663,7 @@ def blocks(order: Literal["random", "sequential"] = "random") -> list[Solved]:
     learner, found = blocks_of(source, labels, settings)
     assert learner.finished == "certified"
     assert len(found) > 3
-    assert max(one.kept_bytes for one in found) <= in_memory.KEPT * settings.active_set
+    assert max(one.kept_bytes for one in found) <= working_set.KEPT * settings.active_set
     return found
 
 

@@ -15,11 +15,11 @@ from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Event, ReadingDone
 from streamtron.core.rows import BLOCK_ROWS, Chunk, Label
-from streamtron.solver import order, schedule, stopping
-from streamtron.solver.in_memory import Solve
+from streamtron.solver import order, stopping
+from streamtron.solver import train as training
 from streamtron.solver.learner import Learner
-from streamtron.solver.schedule import train
-from streamtron.solver.train import finish_reading
+from streamtron.solver.one_part import train_here as train
+from streamtron.solver.reading import Solve, finish_reading
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.oracle import Oracle, Row, gamma_d, primal_value
 from tests.helpers.rows_in_memory import RowsInMemory
@@ -124,7 +124,7 @@ def test_the_running_weights_of_a_faithful_stage_equal_the_oracles_bit_for_bit(
         last = learner.running.w.tobytes()
         return finish_reading(learner)
 
-    monkeypatch.setattr(schedule, "finish_reading", noted)
+    monkeypatch.setattr(training, "finish_reading", noted)
     rows, labels = random_rows(seed, 40, COLUMNS)
     chosen = Settings(C=2, rho=1, faithful=True, stage=str(epsilon), b=(b,))
     source = ListSource(csr(rows), labels, block_rows=8)

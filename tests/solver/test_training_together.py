@@ -20,17 +20,18 @@ from scipy.sparse import csr_array
 from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.rows import Chunk, Label
-from streamtron.solver import batched, passes, schedule, solve
+from streamtron.solver import batched, one_part, passes, solve
+from streamtron.solver import train as training
 from streamtron.solver.batched import PendingSolve
 from streamtron.solver.checkpoint import State
-from streamtron.solver.in_memory import Solve
 from streamtron.solver.learner import Learner
+from streamtron.solver.one_part import train_here as train
 from streamtron.solver.one_vs_rest import CandidateClasses, Classes
+from streamtron.solver.reading import Solve, begin_reading, finish_reading
+from streamtron.solver.reading import take_and_solve as take_chunk
+from streamtron.solver.row_store import Pool
 from streamtron.solver.scan import Frozen
-from streamtron.solver.schedule import train
 from streamtron.solver.threads import open_threads
-from streamtron.solver.train import begin_reading, finish_reading, take_chunk
-from streamtron.solver.working_set import Pool
 from tests.helpers.examples import slow_but
 from tests.helpers.learners import (
     COLUMNS,
@@ -378,7 +379,7 @@ def test_an_error_of_a_learner_on_a_thread_comes_out_at_the_caller(
             raise RuntimeError("as it should")
         return finish_reading(learner)
 
-    monkeypatch.setattr(schedule, "finish_reading", failing)
+    monkeypatch.setattr(training, "finish_reading", failing)
     with pytest.raises(RuntimeError, match="as it should"):
         train(source, learners, settings, threads=2)
 
@@ -393,7 +394,7 @@ def test_a_signal_in_the_calling_thread_waits_for_no_other_learner(
             raise KeyboardInterrupt
         assert ended.wait(60)
 
-    monkeypatch.setattr(schedule, "take_chunk", interrupted)
+    monkeypatch.setattr(one_part, "take_and_solve", interrupted)
     source, settings = source_of(), Settings()
     learners = [Learner(settings, source.labels) for _ in range(2)]
     try:
@@ -418,7 +419,7 @@ def test_of_several_errors_that_of_the_first_learner_comes_out_whichever_failed_
         later_failed.set()
         raise RuntimeError("of a later one")
 
-    monkeypatch.setattr(schedule, "finish_reading", failing)
+    monkeypatch.setattr(training, "finish_reading", failing)
     with pytest.raises(RuntimeError, match="of the first"):
         train(source, learners, settings, threads=2)
 

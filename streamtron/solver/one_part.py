@@ -1,0 +1,202 @@
+"""Train many learners on the same readings of rows that one process reads, with threads.
+
+Every chunk is shown to every learner that has not finished, and the solves of the rows in memory
+are spread over threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from streamtron.core import kernels
+from streamtron.core.config import Settings
+from streamtron.core.events import ChunkDone, Listener, ReadingStarted, ignore
+from streamtron.core.rows import Chunk, ChunkSource
+from streamtron.solver import batched, order
+from streamtron.solver.batched import PendingSolve
+from streamtron.solver.checkpoint import NOT_BEGUN, Resumed
+from streamtron.solver.learner import Learner
+from streamtron.solver.one_vs_rest import CandidateClasses
+from streamtron.solver.reading import Solve, take_and_solve
+from streamtron.solver.threads import Threads, open_threads
+from streamtron.solver.train import Checkpointer, Data, Group, train
+from streamtron.solver.working_set import release_rows
+
+
+def train_here(
+    source: ChunkSource,
+    learners: Sequence[Learner],
+    settings: Settings,
+    listen: Listener = ignore,
+    *,
+    threads: int = 1,
+    resumed: Resumed | None = None,
+    **options: Any,
+) -> None:
+    """Train learners on one source, see ``train``. ``resumed`` : its learners are those given, and
+    the placeholders. ``options`` : further parameters of ``OnePart``."""
+    with open_threads(threads) as opened:
+        data = OnePart(source, list(learners), settings, listen, opened, **options)
+        train(data, resumed)
+        data.end()
+
+
+class OnePart(Data):
+    """The rows of a source that this process reads.
+
+    ``new_classes`` : makes a learner for every class whose first row is read; None = all learners
+    are given. ``room`` : called with the number of learners and every chunk of the first reading;
+    may raise. ``can_batch`` : whether memory allows several learners a thread to read rows
+    together, which is faster.
+    """
+
+    def __init__(
+        self,
+        source: ChunkSource,
+        learners: list[Learner],
+        settings: Settings,
+        listen: Listener,
+        threads: Threads,
+        *,
+        new_classes: CandidateClasses | None = None,
+        room: Callable[[int, Chunk], None] | None = None,
+        checkpointer: Checkpointer | None = None,
+        group: Group | None = None,
+        can_batch: Callable[[Sequence[Learner]], bool] = lambda _: True,
+    ) -> None:
+        super().__init__(learners, settings, listen, checkpointer, group)
+        self._source, self._threads, self._new_classes = source, threads, new_classes
+        self._room, self._can_batch = room, can_batch
+
+    def observe(self) -> None:
+        """Read all rows beforehand where the procedure is the paper's, which fixes b from them."""
+        for chunk in self._source.chunks() if self.settings.faithful else ():
+            for learner in self.learners:
+                learner.observe(chunk, learner.targets(chunk))
+
+    def restore(self, resumed: Resumed) -> None:
+        """Hold the rows again that the learners of a resumed run held, unless it is resumed within
+        the first reading, which begins anew, or all have ended."""
+        if resumed.first:
+            return
+        if self.unfinished or resumed.reopened:
+            resumed.restore_rows(self._source, self.settings)
+        else:
+            for learner in self.learners:
+                release_rows(learner)  # they are not read again
+
+    def expects_learners(self, reading: int) -> bool:
+        """Whether learners come to be in this reading."""
+        return self._new_classes is not None and reading == 0
+
+    def placeholders(self, reading: int) -> Sequence[Learner]:
+        """Learners that read for classes that have not been met."""
+        return self._new_classes.placeholders if self._new_classes and reading == 0 else ()
+
+    def read(
+        self, reading: int, learners: list[Learner], resumed: Resumed | None
+    ) -> tuple[int, int]:
+        """Have learners take all chunks, and those of classes met on the way."""
+        placeholders = self.placeholders(reading)
+        number = 0 if resumed is None or resumed.chunks == NOT_BEGUN else resumed.chunks
+        rows = nonzeros = 0
+        for number, chunk in self._chunks(reading, resumed):
+            if self._room and reading == 0:  # before new learners take it
+                waiting = self._new_classes.waiting if self._new_classes else 0
+                self._room(len(learners) + waiting + len(placeholders), chunk)
+            if self._new_classes and reading == 0:
+                added = self._new_classes.new_learners()
+                self.learners += added
+                learners += added
+            self._show(chunk, reading, (*learners, *placeholders))
+            rows += len(chunk)
+            nonzeros += chunk.nonzeros
+            self.listen(ChunkDone(reading, rows, nonzeros))
+            self.offer_checkpoint(reading, number)
+            del chunk  # kept while the next one is awaited, it would be one more in memory
+        return number, rows
+
+    def _chunks(self, reading: int, resumed: Resumed | None) -> Iterator[tuple[int, Chunk]]:
+        """The chunks of a reading that have not been taken yet, numbered from 1."""
+        done = resumed.chunks if resumed else 0
+        groups = order.reading_order(self.settings, reading, self._source)
+        number = 0 if groups is None else max(done, 0)
+        for chunk in self._source.chunks(None if groups is None else groups[number:]):
+            number += 1
+            if number > done:
+                yield number, chunk
+            elif resumed:  # of the first reading, which begins anew
+                resumed.restore(chunk)
+            del chunk  # so that it is gone when the next is asked for
+
+    def _show(self, chunk: Chunk, reading: int, learners: Sequence[Learner]) -> None:
+        """Have learners take a chunk, in threads; what scans have in common is summed once."""
+        visited = any(learner.mode == "train" for learner in learners)
+        positions = order.visiting_order(self.settings, reading, chunk) if visited else None
+        scanning = [learner for learner in learners if learner.frozen is not None]
+        together = len(scanning) >= batched.LEAST and self._can_batch(self.learners)
+        dots = batched.dots(chunk, scanning, self._threads) if together else {}
+
+        def take(learner: Learner) -> None:
+            take_and_solve(learner, chunk, positions, dots.get(learner, kernels.NO_DOTS))
+
+        self._threads.work(take, learners)
+
+    def solve(
+        self,
+        learners: Sequence[Learner],
+        begin: Callable[[Learner], Solve],
+        reading: int,
+        chunks: int,
+    ) -> None:
+        """Run a solve of every learner; checkpoints are offered between solves."""
+        learners = sorted(learners, key=_ease)
+        while learners := self._solve_until_checkpoint(learners, begin):
+            self.offer_checkpoint(reading, chunks)
+
+    def _solve_until_checkpoint(
+        self, learners: Sequence[Learner], begin: Callable[[Learner], Solve]
+    ) -> list[Learner]:
+        """Run solves until all are done or a checkpoint is due; returns those not begun."""
+        solves = left = [PendingSolve(learner, begin) for learner in learners]
+
+        def run(batch: Sequence[PendingSolve]) -> None:
+            if batch[0].begun or not self._due() or not any(one.begun for one in solves):
+                self._run(batch)
+
+        while left:
+            self._threads.work(run, self._batches(left))
+            due = self._due()
+            left = [one for one in solves if not one.ended and (one.begun or not due)]
+        return [one.learner for one in solves if not one.begun]
+
+    def _run(self, batch: Sequence[PendingSolve]) -> None:
+        """Run a batch of solves until too few are left to share a pass."""
+        least = min(len(batch), batched.LEAST)
+        while len(busy := [one for one in batch if not one.ended]) >= least:
+            batched.step(busy)
+
+    def _batches(self, solves: Sequence[PendingSolve]) -> list[list[PendingSolve]]:
+        """Batches of solves over the same rows; else each by itself."""
+        many = len(solves) >= batched.LEAST * self._threads.number
+        shared = len({one.learner.active.place for one in solves}) == 1
+        if many and shared and self._can_batch(self.learners):
+            return batched.batches_of(solves, self._threads.number)
+        return [[one] for one in solves]
+
+    def _due(self) -> bool:
+        return self.checkpointer is not None and self.checkpointer.checkpoint_due()
+
+    def tell_begin(self, reading: int, learners: Sequence[Learner]) -> None:
+        """Tell what a reading is for, how much there is to read, and how many wait for it."""
+        purpose = " and ".join(sorted({learner.mode for learner in learners})) or "train"
+        rows = sum(block.rows for block in self._source.blocks) or None
+        nonzeros = sum(block.nonzeros for block in self._source.blocks) or None
+        left = sum(learner.finished is None for learner in self.everyone)
+        self.listen(ReadingStarted(reading, purpose, rows, nonzeros, left))
+
+
+def _ease(learner: Learner) -> tuple[float, int]:
+    """Sort key: solves that take long first, so that no thread works alone at the end, and those of
+    about the same rows side by side."""
+    return learner.settings.delta2, -learner.running.updates

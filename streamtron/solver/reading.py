@@ -1,0 +1,222 @@
+"""What one learner does with the chunks of a reading, and with the rows that it then holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core import kernels
+from streamtron.core.rows import Chunk
+from streamtron.solver import few_columns
+from streamtron.solver.joint_solve import solve_jointly
+from streamtron.solver.learner import Learner
+from streamtron.solver.narrowing import Narrowed
+from streamtron.solver.proving import certify, freeze
+from streamtron.solver.scan import Frozen
+from streamtron.solver.solve import solve, solve_hard, visit_until_still
+from streamtron.solver.state import Regime
+from streamtron.solver.stopping import (
+    begin_stage,
+    conclude,
+    leave_brief_stage,
+    stop_at_limit,
+    worthwhile_gap,
+)
+from streamtron.solver.subproblem import Solution, Subproblem, run_mini_epochs
+from streamtron.solver.targets import Targets
+from streamtron.solver.weights import visit
+from streamtron.solver.working_set import counts_to_scan, keep, keep_all
+
+Solve = Generator[Any, Any, None]
+"""A solve of the rows in memory. It yields the work that it wants done, one piece after the other:
+mini-epochs, or, where parts hold the rows, steps in all of them (see ``lockstep``)."""
+
+
+def begin_reading(learner: Learner, reading: int, scale: float | None = None) -> None:
+    """Prepare a reading: it visits rows as they pass ("train"), or scans them at fixed weights
+    ("scan"). Where the working set does not fit, both: rows are visited, and the weights of the
+    reading before are certified. ``scale`` : around which a scan looks for the least P."""
+    learner.progress.reading, learner.progress.concluded = reading, False
+    beside = learner.regime == Regime.BLOCKS and learner.mode == "train" and learner.stage.ascent
+    if learner.regime == Regime.BLOCKS:
+        learner.regime = Regime.WORKING_SET
+    if not learner.complete:
+        learner.active.clear()
+    running, learner.frozen = learner.running, None
+    if learner.mode == "scan" or beside:
+        learner.frozen = freeze(learner, scale, beside_training=beside)
+    elif reading > 0:  # it certifies a reading in which no row is updated
+        learner.frozen = Frozen(running.w, running.bias, running.scale, learner.threshold)
+    if learner.regime == Regime.FEW_COLUMNS:
+        few_columns.begin(learner)
+
+
+def take_chunk(
+    learner: Learner,
+    chunk: Chunk,
+    positions: NDArray[np.int64] | None,
+    dots: NDArray[np.float64] = kernels.NO_DOTS,
+    kept: NDArray[np.int64] | None = None,
+) -> Iterator[None]:
+    """Scan or visit the rows of a chunk, and keep those that matter in memory: with a count, or at
+    most at the threshold. Yields where memory is full, for the rows held to be solved; most of them
+    are dropped then. ``positions`` : the order of visits. ``dots`` : see ``Frozen.scan``. ``kept``
+    : positions of rows to keep whatever a scan finds."""
+    targets, frozen = learner.targets(chunk), learner.frozen
+    if learner.progress.reading == 0:
+        learner.observe(chunk, targets)
+        if learner.progress.stage_number < 0 and learner.extent.sq_radius > 0.0:
+            begin_stage(learner)  # fix b
+    if frozen is not None:
+        counts = counts_to_scan(learner, chunk, targets)
+        wanted = frozen.scan(chunk.rows, targets, counts, learner.settings.rho, dots)
+        if learner.mode == "scan" or not (frozen.beside_training or frozen.has_violators):
+            if kept is not None:
+                wanted[kept] = 1
+            if not keep_all(learner, chunk.rows, targets) and not learner.settings.faithful:
+                yield from keep(learner, chunk.rows, np.flatnonzero(wanted), targets)
+            return
+        if not frozen.beside_training:
+            learner.frozen = None  # the weights are about to change: the scan proves nothing
+    assert positions is not None
+    yield from visit_rows(learner, chunk, positions, targets)
+
+
+def take_and_solve(
+    learner: Learner,
+    chunk: Chunk,
+    positions: NDArray[np.int64] | None,
+    dots: NDArray[np.float64] = kernels.NO_DOTS,
+) -> None:
+    """Take a chunk, see ``take_chunk``, and solve the rows held wherever memory is full."""
+    for _ in take_chunk(learner, chunk, positions, dots):
+        run_mini_epochs(solve_block(learner))
+
+
+def visit_rows(
+    learner: Learner, chunk: Chunk, positions: NDArray[np.int64], targets: Targets
+) -> Iterator[None]:
+    """Update the running weights and the counts, row after row: one step of coordinate ascent each
+    (before the ascent stage: c_k += 1 where y_k·a is at most the threshold). Yields as
+    ``take_chunk`` does."""
+    if learner.regime == Regime.FEW_COLUMNS and few_columns.take_rows(learner, chunk.rows, targets):
+        return
+    counts = learner.counts.take_ranges(chunk.ranges)
+    moved = np.zeros(len(counts), dtype=np.uint8)
+    visit(
+        learner.running, learner.rule, chunk.rows, positions, targets.signs, targets.delta2,
+        targets.squares, counts, moved,
+    )  # fmt: skip
+    learner.counts.put_ranges(chunk.ranges, counts)
+    if not keep_all(learner, chunk.rows, targets):
+        wanted = moved != 0 if learner.settings.faithful else (moved != 0) | (counts > 0)
+        yield from keep(learner, chunk.rows, np.flatnonzero(wanted), targets)
+
+
+def solve_block(learner: Learner) -> Solve:
+    """Solve the rows that fill memory, the dual variables of all others fixed."""
+    leave_brief_stage(learner)
+    yield from solve_in_memory(learner)
+
+
+def finish_reading(learner: Learner) -> Solve:
+    """Certify what was scanned, and end the run if that suffices; else solve the rows in memory."""
+    learner.progress.readings += 1
+    learner.drop_spare_columns()
+    learner.progress.concluded = True
+    if learner.mode == "train":
+        learner.progress.count_full_epoch()
+    if learner.frozen is not None:
+        certify(learner, learner.frozen)
+        conclude(learner, learner.frozen)
+    proven = learner.certificate if learner.frozen is not None else None
+    if not learner.finished:
+        yield from continue_training(learner)
+    learner.progress.record(proven, learner.running.upper_bound, learner.rows_held)
+
+
+def continue_training(learner: Learner) -> Solve:
+    """Choose what the next reading does, and solve the rows in memory before it."""
+    if learner.progress.full_epochs >= learner.settings.epoch_limit:
+        stop_at_limit(learner, learner.frozen)
+        return
+    if learner.mode == "scan":
+        learner.progress.count_full_epoch()
+    leave_brief_stage(learner)
+    blocks = learner.settings.faithful or learner.regime == Regime.BLOCKS
+    learner.mode = "train" if blocks else "scan"
+    yield from solve_in_memory(learner)
+
+
+def solve_in_memory(learner: Learner) -> Solve:
+    """Solve the rows in memory; before the ascent stage visit them for N_ep mini-epochs at most."""
+    active, settings, regime = learner.active, learner.settings, learner.regime
+    if learner.elsewhere is not None:
+        yield from solve_jointly(learner)
+        return
+    if regime == Regime.FEW_COLUMNS:
+        few_columns.finish(learner)
+        return
+    if not len(active):
+        return
+    counts = learner.counts.take(active.numbers)
+    mini_epochs, blocks = settings.mini_epochs, regime == Regime.BLOCKS
+    known = learner.best if learner.certificate and not blocks else None
+    if known is not None and len(known.w) > len(learner.running.w):
+        learner.running.widen(len(known.w))  # by columns that only forgotten rows had
+    narrowed = Narrowed(active, learner.running, None if known is None else known.w)
+    of_rows = narrowed.held, counts, narrowed.running, learner.rule, learner.next_turn
+    if not learner.stage.ascent or (settings.hard and blocks):
+        spent = yield from visit_until_still(Subproblem(*of_rows, whole=True), mini_epochs)
+        narrowed.settle()
+        learner.counts.put(active.numbers, counts)
+        learner.progress.count_mini_epochs(spent)
+        return
+    gap = worthwhile_gap(learner)
+    if settings.hard:
+        gamma = learner.running.upper_bound or math.sqrt(learner.extent.sq_radius)
+        found = yield from solve_hard(*of_rows, gap, mini_epochs, 0.1 * gap * gamma * gamma)
+    else:
+        best = None
+        if known is not None:
+            best = np.append(known.scale * narrowed.narrow(known.w), known.bias)
+        problem = Subproblem(*of_rows, whole=not blocks)
+        found = yield from solve(problem, gap, mini_epochs, best=best)
+    narrowed.settle()
+    _take_solution(learner, counts, found, narrowed)
+
+
+def _take_solution(
+    learner: Learner, counts: NDArray[np.int32], found: Solution, narrowed: Narrowed
+) -> None:
+    """Take the counts, b, and the weights that the next scan certifies: of blocks their average."""
+    progress, best = learner.progress, learner.best
+    learner.counts.put(learner.active.numbers, counts)
+    progress.count_mini_epochs(found.mini_epochs)
+    progress.b = progress.reports[-1].b = found.b
+    progress.reports[-1].newton_steps += found.newton_steps
+    progress.primal = found.primal if learner.regime == Regime.ALL_ROWS else math.inf
+    if learner.regime != Regime.BLOCKS:
+        best.candidate = narrowed.widen(found.v)
+    elif (a := narrowed.widen(found.a)) is not None:
+        best.candidate = best.average.add(a)
+
+
+def begin_search(learner: Learner) -> None:
+    """Fix b after a scan of all rows, which has observed R and the columns."""
+    assert learner.frozen is not None
+    learner.running.widen(len(learner.frozen.w))
+    begin_stage(learner)
+
+
+def start_from_slacks(learner: Learner) -> None:
+    """Solve the rows in memory, from counts that a scan has made of the slacks of its weights."""
+    assert learner.frozen is not None
+    learner.running.settle_scanned(learner.frozen.scan_sums)
+    if learner.running.steps:
+        learner.progress.b = 1.0 / learner.running.scale  # where D of these counts is largest
+    run_mini_epochs(solve_in_memory(learner))

@@ -1,0 +1,322 @@
+"""The rows that mini-epochs visit, copied into memory within a byte budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core import kernels
+from streamtron.core.rows import Rows, freeze
+from streamtron.solver.targets import Targets
+
+NONZERO_BYTES, ROW_BYTES = 8, 24
+"""What a nonzero and a row count against a budget."""
+
+GROWTH = 8
+"""What room for nonzeros is multiplied by, within the budget: memory costs nothing before it is
+written to, and that of a large array comes in large pages (``benchmarks/certified.py``)."""
+
+
+class RowStore:
+    """Rows with their numbers in the whole data and ‖x_k‖², in the order they came."""
+
+    def __init__(self) -> None:
+        self._indptr = np.zeros(1, dtype=np.int64)
+        self._indices = np.zeros(0, dtype=np.uint32)
+        self._values = np.zeros(0, dtype=np.float32)
+        self._numbers = np.zeros(0, dtype=np.int64)
+        self._squares = np.zeros(0)
+        self._rows = 0
+
+    def __len__(self) -> int:
+        return self._rows
+
+    @property
+    def nonzeros(self) -> int:
+        """Stored values held."""
+        return int(self._indptr[self._rows])
+
+    @property
+    def nbytes(self) -> int:
+        """What the rows held count against a budget."""
+        return NONZERO_BYTES * self.nonzeros + ROW_BYTES * self._rows
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """Row numbers in the whole data."""
+        return self._numbers[: self._rows]
+
+    @property
+    def squares(self) -> NDArray[np.float64]:
+        """‖x_k‖² of the rows held."""
+        return self._squares[: self._rows]
+
+    def first(self, rows: int) -> Rows:
+        """The first of the rows held, frozen."""
+        nonzeros = self._indptr[rows]
+        found = Rows(self._indptr[: rows + 1], self._indices[:nonzeros], self._values[:nonzeros])
+        freeze(*found)
+        return found
+
+    def clear(self) -> None:
+        """Forget all rows; the memory is kept for the next ones."""
+        self._rows = 0
+
+    def add(
+        self,
+        rows: Rows,
+        chosen: NDArray[np.int64],
+        numbers: NDArray[np.int64],
+        squares: NDArray[np.float64],
+        budget: int,
+    ) -> int:
+        """Copy the rows at positions ``chosen``, as many of the first as fit; returns how many.
+        ``numbers`` and ``squares`` are those of all of ``rows``."""
+        lengths = rows.indptr[chosen + 1] - rows.indptr[chosen]
+        total = self.nbytes + np.cumsum(NONZERO_BYTES * lengths + ROW_BYTES)
+        fits = int(np.searchsorted(total, budget, side="right"))
+        chosen, start, first = chosen[:fits], self._rows, self.nonzeros
+        stop, last = start + fits, first + int(lengths[:fits].sum())
+        self._reserve(stop, last, budget)
+        indices, values = self._indices[first:last], self._values[first:last]
+        kernels.copy_rows(rows, chosen, self._indptr[start : stop + 1], indices, values)
+        self._numbers[start:stop] = numbers[chosen]
+        self._squares[start:stop] = squares[chosen]
+        self._rows = stop
+        return fits
+
+    def retain(self, chosen: NDArray[np.int64]) -> None:
+        """Hold only the rows at positions ``chosen`` (rising), moved to the front in place."""
+        rows, kept = self.first(self._rows), len(chosen)
+        lengths = np.diff(rows.indptr)[chosen]
+        kernels.copy_rows(rows, chosen, self._indptr.copy(), self._indices, self._values)
+        np.cumsum(lengths, out=self._indptr[1 : kept + 1])
+        self._numbers[:kept] = self._numbers[chosen]
+        self._squares[:kept] = self._squares[chosen]
+        self._rows = kept
+
+    def copy(self) -> RowStore:
+        """The rows, and not the room beyond them."""
+        made, rows = RowStore(), self._rows
+        made._reserve(rows, self.nonzeros, budget=0)
+        made.add(self.first(rows), np.arange(rows), self.numbers, self.squares, self.nbytes)
+        return made
+
+    def _reserve(self, rows: int, nonzeros: int, budget: int) -> None:
+        if rows > len(self._numbers):
+            room = max(rows, 2 * len(self._numbers))
+            self._indptr = _grown(self._indptr, self._rows + 1, room + 1)
+            self._numbers = _grown(self._numbers, self._rows, room)
+            self._squares = _grown(self._squares, self._rows, room)
+        if nonzeros > len(self._indices):
+            room = max(nonzeros, min(GROWTH * nonzeros, budget // NONZERO_BYTES))
+            self._indices = _grown(self._indices, self.nonzeros, room)
+            self._values = _grown(self._values, self.nonzeros, room)
+
+
+class Pool(RowStore):
+    """All rows of the data so far, held once for every learner that wants them all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = Lock()
+        self._sharers = 0
+
+    def offer(
+        self,
+        rows: Rows,
+        numbers: NDArray[np.int64],
+        squares: NDArray[np.float64],
+        budget: int,
+    ) -> bool:
+        """Hold consecutive rows, all or none of them; whether they are held now. All sharers
+        offer the same rows, and the first one's are taken."""
+        with self._lock:
+            if self._rows and numbers[-1] <= self._numbers[self._rows - 1]:
+                return True
+            nonzeros = int(rows.indptr[-1] - rows.indptr[0])
+            if self.nbytes + NONZERO_BYTES * nonzeros + ROW_BYTES * len(numbers) > budget:
+                return False
+            self.add(rows, np.arange(len(numbers)), numbers, squares, budget)
+            return True
+
+    def count_sharer(self, change: int) -> None:
+        """Count one sharer more (1) or less (−1)."""
+        with self._lock:
+            self._sharers += change
+
+    def part(self, chosen: NDArray[np.int64], rows: int, budget: int) -> RowStore:
+        """The rows at positions ``chosen`` (rising) of the first ``rows``, for a sharer that
+        leaves: in place if it is the last one."""
+        part = RowStore()
+        if self._sharers > 1:
+            part.add(self.first(rows), chosen, self.numbers, self.squares, budget)
+        else:
+            vars(part).update((name, vars(self)[name]) for name in vars(part))
+            part.retain(chosen)
+        self.count_sharer(-1)
+        return part
+
+
+class ActiveSet:
+    """Rows kept in memory with their row numbers, signs and Δ_k², in the order they came: its own,
+    or the first ones of a pool that it shares. ``budget`` : bytes."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self._store = RowStore()
+        self._signs = np.zeros(0, dtype=np.int8)
+        self._delta2 = np.zeros(0)
+        self._rows = 0
+
+    def __len__(self) -> int:
+        return self._rows
+
+    @property
+    def nonzeros(self) -> int:
+        """Stored values held."""
+        return len(self.rows.values)
+
+    @property
+    def nbytes(self) -> int:
+        """What the rows held count against the budget."""
+        return NONZERO_BYTES * self.nonzeros + ROW_BYTES * self._rows
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The same for two sets only if they are of the same rows, held once."""
+        return id(self._store), self._rows
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """What each row held counts against the budget, shape (rows,)."""
+        return NONZERO_BYTES * np.diff(self.rows.indptr) + ROW_BYTES
+
+    @property
+    def rows(self) -> Rows:
+        """The rows held, frozen."""
+        return self._store.first(self._rows)
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """Row numbers in the whole data."""
+        return self._store.numbers[: self._rows]
+
+    @property
+    def squares(self) -> NDArray[np.float64]:
+        """‖x_k‖²."""
+        return self._store.squares[: self._rows]
+
+    @property
+    def signs(self) -> NDArray[np.int8]:
+        """l_k."""
+        return self._signs[: self._rows]
+
+    @property
+    def delta2(self) -> NDArray[np.float64]:
+        """Δ_k²."""
+        return self._delta2[: self._rows]
+
+    def clear(self) -> None:
+        """Forget all rows; the memory is kept for the next ones, if it is the set's own."""
+        if isinstance(self._store, Pool):
+            self._store.count_sharer(-1)
+            self._store = RowStore()
+        self._store.clear()
+        self._rows = 0
+
+    def add(self, rows: Rows, chosen: NDArray[np.int64], targets: Targets) -> int:
+        """Copy the rows at positions ``chosen``, as many of the first as fit; returns how many.
+        ``targets`` are those of all of ``rows``."""
+        fits = self._store.add(rows, chosen, targets.numbers, targets.squares, self.budget)
+        self._append(targets.signs[chosen[:fits]], targets.delta2[chosen[:fits]])
+        return fits
+
+    def share(self, pool: Pool, rows: Rows, targets: Targets) -> bool:
+        """Hold consecutive rows, all or none, in a pool that others hold them in too. The set has
+        the whole pool from its first row on, or shares nothing."""
+        if not pool.offer(rows, targets.numbers, targets.squares, self.budget):
+            return False
+        if self._store is not pool:
+            pool.count_sharer(1)
+            self._store = pool
+        self._append(targets.signs, targets.delta2)
+        return True
+
+    def negate(self) -> None:
+        """Exchange the two classes."""
+        np.negative(self.signs, out=self.signs)
+
+    def retain(self, chosen: NDArray[np.int64]) -> None:
+        """Hold only the rows at positions ``chosen`` (rising), in place if they are not shared."""
+        store, kept = self._store, len(chosen)
+        if isinstance(store, Pool):
+            self._store = store.part(chosen, len(self), self.budget)
+        else:
+            store.retain(chosen)
+        for array in (self._signs, self._delta2):
+            array[:kept] = array[chosen]
+        self._rows = kept
+
+    def keep(self, chosen: NDArray[np.int64], budget: float) -> None:
+        """Hold only the first rows of ``chosen`` (in any order) that fit in ``budget`` bytes."""
+        fits = np.searchsorted(np.cumsum(self.sizes[chosen]), budget, side="right")
+        self.retain(np.sort(chosen[:fits]))
+
+    def copy(self) -> ActiveSet:
+        """A set of the same rows, shared if these are."""
+        made = ActiveSet(self.budget)
+        if isinstance(self._store, Pool):
+            self._store.count_sharer(1)
+            made._store = self._store
+        else:
+            made._store = self._store.copy()
+        made._append(self.signs, self.delta2)
+        return made
+
+    def _append(self, signs: NDArray[np.int8], delta2: NDArray[np.float64]) -> None:
+        start, stop = self._rows, self._rows + len(signs)
+        if stop > len(self._signs):
+            room = max(stop, 2 * len(self._signs))
+            self._signs = _grown(self._signs, start, room)
+            self._delta2 = _grown(self._delta2, start, room)
+        self._signs[start:stop] = signs
+        self._delta2[start:stop] = delta2
+        self._rows = stop
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowRows:
+    """Rows in memory whose columns are numbered anew; see ``ActiveSet``."""
+
+    rows: Rows
+    signs: NDArray[np.int8]
+    delta2: NDArray[np.float64]
+    squares: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.signs)
+
+    @property
+    def nonzeros(self) -> int:
+        """Stored values held."""
+        return len(self.rows.values)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The same for no other rows."""
+        return id(self.rows.indices), len(self)
+
+
+HeldRows = ActiveSet | NarrowRows
+"""Rows that a solve visits."""
+
+
+def _grown(array: NDArray, used: int, room: int) -> NDArray:  # type: ignore[type-arg]
+    """The first ``used`` elements in an array with ``room`` for more."""
+    grown = np.empty(room, dtype=array.dtype)
+    grown[:used] = array[:used]
+    return grown
