@@ -25,7 +25,8 @@ from data import add_data_arguments, data_sets, load, need_data
 
 from streamtron.core import kernels
 from streamtron.core.rows import make_rows
-from streamtron.solver import newton, passes, preconditioner
+from streamtron.solver import passes, preconditioner
+from streamtron.solver.held_loss import HeldLoss
 from streamtron.solver.weights import Rule, WeightState, visit
 
 HEADS = (0, 100, 300, 1000)
@@ -48,10 +49,10 @@ def minimised(rows: Any, signs: Any, C: float, tol: float, head: int) -> dict[st
     with (
         patch.object(preconditioner, "HEAD", head),
         patch.object(hessian, "product", counted(hessian.product)),
-        patch.object(newton, "_primal_and_gradient", counted(newton._primal_and_gradient)),
+        patch.object(HeldLoss, "_at", counted(HeldLoss._at)),
     ):
         started = time.perf_counter()
-        newton.minimise(rows, signs, cost, 1.0, zero, zero, tol, proven=True)
+        HeldLoss(rows, signs, cost, 1.0, zero).minimise(zero, tol, proven=True)
         seconds = time.perf_counter() - started
     return {"products": count[0], "seconds": seconds}
 

@@ -180,7 +180,7 @@ def worker_memory_needed(
     [200, 0, 400, 116, 80]
     """
     at_once = min(at_once, parts)
-    weights = (IDLE_BYTES * parts + SOLVER_BYTES * at_once) * columns
+    weights = (LEARNER_BYTES * parts + SOLVER_BYTES * at_once) * columns
     rows_held = settings.active_set_bytes
     solver = (SOLVER_SHARE * parts + NUMBERED_ANEW * at_once) * rows_held
     return [

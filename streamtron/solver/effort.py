@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.solver import newton
+from streamtron.solver import held_loss
 from streamtron.solver.preconditioner import head_size, multiplications
 
 PASS, SUM, MULTIPLICATION = 0.25, 1.0, 0.25
@@ -66,5 +66,5 @@ def of_newton(lengths: NDArray[np.int64], occurring: int, inside: NDArray[np.boo
     head = MULTIPLICATION * multiplications(within, size) / nonzeros
     if size == occurring:
         return head + DIRECT_STEPS * (PASS + 3.0 * SUM * share)
-    descent = len(within) >= newton.INSIDE * len(lengths)
+    descent = len(within) >= held_loss.INSIDE * len(lengths)
     return head + STEPS * (PASS + SUM * share) + (0.0 if descent else AFTER)

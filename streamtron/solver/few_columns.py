@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.rows import Chunk, Rows
-from streamtron.solver import newton, passes
+from streamtron.solver import passes
 from streamtron.solver.block_scan import counts_of_slacks
 from streamtron.solver.effort import solved_directly
+from streamtron.solver.held_loss import HeldLoss
 from streamtron.solver.learner import Learner
 from streamtron.solver.outside import Outside
 from streamtron.solver.preconditioner import HEAD
@@ -139,11 +140,13 @@ def solve(learner: Learner) -> None:
     precision = SHARE * max(settings.tolerance, ROUNDING_GAP)
     start, there = outside.v[outside.there], outside.there
     outside.v = np.zeros(len(outside.v))
-    outside.v[there], _, steps = newton.minimise(
+    loss = HeldLoss(
         outside.narrowed(active.rows), active.signs, costs(active.signs, active.delta2),
-        settings.rho, start, np.zeros(len(start)), precision, proven=True, outside=outside,
+        settings.rho, np.zeros(len(start)), outside,
     )  # fmt: skip
-    learner.progress.reports[-1].newton_steps += steps
+    best = loss.minimise(start, precision, proven=True)
+    outside.v[there] = best.v
+    learner.progress.reports[-1].newton_steps += best.steps
 
 
 def finish(learner: Learner) -> None:

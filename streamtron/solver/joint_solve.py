@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamtron.solver import joint_newton, local
+from streamtron.solver import joint_loss, local
+from streamtron.solver.joint_loss import JointLoss
 from streamtron.solver.learner import Learner
 from streamtron.solver.local import Moved
-from streamtron.solver.lockstep import Rounds
+from streamtron.solver.newton import Rounds
 from streamtron.solver.solve import RELAXATION
 from streamtron.solver.state import Regime, Vector
 from streamtron.solver.stopping import worthwhile_gap
@@ -24,9 +25,10 @@ def solve_jointly(learner: Learner) -> Rounds[None]:
         return
     progress, precision, v = learner.progress, worthwhile_gap(learner), _start(learner)
     if progress.reading == 0:
-        v = (yield from joint_newton.best_scale(v)) * v
+        v = (yield from joint_loss.best_scale(v)) * v
     alike = learner.regime in (Regime.ALL_ROWS, Regime.WORKING_SET)
-    solved = yield from joint_newton.minimise(v, np.zeros(len(v)), precision, alike=alike)
+    loss = JointLoss(np.zeros(len(v)), alike=alike)
+    solved = yield from loss.minimise(v, precision)
     learner.best.candidate = solved.v
     progress.reports[-1].newton_steps += solved.steps
     error, rounding = precision * solved.primal, solved.seen.lengths / 24.0
@@ -52,10 +54,8 @@ def _solve_block(learner: Learner) -> Rounds[None]:
     rest = WeightState()
     shift(rest, Moved(running.augmented(1.0), running.extension, running.steps))
     shift(rest, Moved(-held.a, -held.extension, -held.steps))
-    solved = yield from joint_newton.minimise(
-        running.augmented(1.0 / b), rest.augmented(1.0 / b), worthwhile_gap(learner),
-        alike=False, constant=rest.objective_at(b),
-    )  # fmt: skip
+    loss = JointLoss(rest.augmented(1.0 / b), alike=False, constant=rest.objective_at(b))
+    solved = yield from loss.minimise(running.augmented(1.0 / b), worthwhile_gap(learner))
     progress.reports[-1].newton_steps += solved.steps
     objective = running.objective_at(b)
     for relaxation in (RELAXATION, 1.0):

@@ -19,7 +19,7 @@ from streamtron.solver import passes
 from streamtron.solver.block_scan import counts_of_slacks
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
-from streamtron.solver.saved_counts import read_state, write_state
+from streamtron.solver.saved_counts import SavedArrays, read_state, write_state
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import ASCENT
 from streamtron.solver.state import Extent, Regime
@@ -55,8 +55,9 @@ class LocalProblem:
     def __init__(self, learner: Learner) -> None:
         self.learner, self.width = learner, 0
         self.new = False  # whether this reading observes the rows
-        self.visited = False  # whether the last reading updated counts
+        self.shuffled = False  # whether the last reading took blocks in another order
         self.kept = np.zeros(0, dtype=np.int64)  # rows that this reading keeps, whatever it finds
+        self.certified: SavedArrays | None = None  # the counts before a reading that visits rows
         self.base = NOTHING  # the dual point of all parts from which rows are visited
         self.margins = self.slopes = self.factors = np.zeros(0)
 
@@ -135,12 +136,13 @@ class LocalProblem:
         """Prepare a reading; see ``ToRead``."""
         learner, b = self.learner, to_read.b
         learner.progress.reading, learner.progress.b = number, b
-        self.new, self.visited = not learner.extent.rows, to_read.start is not None
-        if not self.visited and learner.regime != Regime.BLOCKS:
+        self.new, visits = not learner.extent.rows, to_read.start is not None
+        if not visits and learner.regime != Regime.BLOCKS:
             self.set_counts(to_read.scale * np.append(to_read.w, to_read.bias), b)
         learner.frozen = Frozen(to_read.w, to_read.bias, to_read.scale, b)
-        learner.frozen.beside_training = self.visited
+        learner.frozen.beside_training = visits
         learner.mode, learner.running = "scan", WeightState()
+        self.certified = learner.counts.gaps() if visits else None
         whole = learner.regime != Regime.BLOCKS
         self.kept = np.sort(learner.active.numbers) if whole else learner.active.numbers[:0]
         if to_read.start is not None:
@@ -163,13 +165,21 @@ class LocalProblem:
     def save(self, path: str, rows: int) -> None:
         """Save the state after a reading; ``rows`` : of the part."""
         learner, held = self.learner, self.learner.active.numbers
+        if learner.regime == Regime.ALL_ROWS:
+            held = held[:0]
         weights = learner.targets.class_weights
         write_state(
-            path, learner.counts, held[:0] if learner.regime == Regime.ALL_ROWS else held,
+            path, learner.counts, self.certified, held,
             b=learner.progress.b, positive=learner.targets.positive, width=self.width,
-            visited=self.visited, shuffles=learner.shuffles, regime=learner.regime, rows=rows,
+            shuffled=self.shuffled, shuffles=learner.shuffles, regime=learner.regime, rows=rows,
             class_weights=None if weights is None else [*weights.items()],
         )  # fmt: skip
+
+    def take_back(self) -> None:
+        """Take back what the visits of the last reading have changed in the counts: the learner has
+        finished, with a certificate of the counts before. A run that is resumed may ask again."""
+        if self.certified is not None:
+            self.learner.counts, self.certified = Counts.of_gaps(*self.certified), None
 
     def restore(self, path: str, reading: int) -> NDArray[np.int64]:
         """Restore the state after a reading; return the rows held, which are to be read."""
@@ -179,7 +189,9 @@ class LocalProblem:
         learner.targets.positive, self.width = content["positive"], content["width"]
         weights = content["class_weights"]
         learner.targets.class_weights = None if weights is None else dict(weights)
-        self.visited, learner.regime = content["visited"], Regime(content["regime"])
+        self.shuffled, learner.regime = content["shuffled"], Regime(content["regime"])
+        if "certified.gaps" in arrays:
+            self.certified = arrays["certified.gaps"], arrays["certified.counts"]
         learner.shuffles = content["shuffles"]
         learner.progress.reading, learner.progress.b = max(reading, 1), content["b"]
         learner.progress.plan, learner.progress.stage_number = (ASCENT,), 0

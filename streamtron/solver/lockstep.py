@@ -8,23 +8,12 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 from streamtron.core.executor import Each, Parts, Wanted
-
-Result = TypeVar("Result")
-
-
-class GapEstimate(NamedTuple):
-    """What a solve yields beside steps: (P − D)/P of the rows in memory, which proves nothing."""
-
-    gap: float
-
-
-Rounds = Generator[Wanted | GapEstimate, Any, Result]
-"""What makes rounds and returns what it has found."""
+from streamtron.solver.newton import GapEstimate, Rounds
 
 
 def in_lockstep(parts: Parts, solves: Mapping[int, Rounds[None]], at_once: int) -> None:

@@ -30,7 +30,7 @@ from streamtron.core.errors import DataError
 from streamtron.core.events import Listener, ReadingStarted, ignore
 from streamtron.core.executor import Each, Parts, Wanted
 from streamtron.core.rows import Label
-from streamtron.solver import joint_newton, local, part
+from streamtron.solver import joint_loss, local, part
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed
 from streamtron.solver.joint_solve import shift
 from streamtron.solver.learner import Learner
@@ -116,11 +116,18 @@ class ManyParts(Data):
         """Run a solve of every learner, in lockstep."""
         if learners:
             self._solve({self.learners.index(one): one for one in learners}, begin)
+        visited = [one for one in learners if one.finished and one.mode == "train"]
+        if visited:  # their certificate is of the counts before the visits
+            for learner in visited:
+                assert learner.frozen is not None
+                learner.running.settle_scanned(learner.frozen.scan_sums)
+            self._parts(part.take_back, [self.learners.index(one) for one in visited])
+            self._parts.saved(self._readings)
 
     def _solve(self, learners: Mapping[int, Learner], begin: Callable[[Learner], Solve]) -> None:
         columns = max(len(learner.running.w) + 1 for learner in learners.values())
         solves = {number: begin(learner) for number, learner in learners.items()}
-        in_lockstep(self._parts, solves, joint_newton.at_once(columns))
+        in_lockstep(self._parts, solves, joint_loss.at_once(columns))
 
     def _start(self) -> None:
         """Have each part train on its rows alone, and take the sums of the weights: of one learner
@@ -150,8 +157,9 @@ class ManyParts(Data):
             going_on = parts(part.read, number, wanted)
             while going_on.parts:
                 full = [one.problem for one, k in zip(wanted, going_on.full, strict=True) if k]
-                self._solve_blocks({k: visiting[k] for k in full})
-                going_on = parts(part.read_on)
+                if full:
+                    self._solve_blocks({k: visiting[k] for k in full})
+                going_on = parts(part.read_on, not full)
             self._take_moves(visiting)
             sums = parts(part.end_reading)
         else:

@@ -63,6 +63,7 @@ class Part:
         self._reading = 0
         self._read: list[int] = []
         self._taking: Iterator[list[int]] = iter(())
+        self._waits = self._ended = True  # for the next chunk; the last one
 
     def start(self) -> None:
         """Train on the part's rows alone: one reading and the solution of the rows in memory."""
@@ -121,7 +122,7 @@ class Part:
         """Restore every problem as it was after a reading: read what was saved, and the rows held,
         if there are any, in their order."""
         assert self.path is not None
-        orders: dict[int | None, list[RestoredLearner]] = {}
+        orders: dict[int, list[RestoredLearner]] = {}  # by the reading in which they held the rows
         for number, reading in enumerate(readings):
             learner = Learner(self.settings, self.source.labels, pool=self.pool)
             problem = LocalProblem(learner)
@@ -130,43 +131,49 @@ class Part:
             held = problem.restore(saved_at(self.path, which, reading), reading)
             if len(held) or learner.regime == Regime.ALL_ROWS:
                 restored = RestoredLearner(learner, held, knows_columns=False)
-                orders.setdefault(reading if problem.visited else None, []).append(restored)
-        if orders.keys() - {None} and not self.source.blocks:
-            for _ in self.source.chunks():  # whose blocks are visited in another order
+                came = reading if problem.shuffled and learner.regime != Regime.ALL_ROWS else 0
+                orders.setdefault(came, []).append(restored)
+        if any(orders) and not self.source.blocks:
+            for _ in self.source.chunks():  # the order is one of blocks, which are not known yet
                 pass
-        for reading_or_none, restored_learners in orders.items():
-            for chunk in self.source.chunks(self._groups(reading_or_none)):
+        for came, restored_learners in orders.items():
+            groups = order.reading_order(self.settings, came, self.source)
+            for chunk in self.source.chunks(groups):
                 for restored in restored_learners:
                     restored.take(chunk)
         for problem in self.problems:
             problem.margins = np.zeros(len(problem.learner.active))
         self._reading = max(readings)
 
-    def _groups(self, visited: int | None) -> Any:
-        """The order of the blocks in a reading that visits rows; None = that of the data."""
-        if visited is None:
-            return None
-        return order.reading_order(self.settings, visited, self.source)
-
     def begin_reading(self, number: int, wanted: Sequence[ToRead]) -> None:
         """Prepare a reading of several problems."""
         for to_read in wanted:
             self.problems[to_read.problem].begin_reading(number, to_read)
         self._reading, self._read = number, [to_read.problem for to_read in wanted]
+        self._waits, self._ended = True, False
         self._taking = self._take([self.problems[problem] for problem in self._read])
 
-    def read_on(self) -> ReadOn:
-        """Read on until the memory of a problem is full, or all rows are taken."""
-        full = next(self._taking, None)
+    def read_on(self, *, next_chunk: bool) -> ReadOn:
+        """Have the problems take the rest of a chunk, or the next one, each until its memory is
+        full."""
         flags = np.zeros(len(self._read), dtype=np.int64)
-        flags[full or []] = 1
-        return ReadOn(flags, int(full is not None))
+        if not self._waits or next_chunk:
+            full = next(self._taking, None)
+            self._ended, self._waits = full is None, not full
+            flags[full or []] = 1
+        return ReadOn(flags, int(not self._ended))
 
     def _take(self, problems: Sequence[LocalProblem]) -> Iterator[list[int]]:
-        """Have problems take all chunks; yields the places of those whose memory is full."""
-        visited = any(problem.visited for problem in problems)
+        """Have problems take all chunks; yields the places of those whose memory is full, and none
+        at the end of a chunk."""
+        visited = any(problem.learner.mode == "train" for problem in problems)
         learners = [problem.learner for problem in problems]
-        for chunk in self.source.chunks(self._groups(self._reading if visited else None)):
+        groups = None
+        if self.source.blocks:
+            groups = order.reading_order(self.settings, self._reading, self.source)
+        for problem in problems:
+            problem.shuffled = groups is not None
+        for chunk in self.source.chunks(groups):
             dots = batched.dots(chunk, learners, ALONE) if len(learners) >= batched.LEAST else {}
             positions = None
             if visited:
@@ -179,13 +186,18 @@ class Part:
                 ended = [place for place, rest in taking.items() if next(rest, ENDED) is ENDED]
                 for place in ended:
                     del taking[place]
-                if taking:
-                    yield [*taking]
+                yield [*taking]
 
     def end_reading(self) -> tuple[Scanned, ...]:
         """Save the states after a reading, and return its sums."""
         self.save(self._read)
         return tuple(self.problems[number].end_reading() for number in self._read)
+
+    def take_back(self, numbers: Sequence[int]) -> None:
+        """Take back the visits of problems that have finished; see ``LocalProblem.take_back``."""
+        for number in numbers:
+            self.problems[number].take_back()
+        self.save(numbers)
 
 
 ENDED = object()
@@ -308,7 +320,7 @@ def take_units(part: Part, units: Mapping[int, tuple[float, float]]) -> tuple[Mo
 def scan(part: Part, number: int, wanted: Sequence[ToRead]) -> tuple[Scanned, ...]:
     """Scan all rows at fixed weights, and hold the rows that matter."""
     part.begin_reading(number, wanted)
-    while part.read_on().parts:
+    while part.read_on(next_chunk=True).parts:
         pass
     return part.end_reading()
 
@@ -317,15 +329,22 @@ def scan(part: Part, number: int, wanted: Sequence[ToRead]) -> tuple[Scanned, ..
 def read(part: Part, number: int, wanted: Sequence[ToRead]) -> ReadOn:
     """Begin a reading that visits rows; see ``Part.read_on``."""
     part.begin_reading(number, wanted)
-    return part.read_on()
+    return part.read_on(next_chunk=True)
 
 
 @changes_part
-def read_on(part: Part) -> ReadOn:
-    """Go on with a reading."""
-    return part.read_on()
+def read_on(part: Part, next_chunk: bool) -> ReadOn:
+    """Go on with a chunk; or, where all parts have taken one, with the next."""
+    return part.read_on(next_chunk=next_chunk)
 
 
 def end_reading(part: Part) -> tuple[Scanned, ...]:
     """End a reading."""
     return part.end_reading()
+
+
+@changes_part
+def take_back(part: Part, numbers: Sequence[int]) -> Described:
+    """Take back the visits of problems that have finished."""
+    part.take_back(numbers)
+    return Described([])

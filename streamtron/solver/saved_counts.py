@@ -38,10 +38,23 @@ def read_state(path: str) -> State:
     return content, arrays
 
 
-def write_state(path: str, counts: Counts, held: NDArray[np.int64], **content: Any) -> None:
-    """Write the state of a part; ``held`` : the rows in memory, in their order there."""
+SavedArrays = tuple[NDArray[np.uint32], NDArray[np.int32]]
+"""Counts as ``Counts.gaps`` returns them."""
+
+
+def write_state(
+    path: str,
+    counts: Counts,
+    certified: SavedArrays | None,
+    held: NDArray[np.int64],
+    **content: Any,
+) -> None:
+    """Write the state of a part; ``certified`` : the counts that the last reading certified, if it
+    has changed them. ``held`` : the rows in memory, in their order there."""
     gaps, own = counts.gaps()
     arrays: dict[str, NDArray[Any]] = {"gaps": gaps, "counts": own, "held": held}
+    if certified is not None:
+        arrays |= dict(zip(("certified.gaps", "certified.counts"), certified, strict=True))
     write_sealed(path, {"part_version": FORMAT_VERSION, **content}, arrays)
 
 
@@ -54,8 +67,8 @@ def write_first_state(
 ) -> None:
     """Write the state of a part that has counts, in units of b, and has read no row."""
     write_state(
-        path, counts, np.zeros(0, dtype=np.int64), b=b, positive=positive, width=0, visited=False,
-        shuffles=0, regime=Regime.WORKING_SET, rows=0,
+        path, counts, None, np.zeros(0, dtype=np.int64), b=b, positive=positive, width=0,
+        shuffled=False, shuffles=0, regime=Regime.WORKING_SET, rows=0,
         class_weights=None if class_weights is None else [*class_weights.items()],
     )  # fmt: skip
 

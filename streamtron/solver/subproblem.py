@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.rows import make_rows
-from streamtron.solver import newton, passes
+from streamtron.solver import passes
+from streamtron.solver.held_loss import HeldLoss, best_scale
 from streamtron.solver.order import Turn
 from streamtron.solver.row_store import HeldRows
 from streamtron.solver.targets import costs
@@ -112,7 +113,7 @@ class Subproblem:
         """P(θ v) and θ: the best scale, or 1 where rows outside memory have a count."""
         active = self.active
         margins = passes.margins(active.rows, active.signs, self.rule.rho, v)
-        theta = 1.0 if self.rest is not None else newton.best_scale(v, margins, self.cost)
+        theta = 1.0 if self.rest is not None else best_scale(v, margins, self.cost)
         slacks = np.maximum(0.0, 1.0 - theta * margins)
         primal = 0.5 * kernels.square_sum(theta * v - self.center)
         primal += kernels.dot(self.cost * slacks, slacks)
@@ -121,14 +122,12 @@ class Subproblem:
         return primal, theta
 
     def minimise(self, start: Vector, precision: float, *, proven: bool) -> tuple[Vector, Vector]:
-        """The best v and its margins by Newton's method; see ``newton.minimise``."""
+        """The best v and its margins by Newton's method; see ``HeldLoss``."""
         active = self.active
-        v, margins, steps = newton.minimise(
-            active.rows, active.signs, self.cost, self.rule.rho, start, self.center, precision,
-            proven=proven,
-        )  # fmt: skip
-        self.newton_steps += steps
-        return v, margins
+        loss = HeldLoss(active.rows, active.signs, self.cost, self.rule.rho, self.center)
+        best = loss.minimise(start, precision, proven=proven)
+        self.newton_steps += best.steps
+        return best.v, best.margins
 
     def minimise_narrowed(self, start: Vector, precision: float) -> Vector:
         """The best v where all rows with a count are held, on the columns that occur: fast where
@@ -138,11 +137,11 @@ class Subproblem:
         rows = make_rows(held.indptr, indices.astype(np.uint32), held.values)
         there = np.append(columns, len(start) - 1)
         v = np.zeros(len(start))
-        v[there], _, steps = newton.minimise(
-            rows, self.active.signs, self.cost, self.rule.rho, start[there], np.zeros(len(there)),
-            precision, proven=True,
-        )  # fmt: skip
-        self.newton_steps += steps
+        center = np.zeros(len(there))
+        loss = HeldLoss(rows, self.active.signs, self.cost, self.rule.rho, center)
+        best = loss.minimise(start[there], precision, proven=True)
+        v[there] = best.v
+        self.newton_steps += best.steps
         return v
 
     def round_dual(self, alpha: Vector) -> None:

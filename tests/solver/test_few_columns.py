@@ -15,12 +15,13 @@ from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
 from streamtron.core.rows import Rows, make_rows
 from streamtron.data.writers.corpus import corpus_rows
-from streamtron.solver import few_columns, newton
+from streamtron.solver import few_columns
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_part import train_here as train
 from streamtron.solver.outside import Outside
 from streamtron.solver.state import Regime
 from streamtron.solver.targets import Targets
+from tests.helpers.held import minimise
 from tests.helpers.optimum import least_primal
 from tests.helpers.sources import ListSource, csr, dense, random_rows, trained
 
@@ -96,7 +97,7 @@ def test_rows_held_and_a_quadratic_of_those_inside_have_the_minimum_of_all_rows(
 ) -> None:
     sample, zero = Sample(2, 300), np.zeros(COLUMNS + 1)
     rho = 1.0
-    best, margins, _ = newton.minimise(
+    best, margins, _ = minimise(
         sample.rows, sample.signs, sample.cost, rho, zero, zero, 1e-14, proven=True
     )
     gone, outside = margins[:200] < 0.9, Outside(zero, 0.0)
@@ -112,7 +113,7 @@ def test_rows_held_and_a_quadratic_of_those_inside_have_the_minimum_of_all_rows(
         return product(u)
 
     monkeypatch.setattr(outside, "product", counted)
-    found, _, steps = newton.minimise(
+    found, _, steps = minimise(
         sample.rows, sample.signs, left, rho, zero, zero, 1e-14, proven=True, outside=outside
     )
     assert gone.sum() > 0

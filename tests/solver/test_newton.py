@@ -15,7 +15,8 @@ from scipy.optimize import minimize
 
 from streamtron.core import kernels
 from streamtron.core.rows import Rows
-from streamtron.solver import newton, passes, preconditioner
+from streamtron.solver import held_loss, newton, passes, preconditioner
+from tests.helpers.held import minimise
 from tests.helpers.kernel_cases import Case, cases, factors_of, frozen, numbers, prove
 from tests.helpers.oracle import best_scale, primal_value
 from tests.helpers.sources import csr, dense, random_rows
@@ -57,7 +58,7 @@ class Problem(NamedTuple):
         self, precision: float = 1e-12, *, proven: bool = True, start: Vector | None = None
     ) -> tuple[Vector, Vector]:
         first = np.zeros(len(self.center)) if start is None else start
-        v, margins, steps = newton.minimise(
+        v, margins, steps = minimise(
             self.rows, self.signs, self.cost, self.rho, first, self.center, precision,
             proven=proven,
         )  # fmt: skip
@@ -210,7 +211,7 @@ def test_a_rough_answer_takes_fewer_conjugate_gradient_steps_a_newton_step(
 ) -> None:
     calls = {"gram_product": 0, "gram_diagonal": 0}
     monkeypatch.setattr(preconditioner, "HEAD", 1)  # with all columns in it, one step always does
-    monkeypatch.setattr(newton, "DESCENT_STEPS", 0)
+    monkeypatch.setattr(held_loss, "DESCENT_STEPS", 0)
 
     def count(name: str) -> None:
         original = getattr(kernels, name)
@@ -240,7 +241,7 @@ def test_a_descent_needs_fewer_passes_than_newtons_method_to_the_same_objective(
     signs = rng.choice(np.array([-1, 1], np.int8), 600)
     cost, zero, passes_made = np.full(600, 50.0), np.zeros(501), []
     monkeypatch.setattr(preconditioner, "HEAD", 0)
-    for steps in (newton.DESCENT_STEPS, 0):
+    for steps in (held_loss.DESCENT_STEPS, 0):
         count = [0]
         for name in ("gram_product", "combine"):
             original = getattr(kernels, name)
@@ -250,10 +251,10 @@ def test_a_descent_needs_fewer_passes_than_newtons_method_to_the_same_objective(
                 original(*arguments)
 
             monkeypatch.setattr(kernels, name, counted)
-        monkeypatch.setattr(newton, "DESCENT_STEPS", steps)
+        monkeypatch.setattr(held_loss, "DESCENT_STEPS", steps)
         if not steps:
-            monkeypatch.setattr(newton, "DESCENT", np.inf)
-        v, _, _ = newton.minimise(rows, signs, cost, 1.0, zero, zero, 1e-3, proven=False)
+            monkeypatch.setattr(held_loss, "DESCENT", np.inf)
+        v, _, _ = minimise(rows, signs, cost, 1.0, zero, zero, 1e-3, proven=False)
         margins = passes.margins(rows, signs, 1.0, v)
         slacks = np.maximum(0.0, 1.0 - margins)
         passes_made.append((count[0], 0.5 * v @ v + cost @ slacks**2))
@@ -307,7 +308,7 @@ def test_the_best_scale_is_that_of_the_sorted_breakpoints(seed: int, size: float
     chosen = problem(seed, C=3.0, uneven=True)
     v = size * (chosen.solved(0.1)[0] + 0.3 * np.random.default_rng(seed).normal(size=COLUMNS + 1))
     margins = chosen.patterns @ v
-    theta = newton.best_scale(v, margins, chosen.cost)
+    theta = held_loss.best_scale(v, margins, chosen.cost)
     delta2 = [0.5 / C for C in chosen.cost if C > 0.0]
     square, kept = float(v @ v), margins[chosen.cost > 0.0].tolist()
     exact = best_scale(square, kept, delta2)
@@ -320,7 +321,7 @@ def test_the_best_scale_of_weights_that_are_wrong_on_every_row_is_left_at_1() ->
     chosen = problem(0)
     v, _ = chosen.solved(0.1)
     margins = -np.abs(chosen.patterns @ v)
-    assert newton.best_scale(v, margins, chosen.cost) == 1.0
+    assert held_loss.best_scale(v, margins, chosen.cost) == 1.0
 
 
 # --- the kernels it stands on ---

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.rows import Rows
-from streamtron.solver import newton, preconditioner
+from streamtron.solver import preconditioner
 from streamtron.solver.preconditioner import (
     DIRECT,
     HEAD,
@@ -25,6 +25,7 @@ from streamtron.solver.preconditioner import (
     Preconditioner,
     head_size,
 )
+from tests.helpers.held import minimise
 from tests.helpers.kernel_cases import COLUMNS, Case, cases, factors_of, frozen, numbers, prove
 from tests.helpers.sources import csr, dense, random_rows
 
@@ -107,9 +108,7 @@ def test_squares_that_leave_the_range_of_floats_end_in_finite_weights(value: flo
     rows = [[(0, value), (1, 1.0)], [(0, -value)], [(1, 2.0)]] * 5
     cost = np.full(15, 1e250)
     signs = np.array([1, -1, 1] * 5, dtype=np.int8)
-    found, _, _ = newton.minimise(
-        csr(rows), signs, cost, 1.0, np.zeros(3), np.zeros(3), 1e-3, proven=True
-    )
+    found, _, _ = minimise(csr(rows), signs, cost, 1.0, np.zeros(3), np.zeros(3), 1e-3, proven=True)
     assert np.isfinite(found).all()
 
 
@@ -138,7 +137,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, head: int, columns: int) -> dict[str,
         patch.setattr(preconditioner, "HEAD", head)
         for name in count:
             patch.setattr(kernels, name, counted(name))
-        newton.minimise(
+        minimise(
             rows, signs.astype(np.int8), np.full(800, 50.0), 1.0, np.zeros(columns + 1),
             np.zeros(columns + 1), 1e-6, proven=True,
         )  # fmt: skip

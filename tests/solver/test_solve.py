@@ -18,13 +18,13 @@ from streamtron.core.rows import Rows
 from streamtron.data.blocks import squares_of
 from streamtron.solver import effort, few_columns, solve, working_set
 from streamtron.solver.learner import Learner
-from streamtron.solver.newton import minimise
 from streamtron.solver.one_part import train_here as train
 from streamtron.solver.order import Turn
 from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.subproblem import Solution, Subproblem, run_mini_epochs
 from streamtron.solver.targets import Targets
 from streamtron.solver.weights import Rule, WeightState, estimated_primal
+from tests.helpers.held import minimise
 from tests.helpers.oracle import Row
 from tests.helpers.sources import ListSource, csr, dense, random_rows, read_libsvm, trained
 

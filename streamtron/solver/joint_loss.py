@@ -1,4 +1,4 @@
-"""Newton's method on the rows in memory of all parts together: ``newton`` as maps and sums.
+"""P of the rows in memory of all parts together, for Newton's method: as maps and sums.
 
 A step is a round for P and ∇P where it leads, and before it those that find its direction: where
 columns are few, one in which every part solves with its own Hessian; else one for every product
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +16,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.solver import local, newton
 from streamtron.solver.local import Looked
-from streamtron.solver.lockstep import GapEstimate, Rounds
-from streamtron.solver.newton import Vector
+from streamtron.solver.newton import Loss, Point, Rounds, Vector
 from streamtron.solver.preconditioner import (
     HEAD,
     PAIR_NUMBERS,
@@ -49,65 +47,10 @@ NUMBERS = 1 << 27
 
 
 @dataclass(slots=True)
-class Found:
-    """Weights, augmented; P and ∇P there; what the parts saw; and how many steps led there."""
+class JointPoint(Point):
+    """A point, and what the parts saw there."""
 
-    v: Vector
     seen: Looked
-    primal: float
-    gradient: Vector
-    steps: int
-
-    @property
-    def excess(self) -> float:
-        """P − D = ½‖∇P‖²."""
-        return 0.5 * kernels.square_sum(self.gradient)
-
-    @property
-    def gap(self) -> float:
-        """(P − D)/P; 1 at most, for D of α = 0 is 0."""
-        return min(self.excess / self.primal, 1.0) if self.primal else 0.0
-
-
-def minimise(
-    v: Vector, center: Vector, precision: float, *, alike: bool, constant: float = 0.0
-) -> Rounds[Found]:
-    """Minimise ½‖v − v₀‖² + Σ C_i max(0, 1 − m_i)² over the rows held, until P − D = ½‖∇P‖² is at
-    most precision · P, or nothing falls any more, P or ∇P; see ``newton.minimise``. Yields a
-    ``GapEstimate`` at all v that are accepted. ``alike`` : whether the parts hold so many rows that
-    those of one may tell of all. ``constant`` : is added to P, as D of the rows that are not held.
-    """
-    hessian = JointHessian(len(v), alike)
-    here, least_excess = (yield from _look(hessian, v, center, constant, 0)), np.inf
-    yield GapEstimate(here.gap)
-    while here.excess > precision * here.primal and here.steps < newton.STEPS:
-        wanted = precision * here.primal / here.excess
-        direction = yield from hessian.direction(here.gradient, wanted)
-        there = yield from _look(hessian, here.v + direction, center, constant, here.steps + 1)
-        lower = ACCEPTED * kernels.dot(here.gradient, direction) + newton.FLAT * here.primal
-        if not there.primal <= here.primal + lower:
-            theta = yield from search(here.v - center, direction, looked_at=1.0)
-            if theta > 0.0:
-                v = here.v + theta * direction
-                there = yield from _look(hessian, v, center, constant, there.steps)
-        hessian.learn(here, there)
-        least_excess = min(here.excess, least_excess)
-        flat = not here.primal - there.primal > newton.FLAT * here.primal
-        if flat and not there.excess <= newton.FALLS * least_excess:
-            return there if there.primal <= here.primal else here
-        here = there
-        yield GapEstimate(here.gap)
-    return here
-
-
-def _look(
-    hessian: JointHessian, v: Vector, center: Vector, constant: float, steps: int
-) -> Rounds[Found]:
-    """Look at v."""
-    seen = yield from hessian.look(v)
-    away = v - center
-    primal = 0.5 * kernels.square_sum(away) + seen.loss + constant
-    return Found(v, seen, primal, seen.gradient + away, steps)
 
 
 def at_once(columns: int) -> int:
@@ -117,24 +60,33 @@ def at_once(columns: int) -> int:
     return max(1, NUMBERS // kept)
 
 
-class JointHessian:
-    """H = I + Σ f_i (x_i, ρ)(x_i, ρ)ᵀ over the rows in memory of all parts, and its approximate
-    inverse, corrected by what steps before tell of H.
+class JointLoss(Loss[JointPoint]):
+    """½‖v − v₀‖² + Σ C_i max(0, 1 − m_i(v))² over the rows in memory of all parts; an approximate
+    inverse of its H = I + Σ f_i (x_i, ρ)(x_i, ρ)ᵀ, corrected by what steps before tell of H.
 
     Where columns are few, the inverse is the mean of the parts' own (GIANT: Wang et al., NeurIPS
     2018), or, once that has served badly, because the parts are not alike, exact. Else it is exact
     on the heaviest columns (see ``_head_of``) and diagonal elsewhere.
+
+    ``center`` : v₀. ``alike`` : whether the parts hold so many rows that those of one may tell of
+    all. ``constant`` : is added to P, as D of the rows that are not held.
     """
 
-    def __init__(self, columns: int, alike: bool) -> None:
+    def __init__(self, center: Vector, *, alike: bool, constant: float = 0.0) -> None:
+        columns = len(center)
+        self._center, self._constant = center, constant
         self._few = columns <= HEAD
         self._head = np.arange(columns if self._few and not alike else 0)
         self._diagonal, self._mass = np.zeros(columns, dtype=np.float32), 0.0
         self._factor = np.zeros((0, 0))
         self._kept, self._excess = KeptProducts(columns), math.inf
 
-    def look(self, v: Vector) -> Rounds[Looked]:
-        """Look at v, and take H there."""
+    def minimise(self, v: Vector, precision: float) -> Rounds[JointPoint]:
+        """Return the point of least P, see ``newton.minimise``."""
+        return (yield from newton.minimise(self, (yield from self.look(v)), precision))
+
+    def look(self, v: Vector, steps: int = 0) -> Rounds[JointPoint]:
+        """Return P and ∇P at v, and take H there."""
         seen: Looked = yield local.look, (v, self._head)
         self._diagonal, self._mass = seen.diagonal, seen.mass
         self._factor = np.eye(len(self._head))
@@ -142,27 +94,41 @@ class JointHessian:
         if not kernels.factorise(self._factor, np.empty(len(self._factor))):
             self._few, self._head = False, self._head[:0]  # squares under- or overflow
             self._factor = self._factor[:0, :0]
-        return seen
+        away = v - self._center
+        primal = 0.5 * kernels.square_sum(away) + seen.loss + self._constant
+        return JointPoint(v, primal, seen.gradient + away, steps, seen)
 
-    def direction(self, gradient: Vector, enough: float) -> Rounds[Vector]:
+    def step(self, here: JointPoint, enough: float, accuracy: float) -> Rounds[JointPoint | None]:
+        """Return where a Newton step leads: as it is if P falls enough, else to the least P along
+        it, if P falls at all."""
+        direction = yield from self._direction(here.gradient, enough)
+        there = yield from self.look(here.v + direction, here.steps + 1)
+        lower = ACCEPTED * kernels.dot(here.gradient, direction) + newton.FLAT * here.primal
+        if not there.primal <= here.primal + lower:
+            theta = yield from search(here.v - self._center, direction, looked_at=1.0)
+            if theta > 0.0:
+                there = yield from self.look(here.v + theta * direction, there.steps)
+        self._learn(here, there)
+        return there
+
+    def _direction(self, gradient: Vector, enough: float) -> Rounds[Vector]:
         """Return the d that solves H d = −∇P, nearly. Where columns are many, and if no row changes
         sides, well enough for ``enough`` of ‖∇P‖² to be left; what it learns of H, the products and
         which columns are the heaviest, serves the next look."""
         if self._few:
             return (yield from self._direction_of_few(gradient))
         accuracy = min(max(newton.EXACT, SAFETY * math.sqrt(enough)), newton.ROUGH)
-        solve, image = newton.conjugate_gradients(self._solve, gradient, accuracy), None
         made: list[tuple[Vector, Vector]] = []
-        while True:
-            try:
-                v = solve.send(image)
-            except StopIteration as ended:
-                for pair in made:
-                    self._kept.add(*pair)
-                self._head = _head_of(self._diagonal)
-                return cast(Vector, ended.value)
-            image = v + (yield local.product, (v,)).image
-            made.append((v, image))
+
+        def product(v: Vector) -> Rounds[Vector]:
+            made.append((v, v + (yield local.product, (v,)).image))
+            return made[-1][1]
+
+        direction = yield from newton.conjugate_gradients(product, self._solve, gradient, accuracy)
+        for pair in made:
+            self._kept.add(*pair)
+        self._head = _head_of(self._diagonal)
+        return direction
 
     def _direction_of_few(self, gradient: Vector) -> Rounds[Vector]:
         if len(self._factor) or not self._mass:
@@ -171,7 +137,7 @@ class JointHessian:
         found = (yield local.precondition, (rest, self._diagonal, self._mass)).image
         return self._kept.complete(found, lengths)
 
-    def learn(self, here: Found, there: Found) -> None:
+    def _learn(self, here: JointPoint, there: JointPoint) -> None:
         """Take what a step has changed, where columns are few. If that and the step before have
         left much of ‖∇P‖², the parts are not alike: the next look takes H itself."""
         if self._few:

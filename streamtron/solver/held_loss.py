@@ -1,0 +1,186 @@
+"""P of the rows that this process holds, for Newton's method; of a block, also by descent.
+
+``benchmarks/second_order.py`` shows what the constants do to products Hv and seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core import kernels
+from streamtron.core.rows import Rows
+from streamtron.solver import newton, passes
+from streamtron.solver.newton import Loss, Point, Rounds, Vector
+from streamtron.solver.outside import Outside
+from streamtron.solver.preconditioner import Preconditioner
+
+DESCENT = 1e-4
+"""Where a Newton step would need many products Hv, P of a block is lowered by nonlinear conjugate
+gradients first, which need one a step: to this precision, from where rows rarely change sides of
+the margin (``benchmarks/certified.py --active-set 10% --C 50``)."""
+
+INSIDE = 0.25
+"""The part of the rows that are to be inside the margin for a descent, whose steps pass over all
+of them, while a product Hv passes over these alone: of blocks it is a half or more, of all rows of
+text at C = 50 a twentieth. A descent takes a third to a half as many passes."""
+
+SPAN = 20
+"""So many steps of the descent are to lower P by more than ``precision`` · P: fewer end it while P
+is far above its least (``second_order.py``)."""
+
+DESCENT_STEPS = 2000
+"""Steps of a descent at most; 60 to 250 are usual."""
+
+
+@dataclass(slots=True)
+class HeldPoint(Point):
+    """A point, the margins l_i (x_i, ρ)·v of the rows held there, and the gradient of what is the
+    same quadratic everywhere."""
+
+    margins: Vector
+    smooth: Vector
+
+
+class HeldLoss(Loss[HeldPoint]):
+    """½‖v − v₀‖² + Σ C_i max(0, 1 − m_i(v))² over rows in memory. ``cost`` : C_i, 0 where left out.
+    ``center`` : v₀, what rows that are not held add to v. ``outside`` : the loss of rows that are
+    not held."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        signs: NDArray[np.int8],
+        cost: Vector,
+        rho: float,
+        center: Vector,
+        outside: Outside | None = None,
+    ) -> None:
+        self._rows, self._signs, self._cost, self._rho = rows, signs, cost, rho
+        self._center, self._outside = center, outside
+        self._hessian = Preconditioner(rows, rho, len(center) - 1, outside)
+        self._stale = False  # whether the Hessian is that of another point
+
+    def minimise(self, start: Vector, precision: float, *, proven: bool) -> HeldPoint:
+        """Return the point of least P, see ``newton.minimise``. Where many rows are inside the
+        margin, and not all columns are in the preconditioner's head, a descent comes first."""
+        here = self._at(start, passes.margins(self._rows, self._signs, self._rho, start), 0)
+        self._update(here)
+        inside, descended = np.count_nonzero(here.margins < 1.0), 0
+        if not self._hessian.exact and inside >= INSIDE * len(here.margins):
+            here = self._descend(here, max(precision, DESCENT))
+            if precision >= DESCENT and not proven:
+                return here
+            descended, here, self._stale = here.steps, replace(here, steps=0), here.steps > 0
+        solve = newton.minimise(self, here, precision, proven=proven)
+        while True:
+            try:
+                next(solve)  # an estimate of the gap, which nobody is told
+            except StopIteration as ended:
+                best: HeldPoint = ended.value
+                return replace(best, steps=descended + best.steps)
+
+    def step(self, here: HeldPoint, enough: float, accuracy: float) -> Rounds[HeldPoint | None]:
+        """Return where a Newton step with an exact line search leads."""
+        if self._stale:
+            self._update(here)
+        self._stale = True
+        direction = yield from newton.conjugate_gradients(
+            self._product, self._hessian.solve, here.gradient, accuracy
+        )
+        return self._along(here, direction)
+
+    def _product(self, v: Vector) -> Rounds[Vector]:
+        return self._hessian.product(v)
+        yield
+
+    def _update(self, here: HeldPoint) -> None:
+        self._hessian.update(np.where(here.margins < 1.0, 2.0 * self._cost, 0.0))
+
+    def _at(self, v: Vector, margins: Vector, steps: int) -> HeldPoint:
+        """P and ∇P at the v that has these margins."""
+        slacks, away = np.maximum(0.0, 1.0 - margins), v - self._center
+        gradient = np.zeros(len(v))
+        factors = -2.0 * self._cost * slacks * self._signs
+        passes.add(kernels.combine, self._rows, factors, self._rho, gradient)
+        gradient += away
+        primal = 0.5 * kernels.square_sum(away) + kernels.dot(self._cost * slacks, slacks)
+        if self._outside is not None:
+            loss, slope = self._outside.value_and_gradient(v)
+            primal, gradient, away = primal + loss, gradient + slope, away + slope
+        return HeldPoint(v, primal, gradient, steps, margins, away)
+
+    def _along(self, here: HeldPoint, direction: Vector) -> HeldPoint | None:
+        """The least P along a direction; None: it does not fall."""
+        slopes = passes.margins(self._rows, self._signs, self._rho, direction)
+        square = kernels.square_sum(direction)
+        if self._outside is not None:
+            square += kernels.dot(direction, self._outside.product(direction))
+        linear = kernels.dot(here.smooth, direction)
+        theta = line_search(linear, square, here.margins, slopes, self._cost)
+        if theta <= 0.0:
+            return None
+        there = here.v + theta * direction
+        return self._at(there, here.margins + theta * slopes, here.steps + 1)
+
+    def _descend(self, here: HeldPoint, precision: float) -> HeldPoint:
+        """Lower P by nonlinear conjugate gradients (Polak and Ribière, 1969; no negative β), H⁻¹ of
+        the start, with an exact line search, until P − D is at most precision · P or nothing falls
+        as fast."""
+        primals: list[float] = []
+        direction = before = np.zeros(len(here.v))
+        product = math.inf
+        while here.steps < DESCENT_STEPS:
+            primals.append(here.primal)
+            enough = precision * here.primal
+            slow = len(primals) > SPAN and primals[-1 - SPAN] - here.primal <= enough
+            if slow or here.excess <= enough:
+                break
+            image = self._hessian.solve(here.gradient)
+            product_before, product = product, float(kernels.dot(here.gradient, image))
+            if not 0.0 < product < math.inf:
+                break
+            beta = max(0.0, (product - float(kernels.dot(before, image))) / product_before)
+            direction = beta * direction - image
+            if float(kernels.dot(direction, here.gradient)) >= 0.0:
+                direction = -image
+            before, there = here.gradient, self._along(here, direction)
+            if there is None:
+                break
+            here = there
+        return here
+
+
+def best_scale(v: Vector, margins: Vector, cost: Vector) -> float:
+    """The θ > 0 that minimises ½ θ² ‖v‖² + Σ C_i max(0, 1 − θ m_i)²."""
+    theta = line_search(0.0, kernels.square_sum(v), np.zeros(len(margins)), margins, cost)
+    return theta if theta > 0.0 else 1.0
+
+
+def line_search(
+    linear: float, square: float, margins: Vector, slopes: Vector, cost: Vector
+) -> float:
+    """The θ that minimises θ ``linear`` + ½ θ² ``square`` + Σ C_i max(0, 1 − m_i − θ d_i)²: a
+    convex piecewise quadratic, by Newton within a bracket."""
+    found = np.empty(3)
+    kernels.loss_along(margins, slopes, cost, 0.0, found)
+    downhill = linear + found[1]
+    if downhill >= 0.0:
+        return 0.0
+    low, high, theta = 0.0, np.inf, 1.0
+    for _ in range(newton.LINE_STEPS):
+        kernels.loss_along(margins, slopes, cost, theta, found)
+        first = linear + theta * square + found[1]
+        second = square + found[2]
+        if abs(first) <= 1e-9 * -downhill:
+            break
+        low, high = (theta, high) if first < 0.0 else (low, theta)
+        step = theta - first / second if second > 0.0 else np.inf
+        if low < step < high:
+            theta = step
+        else:
+            theta = 0.5 * (low + high) if np.isfinite(high) else 2.0 * theta
+    return theta
