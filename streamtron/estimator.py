@@ -420,7 +420,7 @@ def _of_past(past: EarlierData) -> dict[str, Any]:
     """Return a certificate of the upper bound alone."""
     upper, rounding = past.scan_sums.upper_bound()
     return {
-        **dict.fromkeys(Certificate(0.0, 0.0, None, 0, 0.0).to_dict()),
+        **dict.fromkeys(Certificate(0.0, 1.0, 0.0, 0, 1.0).to_dict()),
         "upper_bound": upper,
         "rounding_bound": rounding,
         "rows_scanned": past.rows,

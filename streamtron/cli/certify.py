@@ -99,7 +99,7 @@ def _lines(proof: Mapping[str, Any]) -> Lines:
             ("scale of weights", scales) if is_verbose() else ("", ()),
         )
     else:
-        soft = certificate["primal_margin"] != certificate["directional_margin"]
+        soft = certificate["primal_margin"] > certificate["directional_margin"]
         yield wrapped(
             f"No linear classifier on these rows has a {'soft ' if soft else ''}margin above the "
             "upper bound; this one's is at least the lower bound."

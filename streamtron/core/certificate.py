@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -39,22 +39,24 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The proven bounds on γ_d over the rows of one scan.
+    """The proven bounds P ≥ P* ≥ D over the rows of one scan, and the margins that they mean:
+    1/√(2 P) ≤ γ_d ≤ 1/√(2 D).
 
-    InternalError: a lower bound exceeds the upper bound. Both include their rounding, so one of
-    them is wrong.
+    InternalError: a lower bound exceeds an upper bound. Both include their rounding, so one of them
+    is wrong.
 
-    >>> round(Certificate(.7, .8, 1., 100, 1.).relative_duality_gap, 9)
-    0.36
+    >>> found = Certificate(0.7, primal=1.0, dual=0.64, rows_scanned=100, scale=1.0)
+    >>> round(found.relative_duality_gap, 9), round(found.primal_margin, 9)
+    (0.36, 0.707106781)
     """
 
     directional_margin: float
     """at most min y_k·a / ‖a‖ of the scanned weights; may be negative, and is −∞ (None in files)
     where a = 0 has no direction"""
-    primal_margin: float
-    """at most 1 / √(2 P) ≤ γ_d of the model's weights; the directional margin where Δ = 0"""
-    upper_bound: float | None
-    """at least ‖a‖ / t ≥ γ_d; None without counts"""
+    primal: float
+    """at least P of the model's weights; ∞ where none is proven: at Δ = 0, without a margin"""
+    dual: float
+    """at most D, so at most P*; 0 without counts"""
     rows_scanned: int
     """rows that the bounds cover (without rows of weight 0)"""
     scale: float
@@ -66,41 +68,46 @@ class Certificate:
 
     def __post_init__(self) -> None:
         upper = math.inf if self.upper_bound is None else self.upper_bound
-        for lower in (self.directional_margin, self.primal_margin):
-            if not lower <= upper:
-                raise InternalError(
-                    f"the lower bound {lower!r} on the best margin is above the upper bound "
-                    f"{upper!r}, more than rounding can do. No certificate was made. Run again: if "
-                    "it says so again, this is a defect; if not, have this machine's memory tested."
-                )
+        if not (self.dual <= self.primal and self.directional_margin <= upper):
+            lower = max(self.primal_margin, self.directional_margin)
+            raise InternalError(
+                f"the lower bound {lower!r} on the best margin is above the upper bound "
+                f"{upper!r}, more than rounding can do. No certificate was made. Run again: if "
+                "it says so again, this is a defect; if not, have this machine's memory tested."
+            )
 
     @property
     def relative_duality_gap(self) -> float:
-        """Return 1 − (primal margin / upper bound)², rounding included; 1 if nothing is proven."""
-        if self.upper_bound is None or self.primal_margin <= 0.0:
-            return 1.0
-        ratio = self.primal_margin / self.upper_bound
-        return min(1.0 - ratio * ratio + 3.0 * FEW, 1.0)  # as widely as both objectives
+        """Return 1 − D/P, as wide as that of the margins, rounding included; 1 if nothing is
+        proven."""
+        return min(1.0 - self.dual / self.primal + 5.0 * FEW, 1.0) if self.primal else 1.0
 
     @property
-    def primal_objective(self) -> float | None:
-        """Bound P of the model's weights from above, 1 / (2 primal margin²); None if unproven."""
-        margin = self.primal_margin
-        return 0.5 / margin / margin * (1.0 + FEW) if margin > 0.0 else None
+    def primal_margin(self) -> float:
+        """Bound γ_d from below by 1/√(2 P); the directional margin where no P is proven."""
+        if self.primal == math.inf:
+            return self.directional_margin
+        return (1.0 - FEW) / math.sqrt(2.0 * self.primal)
 
     @property
-    def dual_objective(self) -> float | None:
-        """Bound P* from below, 1 / (2 upper bound²); None without an upper bound."""
-        upper = self.upper_bound
-        return 0.5 / upper / upper * (1.0 - FEW) if upper else None
+    def upper_bound(self) -> float | None:
+        """Bound γ_d from above by 1/√(2 D); None without counts."""
+        return (1.0 + FEW) / math.sqrt(2.0 * self.dual) if self.dual else None
 
     def to_dict(self) -> dict[str, float | int | None]:
         """Return plain numbers for reports and the model file."""
+        directional, margin = self.directional_margin, self.primal_margin
         return {
-            **{name: None if value == -math.inf else value for name, value in asdict(self).items()},
+            "directional_margin": None if directional == -math.inf else directional,
+            "primal_margin": None if margin == -math.inf else margin,
+            "upper_bound": self.upper_bound,
+            "rows_scanned": self.rows_scanned,
+            "scale": self.scale,
+            "drift": self.drift,
+            "rounding_bound": self.rounding_bound,
             "relative_duality_gap": self.relative_duality_gap,
-            "primal_objective": self.primal_objective,
-            "dual_objective": self.dual_objective,
+            "primal_objective": None if self.primal == math.inf else self.primal,
+            "dual_objective": self.dual or None,
         }
 
 
@@ -233,6 +240,12 @@ class ScanSums:
         rounding = roundings * UNIT_ROUNDOFF * longest / self.steps
         return norm / self.steps + rounding, rounding
 
+    def dual(self) -> tuple[float, float]:
+        """Return a lower bound of D = t²/(2 ‖a‖²), the dual of the counts at its best scale, and
+        what ‖a‖ / t was widened by; 0 without counts."""
+        upper, rounding = self.upper_bound()
+        return (0.5 / upper / upper * (1.0 - FEW) if upper else 0.0), rounding
+
     def distance(self, w: Vector) -> float:
         """Return ‖w − Σ c_k l_k x_k‖ / ‖Σ c_k l_k x_k‖ of any width; 0 without counts."""
         self.fold()
@@ -285,8 +298,8 @@ class ScanSums:
         hard: bool,
         counted: bool = True,
         running: Vector | None = None,
-    ) -> tuple[Certificate, float]:
-        """Return the certificate of the scanned weights, and P at its scale (inf if ``hard``).
+    ) -> Certificate:
+        """Return the certificate of the scanned weights.
 
         ``hard``: Δ = 0 for every row. ``counted``: there are counts. ``running``: the running
         weights of training, if other weights were scanned.
@@ -294,17 +307,16 @@ class ScanSums:
         self.fold()
         sq_weights = kernels.compensated_square_sum(w) + bias * bias
         directional = self._directional(sq_weights)
-        upper, rounding = self.upper_bound() if counted else (None, 0.0)
+        dual, rounding = self.dual() if counted else (0.0, 0.0)
         if hard:
             least = float(self.sums[kernels.LEAST])
-            primal, scale = math.inf, 1.0 / least if least > 0.0 else self.scale
-            margin = directional
+            scale = 1.0 / least if least > 0.0 else self.scale
+            primal = 0.5 / directional / directional * (1.0 + FEW) if least > 0.0 else math.inf
         else:
             primal, scale = self.primal(sq_weights)
-            margin = (1.0 - FEW) / math.sqrt(2.0 * primal)
         drift = self.distance(w if running is None else running) if counted else None
         rows = int(self.totals[kernels.ROWS])
-        return Certificate(directional, margin, upper, rows, scale, drift, rounding), primal
+        return Certificate(directional, primal, dual, rows, scale, drift, rounding)
 
     def _directional(self, sq_weights: float) -> float:
         """Bound min y_k·a / ‖a‖ from below, for the scanned weights and the counts."""

@@ -212,7 +212,7 @@ def scan_weights(
     found = []
     for learner in learners:
         assert learner.frozen is not None
-        found.append(learner.frozen.certificate(hard=learner.settings.hard, counted=counted)[0])
+        found.append(learner.frozen.certificate(hard=learner.settings.hard, counted=counted))
         if not found[-1].rows_scanned:
             raise DataError(
                 f"none of the {sum(scans.rows or ()):,} rows has a weight above 0, and there is "

@@ -58,17 +58,17 @@ def find_upper_bounds(
                 done, mode = learner.progress.mini_epochs, learner.mode
                 run_mini_epochs(finish_reading(learner))
                 now = learner.certificate
-                if now is not None and now.upper_bound is not None:
-                    bounds[learner].append((now.upper_bound, now.rounding_bound))
+                if now is not None and now.dual:
+                    bounds[learner].append((now.dual, now.rounding_bound))
                 known = _bounded(found[learners.index(learner)], bounds[learner])
                 scans.done(learner, known, mode, learner.progress.mini_epochs - done)
     return [_bounded(each, bounds[one]) for each, one in zip(found, learners, strict=True)]
 
 
 def _bounded(lower: Certificate, bounds: Sequence[tuple[float, float]]) -> Certificate:
-    """Return a certificate with the least upper bound, given with its rounding, or with none."""
-    upper, rounding = min(bounds, default=(None, 0.0))
-    return replace(lower, upper_bound=upper, rounding_bound=rounding)
+    """Return a certificate with the largest D, given with its rounding, or with none."""
+    dual, rounding = max(bounds, default=(0.0, 0.0))
+    return replace(lower, dual=dual, rounding_bound=rounding)
 
 
 def _rescan_if_scaled(

@@ -67,8 +67,8 @@ def _scan_holds(learner: Learner) -> bool:
     if frozen is None or known is None or not learner.stage.ascent:
         return False
     seen = frozen.scan_sums
-    now, _ = frozen.certificate(hard=learner.settings.hard)
-    if (now.primal_margin, now.scale) != (known.primal_margin, known.scale):
+    now = frozen.certificate(hard=learner.settings.hard)
+    if (now.primal, now.scale) != (known.primal, known.scale):
         return False
     if seen.steps != running.steps or not np.array_equal(seen.fresh, running.w):
         return False

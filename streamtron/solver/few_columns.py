@@ -10,6 +10,8 @@ later one is a scan at the solution before: it makes the counts from the slacks,
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -67,7 +69,7 @@ def begin(learner: Learner) -> None:
     else:
         v = frozen.scan_sums.scale * np.append(frozen.w, frozen.bias)
         learner.unsummed = True  # the counts are about to change
-    learner.outside = Outside(v, 0.0 if known is None else known.primal_margin)
+    learner.outside = Outside(v, math.inf if known is None else known.primal)
     learner.outside.meet(learner.active.rows)
 
 
@@ -160,7 +162,7 @@ def finish(learner: Learner) -> None:
     if outside is None:  # the run had ended
         best.candidate = best.augmented
         return
-    lowered = known is None or known.primal_margin > outside.known
+    lowered = known is None or known.primal < outside.known
     if not lowered and learner.progress.reading == 0:
         best.candidate = best.augmented
     elif not lowered and not _close(outside.v, best.augmented):
@@ -171,7 +173,7 @@ def finish(learner: Learner) -> None:
     learner.outside = None
     if known is not None:
         progress, error = learner.progress, max(learner.settings.tolerance, ROUNDING_GAP)
-        error *= 0.5 / known.primal_margin**2
+        error *= known.primal
         largest = SLACK / learner.extent.least_delta2
         b = finer_resolution(progress.b, outside.squares / 24.0, error, largest)
         progress.b = progress.reports[-1].b = b

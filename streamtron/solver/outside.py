@@ -19,7 +19,7 @@ class Outside:
 
     def __init__(self, v: Vector, known: float) -> None:
         self.v = v  # augmented weights at scale 1, at which rows are judged
-        self.known = known  # the primal margin proven before
+        self.known = known  # the P proven before
         self.columns = np.zeros(0, dtype=np.int64)  # those met, rising
         self.gram = np.zeros((1, 1))  # G; its upper triangle as of the last ``mirror``
         self.linear = np.zeros(1)

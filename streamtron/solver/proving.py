@@ -45,13 +45,13 @@ def freeze(learner: Learner, scale: float | None, *, beside_training: bool) -> F
 
 def certify(learner: Learner, frozen: Frozen) -> None:
     """Certify a complete scan; keep the weights of the least primal; repair the running ones."""
-    now, _ = frozen.certificate(hard=learner.settings.hard)
+    now = frozen.certificate(hard=learner.settings.hard)
     best, known = learner.best, learner.best.certificate
-    if known is None or now.primal_margin >= known.primal_margin:
+    if known is None or now.primal <= known.primal:
         best.w, best.scale, best.bias = frozen.w, now.scale, now.scale * frozen.bias
         best.certificate = now
     else:
-        best.certificate = replace(now, primal_margin=known.primal_margin, scale=known.scale)
+        best.certificate = replace(now, primal=known.primal, scale=known.scale)
     drift = now.drift or 0.0
     drifted = drift > LARGE_DRIFT and not learner.unsummed
     learner.unsummed = False

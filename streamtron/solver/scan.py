@@ -61,8 +61,8 @@ class Frozen:
         )  # fmt: skip
         return marked
 
-    def certificate(self, *, hard: bool, counted: bool = True) -> tuple[Certificate, float]:
-        """The certificate of a complete reading, and P at its scale."""
+    def certificate(self, *, hard: bool, counted: bool = True) -> Certificate:
+        """The certificate of a complete reading."""
         return self.scan_sums.certificate(
             self.w, self.bias, hard=hard, counted=counted, running=self.running
         )

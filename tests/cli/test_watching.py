@@ -16,7 +16,6 @@ import pytest
 import streamtron
 from streamtron.cli.forecast import Forecast
 from streamtron.cli.progress import Status, reading_head, reading_line
-from streamtron.core.certificate import Certificate
 from streamtron.core.errors import MachineError, SettingsError
 from streamtron.core.events import (
     ChunkDone,
@@ -32,6 +31,7 @@ from streamtron.core.events import (
     log_events,
 )
 from streamtron.data.writers.corpus import generate
+from tests.helpers.certificates import of_margins
 from tests.helpers.processes import COMMAND, Process, Run, one_sentence
 from tests.helpers.terminals import Screen, Terminal
 
@@ -219,7 +219,7 @@ def _reading(
 
 def _done(number: int, gap: float | None, tol: float = 0.01, **more: Any) -> ReadingDone:
     upper = 1.0
-    proven = None if gap is None else Certificate(0.0, (1.0 - gap) ** 0.5, upper, 100, 1.0)
+    proven = None if gap is None else of_margins(0.0, (1.0 - gap) ** 0.5, upper, 100)
     told = {"active_rows": 10, "rows": 100, **more}
     rows = told.pop("active_rows")
     return ReadingDone(number, "ascent", "scan", 0, 0, rows, proven, upper, tol=tol, **told)

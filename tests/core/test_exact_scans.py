@@ -121,7 +121,8 @@ def false_claims(drawn: Drawn, seed: int) -> list[str]:
     """The bounds of the scan of a drawn set that do not hold in exact arithmetic."""
     sums = sums_of(drawn, seed)
     try:
-        found, primal = sums.certificate(drawn.w, drawn.bias, hard=False)
+        found = sums.certificate(drawn.w, drawn.bias, hard=False)
+        primal = found.primal
     except InternalError:
         return ["a lower bound above the upper one"]
     rows = [[Fraction(v) for v in row] for row in drawn.X.tolist()]

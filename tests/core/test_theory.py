@@ -17,8 +17,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from streamtron.core import theory
-from streamtron.core.certificate import Certificate
 from tests.helpers import paper
+from tests.helpers.certificates import of_margins
 from tests.helpers.examples import examples
 from tests.helpers.oracle import LARGEST_COUNT, Oracle, Row, explicit, file_order, gamma_d
 
@@ -880,7 +880,7 @@ def test_adults_optimum_and_its_margin_belong_together() -> None:
 @given(st.floats(0.1, 10.0), st.floats(0.1, 1.0))
 def test_the_relative_gap_is_primal_less_dual_over_primal(upper: float, part: float) -> None:
     P, D = theory.primal_from_margin(part * upper), theory.primal_from_margin(upper)
-    gap = Certificate(0.0, part * upper, upper, 0, 1.0).relative_duality_gap
+    gap = of_margins(0.0, part * upper, upper).relative_duality_gap
     assert gap == pytest.approx((P - D) / P, abs=1e-12)
 
 

@@ -379,7 +379,8 @@ def test_the_bound_of_P_holds_where_a_row_lies_at_the_edge_of_what_has_a_slack(s
     counts = np.zeros(1, np.int32)
     freeze(targets.signs, targets.delta2, targets.squares, counts)
     frozen.scan(make_rows(np.array([0, 1]), np.array([0]), np.array([x])), targets, counts, 0.0)
-    found, bound = frozen.certificate(hard=False)
+    found = frozen.certificate(hard=False)
+    bound = found.primal
     s = Fraction(found.scale)
     exact = s * s / 2 + Fraction(C) * max(Fraction(0), 1 - s * Fraction(x)) ** 2
     assert exact <= Fraction(bound) <= exact * Fraction(102, 100)

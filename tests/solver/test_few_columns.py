@@ -11,7 +11,6 @@ import pytest
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
 from streamtron.core.rows import Rows, make_rows
 from streamtron.data.writers.corpus import corpus_rows
@@ -21,6 +20,7 @@ from streamtron.solver.one_part import train_here as train
 from streamtron.solver.outside import Outside
 from streamtron.solver.state import Regime
 from streamtron.solver.targets import Targets
+from tests.helpers.certificates import of_margins
 from tests.helpers.held import minimise
 from tests.helpers.optimum import least_primal
 from tests.helpers.sources import ListSource, csr, dense, random_rows, trained
@@ -291,7 +291,7 @@ def test_a_step_that_has_not_lowered_the_primal_is_halved_or_begun_anew(
     learner = Learner(Settings(), [1, -1])
     learner.running.widen(2)
     learner.best.w, learner.best.bias = np.array([1.0, 2.0]), 3.0
-    learner.best.certificate = Certificate(0.0, 0.25, 0.5, 10, 1.0, None, 0.0)
+    learner.best.certificate = of_margins(0.0, 0.25, 0.5)
     learner.outside = Outside(np.array(scanned), known=0.25)
     learner.progress.reading = reading
     learner.progress.reports = trained(ListSource(*correlated(50)), Settings()).progress.reports
