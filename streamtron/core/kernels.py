@@ -262,10 +262,48 @@ def squared_norms(rows, squares):
         squares[i] = square
 
 
+# --- losses: φ of a margin m, by the loss's code; see core/losses.py ---
+
+SQUARED_HINGE = 0
+"""The code of φ(m) = max(0, 1 − m)²."""
+
+
+@helper
+def _value(loss, m):
+    """Return φ(m); that no branch takes is no number."""
+    if loss == SQUARED_HINGE:
+        slack = max(1.0 - m, 0.0)
+        return slack * slack
+    return np.nan
+
+
+@helper
+def _slope(loss, m):
+    """Return −φ'(m)."""
+    if loss == SQUARED_HINGE:
+        return 2.0 * max(1.0 - m, 0.0)
+    return np.nan
+
+
+@helper
+def _curvature(loss, m):
+    """Return φ''(m)."""
+    if loss == SQUARED_HINGE:
+        return 2.0 if m < 1.0 else 0.0
+    return np.nan
+
+
+@helper
+def _step(loss, count, y_a, q, b):
+    """Return the whole step m of dual coordinate ascent from c_k (Hsieh et al., ICML 2008). Squared
+    hinge: m = max(⌊(b − y_k·a)/q_k + ½⌋, −c_k), for c_k + m maximises b Σ c_k − ½‖a‖²."""
+    if loss == SQUARED_HINGE:
+        return _ascent_step(count, y_a, q, b)
+    return np.nan
+
+
 @helper
 def _ascent_step(count, y_a, q, b):
-    """m = max(⌊(b − y_k·a)/q_k + ½⌋, −c_k): c_k + m maximises b Σ c_k − ½‖a‖² over
-    the integers (dual coordinate ascent, Hsieh et al., ICML 2008)."""
     if q <= 0.0 or (count == 0 and y_a >= b):
         return 0.0
     step = np.floor((b - y_a) / q + 0.5)
@@ -274,9 +312,10 @@ def _ascent_step(count, y_a, q, b):
 
 @kernel(
     types.void(_ROWS, _ORDER, _SIGNS, _REALS, types.float64, types.float64, types.float64,
-               types.boolean, types.boolean, types.float64, _REALS, _I4, _F8, _F8, _I8, _U1)
+               types.boolean, types.boolean, types.int64, types.float64, _REALS, _I4, _F8, _F8,
+               _I8, _U1)
 )  # fmt: skip
-def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, ascent, scale,
+def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, ascent, loss, scale,
           squares, counts, w, scalars, tallies, moved):  # fmt: skip
     """Visit rows in order: c_k ← c_k + m and a ← a + m y_k, where m is the step of dual coordinate
     ascent (``ascent``), or 1 if y_k·a ≤ threshold, else 0.
@@ -288,7 +327,8 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, ascent, scale,
     signs : int8, shape (rows,): l_k; 0 leaves the row out.
     delta2 : float64, shape (rows,): Δ_k² ≥ 0, so C_k = 1 / (2 Δ_k²).
     rho, b, epsilon, by_length : ρ, b, ε, and the variant (True: ``length``, False: ``steps``).
-    scale : s of the estimate Σ C_k max(0, 1 − s m_k)², added to ``scalars[LOSS]``.
+    loss : the code of φ.
+    scale : s of the estimate Σ C_k φ(s m_k), added to ``scalars[LOSS]``.
     squares : float64, shape (rows,): ‖x_k‖².
     counts : int32, shape (rows,): c_k, changed in place. Never above COUNT_MAX: a step cut there is
         counted in ``tallies[CLIPPED]``.
@@ -297,7 +337,7 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, ascent, scale,
 
     Cost: one pass over the visited rows' nonzeros, two where a row is updated.
     """
-    bias, sq_norm, loss = scalars[BIAS], scalars[SQ_NORM], scalars[LOSS]
+    bias, sq_norm, lost = scalars[BIAS], scalars[SQ_NORM], scalars[LOSS]
     extension = scalars[EXTENSION]
     t, updates = tallies[STEPS], tallies[UPDATES]
     threshold = _threshold(t, sq_norm, b, epsilon, by_length)
@@ -308,12 +348,11 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, ascent, scale,
             continue
         l = np.float64(signs[i])
         margin = l * (_dot(rows, i, w) + rho * bias)
-        slack = max(1.0 - scale * margin, 0.0)
-        loss += _cost(delta2[i]) * (slack * slack)
+        lost += _cost(delta2[i]) * _value(loss, scale * margin)
         y_a = margin + delta2[i] * counts[i]
         q = squares[i] + rho * rho + delta2[i]
         if ascent:
-            step = _ascent_step(counts[i], y_a, q, b)
+            step = _step(loss, counts[i], y_a, q, b)
         else:
             step = 1.0 if y_a <= threshold else 0.0
         if step > COUNT_MAX - counts[i]:
@@ -332,7 +371,7 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, ascent, scale,
         moved[i] = 1
         if not ascent:
             threshold = _threshold(t, sq_norm, b, epsilon, by_length)
-    scalars[BIAS], scalars[SQ_NORM], scalars[LOSS] = bias, sq_norm, loss
+    scalars[BIAS], scalars[SQ_NORM], scalars[LOSS] = bias, sq_norm, lost
     scalars[EXTENSION] = extension
     tallies[STEPS], tallies[UPDATES] = t, updates
 
@@ -434,10 +473,10 @@ def dot_batch(rows, w, found):
 
 
 @kernel(
-    types.void(_ROWS, _ORDER, _BATCH_I1, _BATCH_F8, _F8, _F8, _F8, _REALS,
+    types.void(_ROWS, _ORDER, _BATCH_I1, _BATCH_F8, _F8, _F8, _F8, types.int64, _REALS,
                _BATCH_I4, _BATCH_F8, _BATCH_F8, _BATCH_I8, _BATCH_U1, _BATCH_F8)
 )  # fmt: skip
-def visit_ascent_batch(rows, order, signs, delta2, rho, b, scale, squares,
+def visit_ascent_batch(rows, order, signs, delta2, rho, b, scale, loss, squares,
                         counts, w, scalars, tallies, moved, room):  # fmt: skip
     """Run ``visit`` with ``ascent`` for BATCH_WIDTH learners in the same order of rows, each of
     which comes once. Each learner visits the rows that have a sign in its column, and ends with the
@@ -460,11 +499,10 @@ def visit_ascent_batch(rows, order, signs, delta2, rho, b, scale, squares,
                 continue
             l, price, count = np.float64(signs[n, k]), delta2[n, k], counts[n, k]
             margin = l * (products[0, k] + rho[k] * scalars[BIAS, k])
-            slack = max(1.0 - scale[k] * margin, 0.0)
-            scalars[LOSS, k] += _cost(price) * (slack * slack)
+            scalars[LOSS, k] += _cost(price) * _value(loss, scale[k] * margin)
             y_a = margin + price * count
             q = squares[i] + rho[k] * rho[k] + price
-            step = _ascent_step(count, y_a, q, b[k])
+            step = _step(loss, count, y_a, q, b[k])
             if step > COUNT_MAX - count:
                 step = np.float64(COUNT_MAX - count)
                 tallies[CLIPPED, k] += 1
@@ -746,16 +784,27 @@ def solve_factorised(factor, x):
             x[i] -= weight * row[i]
 
 
-@kernel(types.void(_REALS, _REALS, _REALS, types.float64, _F8))
-def loss_along(margins, slopes, cost, theta, found):
-    """φ(θ) = Σ C_i max(0, 1 − m_i − θ d_i)²: φ, φ', φ'' into ``found`` (float64, shape (3,))."""
+@kernel(types.void(types.int64, types.int64, _REALS, _F8))
+def loss_at(loss, order, margins, found):
+    """φ(m), −φ'(m) or φ''(m), by ``order`` 0, 1, 2, into ``found`` (float64, shape (rows,))."""
+    for i in range(len(margins)):
+        if order == 0:
+            found[i] = _value(loss, margins[i])
+        elif order == 1:
+            found[i] = _slope(loss, margins[i])
+        else:
+            found[i] = _curvature(loss, margins[i])
+
+
+@kernel(types.void(types.int64, _REALS, _REALS, _REALS, types.float64, _F8))
+def loss_along(loss, margins, slopes, cost, theta, found):
+    """f(θ) = Σ C_i φ(m_i + θ d_i): f, f', f'' into ``found`` (float64, shape (3,))."""
     value, first, second = 0.0, 0.0, 0.0
     for i in range(len(margins)):
-        slack = 1.0 - margins[i] - theta * slopes[i]
-        if slack > 0.0:
-            value += cost[i] * (slack * slack)
-            first -= 2.0 * cost[i] * (slack * slopes[i])
-            second += 2.0 * cost[i] * (slopes[i] * slopes[i])
+        m, d = margins[i] + theta * slopes[i], slopes[i]
+        value += cost[i] * _value(loss, m)
+        first -= cost[i] * (_slope(loss, m) * d)
+        second += cost[i] * (_curvature(loss, m) * (d * d))
     found[0], found[1], found[2] = value, first, second
 
 

@@ -162,8 +162,10 @@ def _make_together(crowd: Sequence[MiniEpoch], order: NDArray[np.int64]) -> None
         counts = _side_by_side([one.counts[some] for one in problems])
         moved = np.zeros(counts.shape, np.uint8)
         kernels.visit_ascent_batch(
-            active.rows, some, _side_by_side([each[some] for each in signs]),
-            _side_by_side([one.delta2[some] for one in problems]), *rules, active.squares,
+            active.rows, some,
+            _side_by_side([each[some] for each in signs]),
+            _side_by_side([one.delta2[some] for one in problems]), *rules,
+            problems[0].rule.loss.code, active.squares,
             counts, w, scalars, tallies, moved, room,
         )  # fmt: skip
         for k, one in enumerate(problems):

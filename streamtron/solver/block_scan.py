@@ -16,13 +16,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels
+from streamtron.core import kernels, losses
 from streamtron.core.certificate import Part, length_of, no_bins, no_sums
+from streamtron.core.losses import SQUARED_HINGE, Loss
 from streamtron.core.rows import Chunk, Rows
 from streamtron.solver import passes
 from streamtron.solver.duals import Counts
 from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, RowStore
-from streamtron.solver.targets import TargetRule, Targets
+from streamtron.solver.targets import TargetRule, Targets, costs
 
 
 class ScanRequest(NamedTuple):
@@ -41,6 +42,7 @@ class ScanRequest(NamedTuple):
     """counts to a unit of dual, made from the slacks; None = they are given"""
     first: bool = False
     """whether R and the least Δ² are wanted"""
+    loss: Loss = SQUARED_HINGE
 
 
 class Numbered(NamedTuple):
@@ -153,7 +155,7 @@ class _Scanner:
             return self._counts.take(targets.numbers)
         v = np.append(self._w, request.bias)
         margins = passes.margins(rows, targets.signs, request.rho, v)
-        return counts_of_slacks(margins, request.scale, targets, request.b)
+        return counts_of_slacks(request.loss, margins, request.scale, targets, request.b)
 
     def _filled_bins(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The bins that the block has filled, few where it has few rows; they are emptied."""
@@ -178,19 +180,19 @@ class _Scanner:
 
 
 def counts_of_slacks(
-    margins: NDArray[np.float64], scale: float, targets: Targets, b: float
+    loss: Loss, margins: NDArray[np.float64], scale: float, targets: Targets, b: float
 ) -> NDArray[np.int32]:
-    """c_k = ⌊b max(0, 1 − s m_k)/Δ_k² + ½⌋, 2³¹ − 1 at most; 0 for rows left out.
+    """c_k = ⌊b α_k + ½⌋ with α_k = −C_k φ'(s m_k), 2³¹ − 1 at most; 0 for rows left out.
 
     At the optimum of P, with b → ∞, these are b times the dual solution. ``margins`` : m_k, finite.
     ``scale`` : s, of which P(s) is least.
 
     >>> signs, delta2 = np.array([1, -1, 0], np.int8), np.array([0.5, 0.5, 1.0])
     >>> rows = Targets(np.arange(3), signs, delta2, np.zeros(3))
-    >>> counts_of_slacks(np.array([0.7, 2.0, -6.0]), 1.0, rows, 10.0)
+    >>> counts_of_slacks(SQUARED_HINGE, np.array([0.7, 2.0, -6.0]), 1.0, rows, 10.0)
     array([6, 0, 0], dtype=int32)
     """
     with np.errstate(over="ignore"):  # infinity is cut too
-        slacks = np.where(targets.signs == 0, 0.0, np.maximum(1.0 - scale * margins, 0.0))
-        counts = np.floor(b * slacks / targets.delta2 + 0.5)
+        alpha = costs(targets.signs, targets.delta2) * losses.slopes(loss, scale * margins)
+        counts = np.floor(b * alpha + 0.5)
     return np.minimum(counts, float(kernels.COUNT_MAX)).astype(np.int32)

@@ -36,7 +36,7 @@ _KNOWN = (
 )  # fmt: skip
 _CLASSES: dict[str, type] = {known.__name__: known for known in _KNOWN}
 
-_NOT_STATE = ("settings", "targets", "pool", "active")
+_NOT_STATE = ("settings", "loss", "targets", "pool", "active")
 """What a learner is made from, and rows, which are read again."""
 
 NOT_BEGUN = -1

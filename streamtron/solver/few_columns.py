@@ -77,7 +77,7 @@ def scanned_counts(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[
     """The counts that the slacks of the scanned weights make, which the rows of a chunk get."""
     assert learner.outside is not None
     margins = passes.margins(chunk.rows, targets.signs, learner.settings.rho, learner.outside.v)
-    counts = counts_of_slacks(margins, 1.0, targets, learner.progress.b)
+    counts = counts_of_slacks(learner.loss, margins, 1.0, targets, learner.progress.b)
     learner.counts.put_ranges(chunk.ranges, counts)
     return counts
 
@@ -143,8 +143,8 @@ def solve(learner: Learner) -> None:
     start, there = outside.v[outside.there], outside.there
     outside.v = np.zeros(len(outside.v))
     loss = HeldLoss(
-        outside.narrowed(active.rows), active.signs, costs(active.signs, active.delta2),
-        settings.rho, np.zeros(len(start)), outside,
+        learner.loss, outside.narrowed(active.rows), active.signs,
+        costs(active.signs, active.delta2), settings.rho, np.zeros(len(start)), outside,
     )  # fmt: skip
     best = loss.minimise(start, precision, proven=True)
     outside.v[there] = best.v

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels
+from streamtron.core import kernels, losses
+from streamtron.core.losses import Loss
 from streamtron.core.rows import Rows
 from streamtron.solver import newton, passes
-from streamtron.solver.newton import Loss, Point, Rounds, Vector
+from streamtron.solver.newton import Objective, Point, Rounds, Vector
 from streamtron.solver.outside import Outside
 from streamtron.solver.preconditioner import Preconditioner
 
@@ -45,13 +46,14 @@ class HeldPoint(Point):
     smooth: Vector
 
 
-class HeldLoss(Loss[HeldPoint]):
-    """½‖v − v₀‖² + Σ C_i max(0, 1 − m_i(v))² over rows in memory. ``cost`` : C_i, 0 where left out.
+class HeldLoss(Objective[HeldPoint]):
+    """½‖v − v₀‖² + Σ C_i φ(m_i(v)) over rows in memory. ``cost`` : C_i, 0 where left out.
     ``center`` : v₀, what rows that are not held add to v. ``outside`` : the loss of rows that are
     not held."""
 
     def __init__(
         self,
+        loss: Loss,
         rows: Rows,
         signs: NDArray[np.int8],
         cost: Vector,
@@ -59,7 +61,8 @@ class HeldLoss(Loss[HeldPoint]):
         center: Vector,
         outside: Outside | None = None,
     ) -> None:
-        self._rows, self._signs, self._cost, self._rho = rows, signs, cost, rho
+        self._loss, self._rows, self._signs = loss, rows, signs
+        self._cost, self._rho = cost, rho
         self._center, self._outside = center, outside
         self._hessian = Preconditioner(rows, rho, len(center) - 1, outside)
         self._stale = False  # whether the Hessian is that of another point
@@ -98,16 +101,18 @@ class HeldLoss(Loss[HeldPoint]):
         yield
 
     def _update(self, here: HeldPoint) -> None:
-        self._hessian.update(np.where(here.margins < 1.0, 2.0 * self._cost, 0.0))
+        self._hessian.update(self._cost * losses.curvatures(self._loss, here.margins))
 
     def _at(self, v: Vector, margins: Vector, steps: int) -> HeldPoint:
         """P and ∇P at the v that has these margins."""
-        slacks, away = np.maximum(0.0, 1.0 - margins), v - self._center
+        away = v - self._center
         gradient = np.zeros(len(v))
-        factors = -2.0 * self._cost * slacks * self._signs
+        factors = -self._cost * losses.slopes(self._loss, margins) * self._signs
         passes.add(kernels.combine, self._rows, factors, self._rho, gradient)
         gradient += away
-        primal = 0.5 * kernels.square_sum(away) + kernels.dot(self._cost * slacks, slacks)
+        primal = 0.5 * kernels.square_sum(away) + kernels.dot(
+            self._cost, losses.values(self._loss, margins)
+        )
         if self._outside is not None:
             loss, slope = self._outside.value_and_gradient(v)
             primal, gradient, away = primal + loss, gradient + slope, away + slope
@@ -120,7 +125,7 @@ class HeldLoss(Loss[HeldPoint]):
         if self._outside is not None:
             square += kernels.dot(direction, self._outside.product(direction))
         linear = kernels.dot(here.smooth, direction)
-        theta = line_search(linear, square, here.margins, slopes, self._cost)
+        theta = line_search(self._loss, linear, square, here.margins, slopes, self._cost)
         if theta <= 0.0:
             return None
         there = here.v + theta * direction
@@ -154,25 +159,25 @@ class HeldLoss(Loss[HeldPoint]):
         return here
 
 
-def best_scale(v: Vector, margins: Vector, cost: Vector) -> float:
-    """The θ > 0 that minimises ½ θ² ‖v‖² + Σ C_i max(0, 1 − θ m_i)²."""
-    theta = line_search(0.0, kernels.square_sum(v), np.zeros(len(margins)), margins, cost)
+def best_scale(loss: Loss, v: Vector, margins: Vector, cost: Vector) -> float:
+    """The θ > 0 that minimises ½ θ² ‖v‖² + Σ C_i φ(θ m_i)."""
+    theta = line_search(loss, 0.0, kernels.square_sum(v), np.zeros(len(margins)), margins, cost)
     return theta if theta > 0.0 else 1.0
 
 
 def line_search(
-    linear: float, square: float, margins: Vector, slopes: Vector, cost: Vector
+    loss: Loss, linear: float, square: float, margins: Vector, slopes: Vector, cost: Vector
 ) -> float:
-    """The θ that minimises θ ``linear`` + ½ θ² ``square`` + Σ C_i max(0, 1 − m_i − θ d_i)²: a
-    convex piecewise quadratic, by Newton within a bracket."""
+    """The θ that minimises θ ``linear`` + ½ θ² ``square`` + Σ C_i φ(m_i + θ d_i), which is
+    convex, by Newton within a bracket."""
     found = np.empty(3)
-    kernels.loss_along(margins, slopes, cost, 0.0, found)
+    kernels.loss_along(loss.code, margins, slopes, cost, 0.0, found)
     downhill = linear + found[1]
     if downhill >= 0.0:
         return 0.0
     low, high, theta = 0.0, np.inf, 1.0
     for _ in range(newton.LINE_STEPS):
-        kernels.loss_along(margins, slopes, cost, theta, found)
+        kernels.loss_along(loss.code, margins, slopes, cost, theta, found)
         first = linear + theta * square + found[1]
         second = square + found[2]
         if abs(first) <= 1e-9 * -downhill:

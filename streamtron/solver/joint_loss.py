@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.solver import local, newton
 from streamtron.solver.local import Looked
-from streamtron.solver.newton import Loss, Point, Rounds, Vector
+from streamtron.solver.newton import Objective, Point, Rounds, Vector
 from streamtron.solver.preconditioner import (
     HEAD,
     PAIR_NUMBERS,
@@ -60,8 +60,8 @@ def at_once(columns: int) -> int:
     return max(1, NUMBERS // kept)
 
 
-class JointLoss(Loss[JointPoint]):
-    """½‖v − v₀‖² + Σ C_i max(0, 1 − m_i(v))² over the rows in memory of all parts; an approximate
+class JointLoss(Objective[JointPoint]):
+    """½‖v − v₀‖² + Σ C_i φ(m_i(v)) over the rows in memory of all parts; an approximate
     inverse of its H = I + Σ f_i (x_i, ρ)(x_i, ρ)ᵀ, corrected by what steps before tell of H.
 
     Where columns are few, the inverse is the mean of the parts' own (GIANT: Wang et al., NeurIPS
@@ -163,7 +163,7 @@ def _head_of(diagonal: NDArray[np.float32]) -> NDArray[np.int64]:
 
 
 def best_scale(v: Vector) -> Rounds[float]:
-    """Return about the θ > 0 that minimises ½ θ² ‖v‖² + Σ C_i max(0, 1 − θ m_i)² over the rows
+    """Return about the θ > 0 that minimises ½ θ² ‖v‖² + Σ C_i φ(θ m_i) over the rows
     held, before anything was looked at; see ``part.join``."""
     return (yield from search(np.zeros(len(v)), v)) or 1.0
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
+from streamtron.core.losses import SQUARED_HINGE
 from streamtron.core.rows import Chunk, Label
 from streamtron.solver import order, stages
 from streamtron.solver.duals import Counts
@@ -42,6 +43,7 @@ class Learner:
         pool: Pool | None = None,
     ) -> None:
         self.settings = settings
+        self.loss = SQUARED_HINGE
         self.targets = TargetRule(settings.delta2, labels, class_weights, positive)
         self.pool = Pool() if pool is None else pool
         self.active = ActiveSet(settings.active_set_bytes)
@@ -89,7 +91,9 @@ class Learner:
         """The update rule of the current stage."""
         settings, stage = self.settings, self.stage
         by_length = settings.variant == "length"
-        return Rule(self.progress.b, stage.epsilon, by_length, stage.ascent, settings.rho)
+        return Rule(
+            self.progress.b, stage.epsilon, by_length, stage.ascent, settings.rho, self.loss
+        )
 
     @property
     def threshold(self) -> float:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels
+from streamtron.core import kernels, losses
 from streamtron.core.certificate import ScanSums
 from streamtron.core.executor import changes_part, looks_at_part
 from streamtron.core.rows import Label
@@ -119,7 +119,9 @@ class LocalProblem:
         """Set the counts of the rows held to b times the slacks of v over Δ²."""
         active, counts = self.learner.active, self.learner.counts
         targets = Targets(active.numbers, active.signs, active.delta2, active.squares)
-        counts.put(active.numbers, counts_of_slacks(self.margins_of(v), 1.0, targets, b))
+        counts.put(
+            active.numbers, counts_of_slacks(self.learner.loss, self.margins_of(v), 1.0, targets, b)
+        )
 
     def take_unit(self, b: float, theta: float) -> Moved:
         """Multiply the counts of the local start by a whole number, so that in units of b they are
@@ -263,13 +265,14 @@ def look(local: LocalProblem, v: Vector, head: NDArray[np.int64]) -> Looked:
     active, rho, cost = local.learner.active, local.learner.settings.rho, local.cost
     local.width = len(v) - 1
     local.margins = local.margins_of(v)
-    alpha = 2.0 * cost * np.maximum(0.0, 1.0 - local.margins)
-    local.factors = np.where(local.margins < 1.0, 2.0 * cost, 0.0)
+    loss = local.learner.loss
+    alpha = cost * losses.slopes(loss, local.margins)
+    local.factors = cost * losses.curvatures(loss, local.margins)
     diagonal = np.zeros(len(v))
     passes.add(kernels.gram_diagonal, active.rows, local.factors, rho, diagonal)
     lengths = active.squares + (rho**2 + active.delta2)
     return Looked(
-        local.sum_of(-alpha), 0.5 * float(kernels.dot(alpha * active.delta2, alpha)),
+        local.sum_of(-alpha), float(kernels.dot(cost, losses.values(loss, local.margins))),
         np.minimum(diagonal, LARGEST).astype(np.float32),
         local.gram(head)[np.tril_indices(len(head))], local.mass,
         float(kernels.dot(lengths, (alpha > 0.0).astype(np.float64))),
@@ -329,7 +332,9 @@ def line(local: LocalProblem, direction: Vector | None, thetas: Vector) -> Line:
         local.slopes = local.margins_of(direction)
     losses, cost = np.empty((len(thetas), 3)), local.cost
     for theta, found in zip(thetas, losses, strict=True):
-        kernels.loss_along(local.margins, local.slopes, cost, float(theta), found)
+        kernels.loss_along(
+            local.learner.loss.code, local.margins, local.slopes, cost, float(theta), found
+        )
     return Line(losses)
 
 
@@ -347,7 +352,7 @@ def move(local: LocalProblem, v: Vector, b: float, relaxation: float) -> Moved:
     active, counts = local.learner.active, local.learner.counts
     targets = Targets(active.numbers, active.signs, active.delta2, active.squares)
     before = counts.take(active.numbers).astype(np.float64)
-    solved = counts_of_slacks(local.margins_of(v), 1.0, targets, b)
+    solved = counts_of_slacks(local.learner.loss, local.margins_of(v), 1.0, targets, b)
     after = before + np.floor(relaxation * (solved - before) + 0.5)
     after = np.clip(after, 0.0, float(kernels.COUNT_MAX))
     counts.put(active.numbers, after.astype(np.int32))

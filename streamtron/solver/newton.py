@@ -1,9 +1,9 @@
 """Newton's method on rows in memory, of one part or of many: where visits crawl, it walks.
 
-Minimises P(v) = ½‖v − v₀‖² + Σ C_i max(0, 1 − l_i (x_i, ρ)·v)² over augmented v = (w, w_bias), with
-preconditioned conjugate gradients and a line search. The rows are a ``Loss``: those that this
-process holds (``held_loss``), or those of many parts (``joint_loss``). All sums run in kernels, one
-after the other: no BLAS, the same bits on every machine.
+Minimises P(v) = ½‖v − v₀‖² + Σ C_i φ(l_i (x_i, ρ)·v) over augmented v = (w, w_bias), with
+preconditioned conjugate gradients and a line search. P is an ``Objective``: of the rows that this
+process holds (``held_loss``), or of those of many parts (``joint_loss``). All sums run in kernels,
+one after the other: no BLAS, the same bits on every machine.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Point:
 
     @property
     def excess(self) -> float:
-        """P − D = ½‖∇P‖², with α_i = 2 C_i max(0, 1 − m_i) as the dual point."""
+        """P − D = ½‖∇P‖², with α_i = −C_i φ'(m_i) as the dual point."""
         return 0.5 * kernels.square_sum(self.gradient)
 
     @property
@@ -75,7 +75,7 @@ class Point:
 P = TypeVar("P", bound=Point)
 
 
-class Loss(ABC, Generic[P]):
+class Objective(ABC, Generic[P]):
     """P of the rows in memory, wherever they are."""
 
     @abstractmethod
@@ -84,7 +84,9 @@ class Loss(ABC, Generic[P]):
         leaves ``enough`` of P − D; ``accuracy`` : to which its equations are solved."""
 
 
-def minimise(loss: Loss[P], here: P, precision: float, *, proven: bool = True) -> Rounds[P]:
+def minimise(
+    objective: Objective[P], here: P, precision: float, *, proven: bool = True
+) -> Rounds[P]:
     """Minimise P from here on, until P − D = ½‖∇P‖² is at most precision · P, or nothing falls any
     more, P or ∇P; unless ``proven``, already when a step lowers P by no more than that. Yields a
     ``GapEstimate`` wherever a step leads."""
@@ -93,7 +95,7 @@ def minimise(loss: Loss[P], here: P, precision: float, *, proven: bool = True) -
     yield GapEstimate(here.gap)
     while here.excess > precision * here.primal and here.steps < STEPS:
         enough = precision * here.primal / here.excess
-        there = yield from loss.step(here, enough, accuracy)
+        there = yield from objective.step(here, enough, accuracy)
         if there is None:
             break
         least_excess = min(here.excess, least_excess)

@@ -13,7 +13,7 @@ from collections.abc import Generator
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels
+from streamtron.core import kernels, losses
 from streamtron.solver import newton
 from streamtron.solver.effort import of_newton, of_visits, solved_directly
 from streamtron.solver.row_store import HeldRows
@@ -278,7 +278,7 @@ class _Ascent:
         v, margins = problem.minimise(found.v, 0.9 * self.target, proven=proven)
         found.newton += 1
         self.consider(v)
-        alpha = 2.0 * problem.cost * np.maximum(0.0, 1.0 - margins)
+        alpha = problem.cost * losses.slopes(problem.rule.loss, margins)
         whole = problem.rest is None
         if whole and problem.choose_resolution(alpha, self.target * found.primal):
             self._forget_average()  # it was of another b

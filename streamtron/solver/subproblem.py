@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels
+from streamtron.core import kernels, losses
 from streamtron.core.rows import make_rows
 from streamtron.solver import passes
 from streamtron.solver.held_loss import HeldLoss, best_scale
@@ -51,7 +51,7 @@ class Solution:
 
 
 class Subproblem:
-    """min over v of ½‖v − v₀‖² + Σ C_i max(0, 1 − m_i(v))², the sum over the rows held; v₀ is what
+    """min over v of ½‖v − v₀‖² + Σ C_i φ(m_i(v)), the sum over the rows held; v₀ is what
     all other rows add to a, over b. ``counts`` and ``running`` are changed in place.
 
     ``whole`` : whether every row with a count is in memory (v₀ = 0). ``softness`` : a Δ² > 0 that
@@ -113,10 +113,9 @@ class Subproblem:
         """P(θ v) and θ: the best scale, or 1 where rows outside memory have a count."""
         active = self.active
         margins = passes.margins(active.rows, active.signs, self.rule.rho, v)
-        theta = 1.0 if self.rest is not None else best_scale(v, margins, self.cost)
-        slacks = np.maximum(0.0, 1.0 - theta * margins)
+        theta = 1.0 if self.rest is not None else best_scale(self.rule.loss, v, margins, self.cost)
         primal = 0.5 * kernels.square_sum(theta * v - self.center)
-        primal += kernels.dot(self.cost * slacks, slacks)
+        primal += kernels.dot(self.cost, losses.values(self.rule.loss, theta * margins))
         if self.rest is not None:
             primal += self.rest.objective_at(self.rule.b)
         return primal, theta
@@ -124,7 +123,9 @@ class Subproblem:
     def minimise(self, start: Vector, precision: float, *, proven: bool) -> tuple[Vector, Vector]:
         """The best v and its margins by Newton's method; see ``HeldLoss``."""
         active = self.active
-        loss = HeldLoss(active.rows, active.signs, self.cost, self.rule.rho, self.center)
+        loss = HeldLoss(
+            self.rule.loss, active.rows, active.signs, self.cost, self.rule.rho, self.center
+        )
         best = loss.minimise(start, precision, proven=proven)
         self.newton_steps += best.steps
         return best.v, best.margins
@@ -138,7 +139,7 @@ class Subproblem:
         there = np.append(columns, len(start) - 1)
         v = np.zeros(len(start))
         center = np.zeros(len(there))
-        loss = HeldLoss(rows, self.active.signs, self.cost, self.rule.rho, center)
+        loss = HeldLoss(self.rule.loss, rows, self.active.signs, self.cost, self.rule.rho, center)
         best = loss.minimise(start[there], precision, proven=True)
         v[there] = best.v
         self.newton_steps += best.steps

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.certificate import ScanSums
+from streamtron.core.losses import SQUARED_HINGE, Loss
 from streamtron.core.rows import Rows
 from streamtron.solver import passes
 from streamtron.solver.nonzeros import dense
@@ -28,6 +29,7 @@ class Rule:
     by_length: bool
     ascent: bool
     rho: float
+    loss: Loss = SQUARED_HINGE
 
 
 class WeightState:
@@ -167,6 +169,6 @@ def visit(
     state = (squares, counts, running.w, running.scalars, running.tallies, moved)
     for some in passes.visits(rows, positions):
         kernels.visit(
-            rows, some, signs, delta2, rule.rho, rule.b, rule.epsilon, rule.by_length,
-            rule.ascent, scale, *state,
+            rows, some, signs, delta2, rule.rho, rule.b, rule.epsilon,
+            rule.by_length, rule.ascent, rule.loss.code, scale, *state,
         )  # fmt: skip

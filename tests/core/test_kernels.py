@@ -36,6 +36,8 @@ from tests.helpers.sources import csr
 
 prove = settings(max_examples=examples(120), deadline=None, derandomize=True)
 
+LOSS = kernels.SQUARED_HINGE
+
 
 class State:
     """What a kernel changes, as arrays, in the same state as the oracle's."""
@@ -120,7 +122,7 @@ def run_visit(case: Case, state: State, *, ascent: bool = False) -> None:
     rows, signs, delta2 = arrays(case)
     kernels.visit(
         rows, frozen(case.order, np.int64), signs, delta2, case.rho, case.b, case.epsilon,
-        case.by_length, ascent, case.scale, squares_of(*rows), *state.arrays,
+        case.by_length, ascent, LOSS, case.scale, squares_of(*rows), *state.arrays,
     )  # fmt: skip
 
 
@@ -201,7 +203,8 @@ def test_learners_side_by_side_equal_their_oracles_bit_for_bit(
     kernels.visit_ascent_batch(
         rows, frozen(order, np.int64), signs,
         side_by_side([np.array(case.delta2)[order] for case in lanes]), *of_lanes,
-        squares_of(*rows), counts, w, scalars, tallies, erred, np.empty((2, kernels.BATCH_WIDTH)),
+        LOSS, squares_of(*rows), counts, w, scalars, tallies, erred,
+        np.empty((2, kernels.BATCH_WIDTH)),
     )  # fmt: skip
     for k, (case, oracle, state) in enumerate(zip(lanes, oracles, states, strict=True)):
         case.order = order
@@ -218,7 +221,7 @@ def test_side_by_side_a_learner_that_does_not_move_keeps_the_sign_of_its_zeros()
     state = np.zeros((4, kernels.BATCH_WIDTH)), np.zeros((3, kernels.BATCH_WIDTH), np.int64)
     kernels.visit_ascent_batch(
         csr([[(0, 1.0)]]), frozen([0], np.int64), signs, np.zeros(signs.shape),
-        *np.ones((3, kernels.BATCH_WIDTH)), frozen([1.0], np.float64),
+        *np.ones((3, kernels.BATCH_WIDTH)), LOSS, frozen([1.0], np.float64),
         np.zeros(signs.shape, np.int32),
         w, *state, np.zeros(signs.shape, np.uint8), np.empty((2, kernels.BATCH_WIDTH)),
     )  # fmt: skip
@@ -234,7 +237,8 @@ def test_side_by_side_a_step_beyond_the_largest_count_is_cut_there_and_told() ->
     kernels.visit_ascent_batch(
         csr([[(0, 1.0)]]), frozen([0], np.int64), signs, np.zeros(shape),
         np.zeros(kernels.BATCH_WIDTH),
-        b, np.ones(kernels.BATCH_WIDTH), frozen([1.0], np.float64), counts, np.zeros(shape), *state,
+        b, np.ones(kernels.BATCH_WIDTH), LOSS, frozen([1.0], np.float64), counts,
+        np.zeros(shape), *state,
         np.zeros(shape, np.uint8), np.empty((2, kernels.BATCH_WIDTH)),
     )  # fmt: skip
     assert counts.tolist() == [[LARGEST_COUNT] * kernels.BATCH_WIDTH]

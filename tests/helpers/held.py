@@ -6,6 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from streamtron.core.losses import SQUARED_HINGE
 from streamtron.core.rows import Rows
 from streamtron.solver.held_loss import HeldLoss
 from streamtron.solver.newton import Vector
@@ -16,7 +17,7 @@ def minimise(
     precision: float, *, proven: bool, outside: Any = None,
 ) -> tuple[Vector, Vector, int]:  # fmt: skip
     """The v of least P, the margins there, and how many steps that took."""
-    best = HeldLoss(rows, signs, cost, rho, center, outside).minimise(
+    best = HeldLoss(SQUARED_HINGE, rows, signs, cost, rho, center, outside).minimise(
         start, precision, proven=proven
     )
     return best.v, best.margins, best.steps

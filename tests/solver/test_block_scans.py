@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from streamtron.core import kernels
 from streamtron.core.certificate import ScanSums
 from streamtron.core.errors import DataError
+from streamtron.core.losses import SQUARED_HINGE
 from streamtron.core.rows import BLOCK_ROWS, Chunk, Rows
 from streamtron.data.blocks import squares_of
 from streamtron.solver.block_scan import (
@@ -158,7 +159,9 @@ def test_a_count_is_b_slacks_over_the_price_rounded_and_cut_where_int32_ends(
         np.arange(len(rows)), np.array([sign for _, sign in rows], np.int8),
         np.full(len(rows), delta2), np.zeros(len(rows)),
     )  # fmt: skip
-    found = counts_of_slacks(np.array([margin for margin, _ in rows]), scale, targets, b)
+    found = counts_of_slacks(
+        SQUARED_HINGE, np.array([margin for margin, _ in rows]), scale, targets, b
+    )
     wanted = []
     for margin, sign in rows:
         slack = max(0.0, 1.0 - scale * margin) if sign else 0.0
@@ -170,7 +173,7 @@ def test_a_count_is_b_slacks_over_the_price_rounded_and_cut_where_int32_ends(
 @pytest.mark.parametrize("delta2", [1e-10, 1e-20, 5e-324])
 def test_a_count_beyond_the_largest_is_cut_there_and_never_wraps(delta2: float) -> None:
     row = Targets(np.zeros(1, np.int64), np.ones(1, np.int8), np.array([delta2]), np.zeros(1))
-    assert counts_of_slacks(np.zeros(1), 1.0, row, 500.0).tolist() == [LARGEST_COUNT]
+    assert counts_of_slacks(SQUARED_HINGE, np.zeros(1), 1.0, row, 500.0).tolist() == [LARGEST_COUNT]
 
 
 # --- rows that matter ----------------------------------------------------------------------------

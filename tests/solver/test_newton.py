@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from streamtron.core import kernels
+from streamtron.core.losses import SQUARED_HINGE
 from streamtron.core.rows import Rows
 from streamtron.solver import held_loss, newton, passes, preconditioner
 from tests.helpers.held import minimise
@@ -308,7 +309,7 @@ def test_the_best_scale_is_that_of_the_sorted_breakpoints(seed: int, size: float
     chosen = problem(seed, C=3.0, uneven=True)
     v = size * (chosen.solved(0.1)[0] + 0.3 * np.random.default_rng(seed).normal(size=COLUMNS + 1))
     margins = chosen.patterns @ v
-    theta = held_loss.best_scale(v, margins, chosen.cost)
+    theta = held_loss.best_scale(SQUARED_HINGE, v, margins, chosen.cost)
     delta2 = [0.5 / C for C in chosen.cost if C > 0.0]
     square, kept = float(v @ v), margins[chosen.cost > 0.0].tolist()
     exact = best_scale(square, kept, delta2)
@@ -321,7 +322,7 @@ def test_the_best_scale_of_weights_that_are_wrong_on_every_row_is_left_at_1() ->
     chosen = problem(0)
     v, _ = chosen.solved(0.1)
     margins = -np.abs(chosen.patterns @ v)
-    assert held_loss.best_scale(v, margins, chosen.cost) == 1.0
+    assert held_loss.best_scale(SQUARED_HINGE, v, margins, chosen.cost) == 1.0
 
 
 # --- the kernels it stands on ---
@@ -403,14 +404,14 @@ def test_the_loss_along_a_line_equals_its_plain_oracle_bit_for_bit(
 ) -> None:
     found = np.full(3, np.nan)
     columns = [frozen([row[n] for row in rows], np.float64) for n in range(3)]
-    kernels.loss_along(*columns, theta, found)
+    kernels.loss_along(kernels.SQUARED_HINGE, *columns, theta, found)
     value = first = second = 0.0
     for margin, slope, cost in rows:
-        slack = 1.0 - margin - theta * slope
-        if slack > 0.0:
-            value += cost * (slack * slack)
-            first -= 2.0 * cost * (slack * slope)
-            second += 2.0 * cost * (slope * slope)
+        m = margin + theta * slope
+        slack = max(1.0 - m, 0.0)
+        value += cost * (slack * slack)
+        first -= cost * (2.0 * slack * slope)
+        second += cost * ((2.0 if m < 1.0 else 0.0) * (slope * slope))
     assert found.tolist() == [value, first, second]
 
 
