@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.errors import DataError, InternalError
 from streamtron.core.kernels import UNIT_ROUNDOFF
+from streamtron.core.rows import Rows
 
 FEW = 16.0 * UNIT_ROUNDOFF
 """Bound on the relative rounding of a formula of a dozen operations, including the four by which
@@ -111,7 +112,7 @@ class Certificate:
         }
 
 
-class Part(NamedTuple):
+class BlockSums(NamedTuple):
     """What some consecutive rows add to the sums of a scan: to ``bins`` at ``places``, shape
     (len(places), BIN_SUMS); to ``sums`` and ``totals``; and to Σ c_k l_k x_k the ``values`` at
     ``columns``, each named once."""
@@ -157,17 +158,29 @@ class ScanSums:
         if len(self.low) != len(self.fresh):
             self.low = np.zeros(len(self.fresh))
 
-    def add(self, part: Part) -> None:
+    def take_block(self, rows: Rows, counts: NDArray[np.int32]) -> BlockSums:
+        """Take out what these rows, and no others, have added since the sums were empty."""
+        most = int(np.diff(rows.indptr)[counts > 0].sum())
+        columns, values = np.empty(most, np.uint32), np.empty(most)
+        found = kernels.drain(rows, counts, self.fresh, self.low, columns, values)
+        bins = self.bins.reshape(-1, kernels.BIN_SUMS)
+        places = np.flatnonzero(bins.any(axis=1))  # few where a block has few rows
+        filled, sums, totals = bins[places], self.sums, self.totals
+        bins[places] = 0.0
+        self.sums, self.totals = no_sums(), np.zeros(4, dtype=np.int64)
+        return BlockSums(places, filled, sums, totals, columns[:found], values[:found])
+
+    def add(self, block: BlockSums) -> None:
         """Add the sums of some rows; their columns must exist."""
         bins = self.bins.reshape(-1, kernels.BIN_SUMS)
-        own = bins[part.places]
-        _add_compensated(own.reshape(-1), part.bins.reshape(-1))
-        bins[part.places] = own
-        self._add_sums(part.sums, part.totals)
+        own = bins[block.places]
+        _add_compensated(own.reshape(-1), block.bins.reshape(-1))
+        bins[block.places] = own
+        self._add_sums(block.sums, block.totals)
         self.unfold()
-        before = self.fresh[part.columns]
-        self.fresh[part.columns], off = _two_sum(before, part.values)
-        self.low[part.columns] += off
+        before = self.fresh[block.columns]
+        self.fresh[block.columns], off = _two_sum(before, block.values)
+        self.low[block.columns] += off
 
     def __add__(self, other: ScanSums) -> ScanSums:
         """Return the sums over the rows of both, scanned at the same weights with the same s₀; one

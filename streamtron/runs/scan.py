@@ -35,11 +35,11 @@ from streamtron.data import (
     resolve_reading,
 )
 from streamtron.runs.inputs import open_one
-from streamtron.solver.block_scan import BlockScan, Numbered, ScanRequest, scan_blocks
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
 from streamtron.solver.reading import begin_reading
 from streamtron.solver.saved_counts import split
+from streamtron.solver.scan import BlockScan, Numbered, ScanRequest, scan_blocks
 from streamtron.solver.targets import Targets
 from streamtron.solver.train import problem_of
 from streamtron.solver.working_set import keep_violators
@@ -183,7 +183,7 @@ def _add_block(learner: Learner, block: BlockScan, number: int, first_row: int) 
     assert frozen is not None
     if block.width > len(frozen.w):
         frozen.widen(block.width)
-    frozen.scan_sums.add(sums.part)
+    frozen.scan_sums.add(sums.sums)
     learner.extent.observe(sums.sq_radius, sums.least_delta2)
     if sums.made is not None:
         learner.counts.put(first_row + sums.made.numbers, sums.made.counts)

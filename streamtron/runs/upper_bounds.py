@@ -15,7 +15,6 @@ from streamtron.core.certificate import Certificate, length_of
 from streamtron.core.rows import Chunk
 from streamtron.runs.scan import Scans, add_blocks, scan_request, scan_weights
 from streamtron.solver import order
-from streamtron.solver.block_scan import scan_blocks
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
 from streamtron.solver.reading import (
@@ -25,6 +24,7 @@ from streamtron.solver.reading import (
     start_from_slacks,
     take_and_solve,
 )
+from streamtron.solver.scan import scan_blocks
 from streamtron.solver.subproblem import run_mini_epochs
 from streamtron.solver.working_set import room
 

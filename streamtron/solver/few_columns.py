@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.rows import Chunk, Rows
 from streamtron.solver import passes
-from streamtron.solver.block_scan import counts_of_slacks
 from streamtron.solver.effort import solved_directly
 from streamtron.solver.held_loss import HeldLoss
 from streamtron.solver.learner import Learner
 from streamtron.solver.outside import Outside
 from streamtron.solver.preconditioner import HEAD
+from streamtron.solver.scan import counts_of_slacks
 from streamtron.solver.state import Regime
 from streamtron.solver.stopping import ROUNDING_GAP
 from streamtron.solver.subproblem import finer_resolution

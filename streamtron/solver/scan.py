@@ -1,18 +1,34 @@
-"""Scan rows at fixed weights: nothing else can be certified."""
+"""Scan rows at fixed weights: nothing else can be certified.
+
+``Frozen`` is the only caller of the kernel. Where shards are scanned by tasks, each block is summed
+by itself, and the blocks are added in their order: the sums are the same to the last bit, whichever
+process reads a shard. With its sums a block brings counts that were made from slacks, and the rows
+that matter.
+"""
 
 from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels
-from streamtron.core.certificate import Certificate, ScanSums, length_of
-from streamtron.core.rows import Rows
-from streamtron.solver.targets import Targets
+from streamtron.core import kernels, losses
+from streamtron.core.certificate import BlockSums, Certificate, ScanSums, length_of
+from streamtron.core.losses import SQUARED_HINGE, Loss
+from streamtron.core.rows import Chunk, Rows
+from streamtron.solver import passes
+from streamtron.solver.duals import Counts
+from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, RowStore
+from streamtron.solver.targets import TargetRule, Targets, costs
 
 
 class Frozen:
-    """Weights fixed for one reading, and the sums over its rows; see ``block_scan.ScanRequest``.
+    """Weights fixed for one reading, and the sums over its rows; see ``ScanRequest``.
 
     ``running`` : the running weights at the begin of the reading, where they are not w.
     """
@@ -66,3 +82,154 @@ class Frozen:
         return self.scan_sums.certificate(
             self.w, self.bias, hard=hard, counted=counted, running=self.running
         )
+
+
+class ScanRequest(NamedTuple):
+    """A scan at one learner's fixed weights."""
+
+    targets: TargetRule
+    w: NDArray[np.float64]
+    """columns beyond it weigh 0"""
+    bias: float
+    rho: float
+    scale: float
+    """s₀, around which the least primal is looked for"""
+    threshold: float = -math.inf
+    """rows with y·a ≤ threshold or a count are violators"""
+    b: float | None = None
+    """counts to a unit of dual, made from the slacks; None = they are given"""
+    first: bool = False
+    """whether R and the least Δ² are wanted"""
+    loss: Loss = SQUARED_HINGE
+
+
+class Numbered(NamedTuple):
+    """Rows that have a count, by rising numbers, and their counts."""
+
+    numbers: NDArray[np.int64]
+    counts: NDArray[np.int32]
+
+
+class Violators(NamedTuple):
+    """The number of a block's violators; positions, signs and Δ_k² of those for which there is
+    room, the first ones."""
+
+    rows: int
+    positions: NDArray[np.int64]
+    signs: NDArray[np.int8]
+    delta2: NDArray[np.float64]
+
+
+class PartialSums(NamedTuple):
+    """What a request finds in a block: its sums; R² and the least Δ_k² (0 and ∞ if they are not
+    wanted); counts made from slacks, by position in the block; violators, if any are wanted."""
+
+    sums: BlockSums
+    sq_radius: float
+    least_delta2: float
+    made: Numbered | None
+    violators: Violators | None
+
+
+class BlockScan(NamedTuple):
+    """What each request finds in a block of ``rows`` rows, whose columns are below ``width``; and
+    the rows ``held`` that some request wants, each once, by rising position, with their ‖x_k‖²."""
+
+    rows: int
+    nonzeros: int
+    width: int
+    seen: tuple[PartialSums, ...]
+    positions: NDArray[np.int64]
+    squares: NDArray[np.float64]
+    held: Rows
+
+
+def scan_blocks(
+    chunks: Generator[Chunk, None, None],
+    requests: Sequence[ScanRequest],
+    counts: Sequence[Counts],
+    rooms: Sequence[int] | None = None,
+) -> Generator[BlockScan, None, None]:
+    """Scan blocks, one after the other: ``chunks``, closed at the end. For each request:
+    ``counts`` of every row as the chunks number it, and ``rooms``, bytes of the first violators
+    that are wanted, up to one that finds no room (None = none are). DataError: a request that wants
+    R meets a row without any length."""
+    wanted: Sequence[int | None] = [None] * len(requests) if rooms is None else rooms
+    scanners = [_Scanner(*one) for one in zip(requests, counts, wanted, strict=True)]
+    with closing(chunks):
+        for chunk in chunks:
+            found = [scanner.scan(chunk) for scanner in scanners]
+            own = [one.violators.positions for one in found if one.violators is not None]
+            positions = np.unique(np.concatenate([np.zeros(0, np.int64), *own]))
+            held = RowStore()
+            if len(positions):
+                numbers = np.arange(len(chunk), dtype=np.int64)
+                held.add(chunk.rows, positions, numbers, chunk.squares, sys.maxsize)
+            yield BlockScan(
+                len(chunk), chunk.nonzeros, chunk.width, tuple(found), positions, held.squares,
+                held.first(len(held)),
+            )  # fmt: skip
+
+
+class _Scanner:
+    """Scan block after block for one request; ``room`` is for the violators of all blocks."""
+
+    def __init__(self, request: ScanRequest, counts: Counts, room: int | None) -> None:
+        self._request, self._counts, self._room = request, counts, room
+        self._frozen = Frozen(request.w, request.bias, request.scale, request.threshold)
+
+    def scan(self, chunk: Chunk) -> PartialSums:
+        request, rows, frozen = self._request, chunk.rows, self._frozen
+        targets = request.targets(chunk)
+        if chunk.width > len(frozen.w):
+            frozen.widen(chunk.width)
+        extent = 0.0, math.inf
+        if request.first:
+            least = targets.delta2[targets.present].min(initial=math.inf)
+            extent = float(targets.sq_lengths(request.rho).max(initial=0.0)), float(least)
+        counts = self._counts_of(rows, targets)
+        marks = frozen.scan(rows, targets, counts, request.rho)
+        support = np.flatnonzero(counts)
+        made = None if request.b is None else Numbered(support, counts[support])
+        sums = frozen.scan_sums.take_block(rows, counts)
+        return PartialSums(sums, *extent, made, self._violators(rows, targets, marks))
+
+    def _counts_of(self, rows: Rows, targets: Targets) -> NDArray[np.int32]:
+        request = self._request
+        if request.b is None:
+            return self._counts.take(targets.numbers)
+        v = np.append(self._frozen.w, request.bias)
+        margins = passes.margins(rows, targets.signs, request.rho, v)
+        return counts_of_slacks(request.loss, margins, request.scale, targets, request.b)
+
+    def _violators(
+        self, rows: Rows, targets: Targets, marks: NDArray[np.uint8]
+    ) -> Violators | None:
+        """The marked rows, as far as there is room for them; None if none are wanted."""
+        if self._room is None:
+            return None
+        chosen = np.flatnonzero(marks)
+        sizes = NONZERO_BYTES * np.diff(rows.indptr)[chosen] + ROW_BYTES
+        fits = int(np.searchsorted(np.cumsum(sizes), self._room, side="right"))
+        self._room = self._room - int(sizes[:fits].sum()) if fits == len(chosen) else 0
+        own = chosen[:fits]
+        return Violators(len(chosen), own, targets.signs[own], targets.delta2[own])
+
+
+def counts_of_slacks(
+    loss: Loss, margins: NDArray[np.float64], scale: float, targets: Targets, b: float
+) -> NDArray[np.int32]:
+    """c_k = ⌊b α_k + ½⌋ with α_k = −C_k φ'(s m_k), 2³¹ − 1 at most; 0 for rows left out.
+
+    At the optimum of P, with b → ∞, these are b times the dual solution. ``margins`` : m_k, finite.
+    ``scale`` : s, of which P(s) is least.
+
+    >>> signs, delta2 = np.array([1, -1, 0], np.int8), np.array([0.5, 0.5, 1.0])
+    >>> rows = Targets(np.arange(3), signs, delta2, np.zeros(3))
+    >>> counts_of_slacks(SQUARED_HINGE, np.array([0.7, 2.0, -6.0]), 1.0, rows, 10.0)
+    array([6, 0, 0], dtype=int32)
+    """
+    with np.errstate(over="ignore"):  # infinity is cut too
+        alpha = costs(targets.signs, targets.delta2) * losses.slopes(loss, scale * margins)
+        counts = np.floor(b * alpha + 0.5)
+    return np.minimum(counts, float(kernels.COUNT_MAX)).astype(np.int32)

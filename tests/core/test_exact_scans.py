@@ -18,8 +18,8 @@ from streamtron.core.errors import InternalError
 from streamtron.core.executor import sum_over_tree
 from streamtron.core.kernels import UNIT_ROUNDOFF
 from streamtron.core.rows import Rows, make_rows
-from streamtron.solver.block_scan import Numbered, ScanRequest, scan_blocks
 from streamtron.solver.duals import Counts
+from streamtron.solver.scan import Numbered, ScanRequest, scan_blocks
 from streamtron.solver.targets import Targets
 
 SCANS = 2_000
@@ -104,7 +104,7 @@ def sums_of(drawn: Drawn, seed: int) -> ScanSums:
     support = np.flatnonzero(drawn.counts)
     counts.put(*Numbered(support, drawn.counts[support]))
     request = ScanRequest(targets, drawn.w, drawn.bias, drawn.rho, drawn.scale)  # type: ignore[arg-type]
-    blocks = [b.seen[0].part for b in scan_blocks((p for p in pieces), [request], [counts])]  # type: ignore[arg-type]
+    blocks = [b.seen[0].sums for b in scan_blocks((p for p in pieces), [request], [counts])]  # type: ignore[arg-type]
     if rng.random() < 0.5:
         total = ScanSums(drawn.scale, len(drawn.w))
         for part in blocks:

@@ -36,8 +36,8 @@ from streamtron.runs.fit import run
 from streamtron.runs.inputs import cache_here
 from streamtron.runs.results import Outcome
 from streamtron.runs.scan import scan_shard, scan_tasks
-from streamtron.solver.block_scan import BlockScan
 from streamtron.solver.duals import Counts
+from streamtron.solver.scan import BlockScan
 from tests.helpers.examples import slow_but
 from tests.helpers.optimum import holds_optimum
 from tests.helpers.oracle import Row

@@ -18,15 +18,15 @@ from streamtron.core.errors import DataError
 from streamtron.core.losses import SQUARED_HINGE
 from streamtron.core.rows import BLOCK_ROWS, Chunk, Rows
 from streamtron.data.blocks import squares_of
-from streamtron.solver.block_scan import (
+from streamtron.solver.duals import Counts
+from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES
+from streamtron.solver.scan import (
     BlockScan,
     ScanRequest,
     Violators,
     counts_of_slacks,
     scan_blocks,
 )
-from streamtron.solver.duals import Counts
-from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES
 from streamtron.solver.targets import TargetRule, Targets
 from tests.helpers.examples import examples
 from tests.helpers.oracle import LARGEST_COUNT, Oracle, Row
@@ -103,7 +103,7 @@ def test_what_a_block_brings_grows_with_its_rows_and_not_with_the_bins(
     data: Data, rows: int
 ) -> None:
     for block in scanned(data, [view(0, b=9.0)], [0, ROWS - rows, ROWS])[1:]:
-        part = block.seen[0].part
+        part = block.seen[0].sums
         assert 0 < len(part.places) <= rows
         assert part.bins.shape == (len(part.places), kernels.BIN_SUMS)
 
@@ -114,7 +114,7 @@ def test_blocks_add_up_to_the_bins_of_all_rows_at_once(data: Data) -> None:
     for borders in ([0, ROWS], CUTS[1]):
         scan_sums = ScanSums(one.scale, COLUMNS)
         for block in scanned(data, [one], borders):
-            scan_sums.add(block.seen[0].part)
+            scan_sums.add(block.seen[0].sums)
         sums = scan_sums.bins.reshape(-1, kernels.BIN_SUMS)
         found.append(sums[:, ::2] + sums[:, 1::2])
     np.testing.assert_allclose(found[0], found[1], rtol=1e-14)
@@ -138,7 +138,7 @@ def test_counts_from_slacks_are_those_of_the_formula_and_the_sums_are_theirs(dat
         assert seen.made is not None
         numbered = (first + seen.made.numbers).tolist()
         made |= dict(zip(numbered, seen.made.counts.tolist(), strict=True))
-        scan_sums.add(seen.part)
+        scan_sums.add(seen.sums)
     assert made == wanted
     assert 0.2 * ROWS < len(made) < 0.9 * ROWS
     assert scan_sums.fresh == pytest.approx(sums, rel=1e-12)
