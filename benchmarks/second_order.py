@@ -7,7 +7,7 @@ data, and gradients, of which the descent before Newton's method needs one a ste
 ``nonzero`` is what a nonzero of a product takes in multiplications of the head's matrices: it
 chooses NONZERO in ``streamtron/solver/preconditioner.py``, as ``products`` without a head chooses
 PRODUCTS there. The second line of a data set is in nanoseconds a nonzero, of processor time: it
-chooses PASS, SUM and MULTIPLICATION in ``streamtron/solver/effort.py``, and shows what
+chooses PASS, SUM and MULTIPLICATION in ``streamtron/solver/ascent.py``, and shows what
 ``passes.gathered`` saves. A tenth of the rows, drawn by chance, are inside the margin there.
 """
 
@@ -26,7 +26,7 @@ from data import add_data_arguments, data_sets, load, need_data
 from streamtron.core import kernels
 from streamtron.core.rows import make_rows
 from streamtron.solver import passes, preconditioner
-from streamtron.solver.held_loss import HeldLoss
+from streamtron.solver.newton import HeldLoss
 from streamtron.solver.weights import Rule, WeightState, visit
 
 HEADS = (0, 100, 300, 1000)

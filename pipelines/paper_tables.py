@@ -104,7 +104,7 @@ def faithful_run(
 
     Raises
     ------
-    TooManyEpochs : after ``effort.epochs`` readings.
+    TooManyEpochs : after ``ascent.epochs`` readings.
     """
 
     def within_the_cap(event: object) -> None:

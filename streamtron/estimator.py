@@ -31,7 +31,6 @@ from streamtron.core.text import label_text, up
 from streamtron.data import MemorySource
 from streamtron.model.display import ModelCertificate
 from streamtron.model.scoring import namer_of
-from streamtron.runs.dealing import OpenParts, with_parts
 from streamtron.runs.inputs import as_paths, cache_directory, open_training_shards
 from streamtron.runs.inspect import with_active_set
 from streamtron.runs.learners import (
@@ -40,11 +39,11 @@ from streamtron.runs.learners import (
     train_candidates,
     train_learners,
 )
-from streamtron.runs.parts import train_in_parts
-from streamtron.runs.results import certificate_of
-from streamtron.solver.earlier_data import EarlierData
+from streamtron.runs.outcome import certificate_of
+from streamtron.runs.parts import OpenParts, train_in_parts, with_parts
 from streamtron.solver.learner import Learner
-from streamtron.solver.proving import set_weights
+from streamtron.solver.partial_fit import EarlierData
+from streamtron.solver.stopping import set_weights
 
 if TYPE_CHECKING:
     from streamtron.cluster.client import Client

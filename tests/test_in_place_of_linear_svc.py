@@ -24,7 +24,7 @@ from sklearn.preprocessing import MaxAbsScaler
 from sklearn.svm import LinearSVC
 
 from streamtron import StreamtronClassifier
-from streamtron.solver import solve
+from streamtron.solver import ascent
 
 TOLERANCE = 1e-5
 
@@ -39,7 +39,7 @@ def _rows(classes: int, n: int = 1500, seed: int = 0) -> tuple[Floats, NDArray[n
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 12)) * (rng.random((n, 12)) < 0.5)
     X = X.astype(np.float32).astype(np.float64)
-    assert np.count_nonzero(X) > 2 * solve.SMALL
+    assert np.count_nonzero(X) > 2 * ascent.SMALL
     scores = X @ rng.normal(size=(12, classes)) + 1.5 * rng.normal(size=(n, classes))
     return X, np.array(["ham", "spam", "news"])[scores.argmax(axis=1)]
 

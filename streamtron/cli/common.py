@@ -24,8 +24,8 @@ from streamtron.core.text import MANY, Lines, and_more
 
 if TYPE_CHECKING:
     from streamtron.cluster.client import Workers
-    from streamtron.runs.dealing import OpenParts
-    from streamtron.runs.results import Outcome
+    from streamtron.runs.outcome import Outcome
+    from streamtron.runs.parts import OpenParts
 
 STOPPED = 4
 """Exit code: stopped before the tolerance was certified."""
@@ -120,7 +120,7 @@ def change_run(
     """Update a run that has ended, or forget rows of it, and print the summary."""
     wanted, machine = split(given)
     from streamtron.cli.progress import progress
-    from streamtron.runs.finished import locate
+    from streamtron.runs.finished_run import locate
 
     place = locate(run, machine.run_dir)
     check_files(
@@ -154,7 +154,7 @@ def _what_was_done(report: Mapping[str, Any]) -> Lines:
 def check_files(written: Mapping[str, str | None], read: Iterable[str | None], **how: Any) -> None:
     """Refuse outputs that would replace what is read, as ``check_outputs`` does, or that cannot be
     written, before hours of work."""
-    from streamtron.runs.outputs import check_outputs
+    from streamtron.runs.inputs import check_outputs
 
     check_outputs(written, read, **how)
     for path in filter(None, written.values()):

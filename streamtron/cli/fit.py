@@ -19,7 +19,7 @@ from streamtron.core.errors import SettingsError
 from streamtron.core.text import digits, down
 
 if TYPE_CHECKING:
-    from streamtron.runs.until import Certain
+    from streamtron.runs.fit import Certain
 
 
 def _share(text: str) -> float:
@@ -89,7 +89,7 @@ def fit(
         if until is None:
             outcome = run(shards, settings, listen=listen, **how)
         else:
-            from streamtron.runs.until import fit_until_certain
+            from streamtron.runs.fit import fit_until_certain
 
             outcome, certain = fit_until_certain(
                 shards, settings, until, valid, listen=listen, **how

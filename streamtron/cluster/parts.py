@@ -37,9 +37,8 @@ from streamtron.core.executor import (
     sum_trees,
     trees_of,
 )
-from streamtron.runs.dealing import OpenParts, PartPlan
 from streamtron.runs.memory import check_worker
-from streamtron.runs.parts import open_part
+from streamtron.runs.parts import OpenParts, PartPlan, open_part
 from streamtron.solver.part import Part
 
 if TYPE_CHECKING:

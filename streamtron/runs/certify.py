@@ -24,7 +24,7 @@ from streamtron.data import ShardSource, deletions, open_shards
 from streamtron.model.display import certificate_facts, facts_text, html_table
 from streamtron.model.linear_model import Direction, LinearModel, joint_certificate
 from streamtron.runs import witness as witness_file
-from streamtron.runs.finished import FinishedRun, inputs_of_run, read_finished
+from streamtron.runs.finished_run import FinishedRun, inputs_of_run, read_finished
 from streamtron.runs.inputs import (
     Paths,
     as_model,
@@ -36,15 +36,14 @@ from streamtron.runs.inputs import (
 )
 from streamtron.runs.learners import ClassWeights, class_weights_of
 from streamtron.runs.memory import Need, certificate_memory_needed, most_that_fit
-from streamtron.runs.results import deletions_of, in_order, sign_of_learner
+from streamtron.runs.outcome import deletions_of, in_order, sign_of_learner
 from streamtron.runs.scan import Scans, scan_weights
 from streamtron.runs.upper_bounds import SEARCH_TOLERANCE, find_upper_bounds
 from streamtron.runs.witness import Witness
-from streamtron.solver.duals import Counts
+from streamtron.solver.duals import Counts, split
 from streamtron.solver.learner import Learner
-from streamtron.solver.nonzeros import SparseVector, Vector, dense
-from streamtron.solver.proving import LARGE_DRIFT, set_weights
-from streamtron.solver.saved_counts import split
+from streamtron.solver.stopping import LARGE_DRIFT, set_weights
+from streamtron.solver.vectors import SparseVector, Vector, dense
 
 _log = logging.getLogger(__name__)
 

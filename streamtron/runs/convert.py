@@ -44,8 +44,13 @@ from streamtron.data.writers.shards import (
     new_shards,
     write_shards,
 )
-from streamtron.runs.inputs import Paths, as_paths, reading_from_settings, settings_from
-from streamtron.runs.outputs import check_outputs
+from streamtron.runs.inputs import (
+    Paths,
+    as_paths,
+    check_outputs,
+    reading_from_settings,
+    settings_from,
+)
 
 
 @checks_keywords(ReadingNames)

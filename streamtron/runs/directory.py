@@ -28,7 +28,7 @@ from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.data import ShardFile
 from streamtron.runs import transaction
 from streamtron.solver.checkpoint import State
-from streamtron.solver.nonzeros import put_together, take_apart
+from streamtron.solver.vectors import put_together, take_apart
 
 _log = logging.getLogger(__name__)
 

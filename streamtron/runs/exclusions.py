@@ -19,7 +19,7 @@ from streamtron.data import ShardFile, ShardRecord
 from streamtron.data.deletions import Deletions
 from streamtron.data.row_search import rows_with
 from streamtron.data.storage import is_uri
-from streamtron.runs.finished import EditableRun
+from streamtron.runs.finished_run import EditableRun
 
 NO_ROWS = np.zeros(0, dtype=np.int64)
 

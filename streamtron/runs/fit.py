@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from streamtron.core import signals
@@ -21,7 +22,6 @@ from streamtron.core.files import absolute
 from streamtron.core.names import SettingNames, checks_keywords
 from streamtron.data import ShardSource, deletions
 from streamtron.model.linear_model import LinearModel
-from streamtron.runs.dealing import OpenParts, with_parts
 from streamtron.runs.directory import (
     Checkpoint,
     CheckpointWriter,
@@ -37,13 +37,15 @@ from streamtron.runs.inputs import (
     as_paths,
     as_shards,
     cache_directory,
+    check_outputs,
     open_training_shards,
     settings_from,
 )
 from streamtron.runs.inspect import with_active_set
 from streamtron.runs.learners import Training, read_to_end, train_candidates
-from streamtron.runs.outputs import check_outputs
-from streamtron.runs.results import Outcome, build_outcome, write_outcome
+from streamtron.runs.outcome import Outcome, build_outcome, write_outcome
+from streamtron.runs.parts import OpenParts, with_parts
+from streamtron.runs.predict import predict
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 
@@ -314,3 +316,63 @@ def _check_alike(candidates: Sequence[Settings]) -> None:
 def _checkpoint(source: ShardSource, began: float, state: State) -> Checkpoint:
     read = source.nonzeros_read, source.bytes_read
     return Checkpoint(state, list(source.labels), *read, time.perf_counter() - began)
+
+
+LEAST_TOL = 1e-12
+"""Tolerance below which none is tried: rounding hides smaller gaps."""
+
+
+class Certain(NamedTuple):
+    """How many of the held-out rows have a certain label."""
+
+    certain: int
+    rows: int
+
+    @property
+    def share(self) -> float:
+        """The share of the rows."""
+        return self.certain / self.rows
+
+
+def fit_until_certain(
+    shards: Paths, settings: Settings, share: float, valid: Paths, *, resume: bool = False,
+    overwrite: bool = False, **files: Any,
+) -> tuple[Outcome, Certain]:  # fmt: skip
+    """Fit to ``tol``, then to a tenth of it and so on, until enough labels are certain.
+
+    Each fit goes on where the one before ended. It ends, too, when a tolerance was not certified or
+    would be below LEAST_TOL.
+
+    Parameters
+    ----------
+    share : of the rows of ``valid`` that the best possible model must label so, 0 < share ≤ 1.
+    valid : shards held out; labels are not needed. Read once after each fit.
+    files : as of ``run``; ``model`` must be there, whose run directory is resumed.
+
+    Raises
+    ------
+    SettingsError : a share out of its range, or a faithful run, whose tolerance is 0.
+    """
+    if not 0.0 < share <= 1.0:
+        raise SettingsError(f"certain={share:g}: wanted a share above 0, at most 1.")
+    if settings.faithful or settings.tolerance == 0.0:
+        raise SettingsError(
+            "certain labels are waited for by tightening tol, and this fit has tol 0 already. "
+            "Leave out --until."
+        )
+    while True:
+        outcome = run(shards, settings, resume=resume, overwrite=overwrite, **files)
+        found = count_certain(outcome.model, valid)
+        tighter = settings.tolerance / 10
+        if found.share >= share or outcome.stop_reason != "certified" or tighter < LEAST_TOL:
+            return outcome, found
+        settings, resume, overwrite = settings.but(tol=tighter), True, False
+
+
+def count_certain(model: LinearModel, shards: Paths) -> Certain:
+    """Count the rows whose label is certain."""
+    certain = rows = 0
+    for scores in predict(model, shards, certain=True):
+        assert scores.certain is not None
+        certain, rows = certain + int(np.count_nonzero(scores.certain)), rows + len(scores.labels)
+    return Certain(certain, rows)

@@ -18,16 +18,16 @@ from streamtron.core.events import Listener, ignore
 from streamtron.core.names import checks_keywords
 from streamtron.data import Cache, ShardSource, deletions
 from streamtron.runs import transaction
-from streamtron.runs.dealing import OpenParts
 from streamtron.runs.directory import PARTS
 from streamtron.runs.exclusions import Request, RowsToDelete, find_exclusions
-from streamtron.runs.finished import Change, EditableRun, FinalState, finish, train_on
+from streamtron.runs.finished_run import Change, EditableRun, FinalState, finish, train_on
 from streamtron.runs.inputs import Paths, as_paths
-from streamtron.runs.results import Outcome
+from streamtron.runs.outcome import Outcome
+from streamtron.runs.parts import OpenParts
 from streamtron.solver.changes import begin_change, narrow, take_counts
 from streamtron.solver.checkpoint import State
+from streamtron.solver.duals import Pieces
 from streamtron.solver.learner import Learner
-from streamtron.solver.saved_counts import Pieces
 
 
 @checks_keywords()

@@ -24,8 +24,14 @@ from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows
 from streamtron.data.writers.tables import parquet_predictions
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import certain as certain_rows
-from streamtron.runs.inputs import Paths, as_model, as_paths, open_one, reading_to_score
-from streamtron.runs.outputs import check_outputs
+from streamtron.runs.inputs import (
+    Paths,
+    as_model,
+    as_paths,
+    check_outputs,
+    open_one,
+    reading_to_score,
+)
 
 
 class Scores(NamedTuple):

@@ -19,7 +19,7 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import ScoreSpool
 from streamtron.runs.evaluate import score_shards
 from streamtron.runs.explain import load_names, names_beside
-from streamtron.runs.finished import (
+from streamtron.runs.finished_run import (
     RunLocation,
     check_recovered,
     check_shards_exist,
@@ -28,10 +28,9 @@ from streamtron.runs.finished import (
     shards_of,
     with_current_times,
 )
-from streamtron.runs.inputs import Paths, as_paths
-from streamtron.runs.outputs import check_outputs
+from streamtron.runs.inputs import Paths, as_paths, check_outputs
+from streamtron.runs.outcome import REPORT
 from streamtron.runs.page import EDGES, Facts, Measured, render
-from streamtron.runs.results import REPORT
 
 
 @checks_keywords()

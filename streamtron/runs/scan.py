@@ -35,10 +35,9 @@ from streamtron.data import (
     resolve_reading,
 )
 from streamtron.runs.inputs import open_one
-from streamtron.solver.duals import Counts
+from streamtron.solver.duals import Counts, split
 from streamtron.solver.learner import Learner
 from streamtron.solver.reading import begin_reading
-from streamtron.solver.saved_counts import split
 from streamtron.solver.scan import BlockScan, Numbered, ScanRequest, scan_blocks
 from streamtron.solver.targets import Targets
 from streamtron.solver.train import problem_of

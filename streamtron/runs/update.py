@@ -10,10 +10,10 @@ from streamtron.core.errors import DataError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.names import checks_keywords
 from streamtron.data import ShardFile, ShardSource, check_duplicate, find_shards
-from streamtron.runs.dealing import OpenParts
-from streamtron.runs.finished import Change, EditableRun, FinalState, finish, train_on
+from streamtron.runs.finished_run import Change, EditableRun, FinalState, finish, train_on
 from streamtron.runs.inputs import Paths, as_paths
-from streamtron.runs.results import Outcome
+from streamtron.runs.outcome import Outcome
+from streamtron.runs.parts import OpenParts
 from streamtron.runs.transaction import Plan
 from streamtron.solver.changes import add_rows, begin_change
 from streamtron.solver.learner import Learner

@@ -21,8 +21,7 @@ from streamtron.core.errors import DataError, FileDamaged
 from streamtron.core.sealed import Stored, Streamed, open_sealed, write_sealed
 from streamtron.data import Manifest, deletions
 from streamtron.data.deletions import Deletions
-from streamtron.solver.duals import Counts, check_gaps
-from streamtron.solver.saved_counts import StreamedCounts
+from streamtron.solver.duals import Counts, StreamedCounts, check_gaps
 
 FORMAT_VERSION = 2
 

@@ -7,7 +7,9 @@ batches save, and what the constants do to that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -19,7 +21,59 @@ from streamtron.core.rows import Chunk
 from streamtron.solver.learner import Learner
 from streamtron.solver.reading import Solve
 from streamtron.solver.subproblem import MiniEpoch
-from streamtron.solver.threads import Threads
+
+T = TypeVar("T")
+
+
+class Threads:
+    """So many threads, the calling one among them; see ``open_threads``."""
+
+    def __init__(self, number: int, pool: ThreadPoolExecutor | None) -> None:
+        self.number, self._pool = number, pool
+
+    def work(self, task: Callable[[T], object], items: Sequence[T]) -> None:
+        """Run a task for every item. Each thread takes the next item as long as there is one: a
+        future for each would cost more than many a task. What a task raises is raised here, that
+        of the first item if several do; a signal at once."""
+        queue = enumerate(items)
+        failed: dict[int, BaseException] = {}
+
+        def take_items() -> None:
+            while not failed and (taken := next(queue, None)):
+                try:
+                    task(taken[1])
+                except Exception as error:
+                    failed[taken[0]] = error
+
+        others = []
+        if self._pool is not None:
+            helpers = range(min(self.number, len(items)) - 1)
+            others = [self._pool.submit(take_items) for _ in helpers]
+        try:
+            take_items()
+            for other in others:
+                other.result()
+        except BaseException as error:
+            failed[0] = error
+            raise
+        if failed:
+            raise failed[min(failed)]
+
+
+@contextmanager
+def open_threads(number: int) -> Iterator[Threads]:
+    """Threads to work with, which end with the context."""
+    if number < 2:
+        yield Threads(1, None)
+        return
+    pool = ThreadPoolExecutor(number - 1, thread_name_prefix="streamtron-learner")
+    try:
+        yield Threads(number, pool)
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)  # a signal does not wait for a solver
+        raise
+    pool.shutdown()
+
 
 LEAST = 4
 """The least number of learners in a batch: fewer are as fast one by one, for storing weights side
@@ -33,7 +87,6 @@ VISITS = 1 << 12
 many at a time."""
 
 Vector = NDArray[np.float64]
-T = TypeVar("T")
 
 
 class PendingSolve:

@@ -17,15 +17,14 @@ from streamtron.core.events import ChunkDone, Listener, ReadingStarted, SolveSta
 from streamtron.core.rows import Chunk, ChunkSource
 from streamtron.solver import order
 from streamtron.solver.duals import Counts
-from streamtron.solver.learner import Learner
-from streamtron.solver.nonzeros import cut, densify
-from streamtron.solver.proving import certify, discard_weights, sum_afresh
+from streamtron.solver.history import StageReport
+from streamtron.solver.learner import Average, Extent, Learner
 from streamtron.solver.reading import solve_block, solve_in_memory, visit_rows
-from streamtron.solver.report import StageReport
-from streamtron.solver.state import Average, Extent, Regime
-from streamtron.solver.stopping import begin_stage, conclude
+from streamtron.solver.stages import Regime
+from streamtron.solver.stopping import begin_stage, certify, conclude, discard_weights, sum_afresh
 from streamtron.solver.subproblem import run_mini_epochs
 from streamtron.solver.train import so_far, tell_done
+from streamtron.solver.vectors import cut, densify
 from streamtron.solver.working_set import release_rows
 
 

@@ -21,13 +21,12 @@ from streamtron.core.errors import DataError, FileDamaged
 from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.solver import order
 from streamtron.solver.duals import Counts
-from streamtron.solver.learner import Learner
-from streamtron.solver.nonzeros import IN_FIELDS, SparseVector, dense, is_vector
-from streamtron.solver.outside import Outside
-from streamtron.solver.report import ReadingBounds, StageReport
+from streamtron.solver.history import ReadingBounds, StageReport
+from streamtron.solver.learner import Average, BestWeights, Extent, Learner, Progress
+from streamtron.solver.rest_quadratic import Outside
 from streamtron.solver.scan import Frozen
-from streamtron.solver.stages import Stage
-from streamtron.solver.state import Average, BestWeights, Extent, Progress, Regime
+from streamtron.solver.stages import Regime, Stage
+from streamtron.solver.vectors import IN_FIELDS, SparseVector, dense, is_vector
 from streamtron.solver.weights import WeightState
 
 _KNOWN = (

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.rows import Chunk, Rows
 from streamtron.solver import passes
-from streamtron.solver.effort import solved_directly
-from streamtron.solver.held_loss import HeldLoss
+from streamtron.solver.ascent import solved_directly
 from streamtron.solver.learner import Learner
-from streamtron.solver.outside import Outside
+from streamtron.solver.newton import HeldLoss
 from streamtron.solver.preconditioner import HEAD
+from streamtron.solver.rest_quadratic import Outside
 from streamtron.solver.scan import counts_of_slacks
-from streamtron.solver.state import Regime
+from streamtron.solver.stages import Regime
 from streamtron.solver.stopping import ROUNDING_GAP
 from streamtron.solver.subproblem import finer_resolution
 from streamtron.solver.targets import Targets, costs

@@ -16,12 +16,10 @@ from streamtron.core.certificate import ScanSums
 from streamtron.core.executor import changes_part, looks_at_part
 from streamtron.core.rows import Label
 from streamtron.solver import passes
-from streamtron.solver.duals import Counts
-from streamtron.solver.learner import Learner
-from streamtron.solver.saved_counts import SavedArrays, read_state, write_state
+from streamtron.solver.duals import Counts, SavedArrays, read_state, write_state
+from streamtron.solver.learner import Extent, Learner
 from streamtron.solver.scan import Frozen, counts_of_slacks
-from streamtron.solver.stages import ASCENT
-from streamtron.solver.state import Extent, Regime
+from streamtron.solver.stages import ASCENT, Regime
 from streamtron.solver.targets import Targets, costs
 from streamtron.solver.weights import WeightState
 

@@ -30,16 +30,14 @@ from streamtron.core.errors import DataError
 from streamtron.core.events import Listener, ReadingStarted, ignore
 from streamtron.core.executor import Each, Parts, Wanted
 from streamtron.core.rows import Label
-from streamtron.solver import joint_loss, local, part
+from streamtron.solver import local, part, rounds
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed
-from streamtron.solver.joint_solve import shift
-from streamtron.solver.learner import Learner
+from streamtron.solver.learner import Extent, Learner
 from streamtron.solver.local import Moved, Scanned, ToRead
-from streamtron.solver.lockstep import in_lockstep
 from streamtron.solver.part import Joined, Started
 from streamtron.solver.reading import Solve, solve_block
-from streamtron.solver.stages import ASCENT
-from streamtron.solver.state import Extent, Regime
+from streamtron.solver.rounds import in_lockstep, shift
+from streamtron.solver.stages import ASCENT, Regime
 from streamtron.solver.stopping import begin_stage
 from streamtron.solver.subproblem import LARGEST_COUNT
 from streamtron.solver.train import Checkpointer, Data
@@ -127,7 +125,7 @@ class ManyParts(Data):
     def _solve(self, learners: Mapping[int, Learner], begin: Callable[[Learner], Solve]) -> None:
         columns = max(len(learner.running.w) + 1 for learner in learners.values())
         solves = {number: begin(learner) for number, learner in learners.items()}
-        in_lockstep(self._parts, solves, joint_loss.at_once(columns))
+        in_lockstep(self._parts, solves, rounds.at_once(columns))
 
     def _start(self) -> None:
         """Have each part train on its rows alone, and take the sums of the weights: of one learner

@@ -13,12 +13,11 @@ from streamtron.core.config import Settings
 from streamtron.core.events import ChunkDone, Listener, ReadingStarted, ignore
 from streamtron.core.rows import Chunk, ChunkSource
 from streamtron.solver import batched, order
-from streamtron.solver.batched import PendingSolve
+from streamtron.solver.batched import PendingSolve, Threads, open_threads
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_vs_rest import CandidateClasses
 from streamtron.solver.reading import Solve, take_and_solve
-from streamtron.solver.threads import Threads, open_threads
 from streamtron.solver.train import Checkpointer, Data, Group, train
 from streamtron.solver.working_set import release_rows
 

@@ -21,17 +21,16 @@ from streamtron.core.config import Settings
 from streamtron.core.executor import changes_part
 from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.solver import batched, order
+from streamtron.solver.batched import Threads
 from streamtron.solver.checkpoint import RestoredLearner
-from streamtron.solver.learner import Learner
+from streamtron.solver.duals import saved_at
+from streamtron.solver.learner import BestWeights, Extent, Learner
 from streamtron.solver.local import LocalProblem, Moved, Scanned, ToRead, Vector, as_wide
 from streamtron.solver.one_vs_rest import Classes
 from streamtron.solver.reading import begin_reading, finish_reading, take_and_solve, take_chunk
 from streamtron.solver.row_store import Pool
-from streamtron.solver.saved_counts import saved_at
-from streamtron.solver.stages import ASCENT
-from streamtron.solver.state import BestWeights, Extent, Regime
+from streamtron.solver.stages import ASCENT, Regime
 from streamtron.solver.subproblem import run_mini_epochs
-from streamtron.solver.threads import Threads
 
 START_GAP = 0.03
 """The least gap to which a part solves its own rows in the local start: they are other rows than

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.rows import Rows
 from streamtron.solver import passes
-from streamtron.solver.outside import Outside
 from streamtron.solver.passes import Vector
+from streamtron.solver.rest_quadratic import Outside
 
 HEAD = 1000
 """Columns at most in the head, whose two matrices then take 16 MB (``second_order.py``)."""

@@ -12,16 +12,17 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.rows import Chunk
 from streamtron.solver import few_columns
-from streamtron.solver.joint_solve import solve_jointly
+from streamtron.solver.ascent import solve, solve_hard, visit_until_still
+from streamtron.solver.column_subset import Narrowed
 from streamtron.solver.learner import Learner
-from streamtron.solver.narrowing import Narrowed
-from streamtron.solver.proving import certify, freeze
+from streamtron.solver.rounds import solve_jointly
 from streamtron.solver.scan import Frozen
-from streamtron.solver.solve import solve, solve_hard, visit_until_still
-from streamtron.solver.state import Regime
+from streamtron.solver.stages import Regime
 from streamtron.solver.stopping import (
     begin_stage,
+    certify,
     conclude,
+    freeze,
     leave_brief_stage,
     stop_at_limit,
     worthwhile_gap,
@@ -33,7 +34,7 @@ from streamtron.solver.working_set import counts_to_scan, keep, keep_all
 
 Solve = Generator[Any, Any, None]
 """A solve of the rows in memory. It yields the work that it wants done, one piece after the other:
-mini-epochs, or, where parts hold the rows, steps in all of them (see ``lockstep``)."""
+mini-epochs, or, where parts hold the rows, steps in all of them (see ``rounds``)."""
 
 
 def begin_reading(learner: Learner, reading: int, scale: float | None = None) -> None:

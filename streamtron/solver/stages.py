@@ -1,9 +1,10 @@
-"""Plans: which ε, which b, and when a stage is done."""
+"""Plans: which ε, which b, and when a stage is done; and what memory holds meanwhile."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 
 from streamtron.core import theory
 from streamtron.core.config import Settings
@@ -21,6 +22,19 @@ COUNT_OF_ONE = float(1 << 27)
 
 ACCURACY = 0.05
 """δ where the upper bound is ‖a‖/t, which is tight: the stage promises γ'_d ≥ γ_d/(1 + ε + δ)."""
+
+
+class Regime(StrEnum):
+    """What a learner's memory holds."""
+
+    ALL_ROWS = "all rows"
+    """Every row read so far: the first reading trains, the later ones scan."""
+    WORKING_SET = "working set"
+    """The rows with a count and those near or below the threshold, all of which fit."""
+    BLOCKS = "blocks"
+    """A part of the working set at a time: each block is solved when memory is full."""
+    FEW_COLUMNS = "few columns"
+    """The rows nearest the margin; all others are one quadratic (see ``few_columns``)."""
 
 
 @dataclass(frozen=True, slots=True)

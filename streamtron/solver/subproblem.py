@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels, losses
 from streamtron.core.rows import make_rows
 from streamtron.solver import passes
-from streamtron.solver.held_loss import HeldLoss, best_scale
+from streamtron.solver.newton import HeldLoss, best_scale
 from streamtron.solver.order import Turn
 from streamtron.solver.row_store import HeldRows
 from streamtron.solver.targets import costs

@@ -23,10 +23,10 @@ from typing import NamedTuple, Protocol
 from streamtron.core.config import Settings
 from streamtron.core.events import Listener, Problem, ReadingDone, SolveStarted, StageDone
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed, State
+from streamtron.solver.history import StageReport
 from streamtron.solver.learner import Learner
-from streamtron.solver.proving import discard_weights
 from streamtron.solver.reading import Solve, begin_reading, continue_training, finish_reading
-from streamtron.solver.report import StageReport
+from streamtron.solver.stopping import discard_weights
 
 
 def train(data: Data, resumed: Resumed | None = None) -> None:

@@ -13,7 +13,7 @@ from streamtron.core.certificate import ScanSums
 from streamtron.core.losses import SQUARED_HINGE, Loss
 from streamtron.core.rows import Rows
 from streamtron.solver import passes
-from streamtron.solver.nonzeros import dense
+from streamtron.solver.vectors import dense
 
 LARGEST_SCALED = 1 << 28
 """The largest count after a change of resolution: ascent then has room to 2³¹ − 1."""

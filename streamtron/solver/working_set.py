@@ -14,7 +14,7 @@ from streamtron.core.errors import SettingsError
 from streamtron.core.rows import Chunk, Rows
 from streamtron.solver import few_columns, passes
 from streamtron.solver.learner import Learner
-from streamtron.solver.state import Regime
+from streamtron.solver.stages import Regime
 from streamtron.solver.stopping import leave_brief_stage
 from streamtron.solver.targets import Targets
 

@@ -31,9 +31,8 @@ from streamtron.model.metrics import Evaluation, at_least, at_most
 from streamtron.runs.directory import refuse_existing, run_directory
 from streamtron.runs.evaluate import evaluate_many
 from streamtron.runs.fit import fit_many, run
-from streamtron.runs.inputs import Paths, as_paths, cache_directory, settings_from
-from streamtron.runs.outputs import check_outputs
-from streamtron.runs.results import Outcome, write_outcome, write_report
+from streamtron.runs.inputs import Paths, as_paths, cache_directory, check_outputs, settings_from
+from streamtron.runs.outcome import Outcome, write_outcome, write_report
 from streamtron.sweeps.folds import Fold, folds_of
 from streamtron.sweeps.grid import Range, candidates_of, describe_candidate, values_of
 from streamtron.sweeps.halving import Schedule, schedule_of

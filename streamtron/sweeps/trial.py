@@ -14,7 +14,7 @@ from streamtron.core.config import METRICS, METRICS_OF_MANY, Settings, meets, pr
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import write_atomically
 from streamtron.core.text import label_text
-from streamtron.runs.results import NOT_CERTIFIED, Outcome
+from streamtron.runs.outcome import NOT_CERTIFIED, Outcome
 
 BOUNDS = ("directional_margin", "primal_margin", "upper_bound", "relative_duality_gap")
 """Columns from a certificate."""

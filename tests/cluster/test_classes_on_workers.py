@@ -16,7 +16,7 @@ from streamtron.cluster.client import Workers
 from streamtron.cluster.connect import connect
 from streamtron.cluster.parts import WorkerParts, parts_on
 from streamtron.core.executor import Parts, Scans
-from streamtron.runs.dealing import PartPlan
+from streamtron.runs.parts import PartPlan
 from tests.runs.test_parts_many import CLASSES, SHARDS, rows_of, trained, written
 
 BALANCED: dict[str, Any] = {"class_weight": "balanced", "parts": SHARDS, "tol": 0.02}

@@ -15,7 +15,7 @@ from streamtron.core.config import Machine, Settings
 from streamtron.core.events import ChunkDone, Event
 from streamtron.runs.fit import fit_many
 from streamtron.runs.memory import memory_needed
-from streamtron.runs.results import Outcome
+from streamtron.runs.outcome import Outcome
 from streamtron.sweeps.grid import candidates_of
 from streamtron.sweeps.sweep import Sweep, run_sweep
 from tests.helpers.killed_workers import Cut, Dying, killed_once

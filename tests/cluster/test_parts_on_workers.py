@@ -28,10 +28,10 @@ from streamtron.core.executor import Parts, Scans
 from streamtron.data.writers.corpus import generate
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.certify import certify
-from streamtron.runs.dealing import OpenParts, PartPlan
 from streamtron.runs.fit import run as fit
 from streamtron.runs.forget import forget
-from streamtron.runs.results import Outcome
+from streamtron.runs.outcome import Outcome
+from streamtron.runs.parts import OpenParts, PartPlan
 from streamtron.runs.update import update
 from tests.helpers.dask_processes import dask_worker
 from tests.helpers.optimum import holds_optimum

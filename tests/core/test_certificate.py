@@ -23,7 +23,7 @@ from streamtron.solver import train as training
 from streamtron.solver.learner import Learner
 from streamtron.solver.reading import Solve, begin_reading, finish_reading
 from streamtron.solver.scan import Frozen
-from streamtron.solver.state import Regime
+from streamtron.solver.stages import Regime
 from streamtron.solver.targets import Targets
 from tests.helpers.certificates import of_margins
 from tests.helpers.examples import examples

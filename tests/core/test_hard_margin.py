@@ -14,11 +14,11 @@ import pytest
 from streamtron.cli import main
 from streamtron.core.config import Machine, Settings
 from streamtron.runs.fit import run
-from streamtron.runs.results import NOT_CERTIFIED
+from streamtron.runs.outcome import NOT_CERTIFIED
 from streamtron.solver import reading
+from streamtron.solver.ascent import solve_hard
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_part import train_here as train
-from streamtron.solver.solve import solve_hard
 from streamtron.solver.stopping import NO_MARGIN
 from streamtron.solver.weights import WeightState
 from tests.helpers.oracle import Oracle, Row, gamma_d

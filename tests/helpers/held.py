@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from streamtron.core.losses import SQUARED_HINGE
 from streamtron.core.rows import Rows
-from streamtron.solver.held_loss import HeldLoss
-from streamtron.solver.newton import Vector
+from streamtron.solver.newton import HeldLoss, Vector
 
 
 def minimise(

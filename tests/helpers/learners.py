@@ -10,11 +10,11 @@ import pytest
 
 from streamtron.core.config import Settings
 from streamtron.core.rows import Label
-from streamtron.runs.finished import locate, open_finished
+from streamtron.runs.finished_run import locate, open_finished
 from streamtron.runs.learners import restore_finished
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
-from streamtron.solver.nonzeros import densify
+from streamtron.solver.vectors import densify
 from tests.helpers.sources import ListSource, csr, random_rows
 
 COLUMNS, ROWS = 50, 240

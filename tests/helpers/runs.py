@@ -17,7 +17,7 @@ import pytest
 
 import streamtron
 from streamtron.cli.main import main
-from streamtron.runs.finished import locate, open_finished
+from streamtron.runs.finished_run import locate, open_finished
 from streamtron.runs.scan import ScanTask, scan_shard
 from tests.helpers.processes import COMMAND, Ended, Process, command
 
@@ -152,7 +152,7 @@ def killed(
 
 KILL_AT_A_CALL = """
 import json, os, signal, sys, streamtron
-from streamtron.runs.finished import locate, open_finished
+from streamtron.runs.finished_run import locate, open_finished
 left = int(sys.argv[1])
 def one(call):
     def counted(*a, **k):

@@ -15,7 +15,7 @@ import pytest
 import streamtron
 from streamtron.data.writers.corpus import generate
 from streamtron.runs import transaction
-from streamtron.runs.finished import locate, open_finished
+from streamtron.runs.finished_run import locate, open_finished
 from tests.helpers.processes import Process
 from tests.helpers.runs import WAS_KILLED, fit, killed_at_call, state
 

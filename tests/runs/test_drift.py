@@ -23,12 +23,12 @@ from streamtron.data import open_shards
 from streamtron.runs import witness as witness_file
 from streamtron.runs.certify import Proof, certify, running_weights
 from streamtron.runs.directory import CHECKPOINT, Run
-from streamtron.runs.finished import inputs_of_run, locate, open_finished
-from streamtron.solver import solve
+from streamtron.runs.finished_run import inputs_of_run, locate, open_finished
+from streamtron.solver import ascent
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
-from streamtron.solver.nonzeros import dense
-from streamtron.solver.proving import LARGE_DRIFT
+from streamtron.solver.stopping import LARGE_DRIFT
+from streamtron.solver.vectors import dense
 from tests.helpers.learners import learners_of_run, restored_whole
 from tests.helpers.optimum import holds_optimum
 from tests.helpers.runs import TOL, content, fit, write_corpus
@@ -527,7 +527,7 @@ def test_a_run_that_is_taken_up_repairs_a_drift_and_says_so(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(solve, "solved_directly", lambda *_: False)  # it makes them afresh anyway
+    monkeypatch.setattr(ascent, "solved_directly", lambda *_: False)  # it makes them afresh anyway
     model = tmp_path / "m"
     fit(corpus, model, tol=0.2)
     plant(tmp_path / "m.run")

@@ -15,8 +15,8 @@ import pytest
 import streamtron
 from streamtron.core.certificate import no_bins
 from streamtron.core.errors import DataError
-from streamtron.runs.finished import locate, open_finished
-from streamtron.solver.nonzeros import dense
+from streamtron.runs.finished_run import locate, open_finished
+from streamtron.solver.vectors import dense
 from tests.helpers.learners import restored_whole
 from tests.helpers.optimum import holds_optimum
 from tests.helpers.processes import here

@@ -37,7 +37,7 @@ from streamtron.data.deletions import Deletions
 from streamtron.data.row_search import rows_with
 from streamtron.runs import forget as forgetting
 from streamtron.runs.exclusions import rows_by_list
-from streamtron.runs.finished import Change, EditableRun
+from streamtron.runs.finished_run import Change, EditableRun
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.oracle import gamma_d
 from tests.helpers.processes import here, one_sentence

@@ -17,11 +17,11 @@ import streamtron
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import MachineError, SettingsError
 from streamtron.model.linear_model import LinearModel
-from streamtron.runs.finished import locate, open_finished
+from streamtron.runs.finished_run import locate, open_finished
 from streamtron.runs.inspect import describe_shards
 from streamtron.runs.learners import Training
 from streamtron.solver.learner import Learner
-from streamtron.solver.nonzeros import SparseVector, bytes_held
+from streamtron.solver.vectors import SparseVector, bytes_held
 from tests.helpers.learners import source_of
 
 CLASSES, COLUMNS, MEMORY = 48, 300_000, 440_000_000

@@ -17,7 +17,7 @@ import streamtron
 from streamtron.core.errors import DataError
 from streamtron.data.writers.corpus import generate
 from streamtron.runs import transaction
-from streamtron.runs.finished import locate, open_finished
+from streamtron.runs.finished_run import locate, open_finished
 from tests.helpers.processes import Process, here
 from tests.helpers.runs import WAS_KILLED, fit, state
 

@@ -17,7 +17,7 @@ from streamtron.core.errors import SettingsError
 from streamtron.core.files import write_atomically
 from streamtron.runs.convert import convert
 from streamtron.runs.fit import run
-from streamtron.runs.outputs import check_outputs
+from streamtron.runs.inputs import check_outputs
 from streamtron.runs.predict import write_predictions
 from tests.helpers.processes import here, one_sentence
 

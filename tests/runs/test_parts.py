@@ -22,11 +22,11 @@ from streamtron.data.writers.corpus import generate
 from streamtron.runs import fit, parts
 from streamtron.runs.certify import certify
 from streamtron.runs.forget import forget
-from streamtron.runs.results import Outcome
+from streamtron.runs.outcome import Outcome
 from streamtron.runs.update import update
 from streamtron.solver import local
+from streamtron.solver.duals import SavedCounts
 from streamtron.solver.part import Part
-from streamtron.solver.saved_counts import SavedCounts
 from tests.helpers.examples import slow_but
 from tests.helpers.optimum import holds_optimum
 

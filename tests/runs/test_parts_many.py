@@ -15,7 +15,7 @@ from streamtron.core.events import Event, ReadingDone
 from streamtron.data.writers.corpus import generate
 from streamtron.runs import fit
 from streamtron.runs.forget import forget
-from streamtron.runs.results import Outcome
+from streamtron.runs.outcome import Outcome
 from streamtron.runs.update import update
 from tests.helpers.optimum import holds, holds_optimum, least_primal
 from tests.runs.test_parts import Stopped, forgetful

@@ -27,7 +27,7 @@ from streamtron.runs.certify import Proof, certify
 from streamtron.runs.convert import convert
 from streamtron.runs.fit import fit, run
 from streamtron.runs.inputs import with_places
-from streamtron.runs.results import Outcome
+from streamtron.runs.outcome import Outcome
 from streamtron.solver.duals import Counts
 from tests.helpers.oracle import Oracle, Row, best_scale, primal_value
 from tests.helpers.sources import dense, random_rows, read_libsvm

@@ -39,12 +39,12 @@ from streamtron.runs.directory import (
     open_run,
 )
 from streamtron.runs.fit import run as fit
-from streamtron.runs.results import Outcome
+from streamtron.runs.outcome import Outcome
 from streamtron.solver import train as training
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
-from streamtron.solver.nonzeros import dense, put_together
 from streamtron.solver.reading import Solve
+from streamtron.solver.vectors import dense, put_together
 from tests.helpers.processes import COMMAND, Process, command, here, one_sentence, until
 from tests.helpers.runs import WAS_KILLED, at_checkpoint, kept, killed, reached, write_corpus
 from tests.helpers.small_disks import PAGE, fill, mounted

@@ -34,7 +34,7 @@ from streamtron.runs.certify import Proof, certify
 from streamtron.runs.convert import convert
 from streamtron.runs.fit import run
 from streamtron.runs.inputs import cache_here
-from streamtron.runs.results import Outcome
+from streamtron.runs.outcome import Outcome
 from streamtron.runs.scan import scan_shard, scan_tasks
 from streamtron.solver.duals import Counts
 from streamtron.solver.scan import BlockScan

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 import streamtron
 from streamtron.runs.certify import certify
-from streamtron.runs.finished import inputs_of_run
-from streamtron.runs.results import Outcome
+from streamtron.runs.finished_run import inputs_of_run
+from streamtron.runs.outcome import Outcome
 from tests.helpers.optimum import least_primal
 
 SHARDS, ROWS = 7, 40

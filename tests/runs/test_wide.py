@@ -17,7 +17,7 @@ from streamtron.runs.directory import CHECKPOINT, Checkpoint, Run
 from streamtron.runs.fit import run
 from streamtron.runs.inspect import describe_shards
 from streamtron.solver.checkpoint import State
-from streamtron.solver.nonzeros import dense, put_together, take_apart
+from streamtron.solver.vectors import dense, put_together, take_apart
 from tests.helpers.learners import learners_of_run
 
 ROWS, COLUMNS, NONZEROS = 400, 4_000_000, 30

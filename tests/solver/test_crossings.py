@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import streamtron
 from streamtron.runs import witness
-from streamtron.runs.results import Outcome
+from streamtron.runs.outcome import Outcome
 from streamtron.solver.learner import Learner
 from tests.helpers.examples import slow_but
 from tests.helpers.learners import learners_of_run

@@ -17,8 +17,8 @@ from streamtron.data.writers.corpus import corpus_rows
 from streamtron.solver import few_columns
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_part import train_here as train
-from streamtron.solver.outside import Outside
-from streamtron.solver.state import Regime
+from streamtron.solver.rest_quadratic import Outside
+from streamtron.solver.stages import Regime
 from streamtron.solver.targets import Targets
 from tests.helpers.certificates import of_margins
 from tests.helpers.held import minimise

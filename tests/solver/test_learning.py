@@ -18,7 +18,7 @@ from streamtron.data.writers.corpus import generate
 from streamtron.runs.fit import fit_many, run
 from streamtron.runs.learners import MemoryGuard, Training, train_candidates
 from streamtron.runs.memory import memory_needed
-from streamtron.runs.results import Outcome
+from streamtron.runs.outcome import Outcome
 from streamtron.solver.learner import Learner
 from streamtron.solver.preconditioner import HEAD
 from streamtron.solver.row_store import Pool

@@ -16,7 +16,7 @@ from scipy.optimize import minimize
 from streamtron.core import kernels
 from streamtron.core.losses import SQUARED_HINGE
 from streamtron.core.rows import Rows
-from streamtron.solver import held_loss, newton, passes, preconditioner
+from streamtron.solver import newton, passes, preconditioner
 from tests.helpers.held import minimise
 from tests.helpers.kernel_cases import Case, cases, factors_of, frozen, numbers, prove
 from tests.helpers.oracle import best_scale, primal_value
@@ -212,7 +212,7 @@ def test_a_rough_answer_takes_fewer_conjugate_gradient_steps_a_newton_step(
 ) -> None:
     calls = {"gram_product": 0, "gram_diagonal": 0}
     monkeypatch.setattr(preconditioner, "HEAD", 1)  # with all columns in it, one step always does
-    monkeypatch.setattr(held_loss, "DESCENT_STEPS", 0)
+    monkeypatch.setattr(newton, "DESCENT_STEPS", 0)
 
     def count(name: str) -> None:
         original = getattr(kernels, name)
@@ -242,7 +242,7 @@ def test_a_descent_needs_fewer_passes_than_newtons_method_to_the_same_objective(
     signs = rng.choice(np.array([-1, 1], np.int8), 600)
     cost, zero, passes_made = np.full(600, 50.0), np.zeros(501), []
     monkeypatch.setattr(preconditioner, "HEAD", 0)
-    for steps in (held_loss.DESCENT_STEPS, 0):
+    for steps in (newton.DESCENT_STEPS, 0):
         count = [0]
         for name in ("gram_product", "combine"):
             original = getattr(kernels, name)
@@ -252,9 +252,9 @@ def test_a_descent_needs_fewer_passes_than_newtons_method_to_the_same_objective(
                 original(*arguments)
 
             monkeypatch.setattr(kernels, name, counted)
-        monkeypatch.setattr(held_loss, "DESCENT_STEPS", steps)
+        monkeypatch.setattr(newton, "DESCENT_STEPS", steps)
         if not steps:
-            monkeypatch.setattr(held_loss, "DESCENT", np.inf)
+            monkeypatch.setattr(newton, "DESCENT", np.inf)
         v, _, _ = minimise(rows, signs, cost, 1.0, zero, zero, 1e-3, proven=False)
         margins = passes.margins(rows, signs, 1.0, v)
         slacks = np.maximum(0.0, 1.0 - margins)
@@ -309,7 +309,7 @@ def test_the_best_scale_is_that_of_the_sorted_breakpoints(seed: int, size: float
     chosen = problem(seed, C=3.0, uneven=True)
     v = size * (chosen.solved(0.1)[0] + 0.3 * np.random.default_rng(seed).normal(size=COLUMNS + 1))
     margins = chosen.patterns @ v
-    theta = held_loss.best_scale(SQUARED_HINGE, v, margins, chosen.cost)
+    theta = newton.best_scale(SQUARED_HINGE, v, margins, chosen.cost)
     delta2 = [0.5 / C for C in chosen.cost if C > 0.0]
     square, kept = float(v @ v), margins[chosen.cost > 0.0].tolist()
     exact = best_scale(square, kept, delta2)
@@ -322,7 +322,7 @@ def test_the_best_scale_of_weights_that_are_wrong_on_every_row_is_left_at_1() ->
     chosen = problem(0)
     v, _ = chosen.solved(0.1)
     margins = -np.abs(chosen.patterns @ v)
-    assert held_loss.best_scale(SQUARED_HINGE, v, margins, chosen.cost) == 1.0
+    assert newton.best_scale(SQUARED_HINGE, v, margins, chosen.cost) == 1.0
 
 
 # --- the kernels it stands on ---

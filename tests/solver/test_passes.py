@@ -11,7 +11,7 @@ import pytest
 from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.rows import Rows
-from streamtron.solver import few_columns, passes, solve
+from streamtron.solver import ascent, few_columns, passes
 from tests.helpers.learners import source_of
 from tests.helpers.sources import csr, random_rows, trained
 
@@ -96,7 +96,7 @@ def test_no_kernel_call_on_rows_in_memory_visits_more_than_it_may(
     settings: Settings, few: bool, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     longest, met = 30, set()
-    monkeypatch.setattr(solve, "solved_directly", lambda *_: False)
+    monkeypatch.setattr(ascent, "solved_directly", lambda *_: False)
     if not few:
         monkeypatch.setattr(few_columns, "worthwhile", lambda *_: False)
 

@@ -16,7 +16,7 @@ from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.rows import Rows
 from streamtron.data.blocks import squares_of
-from streamtron.solver import effort, few_columns, solve, working_set
+from streamtron.solver import ascent, few_columns, working_set
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_part import train_here as train
 from streamtron.solver.order import Turn
@@ -52,7 +52,7 @@ class Scene:
         return 0.5 / self.delta2
 
     def solve(self, target: float, mini_epochs: int = 50) -> Solution:
-        found = run_mini_epochs(solve.solve(self.problem, target, mini_epochs))
+        found = run_mini_epochs(ascent.solve(self.problem, target, mini_epochs))
         self.counts[: self.held] = self.problem.counts
         return found
 
@@ -140,8 +140,8 @@ def scene(
 @pytest.fixture
 def visits_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where columns are many: Newton's method only where visits crawl."""
-    monkeypatch.setattr(solve, "solved_directly", lambda *_: False)
-    monkeypatch.setattr(solve, "of_newton", lambda *_: 20.0)
+    monkeypatch.setattr(ascent, "solved_directly", lambda *_: False)
+    monkeypatch.setattr(ascent, "of_newton", lambda *_: 20.0)
 
 
 @pytest.fixture(params=["as it is", "visits first"])
@@ -228,7 +228,7 @@ def test_with_all_rows_in_memory_the_gap_returned_is_reached_and_true(
 def test_of_rows_solved_in_part_the_gap_returned_is_true_before_counts_go_beyond(
     held: int, target: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(solve, "RELAXATION", 1.0)
+    monkeypatch.setattr(ascent, "RELAXATION", 1.0)
     place = scene(1, held)
     found = place.solve(target)
     assert found.v is not None
@@ -326,7 +326,7 @@ def test_the_dual_does_not_fall_where_a_refinement_and_newtons_method_come_to_no
 def test_counts_go_beyond_a_parts_solution_only_where_the_dual_still_rises(
     held: int, mini_epochs: int, factor: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(solve, "RELAXATION", factor)
+    monkeypatch.setattr(ascent, "RELAXATION", factor)
     for seed in range(3):
         place = scene(seed, held)
         before = place.objective(place.b)
@@ -340,7 +340,7 @@ def test_rows_solved_in_part_are_moved_by_the_relaxation_beyond_their_solution(
     beyond = scene(0, 60)
     before = beyond.counts[:60].astype(np.float64)
     beyond.solve(1e-6)
-    monkeypatch.setattr(solve, "RELAXATION", 1.0)
+    monkeypatch.setattr(ascent, "RELAXATION", 1.0)
     exact = scene(0, 60)
     exact.solve(1e-6)
     wanted = before + 1.25 * (exact.counts[:60] - before)
@@ -420,7 +420,7 @@ def test_few_nonzeros_are_finished_to_rounding_whatever_the_target(
     assert found is not None
     assert optimum is not None
     assert np.abs(found - optimum).max() <= 1e-11 * np.abs(optimum).max()
-    monkeypatch.setattr(solve, "SMALL", small.problem.active.nonzeros - 1)
+    monkeypatch.setattr(ascent, "SMALL", small.problem.active.nonzeros - 1)
     large = scene(1, **options).solve(0.5).v
     assert large is not None
     assert np.abs(large - optimum).max() > 1e-4 * np.abs(optimum).max()
@@ -457,7 +457,7 @@ def rounds_of(place: Scene, target: float, monkeypatch: pytest.MonkeyPatch) -> l
         return primal(v)
 
     monkeypatch.setattr(place.problem, "primal", noted)
-    for epoch in solve.solve(place.problem, target, 50):
+    for epoch in ascent.solve(place.problem, target, 50):
         epoch.make()
         if epoch.live is None:
             rounds.append(Round([]))
@@ -483,7 +483,7 @@ def test_after_the_first_round_rows_are_asked_for_p_only_if_the_loss_seen_in_pas
 def test_the_average_is_looked_at_only_where_the_last_weights_do_not_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(solve, "SMALL", 0)  # no finish after the last look
+    monkeypatch.setattr(ascent, "SMALL", 0)  # no finish after the last look
     first, *later, last = rounds_of(scene(0, C=0.2), 1e-4, monkeypatch)
     assert first.looks == 0
     assert {one.looks for one in later} == {2}
@@ -496,25 +496,25 @@ def test_the_average_is_looked_at_only_where_the_last_weights_do_not_do(
 def test_newtons_method_comes_when_visits_would_cost_more_or_more_than_is_left(
     newton: float, mini_epochs: int, few: float, many: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(solve, "solved_directly", lambda *_: False)
-    monkeypatch.setattr(solve, "of_newton", lambda *_: newton)
+    monkeypatch.setattr(ascent, "solved_directly", lambda *_: False)
+    monkeypatch.setattr(ascent, "of_newton", lambda *_: newton)
     spent = {}
     for wanted in (few, many):
-        monkeypatch.setattr(solve, "of_visits", lambda *_, wanted=wanted: wanted)
+        monkeypatch.setattr(ascent, "of_visits", lambda *_, wanted=wanted: wanted)
         spent[wanted] = scene(0).solve(1e-12, mini_epochs).mini_epochs
     assert spent[many] < 0.7 * spent[few]
 
 
 def test_a_gap_that_does_not_fall_wants_visits_without_end() -> None:
-    assert effort.of_visits(0.2, 0.2, 0.05, 5.0) == math.inf
+    assert ascent.of_visits(0.2, 0.2, 0.05, 5.0) == math.inf
 
 
 def test_newtons_method_costs_more_with_more_rows_inside_and_with_columns_beyond_the_head() -> None:
     lengths, rows = np.full(4000, 30), np.arange(4000)
     few, many = rows < 200, rows < 2000
-    direct = effort.of_newton(lengths, 40, few)
-    assert direct < effort.of_newton(lengths, 40, many) < effort.of_newton(lengths, 10**5, many)
-    assert direct < effort.of_newton(lengths, 10**5, few)
+    direct = ascent.of_newton(lengths, 40, few)
+    assert direct < ascent.of_newton(lengths, 40, many) < ascent.of_newton(lengths, 10**5, many)
+    assert direct < ascent.of_newton(lengths, 10**5, few)
 
 
 @visits
@@ -525,11 +525,11 @@ def test_newtons_method_comes_when_one_mini_epoch_is_left_and_the_gap_is_not_met
 
 @visits
 def test_a_round_cut_short_tells_of_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(solve, "of_visits", lambda *rate: math.inf)
+    monkeypatch.setattr(ascent, "of_visits", lambda *rate: math.inf)
     for seed in (0, 2, 3):
-        monkeypatch.setattr(solve, "PASSING", 1e9)  # all rounds but the first are cut short
+        monkeypatch.setattr(ascent, "PASSING", 1e9)  # all rounds but the first are cut short
         assert scene(seed).solve(1e-3).newton == 0
-        monkeypatch.setattr(solve, "PASSING", 0.0)  # none is
+        monkeypatch.setattr(ascent, "PASSING", 0.0)  # none is
         assert scene(seed).solve(1e-3).newton == 1
 
 
@@ -541,7 +541,7 @@ def test_one_round_tells_of_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
         before.append(gap_before)
         return 0.0
 
-    monkeypatch.setattr(solve, "of_visits", of_visits)
+    monkeypatch.setattr(ascent, "of_visits", of_visits)
     scene(0, 60).solve(1e-9)
     assert before
     assert max(before) < 1.0, "what a solve begins with was measured by no round"
@@ -555,9 +555,9 @@ def test_a_round_ends_where_the_loss_seen_in_passing_is_near_enough(
     for seed in range(8):
         here = scene(seed, C=1.0)
         for number, one in enumerate(rounds_of(here, 1e-3, monkeypatch)):
-            enough = 1.0 if number == 0 else solve.PASSING
+            enough = 1.0 if number == 0 else ascent.PASSING
             assert min(one.promised[:-1], default=math.inf) > enough
-            visits = solve.LIVE_VISITS[min(number, len(solve.LIVE_VISITS) - 1)]
+            visits = ascent.LIVE_VISITS[min(number, len(ascent.LIVE_VISITS) - 1)]
             assert one.promised[-1] <= enough or len(one.promised) == visits
             if number and len(one.promised) < visits:
                 cut_short.append(one.promised[-1])

@@ -20,9 +20,9 @@ from scipy.sparse import csr_array
 from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.rows import Chunk, Label
-from streamtron.solver import batched, one_part, passes, solve
+from streamtron.solver import ascent, batched, one_part, passes
 from streamtron.solver import train as training
-from streamtron.solver.batched import PendingSolve
+from streamtron.solver.batched import PendingSolve, open_threads
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_part import train_here as train
@@ -31,7 +31,6 @@ from streamtron.solver.reading import Solve, begin_reading, finish_reading
 from streamtron.solver.reading import take_and_solve as take_chunk
 from streamtron.solver.row_store import Pool
 from streamtron.solver.scan import Frozen
-from streamtron.solver.threads import open_threads
 from tests.helpers.examples import slow_but
 from tests.helpers.learners import (
     COLUMNS,
@@ -48,7 +47,7 @@ from tests.helpers.sources import ListSource, csr, random_rows
 @pytest.fixture(autouse=True)
 def visits_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where columns are many: Newton's method only where visits crawl."""
-    monkeypatch.setattr(solve, "solved_directly", lambda *_: False)
+    monkeypatch.setattr(ascent, "solved_directly", lambda *_: False)
 
 
 def source_of_many_rows() -> ListSource:

@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.certificate import ScanSums
 from streamtron.core.rows import ChunkSource
+from streamtron.solver.ascent import solve
 from streamtron.solver.learner import Learner
-from streamtron.solver.nonzeros import densify
 from streamtron.solver.order import Turn
 from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.scan import Frozen
-from streamtron.solver.solve import solve
 from streamtron.solver.stages import Stage, choose_b
 from streamtron.solver.stopping import ROUNDING_GAP
 from streamtron.solver.subproblem import Subproblem, run_mini_epochs
 from streamtron.solver.targets import Targets
+from streamtron.solver.vectors import densify
 from streamtron.solver.weights import Rule, WeightState
 
 FINISH = Stage(1.0, ascent=True)

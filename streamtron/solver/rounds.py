@@ -1,22 +1,33 @@
-"""P of the rows in memory of all parts together, for Newton's method: as maps and sums.
+"""Newton's method on the rows in memory of all parts: as maps and sums, a round each.
 
-A step is a round for P and ∇P where it leads, and before it those that find its direction: where
-columns are few, one in which every part solves with its own Hessian; else one for every product
-with the Hessian of all. See ``lockstep`` for who makes them.
+A solve is a generator: it yields the step that it wants made on its learner's rows in all parts,
+and is sent the sum. Steps of different learners go in one round, so that what a round costs beside
+its work, some milliseconds on workers, is paid once. What a learner finds does not depend on the
+others.
+
+A Newton step is a round for P and ∇P where it leads, and before it those that find its direction:
+where columns are few, one in which every part solves with its own Hessian; else one for every
+product with the Hessian of all.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
+from streamtron.core.executor import Each, Parts, Wanted
 from streamtron.solver import local, newton
-from streamtron.solver.local import Looked
-from streamtron.solver.newton import Objective, Point, Rounds, Vector
+from streamtron.solver.ascent import RELAXATION
+from streamtron.solver.learner import Learner
+from streamtron.solver.local import Looked, Moved
+from streamtron.solver.newton import GapEstimate, Objective, Point, Rounds, Vector
 from streamtron.solver.preconditioner import (
     HEAD,
     PAIR_NUMBERS,
@@ -24,6 +35,38 @@ from streamtron.solver.preconditioner import (
     KeptProducts,
     solve_with_head,
 )
+from streamtron.solver.stages import Regime
+from streamtron.solver.stopping import worthwhile_gap
+from streamtron.solver.subproblem import finer_resolution
+from streamtron.solver.weights import WeightState
+
+
+def in_lockstep(parts: Parts, solves: Mapping[int, Rounds[None]], at_once: int) -> None:
+    """Run solves to their ends, so many at once. They are named by the number of their learner in
+    the parts."""
+    waiting, gaps = iter(solves), dict[int, float]()
+    wanted: dict[int, Wanted] = {}
+    sums: dict[int, Any] = dict.fromkeys(islice(waiting, at_once))
+    while sums:
+        for number, total in sums.items():
+            wanted.pop(number, None)
+            try:
+                step = solves[number].send(total)
+                while isinstance(step, GapEstimate):
+                    gaps[number] = step.gap
+                    parts.gap_estimate = max(gaps.values())
+                    step = next(solves[number])
+                wanted[number] = step
+            except StopIteration:
+                pass
+        if begun := list(islice(waiting, at_once - len(wanted))):
+            sums = dict.fromkeys(begun)
+        elif wanted:
+            totals = parts(Each(wanted.items()), list(wanted.items()))
+            sums = dict(zip(wanted, totals, strict=True))
+        else:
+            sums = {}
+
 
 THETAS = np.array([0.0, 0.0625, 0.125, 0.25, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.6, 2.0, 4.0, 8.0])
 """Where a line search evaluates P, all in one round; a full Newton step is θ = 1
@@ -206,3 +249,63 @@ def _root(thetas: Vector, first: Vector, second: Vector) -> float:
     from_low = low - float(first[0]) / float(second[0])
     from_high = high - float(first[1]) / float(second[1])
     return 0.5 * (min(max(from_low, low), high) + min(max(from_high, low), high))
+
+
+def solve_jointly(learner: Learner) -> Rounds[None]:
+    """Solve the rows in memory of all parts: all that matter, and choose the resolution b of the
+    counts that the next scan makes of the slacks; or a block, the dual variables of all other rows
+    fixed."""
+    if learner.regime == Regime.BLOCKS:
+        yield from _solve_block(learner)
+        return
+    progress, precision, v = learner.progress, worthwhile_gap(learner), _start(learner)
+    if progress.reading == 0:
+        v = (yield from best_scale(v)) * v
+    alike = learner.regime in (Regime.ALL_ROWS, Regime.WORKING_SET)
+    loss = JointLoss(np.zeros(len(v)), alike=alike)
+    solved = yield from loss.minimise(v, precision)
+    learner.best.candidate = solved.v
+    progress.reports[-1].newton_steps += solved.steps
+    error, rounding = precision * solved.primal, solved.seen.lengths / 24.0
+    b = finer_resolution(progress.b, rounding, error, max(solved.seen.largest))
+    progress.b = progress.reports[-1].b = b
+
+
+def _start(learner: Learner) -> Vector:
+    """The weights from which to solve, at scale 1: those that were scanned, if there are any."""
+    best, frozen, running = learner.best, learner.frozen, learner.running
+    if best.candidate is not None:
+        return best.candidate
+    if frozen is not None and frozen.w.any():
+        return frozen.scan_sums.scale * np.append(frozen.w, frozen.bias)
+    return running.augmented(running.scale)
+
+
+def _solve_block(learner: Learner) -> Rounds[None]:
+    """Solve the rows in memory, and move the counts RELAXATION times as far as to the solution, or
+    just as far if D would fall."""
+    progress, running, b = learner.progress, learner.running, learner.progress.b
+    held: Moved = yield local.sum_held, (len(running.w),)
+    rest = WeightState()
+    shift(rest, Moved(running.augmented(1.0), running.extension, running.steps))
+    shift(rest, Moved(-held.a, -held.extension, -held.steps))
+    loss = JointLoss(rest.augmented(1.0 / b), alike=False, constant=rest.objective_at(b))
+    solved = yield from loss.minimise(running.augmented(1.0 / b), worthwhile_gap(learner))
+    progress.reports[-1].newton_steps += solved.steps
+    objective = running.objective_at(b)
+    for relaxation in (RELAXATION, 1.0):
+        shift(running, (yield local.move, (solved.v, b, relaxation)))
+        if running.objective_at(b) >= objective:
+            break
+    learner.best.candidate = learner.best.average.add(solved.v)
+
+
+def shift(running: WeightState, moved: Moved) -> None:
+    """Add a change of the dual point to the running weights."""
+    w = np.zeros(max(len(running.w), len(moved.a) - 1))
+    w[: len(running.w)] = running.w
+    w[: len(moved.a) - 1] += moved.a[:-1]
+    running.settle(
+        w, running.bias + float(moved.a[-1]), running.extension + moved.extension,
+        running.steps + moved.steps,
+    )  # fmt: skip

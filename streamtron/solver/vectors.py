@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from streamtron.solver.learner import Learner
 
+
 LONGEST = (1 << 32) + 1
 """Numbers of a vector: one a column, and the bias."""
 

@@ -20,7 +20,6 @@ from streamtron.data import deletions as deleted_rows
 from streamtron.data.storage import fingerprint
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import transaction
-from streamtron.runs.dealing import OpenParts, with_parts_after
 from streamtron.runs.directory import (
     PARTS,
     RUN_SUFFIX,
@@ -33,7 +32,7 @@ from streamtron.runs.directory import (
     stamps_of,
     write_record,
 )
-from streamtron.runs.inputs import reading_from_model
+from streamtron.runs.inputs import check_outputs, reading_from_model
 from streamtron.runs.learners import (
     ClassWeights,
     Known,
@@ -42,9 +41,7 @@ from streamtron.runs.learners import (
     restore_finished,
 )
 from streamtron.runs.memory import check_memory, columns_allowed, memory_needed
-from streamtron.runs.outputs import check_outputs
-from streamtron.runs.parts import take_saved_counts, train_changed
-from streamtron.runs.results import (
+from streamtron.runs.outcome import (
     Outcome,
     build_outcome,
     deletions_of,
@@ -52,9 +49,10 @@ from streamtron.runs.results import (
     outcome_of,
     write_outcome,
 )
+from streamtron.runs.parts import OpenParts, take_saved_counts, train_changed, with_parts_after
 from streamtron.solver.checkpoint import State
+from streamtron.solver.duals import Pieces, SavedCounts
 from streamtron.solver.learner import Learner
-from streamtron.solver.saved_counts import Pieces, SavedCounts
 
 
 class RunLocation(NamedTuple):
