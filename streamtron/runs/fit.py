@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
@@ -44,7 +44,7 @@ from streamtron.runs.inputs import (
 from streamtron.runs.inspect import with_active_set
 from streamtron.runs.learners import Training, read_to_end, train_candidates
 from streamtron.runs.outcome import Outcome, build_outcome, write_outcome
-from streamtron.runs.parts import OpenParts, with_parts
+from streamtron.runs.parts import OpenParts, train_in_parts, with_parts
 from streamtron.runs.predict import predict
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
@@ -152,14 +152,13 @@ def run(
         directories={"run directory": directory},
         cache=machine.cache_dir,
     )
-    with (
-        cache_directory(directory, machine) as cache,
-        _fitted(
-            shards, [settings], machine, listen, cache, directory,
-            model=files["model"], resume=resume, overwrite=overwrite, open_parts=open_parts,
-        ) as [outcome],
-    ):  # fmt: skip
-        write_outcome(outcome, run=directory, **files)
+    with cache_directory(directory, machine) as cache:
+        job = _Job(
+            as_paths(shards), [settings], machine, listen, cache, directory, files["model"],
+            resume=resume, overwrite=overwrite, open_parts=open_parts,
+        )  # fmt: skip
+        with _fitted(job) as [outcome]:
+            write_outcome(outcome, run=directory, **files)
     return outcome
 
 
@@ -180,80 +179,109 @@ def fit_many(
     ``run``, except that ``bytes_read`` and ``seconds`` of the report are those of all.
     """
     _check_alike(candidates)
-    with (
-        nullcontext(cache_dir) if cache_dir else cache_directory(None, machine) as cache,
-        _fitted(
-            shards, candidates, machine, listen, cache, run_dir, resume=True, shared=True
-        ) as outcomes,
-    ):
-        return outcomes
+    with nullcontext(cache_dir) if cache_dir else cache_directory(None, machine) as cache:
+        where = cache, run_dir
+        job = _Job(as_paths(shards), candidates, machine, listen, *where, resume=True, sweep=True)
+        with _fitted(job) as outcomes:
+            return outcomes
+
+
+class _Job(NamedTuple):
+    """What is fitted, where, and how; see ``run``.
+
+    ``cache`` : directory of the flat files. ``directory`` : of the run; None = no checkpoints.
+    ``sweep`` : the candidates share readings. Each outcome has those of its own learners, and no
+    checkpoint is written at the end.
+    """
+
+    shards: list[str]
+    candidates: Sequence[Settings]
+    machine: Machine
+    listen: Listener
+    cache: str
+    directory: str | os.PathLike[str] | None
+    model: str | None = None
+    resume: bool = False
+    overwrite: bool = False
+    sweep: bool = False
+    open_parts: OpenParts | None = None
+
+
+class _Begun(NamedTuple):
+    """A run that has begun at ``began``, on the clock of ``time.perf_counter``: what writes its
+    checkpoints, the one to go on from, and where its parts save their states."""
+
+    began: float
+    writer: CheckpointWriter | None = None
+    before: Checkpoint | None = None
+    states: str | None = None
 
 
 @contextmanager
-def _fitted(
-    shards: Paths,
-    candidates: Sequence[Settings],
-    machine: Machine,
-    listen: Listener,
-    cache: str,
-    directory: str | os.PathLike[str] | None,
-    *,
-    model: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    shared: bool = False,
-    open_parts: OpenParts | None = None,
-) -> Iterator[list[Outcome]]:
-    """Train the candidates and give their outcomes while the run directory is locked.
-
-    ``directory`` : of the run; None = no checkpoints. ``model`` : where the model will be written.
-    ``shared`` : the candidates share readings: each outcome has those of its own learners, and the
-    end of training is no checkpoint. ``open_parts`` : see ``run``."""
-    began, kept = time.perf_counter(), directory if resume else None
-    candidates, read = with_active_set(as_paths(shards), candidates, machine, cache, kept, listen)
-    with (
-        open_training_shards(as_paths(shards), candidates[0], machine, cache) as source,
-        ExitStack() as stack,
-    ):
+def _fitted(job: _Job) -> Iterator[list[Outcome]]:
+    """Train the candidates and give their outcomes while the run directory is locked."""
+    began, machine, listen = time.perf_counter(), job.machine, job.listen
+    candidates, read = with_active_set(
+        job.shards,
+        job.candidates,
+        machine,
+        job.cache,
+        job.directory if job.resume else None,
+        listen,
+    )
+    with open_training_shards(job.shards, candidates[0], machine, job.cache) as source:
         source.nonzeros_read, source.bytes_read = read
-        if not shared:
-            if resume and candidates[0].parts is None and directory and is_run(directory):
-                known = read_record(Path(directory)).settings.get("parts")
-                candidates = [candidates[0].but(parts=known)]  # wherever it trains now
-            candidates = [with_parts(candidates[0], source.shards, workers=open_parts is not None)]
-        writer = before = states = None
-        if directory is not None:
-            if overwrite and os.path.exists(os.path.join(directory, deletions.NAME)):
-                _log.warning(
-                    "%s: rows that were forgotten are read again where their shards still hold "
-                    "them.", directory,
-                )  # fmt: skip
-            run = stack.enter_context(
-                open_run(
-                    directory, candidates[0], stamps_of(source.shards), model, machine.cache_dir,
-                    resume=resume, overwrite=overwrite,
-                )
-            )  # fmt: skip
-            source.exclude(deletions.load(directory).values())  # forgotten rows stay out
-            before = run.load()
-            if before is not None:
-                source.restore(before.labels, before.nonzeros_read, before.bytes_read)
-                began -= before.seconds
-            elif resume and not shared:
-                _log.warning("%s: no checkpoint there; the run starts over.", run.path)
-            make, every = partial(_checkpoint, source, began), machine.checkpoint_every
-            if candidates[0].parts is not None:
-                states, every = run.parts(), 0.0  # they keep those after the last two scans
-            writer = CheckpointWriter(run, every, make, at_end=not shared)
-            if not shared:
-                stack.enter_context(signals.defer_to_checkpoint())
-        state = None if before is None else before.state
-        training = Training(source, candidates[0], machine, listen, writer)
-        found, more = _train(training, candidates, state, cache, states, open_parts)
-        if source.rows is None:  # the restored learners had finished: nothing was read
-            read_to_end(source)
-        first = bool(read[0]) if shared or more else None
-        yield _outcomes(source, candidates, found, time.perf_counter() - began, more, first)
+        if not job.sweep:
+            candidates = [_with_parts(job, candidates[0], source)]
+        with _begun(job, candidates[0], source, began) as begun:
+            training = Training(source, candidates[0], machine, listen, begun.writer)
+            learners, report = _train(job, training, candidates, begun)
+            if source.rows is None:  # the restored learners had finished: nothing was read
+                read_to_end(source)
+            first = bool(read[0]) if job.sweep or report else None
+            seconds = time.perf_counter() - begun.began
+            yield _outcomes(source, candidates, learners, seconds, report, first)
+
+
+def _with_parts(job: _Job, settings: Settings, source: ShardSource) -> Settings:
+    """Return the settings with the number of parts; a run that is resumed keeps its own, wherever
+    it trains now."""
+    directory = job.directory
+    if job.resume and settings.parts is None and directory and is_run(directory):
+        settings = settings.but(parts=read_record(Path(directory)).settings.get("parts"))
+    return with_parts(settings, source.shards, workers=job.open_parts is not None)
+
+
+@contextmanager
+def _begun(job: _Job, settings: Settings, source: ShardSource, began: float) -> Iterator[_Begun]:
+    """Begin or resume the run in its directory, if it has one, which is locked meanwhile."""
+    directory = job.directory
+    if directory is None:
+        yield _Begun(began)
+        return
+    if job.overwrite and os.path.exists(os.path.join(directory, deletions.NAME)):
+        _log.warning(
+            "%s: rows that were forgotten are read again where their shards still hold them.",
+            directory,
+        )
+    with open_run(
+        directory, settings, stamps_of(source.shards), job.model, job.machine.cache_dir,
+        resume=job.resume, overwrite=job.overwrite,
+    ) as run:  # fmt: skip
+        source.exclude(deletions.load(directory).values())  # forgotten rows stay out
+        before = run.load()
+        if before is not None:
+            source.restore(before.labels, before.nonzeros_read, before.bytes_read)
+            began -= before.seconds
+        elif job.resume and not job.sweep:
+            _log.warning("%s: no checkpoint there; the run starts over.", run.path)
+        states, every = None, job.machine.checkpoint_every
+        if settings.parts is not None:
+            states, every = run.parts(), 0.0  # they keep those after the last two readings
+        make = partial(_checkpoint, source, began)
+        writer = CheckpointWriter(run, every, make, at_end=not job.sweep)
+        with nullcontext() if job.sweep else signals.defer_to_checkpoint():
+            yield _Begun(began, writer, before, states)
 
 
 def _outcomes(
@@ -279,20 +307,14 @@ def _outcomes(
 
 
 def _train(
-    training: Training[ShardSource],
-    candidates: Sequence[Settings],
-    state: State | None,
-    cache: str,
-    directory: str | None,
-    open_parts: OpenParts | None,
+    job: _Job, training: Training[ShardSource], candidates: Sequence[Settings], begun: _Begun
 ) -> tuple[list[list[Learner]], dict[str, Any]]:
-    """Return the finished learners of each candidate, and more for the report."""
+    """Return the finished learners of each candidate, and what the report has of parts."""
+    state = None if begun.before is None else begun.before.state
     if training.settings.parts is None:
         return train_candidates(training, candidates, state), {}
-    from streamtron.runs.parts import train_in_parts
-
-    learners, more = train_in_parts(training, state, cache, directory, open_parts)
-    return [learners], more
+    learners, report = train_in_parts(training, state, job.cache, begun.states, job.open_parts)
+    return [learners], report
 
 
 OWN = ("C", "delta", "rho", "tol", "b", "class_weight", "max_epochs", "mini_epochs")

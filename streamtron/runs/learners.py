@@ -29,7 +29,15 @@ from streamtron.runs.memory import (
     rows_are_shared,
 )
 from streamtron.solver import stages
-from streamtron.solver.checkpoint import NOT_BEGUN, RestoredLearner, Resumed, State
+from streamtron.solver.checkpoint import (
+    NOT_BEGUN,
+    RestoredLearner,
+    Resumed,
+    State,
+    bytes_held,
+    densify,
+    sparsify,
+)
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_part import train_here
 from streamtron.solver.one_vs_rest import CandidateClasses, Classes
@@ -37,7 +45,6 @@ from streamtron.solver.row_store import Pool
 from streamtron.solver.stages import Regime
 from streamtron.solver.stopping import reopen
 from streamtron.solver.train import Checkpointer, Group
-from streamtron.solver.vectors import bytes_held, densify, sparsify
 from streamtron.solver.working_set import release_rows
 
 ClassWeights = Mapping[Label, float]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from streamtron.core import kernels
 from streamtron.core.config import Settings, meets
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import remove_half_written, write_atomically
@@ -227,7 +228,7 @@ def _model(
     columns, values = map(np.concatenate, zip(*kept, strict=True))
     del kept
     values *= sign
-    bias = np.array([sign * settings.rho * learner.bias for learner in learners])
+    bias = np.array([sign * settings.rho * learner.best.bias for learner in learners])
     certificates = [certificate_of(learner, source.skipped) for learner in learners]
     return LinearModel(
         weights=sparse.csr_array((values, columns, starts), shape=(len(learners), width)),
@@ -255,7 +256,7 @@ def _report_of(
         "newton_steps": sum(stage.newton_steps for stage in learner.progress.reports),
         "stop_reason": learner.progress.finished,
         "radius": math.sqrt(learner.extent.sq_radius),
-        "clipped_updates": learner.running.clipped_updates,
+        "clipped_updates": int(learner.running.tallies[kernels.CLIPPED]),
         "drift_repaired": learner.best.drift_repaired,
         "history": [each.to_dict() for each in learner.progress.history],
         "stages": [stage.to_dict() for stage in learner.progress.reports],

@@ -26,14 +26,13 @@ from streamtron.runs.learners import (
     weigh_labels,
 )
 from streamtron.solver import part
-from streamtron.solver.checkpoint import Resumed, State
+from streamtron.solver.checkpoint import Resumed, State, densify
 from streamtron.solver.duals import Counts, Pieces, SavedCounts, saved_at, split, write_first_state
 from streamtron.solver.learner import Learner
 from streamtron.solver.many_parts import ManyParts
 from streamtron.solver.part import START_GAP, Part
 from streamtron.solver.stopping import reopen
 from streamtron.solver.train import train
-from streamtron.solver.vectors import densify
 
 MOST_PARTS = 64
 """Parts at most where workers decide on their number: each sends a vector in every round."""

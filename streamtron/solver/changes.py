@@ -16,6 +16,7 @@ from streamtron.core.config import Settings
 from streamtron.core.events import ChunkDone, Listener, ReadingStarted, SolveStarted, ignore
 from streamtron.core.rows import Chunk, ChunkSource
 from streamtron.solver import order
+from streamtron.solver.checkpoint import densify
 from streamtron.solver.duals import Counts
 from streamtron.solver.history import StageReport
 from streamtron.solver.learner import Average, Extent, Learner
@@ -24,7 +25,7 @@ from streamtron.solver.stages import Regime
 from streamtron.solver.stopping import begin_stage, certify, conclude, discard_weights, sum_afresh
 from streamtron.solver.subproblem import run_mini_epochs
 from streamtron.solver.train import so_far, tell_done
-from streamtron.solver.vectors import cut, densify
+from streamtron.solver.vectors import cut
 from streamtron.solver.working_set import release_rows
 
 

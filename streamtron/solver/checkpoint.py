@@ -1,4 +1,5 @@
-"""The state of a run between two chunks, as JSON and arrays, and the run resumed from it.
+"""The state of a run between two chunks, as JSON and arrays, and the run resumed from it; and
+learners out of training, which hold vectors by their nonzeros.
 
 Only the classes named in ``_KNOWN`` are ever built, from their fields alone: nothing in a file is
 executed."""
@@ -7,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,7 @@ from streamtron.solver.learner import Average, BestWeights, Extent, Learner, Pro
 from streamtron.solver.rest_quadratic import Outside
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import Regime, Stage
-from streamtron.solver.vectors import IN_FIELDS, SparseVector, dense, is_vector
+from streamtron.solver.vectors import SparseVector, Vector, dense, is_vector, smaller
 from streamtron.solver.weights import WeightState
 
 _KNOWN = (
@@ -37,6 +39,16 @@ _CLASSES: dict[str, type] = {known.__name__: known for known in _KNOWN}
 
 _NOT_STATE = ("settings", "loss", "targets", "pool", "active")
 """What a learner is made from, and rows, which are read again."""
+
+_PLACES = (
+    ("running", "w"), ("best", "w"), ("best", "candidate"), ("best.average", "total"),
+    ("frozen", "w"), ("frozen", "running"), ("frozen.scan_sums", "fresh"),
+    ("frozen.scan_sums", "low"), ("outside", "v"),
+)  # fmt: skip
+"""Where a learner holds vectors of one number a column; frozen and outside may be None."""
+
+IN_FIELDS = frozenset(name for _, name in _PLACES)
+"""The names of these fields, in a checkpoint."""
 
 NOT_BEGUN = -1
 """The number of chunks taken of a reading that has not begun."""
@@ -306,3 +318,51 @@ def _field(name: Any, encoded: Any, arrays: Arrays) -> Any:
     if isinstance(encoded, dict) and "array" in encoded and name in IN_FIELDS:
         return arrays[encoded["array"]]
     return decode(encoded, arrays)
+
+
+def sparsify(learner: Learner) -> None:
+    """Hold the vectors of a learner that is not in training by their nonzeros, where that takes
+    fewer bytes. Vectors of the same columns share these."""
+    columns: NDArray[np.uint32] | None = None
+    done: dict[int, Vector | SparseVector] = {}  # one vector stays one
+    for holder, name in _vectors(learner):
+        vector = getattr(holder, name)
+        if isinstance(vector, np.ndarray):
+            found = done[id(vector)] if id(vector) in done else smaller(vector, columns)
+            done[id(vector)] = found
+            setattr(holder, name, found)
+            if isinstance(found, SparseVector):
+                columns = found.columns
+
+
+def densify(learner: Learner) -> None:
+    """Hold the vectors of a learner whole, as training needs them."""
+    done: dict[int, Vector] = {}
+    for holder, name in _vectors(learner):
+        vector = getattr(holder, name)
+        if isinstance(vector, SparseVector):
+            if id(vector) not in done:
+                done[id(vector)] = vector.dense()
+            setattr(holder, name, done[id(vector)])
+
+
+def bytes_held(learner: Learner) -> int:
+    """Return how many bytes of vectors and counts a learner holds."""
+    arrays: dict[int, NDArray[Any]] = {}
+    for holder, name in _vectors(learner):
+        vector = getattr(holder, name)
+        if isinstance(vector, SparseVector):
+            arrays |= {id(one): one for one in (vector.columns, vector.values)}
+        elif vector is not None:
+            arrays[id(vector)] = vector
+    if learner.frozen is not None:
+        arrays[-1] = learner.frozen.scan_sums.bins
+    return sum(array.nbytes for array in arrays.values()) + learner.counts.nbytes
+
+
+def _vectors(learner: Learner) -> Iterator[tuple[Any, str]]:
+    """Yield where a learner holds vectors of one number a column: the object and the field."""
+    for path, name in _PLACES:
+        first, *_ = path.split(".")
+        if getattr(learner, first) is not None:
+            yield attrgetter(path)(learner), name

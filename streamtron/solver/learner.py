@@ -260,11 +260,6 @@ class Learner:
         return self.best.weights
 
     @property
-    def bias(self) -> float:
-        """The best bias weight so far."""
-        return self.best.bias
-
-    @property
     def stage(self) -> Stage:
         """The current stage."""
         return self.progress.stage

@@ -66,7 +66,7 @@ class LocalProblem:
             before = next(iter(targets.labels), None)
         targets.positive = positive
         if before not in (None, positive):
-            self.learner.active.negate()
+            np.negative(self.learner.active.signs, out=self.learner.active.signs)
             self.learner.running.w *= -1.0
             self.learner.running.scalars[kernels.BIAS] *= -1.0
             if self.learner.best.candidate is not None:

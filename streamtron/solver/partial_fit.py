@@ -15,6 +15,7 @@ from streamtron.core import kernels
 from streamtron.core.certificate import ScanSums
 from streamtron.core.rows import ChunkSource
 from streamtron.solver.ascent import solve
+from streamtron.solver.checkpoint import densify
 from streamtron.solver.learner import Learner
 from streamtron.solver.order import Turn
 from streamtron.solver.row_store import ActiveSet
@@ -23,7 +24,6 @@ from streamtron.solver.stages import Stage, choose_b
 from streamtron.solver.stopping import ROUNDING_GAP
 from streamtron.solver.subproblem import Subproblem, run_mini_epochs
 from streamtron.solver.targets import Targets
-from streamtron.solver.vectors import densify
 from streamtron.solver.weights import Rule, WeightState
 
 FINISH = Stage(1.0, ascent=True)
@@ -58,7 +58,7 @@ class EarlierData:
         seen.sums[[kernels.FRESH_BIAS, kernels.FRESH_BIAS + 1]] *= sign
         # at the scale t/‖a‖² = 1/b the dual is largest
         b = seen.sq_norm / seen.steps if seen.steps else 0.0
-        average = sign * np.append(_part(learner.weights, columns), learner.bias)
+        average = sign * np.append(_part(learner.weights, columns), learner.best.bias)
         fresh = sign * _part(seen.fresh, columns)
         return cls(fresh, seen.sums, seen.totals, b, average + 0.0)  # no −0
 

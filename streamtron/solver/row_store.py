@@ -246,10 +246,6 @@ class ActiveSet:
         self._append(targets.signs, targets.delta2)
         return True
 
-    def negate(self) -> None:
-        """Exchange the two classes."""
-        np.negative(self.signs, out=self.signs)
-
     def retain(self, chosen: NDArray[np.int64]) -> None:
         """Hold only the rows at positions ``chosen`` (rising), in place if they are not shared."""
         store, kept = self._store, len(chosen)

@@ -1,34 +1,19 @@
-"""Vectors by their nonzeros: of learners that are not in training, and in checkpoints."""
+"""Vectors by their nonzeros, as idle learners and files hold them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from streamtron.solver.learner import Learner
-
 
 LONGEST = (1 << 32) + 1
 """Numbers of a vector: one a column, and the bias."""
 
 PARTS = "{}.columns", "{}.values"
 """The arrays to which ``take_apart`` takes a vector."""
-
-_PLACES = (
-    ("running", "w"), ("best", "w"), ("best", "candidate"), ("best.average", "total"),
-    ("frozen", "w"), ("frozen", "running"), ("frozen.scan_sums", "fresh"),
-    ("frozen.scan_sums", "low"), ("outside", "v"),
-)  # fmt: skip
-"""Where a learner holds vectors of one number a column; frozen and outside may be None."""
-
-IN_FIELDS = frozenset(name for _, name in _PLACES)
-"""The names of these fields, in a checkpoint."""
 
 Vector = NDArray[np.float64]
 Arrays = dict[str, NDArray[Any]]
@@ -105,54 +90,6 @@ def is_vector(found: Any, length: int) -> bool:
     if isinstance(found, SparseVector):
         return len(found) == length
     return bool(found.dtype == np.float64 and found.shape == (length,))
-
-
-def sparsify(learner: Learner) -> None:
-    """Hold the vectors of a learner that is not in training by their nonzeros, where that takes
-    fewer bytes. Vectors of the same columns share these."""
-    columns: NDArray[np.uint32] | None = None
-    done: dict[int, Vector | SparseVector] = {}  # one vector stays one
-    for holder, name in _vectors(learner):
-        vector = getattr(holder, name)
-        if isinstance(vector, np.ndarray):
-            found = done[id(vector)] if id(vector) in done else smaller(vector, columns)
-            done[id(vector)] = found
-            setattr(holder, name, found)
-            if isinstance(found, SparseVector):
-                columns = found.columns
-
-
-def densify(learner: Learner) -> None:
-    """Hold the vectors of a learner whole, as training needs them."""
-    done: dict[int, Vector] = {}
-    for holder, name in _vectors(learner):
-        vector = getattr(holder, name)
-        if isinstance(vector, SparseVector):
-            if id(vector) not in done:
-                done[id(vector)] = vector.dense()
-            setattr(holder, name, done[id(vector)])
-
-
-def bytes_held(learner: Learner) -> int:
-    """Return how many bytes of vectors and counts a learner holds."""
-    arrays: dict[int, NDArray[Any]] = {}
-    for holder, name in _vectors(learner):
-        vector = getattr(holder, name)
-        if isinstance(vector, SparseVector):
-            arrays |= {id(one): one for one in (vector.columns, vector.values)}
-        elif vector is not None:
-            arrays[id(vector)] = vector
-    if learner.frozen is not None:
-        arrays[-1] = learner.frozen.scan_sums.bins
-    return sum(array.nbytes for array in arrays.values()) + learner.counts.nbytes
-
-
-def _vectors(learner: Learner) -> Iterator[tuple[Any, str]]:
-    """Yield where a learner holds vectors of one number a column: the object and the field."""
-    for path, name in _PLACES:
-        first, *_ = path.split(".")
-        if getattr(learner, first) is not None:
-            yield attrgetter(path)(learner), name
 
 
 def take_apart(

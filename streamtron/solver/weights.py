@@ -68,11 +68,6 @@ class WeightState:
         return int(self.tallies[kernels.UPDATES])
 
     @property
-    def clipped_updates(self) -> int:
-        """Updates that were clipped because a count would have passed 2³¹ − 1."""
-        return int(self.tallies[kernels.CLIPPED])
-
-    @property
     def scale(self) -> float:
         """s₀ = t / ‖a‖², at which margins near b come to 1."""
         return self.steps / self.sq_norm if self.sq_norm > 0.0 else 1.0

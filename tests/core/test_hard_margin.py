@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from streamtron.cli import main
+from streamtron.core import kernels
 from streamtron.core.config import Machine, Settings
 from streamtron.runs.fit import run
 from streamtron.runs.outcome import NOT_CERTIFIED
@@ -53,7 +54,7 @@ def brackets(
     low, high = gamma_d(rows, labels, [0.0] * len(rows), rho)
     assert found.primal_margin <= high * (1 + 1e-9)
     assert found.upper_bound >= low * (1 - 1e-9)
-    w, bias = learner.weights.tolist(), learner.bias
+    w, bias = learner.weights.tolist(), learner.best.bias
     oracle = Oracle(rows, labels, [0.0] * len(rows), rho, width=len(w))
     norm = math.sqrt(math.fsum([*(x * x for x in w), bias * bias]))
     least = min(oracle.margins(w, bias))
@@ -163,7 +164,7 @@ def test_a_best_margin_of_a_thousandth_of_R_is_certified_too() -> None:
     rows[7] = [(COLUMNS, 1e3 * labels[7])]
     source = ListSource(csr(rows), labels, block_rows=32)
     learner = trained(source, Settings(delta=0, tol=0.02, max_epochs=40), positive=1)
-    assert learner.running.clipped_updates == 0
+    assert learner.running.tallies[kernels.CLIPPED] == 0
     brackets(learner, rows, labels, 1.0, 0.02)
 
 

@@ -670,7 +670,7 @@ def test_a_labels_learner_finds_what_it_finds_in_a_file_of_its_own(tmp_path: Pat
             ) as source:  # fmt: skip
                 learner = Learner(settings, source.labels, None, label)
                 train(source, [learner], settings)
-            found.append((learner.weights.tobytes(), learner.counts.gaps(), learner.bias))
+            found.append((learner.weights.tobytes(), learner.counts.gaps(), learner.best.bias))
         assert repr(found[0]) == repr(found[1])
 
 

@@ -12,9 +12,8 @@ from streamtron.core.config import Settings
 from streamtron.core.rows import Label
 from streamtron.runs.finished_run import locate, open_finished
 from streamtron.runs.learners import restore_finished
-from streamtron.solver.checkpoint import State
+from streamtron.solver.checkpoint import State, densify
 from streamtron.solver.learner import Learner
-from streamtron.solver.vectors import densify
 from tests.helpers.sources import ListSource, csr, random_rows
 
 COLUMNS, ROWS = 50, 240
@@ -60,7 +59,7 @@ def bits(learner: Learner, rows: int = ROWS) -> tuple[object, ...]:
     dual = learner.running
     return (
         dual.w.tobytes(), dual.scalars.tobytes(), dual.tallies.tobytes(),
-        learner.counts.dense(rows).tobytes(), learner.weights.tobytes(), learner.bias,
+        learner.counts.dense(rows).tobytes(), learner.weights.tobytes(), learner.best.bias,
         learner.certificate, learner.progress.full_epochs, learner.progress.mini_epochs,
         learner.finished,
     )  # fmt: skip

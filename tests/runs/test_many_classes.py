@@ -20,8 +20,9 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.runs.finished_run import locate, open_finished
 from streamtron.runs.inspect import describe_shards
 from streamtron.runs.learners import Training
+from streamtron.solver.checkpoint import bytes_held
 from streamtron.solver.learner import Learner
-from streamtron.solver.vectors import SparseVector, bytes_held
+from streamtron.solver.vectors import SparseVector
 from tests.helpers.learners import source_of
 
 CLASSES, COLUMNS, MEMORY = 48, 300_000, 440_000_000

@@ -7,11 +7,12 @@ import pytest
 from numpy.typing import NDArray
 
 from streamtron.core.config import Settings
+from streamtron.solver.checkpoint import bytes_held, densify, sparsify
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_part import train_here as train
 from streamtron.solver.partial_fit import EarlierData
 from streamtron.solver.scan import Frozen
-from streamtron.solver.vectors import SparseVector, bytes_held, cut, dense, densify, sparsify
+from streamtron.solver.vectors import SparseVector, cut, dense
 from tests.helpers.learners import COLUMNS, source_of
 
 

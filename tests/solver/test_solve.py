@@ -783,7 +783,7 @@ def honest(learner: Learner, tol: float) -> None:
     assert 0 < found.primal_margin <= found.upper_bound
     assert np.isfinite(learner.weights).all()
     assert min(counts) > 0
-    assert max(counts) < kernels.COUNT_MAX or learner.running.clipped_updates > 0
+    assert max(counts) < kernels.COUNT_MAX or learner.running.tallies[kernels.CLIPPED] > 0
     assert learner.finished == ("certified" if found.relative_duality_gap <= tol else "epoch limit")
 
 

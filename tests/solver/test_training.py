@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Event, ReadingDone
@@ -192,7 +193,7 @@ def test_the_default_plan_certifies_its_tolerance_and_weights_and_counts_prove_i
     assert found is not None
     assert found.upper_bound is not None
     assert found.relative_duality_gap <= 1e-3
-    primal = primal_of(rows, labels, d2, rho, learner.weights.tolist(), learner.bias)
+    primal = primal_of(rows, labels, d2, rho, learner.weights.tolist(), learner.best.bias)
     assert 1 / math.sqrt(2 * primal) >= found.primal_margin * (1 - 1e-9)
     upper = exact_upper_bound(rows, labels, d2, rho, learner.counts.dense(120))
     assert upper <= found.upper_bound <= upper * (1 + 1e-9)
@@ -408,7 +409,7 @@ def test_empty_columns_between_the_others_change_nothing(chosen: Settings) -> No
     columns = [7 * column + 3 for column in range(COLUMNS)]
     assert wide.weights[columns].tolist() == plain.weights[:COLUMNS].tolist()
     assert np.delete(wide.weights, columns).tolist() == [0.0] * (len(wide.weights) - COLUMNS)
-    assert wide.bias == plain.bias
+    assert wide.best.bias == plain.best.bias
 
 
 @plans
@@ -416,7 +417,7 @@ def test_swapping_the_labels_gives_exactly_the_opposite_weights(chosen: Settings
     plus = trained(source_of(5), chosen, positive=1)
     minus = trained(source_of(5), chosen, positive=-1)
     assert (-minus.weights).tolist() == plus.weights.tolist()
-    assert -minus.bias == plus.bias
+    assert -minus.best.bias == plus.best.bias
     assert minus.counts.dense(300).tolist() == plus.counts.dense(300).tolist()
 
 
@@ -486,7 +487,7 @@ def test_b_is_chosen_for_the_heaviest_row_wherever_it_is(heavy: int) -> None:
     learner = trained(ListSource(csr(rows), labels, weights, block_rows=300), Settings())
     assert learner.extent.least_delta2 == 0.5 / 1e7
     assert learner.finished == "certified"
-    assert learner.running.clipped_updates == 0
+    assert learner.running.tallies[kernels.CLIPPED] == 0
 
 
 def test_class_weights_multiply_C_like_row_weights() -> None:
