@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.rows import Rows, freeze
 from streamtron.data.blocks import squares_of
+from streamtron.data.formats import text_kernels
 from tests.helpers.examples import examples
 from tests.helpers.kernel_cases import COLUMNS, Case, cases, frozen
 from tests.helpers.oracle import (
@@ -446,7 +447,7 @@ def letters() -> NDArray[np.uint32]:
     table = np.arange(0x110000, dtype=np.uint32)
     for code in range(0x110000):
         lower = chr(code).lower() if len(chr(code).lower()) == 1 else chr(code)
-        table[code] = ord(lower) | (kernels.WORD if lower.isalnum() or lower == "_" else 0)
+        table[code] = ord(lower) | (text_kernels.WORD if lower.isalnum() or lower == "_" else 0)
     table.setflags(write=False)
     return table
 
@@ -470,7 +471,7 @@ def split(documents: list[str]) -> Words:
         np.full(len(text) * 3 // 2 + len(documents), 7, np.uint8),
         np.full(most, -7), np.full(most, -7), np.full(len(documents) + 1, -7),
     )  # fmt: skip
-    kernels.split_words(text, offsets, letters(), *words)
+    text_kernels.split_words(text, offsets, letters(), *words)
     return words
 
 
@@ -513,7 +514,7 @@ def test_hash_words_equals_its_plain_oracle_bit_for_bit(
     hashes = [murmur_hash(ngram) for own in plain for ngram in own]
     columns, values = np.full(len(hashes), -7, np.int32), np.full(len(hashes), np.nan)
     found = np.full(len(documents) + 1, -7)
-    kernels.hash_words(
+    text_kernels.hash_words(
         np.frombuffer(b"".join(word + b" " for word in every), np.uint8),
         frozen([0, *stops][: len(every)], np.int64), frozen([*(stops - 1)], np.int64),
         frozen([0, *itertools.accumulate(map(len, documents))], np.int64),

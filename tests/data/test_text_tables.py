@@ -19,10 +19,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamtron.core import kernels
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.feature_names import Hashing
 from streamtron.data import ReaderConfig, find_shards, open_reader, resolve_reading
+from streamtron.data.formats import text_kernels
 from streamtron.data.formats.text_recipe import TextRecipe
 from streamtron.data.formats.text_tables import CsvReader
 from streamtron.data.formats.vowpal_wabbit import VowpalWabbitReader
@@ -191,7 +191,7 @@ def test_json_is_not_nested_without_bound(before: str, tmp_path: Path) -> None:
 @given(st.lists(st.sampled_from(["[", "]", "{", '"', "\\", "a"]), max_size=12), st.integers(0, 70))
 def test_brackets_in_strings_of_json_nest_nothing(parts: list[str], depth: int) -> None:
     text = json.dumps(["".join(parts) * 40, json.loads("[" * depth + "]" * depth or "0")]).encode()
-    place = kernels.too_deep(np.frombuffer(text, np.uint8), 64)
+    place = text_kernels.too_deep(np.frombuffer(text, np.uint8), 64)
     assert (place < len(text)) == (depth > 63)
 
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.rows import LARGEST_WEIGHT, Label
 from streamtron.data.blocks import all_ones
+from streamtron.data.formats import text_kernels
 from streamtron.data.formats.text_labels import (
     NOT_FINITE,
     TextLabels,
@@ -172,7 +173,7 @@ class _Parser(threading.local):
         if len(text) > self._size:
             self._size = len(text) * 5 // 4  # the next one is a little longer or shorter
             self._buffers = _Buffers.for_text(self._size)
-        kernels.parse_libsvm(
+        text_kernels.parse_libsvm(
             np.frombuffer(text, np.uint8),
             self._first_column,
             self._optional,
@@ -180,7 +181,7 @@ class _Parser(threading.local):
             self._named,
             *self._buffers,
         )
-        rows, lines = int(self._buffers.found[kernels.PARSED_ROWS]), self._buffers.lines
+        rows, lines = int(self._buffers.found[text_kernels.PARSED_ROWS]), self._buffers.lines
         refused = [*self._read_deferred(text), *self._sort_columns(rows), *self._stopped(text)]
         named = None
         if self._named:
@@ -191,7 +192,7 @@ class _Parser(threading.local):
                 refused.insert(0, (int(lines[row]), sentence))
         if refused:
             raise BadLine(*min(refused, key=itemgetter(0)))
-        count = int(self._buffers.found[kernels.PARSED_LINES])
+        count = int(self._buffers.found[text_kernels.PARSED_LINES])
         return self._row_batch(rows, named), lines[:rows].copy(), count, bytes_read
 
     def _row_batch(self, rows: int, named: TextLabels | None) -> RowBatch:
@@ -215,17 +216,17 @@ class _Parser(threading.local):
 
     def _deferred(self, *, names: bool) -> NDArray[np.int64]:
         """Return what the kernel left: the labels where they may be names, or the numbers."""
-        deferred = self._buffers.deferred[: self._buffers.found[kernels.DEFERRED]]
-        chosen: NDArray[np.int64] = deferred[(deferred[:, 0] == kernels.NAMES) == names]
+        deferred = self._buffers.deferred[: self._buffers.found[text_kernels.DEFERRED]]
+        chosen: NDArray[np.int64] = deferred[(deferred[:, 0] == text_kernels.NAMES) == names]
         return chosen
 
     def _read_deferred(self, text: bytearray) -> Iterator[Refusal]:
         """Read the numbers that the kernel left by Python's float."""
         _, _, values, labels, weights, *_ = self._buffers
         target: dict[Any, NDArray[Any]] = {
-            kernels.VALUE: values,
-            kernels.LABEL: labels,
-            kernels.WEIGHT: weights,
+            text_kernels.VALUE: values,
+            text_kernels.LABEL: labels,
+            text_kernels.WEIGHT: weights,
         }
         for what, which, at, after in self._deferred(names=False).tolist():
             token = bytes(text[at:after])
@@ -238,7 +239,7 @@ class _Parser(threading.local):
     def _sort_columns(self, rows: int) -> Iterator[Refusal]:
         """Sort the columns within every row, in place, if some row needs it."""
         buffers = self._buffers
-        if not buffers.found[kernels.UNSORTED]:
+        if not buffers.found[text_kernels.UNSORTED]:
             return
         nonzeros = int(buffers.indptr[rows])
         order, keys = sort_columns(buffers.indptr[: rows + 1], buffers.indices[:nonzeros])
@@ -255,10 +256,10 @@ class _Parser(threading.local):
     def _stopped(self, text: bytearray) -> Iterator[Refusal]:
         """Yield the line at which the kernel stopped, if it did."""
         found = self._buffers.found
-        kind, at = int(found[kernels.TROUBLE]), int(found[kernels.PLACE])
-        if kind != kernels.NOTHING:
+        kind, at = int(found[text_kernels.TROUBLE]), int(found[text_kernels.PLACE])
+        if kind != text_kernels.NOTHING:
             sentence = _complaint(kind, text, at, self._first_column, self._weighted)
-            yield int(found[kernels.PARSED_LINES]), sentence
+            yield int(found[text_kernels.PARSED_LINES]), sentence
 
 
 def _classes(labels: NDArray[np.float64]) -> tuple[NDArray[np.int32], list[Label]]:
@@ -304,7 +305,7 @@ def _complaint(kind: int, text: bytearray, at: int, first_column: int, weighted:
     for sign, what in _TABLES.items():
         if token.startswith(sign):
             return f"{shown(token)} is not in libsvm text. {what}"
-    junk = _JUNK.search(bytes(text[at : at + 1]) if kind == kernels.BAD_END else token)
+    junk = _JUNK.search(bytes(text[at : at + 1]) if kind == text_kernels.BAD_END else token)
     if junk and junk[0] == b"\r":
         return "a carriage return inside the line. End lines with a newline (\\n or \\r\\n)."
     elif junk:
@@ -312,9 +313,9 @@ def _complaint(kind: int, text: bytearray, at: int, first_column: int, weighted:
             f"byte 0x{junk[0].hex()}, which is not in libsvm text. Check that the file is text and"
             " not binary or UTF-16."
         )
-    elif kind == kernels.BAD_LABEL:
+    elif kind == text_kernels.BAD_LABEL:
         return _bad_label(token, weighted)
-    elif kind == kernels.BAD_WEIGHT:
+    elif kind == text_kernels.BAD_WEIGHT:
         return _bad_weight(token)
     elif token.startswith(b"qid:"):
         return f"{shown(token)} is no query id. One is written qid:3, right after the label."
@@ -370,9 +371,9 @@ def _bad_pair(token: bytes, first_column: int) -> str:
 def _unfit(what: int, token: bytes, number: float) -> str:
     """Say why a well-written number is refused; "" if it is not."""
     infinite = abs(number) == float("inf")
-    if what == kernels.LABEL:
+    if what == text_kernels.LABEL:
         return _not_a_number(token) if infinite else merging(token, number)
-    elif what == kernels.WEIGHT:
+    elif what == text_kernels.WEIGHT:
         return _bad_weight(token) if not 0.0 <= number <= LARGEST_WEIGHT else ""
     elif abs(number) >= FLOAT32_OVERFLOW:
         return f"value {shown(token)} is beyond float32 (3.4e38). Rescale its column."

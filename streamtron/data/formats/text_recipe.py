@@ -24,8 +24,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from scipy import sparse
 
-from streamtron.core import kernels
 from streamtron.core.errors import DataError, MachineError, SettingsError
+from streamtron.data.formats import text_kernels
 
 Norm = Literal["l2", "l1"] | None
 
@@ -209,7 +209,7 @@ class TextRecipe:
         most = len(words.starts) * (high - low + 1)
         columns, values = np.empty(most, np.int32), np.empty(most)
         indptr = np.empty(len(words.indptr), np.int64)
-        kernels.hash_words(
+        text_kernels.hash_words(
             *words, low, high, (1 << self.hash_bits) - 1, self.alternate_sign, columns, values,
             indptr,
         )  # fmt: skip
@@ -332,7 +332,7 @@ def _are_finite(array: pa.Array) -> bool:
 
 
 class _Words(NamedTuple):
-    """Words of documents, as ``kernels.split_words`` writes them."""
+    """Words of documents, as ``text_kernels.split_words`` writes them."""
 
     text: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -356,7 +356,7 @@ def _split(documents: Sequence[str] | pa.Array, lowercase: bool, pattern: str) -
     words = np.empty(size * 3 // 2 + count, np.uint8)
     starts, stops = np.empty(most, np.int64), np.empty(most, np.int64)
     indptr = np.empty(count + 1, np.int64)
-    kernels.split_words(text, offsets, _letters(lowercase), words, starts, stops, indptr)
+    text_kernels.split_words(text, offsets, _letters(lowercase), words, starts, stops, indptr)
     found = int(indptr[-1])
     return _Words(words, starts[:found], stops[:found], indptr)
 
@@ -418,7 +418,7 @@ def _letters(lowercase: bool) -> NDArray[np.uint32]:
     is_word = np.zeros(_CODE_POINTS, bool)
     for run in re.finditer(r"\w+", every):
         is_word[run.start() : run.end()] = True
-    table |= np.where(is_word[table], kernels.WORD, np.uint32(0))
+    table |= np.where(is_word[table], text_kernels.WORD, np.uint32(0))
     table.setflags(write=False)
     return table
 

@@ -21,10 +21,10 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.json as json
 
-from streamtron.core import kernels
 from streamtron.core.errors import DataError
 from streamtron.core.limits import available_memory
 from streamtron.data import storage
+from streamtron.data.formats import text_kernels
 from streamtron.data.formats.tables import Part, TableReader
 from streamtron.data.formats.text_stream import READ_BYTES, BadLine, TextStream, whole_rows
 from streamtron.data.prefetch import in_order
@@ -303,7 +303,7 @@ class JsonLinesReader(TextTableReader):
                 f"{self.name}: a JSON array, and an object a line is wanted. Write each item on a "
                 "line of its own, as jq -c '.[]' does."
             )
-        deep = kernels.too_deep(np.frombuffer(cut.text, np.uint8), MOST_NESTED)
+        deep = text_kernels.too_deep(np.frombuffer(cut.text, np.uint8), MOST_NESTED)
         if deep < len(cut.text):
             raise DataError(
                 f"{self.name}, line {cut.line_of(deep)}: lists and objects nested "

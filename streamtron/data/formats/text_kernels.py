@@ -1,0 +1,501 @@
+"""The numba loops that parse libsvm text and find words in documents; see ``core.kernels``.
+
+They stand by themselves because numba's cache does not see an edit in another file.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streamtron.core.kernels import COLUMN_MAX, helper, kernel, readonly, types
+
+_F8, _I8 = types.float64[::1], types.int64[::1]
+_I4, _U1 = types.int32[::1], types.uint8[::1]
+_ORDER = readonly(types.int64)
+
+NOTHING, BAD_LABEL, BAD_WEIGHT, BAD_QUERY, BAD_PAIR, BAD_END = 0, 1, 2, 3, 4, 5
+"""Kinds of invalid text that ``parse_libsvm`` finds; the reader writes the message."""
+
+PARSED_ROWS, PARSED_LINES, DEFERRED, UNSORTED, TROUBLE, PLACE = 0, 1, 2, 3, 4, 5
+"""Places in ``found``: complete rows, complete lines, numbers deferred, whether the columns of
+some row do not rise, what was wrong (``NOTHING``, ``BAD_LABEL``, …) and at which byte."""
+
+LABEL, WEIGHT, VALUE, NAMES = np.arange(4)
+"""Kinds of deferred tokens: label or weight of a row, value of a nonzero, or all labels of a row.
+numpy integers, because numba would compile ``_defer`` once for each Python integer."""
+
+_TAB, _NEWLINE, _RETURN, _BLANK, _HASH = 9, 10, 13, 32, 35
+_QUOTE, _BACKSLASH, _OPEN, _CLOSE = 34, 92, 0x7B, 0x7D
+_PLUS, _MINUS, _POINT, _ZERO, _COLON, _SMALL_E = 43, 45, 46, 48, 58, 101
+_QID = (113, 105, 100, 58)
+
+_NO_NUMBER, _EXACT, _NEAR, _HARD = 0, 1, 2, 3
+_POWERS = np.array([float(f"1e{k}") for k in range(61)])
+_EXACT_POWER, _EXACT_MANTISSA, _EXACT_INTEGER = 22, 2**53, 2**24
+_WIDER, _NARROWER = 1.0 + 2.0**-50, 1.0 - 2.0**-50
+_NEAR_MAX = 2.0**127
+_SAFE_DIGITS = 18
+_HUGE_EXPONENT = 10**_SAFE_DIGITS
+
+_ONE_BYTE, _TWO_BYTES, _THREE_BYTES = np.uint64(8), np.uint64(16), np.uint64(24)
+_FOUR_ZEROS, _OVER_NINE, _TOP_BITS = (
+    np.uint64(number) for number in (0x30303030, 0x76767676, 0x80808080)
+)
+_TEN, _HUNDRED, _PAIRS, _LOW = (np.uint64(number) for number in (10, 100, 0xFF00FF, 0xFFFF))
+
+
+@helper
+def _ends_token(byte):
+    """Whether a token ends before this byte: blank, newline, tab, carriage return or ``#``."""
+    return byte in (_BLANK, _NEWLINE, _TAB, _RETURN, _HASH)
+
+
+@helper
+def _skip_blanks(text, at):
+    """Return the first place from ``at`` on that is neither blank nor tab."""
+    while text[at] == _BLANK or text[at] == _TAB:
+        at += np.uintp(1)
+    return at
+
+
+@helper
+def _digits(text, at, number):
+    """``number`` with the digits from ``at`` on appended, and the place after them. Overflows
+    silently beyond 18 digits: the caller counts them."""
+    digit = np.uint8(text[at] - _ZERO)
+    while digit <= 9:
+        number = number * 10 + np.int64(digit)
+        at += np.uintp(1)
+        digit = np.uint8(text[at] - _ZERO)
+    return number, at
+
+
+@helper
+def _many_digits(text, at, number):
+    """The same, the first four of them at once where there are as many."""
+    if at + np.uintp(3) < np.uintp(len(text)):
+        four = np.uint64(text[at])
+        four |= np.uint64(text[at + np.uintp(1)]) << _ONE_BYTE
+        four |= np.uint64(text[at + np.uintp(2)]) << _TWO_BYTES
+        four |= np.uint64(text[at + np.uintp(3)]) << _THREE_BYTES
+        four -= _FOUR_ZEROS  # a byte below "0" gets its top bit set, or borrows and has it
+        if not ((four + _OVER_NINE) | four) & _TOP_BITS:
+            pairs = (four * _TEN + (four >> _ONE_BYTE)) & _PAIRS
+            number = number * 10000 + np.int64((pairs * _HUNDRED + (pairs >> _TWO_BYTES)) & _LOW)
+            at += np.uintp(4)
+    return _digits(text, at, number)
+
+
+@helper
+def _exponent(text, at):
+    """The exponent whose ``e`` is at ``at``, and the place after it; ``at`` if it has no digit."""
+    first = at + np.uintp(1)
+    negative = text[first] == _MINUS
+    if negative or text[first] == _PLUS:
+        first += np.uintp(1)
+    exponent, after = _digits(text, first, np.int64(0))
+    if after == first:
+        return np.int64(0), at
+    if after - first > _SAFE_DIGITS:
+        exponent = np.int64(_HUGE_EXPONENT)
+    return -exponent if negative else exponent, after
+
+
+@helper
+def _number(text, at):
+    """Return the decimal number at ``at`` as a double, its exactness, and the place after it.
+
+    mantissa · 10^exponent is correctly rounded (_EXACT) where both factors are exact: mantissa
+    ≤ 2⁵³, |exponent| ≤ 22 (Clinger, PLDI 1990). With at most 18 digits and |exponent| ≤ 60 it is
+    off by no more than three roundings of 2⁻⁵³ each (_NEAR). The rest is _HARD, and so is an
+    integer beyond 2²⁴: float32 may not hold it, and the reader has to know.
+    """
+    negative = text[at] == _MINUS
+    if negative or text[at] == _PLUS:
+        at += np.uintp(1)
+    start = at
+    mantissa, at = _digits(text, at, np.int64(0))
+    digits = np.int64(at - start)
+    exponent = np.int64(0)
+    integer = True
+    if text[at] == _POINT:
+        integer = False
+        point = at + np.uintp(1)
+        mantissa, at = _digits(text, point, mantissa)
+        exponent = -np.int64(at - point)
+        digits -= exponent
+    if digits == 0:
+        return 0.0, _NO_NUMBER, at
+    if text[at] | 32 == _SMALL_E:
+        integer = False
+        shift, after = _exponent(text, at)
+        if after == at:
+            return 0.0, _NO_NUMBER, at
+        exponent += shift
+        at = after
+    power = abs(exponent)
+    if power >= len(_POWERS) or digits > _SAFE_DIGITS or (integer and mantissa > _EXACT_INTEGER):
+        return 0.0, _HARD, at
+    number = np.float64(mantissa)
+    if exponent < 0:
+        number /= _POWERS[power]
+    else:
+        number *= _POWERS[power]
+    exact = mantissa <= _EXACT_MANTISSA and power <= _EXACT_POWER
+    return -number if negative else number, _EXACT if exact else _NEAR, at
+
+
+@helper
+def _fits_float32(number, sure):
+    """Whether float32(number) is what the true number gives.
+
+    A _NEAR number and Python's double of the token both lie within (1 ± 2⁻⁵⁰) number; rounding is
+    monotone, so they round alike if the ends do. Near infinity Python decides.
+    """
+    if sure == _NEAR:
+        alike = np.float32(number * _WIDER) == np.float32(number * _NARROWER)
+        return alike and abs(number) < _NEAR_MAX
+    return sure == _EXACT
+
+
+@helper
+def _defer(deferred, count, what, which, at, after):
+    """Add to ``deferred`` a token that Python is to parse; return the new count."""
+    deferred[count, 0] = what
+    deferred[count, 1] = which
+    deferred[count, 2] = at
+    deferred[count, 3] = after
+    return count + np.uintp(1)
+
+
+@helper
+def _row_label(text, at, weighted, row, labels, weights, deferred, count):
+    """``label`` or, if ``weighted``, ``label:weight``; returns (trouble, place, deferred)."""
+    number, sure, after = _number(text, at)
+    if sure == _NO_NUMBER:
+        return BAD_LABEL, at, count
+    labels[row] = number
+    if sure != _EXACT:
+        count = _defer(deferred, count, LABEL, row, at, after)
+    if weighted and text[after] == _COLON:
+        start = after + np.uintp(1)
+        weights[row], sure, after = _number(text, start)
+        if sure == _NO_NUMBER or weights[row] < 0.0 or not _ends_token(text[after]):
+            return BAD_WEIGHT, start, count
+        if sure != _EXACT:
+            count = _defer(deferred, count, WEIGHT, row, start, after)
+    if not _ends_token(text[after]):
+        return BAD_LABEL, at, count
+    return NOTHING, _skip_blanks(text, after), count
+
+
+@helper
+def _row_names(text, at, optional, row, deferred, count):
+    """Leave to Python the row's first token, or pass no label if it is a pair or a query id;
+    returns (trouble, place, deferred)."""
+    after = at
+    while not _ends_token(text[after]) and text[after] != _COLON:
+        after += np.uintp(1)
+    if text[after] == _COLON:
+        return NOTHING if optional else BAD_LABEL, at, count
+    return NOTHING, _skip_blanks(text, after), _defer(deferred, count, NAMES, row, at, after)
+
+
+@helper
+def _unlabelled(text, at):
+    """Whether the row at ``at`` begins with a pair or a query id instead of a label."""
+    _, _, after = _number(text, at)
+    return text[after] == _COLON or text[at] == _QID[0]
+
+
+@helper
+def _row_query(text, at):
+    """Pass ``qid:3`` if it is there; returns (trouble, place)."""
+    if text[at] != _QID[0]:
+        return NOTHING, at
+    first = at
+    for letter in _QID:
+        if text[first] != letter:
+            return BAD_QUERY, at
+        first += np.uintp(1)
+    _, after = _digits(text, first, np.int64(0))
+    if after == first or not _ends_token(text[after]):
+        return BAD_QUERY, at
+    return NOTHING, _skip_blanks(text, after)
+
+
+@helper
+def _row_pairs(text, at, first_column, indices, values, nonzero, deferred, count):
+    """``column:value`` to the row's end; returns (trouble, place, nonzero, deferred, unsorted)."""
+    previous = np.int64(-1)
+    unsorted = False
+    while np.uint8(text[at] - _ZERO) <= 9:
+        column, after = _many_digits(text, at, np.int64(0))
+        if (
+            text[after] != _COLON
+            or after - at > _SAFE_DIGITS
+            or column > COLUMN_MAX
+            or column < first_column
+        ):
+            return BAD_PAIR, at, nonzero, count, unsorted
+        start = after + np.uintp(1)
+        unsorted |= column <= previous
+        previous = column
+        indices[nonzero] = column
+        negative = text[start] == _MINUS
+        first = start + np.uintp(negative)
+        mantissa, after = _digits(text, first, np.int64(0))
+        whole = after - first
+        places = np.uintp(0)
+        if text[after] == _POINT:
+            point = after + np.uintp(1)
+            mantissa, after = _many_digits(text, point, mantissa)
+            places = after - point
+        if whole - np.uintp(1) < np.uintp(7) and whole + places <= 15 and _ends_token(text[after]):
+            # Most numbers: exact, as in _number. Its own way to the loop's head doubles the speed.
+            number = np.float64(mantissa) / _POWERS[places]
+            values[nonzero] = -number if negative else number
+            nonzero += np.uintp(1)
+            at = _skip_blanks(text, after)
+            continue
+        number, sure, after = _number(text, start)
+        if sure == _NO_NUMBER or not _ends_token(text[after]):
+            return BAD_PAIR, at, nonzero, count, unsorted
+        if not _fits_float32(number, sure):
+            count = _defer(deferred, count, VALUE, nonzero, start, after)
+        values[nonzero] = number
+        nonzero += np.uintp(1)
+        at = _skip_blanks(text, after)
+    return NOTHING if _ends_token(text[at]) else BAD_PAIR, at, nonzero, count, unsorted
+
+
+@helper
+def _line_end(text, at):
+    """Pass a comment and the line's end; returns (trouble, its place or the next line's)."""
+    if text[at] == _HASH:
+        while text[at] != _NEWLINE and text[at] != _RETURN and text[at] != 0:
+            at += np.uintp(1)
+    end = at
+    while text[end] == _RETURN:
+        end += np.uintp(1)
+    if text[end] != _NEWLINE:
+        return BAD_END, at
+    return NOTHING, end + np.uintp(1)
+
+
+@kernel(
+    types.void(readonly(types.uint8), types.int64, types.boolean, types.boolean, types.boolean,
+               _I8, types.uint32[::1], types.float32[::1], _F8, _F8, _I8, types.int64[:, ::1], _I8)
+)  # fmt: skip
+def parse_libsvm(text, first_column, optional, weighted, named,
+                 indptr, indices, values, labels, weights, lines, deferred, found):  # fmt: skip
+    """Read whole lines of libsvm text into arrays, up to the first line that is wrong.
+
+    Parameters
+    ----------
+    text : uint8, shape (n,); the last byte is a newline, which ends every inner loop.
+    first_column : a column number below it is BAD_PAIR.
+    optional : whether a row may begin with its first pair, having no label.
+    weighted : whether a label may be written ``label:weight``.
+    named : whether labels are left to Python, as they stand; not with ``weighted``.
+    indptr, labels, weights, lines : int64 (n//2 + 2,), float64, float64, int64 (n//2 + 1,), changed
+        in place: CSR offsets; a row's label, NaN if it has none here; its weight, 1 if it has none;
+        its line, the first of ``text`` being 0.
+    indices, values : uint32, float32, shape (n//4 + 1,), changed in place: columns as numbered
+        and in the order written, values rounded as float32(float(token)).
+    deferred : int64, shape (n//2 + 1, 4), changed in place: (LABEL, WEIGHT, VALUE or NAMES; its
+        row or nonzero; its first byte; the byte after it) of each token that Python is to read.
+    found : int64, shape (6,), changed in place: what ``PARSED_ROWS`` … ``PLACE`` point at.
+
+    Cost: one reading of the text, some 40 cycles a nonzero.
+    """
+    at = row = nonzero = count = line = np.uintp(0)
+    found[:] = 0
+    indptr[0] = 0
+    trouble = NOTHING
+    while at < np.uintp(len(text)):
+        at = _skip_blanks(text, at)
+        is_row = not _ends_token(text[at])
+        if is_row:
+            labels[row], weights[row], lines[row] = np.nan, 1.0, line
+            if named:
+                trouble, at, count = _row_names(text, at, optional, row, deferred, count)
+            elif not (optional and _unlabelled(text, at)):
+                trouble, at, count = _row_label(
+                    text, at, weighted, row, labels, weights, deferred, count
+                )
+            if trouble == NOTHING:
+                trouble, at = _row_query(text, at)
+            if trouble == NOTHING:
+                trouble, at, nonzero, count, unsorted = _row_pairs(
+                    text, at, first_column, indices, values, nonzero, deferred, count
+                )
+                found[UNSORTED] |= unsorted
+        if trouble == NOTHING:
+            trouble, at = _line_end(text, at)
+        if trouble != NOTHING:
+            break
+        row += np.uintp(is_row)
+        indptr[row] = nonzero
+        line += np.uintp(1)
+    found[PARSED_ROWS], found[PARSED_LINES], found[DEFERRED] = row, line, count
+    found[TROUBLE], found[PLACE] = trouble, at
+
+
+@kernel(types.int64(readonly(types.uint8), types.int64))
+def too_deep(text, most):
+    """Return the place in JSON where more than ``most`` brackets are open; the text's length where
+    there is none. Brackets in strings do not count."""
+    depth, quoted, escaped = 0, False, False
+    for at in range(len(text)):
+        byte = text[at]
+        if quoted:
+            quoted = escaped or byte != _QUOTE
+            escaped = not escaped and byte == _BACKSLASH
+        elif byte == _QUOTE:
+            quoted = True
+        elif byte | 0x20 == _OPEN:
+            depth += 1
+            if depth > most:
+                return at
+        elif byte | 0x20 == _CLOSE:
+            depth -= 1
+    return len(text)
+
+
+# --- words of documents ---
+
+WORD = np.uint32(1 << 31)
+"""Marks, in a table of letters, those that words are made of."""
+
+_MURMUR = tuple(
+    np.uint64(number) for number in (0xCC9E2D51, 0x1B873593, 0xE6546B64, 0x85EBCA6B, 0xC2B2AE35)
+)
+_32_BITS = np.uint64(0xFFFFFFFF)
+
+
+@helper
+def _times(a, b):
+    """The product of two numbers of 32 bits, modulo 2³²."""
+    return (a * b) & _32_BITS
+
+
+@helper
+def _rotated(number, by):
+    """A number of 32 bits, rotated to the left."""
+    return ((number << np.uint64(by)) | (number >> np.uint64(32 - by))) & _32_BITS
+
+
+@helper
+def _murmur_hash(text, start, stop):
+    """MurmurHash3_x86_32 of some bytes, seed 0, as a signed number (Appleby, 2011)."""
+    found = np.uint64(0)
+    block = np.uint64(0)
+    for at in range(start, stop):
+        within = np.uint64(at - start) & np.uint64(3)
+        block |= np.uint64(text[at]) << (within * np.uint64(8))
+        last = np.uintp(at) + np.uintp(1) == stop
+        if within == 3 or last:
+            block = _times(_rotated(_times(block, _MURMUR[0]), 15), _MURMUR[1])
+            found ^= block
+            if within == 3:
+                found = (_times(_rotated(found, 13), np.uint64(5)) + _MURMUR[2]) & _32_BITS
+            block = np.uint64(0)
+    found ^= np.uint64(stop - start)
+    found = _times(found ^ (found >> np.uint64(16)), _MURMUR[3])
+    found = _times(found ^ (found >> np.uint64(13)), _MURMUR[4])
+    return np.int64(np.int32(np.uint32(found ^ (found >> np.uint64(16)))))
+
+
+@helper
+def _letter_at(text, at):
+    """The code point of valid UTF-8 at ``at``, and the place after it."""
+    first = np.uint32(text[at])
+    if first < 0x80:
+        return first, at + np.uintp(1)
+    if first < 0xE0:
+        length, letter = 2, first & np.uint32(0x1F)
+    elif first < 0xF0:
+        length, letter = 3, first & np.uint32(0x0F)
+    else:
+        length, letter = 4, first & np.uint32(0x07)
+    for k in range(1, length):
+        letter = (letter << np.uint32(6)) | np.uint32(text[at + np.uintp(k)] & 0x3F)
+    return np.uint32(letter), at + np.uintp(length)
+
+
+@helper
+def _put_letter(letter, text, at):
+    """Write a code point as UTF-8; return the place after it."""
+    if letter < 0x80:
+        text[at] = letter
+        return at + np.uintp(1)
+    length = 2 if letter < 0x800 else 3 if letter < 0x10000 else 4
+    text[at] = (0xF00 >> length & 0xFF) | (letter >> np.uint32(6 * (length - 1)))
+    for k in range(1, length):
+        text[at + np.uintp(k)] = 0x80 | (letter >> np.uint32(6 * (length - 1 - k)) & 0x3F)
+    return at + np.uintp(length)
+
+
+@kernel(types.void(readonly(types.uint8), _ORDER, readonly(types.uint32), _U1, _I8, _I8, _I8))
+def split_words(text, offsets, letters, words, starts, stops, indptr):
+    """Find the words of documents: the longest runs of word letters, two of them at least.
+
+    Parameters
+    ----------
+    text, offsets : uint8, int64, shape (documents + 1,): document i is ``text[offsets[i]:
+        offsets[i + 1]]``, valid UTF-8.
+    letters : uint32, shape (0x110000,): what each code point becomes, with ``WORD`` added where
+        that is a letter of words.
+    words : uint8, shape (3/2 bytes + documents,), changed in place: the words as UTF-8, each with
+        a blank behind it.
+    starts, stops : int64, shape (bytes // 3 + documents,), changed in place: where words lie.
+    indptr : int64, shape (documents + 1,), changed in place: document i has the words
+        ``indptr[i]`` … ``indptr[i + 1] - 1``.
+    """
+    end = count = np.uintp(0)
+    indptr[0] = 0
+    for i in range(len(offsets) - 1):
+        at, stop = np.uintp(offsets[i]), np.uintp(offsets[i + 1])
+        start, length = end, 0
+        while at < stop:
+            letter, at = _letter_at(text, at)
+            letter = letters[letter]
+            if letter & WORD:
+                end = _put_letter(letter ^ WORD, words, end)
+                length += 1
+            if length and (at == stop or not letter & WORD):
+                if length > 1:
+                    starts[count], stops[count] = start, end
+                    count += np.uintp(1)
+                    words[end] = _BLANK
+                    start = end + np.uintp(1)
+                end, length = start, 0
+        indptr[i + 1] = count
+
+
+@kernel(types.void(readonly(types.uint8), _ORDER, _ORDER, _ORDER, types.int64, types.int64,
+                   types.uint32, types.boolean, _I4, _F8, _I8))  # fmt: skip
+def hash_words(words, starts, stops, indptr, low, high, mask, alternate, columns, values, found):
+    """Hash the n-grams of documents, n words with a blank between them, low ≤ n ≤ high.
+
+    A column is |h| modulo 2^bits and its value 1 or, with ``alternate``, the sign of h: the hash
+    trick of Weinberger et al. (ICML 2009) as scikit-learn's FeatureHasher has it.
+
+    Parameters
+    ----------
+    words, starts, stops, indptr : as ``split_words`` writes them.
+    mask : 2^bits - 1.
+    columns, values : int32, float64, changed in place: one n-gram each, also if it occurs again.
+    found : int64, shape (documents + 1,), changed in place: offsets of documents into these.
+    """
+    count = np.uintp(0)
+    found[0] = 0
+    for i in range(len(indptr) - 1):
+        for n in range(low, high + 1):
+            for first in range(indptr[i], indptr[i + 1] - n + 1):
+                h = _murmur_hash(words, np.uintp(starts[first]), np.uintp(stops[first + n - 1]))
+                columns[count] = np.uint32(abs(h)) & mask
+                values[count] = -1.0 if alternate and h < 0 else 1.0
+                count += np.uintp(1)
+        found[i + 1] = count
