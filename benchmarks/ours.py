@@ -115,7 +115,7 @@ def fit(paths: list[str], cache: str, settings: Settings) -> Fit:
         return Fit(
             seconds, source.readings, learner.progress.full_epochs, learner.progress.mini_epochs,
             str(learner.progress.finished), source.rows, source.width, source.nonzeros,
-            learner.bias, proofs,
+            learner.best.bias, proofs,
         )  # fmt: skip
 
 

@@ -183,7 +183,7 @@ def test_the_directions_of_many_classes_are_their_learners_in_the_order_of_class
     decisions = model.decision_function(dense)
     for k, learner in enumerate(model.directions()):
         assert learner.positive == NAMES[k]
-        alone = make_model(learner.weights, learner.best.bias)
+        alone = make_model(learner.weights, learner.bias)
         assert np.array_equal(alone.decision_function(dense), decisions[:, k])
         assert learner.certificate == model.certificate["learners"][k]
     two = make_model()

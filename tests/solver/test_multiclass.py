@@ -91,7 +91,7 @@ def test_every_class_gets_the_weights_and_the_proof_of_a_fit_against_the_rest(
         write_again(tmp_path, "rows.svm", against_the_rest(labels, name))
         alone, own = fitted(tmp_path, "two.svm", *words)
         assert many.weights[k].tolist() == alone.weights.tolist()
-        assert np.asarray(many.bias)[k] == alone.best.bias
+        assert np.asarray(many.bias)[k] == alone.bias
         assert report["learners"][k]["label"] == name
         assert report["learners"][k]["certificate"] == own["certificate"]
         assert report["learners"][k]["full_epochs"] == own["full_epochs"]
