@@ -49,12 +49,12 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 33_620,
-    "test lines": 42_500,
-    "solver lines": 7_020,
+    "package lines": 33_740,
+    "test lines": 42_600,
+    "solver lines": 7_140,
     "solver modules": 32,
     "solver circles": 0,
-    "solver floors": 12,
+    "solver floors": 13,
     "runs lines": 6_870,
     "functions p90": 20,
     "longest function": 53,

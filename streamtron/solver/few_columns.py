@@ -11,6 +11,7 @@ later one is a scan at the solution before: it makes the counts from the slacks,
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from streamtron.core.rows import Chunk, Rows
 from streamtron.solver import passes
 from streamtron.solver.ascent import solved_directly
 from streamtron.solver.learner import Learner
-from streamtron.solver.newton import HeldLoss
+from streamtron.solver.newton import HeldLoss, Rounds
 from streamtron.solver.preconditioner import HEAD
 from streamtron.solver.rest_quadratic import Outside
 from streamtron.solver.scan import counts_of_slacks
@@ -47,9 +48,9 @@ CLOSE = 1e-9
 
 def worthwhile(learner: Learner, rows: Rows) -> bool:
     """Whether a quadratic of all columns costs no more than a head may, on the rows held and those
-    of a chunk. In a part it does not pay: joint steps look at rows in memory alone."""
+    of a chunk."""
     settings = learner.settings
-    if settings.faithful or settings.hard or settings.parts is not None:
+    if settings.faithful or settings.hard:
         return False
     met = np.zeros(len(learner.running.w), dtype=bool)
     lengths = np.zeros(0, dtype=np.int64)
@@ -134,6 +135,13 @@ def make_room(learner: Learner) -> None:
     active.retain(np.sort(kept))
 
 
+def solve_here(learner: Learner) -> Rounds[None]:
+    """See ``solve``."""
+    solve(learner)
+    return
+    yield
+
+
 def solve(learner: Learner) -> None:
     """Minimise P of the rows held and the quadratic; rows are judged there from now on."""
     outside, active, settings = learner.outside, learner.active, learner.settings
@@ -151,16 +159,17 @@ def solve(learner: Learner) -> None:
     learner.progress.reports[-1].newton_steps += best.steps
 
 
-def finish(learner: Learner) -> None:
-    """Choose the weights that the next scan certifies, and the resolution of its counts.
+def finish(learner: Learner, solve: Callable[[Learner], Rounds[None]]) -> Rounds[None]:
+    """Choose the weights that the next scan certifies, and the resolution of its counts. ``solve``
+    : ``solve_here``, or what solves the rows of many parts.
 
     A step that has not lowered P is halved: P is convex, and falls at first on the way from the
     best weights to the solution of their quadratic. Weights that a changed run was given do not lie
     on such a way; if they are no better, the best ones are scanned for their quadratic.
     """
     outside, best, known = learner.outside, learner.best, learner.best.certificate
-    if outside is None:  # the run had ended
-        best.candidate = best.augmented
+    if outside is None:  # the run had ended, or the parts have made their local starts
+        best.candidate = best.augmented if best.candidate is None else best.candidate
         return
     lowered = known is None or known.primal < outside.known
     if not lowered and learner.progress.reading == 0:
@@ -168,9 +177,10 @@ def finish(learner: Learner) -> None:
     elif not lowered and not _close(outside.v, best.augmented):
         best.candidate = 0.5 * (best.augmented + outside.v)
     else:
-        solve(learner)
+        yield from solve(learner)
         best.candidate = outside.v
-    learner.outside = None
+    if learner.settings.parts is None or learner.elsewhere is not None:
+        learner.outside = None  # that of a part is summed with those of the others
     if known is not None:
         progress, error = learner.progress, max(learner.settings.tolerance, ROUNDING_GAP)
         error *= known.primal

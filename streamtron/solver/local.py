@@ -15,9 +15,10 @@ from streamtron.core import kernels, losses
 from streamtron.core.certificate import ScanSums
 from streamtron.core.executor import changes_part, looks_at_part
 from streamtron.core.rows import Label
-from streamtron.solver import passes
+from streamtron.solver import few_columns, passes
 from streamtron.solver.duals import Counts, SavedArrays, read_state, write_state
 from streamtron.solver.learner import Extent, Learner
+from streamtron.solver.rest_quadratic import NO_QUADRATIC, Outside, QuadraticSums
 from streamtron.solver.scan import Frozen, counts_of_slacks
 from streamtron.solver.stages import ASCENT, Regime
 from streamtron.solver.targets import Targets, costs
@@ -51,6 +52,7 @@ class LocalProblem:
 
     def __init__(self, learner: Learner) -> None:
         self.learner, self.width = learner, 0
+        self.few = False  # whether this reading makes rows far from the margin one quadratic
         self.new = False  # whether this reading observes the rows
         self.shuffled = False  # whether the last reading took blocks in another order
         self.kept = np.zeros(0, dtype=np.int64)  # rows that this reading keeps, whatever it finds
@@ -71,6 +73,8 @@ class LocalProblem:
             self.learner.running.scalars[kernels.BIAS] *= -1.0
             if self.learner.best.candidate is not None:
                 self.learner.best.candidate *= -1.0
+            if self.learner.outside is not None:
+                self.learner.outside.linear *= -1.0
         self.margins = np.zeros(len(self.learner.active))
 
     @property
@@ -135,8 +139,10 @@ class LocalProblem:
         """Prepare a reading; see ``ToRead``."""
         learner, b = self.learner, to_read.b
         learner.progress.reading, learner.progress.b = number, b
+        self.few = to_read.few
         self.new, visits = not learner.extent.rows, to_read.start is not None
-        if not visits and learner.regime != Regime.BLOCKS:
+        scanned = to_read.few and not learner.complete  # counts are made as rows are scanned
+        if not (visits or scanned or learner.regime == Regime.BLOCKS):
             self.set_counts(to_read.scale * np.append(to_read.w, to_read.bias), b)
         learner.frozen = Frozen(to_read.w, to_read.bias, to_read.scale, b)
         learner.frozen.beside_training = visits
@@ -147,10 +153,11 @@ class LocalProblem:
         if to_read.start is not None:
             learner.mode = "train"
             start_visits(self, *to_read.start)
-        if learner.regime == Regime.BLOCKS:
-            learner.regime = Regime.WORKING_SET
         if not learner.complete:
+            learner.regime = Regime.FEW_COLUMNS if to_read.few else Regime.WORKING_SET
             learner.active.clear()
+        if learner.regime == Regime.FEW_COLUMNS:
+            few_columns.begin(learner)
 
     def end_reading(self) -> Scanned:
         """Return the sums of a reading, and what is held now."""
@@ -158,8 +165,10 @@ class LocalProblem:
         assert frozen is not None
         learner.frozen, learner.running, self.base = None, WeightState(), NOTHING
         self.margins = np.zeros(len(learner.active))
-        held, scan_sums = len(learner.active), frozen.scan_sums
-        return Scanned(scan_sums, held, [learner.regime], [learner.extent])
+        held, scan_sums, rest = len(learner.active), frozen.scan_sums, NO_QUADRATIC
+        if self.few:
+            rest = sum_rest(self, len(frozen.w))
+        return Scanned(scan_sums, held, [learner.regime], [learner.extent], rest)
 
     def save(self, path: str, rows: int) -> None:
         """Save the state after a reading; ``rows`` : of the part."""
@@ -207,7 +216,8 @@ def as_wide(v: Vector, width: int) -> Vector:
 
 class ToRead(NamedTuple):
     """What a reading does for a problem, by its number: it certifies the weights ``w``, ``bias``
-    around a ``scale``; b is the unit of the counts. ``start`` : the dual point of all parts from
+    around a ``scale``; b is the unit of the counts. ``few`` : rows far from the margin become one
+    quadratic. ``start`` : the dual point of all parts from
     which rows are visited. None = none are visited; then the weights solve the rows held, if these
     are all that matter, and their counts are made of the slacks first.
     """
@@ -217,17 +227,20 @@ class ToRead(NamedTuple):
     bias: float
     scale: float
     b: float
+    few: bool
     start: Moved | None
 
 
 class Scanned(NamedTuple):
     """The sums of a scan at fixed weights, as wide as its rows; the rows in memory after it; each
-    part's regime, and what is known of all its rows."""
+    part's regime, and what is known of all its rows; and where columns are few, the quadratic of
+    the rows outside memory."""
 
     sums: ScanSums
     held: int
     regimes: list[Regime]
     extents: list[Extent]
+    rest: QuadraticSums
 
 
 class Looked(NamedTuple):
@@ -333,6 +346,14 @@ def line(local: LocalProblem, direction: Vector | None, thetas: Vector) -> Line:
             local.learner.loss.code, local.margins, local.slopes, cost, float(theta), found
         )
     return Line(losses)
+
+
+@changes_part
+def sum_rest(local: LocalProblem, columns: int) -> QuadraticSums:
+    """Sum the quadratic of the rows outside memory after the local start."""
+    outside = local.learner.outside or Outside(np.zeros(columns + 1), 0.0)
+    local.learner.outside = None
+    return outside.sums(columns)
 
 
 def sum_held(local: LocalProblem, width: int) -> Moved:

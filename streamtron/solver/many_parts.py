@@ -21,8 +21,10 @@ Sums of local solutions alone (CoCoA+, Ma et al., ICML 2015) need far more round
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from streamtron.core import kernels
 from streamtron.core.config import Settings
@@ -36,6 +38,7 @@ from streamtron.solver.learner import Extent, Learner
 from streamtron.solver.local import Moved, Scanned, ToRead
 from streamtron.solver.part import Joined, Started
 from streamtron.solver.reading import Solve, solve_block
+from streamtron.solver.rest_quadratic import Outside
 from streamtron.solver.rounds import in_lockstep, shift
 from streamtron.solver.stages import ASCENT, Regime
 from streamtron.solver.stopping import begin_stage
@@ -145,6 +148,11 @@ class ManyParts(Data):
         if units:
             for number, moved in zip(units, parts(part.take_units, units), strict=True):
                 shift(self.learners[number].running, moved)
+        few = {k: one for k, one in enumerate(self.learners) if one.outside is not None}
+        rests = self._each({k: (local.sum_rest, (len(one.running.w),)) for k, one in few.items()})
+        for learner, rest in zip(few.values(), rests, strict=True):
+            assert learner.outside is not None
+            learner.outside.take(rest)
         self._readings = [0] * len(self.learners)
 
     def _read(self, number: int, learners: Mapping[int, Learner]) -> None:
@@ -182,7 +190,10 @@ class ManyParts(Data):
         for learner, moved in zip(learners.values(), moves, strict=True):
             shift(learner.running, moved)
 
-    def _each(self, wanted: Mapping[int, Wanted]) -> Sequence[Moved]:
+    def _each(self, wanted: Mapping[int, Wanted]) -> Sequence[Any]:
+        """Make a round of these steps, if there are any."""
+        if not wanted:
+            return ()
         return self._parts(Each(wanted.items()), list(wanted.items()))
 
 
@@ -198,6 +209,7 @@ def _to_read(number: int, learner: Learner) -> ToRead:
     assert frozen is not None
     return ToRead(
         number, frozen.w, frozen.bias, frozen.scan_sums.scale, learner.progress.b,
+        few=learner.regime == Regime.FEW_COLUMNS,
         start=dual_point(learner) if visits else None,
     )  # fmt: skip
 
@@ -216,6 +228,8 @@ def _take_sums(learner: Learner, scanned: Scanned) -> None:
     if not frozen.beside_training:
         frozen.running = scanned.sums.fresh
     learner.regime = _worst([learner.regime, *scanned.regimes])
+    if learner.outside is not None:
+        learner.outside.take(scanned.rest)
 
 
 def _take_start(learner: Learner, joined: Joined) -> tuple[float, float] | None:
@@ -229,6 +243,8 @@ def _take_start(learner: Learner, joined: Joined) -> tuple[float, float] | None:
     begin_stage(learner)
     learner.running.widen(len(joined.dual) - 1)
     learner.best.candidate = joined.weights / len(joined.regimes)
+    if learner.regime == Regime.FEW_COLUMNS:
+        learner.outside = Outside(learner.best.candidate, math.inf)
     if learner.regime != Regime.BLOCKS:
         return None
     theta = joined.steps / (kernels.square_sum(joined.dual) + joined.extension)
@@ -262,5 +278,5 @@ def _labels(begun: Started, settings: Settings) -> list[Label]:
 
 def _worst(regimes: Sequence[Regime]) -> Regime:
     """The regime of the part whose memory holds least."""
-    order = [Regime.ALL_ROWS, Regime.WORKING_SET, Regime.BLOCKS]
+    order = [Regime.ALL_ROWS, Regime.WORKING_SET, Regime.FEW_COLUMNS, Regime.BLOCKS]
     return max(regimes, key=order.index)

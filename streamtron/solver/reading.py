@@ -15,7 +15,7 @@ from streamtron.solver import few_columns
 from streamtron.solver.ascent import solve, solve_hard, visit_until_still
 from streamtron.solver.column_subset import Narrowed
 from streamtron.solver.learner import Learner
-from streamtron.solver.rounds import solve_jointly
+from streamtron.solver.rounds import solve_jointly, solve_with_rest
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import Regime
 from streamtron.solver.stopping import (
@@ -156,11 +156,12 @@ def continue_training(learner: Learner) -> Solve:
 def solve_in_memory(learner: Learner) -> Solve:
     """Solve the rows in memory; before the ascent stage visit them for N_ep mini-epochs at most."""
     active, settings, regime = learner.active, learner.settings, learner.regime
-    if learner.elsewhere is not None:
-        yield from solve_jointly(learner)
-        return
+    parts = learner.elsewhere is not None
     if regime == Regime.FEW_COLUMNS:
-        few_columns.finish(learner)
+        yield from few_columns.finish(learner, solve_with_rest if parts else few_columns.solve_here)
+        return
+    if parts:
+        yield from solve_jointly(learner)
         return
     if not len(active):
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,18 @@ from streamtron.core import kernels
 from streamtron.core.rows import Rows, make_rows
 from streamtron.solver import passes
 from streamtron.solver.passes import Vector
+
+
+class QuadraticSums(NamedTuple):
+    """G, g and c of an ``Outside`` on all columns, and Σ q_k of the rows inside the margin."""
+
+    gram: Vector
+    linear: Vector
+    constant: float
+    squares: float
+
+
+NO_QUADRATIC = QuadraticSums(np.zeros((0, 0)), np.zeros(0), 0.0, 0.0)
 
 
 class Outside:
@@ -70,6 +83,19 @@ class Outside:
         passes.add(kernels.combine, rows, 2.0 * cost * signs, rho, linear)
         self.linear = linear[self.there]
         self.constant += float(kernels.dot(cost, np.ones(len(cost))))
+
+    def sums(self, columns: int) -> QuadraticSums:
+        """Return G, g and the rest as numbers of so many columns, to be summed over parts."""
+        gram, linear = np.zeros((columns + 1, columns + 1)), np.zeros(columns + 1)
+        there = np.append(self.columns, columns)
+        gram[np.ix_(there, there)], linear[there] = self.gram, self.linear
+        return QuadraticSums(gram, linear, self.constant, self.squares)
+
+    def take(self, sums: QuadraticSums) -> None:
+        """Take the sums of all parts."""
+        self.columns = np.arange(len(sums.linear) - 1)
+        self.gram, self.linear = sums.gram, sums.linear
+        self.constant, self.squares = sums.constant, sums.squares
 
     def mirror(self) -> None:
         """Make G symmetric: sums over rows go to the lower triangle alone."""

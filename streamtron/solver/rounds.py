@@ -25,6 +25,7 @@ from streamtron.core import kernels
 from streamtron.core.executor import Each, Parts, Wanted
 from streamtron.solver import local, newton
 from streamtron.solver.ascent import RELAXATION
+from streamtron.solver.few_columns import SHARE
 from streamtron.solver.learner import Learner
 from streamtron.solver.local import Looked, Moved
 from streamtron.solver.newton import GapEstimate, Objective, Point, Rounds, Vector
@@ -35,8 +36,9 @@ from streamtron.solver.preconditioner import (
     KeptProducts,
     solve_with_head,
 )
+from streamtron.solver.rest_quadratic import Outside
 from streamtron.solver.stages import Regime
-from streamtron.solver.stopping import worthwhile_gap
+from streamtron.solver.stopping import ROUNDING_GAP, worthwhile_gap
 from streamtron.solver.subproblem import finer_resolution
 from streamtron.solver.weights import WeightState
 
@@ -91,9 +93,10 @@ NUMBERS = 1 << 27
 
 @dataclass(slots=True)
 class JointPoint(Point):
-    """A point, and what the parts saw there."""
+    """A point, what parts saw there, and the gradient of what is the same quadratic everywhere."""
 
     seen: Looked
+    smooth: Vector
 
 
 def at_once(columns: int) -> int:
@@ -111,13 +114,16 @@ class JointLoss(Objective[JointPoint]):
     2018), or, once that has served badly, because the parts are not alike, exact. Else it is exact
     on the heaviest columns (see ``_head_of``) and diagonal elsewhere.
 
-    ``center`` : v₀. ``alike`` : whether the parts hold so many rows that those of one may tell of
-    all. ``constant`` : is added to P, as D of the rows that are not held.
+    ``center`` : v₀. ``rest`` : the loss of rows that are not held. ``alike`` : whether the parts
+    hold so many rows that those of one may tell of all. ``constant`` : is added to P, as D of the
+    rows that are not held.
     """
 
-    def __init__(self, center: Vector, *, alike: bool, constant: float = 0.0) -> None:
+    def __init__(
+        self, center: Vector, *, alike: bool, constant: float = 0.0, rest: Outside | None = None
+    ) -> None:
         columns = len(center)
-        self._center, self._constant = center, constant
+        self._center, self._constant, self._rest = center, constant, rest
         self._few = columns <= HEAD
         self._head = np.arange(columns if self._few and not alike else 0)
         self._diagonal, self._mass = np.zeros(columns, dtype=np.float32), 0.0
@@ -134,12 +140,17 @@ class JointLoss(Objective[JointPoint]):
         self._diagonal, self._mass = seen.diagonal, seen.mass
         self._factor = np.eye(len(self._head))
         self._factor[np.tril_indices(len(self._head))] += seen.head
+        if self._rest is not None and len(self._head):
+            self._factor += self._rest.gram
         if not kernels.factorise(self._factor, np.empty(len(self._factor))):
             self._few, self._head = False, self._head[:0]  # squares under- or overflow
             self._factor = self._factor[:0, :0]
         away = v - self._center
         primal = 0.5 * kernels.square_sum(away) + seen.loss + self._constant
-        return JointPoint(v, primal, seen.gradient + away, steps, seen)
+        if self._rest is not None:
+            loss, slope = self._rest.value_and_gradient(v)
+            primal, away = primal + loss, away + slope
+        return JointPoint(v, primal, seen.gradient + away, steps, seen, away)
 
     def step(self, here: JointPoint, enough: float, accuracy: float) -> Rounds[JointPoint | None]:
         """Return where a Newton step leads: as it is if P falls enough, else to the least P along
@@ -148,7 +159,10 @@ class JointLoss(Objective[JointPoint]):
         there = yield from self.look(here.v + direction, here.steps + 1)
         lower = ACCEPTED * kernels.dot(here.gradient, direction) + newton.FLAT * here.primal
         if not there.primal <= here.primal + lower:
-            theta = yield from search(here.v - self._center, direction, looked_at=1.0)
+            square = kernels.square_sum(direction)
+            if self._rest is not None:
+                square += kernels.dot(direction, self._rest.product(direction))
+            theta = yield from search(here.smooth, direction, square, looked_at=1.0)
             if theta > 0.0:
                 there = yield from self.look(here.v + theta * direction, there.steps)
         self._learn(here, there)
@@ -208,18 +222,21 @@ def _head_of(diagonal: NDArray[np.float32]) -> NDArray[np.int64]:
 def best_scale(v: Vector) -> Rounds[float]:
     """Return about the θ > 0 that minimises ½ θ² ‖v‖² + Σ C_i φ(θ m_i) over the rows
     held, before anything was looked at; see ``part.join``."""
-    return (yield from search(np.zeros(len(v)), v)) or 1.0
+    return (yield from search(np.zeros(len(v)), v, kernels.square_sum(v))) or 1.0
 
 
-def search(away: Vector, direction: Vector, looked_at: float = 0.0) -> Rounds[float]:
-    """Return a θ near the least P(v + θ d), for a v that lies ``away`` from v₀; 0 if P does not
-    fall. ``looked_at`` : the θ where the parts have looked last.
+def search(
+    smooth: Vector, direction: Vector, square: float, looked_at: float = 0.0
+) -> Rounds[float]:
+    """Return a θ near the least P(v + θ d); 0 if P does not fall. What is the same quadratic
+    everywhere has the gradient ``smooth`` at v, and changes by θ smooth·d + ½ θ² ``square``.
+    ``looked_at`` : the θ where the parts have looked last.
 
     P' bends wherever a row changes sides of the margin. So its root is told from the ends of a
     bracket only where all of the bracket is proven low: no P in it is above the higher end, and
     that is lower than at 0 by half, at least, of what a tangent leaves P to fall.
     """
-    linear, square = kernels.dot(away, direction), kernels.square_sum(direction)
+    linear = kernels.dot(smooth, direction)
     given: Vector | None = direction
     thetas, begin = THETAS, math.inf
     for _ in range(newton.LINE_STEPS):
@@ -269,6 +286,19 @@ def solve_jointly(learner: Learner) -> Rounds[None]:
     error, rounding = precision * solved.primal, solved.seen.lengths / 24.0
     b = finer_resolution(progress.b, rounding, error, max(solved.seen.largest))
     progress.b = progress.reports[-1].b = b
+
+
+def solve_with_rest(learner: Learner) -> Rounds[None]:
+    """Minimise P of the rows in memory of all parts and of the quadratic of the others; rows are
+    judged there from now on."""
+    outside = learner.outside
+    assert outside is not None
+    outside.mirror()
+    precision = SHARE * max(learner.settings.tolerance, ROUNDING_GAP)
+    loss = JointLoss(np.zeros(len(outside.v)), alike=False, rest=outside)
+    solved = yield from loss.minimise(outside.v, precision)
+    outside.v = solved.v
+    learner.progress.reports[-1].newton_steps += solved.steps
 
 
 def _start(learner: Learner) -> Vector:

@@ -20,7 +20,7 @@ from streamtron.runs.update import update
 from tests.helpers.optimum import holds, holds_optimum, least_primal
 from tests.runs.test_parts import Stopped, forgetful
 
-ROWS, SHARDS, COLUMNS = 1500, 6, 60
+ROWS, SHARDS, COLUMNS = 1500, 6, 240
 CLASSES = (1.0, 3.0, 4.0, 7.0)
 
 ALL, WORKING_SET, BLOCKS = 10**9, 200_000, 60_000
@@ -35,7 +35,7 @@ some_regimes = pytest.mark.parametrize(
 def rows_of(classes: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     """Noisy rows; the last class occurs in the last shard alone, the first one not in it."""
     rng = np.random.default_rng(5)
-    X = rng.normal(size=(ROWS, COLUMNS)) * (rng.random((ROWS, COLUMNS)) < 0.3)
+    X = rng.normal(size=(ROWS, COLUMNS)) * (rng.random((ROWS, COLUMNS)) < 18 / COLUMNS)
     X[:, 0] += 0.1
     scores = X @ rng.normal(size=(COLUMNS, len(classes))) + 2.0 * rng.normal(size=(ROWS, 1))
     last = np.arange(ROWS) >= ROWS - ROWS // SHARDS

@@ -296,7 +296,7 @@ def test_a_step_that_has_not_lowered_the_primal_is_halved_or_begun_anew(
     learner.progress.reading = reading
     learner.progress.reports = trained(ListSource(*correlated(50)), Settings()).progress.reports
     learner.extent.least_delta2 = 1.0
-    few_columns.finish(learner)
+    list(few_columns.finish(learner, few_columns.solve_here))
     assert learner.best.candidate is not None
     assert learner.best.candidate.tolist() == next_scan
 
