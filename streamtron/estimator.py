@@ -41,9 +41,8 @@ from streamtron.runs.learners import (
 )
 from streamtron.runs.outcome import certificate_of
 from streamtron.runs.parts import OpenParts, train_in_parts, with_parts
-from streamtron.solver.learner import Learner
+from streamtron.solver.learner import Learner, set_weights
 from streamtron.solver.partial_fit import EarlierData
-from streamtron.solver.stopping import set_weights
 
 if TYPE_CHECKING:
     from streamtron.cluster.client import Client

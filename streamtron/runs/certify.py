@@ -41,8 +41,8 @@ from streamtron.runs.scan import Scans, scan_weights
 from streamtron.runs.upper_bounds import SEARCH_TOLERANCE, find_upper_bounds
 from streamtron.runs.witness import Witness
 from streamtron.solver.duals import Counts, split
-from streamtron.solver.learner import Learner
-from streamtron.solver.stopping import LARGE_DRIFT, set_weights
+from streamtron.solver.learner import Learner, set_weights
+from streamtron.solver.stopping import LARGE_DRIFT
 from streamtron.solver.vectors import SparseVector, Vector, dense
 
 _log = logging.getLogger(__name__)

@@ -38,12 +38,11 @@ from streamtron.solver.checkpoint import (
     densify,
     sparsify,
 )
-from streamtron.solver.learner import Learner
+from streamtron.solver.learner import Learner, go_on, reopen
 from streamtron.solver.one_part import train_here
 from streamtron.solver.one_vs_rest import CandidateClasses, Classes
 from streamtron.solver.row_store import Pool
 from streamtron.solver.stages import Regime
-from streamtron.solver.stopping import reopen
 from streamtron.solver.train import Checkpointer, Group
 from streamtron.solver.working_set import release_rows
 
@@ -210,7 +209,7 @@ class Training(Generic[Source]):
         """Train the learners of a finished run on, together if they fit in memory, else in groups.
         ``begin``, ``known`` : see ``in_groups``."""
         for learner in learners:
-            learner.progress.finished = None  # also of those whose group has not begun
+            go_on(learner)  # also of those whose group has not begun
         if self._group_size(learners, 0, known) < len(learners):
             self.in_groups(learners, begin=begin, known=known)
         else:

@@ -28,10 +28,9 @@ from streamtron.runs.learners import (
 from streamtron.solver import part
 from streamtron.solver.checkpoint import Resumed, State, densify
 from streamtron.solver.duals import Counts, Pieces, SavedCounts, saved_at, split, write_first_state
-from streamtron.solver.learner import Learner
+from streamtron.solver.learner import Learner, reopen
 from streamtron.solver.many_parts import ManyParts
 from streamtron.solver.part import START_GAP, Part
-from streamtron.solver.stopping import reopen
 from streamtron.solver.train import train
 
 MOST_PARTS = 64

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,11 +17,19 @@ from streamtron.core.rows import Chunk, ChunkSource
 from streamtron.solver import order
 from streamtron.solver.checkpoint import densify
 from streamtron.solver.duals import Counts
-from streamtron.solver.history import StageReport
-from streamtron.solver.learner import Average, Extent, Learner
+from streamtron.solver.learner import (
+    Learner,
+    begin_again,
+    begin_stage,
+    choose_mode,
+    enter,
+    replace_counts,
+    scan_next,
+    train_next,
+)
 from streamtron.solver.reading import solve_block, solve_in_memory, visit_rows
 from streamtron.solver.stages import Regime
-from streamtron.solver.stopping import begin_stage, certify, conclude, discard_weights, sum_afresh
+from streamtron.solver.stopping import certify, conclude
 from streamtron.solver.subproblem import run_mini_epochs
 from streamtron.solver.train import so_far, tell_done
 from streamtron.solver.vectors import cut
@@ -34,30 +41,7 @@ def begin_change(learner: Learner, *, only_more: bool = False) -> None:
     any more, and no rows are in memory. ``only_more`` : rows are only added, and no weight of a row
     changes, so that the last scan still holds for the rows that it read."""
     densify(learner)
-    if not (only_more and _scan_holds(learner)):
-        learner.frozen = None
-    progress, best = learner.progress, learner.best
-    progress.finished = best.certificate = best.candidate = None
-    best.gap_before, best.average, best.drift_repaired = math.inf, Average(), 0.0
-    progress.full_epochs = progress.readings = progress.mini_epochs = 0
-    updates = learner.running.updates
-    progress.reports = [StageReport.begin(progress.stage, learner.settings, progress.b, updates)]
-    progress.from_zero = False
-    progress.primal, progress.history = math.inf, []
-    progress.restart_clock(0.0)
-    _scan_next(learner)
-    if not learner.valid:
-        discard_weights(learner)
-    learner.elsewhere = None
-
-
-def _scan_next(learner: Learner) -> None:
-    """Forget the rows in memory; the next reading scans, and holds all rows if they fit."""
-    learner.active.clear()
-    learner.mode = "scan"
-    learner.regime = Regime.ALL_ROWS if learner.stage.ascent else Regime.WORKING_SET
-    if learner.frozen is None:
-        learner.extent = Extent()
+    begin_again(learner, keep_scan=only_more and _scan_holds(learner))
 
 
 def _scan_holds(learner: Learner) -> bool:
@@ -133,7 +117,8 @@ def _read(
 
 
 def _visit_new_rows(learner: Learner, chunk: Chunk, positions: NDArray[np.int64]) -> None:
-    learner.mode, learner.regime = "train", Regime.BLOCKS
+    choose_mode(learner, "train")
+    enter(learner, Regime.BLOCKS)
     targets = learner.targets(chunk)
     learner.observe(chunk, targets)
     if learner.progress.stage_number < 0:
@@ -146,10 +131,10 @@ def _solve_new_rows(learner: Learner) -> None:
     """Solve the new rows in memory. The next reading scans the weights that were best before: the
     running ones suit the new rows until the counts of the others have been solved again."""
     run_mini_epochs(solve_in_memory(learner))
-    _scan_next(learner)
-    scan_follows = learner.frozen is not None  # which certifies them with the rows before
-    learner.best.candidate = None if scan_follows else learner.best.augmented
-    learner.best.average = Average()
+    scan_next(learner)
+    learner.best.take_candidate()
+    if learner.frozen is None:  # else its scan goes on, and certifies them with the rows before
+        learner.best.candidate = learner.best.augmented
 
 
 def _end_or_train(learner: Learner) -> None:
@@ -158,7 +143,7 @@ def _end_or_train(learner: Learner) -> None:
     if learner.finished:
         release_rows(learner)
     else:
-        learner.mode, learner.frozen, learner.extent = "train", None, Extent()
+        train_next(learner)
 
 
 def take_counts(
@@ -169,8 +154,7 @@ def take_counts(
     counts = Counts()
     for numbers, values in pieces:
         counts.put(numbers, values)
-    learner.counts = counts
-    sum_afresh(learner)
+    replace_counts(learner, counts)
 
 
 def narrow(learner: Learner, columns: int) -> None:

@@ -23,8 +23,8 @@ from streamtron.core.errors import DataError, FileDamaged
 from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.solver import order
 from streamtron.solver.duals import Counts
-from streamtron.solver.history import ReadingBounds, StageReport
-from streamtron.solver.learner import Average, BestWeights, Extent, Learner, Progress
+from streamtron.solver.learner import Extent, Learner
+from streamtron.solver.progress import Average, BestWeights, Progress, ReadingBounds, StageReport
 from streamtron.solver.rest_quadratic import Outside
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import Regime, Stage

@@ -1,12 +1,14 @@
-"""One two-class problem in training: its state, and the parts of it, each with one job."""
+"""One two-class problem in training: its state, and every change of it.
+
+No other module assigns a field of a ``Learner``, of its ``Progress`` or of its ``BestWeights``."""
 
 from __future__ import annotations
 
 import copy
+import logging
 import math
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -17,19 +19,19 @@ from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
 from streamtron.core.losses import SQUARED_HINGE
 from streamtron.core.rows import Chunk, Label
-from streamtron.core.text import BOUNDS
 from streamtron.solver import order, stages
 from streamtron.solver.duals import Counts
-from streamtron.solver.history import ReadingBounds, StageReport
+from streamtron.solver.progress import BestWeights, Progress
 from streamtron.solver.rest_quadratic import Outside
 from streamtron.solver.row_store import ActiveSet, Pool
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import Regime, Stage
 from streamtron.solver.targets import TargetRule, Targets
-from streamtron.solver.vectors import SparseVector, dense
-from streamtron.solver.weights import Rule, WeightState, consistent
+from streamtron.solver.weights import Rule, WeightState, consistent, restart
 
 Vector = NDArray[np.float64]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -59,152 +61,6 @@ class Extent:
         self.rows += len(sq_lengths)
         if settings.hard:
             self.lengths += math.fsum(np.sqrt(sq_lengths))
-
-
-@dataclass(slots=True)
-class Progress:
-    """Where a learner is in its plan of stages, and what it has done so far."""
-
-    plan: tuple[Stage, ...]
-    stage_number: int = -1
-    """the stage's place in the plan; −1 before the first row"""
-    b: float = 0.0
-    """the stage's threshold: the resolution of the integer dual variables"""
-    from_zero: bool = True
-    """whether the stage began at a = 0, as the bounds of the paper assume"""
-    reports: list[StageReport] = field(default_factory=list)
-    finished: str | None = None
-    """why the run has ended; None while it goes on"""
-    reading: int = 0
-    """the number of the current reading"""
-    readings: int = 0
-    """readings completed"""
-    concluded: bool = False
-    """whether the current reading has been concluded"""
-    full_epochs: int = 0
-    mini_epochs: int = 0
-    primal: float = math.inf
-    """P over all rows, as the last solve in memory left it; ∞ where not all are in memory"""
-    history: list[ReadingBounds] = field(default_factory=list)
-    """of every reading, in order"""
-    seconds: float = 0.0
-    """since training began, when the clock was last read"""
-    _began: float = field(default_factory=time.perf_counter)
-
-    @property
-    def stage(self) -> Stage:
-        """The current stage; the first one before any row."""
-        return self.plan[max(self.stage_number, 0)]
-
-    @property
-    def last_stage(self) -> bool:
-        """Whether no stage follows."""
-        return self.stage_number + 1 == len(self.plan)
-
-    def read_clock(self) -> float:
-        """Update ``seconds`` and return them."""
-        self.seconds = time.perf_counter() - self._began
-        return self.seconds
-
-    def restart_clock(self, seconds: float) -> None:
-        """Count on from so many seconds: the state comes from another process or run."""
-        self._began = time.perf_counter() - seconds
-
-    def record(
-        self, certificate: Certificate | None, upper: float | None, active_rows: int
-    ) -> None:
-        """Add the reading to the history, with the bounds of a certificate, or estimates."""
-        seconds = self.read_clock()
-        bounds = ReadingBounds.estimated(self.readings, self.primal, upper, seconds)
-        if certificate is not None:
-            proven = certificate.to_dict()
-            lower, upper, gap = (proven[name] for name in BOUNDS)
-            bounds = ReadingBounds(self.readings, lower, upper, gap, True, seconds)
-        steps = sum(report.newton_steps for report in self.reports)
-        before = sum(each.newton_steps for each in self.history)
-        self.history.append(
-            replace(bounds, active_rows=active_rows, newton_steps=max(0, steps - before))
-        )
-
-    def count_full_epoch(self) -> None:
-        """Count a full epoch."""
-        self.full_epochs += 1
-        self.reports[-1].full_epochs += 1
-
-    def count_mini_epochs(self, number: int) -> None:
-        """Count mini-epochs."""
-        self.mini_epochs += number
-        self.reports[-1].mini_epochs += number
-
-
-class Average:
-    """The mean of augmented vectors that may grow wider, the k-th weighted by k: later ones are
-    nearer the optimum, as in averaged gradient descent (Shamir and Zhang, ICML 2013)."""
-
-    def __init__(self) -> None:
-        self.total = np.zeros(0)
-        self.number = 0
-
-    def add(self, v: Vector) -> Vector:
-        """Add a vector; returns the mean so far."""
-        missing = np.zeros(len(v) - len(self.total))
-        self.number += 1
-        wider = np.concatenate((self.total[:-1], missing, self.total[-1:]))
-        self.total = wider + self.number * v
-        return self.total / (self.number * (self.number + 1) // 2)
-
-
-@dataclass(slots=True)
-class BestWeights:
-    """The weights of the least primal so far, at the scale that minimises P, and their proof."""
-
-    w: Vector = field(default_factory=lambda: np.zeros(0))
-    """as they were scanned: the scan's own array; by its nonzeros while out of training"""
-    scale: float = 1.0
-    bias: float = 0.0
-    """at that scale"""
-    certificate: Certificate | None = None
-    """the best lower bound so far with the last upper bound; None before a scan"""
-    candidate: Vector | None = None
-    """augmented weights, at the scale 1/b, that the next scan certifies; None = the running ones"""
-    average: Average = field(default_factory=Average)
-    """of what blocks of rows left since the last scan"""
-    gap_before: float = math.inf
-    """the relative duality gap of the scan before the last"""
-    drift_repaired: float = 0.0
-    """the largest drift of the running weights that was repaired"""
-
-    @property
-    def weights(self) -> Vector:
-        """scale · w, shape (columns,)."""
-        return self.scale * dense(self.w)
-
-    def discard(self) -> None:
-        """Set the weights to 0, of which nothing is proven."""
-        self.w, self.scale, self.bias, self.certificate = np.zeros(len(self.w)), 1.0, 0.0, None
-
-    @property
-    def augmented(self) -> Vector:
-        """scale · (w, w_bias), shape (columns + 1,)."""
-        return np.append(self.weights, self.bias)
-
-    def nonzero(self, first: int, columns: int) -> tuple[NDArray[np.uint32], Vector]:
-        """Which of so many columns from ``first`` on, numbered from there, have a weight; these."""
-        kept = SparseVector.of(self.w) if isinstance(self.w, np.ndarray) else self.w
-        inside = slice(*np.searchsorted(kept.columns, (first, first + columns)))
-        return kept.columns[inside] - np.uint32(first), self.scale * kept.values[inside]
-
-    def cut_candidate(self, columns: int) -> None:
-        """Cut what the next scan certifies to so many columns: the others have no weight."""
-        total = self.average.total
-        self.average.total = np.append(total[:-1][:columns], total[-1:])
-        if self.candidate is not None:
-            self.candidate = np.append(self.candidate[:-1][:columns], self.candidate[-1:])
-
-    @property
-    def finite(self) -> bool:
-        """Whether all weights are finite."""
-        return math.isfinite(kernels.square_sum(self.weights) + self.bias * self.bias)
 
 
 Mode = Literal["train", "scan"]
@@ -347,3 +203,221 @@ class Learner:
         made = copy.deepcopy(self, memo)
         made.targets.positive = positive
         return made
+
+
+def begin_stage(learner: Learner) -> None:
+    """Fix b of the next stage from what is known; begin at a = 0, or ascent from the current a."""
+    progress, running, extent = learner.progress, learner.running, learner.extent
+    upper = running.upper_bound
+    if learner.settings.faithful and progress.reports:
+        upper = progress.reports[-1].bounds["paper_upper_bound"]
+    progress.stage_number += 1
+    stage = progress.stage
+    b = stages.choose_b(stage, learner.settings, extent.sq_radius, upper, extent.least_delta2)
+    if running.steps:
+        progress.from_zero = not stage.ascent
+        if stage.ascent:
+            factor = running.rescale(learner.counts.largest(), round(b * running.scale))
+            learner.counts.scale(factor)
+        else:
+            restart(running)
+            learner.counts.clear()
+    progress.begin_stage(b, learner.settings, running.updates)
+
+
+def end_stage(learner: Learner, finished: str | None, stop_reason: str) -> None:
+    """Close the report of the current stage; ``finished`` : why the run ends with it."""
+    progress = learner.progress
+    progress.finished = finished
+    if finished:
+        learner.outside = None
+    progress.reports[-1].end(
+        stop_reason, learner.running, learner.certificate, math.sqrt(learner.extent.sq_radius),
+        from_zero=progress.from_zero,
+    )  # fmt: skip
+
+
+def next_stage(learner: Learner, stop_reason: str) -> None:
+    """End the current stage and begin the next one; after the last one the run has converged."""
+    last = learner.progress.last_stage
+    end_stage(learner, "converged" if last else None, stop_reason)
+    if not last:
+        begin_stage(learner)
+
+
+def leave_brief_stage(learner: Learner) -> None:
+    """Begin the next stage of the automatic plan, if the current one lasts one reading only."""
+    progress = learner.progress
+    if progress.stage.brief:
+        reason = stages.reason_to_leave(progress.plan, progress.stage_number, learner.settings)
+        next_stage(learner, reason)
+
+
+def begin_reading(learner: Learner, reading: int, scale: float | None = None) -> None:
+    """Prepare a reading: it visits rows as they pass ("train"), or scans them at fixed weights
+    ("scan"). Where the working set does not fit, both: rows are visited, and the weights of the
+    reading before are certified. ``scale`` : around which a scan looks for the least P."""
+    learner.progress.begin_reading(reading)
+    learner.frozen = None
+    beside = learner.regime == Regime.BLOCKS and learner.mode == "train" and learner.stage.ascent
+    if learner.regime == Regime.BLOCKS:
+        learner.regime = Regime.WORKING_SET
+    if not learner.complete:
+        learner.active.clear()
+    if learner.mode == "scan" or beside:
+        learner.frozen = freeze(learner, scale, beside_training=beside)
+    elif reading > 0:  # it certifies a reading in which no row is updated
+        running = learner.running
+        learner.frozen = Frozen(running.w, running.bias, running.scale, learner.threshold)
+
+
+def freeze(learner: Learner, scale: float | None, *, beside_training: bool) -> Frozen:
+    """Fix the best weights known for a scan: the candidate of the last solve, or the running ones.
+    ``scale`` : see ``ScanRequest``; None = t/‖a‖². ``beside_training`` : see ``Frozen``."""
+    running, b = learner.running, learner.progress.b
+    candidate = learner.best.take_candidate()
+    fixed = running.w.copy() if beside_training else running.w
+    if candidate is None:
+        frozen = Frozen(fixed, running.bias, scale or running.scale, learner.threshold)
+    else:
+        candidate *= b
+        w, bias = candidate[:-1], float(candidate[-1])
+        frozen = Frozen(w, bias, 1.0 / b, learner.threshold, fixed)
+        if len(w) < len(fixed):
+            frozen.widen(len(fixed))
+    frozen.beside_training = beside_training
+    return frozen
+
+
+def leave_scan(learner: Learner) -> None:
+    """Give a scan up: the weights are about to change, so that it proves nothing."""
+    learner.frozen = None
+
+
+def take_scan(learner: Learner, frozen: Frozen, *, drifted: bool) -> None:
+    """Set the running weights to what a complete scan has summed from the counts. Where the counts
+    have changed since, correct the running weights by their error then, if they had ``drifted``."""
+    running, scan_sums = learner.running, frozen.scan_sums
+    learner.unsummed = False
+    if not frozen.beside_training:
+        running.settle_scanned(scan_sums)
+    elif drifted:
+        scanned = frozen.w if frozen.running is None else frozen.running
+        w = running.w + (scan_sums.fresh - scanned)
+        running.settle(w, running.bias, running.extension, running.steps)
+    frozen.running = None  # its drift has been measured
+
+
+def take_solution(
+    learner: Learner,
+    b: float,
+    candidate: Vector | None,
+    *,
+    newton_steps: int,
+    primal: float = math.inf,
+) -> None:
+    """Take what a solve has found: its resolution b, and the augmented weights that the next scan
+    certifies; of blocks, their average. ``primal`` : of the weights, over the rows in memory."""
+    progress, best = learner.progress, learner.best
+    progress.refine(b)
+    progress.count_newton_steps(newton_steps)
+    progress.primal = primal if learner.regime == Regime.ALL_ROWS else math.inf
+    if learner.regime != Regime.BLOCKS:
+        best.candidate = candidate
+    elif candidate is not None:
+        best.candidate = best.average.add(candidate)
+
+
+def choose_mode(learner: Learner, mode: Mode) -> None:
+    """Choose what the next reading does."""
+    learner.mode = mode
+
+
+def enter(learner: Learner, regime: Regime) -> None:
+    """Note what memory holds from now on."""
+    learner.regime = regime
+
+
+def reopen(learner: Learner) -> bool:
+    """Whether a finished learner has more to do by its settings now: smaller tol, more epochs."""
+    progress, settings, certificate = learner.progress, learner.settings, learner.certificate
+    if progress.finished is None or certificate is None:
+        return False
+    if not learner.valid:
+        return True
+    reached = certificate.relative_duality_gap <= settings.tolerance
+    if progress.finished == "epoch limit" and reached and settings.tolerance > 0.0:
+        progress.finished = "certified"
+    if progress.finished == "epoch limit":
+        return progress.full_epochs < settings.epoch_limit
+    return progress.finished == "certified" and not reached
+
+
+def go_on(learner: Learner) -> None:
+    """Let a finished learner train again."""
+    learner.progress.finished = None
+
+
+def begin_again(learner: Learner, *, keep_scan: bool) -> None:
+    """Forget the proof, the reports and the rows in memory of a finished learner, whose rows change
+    or whose weights are not those of its counts. ``keep_scan`` : the last scan is continued."""
+    best = learner.best
+    best.forget_proof()
+    best.take_candidate()
+    best.drift_repaired = 0.0
+    learner.progress.begin_again(learner.settings, learner.running.updates)
+    if not keep_scan:
+        learner.frozen = None
+    scan_next(learner)
+    if not learner.valid:
+        discard_weights(learner)
+    learner.elsewhere = None
+
+
+def scan_next(learner: Learner) -> None:
+    """Drop the rows in memory; the next reading scans, and holds all rows if they fit."""
+    learner.active.clear()
+    learner.mode = "scan"
+    learner.regime = Regime.ALL_ROWS if learner.stage.ascent else Regime.WORKING_SET
+    if learner.frozen is None:
+        learner.extent = Extent()
+
+
+def train_next(learner: Learner) -> None:
+    """Forget what is known of the rows; the next reading trains."""
+    learner.mode, learner.frozen, learner.extent = "train", None, Extent()
+
+
+def replace_counts(learner: Learner, counts: Counts) -> None:
+    """Replace the counts; the next reading sums a afresh from them."""
+    learner.counts = counts
+    _sum_afresh(learner)
+
+
+def set_weights(learner: Learner, w: Vector, bias: float, counts: Counts | None = None) -> None:
+    """Set the running weights (columns as the shards number them) and the bias weight, and counts
+    if there are any, which need not make these weights; the next reading scans them."""
+    learner.running.w = w
+    learner.running.scalars[kernels.BIAS] = bias
+    learner.mode, learner.unsummed = "scan", True
+    if learner.regime == Regime.ALL_ROWS:
+        learner.regime = Regime.WORKING_SET
+    if counts is not None:
+        learner.counts = counts
+
+
+def discard_weights(learner: Learner) -> None:
+    """Discard the running and the best weights: the next reading sums them from the counts."""
+    _log.warning(
+        "the running weights are not those of any counts: memory or disk has changed "
+        "them. They are made afresh from the counts."
+    )
+    _sum_afresh(learner)
+    learner.best.discard()
+    learner.best.drift_repaired = 1.0
+    learner.mode = "scan"
+
+
+def _sum_afresh(learner: Learner) -> None:
+    restart(learner.running)
+    learner.unsummed = True

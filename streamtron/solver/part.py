@@ -24,9 +24,10 @@ from streamtron.solver import batched, order
 from streamtron.solver.batched import Threads
 from streamtron.solver.checkpoint import RestoredLearner
 from streamtron.solver.duals import saved_at
-from streamtron.solver.learner import BestWeights, Extent, Learner
+from streamtron.solver.learner import Extent, Learner
 from streamtron.solver.local import LocalProblem, Moved, Scanned, ToRead, Vector, as_wide
 from streamtron.solver.one_vs_rest import Classes
+from streamtron.solver.progress import BestWeights
 from streamtron.solver.reading import begin_reading, finish_reading, take_and_solve, take_chunk
 from streamtron.solver.row_store import Pool
 from streamtron.solver.stages import ASCENT, Regime

@@ -14,20 +14,19 @@ from streamtron.core.rows import Chunk
 from streamtron.solver import few_columns
 from streamtron.solver.ascent import solve, solve_hard, visit_until_still
 from streamtron.solver.column_subset import Narrowed
-from streamtron.solver.learner import Learner
-from streamtron.solver.rounds import solve_jointly, solve_with_rest
-from streamtron.solver.scan import Frozen
-from streamtron.solver.stages import Regime
-from streamtron.solver.stopping import (
+from streamtron.solver.learner import (
+    Learner,
     begin_stage,
-    certify,
-    conclude,
-    freeze,
+    choose_mode,
     leave_brief_stage,
-    stop_at_limit,
-    worthwhile_gap,
+    leave_scan,
+    take_solution,
 )
-from streamtron.solver.subproblem import Solution, Subproblem, run_mini_epochs
+from streamtron.solver.learner import begin_reading as start_reading
+from streamtron.solver.rounds import solve_jointly, solve_with_rest
+from streamtron.solver.stages import Regime
+from streamtron.solver.stopping import certify, conclude, stop_at_limit, worthwhile_gap
+from streamtron.solver.subproblem import Subproblem, run_mini_epochs
 from streamtron.solver.targets import Targets
 from streamtron.solver.weights import visit
 from streamtron.solver.working_set import counts_to_scan, keep, keep_all
@@ -38,20 +37,9 @@ mini-epochs, or, where parts hold the rows, steps in all of them (see ``rounds``
 
 
 def begin_reading(learner: Learner, reading: int, scale: float | None = None) -> None:
-    """Prepare a reading: it visits rows as they pass ("train"), or scans them at fixed weights
-    ("scan"). Where the working set does not fit, both: rows are visited, and the weights of the
-    reading before are certified. ``scale`` : around which a scan looks for the least P."""
-    learner.progress.reading, learner.progress.concluded = reading, False
-    beside = learner.regime == Regime.BLOCKS and learner.mode == "train" and learner.stage.ascent
-    if learner.regime == Regime.BLOCKS:
-        learner.regime = Regime.WORKING_SET
-    if not learner.complete:
-        learner.active.clear()
-    running, learner.frozen = learner.running, None
-    if learner.mode == "scan" or beside:
-        learner.frozen = freeze(learner, scale, beside_training=beside)
-    elif reading > 0:  # it certifies a reading in which no row is updated
-        learner.frozen = Frozen(running.w, running.bias, running.scale, learner.threshold)
+    """Prepare a reading, see ``learner.begin_reading``; where columns are few, also the quadratic
+    of the rows outside memory."""
+    start_reading(learner, reading, scale)
     if learner.regime == Regime.FEW_COLUMNS:
         few_columns.begin(learner)
 
@@ -82,7 +70,7 @@ def take_chunk(
                 yield from keep(learner, chunk.rows, np.flatnonzero(wanted), targets)
             return
         if not frozen.beside_training:
-            learner.frozen = None  # the weights are about to change: the scan proves nothing
+            leave_scan(learner)
     assert positions is not None
     yield from visit_rows(learner, chunk, positions, targets)
 
@@ -126,11 +114,8 @@ def solve_block(learner: Learner) -> Solve:
 
 def finish_reading(learner: Learner) -> Solve:
     """Certify what was scanned, and end the run if that suffices; else solve the rows in memory."""
-    learner.progress.readings += 1
     learner.drop_spare_columns()
-    learner.progress.concluded = True
-    if learner.mode == "train":
-        learner.progress.count_full_epoch()
+    learner.progress.end_reading(full_epoch=learner.mode == "train")
     if learner.frozen is not None:
         certify(learner, learner.frozen)
         conclude(learner, learner.frozen)
@@ -149,7 +134,7 @@ def continue_training(learner: Learner) -> Solve:
         learner.progress.count_full_epoch()
     leave_brief_stage(learner)
     blocks = learner.settings.faithful or learner.regime == Regime.BLOCKS
-    learner.mode = "train" if blocks else "scan"
+    choose_mode(learner, "train" if blocks else "scan")
     yield from solve_in_memory(learner)
 
 
@@ -181,31 +166,20 @@ def solve_in_memory(learner: Learner) -> Solve:
     gap = worthwhile_gap(learner)
     if settings.hard:
         gamma = learner.running.upper_bound or math.sqrt(learner.extent.sq_radius)
-        found = yield from solve_hard(*of_rows, gap, mini_epochs, 0.1 * gap * gamma * gamma)
+        solution = yield from solve_hard(*of_rows, gap, mini_epochs, 0.1 * gap * gamma * gamma)
     else:
         best = None
         if known is not None:
             best = np.append(known.scale * narrowed.narrow(known.w), known.bias)
         problem = Subproblem(*of_rows, whole=not blocks)
-        found = yield from solve(problem, gap, mini_epochs, best=best)
+        solution = yield from solve(problem, gap, mini_epochs, best=best)
     narrowed.settle()
-    _take_solution(learner, counts, found, narrowed)
-
-
-def _take_solution(
-    learner: Learner, counts: NDArray[np.int32], found: Solution, narrowed: Narrowed
-) -> None:
-    """Take the counts, b, and the weights that the next scan certifies: of blocks their average."""
-    progress, best = learner.progress, learner.best
-    learner.counts.put(learner.active.numbers, counts)
-    progress.count_mini_epochs(found.mini_epochs)
-    progress.b = progress.reports[-1].b = found.b
-    progress.reports[-1].newton_steps += found.newton_steps
-    progress.primal = found.primal if learner.regime == Regime.ALL_ROWS else math.inf
-    if learner.regime != Regime.BLOCKS:
-        best.candidate = narrowed.widen(found.v)
-    elif (a := narrowed.widen(found.a)) is not None:
-        best.candidate = best.average.add(a)
+    learner.counts.put(active.numbers, counts)
+    learner.progress.count_mini_epochs(solution.mini_epochs)
+    take_solution(
+        learner, solution.b, narrowed.widen(solution.a if blocks else solution.v),
+        newton_steps=solution.newton_steps, primal=solution.primal,
+    )  # fmt: skip
 
 
 def begin_search(learner: Learner) -> None:
@@ -220,5 +194,5 @@ def start_from_slacks(learner: Learner) -> None:
     assert learner.frozen is not None
     learner.running.settle_scanned(learner.frozen.scan_sums)
     if learner.running.steps:
-        learner.progress.b = 1.0 / learner.running.scale  # where D of these counts is largest
+        learner.progress.refine(1.0 / learner.running.scale)  # where D of these counts is largest
     run_mini_epochs(solve_in_memory(learner))

@@ -23,10 +23,9 @@ from typing import NamedTuple, Protocol
 from streamtron.core.config import Settings
 from streamtron.core.events import Listener, Problem, ReadingDone, SolveStarted, StageDone
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed, State
-from streamtron.solver.history import StageReport
-from streamtron.solver.learner import Learner
+from streamtron.solver.learner import Learner, discard_weights, go_on
+from streamtron.solver.progress import StageReport
 from streamtron.solver.reading import Solve, begin_reading, continue_training, finish_reading
-from streamtron.solver.stopping import discard_weights
 
 
 def train(data: Data, resumed: Resumed | None = None) -> None:
@@ -172,7 +171,7 @@ class Data(ABC):
 
 def _reopen(learner: Learner) -> Solve:
     """Continue after an end that today's settings would not have made."""
-    learner.progress.finished = None
+    go_on(learner)
     if learner.valid:
         yield from continue_training(learner)
     else:

@@ -13,9 +13,8 @@ from streamtron.core.config import format_size
 from streamtron.core.errors import SettingsError
 from streamtron.core.rows import Chunk, Rows
 from streamtron.solver import few_columns, passes
-from streamtron.solver.learner import Learner
+from streamtron.solver.learner import Learner, enter, leave_brief_stage
 from streamtron.solver.stages import Regime
-from streamtron.solver.stopping import leave_brief_stage
 from streamtron.solver.targets import Targets
 
 NEAR = 1.25
@@ -43,14 +42,14 @@ def keep_all(learner: Learner, rows: Rows, targets: Targets) -> bool:
 def _leave_all_rows(learner: Learner, rows: Rows) -> None:
     """Make room where memory does not hold all rows so far and those of a chunk."""
     if few_columns.worthwhile(learner, rows):
-        learner.regime = Regime.FEW_COLUMNS
+        enter(learner, Regime.FEW_COLUMNS)
         while learner.stage.brief:
             leave_brief_stage(learner)
         few_columns.begin(learner)
         if len(learner.active):
             few_columns.make_room(learner)
     else:
-        learner.regime = Regime.WORKING_SET
+        enter(learner, Regime.WORKING_SET)
         _drop_idle_rows(learner)
 
 
@@ -76,7 +75,7 @@ def keep(
                 f"the active set is over its budget of {format_size(active.budget)}, and "
                 "--faithful keeps every misclassified row. Give a larger --active-set."
             )
-        learner.regime = Regime.BLOCKS
+        enter(learner, Regime.BLOCKS)
         if learner.mode == "scan" or not len(active):
             return
         yield
@@ -87,7 +86,7 @@ def release_rows(learner: Learner) -> None:
     """Keep no rows any more. If training continues, the next reading keeps those that matter."""
     learner.active.clear()
     if learner.regime == Regime.ALL_ROWS:
-        learner.regime = Regime.WORKING_SET
+        enter(learner, Regime.WORKING_SET)
 
 
 def _keep_some(learner: Learner) -> None:
@@ -124,4 +123,4 @@ def keep_violators(
     """Keep rows that a scan has found, those at positions ``chosen`` first of ``number``, up to one
     that does not fit; ``targets`` are those of all of ``rows``."""
     if learner.regime != Regime.BLOCKS and learner.active.add(rows, chosen, targets) < number:
-        learner.regime = Regime.BLOCKS
+        enter(learner, Regime.BLOCKS)

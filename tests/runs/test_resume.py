@@ -14,10 +14,9 @@ from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.solver import few_columns
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed, State
-from streamtron.solver.learner import Learner
+from streamtron.solver.learner import Learner, reopen
 from streamtron.solver.one_part import train_here as train
 from streamtron.solver.row_store import Pool
-from streamtron.solver.stopping import reopen
 from tests.helpers.checkpoints import KeepsAll, through_a_file
 from tests.helpers.examples import slow_but
 from tests.helpers.learners import PLANS, ROWS, bits, classes_that_come_late, plans, source_of

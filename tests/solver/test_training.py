@@ -16,7 +16,8 @@ from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Event, ReadingDone
 from streamtron.core.rows import BLOCK_ROWS, Chunk, Label
-from streamtron.solver import order, stopping
+from streamtron.solver import learner as state
+from streamtron.solver import order
 from streamtron.solver import train as training
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_part import train_here as train
@@ -59,7 +60,7 @@ def faithful_equals_oracle(
     """Both stages, held against the plain procedure with the b that the learner chose."""
     source = ListSource(csr(rows), labels, block_rows=block_rows)
     learner, at_ends = Learner(chosen, source.labels, positive=1), []
-    end_stage = stopping.end_stage
+    end_stage = state.end_stage
 
     def noted(learner: Learner, *reasons: str) -> None:
         counts = learner.counts.dense(learner.extent.rows).tolist()
@@ -67,7 +68,7 @@ def faithful_equals_oracle(
         end_stage(learner, *reasons)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stopping, "end_stage", noted)
+        patch.setattr(state, "end_stage", noted)
         train(source, [learner], chosen)
     assert learner.finished == "converged"
     assert len(learner.progress.reports) == 2

@@ -1,0 +1,346 @@
+"""What a learner has done so far: its stages, its readings, the best weights and their proof."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core import kernels, theory
+from streamtron.core.certificate import Certificate
+from streamtron.core.config import Settings
+from streamtron.core.text import BOUNDS
+from streamtron.solver.scan import Frozen
+from streamtron.solver.stages import Stage
+from streamtron.solver.vectors import SparseVector, dense
+from streamtron.solver.weights import WeightState
+
+Vector = NDArray[np.float64]
+
+CONVERGED = "a full reading found no row to update"
+"""Why a stage ends that converges."""
+
+PAPER = ("paper_upper_bound", "f_est", "direct_fraction")
+
+
+@dataclass(slots=True)
+class StageReport:
+    """One stage's figures; ``None`` where a figure does not apply.
+
+    ``bounds`` are those of the paper, for a stage that began at a = 0 and converged:
+    ``paper_upper_bound`` is its worst-case bound on γ_d after the run (Remark 1 for steps and
+    ε = 1, Theorem 2 else), ``f_est`` its estimate of γ'_d/γ_d, ``direct_fraction`` the sharper
+    b t/‖a‖^(1+ε) or b t^(2−ε)/‖a‖².
+    """
+
+    epsilon: float | str
+    variant: str
+    b: float
+    b_relative: float | None = None
+    full_epochs: int = 0
+    mini_epochs: int = 0
+    newton_steps: int = 0
+    updates: int = 0
+    directional_margin: float | None = None
+    upper_bound: float | None = None
+    bounds: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(PAPER))
+    stop_reason: str = ""
+    seconds: float = 0.0
+    _began: float = field(default_factory=time.perf_counter)
+    _updates_before: int = 0
+
+    @classmethod
+    def begin(cls, stage: Stage, settings: Settings, b: float, updates: int) -> StageReport:
+        """The report of a stage that begins now."""
+        name = "ascent" if stage.ascent else stage.epsilon
+        return cls(name, settings.variant, b, _updates_before=updates)
+
+    def restart_clock(self) -> None:
+        """Count seconds from now on: the report comes from another process."""
+        self._began = time.perf_counter() - self.seconds
+
+    def end(
+        self,
+        stop_reason: str,
+        running: WeightState,
+        certificate: Certificate | None,
+        radius: float,
+        *,
+        from_zero: bool,
+    ) -> None:
+        """Close the report; ``from_zero`` : whether the stage began at a = 0."""
+        self.stop_reason, self.updates = stop_reason, running.updates - self._updates_before
+        self.seconds = time.perf_counter() - self._began
+        epsilon = self.epsilon if isinstance(self.epsilon, float) else 1.0
+        self.b_relative = self.b / radius ** (1.0 + epsilon if self.variant == "length" else 2)
+        if certificate is not None:
+            self.directional_margin = certificate.directional_margin
+            self.upper_bound = certificate.upper_bound
+        bounded = stop_reason == CONVERGED and from_zero and self.epsilon != "ascent"
+        if bounded and running.steps and (self.directional_margin or 0.0) > 0.0:
+            self._bound(radius, epsilon, running.steps, math.sqrt(running.sq_norm))
+
+    def _bound(self, R: float, epsilon: float, t_c: int, length: float) -> None:
+        """Set the bounds of the paper, of t_c updates after which ‖a‖ is ``length``."""
+        b, margin, bounds = self.b, self.directional_margin or 0.0, self.bounds
+        if self.variant == "steps":
+            bounds["direct_fraction"] = theory.direct_fraction_steps(b, epsilon, t_c, length)
+            bounds["f_est"] = theory.f_est_steps(R, b, epsilon, t_c)
+        else:
+            bounds["direct_fraction"] = theory.direct_fraction_length(b, epsilon, t_c, length)
+        if self.variant == "length" and epsilon <= 1.0:
+            after = R, b, epsilon, t_c, margin
+            bounds["f_est"] = theory.f_est_length(*after)
+            bounds["paper_upper_bound"] = theory.upper_bound_after_run_length(*after)
+        if self.variant == "steps" or epsilon == 1.0:
+            bounds["paper_upper_bound"] = theory.upper_bound_after_run(R, b, epsilon, t_c)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as the report file has them."""
+        plain = asdict(self)
+        last = {name: plain.pop(name) for name in ("bounds", "stop_reason", "seconds")}
+        plain |= last.pop("bounds") | last
+        infinite = [k for k, v in plain.items() if isinstance(v, float) and not math.isfinite(v)]
+        plain |= dict.fromkeys(infinite)
+        return {name: value for name, value in plain.items() if name[0] != "_"}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingBounds:
+    """Bounds on γ_d after a reading, and the solution of the rows in memory that follows it.
+
+    Where not ``proven``, ``upper`` is the running weights' ‖a‖/t, which drifts, and ``lower`` is
+    1/√(2 P) of the rows in memory, if these are all. ``seconds`` are those since training began;
+    ``active_rows`` are in memory, and ``newton_steps`` were made since the reading before.
+    """
+
+    reading: int
+    lower: float | None
+    upper: float | None
+    gap: float | None
+    proven: bool
+    seconds: float
+    active_rows: int = 0
+    newton_steps: int = 0
+
+    @classmethod
+    def estimated(
+        cls, reading: int, primal: float, upper: float | None, seconds: float
+    ) -> ReadingBounds:
+        """Bounds of a reading that proves none; ``primal`` is ∞ where P is not known."""
+        lower = 1.0 / math.sqrt(2.0 * primal) if 0.0 < primal < math.inf else None
+        gap = None if lower is None or not upper else max(0.0, 1.0 - (lower / upper) ** 2)
+        return cls(reading, lower, upper, gap, False, seconds)
+
+    def to_dict(self, *, timed: bool = True) -> dict[str, Any]:
+        """Plain values; without the seconds they depend on the data and the settings alone."""
+        plain = asdict(self)
+        seconds = plain.pop("seconds")
+        return {**plain, "seconds": seconds} if timed else plain
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a learner is in its plan of stages, and what it has done so far."""
+
+    plan: tuple[Stage, ...]
+    stage_number: int = -1
+    """the stage's place in the plan; −1 before the first row"""
+    b: float = 0.0
+    """the stage's threshold: the resolution of the integer dual variables"""
+    from_zero: bool = True
+    """whether the stage began at a = 0, as the bounds of the paper assume"""
+    reports: list[StageReport] = field(default_factory=list)
+    finished: str | None = None
+    """why the run has ended; None while it goes on"""
+    reading: int = 0
+    """the number of the current reading"""
+    readings: int = 0
+    """readings completed"""
+    concluded: bool = False
+    """whether the current reading has been concluded"""
+    full_epochs: int = 0
+    mini_epochs: int = 0
+    primal: float = math.inf
+    """P over all rows, as the last solve in memory left it; ∞ where not all are in memory"""
+    history: list[ReadingBounds] = field(default_factory=list)
+    """of every reading, in order"""
+    seconds: float = 0.0
+    """since training began, when the clock was last read"""
+    _began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def stage(self) -> Stage:
+        """The current stage; the first one before any row."""
+        return self.plan[max(self.stage_number, 0)]
+
+    @property
+    def last_stage(self) -> bool:
+        """Whether no stage follows."""
+        return self.stage_number + 1 == len(self.plan)
+
+    def read_clock(self) -> float:
+        """Update ``seconds`` and return them."""
+        self.seconds = time.perf_counter() - self._began
+        return self.seconds
+
+    def restart_clock(self, seconds: float) -> None:
+        """Count on from so many seconds: the state comes from another process or run."""
+        self._began = time.perf_counter() - seconds
+
+    def record(
+        self, certificate: Certificate | None, upper: float | None, active_rows: int
+    ) -> None:
+        """Add the reading to the history, with the bounds of a certificate, or estimates."""
+        seconds = self.read_clock()
+        bounds = ReadingBounds.estimated(self.readings, self.primal, upper, seconds)
+        if certificate is not None:
+            proven = certificate.to_dict()
+            lower, upper, gap = (proven[name] for name in BOUNDS)
+            bounds = ReadingBounds(self.readings, lower, upper, gap, True, seconds)
+        steps = sum(report.newton_steps for report in self.reports)
+        before = sum(each.newton_steps for each in self.history)
+        self.history.append(
+            replace(bounds, active_rows=active_rows, newton_steps=max(0, steps - before))
+        )
+
+    def begin_stage(self, b: float, settings: Settings, updates: int) -> None:
+        """Begin the stage at ``stage_number`` with this b, after so many updates."""
+        self.b = b
+        self.reports.append(StageReport.begin(self.stage, settings, b, updates))
+
+    def begin_reading(self, number: int) -> None:
+        """Begin a reading."""
+        self.reading, self.concluded = number, False
+
+    def end_reading(self, *, full_epoch: bool) -> None:
+        """Count a reading whose rows have all been taken; ``full_epoch`` : it has trained."""
+        self.readings += 1
+        self.concluded = True
+        if full_epoch:
+            self.count_full_epoch()
+
+    def count_full_epoch(self) -> None:
+        """Count a full epoch."""
+        self.full_epochs += 1
+        self.reports[-1].full_epochs += 1
+
+    def count_mini_epochs(self, number: int) -> None:
+        """Count mini-epochs."""
+        self.mini_epochs += number
+        self.reports[-1].mini_epochs += number
+
+    def count_newton_steps(self, number: int) -> None:
+        """Count steps of Newton's method."""
+        self.reports[-1].newton_steps += number
+
+    def refine(self, b: float) -> None:
+        """Take a resolution b that a solve has chosen."""
+        self.b = self.reports[-1].b = b
+
+    def begin_again(self, settings: Settings, updates: int) -> None:
+        """Forget what was done before the rows changed, and why the run had ended."""
+        self.finished, self.primal, self.from_zero = None, math.inf, False
+        self.full_epochs = self.readings = self.mini_epochs = 0
+        self.reports, self.history = [], []
+        self.begin_stage(self.b, settings, updates)
+        self.restart_clock(0.0)
+
+
+class Average:
+    """The mean of augmented vectors that may grow wider, the k-th weighted by k: later ones are
+    nearer the optimum, as in averaged gradient descent (Shamir and Zhang, ICML 2013)."""
+
+    def __init__(self) -> None:
+        self.total = np.zeros(0)
+        self.number = 0
+
+    def add(self, v: Vector) -> Vector:
+        """Add a vector; returns the mean so far."""
+        missing = np.zeros(len(v) - len(self.total))
+        self.number += 1
+        wider = np.concatenate((self.total[:-1], missing, self.total[-1:]))
+        self.total = wider + self.number * v
+        return self.total / (self.number * (self.number + 1) // 2)
+
+
+@dataclass(slots=True)
+class BestWeights:
+    """The weights of the least primal so far, at the scale that minimises P, and their proof."""
+
+    w: Vector = field(default_factory=lambda: np.zeros(0))
+    """as they were scanned: the scan's own array; by its nonzeros while out of training"""
+    scale: float = 1.0
+    bias: float = 0.0
+    """at that scale"""
+    certificate: Certificate | None = None
+    """the best lower bound so far with the last upper bound; None before a scan"""
+    candidate: Vector | None = None
+    """augmented weights, at the scale 1/b, that the next scan certifies; None = the running ones"""
+    average: Average = field(default_factory=Average)
+    """of what blocks of rows left since the last scan"""
+    gap_before: float = math.inf
+    """the relative duality gap of the scan before the last; ∞ before the second"""
+    drift_repaired: float = 0.0
+    """the largest drift of the running weights that was repaired"""
+
+    def note_drift(self, drift: float) -> bool:
+        """Note that the running weights had drifted so far; return whether never as far before."""
+        larger = drift > self.drift_repaired
+        self.drift_repaired = max(self.drift_repaired, drift)
+        return larger
+
+    @property
+    def weights(self) -> Vector:
+        """scale · w, shape (columns,)."""
+        return self.scale * dense(self.w)
+
+    def take(self, scanned: Frozen, proof: Certificate) -> None:
+        """Keep scanned weights if their P is the least so far, and what is proven of the best."""
+        known, self.certificate = self.certificate, proof
+        self.gap_before = math.inf if known is None else known.relative_duality_gap
+        if known is None or proof.primal <= known.primal:
+            self.w, self.scale, self.bias = scanned.w, proof.scale, proof.scale * scanned.bias
+        else:
+            self.certificate = replace(proof, primal=known.primal, scale=known.scale)
+
+    def take_candidate(self) -> Vector | None:
+        """Take out the candidate, and begin a new average."""
+        candidate, self.candidate, self.average = self.candidate, None, Average()
+        return candidate
+
+    def discard(self) -> None:
+        """Set the weights to 0, of which nothing is proven."""
+        self.w, self.scale, self.bias = np.zeros(len(self.w)), 1.0, 0.0
+        self.forget_proof()
+
+    def forget_proof(self) -> None:
+        """Forget what is proven: the rows, or the weights, are no longer those."""
+        self.certificate, self.gap_before = None, math.inf
+
+    @property
+    def augmented(self) -> Vector:
+        """scale · (w, w_bias), shape (columns + 1,)."""
+        return np.append(self.weights, self.bias)
+
+    def nonzero(self, first: int, columns: int) -> tuple[NDArray[np.uint32], Vector]:
+        """Which of so many columns from ``first`` on, numbered from there, have a weight; these."""
+        kept = SparseVector.of(self.w) if isinstance(self.w, np.ndarray) else self.w
+        inside = slice(*np.searchsorted(kept.columns, (first, first + columns)))
+        return kept.columns[inside] - np.uint32(first), self.scale * kept.values[inside]
+
+    def cut_candidate(self, columns: int) -> None:
+        """Cut what the next scan certifies to so many columns: the others have no weight."""
+        total = self.average.total
+        self.average.total = np.append(total[:-1][:columns], total[-1:])
+        if self.candidate is not None:
+            self.candidate = np.append(self.candidate[:-1][:columns], self.candidate[-1:])
+
+    @property
+    def finite(self) -> bool:
+        """Whether all weights are finite."""
+        return math.isfinite(kernels.square_sum(self.weights) + self.bias * self.bias)
