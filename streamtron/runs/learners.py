@@ -15,7 +15,6 @@ import numpy as np
 
 from streamtron.core import kernels
 from streamtron.core.config import Machine, Settings
-from streamtron.core.errors import MachineError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.limits import return_memory
 from streamtron.core.rows import Chunk, ChunkSource, Label
@@ -50,17 +49,6 @@ ClassWeights = Mapping[Label, float]
 Source = TypeVar("Source", bound=ChunkSource)
 
 
-class LearnersExceedMemory(MachineError):
-    """Only ``fit`` of the learners fit in memory together."""
-
-    def __init__(self, learners: int, fit: int) -> None:
-        super().__init__(
-            f"{learners} learners do not fit in memory together, {fit} would. Give a larger "
-            "--memory."
-        )
-        self.fit = fit
-
-
 def train_candidates(
     training: Training[ShardSource],
     candidates: Sequence[Settings],
@@ -68,26 +56,34 @@ def train_candidates(
 ) -> list[list[Learner]]:
     """Train candidates that agree in reading, order and seed on the same readings, from ``state``
     on if there is one. Return the finished learners of each: one for two classes, else one a label,
-    in the order of the source's ``labels``."""
-    source = training.source
-    weights = class_weights_of(source, candidates)
-    at_once = None
+    in the order of the source's ``labels``.
+
+    A class gets its learners when its first row is read. Only where memory turns out to be too
+    small for all is the first reading made again, for one group after another.
+    """
+    source, pool, at_once = training.source, Pool(), None
+    problems = list(zip(candidates, class_weights_of(source, candidates), strict=True))
+    many = candidates[0].one_vs_rest
     if state is None or state.group is None:
-        try:
-            return _train_as_labels_appear(training, candidates, weights, state)
-        except LearnersExceedMemory as error:
-            at_once, state = error.fit, None
-    labels: Sequence[Label | None] = [None]
-    if candidates[0].one_vs_rest:
-        if source.rows is None and state is None:
-            read_to_end(source)  # now every label is known
-        labels = list(source.labels)
-    found = [
-        [_learner(settings, source.labels, own, None, label) for label in labels]
-        for settings, own in zip(candidates, weights, strict=True)
-    ]
-    training.in_groups([learner for own in found for learner in own], at_once, state)
-    return found
+        classes = None
+        if many:
+            classes = CandidateClasses([Classes(k, source.labels, w, pool) for k, w in problems])
+            restored = [] if state is None else classes.restore(state)
+            learners = [one for of_candidate in classes.candidates for one in of_candidate.learners]
+        else:
+            learners = [Learner(k, source.labels, w, None, pool) for k, w in problems]
+            restored = _restored(state, learners)
+        resumed = None if state is None else _resumed(state, learners, restored)
+        at_once = training.together(learners, pool, new_classes=classes, resumed=resumed)
+        if at_once is None:
+            return [[one] for one in learners] if classes is None else classes.learners
+        state = None
+    if many and source.rows is None and state is None:
+        read_to_end(source)  # now every label is known
+    labels = list(source.labels) if many else [None]
+    groups = [[_learner(k, source.labels, w, label) for label in labels] for k, w in problems]
+    training.in_groups([learner for group in groups for learner in group], at_once, state)
+    return groups
 
 
 def train_learners(
@@ -97,38 +93,12 @@ def train_learners(
     machine: Machine,
 ) -> list[Learner]:
     """Train learners whose classes are known; ``make`` returns them new each time."""
-    learners, pool, training = make(), Pool(), Training(source, settings, machine)
-    for learner in learners:
-        learner.pool = pool
-    try:
-        training.together(learners)
-    except LearnersExceedMemory as error:
+    training, learners = Training(source, settings, machine), make()
+    at_once = training.together(learners, Pool())
+    if at_once is not None:
         learners = make()
-        training.in_groups(learners, error.fit)
+        training.in_groups(learners, at_once)
     return learners
-
-
-def _train_as_labels_appear(
-    training: Training[ShardSource],
-    candidates: Sequence[Settings],
-    weights: Sequence[ClassWeights | None],
-    state: State | None,
-) -> list[list[Learner]]:
-    """Train all together; a class gets its learners when its first row is read."""
-    pool, classes, labels = Pool(), None, training.source.labels
-    both = list(zip(candidates, weights, strict=True))
-    if candidates[0].one_vs_rest:
-        classes = CandidateClasses([Classes(one, labels, own, pool) for one, own in both])
-        restored = [] if state is None else classes.restore(state)
-        learners = [learner for one in classes.candidates for learner in one.learners]
-    else:
-        learners = [_learner(one, labels, own, pool, None) for one, own in both]
-        restored = _restored(state, learners)
-    resumed = None if state is None else _resumed(state, learners, restored)
-    training.together(learners, pool, new_classes=classes, resumed=resumed)
-    if classes is not None:
-        return [one.learners for one in classes.candidates]
-    return [[learner] for learner in learners]
 
 
 class Known(NamedTuple):
@@ -153,14 +123,20 @@ class Training(Generic[Source]):
     listen: Listener = ignore
     checkpointer: Checkpointer | None = None
 
-    def together(self, learners: Sequence[Learner], pool: Pool | None = None, **how: Any) -> None:
-        """Train learners, which share ``pool`` (None = the pool of the first), together; raise
-        LearnersExceedMemory in the first reading if they do not fit. ``how`` : of ``train``."""
-        pool = learners[0].pool if pool is None else pool
+    def together(self, learners: Sequence[Learner], pool: Pool, **how: Any) -> int | None:
+        """Train learners, which are to share ``pool``, on the same readings. Return None, or how
+        many memory has room for, if the first reading shows that it has not for all: they are of no
+        use then. ``how`` : of ``OnePart``."""
+        for learner in learners:
+            learner.pool = pool
         guard = MemoryGuard(self.settings, self.machine, pool)
         if (resumed := how.get("resumed")) is not None:
             guard.shared &= any(one.learner.regime == Regime.ALL_ROWS for one in resumed.held)
-        self._train(learners, room=guard, can_batch=guard.can_batch, **how)
+        train_here(
+            self.source, learners, self.settings, self.listen, threads=self.machine.thread_count,
+            checkpointer=self.checkpointer, has_room=guard, can_batch=guard.can_batch, **how,
+        )  # fmt: skip
+        return guard.at_once
 
     def in_groups(
         self,
@@ -191,8 +167,11 @@ class Training(Generic[Source]):
                 learner.pool = pool
             resumed = _resumed_group(state, restored[start:stop])
             begin(group)
-            everyone = Group(learners, (start, stop))
-            self._train(group, resumed=resumed, group=everyone, can_batch=lambda _: False)
+            train_here(
+                self.source, group, self.settings, self.listen, threads=self.machine.thread_count,
+                checkpointer=self.checkpointer, resumed=resumed,
+                group=Group(learners, (start, stop)), can_batch=lambda _: False,
+            )  # fmt: skip
             for learner in group:
                 release_rows(learner)
                 learner.pool = Pool()
@@ -214,7 +193,7 @@ class Training(Generic[Source]):
             self.in_groups(learners, begin=begin, known=known)
         else:
             begin(learners)
-            self.together(learners)
+            self.together(learners, learners[0].pool)
 
     def _group_size(self, learners: Sequence[Learner], start: int, known: Known) -> int:
         """Return how many learners from ``start`` on memory takes at a time."""
@@ -241,12 +220,6 @@ class Training(Generic[Source]):
             check_memory(needed(1), machine)
         return max(1, size)
 
-    def _train(self, learners: Sequence[Learner], **how: Any) -> None:
-        train_here(
-            self.source, learners, self.settings, self.listen, threads=self.machine.thread_count,
-            checkpointer=self.checkpointer, **how,
-        )  # fmt: skip
-
 
 def read_to_end(source: ChunkSource) -> None:
     """Read all rows, so that their number, width and labels are known."""
@@ -259,7 +232,7 @@ def restore_finished(
 ) -> list[Learner]:
     """Restore the learners of a finished run, which hold no rows, and vectors by their nonzeros
     (see ``densify``); ``labels`` in the order of the state's label codes."""
-    make = partial(_learner, settings, labels, weights, Pool())
+    make = partial(_learner, settings, labels, weights)
     return [each.learner for each in state.learners(make, "learners")]
 
 
@@ -293,25 +266,26 @@ def _learner(
     settings: Settings,
     labels: Sequence[Label],
     weights: ClassWeights | None,
-    pool: Pool | None,
     label: Label | None,
 ) -> Learner:
     """Return the learner of a class against the rest, of weight 1; of two classes if None."""
     if label is not None and weights is not None:
         weights = {label: weights.get(label, 1.0)}
-    return Learner(settings, labels, weights, label, pool)
+    return Learner(settings, labels, weights, label)
 
 
 class MemoryGuard:
-    """Check in the first reading, chunk by chunk, that the learners fit in memory together."""
+    """Tell in the first reading, chunk by chunk, whether the learners fit in memory together.
+    ``at_once`` : how many do, where all do not; else None."""
 
     def __init__(self, settings: Settings, machine: Machine, pool: Pool) -> None:
         self.settings, self.machine, self.pool = settings, machine, pool
         self.columns = self.rows = 0
         self.shared = stages.plan(settings)[-1].ascent
+        self.at_once: int | None = None
 
-    def __call__(self, learners: int, chunk: Chunk) -> None:
-        """Raise LearnersExceedMemory if ``learners`` learners do not fit once they see a chunk."""
+    def __call__(self, learners: int, chunk: Chunk) -> bool:
+        """Return whether ``learners`` learners fit once they see a chunk; one always does."""
         self.columns = max(self.columns, chunk.width)
         [(_, self.rows)] = chunk.ranges
         if self.shared:
@@ -320,8 +294,8 @@ class MemoryGuard:
             )
         extent = self.rows, self.columns, self.settings.active_set_bytes
         fit = most_that_fit(self.machine.memory_limit, learners, lambda n: self._needed(n, *extent))
-        if max(1, fit) < learners:
-            raise LearnersExceedMemory(learners, max(1, fit))
+        self.at_once = None if fit >= learners else max(1, fit)
+        return self.at_once in (None, learners)
 
     def can_batch(self, learners: Sequence[Learner]) -> bool:
         """Return whether each thread may scan and solve BATCH_WIDTH learners at a time."""
@@ -389,4 +363,4 @@ def one_vs_rest_learners(
     """Make the learners of known labels: one for two labels, else one a label."""
     if len(labels) == 2:
         return [Learner(settings, labels, weights, labels[1])]
-    return [_learner(settings, labels, weights, None, label) for label in labels]
+    return [_learner(settings, labels, weights, label) for label in labels]

@@ -35,6 +35,10 @@ class Threads:
         """Run a task for every item. Each thread takes the next item as long as there is one: a
         future for each would cost more than many a task. What a task raises is raised here, that
         of the first item if several do; a signal at once."""
+        if self._pool is None or len(items) < 2:
+            for item in items:
+                task(item)
+            return
         queue = enumerate(items)
         failed: dict[int, BaseException] = {}
 
@@ -45,10 +49,8 @@ class Threads:
                 except Exception as error:
                     failed[taken[0]] = error
 
-        others = []
-        if self._pool is not None:
-            helpers = range(min(self.number, len(items)) - 1)
-            others = [self._pool.submit(take_items) for _ in helpers]
+        helpers = range(min(self.number, len(items)) - 1)
+        others = [self._pool.submit(take_items) for _ in helpers]
         try:
             take_items()
             for other in others:

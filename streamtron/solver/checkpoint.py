@@ -23,11 +23,12 @@ from streamtron.core.errors import DataError, FileDamaged
 from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.solver import order
 from streamtron.solver.duals import Counts
-from streamtron.solver.learner import Extent, Learner
+from streamtron.solver.learner import Learner
 from streamtron.solver.progress import Average, BestWeights, Progress, ReadingBounds, StageReport
 from streamtron.solver.rest_quadratic import Outside
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import Regime, Stage
+from streamtron.solver.targets import Extent
 from streamtron.solver.vectors import SparseVector, Vector, dense, is_vector, smaller
 from streamtron.solver.weights import WeightState
 

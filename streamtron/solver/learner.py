@@ -8,7 +8,6 @@ import copy
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -26,41 +25,12 @@ from streamtron.solver.rest_quadratic import Outside
 from streamtron.solver.row_store import ActiveSet, Pool
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import Regime, Stage
-from streamtron.solver.targets import TargetRule, Targets
+from streamtron.solver.targets import Extent, TargetRule, Targets
 from streamtron.solver.weights import Rule, WeightState, consistent, restart
 
 Vector = NDArray[np.float64]
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Extent:
-    """What is known of the rows observed so far: width, R², the least Δ_k² > 0, how many rows,
-    and (hard margin only) the sum of their lengths."""
-
-    columns: int = 0
-    sq_radius: float = 0.0
-    least_delta2: float = math.inf
-    rows: int = 0
-    lengths: float = 0.0
-
-    def observe(self, sq_radius: float, least_delta2: float) -> None:
-        """Update R² and the least Δ_k²."""
-        self.sq_radius = max(self.sq_radius, sq_radius)
-        self.least_delta2 = min(self.least_delta2, least_delta2)
-
-    def add(self, targets: Targets, settings: Settings) -> None:
-        """Add the rows of a chunk that have not been observed before."""
-        sq_lengths = targets.sq_lengths(settings.rho)
-        if not len(sq_lengths):
-            return
-        present = targets.delta2[targets.present]
-        least = math.inf if settings.hard else float(present.min())
-        self.observe(float(sq_lengths.max()), least)
-        self.rows += len(sq_lengths)
-        if settings.hard:
-            self.lengths += math.fsum(np.sqrt(sq_lengths))
 
 
 Mode = Literal["train", "scan"]

@@ -17,11 +17,11 @@ from streamtron.core.executor import changes_part, looks_at_part
 from streamtron.core.rows import Label
 from streamtron.solver import few_columns, passes
 from streamtron.solver.duals import Counts, SavedArrays, read_state, write_state
-from streamtron.solver.learner import Extent, Learner
+from streamtron.solver.learner import Learner
 from streamtron.solver.rest_quadratic import NO_QUADRATIC, Outside, QuadraticSums
 from streamtron.solver.scan import Frozen, counts_of_slacks
 from streamtron.solver.stages import ASCENT, Regime
-from streamtron.solver.targets import Targets, costs
+from streamtron.solver.targets import Extent, Targets, costs
 from streamtron.solver.weights import WeightState
 
 Vector = NDArray[np.float64]

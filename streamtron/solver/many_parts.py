@@ -34,7 +34,7 @@ from streamtron.core.executor import Each, Parts, Wanted
 from streamtron.core.rows import Label
 from streamtron.solver import local, part, rounds
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed
-from streamtron.solver.learner import Extent, Learner, begin_stage
+from streamtron.solver.learner import Learner, begin_stage
 from streamtron.solver.local import Moved, Scanned, ToRead
 from streamtron.solver.part import Joined, Started
 from streamtron.solver.reading import Solve, solve_block
@@ -42,6 +42,7 @@ from streamtron.solver.rest_quadratic import Outside
 from streamtron.solver.rounds import in_lockstep, shift
 from streamtron.solver.stages import ASCENT, Regime
 from streamtron.solver.subproblem import LARGEST_COUNT
+from streamtron.solver.targets import Extent
 from streamtron.solver.train import Checkpointer, Data
 
 TAKEN = 1

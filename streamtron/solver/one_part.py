@@ -5,10 +5,11 @@ are spread over threads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from functools import partial
 from typing import Any
 
-from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.events import ChunkDone, Listener, ReadingStarted, ignore
 from streamtron.core.rows import Chunk, ChunkSource
@@ -44,9 +45,9 @@ class OnePart(Data):
     """The rows of a source that this process reads.
 
     ``new_classes`` : makes a learner for every class whose first row is read; None = all learners
-    are given. ``room`` : called with the number of learners and every chunk of the first reading;
-    may raise. ``can_batch`` : whether memory allows several learners a thread to read rows
-    together, which is faster.
+    are given. ``has_room`` : whether memory has room for so many learners once they see a chunk; it
+    is asked in the first reading, which ends where it has not. ``can_batch`` : whether memory
+    allows several learners a thread to read rows together, which is faster.
     """
 
     def __init__(
@@ -58,14 +59,14 @@ class OnePart(Data):
         threads: Threads,
         *,
         new_classes: CandidateClasses | None = None,
-        room: Callable[[int, Chunk], None] | None = None,
+        has_room: Callable[[int, Chunk], bool] | None = None,
         checkpointer: Checkpointer | None = None,
         group: Group | None = None,
         can_batch: Callable[[Sequence[Learner]], bool] = lambda _: True,
     ) -> None:
         super().__init__(learners, settings, listen, checkpointer, group)
         self._source, self._threads, self._new_classes = source, threads, new_classes
-        self._room, self._can_batch = room, can_batch
+        self._has_room, self._can_batch = has_room, can_batch
 
     def observe(self) -> None:
         """Read all rows beforehand where the procedure is the paper's, which fixes b from them."""
@@ -99,23 +100,29 @@ class OnePart(Data):
         placeholders = self.placeholders(reading)
         number = 0 if resumed is None or resumed.chunks == NOT_BEGUN else resumed.chunks
         rows = nonzeros = 0
-        for number, chunk in self._chunks(reading, resumed):
-            if self._room and reading == 0:  # before new learners take it
-                waiting = self._new_classes.waiting if self._new_classes else 0
-                self._room(len(learners) + waiting + len(placeholders), chunk)
-            if self._new_classes and reading == 0:
-                added = self._new_classes.new_learners()
-                self.learners += added
-                learners += added
-            self._show(chunk, reading, (*learners, *placeholders))
-            rows += len(chunk)
-            nonzeros += chunk.nonzeros
-            self.listen(ChunkDone(reading, rows, nonzeros))
-            self.offer_checkpoint(reading, number)
-            del chunk  # kept while the next one is awaited, it would be one more in memory
+        with closing(self._chunks(reading, resumed)) as chunks:
+            for number, chunk in chunks:
+                if reading == 0:
+                    waiting = self._new_classes.waiting if self._new_classes else 0
+                    if self._has_room:  # asked before new learners take the chunk
+                        crowd = len(learners) + waiting + len(placeholders)
+                        self.crowded = not self._has_room(crowd, chunk)
+                    if self.crowded:
+                        break
+                    added = self._new_classes.new_learners() if self._new_classes else []
+                    self.learners += added
+                    learners += added
+                self._show(chunk, reading, (*learners, *placeholders))
+                rows += len(chunk)
+                nonzeros += chunk.nonzeros
+                self.listen(ChunkDone(reading, rows, nonzeros))
+                self.offer_checkpoint(reading, number)
+                del chunk  # kept while the next one is awaited, it would be one more in memory
         return number, rows
 
-    def _chunks(self, reading: int, resumed: Resumed | None) -> Iterator[tuple[int, Chunk]]:
+    def _chunks(
+        self, reading: int, resumed: Resumed | None
+    ) -> Generator[tuple[int, Chunk], None, None]:
         """The chunks of a reading that have not been taken yet, numbered from 1."""
         done = resumed.chunks if resumed else 0
         groups = order.reading_order(self.settings, reading, self._source)
@@ -135,10 +142,7 @@ class OnePart(Data):
         scanning = [learner for learner in learners if learner.frozen is not None]
         together = len(scanning) >= batched.LEAST and self._can_batch(self.learners)
         dots = batched.dots(chunk, scanning, self._threads) if together else {}
-
-        def take(learner: Learner) -> None:
-            take_and_solve(learner, chunk, positions, dots.get(learner, kernels.NO_DOTS))
-
+        take = partial(take_and_solve, chunk=chunk, positions=positions, dots=dots)
         self._threads.work(take, learners)
 
     def solve(

@@ -91,6 +91,11 @@ class CandidateClasses:
         return [*state.learners(make, "learners"), *state.learners(make, "placeholders")]
 
     @property
+    def learners(self) -> list[list[Learner]]:
+        """The learners of every candidate, one a class."""
+        return [classes.learners for classes in self.candidates]
+
+    @property
     def placeholders(self) -> list[Learner]:
         """The placeholder of every candidate."""
         return [classes.placeholder for classes in self.candidates]

@@ -24,7 +24,7 @@ from streamtron.solver import batched, order
 from streamtron.solver.batched import Threads
 from streamtron.solver.checkpoint import RestoredLearner
 from streamtron.solver.duals import saved_at
-from streamtron.solver.learner import Extent, Learner
+from streamtron.solver.learner import Learner
 from streamtron.solver.local import LocalProblem, Moved, Scanned, ToRead, Vector, as_wide
 from streamtron.solver.one_vs_rest import Classes
 from streamtron.solver.progress import BestWeights
@@ -32,6 +32,7 @@ from streamtron.solver.reading import begin_reading, finish_reading, take_and_so
 from streamtron.solver.row_store import Pool
 from streamtron.solver.stages import ASCENT, Regime
 from streamtron.solver.subproblem import run_mini_epochs
+from streamtron.solver.targets import Extent
 
 START_GAP = 0.03
 """The least gap to which a part solves its own rows in the local start: they are other rows than

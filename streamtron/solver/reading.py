@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -79,10 +80,11 @@ def take_and_solve(
     learner: Learner,
     chunk: Chunk,
     positions: NDArray[np.int64] | None,
-    dots: NDArray[np.float64] = kernels.NO_DOTS,
+    dots: Mapping[Learner, NDArray[np.float64]] = MappingProxyType({}),
 ) -> None:
-    """Take a chunk, see ``take_chunk``, and solve the rows held wherever memory is full."""
-    for _ in take_chunk(learner, chunk, positions, dots):
+    """Take a chunk, see ``take_chunk``, and solve the rows held wherever memory is full. ``dots`` :
+    of the learners for which they are known."""
+    for _ in take_chunk(learner, chunk, positions, dots.get(learner, kernels.NO_DOTS)):
         run_mini_epochs(solve_block(learner))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core.config import PRICES
+from streamtron.core.config import PRICES, Settings
 from streamtron.core.errors import DataError
 from streamtron.core.rows import Chunk, Label
 
@@ -119,3 +120,32 @@ class TargetRule:
         positive = self.positive if self.positive is not None else next(iter(self.labels), None)
         weight = 1.0 if positive is None else weights.get(positive, 1.0)
         return np.where(signs == 1, weight, 1.0)
+
+
+@dataclass(slots=True)
+class Extent:
+    """What is known of the rows observed so far: width, R², the least Δ_k² > 0, how many rows,
+    and (hard margin only) the sum of their lengths."""
+
+    columns: int = 0
+    sq_radius: float = 0.0
+    least_delta2: float = math.inf
+    rows: int = 0
+    lengths: float = 0.0
+
+    def observe(self, sq_radius: float, least_delta2: float) -> None:
+        """Update R² and the least Δ_k²."""
+        self.sq_radius = max(self.sq_radius, sq_radius)
+        self.least_delta2 = min(self.least_delta2, least_delta2)
+
+    def add(self, targets: Targets, settings: Settings) -> None:
+        """Add the rows of a chunk that have not been observed before."""
+        sq_lengths = targets.sq_lengths(settings.rho)
+        if not len(sq_lengths):
+            return
+        present = targets.delta2[targets.present]
+        least = math.inf if settings.hard else float(present.min())
+        self.observe(float(sq_lengths.max()), least)
+        self.rows += len(sq_lengths)
+        if settings.hard:
+            self.lengths += math.fsum(np.sqrt(sq_lengths))

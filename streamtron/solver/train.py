@@ -30,7 +30,8 @@ from streamtron.solver.reading import Solve, begin_reading, continue_training, f
 
 def train(data: Data, resumed: Resumed | None = None) -> None:
     """Read the data until each learner's certificate meets the tolerance, or another limit ends its
-    run: each learner gets what it would get by itself. ``resumed`` : where a run is resumed."""
+    run: each learner gets what it would get by itself. Where memory has no room for all of them,
+    the first reading ends everything. ``resumed`` : where a run is resumed."""
     data.trained = resumed is None or bool(resumed.reopened)
     if resumed is None:
         data.observe()
@@ -50,6 +51,8 @@ def train(data: Data, resumed: Resumed | None = None) -> None:
                 begin_reading(learner, reading)
             data.offer_checkpoint(reading, 0)
         chunks, rows = data.read(reading, learners, resumed)
+        if data.crowded:
+            return
         data.before_solves(reading, chunks)
         data.listen(SolveStarted(reading, rows))
         waiting = [learner for learner in learners if not learner.progress.concluded]
@@ -100,6 +103,7 @@ class Data(ABC):
         self.learners, self.settings, self.listen = learners, settings, listen
         self.checkpointer, self._group = checkpointer, group
         self.reading, self.trained = 0, False
+        self.crowded = False  # whether memory has no room for all learners
 
     @abstractmethod
     def read(

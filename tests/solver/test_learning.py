@@ -143,7 +143,7 @@ def test_a_single_learner_is_never_crowded(place: Path) -> None:
     with open_shards([str(place / "two")], cache_dir=None) as source:
         room = MemoryGuard(settings, Machine(memory=1), Pool())
         for chunk in source.chunks():
-            room(1, chunk)
+            assert room(1, chunk)
     assert room.columns > 1
 
 

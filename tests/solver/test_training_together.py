@@ -388,7 +388,7 @@ def test_a_signal_in_the_calling_thread_waits_for_no_other_learner(
 ) -> None:
     caller, ended = threading.current_thread(), threading.Event()
 
-    def interrupted(*arguments: Any) -> None:
+    def interrupted(*arguments: Any, **more: Any) -> None:
         if threading.current_thread() is caller:
             raise KeyboardInterrupt
         assert ended.wait(60)
@@ -439,10 +439,11 @@ def test_memory_is_asked_for_new_classes_before_their_learners_are_made() -> Non
     classes = Classes(settings, source.labels, None, Pool())
     asked: list[tuple[int, int]] = []
 
-    def room(learners: int, chunk: Chunk) -> None:
+    def has_room(learners: int, chunk: Chunk) -> bool:
         asked.append((learners, len(classes.learners)))
+        return True
 
-    train(source, [], settings, new_classes=CandidateClasses([classes]), room=room)
+    train(source, [], settings, new_classes=CandidateClasses([classes]), has_room=has_room)
     assert [there for _, there in asked[:1]] == [0]
     for (learners, there), (_, after) in pairwise(asked):
         assert learners == after + 1, "all classes met so far, and the placeholder"
