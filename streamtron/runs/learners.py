@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -69,20 +70,20 @@ def train_candidates(
         if many:
             classes = CandidateClasses([Classes(k, source.labels, w, pool) for k, w in problems])
             restored = [] if state is None else classes.restore(state)
-            learners = [one for of_candidate in classes.candidates for one in of_candidate.learners]
+            learners = list(chain(*classes.learners))
         else:
             learners = [Learner(k, source.labels, w, None, pool) for k, w in problems]
             restored = _restored(state, learners)
         resumed = None if state is None else _resumed(state, learners, restored)
         at_once = training.together(learners, pool, new_classes=classes, resumed=resumed)
         if at_once is None:
-            return [[one] for one in learners] if classes is None else classes.learners
+            return [[learner] for learner in learners] if classes is None else classes.learners
         state = None
     if many and source.rows is None and state is None:
         read_to_end(source)  # now every label is known
     labels = list(source.labels) if many else [None]
     groups = [[_learner(k, source.labels, w, label) for label in labels] for k, w in problems]
-    training.in_groups([learner for group in groups for learner in group], at_once, state)
+    training.in_groups(list(chain(*groups)), at_once, state)
     return groups
 
 
@@ -131,7 +132,7 @@ class Training(Generic[Source]):
             learner.pool = pool
         guard = MemoryGuard(self.settings, self.machine, pool)
         if (resumed := how.get("resumed")) is not None:
-            guard.shared &= any(one.learner.regime == Regime.ALL_ROWS for one in resumed.held)
+            guard.shared &= any(held.learner.regime == Regime.ALL_ROWS for held in resumed.held)
         train_here(
             self.source, learners, self.settings, self.listen, threads=self.machine.thread_count,
             checkpointer=self.checkpointer, has_room=guard, can_batch=guard.can_batch, **how,
@@ -201,17 +202,17 @@ class Training(Generic[Source]):
         rows = max(sum(block.rows for block in blocks), known.rows)
         nonzeros = max(sum(block.nonzeros for block in blocks), known.nonzeros)
         columns = max(self.source.width, *(learner.extent.columns for learner in learners))
-        shared = rows_are_shared(self.settings, rows, nonzeros)
+        rows_shared = rows_are_shared(self.settings, rows, nonzeros)
         held = [*map(bytes_held, learners)]
 
         def needed(number: int) -> list[Need]:
-            others = sum(held) - sum(held[start : start + number])
+            idle = sum(held) - sum(held[start : start + number])
             return [
                 *memory_needed(
                     self.settings, rows=rows, columns=columns, nonzeros=nonzeros or None,
-                    learners=number, threads=machine.thread_count, shared=shared,
+                    learners=number, threads=machine.thread_count, shared=rows_shared,
                 ),
-                Need("learners that are not in training", others),
+                Need("learners that are not in training", idle),
                 Need("model before the change", WEIGHT_BYTES * known.weights),
             ]  # fmt: skip
 
@@ -233,7 +234,7 @@ def restore_finished(
     """Restore the learners of a finished run, which hold no rows, and vectors by their nonzeros
     (see ``densify``); ``labels`` in the order of the state's label codes."""
     make = partial(_learner, settings, labels, weights)
-    return [each.learner for each in state.learners(make, "learners")]
+    return [restored.learner for restored in state.learners(make, "learners")]
 
 
 def _restored(state: State | None, learners: Sequence[Learner]) -> list[RestoredLearner]:
@@ -245,7 +246,7 @@ def _resumed(
     state: State, learners: Sequence[Learner], restored: Sequence[RestoredLearner]
 ) -> Resumed:
     reopened = [learner for learner in learners if reopen(learner)]
-    for learner in (*(one.learner for one in restored), *reopened):
+    for learner in (*(held.learner for held in restored), *reopened):
         if learner.finished is None or learner in reopened:
             densify(learner)
     return Resumed(state.reading, state.chunks, restored, reopened)
@@ -253,8 +254,10 @@ def _resumed(
 
 def _resumed_group(state: State | None, restored: Sequence[RestoredLearner]) -> Resumed | None:
     """Return where a group resumes; None if it has not begun."""
-    learners = [one.learner for one in restored]
-    if state is None or not any(one.progress.readings or one.extent.rows for one in learners):
+    learners = [held.learner for held in restored]
+    if state is None or not any(
+        learner.progress.readings or learner.extent.rows for learner in learners
+    ):
         return None
     if all(learner.progress.finished is not None for learner in learners):
         following = 1 + max(learner.progress.reading for learner in learners)
@@ -343,12 +346,12 @@ def weigh_labels(source: ChunkSource) -> tuple[float, dict[Label, float]]:
     return rows, dict(zip(source.labels, total.tolist(), strict=True))
 
 
-def balanced(found: Iterable[tuple[float, Mapping[Label, float]]]) -> ClassWeights:
+def balanced(weighed: Iterable[tuple[float, Mapping[Label, float]]]) -> ClassWeights:
     """Return n / (classes · n_label), rows counted by their weights, from what ``weigh_labels``
     found in the parts of the data."""
     rows, labels = 0.0, dict[Label, float]()
-    for own, weights in found:
-        rows += own
+    for rows_of_part, weights in weighed:
+        rows += rows_of_part
         for label, weight in weights.items():
             labels[label] = labels.get(label, 0.0) + weight
     return {

@@ -88,17 +88,17 @@ class Scans:
             task._replace(rooms=tuple(rooms())) if rooms else task
             for task in scan_tasks(shards, self.rows, counts)
         )
-        shared = requests, reading, self.source.labels, self._cache_dir, self._threads
+        arguments = requests, reading, self.source.labels, self._cache_dir, self._threads
         self.begin("scan", len(requests))
-        for found in self._executor(scan_shard, tasks, *shared):
-            if isinstance(found, ShardRecord):
-                records.append(found)
+        for block in self._executor(scan_shard, tasks, *arguments):
+            if isinstance(block, ShardRecord):
+                records.append(block)
                 self._check(records)
             else:
-                nonzeros += found.nonzeros
-                self._add(found.rows, found.nonzeros)
-                freeze(*found.held)  # a worker's copy is not
-                yield found
+                nonzeros += block.nonzeros
+                self._add(block.rows, block.nonzeros)
+                freeze(*block.held)  # a worker's copy is not
+                yield block
         self.rows = [record.rows for record in records]
         if not any(self.rows):
             raise no_rows(shards)
@@ -146,8 +146,10 @@ class Scans:
         last, shards = records[-1], self.source.shards
         number = len(records) - 1
         if self.rows is None:
-            same = (k for k, one in enumerate(records) if one.fingerprint == last.fingerprint)
-            if last.rows and (first := next(same)) < number:
+            alike = (
+                k for k, record in enumerate(records) if record.fingerprint == last.fingerprint
+            )
+            if last.rows and (first := next(alike)) < number:
                 check_duplicate(shards[first], shards[number], self._allow_duplicate)
         elif last.rows != self.rows[number]:
             compared = "more" if last.rows > self.rows[number] else "fewer"
@@ -206,19 +208,21 @@ def scan_weights(
     counts. ``first`` : R is still unknown. A DataError if no row has a weight above 0."""
     for learner, scale in zip(learners, scales, strict=True):
         begin_reading(learner, 0, scale)
-    requests = [scan_request(one)._replace(threshold=-math.inf, first=first) for one in learners]
+    requests = [
+        scan_request(learner)._replace(threshold=-math.inf, first=first) for learner in learners
+    ]
     add_blocks(scans.read(requests, [learner.counts for learner in learners]), learners)
-    found = []
+    certificates = []
     for learner in learners:
         assert learner.frozen is not None
-        found.append(learner.frozen.certificate(hard=learner.settings.hard, counted=counted))
-        if not found[-1].rows_scanned:
+        certificates.append(learner.frozen.certificate(hard=learner.settings.hard, counted=counted))
+        if not certificates[-1].rows_scanned:
             raise DataError(
                 f"none of the {sum(scans.rows or ()):,} rows has a weight above 0, and there is "
                 "nothing to certify. Check the weights."
             )
-        scans.done(learner, found[-1])
-    return found
+        scans.done(learner, certificates[-1])
+    return certificates
 
 
 class ScanTask(NamedTuple):
@@ -241,9 +245,9 @@ def scan_tasks(
     """Yield the tasks that scan all shards, in order, each with the counts of its shard alone;
     ``rows`` of each shard, or None if no row has a count."""
     known = rows or [0] * len(shards)
-    pieces = [split(own.nonzero(), known) for own in counts]
-    for shard, *found in zip(shards, *pieces, strict=True):
-        yield ScanTask(shard, tuple(Numbered(*own.entries()) for own in found))
+    pieces = [split(entries.nonzero(), known) for entries in counts]
+    for shard, *pieces_of in zip(shards, *pieces, strict=True):
+        yield ScanTask(shard, tuple(Numbered(*entries.entries()) for entries in pieces_of))
 
 
 def scan_shard(
@@ -256,8 +260,8 @@ def scan_shard(
 ) -> Iterator[BlockScan | ShardRecord]:
     """Scan the blocks of a shard, then yield its record."""
     counts = [Counts() for _ in task.counts]
-    for own, given in zip(counts, task.counts, strict=True):
-        own.put(*given)
+    for counts_of_rows, numbered in zip(counts, task.counts, strict=True):
+        counts_of_rows.put(*numbered)
     with open_one(task.shard, reading, classes, cache_dir, threads) as source:
         try:
             yield from scan_blocks(source.chunks(), requests, counts, task.rooms)

@@ -40,16 +40,16 @@ def find_upper_bounds(
 ) -> list[Certificate]:
     """Certify the learners' weights by a first reading, then search for upper bounds in at most
     ``readings`` more: counts from the slacks in the first of them, then mini-epochs and scans."""
-    found = scan_weights(scans, learners, scales, first=True)
+    certificates = scan_weights(scans, learners, scales, first=True)
     for learner in learners:
         begin_search(learner)
     # what finds the scale is taken from the readings, of which the search needs two
     most = readings - 2 if readings > 1 else readings
-    found, spent = _rescan_if_scaled(scans, learners, scales, found, most)
+    certificates, spent = _rescan_if_scaled(scans, learners, scales, certificates, most)
     readings -= spent
     bounds: dict[Learner, list[tuple[float, float]]] = {learner: [] for learner in learners}
     if readings >= 2 and not learners[0].settings.hard:
-        _counts_from_slacks(scans, learners, found)
+        _counts_from_slacks(scans, learners, certificates)
         for reading in range(2, readings + 1):
             searching = [learner for learner in learners if not learner.progress.finished]
             if searching:
@@ -57,12 +57,15 @@ def find_upper_bounds(
             for learner in searching:
                 done, mode = learner.progress.mini_epochs, learner.mode
                 run_mini_epochs(finish_reading(learner))
-                now = learner.certificate
-                if now is not None and now.dual:
-                    bounds[learner].append((now.dual, now.rounding_bound))
-                known = _bounded(found[learners.index(learner)], bounds[learner])
+                certificate = learner.certificate
+                if certificate is not None and certificate.dual:
+                    bounds[learner].append((certificate.dual, certificate.rounding_bound))
+                known = _bounded(certificates[learners.index(learner)], bounds[learner])
                 scans.done(learner, known, mode, learner.progress.mini_epochs - done)
-    return [_bounded(each, bounds[one]) for each, one in zip(found, learners, strict=True)]
+    return [
+        _bounded(certificate, bounds[learner])
+        for certificate, learner in zip(certificates, learners, strict=True)
+    ]
 
 
 def _bounded(lower: Certificate, bounds: Sequence[tuple[float, float]]) -> Certificate:
@@ -75,7 +78,7 @@ def _rescan_if_scaled(
     scans: Scans,
     learners: Sequence[Learner],
     scales: Sequence[float],
-    found: Sequence[Certificate],
+    certificates: Sequence[Certificate],
     most: int,
 ) -> tuple[list[Certificate], int]:
     """Scan again around the best scale found, until it is close to the scanned one: P(s) is known
@@ -83,9 +86,11 @@ def _rescan_if_scaled(
 
     Rows with margins far above 1 were left out, so that the scale may be far below the one found:
     then the second scan is at 1 / (‖w‖ R), at which no margin is above 1."""
-    best, around, spent = list(found), list(scales), 0
+    best, around, spent = list(certificates), list(scales), 0
     while spent < most and not learners[0].settings.hard:
-        ratios = [each.scale / scale for each, scale in zip(best, around, strict=True)]
+        ratios = [
+            certificate.scale / scale for certificate, scale in zip(best, around, strict=True)
+        ]
         far = [k for k, ratio in enumerate(ratios) if not SCALED <= ratio <= 1.0 / SCALED]
         if not far:
             break
@@ -109,18 +114,18 @@ def _least_scale(learner: Learner) -> float:
 
 
 def _counts_from_slacks(
-    scans: Scans, learners: Sequence[Learner], found: Sequence[Certificate]
+    scans: Scans, learners: Sequence[Learner], certificates: Sequence[Certificate]
 ) -> None:
     """Turn the slacks of each learner's weights into counts by one reading; hold those rows."""
-    for learner, each in zip(learners, found, strict=True):
-        begin_reading(learner, 1, each.scale)
-    asked = [(scan_request(one), one.progress.b) for one in learners]
+    for learner, certificate in zip(learners, certificates, strict=True):
+        begin_reading(learner, 1, certificate.scale)
+    asked = [(scan_request(learner), learner.progress.b) for learner in learners]
     requests = [request._replace(threshold=-math.inf, b=b) for request, b in asked]
     add_blocks(scans.read(requests, [Counts() for _ in learners], _rooms(learners)), learners)
     scans.end()
-    for learner, each in zip(learners, found, strict=True):
+    for learner, certificate in zip(learners, certificates, strict=True):
         start_from_slacks(learner)
-        scans.done(learner, _bounded(each, ()), mini_epochs=learner.progress.mini_epochs)
+        scans.done(learner, _bounded(certificate, ()), mini_epochs=learner.progress.mini_epochs)
 
 
 def _read(scans: Scans, learners: Sequence[Learner], reading: int) -> None:

@@ -39,14 +39,14 @@ AFTER = 8.0
 to 19 on RCV1 and text at C = 50. A descent lowers P − D as far by itself."""
 
 
-def of_visits(before: float, gap: float, target: float, spent: float) -> float:
+def of_visits(gap_before: float, gap: float, target: float, spent: float) -> float:
     """The mini-epochs that visits would still cost, at the rate of the last round, of ``spent``
-    mini-epochs, which took the gap from ``before``.
+    mini-epochs, which took the gap from ``gap_before``.
 
     >>> round(of_visits(0.4, 0.2, 0.05, 5.0), 6)
     10.0
     """
-    rate = math.log(before / gap)
+    rate = math.log(gap_before / gap)
     return spent * math.log(gap / target) / rate if rate > 0.0 else math.inf
 
 
@@ -128,13 +128,13 @@ def solve(
     if best is not None:
         ascent.consider(best)
     yield from ascent.run()
-    if ascent.found.newton and problem.objective_at_b < objective:
+    if ascent.solution.newton and problem.objective_at_b < objective:
         problem.rule = rule
         problem.set_counts(counts)  # too few mini-epochs to make Newton's counts pay
     ascent.finish()
     if problem.rest is not None:
         _over_relax(problem, counts, objective)
-    return ascent.found
+    return ascent.solution
 
 
 def solve_hard(
@@ -156,20 +156,20 @@ def solve_hard(
             active, counts, running, rule, turns, whole=True, softness=softness * hardest
         )
         of_each = max(1, mini_epochs // len(SOFTNESS))
-        found = yield from solve(problem, target, of_each, best=best, exact=True)
-        rule, best, spent = problem.rule, found.v, spent + found.mini_epochs
-        steps += found.newton_steps
+        solution = yield from solve(problem, target, of_each, best=best, exact=True)
+        rule, best, spent = problem.rule, solution.v, spent + solution.mini_epochs
+        steps += solution.newton_steps
     running.settle(running.w, running.bias, 0.0, running.steps)
     return Solution(rule.b, v=best, mini_epochs=spent, newton_steps=steps)
 
 
 def visit_until_still(problem: Subproblem, mini_epochs: int) -> Generator[MiniEpoch, None, int]:
     """Mini-epochs over all rows held, until one makes no update; returns how many."""
-    for before in range(mini_epochs):
+    for number in range(mini_epochs):
         updates = problem.running.updates
         yield problem.mini_epoch()
         if problem.running.updates == updates:
-            return before + 1
+            return number + 1
     return mini_epochs
 
 
@@ -182,7 +182,7 @@ class _Ascent:
     ) -> None:
         self.problem, self.target = problem, target
         self.mini_epochs, self.exact = mini_epochs, exact
-        self.found = Solution(problem.rule.b)
+        self.solution = Solution(problem.rule.b)
         self.gaps = [1.0]  # at the end of each round since Newton's method
         self.rounds = int(known)
         self.direct = problem.rest is None and solved_directly(*self._size())
@@ -194,18 +194,18 @@ class _Ascent:
 
     def run(self) -> Generator[MiniEpoch, None, None]:
         """Until the gap is met, no finer resolution is left, or mini-epochs are spent."""
-        found, running = self.found, self.problem.running
+        solution, running = self.solution, self.problem.running
         if self.direct and running.steps:
             self.consider(running.augmented(running.scale))
             self._step_by_newton()
         first = True
-        while found.gap > self.target and self.visited + 1.0 <= self.mini_epochs:
+        while solution.gap > self.target and self.visited + 1.0 <= self.mini_epochs:
             spent = yield from self._round(promise=1.0 if first else PASSING)
             if first and self.moved and self._looks_unsolved():
                 self.gaps.append(1.0 - running.objective / estimated_primal(running))
             else:
                 self._consider_last_and_average()
-                if found.gap <= self.target:
+                if solution.gap <= self.target:
                     return
                 stuck = not self.moved and not self._last_round()
                 if stuck and not self.problem.refine(self._finer()):
@@ -213,28 +213,28 @@ class _Ascent:
                 if not stuck and self._hopeless(spent):
                     self._step_by_newton()
                 else:
-                    self.gaps.append(found.gap)
+                    self.gaps.append(solution.gap)
             first = False
 
     def finish(self) -> None:
         """Polish the weights where that is wanted, or to be had for little; take stock."""
-        problem, found = self.problem, self.found
-        if problem.rest is None and found.v is not None:
+        problem, solution = self.problem, self.solution
+        if problem.rest is None and solution.v is not None:
             if problem.active.nonzeros <= SMALL:
-                self.consider(problem.minimise_narrowed(found.v, EXACT**2), newton.FLAT)
+                self.consider(problem.minimise_narrowed(solution.v, EXACT**2), newton.FLAT)
             elif self.target <= EXACT:
-                v, _ = problem.minimise(found.v, EXACT**2, proven=True)
+                v, _ = problem.minimise(solution.v, EXACT**2, proven=True)
                 self.consider(v, newton.FLAT)
-        if math.isfinite(found.primal):
+        if math.isfinite(solution.primal):
             self._measure()
-        found.a, found.b = problem.weights, problem.rule.b
-        found.mini_epochs, found.newton_steps = math.ceil(self.visited), problem.newton_steps
+        solution.a, solution.b = problem.weights, problem.rule.b
+        solution.mini_epochs, solution.newton_steps = math.ceil(self.visited), problem.newton_steps
 
     def consider(self, v: Vector, rounding: float = 0.0) -> None:
         """Keep v if its P at the best scale is the least so far, but for ``rounding``."""
         primal, theta = self.problem.primal(v)
-        if primal < (1.0 + rounding) * self.found.primal:
-            self.found.primal, self.found.v = primal, theta * v
+        if primal < (1.0 + rounding) * self.solution.primal:
+            self.solution.primal, self.solution.v = primal, theta * v
 
     def _round(self, promise: float) -> Generator[MiniEpoch, None, float]:
         """One mini-epoch over all rows, and some over the live ones, until these look solved: their
@@ -284,13 +284,15 @@ class _Ascent:
         """The average costs another look at all rows: only where the last a is not good enough."""
         self.consider(self.problem.weights)
         self._measure()
-        if self.found.gap > self.target:
+        if self.solution.gap > self.target:
             self.consider(self.total / self.summed)
             self._measure()
 
     def _measure(self) -> None:
-        found = self.found
-        found.gap = 1.0 - self.problem.objective / found.primal if found.primal > 0.0 else 1.0
+        solution = self.solution
+        solution.gap = (
+            1.0 - self.problem.objective / solution.primal if solution.primal > 0.0 else 1.0
+        )
 
     def _looks_solved(self, target: float) -> bool:
         """Whether the loss seen in passing promises so small a gap."""
@@ -302,20 +304,20 @@ class _Ascent:
         knows too little of the rows that are not live, so it is rather too small."""
         if self.problem.rest is not None or self._last_round():
             return False
-        return not self._looks_solved((1.0 if self.found.v is None else UNSOLVED) * self.target)
+        return not self._looks_solved((1.0 if self.solution.v is None else UNSOLVED) * self.target)
 
     def _hopeless(self, spent: float) -> bool:
         """Whether visits alone will not do: at the rate of the last round they would cost more than
         Newton's method, or too few of them are left."""
-        if self.found.newton > 1:
+        if self.solution.newton > 1:
             return False
         if self._last_round():
             return True
         if len(self.gaps) < 2 or self.promised:
             return False
-        wanted = of_visits(self.gaps[-1], self.found.gap, self.target, spent)
+        cost = of_visits(self.gaps[-1], self.solution.gap, self.target, spent)
         left = self.mini_epochs - self.visited
-        return wanted > min(left, of_newton(*self._size(), self.problem.counts > 0))
+        return cost > min(left, of_newton(*self._size(), self.problem.counts > 0))
 
     def _size(self) -> tuple[NDArray[np.int64], int]:
         """The nonzeros of each row, its bias counted, and how many columns occur."""
@@ -324,22 +326,22 @@ class _Ascent:
 
     def _finer(self) -> int:
         """How much finer the resolution must be for the target: the gap falls with 1/b²."""
-        wanted = math.sqrt(max(self.found.gap, 0.0) / self.target)
-        return round(min(max(wanted, REFINEMENT[0]), REFINEMENT[1]))
+        factor = math.sqrt(max(self.solution.gap, 0.0) / self.target)
+        return round(min(max(factor, REFINEMENT[0]), REFINEMENT[1]))
 
     def _step_by_newton(self) -> None:
         """Newton's method from the best weights: first until P is good enough, which visits then
         make up for in D; then until D is too. Counts come from the slacks: c_k = b slack_k / Δ_k².
         """
-        problem, found = self.problem, self.found
-        assert found.v is not None
-        proven = self.exact or self.direct or found.newton > 0
-        v, margins = problem.minimise(found.v, 0.9 * self.target, proven=proven)
-        found.newton += 1
+        problem, solution = self.problem, self.solution
+        assert solution.v is not None
+        proven = self.exact or self.direct or solution.newton > 0
+        v, margins = problem.minimise(solution.v, 0.9 * self.target, proven=proven)
+        solution.newton += 1
         self.consider(v)
         alpha = problem.cost * losses.slopes(problem.rule.loss, margins)
-        whole = problem.rest is None
-        if whole and problem.choose_resolution(alpha, self.target * found.primal):
+        all_held = problem.rest is None
+        if all_held and problem.choose_resolution(alpha, self.target * solution.primal):
             self._forget_average()  # it was of another b
         problem.round_dual(alpha)
         if not self.visits:
@@ -347,11 +349,11 @@ class _Ascent:
         self.gaps = [1.0]
 
 
-def _over_relax(problem: Subproblem, before: NDArray[np.int32], objective: float) -> None:
-    """Move counts RELAXATION times as far from ``before`` as the solve did, if D then still exceeds
-    ``objective``, which it was before: the later blocks move on in the same direction."""
+def _over_relax(problem: Subproblem, counts_before: NDArray[np.int32], objective: float) -> None:
+    """Move counts RELAXATION times as far from ``counts_before`` as the solve did, if D does not
+    fall below ``objective``: the later blocks move on in the same direction."""
     solved = problem.counts.copy()
-    moved = before + np.floor(RELAXATION * (solved.astype(np.float64) - before) + 0.5)
+    moved = counts_before + np.floor(RELAXATION * (solved.astype(np.float64) - counts_before) + 0.5)
     problem.set_counts(np.clip(moved, 0, kernels.COUNT_MAX).astype(np.int32))
     if problem.objective_at_b < objective:
         problem.set_counts(solved)

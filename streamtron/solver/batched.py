@@ -50,11 +50,11 @@ class Threads:
                     failed[taken[0]] = error
 
         helpers = range(min(self.number, len(items)) - 1)
-        others = [self._pool.submit(take_items) for _ in helpers]
+        started = [self._pool.submit(take_items) for _ in helpers]
         try:
             take_items()
-            for other in others:
-                other.result()
+            for helper in started:
+                helper.result()
         except BaseException as error:
             failed[0] = error
             raise
@@ -120,28 +120,28 @@ class PendingSolve:
 
 def batches_of(learners: Sequence[T], threads: int) -> list[list[T]]:
     """Neighbours in batches of at most BATCH_WIDTH, a batch a thread as long as that is enough."""
-    found: list[list[T]] = []
+    batches: list[list[T]] = []
     for first in range(0, len(learners), threads * kernels.BATCH_WIDTH):
         dealt = learners[first : first + threads * kernels.BATCH_WIDTH]
         number = min(threads, len(dealt))
         borders = [len(dealt) * k // number for k in range(number + 1)]
-        found += [list(dealt[start:stop]) for start, stop in pairwise(borders)]
-    return found
+        batches += [list(dealt[start:stop]) for start, stop in pairwise(borders)]
+    return batches
 
 
 def dots(chunk: Chunk, scanning: Sequence[Learner], threads: Threads) -> Mapping[Learner, Vector]:
     """x_k·w of a chunk's rows for learners that scan them, where summing together pays."""
     many = [batch for batch in batches_of(scanning, threads.number) if len(batch) >= LEAST]
-    found: dict[Learner, Vector] = {}
+    sums_of: dict[Learner, Vector] = {}
 
     def sum_together(batch: Sequence[Learner]) -> None:
         w = _side_by_side([learner.frozen.w for learner in batch if learner.frozen is not None])
         sums = np.empty((len(chunk), kernels.BATCH_WIDTH))
         kernels.dot_batch(chunk.rows, w, sums)
-        found.update(zip(batch, np.ascontiguousarray(sums.T[: len(batch)]), strict=True))
+        sums_of.update(zip(batch, np.ascontiguousarray(sums.T[: len(batch)]), strict=True))
 
     threads.work(sum_together, [batch for batch in many if _fits(chunk, batch)])
-    return found
+    return sums_of
 
 
 def _fits(chunk: Chunk, batch: Sequence[Learner]) -> bool:
@@ -153,16 +153,16 @@ def _fits(chunk: Chunk, batch: Sequence[Learner]) -> bool:
 def step(solves: Sequence[PendingSolve]) -> None:
     """Go on with solves, none of which has ended: begin one that has not begun, or make the
     mini-epochs of those furthest behind, several at once where they are over the same rows."""
-    for one in solves:
-        if not one.begun:
-            one.go_on()
+    for pending in solves:
+        if not pending.begun:
+            pending.go_on()
             return
-    wanted = [(one, one.epoch) for one in solves if one.epoch is not None]
-    first = min(epoch.turn.when for _, epoch in wanted)
-    behind = [(one, epoch) for one, epoch in wanted if epoch.turn.when == first]
+    waiting = [(pending, pending.epoch) for pending in solves if pending.epoch is not None]
+    first = min(epoch.turn.when for _, epoch in waiting)
+    behind = [(pending, epoch) for pending, epoch in waiting if epoch.turn.when == first]
     _make([epoch for _, epoch in behind])
-    for one, _ in behind:
-        one.go_on()
+    for pending, _ in behind:
+        pending.go_on()
 
 
 def _make(epochs: Sequence[MiniEpoch]) -> None:
@@ -203,32 +203,35 @@ def _common_order(crowd: Sequence[MiniEpoch]) -> NDArray[np.int64] | None:
 def _make_together(crowd: Sequence[MiniEpoch], order: NDArray[np.int64]) -> None:
     """Make at most BATCH_WIDTH mini-epochs at once."""
     problems = [epoch.problem for epoch in crowd]
-    running, active = [one.running for one in problems], problems[0].active
+    running, active = [problem.running for problem in problems], problems[0].active
     signs = [_signs(epoch) for epoch in crowd]
-    w = _side_by_side([each.w for each in running])
+    w = _side_by_side([state.w for state in running])
     rules = _side_by_side(
-        [np.array((one.rule.rho, one.rule.b, one.running.scale)) for one in problems]
+        [
+            np.array((problem.rule.rho, problem.rule.b, problem.running.scale))
+            for problem in problems
+        ]
     )
-    scalars = _side_by_side([each.scalars for each in running])
-    tallies = _side_by_side([each.tallies for each in running])
+    scalars = _side_by_side([state.scalars for state in running])
+    tallies = _side_by_side([state.tallies for state in running])
     room = np.empty((2, kernels.BATCH_WIDTH))
     for start in range(0, len(order), VISITS):
         some = order[start : start + VISITS]
-        counts = _side_by_side([one.counts[some] for one in problems])
+        counts = _side_by_side([problem.counts[some] for problem in problems])
         moved = np.zeros(counts.shape, np.uint8)
         kernels.visit_ascent_batch(
             active.rows, some,
-            _side_by_side([each[some] for each in signs]),
-            _side_by_side([one.delta2[some] for one in problems]), *rules,
+            _side_by_side([signs_of[some] for signs_of in signs]),
+            _side_by_side([problem.delta2[some] for problem in problems]), *rules,
             problems[0].rule.loss.code, active.squares,
             counts, w, scalars, tallies, moved, room,
         )  # fmt: skip
-        for k, one in enumerate(problems):
-            one.counts[some] = counts[:, k]
-            one.moved[some] |= moved[:, k]
-    for k, each in enumerate(running):
-        each.w[:] = w[: len(each.w), k]
-        each.scalars[:], each.tallies[:] = scalars[:, k], tallies[:, k]
+        for k, problem in enumerate(problems):
+            problem.counts[some] = counts[:, k]
+            problem.moved[some] |= moved[:, k]
+    for k, state in enumerate(running):
+        state.w[:] = w[: len(state.w), k]
+        state.scalars[:], state.tallies[:] = scalars[:, k], tallies[:, k]
 
 
 def _signs(epoch: MiniEpoch) -> NDArray[np.int8]:
@@ -236,9 +239,9 @@ def _signs(epoch: MiniEpoch) -> NDArray[np.int8]:
     signs = epoch.problem.active.signs
     if epoch.live is None:
         return signs
-    own = np.zeros(len(signs), np.int8)
-    own[epoch.live] = signs[epoch.live]
-    return own
+    visited = np.zeros(len(signs), np.int8)
+    visited[epoch.live] = signs[epoch.live]
+    return visited
 
 
 def _side_by_side(vectors: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -248,7 +251,7 @@ def _side_by_side(vectors: Sequence[NDArray[Any]]) -> NDArray[Any]:
     size = shape[0] * shape[1] * dtype.itemsize
     place = np.zeros(size + 128, np.uint8)
     first = -place.ctypes.data % 64
-    found = place[first : first + size].view(dtype).reshape(shape)
+    lanes = place[first : first + size].view(dtype).reshape(shape)
     for k, vector in enumerate(vectors):
-        found[: len(vector), k] = vector
-    return found
+        lanes[: len(vector), k] = vector
+    return lanes

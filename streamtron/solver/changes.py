@@ -50,16 +50,16 @@ def _scan_holds(learner: Learner) -> bool:
     frozen, running, known = learner.frozen, learner.running, learner.best.certificate
     if frozen is None or known is None or not learner.stage.ascent:
         return False
-    seen = frozen.scan_sums
-    now = frozen.certificate(hard=learner.settings.hard)
-    if (now.primal, now.scale) != (known.primal, known.scale):
+    scan_sums = frozen.scan_sums
+    proof = frozen.certificate(hard=learner.settings.hard)
+    if (proof.primal, proof.scale) != (known.primal, known.scale):
         return False
-    if seen.steps != running.steps or not np.array_equal(seen.fresh, running.w):
+    if scan_sums.steps != running.steps or not np.array_equal(scan_sums.fresh, running.w):
         return False
     if frozen.w is running.w:
         frozen.w = frozen.w.copy()
-    if seen.fresh is running.w:
-        seen.fresh = seen.fresh.copy()
+    if scan_sums.fresh is running.w:
+        scan_sums.fresh = scan_sums.fresh.copy()
     frozen.beside_training = False
     return True
 
@@ -79,26 +79,26 @@ def add_rows(
     fewer by a third (measured on RCV1 at C = 50). ``source`` numbers its rows from 0; the first one
     is row ``first_row`` of the whole data.
     """
-    before = [so_far(learner) for learner in learners]
+    done_before = [so_far(learner) for learner in learners]
     for chunk in _read(source, first_row, listen, 0, "new rows", len(learners)):
         positions = order.visiting_order(settings, 0, chunk)
         for learner in learners:
             _visit_new_rows(learner, chunk, positions)
     rows = sum(block.rows for block in source.blocks)
-    for learner, own in zip(learners, before, strict=True):
+    for learner, done in zip(learners, done_before, strict=True):
         _solve_new_rows(learner)
-        tell_done(0, rows, learner, ("train", *own[1:]), listen)
+        tell_done(0, rows, learner, ("train", *done[1:]), listen)
     scans = [(learner, frozen) for learner in learners if (frozen := learner.frozen)]
-    before = [so_far(learner) for learner, _ in scans]
+    done_before = [so_far(learner) for learner, _ in scans]
     for chunk in _read(source, first_row, listen, 1, "scan new rows", len(scans)) if scans else ():
         for learner, frozen in scans:
             counts = learner.counts.take_ranges(chunk.ranges)
             frozen.scan(chunk.rows, learner.targets(chunk), counts, settings.rho)
-    for (learner, frozen), own in zip(scans, before, strict=True):
+    for (learner, frozen), done in zip(scans, done_before, strict=True):
         frozen.running = learner.running.w  # that scan and this one are one of all rows
         certify(learner, frozen)
         conclude(learner, frozen)
-        tell_done(1, rows, learner, own, listen)
+        tell_done(1, rows, learner, done, listen)
         _end_or_train(learner)
 
 

@@ -91,8 +91,8 @@ class State:
     @property
     def group(self) -> tuple[int, int] | None:
         """The first learner of the group in training, and the one behind its last; None = all."""
-        found = self.content["group"]
-        return None if found is None else (int(found[0]), int(found[1]))
+        span = self.content["group"]
+        return None if span is None else (int(span[0]), int(span[1]))
 
     @property
     def all_finished(self) -> bool:
@@ -104,11 +104,11 @@ class State:
 
     def fields(self, number: int) -> dict[str, Any]:
         """The encoded fields of a learner by name, those of its objects as ``object.field``."""
-        found = dict(self.content["learners"][number]["fields"]["dict"])
-        for name, value in list(found.items()):
+        values = dict(self.content["learners"][number]["fields"]["dict"])
+        for name, value in list(values.items()):
             if isinstance(value, dict) and "fields" in value:
-                found |= {f"{name}.{field}": inner for field, inner in value["fields"]["dict"]}
-        return found
+                values |= {f"{name}.{field}": inner for field, inner in value["fields"]["dict"]}
+        return values
 
     def learners(
         self, make: Callable[[Label | None], Learner], group: str
@@ -160,19 +160,19 @@ def _validate(learner: Learner, fields: dict[str, Any]) -> None:
     alike = [(running.scalars, new.scalars), (running.tallies, new.tallies)]
     wide = [running.w]
     if frozen is not None:
-        found = frozen.scan_sums
-        alike += [(getattr(found, n), getattr(fresh, n)) for n in ("bins", "sums", "totals")]
-        wide += [frozen.w, found.fresh] + ([] if frozen.running is None else [frozen.running])
-    lengths = [(one, len(running.w)) for one in wide]
+        scan_sums = frozen.scan_sums
+        alike += [(getattr(scan_sums, n), getattr(fresh, n)) for n in ("bins", "sums", "totals")]
+        wide += [frozen.w, scan_sums.fresh] + ([] if frozen.running is None else [frozen.running])
+    lengths = [(vector, len(running.w)) for vector in wide]
     if outside is not None:
         size, columns = len(outside.linear), outside.columns
         lengths += [(outside.v, len(running.w) + 1), (outside.linear, size)]
         alike += [(outside.gram, np.zeros((size, size))), (columns, np.arange(size - 1))]
         if (np.diff(columns, prepend=-1) <= 0).any() or columns.max(initial=-1) >= len(running.w):
             raise ValueError("columns that are not there")
-    if any(one.dtype != other.dtype or one.shape != other.shape for one, other in alike):
+    if any(left.dtype != right.dtype or left.shape != right.shape for left, right in alike):
         raise ValueError("arrays of another kind or length")
-    if not all(is_vector(one, length) for one, length in lengths):
+    if not all(is_vector(vector, length) for vector, length in lengths):
         raise ValueError("vectors of another kind or length")
     unfinished = fields["progress"].finished is None
     if unfinished and not math.isfinite(kernels.square_sum(dense(running.w))):
@@ -203,11 +203,11 @@ class RestoredLearner:
                 f"the checkpoint knows {columns} columns, the shards have column "
                 f"{chunk.width - 1}. Begin anew with --overwrite."
             )
-        wanted, by_number = self._missing[: len(chunk)], np.argsort(chunk.numbers)
-        at = np.searchsorted(chunk.numbers, wanted, sorter=by_number)
+        next_numbers, by_number = self._missing[: len(chunk)], np.argsort(chunk.numbers)
+        at = np.searchsorted(chunk.numbers, next_numbers, sorter=by_number)
         places = by_number[np.minimum(at, len(chunk) - 1)]
-        here = np.append(chunk.numbers[places] == wanted, False)
-        chosen = places[: int(here.argmin())]
+        matches = np.append(chunk.numbers[places] == next_numbers, False)
+        chosen = places[: int(matches.argmin())]
         if not len(chosen):
             return
         targets = learner.targets(chunk)
@@ -248,12 +248,12 @@ class Resumed:
             learner = held.learner
             if not held.complete and (learner.finished is None or learner in self.reopened):
                 missing.setdefault(learner.progress.reading, []).append(held)
-        for reading, those in missing.items():
+        for reading, waiting in missing.items():
             groups = order.reading_order(settings, reading, source) or []
             if reading == self.reading:
                 groups = groups[: self.chunks]
             for chunk in source.chunks(groups):
-                for held in those:
+                for held in waiting:
                     held.take(chunk)
 
 
@@ -308,10 +308,10 @@ def decode(encoded: Any, arrays: Arrays) -> Any:
     known, fields = _CLASSES[encoded["class"]], decode(encoded["fields"], arrays)
     if fields.keys() != set(getattr(known, "__slots__", fields)):
         raise ValueError(f"other fields than {known.__name__} has")
-    made: Any = object.__new__(known)
+    record: Any = object.__new__(known)
     for name, value in fields.items():
-        object.__setattr__(made, name, value)
-    return made
+        object.__setattr__(record, name, value)
+    return record
 
 
 def _field(name: Any, encoded: Any, arrays: Arrays) -> Any:
@@ -329,11 +329,11 @@ def sparsify(learner: Learner) -> None:
     for holder, name in _vectors(learner):
         vector = getattr(holder, name)
         if isinstance(vector, np.ndarray):
-            found = done[id(vector)] if id(vector) in done else smaller(vector, columns)
-            done[id(vector)] = found
-            setattr(holder, name, found)
-            if isinstance(found, SparseVector):
-                columns = found.columns
+            smaller_vector = done[id(vector)] if id(vector) in done else smaller(vector, columns)
+            done[id(vector)] = smaller_vector
+            setattr(holder, name, smaller_vector)
+            if isinstance(smaller_vector, SparseVector):
+                columns = smaller_vector.columns
 
 
 def densify(learner: Learner) -> None:
@@ -353,7 +353,7 @@ def bytes_held(learner: Learner) -> int:
     for holder, name in _vectors(learner):
         vector = getattr(holder, name)
         if isinstance(vector, SparseVector):
-            arrays |= {id(one): one for one in (vector.columns, vector.values)}
+            arrays |= {id(array): array for array in (vector.columns, vector.values)}
         elif vector is not None:
             arrays[id(vector)] = vector
     if learner.frozen is not None:

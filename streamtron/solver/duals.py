@@ -103,20 +103,20 @@ class Counts:
     def of_gaps(cls, gaps: NDArray[np.uint32], counts: NDArray[np.int32]) -> Counts:
         """The counts that ``gaps`` tells of, checked by ``check_gaps``."""
         check_gaps(gaps, counts)
-        made = cls()
-        made.put(np.cumsum(gaps, dtype=np.int64), counts)
-        return made
+        result = cls()
+        result.put(np.cumsum(gaps, dtype=np.int64), counts)
+        return result
 
     def dense(self, rows: int) -> NDArray[np.int32]:
         """Counts of rows 0 … rows − 1, shape (rows,)."""
         return self.take_ranges([(0, rows)])
 
     def _taken(self, runs: Iterator[_Run], rows: int) -> NDArray[np.int32]:
-        found = np.zeros(rows, dtype=np.int32)
+        result = np.zeros(rows, dtype=np.int32)
         for number, run, at in runs:
             if number in self._pages:
-                found[run] = self._pages[number][at]
-        return found
+                result[run] = self._pages[number][at]
+        return result
 
     def _put(self, runs: Iterator[_Run], counts: NDArray[np.int32]) -> None:
         for number, run, at in runs:
@@ -203,8 +203,8 @@ def write_state(
 ) -> None:
     """Write the state of a part; ``certified`` : the counts that the last reading certified, if it
     has changed them. ``held`` : the rows in memory, in their order there."""
-    gaps, own = counts.gaps()
-    arrays: dict[str, NDArray[Any]] = {"gaps": gaps, "counts": own, "held": held}
+    gaps, values = counts.gaps()
+    arrays: dict[str, NDArray[Any]] = {"gaps": gaps, "counts": values, "held": held}
     if certified is not None:
         arrays |= dict(zip(("certified.gaps", "certified.counts"), certified, strict=True))
     write_sealed(path, {"part_version": FORMAT_VERSION, **content}, arrays)
@@ -235,10 +235,10 @@ class StreamedCounts(Counts, ABC):
 
     @cached_property
     def _pages(self) -> dict[int, NDArray[np.int32]]:  # type: ignore[override]
-        found = Counts()
+        all_counts = Counts()
         for numbers, counts in self.nonzero():
-            found.put(numbers, counts)
-        return found._pages
+            all_counts.put(numbers, counts)
+        return all_counts._pages
 
     def streamed(self) -> tuple[Streamed, Streamed]:
         """Return ``gaps``, as many at a time as ``nonzero`` gives."""
@@ -251,7 +251,7 @@ class StreamedCounts(Counts, ABC):
                 last = int(numbers[-1]) if len(numbers) else last
 
         def counts() -> Iterator[NDArray[np.int32]]:
-            return (own for _, own in self.nonzero())
+            return (values for _, values in self.nonzero())
 
         return (
             Streamed(np.dtype(np.uint32), length, gaps),
@@ -294,14 +294,14 @@ def split(pieces: Pieces, rows: Sequence[int]) -> Iterator[Counts]:
     [[0, 3, 0], [0, 0, 4], [9, 0, 0]]
     """
     numbers, values, first = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32), 0
-    for own in rows:
-        found = Counts()
+    for size in rows:
+        counts = Counts()
         while True:
-            here = int(np.searchsorted(numbers, first + own))
-            found.put(numbers[:here] - first, values[:here])
-            numbers, values = numbers[here:], values[here:]
+            stop = int(np.searchsorted(numbers, first + size))
+            counts.put(numbers[:stop] - first, values[:stop])
+            numbers, values = numbers[stop:], values[stop:]
             if len(numbers) or (piece := next(pieces, None)) is None:
                 break
             numbers, values = piece
-        yield found
-        first += own
+        yield counts
+        first += size

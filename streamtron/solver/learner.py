@@ -130,9 +130,9 @@ class Learner:
 
     def widen(self, columns: int) -> None:
         """Make room for so many columns, and half as many again: growing often costs time."""
-        there = len(self.running.w)
-        if columns > there:
-            columns = max(columns, there + there // 2)
+        width = len(self.running.w)
+        if columns > width:
+            columns = max(columns, width + width // 2)
             self.running.widen(columns)
             if self.frozen is not None:
                 self.frozen.widen(columns)
@@ -168,11 +168,11 @@ class Learner:
 
     def copy_for(self, positive: Label) -> Learner:
         """A learner of another class that has read the same rows, all of them negative so far."""
-        shared = (self.settings, self.pool, self.targets.labels)
-        memo = {id(one): one for one in shared} | {id(self.active): self.active.copy()}
-        made = copy.deepcopy(self, memo)
-        made.targets.positive = positive
-        return made
+        constant = (self.settings, self.pool, self.targets.labels)
+        memo = {id(part): part for part in constant} | {id(self.active): self.active.copy()}
+        learner = copy.deepcopy(self, memo)
+        learner.targets.positive = positive
+        return learner
 
 
 def begin_stage(learner: Learner) -> None:

@@ -164,28 +164,28 @@ class OnePart(Data):
         solves = left = [PendingSolve(learner, begin) for learner in learners]
 
         def run(batch: Sequence[PendingSolve]) -> None:
-            if batch[0].begun or not self._due() or not any(one.begun for one in solves):
+            if batch[0].begun or not self._due() or not any(solve.begun for solve in solves):
                 self._run(batch)
 
         while left:
             self._threads.work(run, self._batches(left))
             due = self._due()
-            left = [one for one in solves if not one.ended and (one.begun or not due)]
-        return [one.learner for one in solves if not one.begun]
+            left = [solve for solve in solves if not solve.ended and (solve.begun or not due)]
+        return [solve.learner for solve in solves if not solve.begun]
 
     def _run(self, batch: Sequence[PendingSolve]) -> None:
         """Run a batch of solves until too few are left to share a pass."""
         least = min(len(batch), batched.LEAST)
-        while len(busy := [one for one in batch if not one.ended]) >= least:
+        while len(busy := [solve for solve in batch if not solve.ended]) >= least:
             batched.step(busy)
 
     def _batches(self, solves: Sequence[PendingSolve]) -> list[list[PendingSolve]]:
         """Batches of solves over the same rows; else each by itself."""
         many = len(solves) >= batched.LEAST * self._threads.number
-        shared = len({one.learner.active.place for one in solves}) == 1
-        if many and shared and self._can_batch(self.learners):
+        same_rows = len({solve.learner.active.place for solve in solves}) == 1
+        if many and same_rows and self._can_batch(self.learners):
             return batched.batches_of(solves, self._threads.number)
-        return [[one] for one in solves]
+        return [[solve] for solve in solves]
 
     def _due(self) -> bool:
         return self.checkpointer is not None and self.checkpointer.checkpoint_due()

@@ -103,7 +103,7 @@ class CandidateClasses:
     @property
     def waiting(self) -> int:
         """How many learners the labels met since the last call of ``new_learners`` get."""
-        return sum(len(one.labels) - len(one.learners) for one in self.candidates)
+        return sum(len(classes.labels) - len(classes.learners) for classes in self.candidates)
 
     def new_learners(self) -> list[Learner]:
         """Make the learners of the labels met since the last call, of every candidate."""

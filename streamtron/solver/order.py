@@ -121,12 +121,12 @@ def _drawn(start: int, chosen: NDArray[np.int64]) -> NDArray[np.uint64]:
     """The numbers that SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) draws from the state
     ``start``: its i-th for position i."""
     gamma, first, second = kernels.SPLITMIX64
-    found = np.uint64(start) + (chosen.astype(np.uint64) + np.uint64(1)) * gamma
+    bits = np.uint64(start) + (chosen.astype(np.uint64) + np.uint64(1)) * gamma
     for shift, factor in ((30, first), (27, second)):
-        found ^= found >> np.uint64(shift)
-        found *= factor
-    found ^= found >> np.uint64(31)
-    return found
+        bits ^= bits >> np.uint64(shift)
+        bits *= factor
+    bits ^= bits >> np.uint64(31)
+    return bits
 
 
 def drawn_order(

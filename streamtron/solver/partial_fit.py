@@ -53,14 +53,14 @@ class EarlierData:
         are kept, 0 where they were never met; ``sign`` = −1 makes the other class positive."""
         assert learner.frozen is not None
         densify(learner)
-        seen = learner.frozen.scan_sums
-        seen.fold()
-        seen.sums[[kernels.FRESH_BIAS, kernels.FRESH_BIAS + 1]] *= sign
+        scan_sums = learner.frozen.scan_sums
+        scan_sums.fold()
+        scan_sums.sums[[kernels.FRESH_BIAS, kernels.FRESH_BIAS + 1]] *= sign
         # at the scale t/‖a‖² = 1/b the dual is largest
-        b = seen.sq_norm / seen.steps if seen.steps else 0.0
+        b = scan_sums.sq_norm / scan_sums.steps if scan_sums.steps else 0.0
         average = sign * np.append(_part(learner.weights, columns), learner.best.bias)
-        fresh = sign * _part(seen.fresh, columns)
-        return cls(fresh, seen.sums, seen.totals, b, average + 0.0)  # no −0
+        fresh = sign * _part(scan_sums.fresh, columns)
+        return cls(fresh, scan_sums.sums, scan_sums.totals, b, average + 0.0)  # no −0
 
     @property
     def scan_sums(self) -> ScanSums:

@@ -203,9 +203,9 @@ class Progress:
             lower, upper, gap = (proven[name] for name in BOUNDS)
             bounds = ReadingBounds(self.readings, lower, upper, gap, True, seconds)
         steps = sum(report.newton_steps for report in self.reports)
-        before = sum(each.newton_steps for each in self.history)
+        counted = sum(reading.newton_steps for reading in self.history)
         self.history.append(
-            replace(bounds, active_rows=active_rows, newton_steps=max(0, steps - before))
+            replace(bounds, active_rows=active_rows, newton_steps=max(0, steps - counted))
         )
 
     def begin_stage(self, b: float, settings: Settings, updates: int) -> None:
@@ -329,9 +329,9 @@ class BestWeights:
 
     def nonzero(self, first: int, columns: int) -> tuple[NDArray[np.uint32], Vector]:
         """Which of so many columns from ``first`` on, numbered from there, have a weight; these."""
-        kept = SparseVector.of(self.w) if isinstance(self.w, np.ndarray) else self.w
-        inside = slice(*np.searchsorted(kept.columns, (first, first + columns)))
-        return kept.columns[inside] - np.uint32(first), self.scale * kept.values[inside]
+        sparse = SparseVector.of(self.w) if isinstance(self.w, np.ndarray) else self.w
+        inside = slice(*np.searchsorted(sparse.columns, (first, first + columns)))
+        return sparse.columns[inside] - np.uint32(first), self.scale * sparse.values[inside]
 
     def cut_candidate(self, columns: int) -> None:
         """Cut what the next scan certifies to so many columns: the others have no weight."""

@@ -50,12 +50,12 @@ def take_chunk(
     chunk: Chunk,
     positions: NDArray[np.int64] | None,
     dots: NDArray[np.float64] = kernels.NO_DOTS,
-    kept: NDArray[np.int64] | None = None,
+    chosen: NDArray[np.int64] | None = None,
 ) -> Iterator[None]:
     """Scan or visit the rows of a chunk, and keep those that matter in memory: with a count, or at
     most at the threshold. Yields where memory is full, for the rows held to be solved; most of them
-    are dropped then. ``positions`` : the order of visits. ``dots`` : see ``Frozen.scan``. ``kept``
-    : positions of rows to keep whatever a scan finds."""
+    are dropped then. ``positions`` : the order of visits. ``dots`` : see ``Frozen.scan``.
+    ``chosen`` : positions of rows to keep whatever a scan finds."""
     targets, frozen = learner.targets(chunk), learner.frozen
     if learner.progress.reading == 0:
         learner.observe(chunk, targets)
@@ -63,12 +63,12 @@ def take_chunk(
             begin_stage(learner)  # fix b
     if frozen is not None:
         counts = counts_to_scan(learner, chunk, targets)
-        wanted = frozen.scan(chunk.rows, targets, counts, learner.settings.rho, dots)
+        marks = frozen.scan(chunk.rows, targets, counts, learner.settings.rho, dots)
         if learner.mode == "scan" or not (frozen.beside_training or frozen.has_violators):
-            if kept is not None:
-                wanted[kept] = 1
+            if chosen is not None:
+                marks[chosen] = 1
             if not keep_all(learner, chunk.rows, targets) and not learner.settings.faithful:
-                yield from keep(learner, chunk.rows, np.flatnonzero(wanted), targets)
+                yield from keep(learner, chunk.rows, np.flatnonzero(marks), targets)
             return
         if not frozen.beside_training:
             leave_scan(learner)
@@ -104,8 +104,8 @@ def visit_rows(
     )  # fmt: skip
     learner.counts.put_ranges(chunk.ranges, counts)
     if not keep_all(learner, chunk.rows, targets):
-        wanted = moved != 0 if learner.settings.faithful else (moved != 0) | (counts > 0)
-        yield from keep(learner, chunk.rows, np.flatnonzero(wanted), targets)
+        marks = moved != 0 if learner.settings.faithful else (moved != 0) | (counts > 0)
+        yield from keep(learner, chunk.rows, np.flatnonzero(marks), targets)
 
 
 def solve_block(learner: Learner) -> Solve:

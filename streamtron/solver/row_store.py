@@ -57,9 +57,9 @@ class RowStore:
     def first(self, rows: int) -> Rows:
         """The first of the rows held, frozen."""
         nonzeros = self._indptr[rows]
-        found = Rows(self._indptr[: rows + 1], self._indices[:nonzeros], self._values[:nonzeros])
-        freeze(*found)
-        return found
+        first = Rows(self._indptr[: rows + 1], self._indices[:nonzeros], self._values[:nonzeros])
+        freeze(*first)
+        return first
 
     def clear(self) -> None:
         """Forget all rows; the memory is kept for the next ones."""
@@ -90,20 +90,20 @@ class RowStore:
 
     def retain(self, chosen: NDArray[np.int64]) -> None:
         """Hold only the rows at positions ``chosen`` (rising), moved to the front in place."""
-        rows, kept = self.first(self._rows), len(chosen)
+        rows, size = self.first(self._rows), len(chosen)
         lengths = np.diff(rows.indptr)[chosen]
         kernels.copy_rows(rows, chosen, self._indptr.copy(), self._indices, self._values)
-        np.cumsum(lengths, out=self._indptr[1 : kept + 1])
-        self._numbers[:kept] = self._numbers[chosen]
-        self._squares[:kept] = self._squares[chosen]
-        self._rows = kept
+        np.cumsum(lengths, out=self._indptr[1 : size + 1])
+        self._numbers[:size] = self._numbers[chosen]
+        self._squares[:size] = self._squares[chosen]
+        self._rows = size
 
     def copy(self) -> RowStore:
         """The rows, and not the room beyond them."""
-        made, rows = RowStore(), self._rows
-        made._reserve(rows, self.nonzeros, budget=0)
-        made.add(self.first(rows), np.arange(rows), self.numbers, self.squares, self.nbytes)
-        return made
+        duplicate, rows = RowStore(), self._rows
+        duplicate._reserve(rows, self.nonzeros, budget=0)
+        duplicate.add(self.first(rows), np.arange(rows), self.numbers, self.squares, self.nbytes)
+        return duplicate
 
     def _reserve(self, rows: int, nonzeros: int, budget: int) -> None:
         if rows > len(self._numbers):
@@ -248,14 +248,14 @@ class ActiveSet:
 
     def retain(self, chosen: NDArray[np.int64]) -> None:
         """Hold only the rows at positions ``chosen`` (rising), in place if they are not shared."""
-        store, kept = self._store, len(chosen)
+        store, size = self._store, len(chosen)
         if isinstance(store, Pool):
             self._store = store.part(chosen, len(self), self.budget)
         else:
             store.retain(chosen)
         for array in (self._signs, self._delta2):
-            array[:kept] = array[chosen]
-        self._rows = kept
+            array[:size] = array[chosen]
+        self._rows = size
 
     def keep(self, chosen: NDArray[np.int64], budget: float) -> None:
         """Hold only the first rows of ``chosen`` (in any order) that fit in ``budget`` bytes."""
@@ -264,14 +264,14 @@ class ActiveSet:
 
     def copy(self) -> ActiveSet:
         """A set of the same rows, shared if these are."""
-        made = ActiveSet(self.budget)
+        duplicate = ActiveSet(self.budget)
         if isinstance(self._store, Pool):
             self._store.count_sharer(1)
-            made._store = self._store
+            duplicate._store = self._store
         else:
-            made._store = self._store.copy()
-        made._append(self.signs, self.delta2)
-        return made
+            duplicate._store = self._store.copy()
+        duplicate._append(self.signs, self.delta2)
+        return duplicate
 
     def _append(self, signs: NDArray[np.int8], delta2: NDArray[np.float64]) -> None:
         start, stop = self._rows, self._rows + len(signs)

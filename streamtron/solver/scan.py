@@ -154,19 +154,19 @@ def scan_blocks(
     ``counts`` of every row as the chunks number it, and ``rooms``, bytes of the first violators
     that are wanted, up to one that finds no room (None = none are). DataError: a request that wants
     R meets a row without any length."""
-    wanted: Sequence[int | None] = [None] * len(requests) if rooms is None else rooms
-    scanners = [_Scanner(*one) for one in zip(requests, counts, wanted, strict=True)]
+    room_of: Sequence[int | None] = [None] * len(requests) if rooms is None else rooms
+    scanners = list(map(_Scanner, requests, counts, room_of))
     with closing(chunks):
         for chunk in chunks:
-            found = [scanner.scan(chunk) for scanner in scanners]
-            own = [one.violators.positions for one in found if one.violators is not None]
-            positions = np.unique(np.concatenate([np.zeros(0, np.int64), *own]))
+            sums = [scanner.scan(chunk) for scanner in scanners]
+            violators = [part.violators.positions for part in sums if part.violators is not None]
+            positions = np.unique(np.concatenate([np.zeros(0, np.int64), *violators]))
             held = RowStore()
             if len(positions):
                 numbers = np.arange(len(chunk), dtype=np.int64)
                 held.add(chunk.rows, positions, numbers, chunk.squares, sys.maxsize)
             yield BlockScan(
-                len(chunk), chunk.nonzeros, chunk.width, tuple(found), positions, held.squares,
+                len(chunk), chunk.nonzeros, chunk.width, tuple(sums), positions, held.squares,
                 held.first(len(held)),
             )  # fmt: skip
 
@@ -190,9 +190,9 @@ class _Scanner:
         counts = self._counts_of(rows, targets)
         marks = frozen.scan(rows, targets, counts, request.rho)
         support = np.flatnonzero(counts)
-        made = None if request.b is None else Numbered(support, counts[support])
+        numbered = None if request.b is None else Numbered(support, counts[support])
         sums = frozen.scan_sums.take_block(rows, counts)
-        return PartialSums(sums, *extent, made, self._violators(rows, targets, marks))
+        return PartialSums(sums, *extent, numbered, self._violators(rows, targets, marks))
 
     def _counts_of(self, rows: Rows, targets: Targets) -> NDArray[np.int32]:
         request = self._request
@@ -212,8 +212,8 @@ class _Scanner:
         sizes = NONZERO_BYTES * np.diff(rows.indptr)[chosen] + ROW_BYTES
         fits = int(np.searchsorted(np.cumsum(sizes), self._room, side="right"))
         self._room = self._room - int(sizes[:fits].sum()) if fits == len(chosen) else 0
-        own = chosen[:fits]
-        return Violators(len(chosen), own, targets.signs[own], targets.delta2[own])
+        fitting = chosen[:fits]
+        return Violators(len(chosen), fitting, targets.signs[fitting], targets.delta2[fitting])
 
 
 def counts_of_slacks(

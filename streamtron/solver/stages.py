@@ -74,8 +74,8 @@ def plan(settings: Settings) -> tuple[Stage, ...]:
     names = settings.stages or (1.0, 0.1)
     brief = settings.stages is None and not settings.faithful
     stages = tuple(
-        Stage(1.0, True, given) if name == "ascent" else Stage(float(name), False, given, brief)
-        for name, given in zip(names, settings.b or (None,) * len(names), strict=True)
+        Stage(1.0, True, b) if name == "ascent" else Stage(float(name), False, b, brief)
+        for name, b in zip(names, settings.b or (None,) * len(names), strict=True)
     )
     if not brief:
         return stages

@@ -66,10 +66,14 @@ def stop_at_limit(learner: Learner, frozen: Frozen | None) -> None:
 
 def _has_no_margin(learner: Learner) -> bool:
     """Hard margin: whether the upper bound is below NO_MARGIN of the rows' mean length."""
-    now = learner.best.certificate
-    if now is None or now.upper_bound is None or now.directional_margin > 0.0:
+    certificate = learner.best.certificate
+    if (
+        certificate is None
+        or certificate.upper_bound is None
+        or certificate.directional_margin > 0.0
+    ):
         return False
-    return now.upper_bound <= NO_MARGIN * learner.extent.lengths / learner.extent.rows
+    return certificate.upper_bound <= NO_MARGIN * learner.extent.lengths / learner.extent.rows
 
 
 def worthwhile_gap(learner: Learner) -> float:
@@ -78,11 +82,11 @@ def worthwhile_gap(learner: Learner) -> float:
     count; a twentieth of it, or SOLVED times the last gap, if they are a block."""
     if learner.regime == Regime.ALL_ROWS:
         return max(MARGIN_OF_TOLERANCE * learner.settings.tolerance, ROUNDING_GAP)
-    wanted = max(0.5 * learner.settings.tolerance, ROUNDING_GAP)
+    target = max(0.5 * learner.settings.tolerance, ROUNDING_GAP)
     left = 1.0 if learner.certificate is None else learner.certificate.relative_duality_gap
     if learner.regime == Regime.BLOCKS:
-        return max(0.1 * wanted, SOLVED * left)
-    return max(wanted, 0.1 * left)
+        return max(0.1 * target, SOLVED * left)
+    return max(target, 0.1 * left)
 
 
 LARGE_DRIFT = 1e-9
@@ -103,10 +107,10 @@ def certify(learner: Learner, frozen: Frozen) -> None:
     take_scan(learner, frozen, drifted=drifted)
 
 
-def _log_drift(learner: Learner, drift: float, seen: ScanSums) -> None:
+def _log_drift(learner: Learner, drift: float, scan_sums: ScanSums) -> None:
     """Log a drift that is repaired: as a warning if rounding does not explain it, for then memory
     or disk may have changed the weights."""
-    explained = drift <= drift_by_rounding(learner.running.updates, seen, _longest(learner))
+    explained = drift <= drift_by_rounding(learner.running.updates, scan_sums, _longest(learner))
     larger = learner.best.note_drift(drift)
     _log.log(
         logging.WARNING if larger and not explained else logging.INFO,
@@ -125,11 +129,11 @@ def _longest(learner: Learner) -> float:
     return math.sqrt(extent.sq_radius) * min(count or math.inf, float(kernels.COUNT_MAX))
 
 
-def drift_by_rounding(updates: int, seen: ScanSums, longest: float = 0.0) -> float:
+def drift_by_rounding(updates: int, scan_sums: ScanSums, longest: float = 0.0) -> float:
     """Bound the drift, as a part of ‖w‖, that the rounding of N updates explains: each rounds the
     coordinates of its row by at most u = 2⁻⁵³ of their value, which Σ c_k |y_kj| bounds, so that
     they move w by at most N u (Σ c_k ‖y_k‖ + ``longest``), the latter for a row whose count has
     fallen since. Where values differ by orders of magnitude, that may be all of w."""
-    length = math.sqrt(kernels.square_sum(seen.fresh))
-    lengths = float(seen.sums[kernels.LENGTHS]) + longest
+    length = math.sqrt(kernels.square_sum(scan_sums.fresh))
+    lengths = float(scan_sums.sums[kernels.LENGTHS]) + longest
     return updates * kernels.UNIT_ROUNDOFF * lengths / length if length else math.inf

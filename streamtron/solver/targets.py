@@ -36,14 +36,14 @@ class Targets:
 
     def sq_lengths(self, rho: float) -> NDArray[np.float64]:
         """q_k = ‖x_k‖² + ρ² + Δ_k² of the rows that are not left out; DataError if one is 0."""
-        found = (self.squares + (rho**2 + self.delta2))[self.present]
-        if found.min(initial=np.inf) <= 0.0:
-            row = int(self.numbers[self.present][found.argmin()])
+        lengths = (self.squares + (rho**2 + self.delta2))[self.present]
+        if lengths.min(initial=np.inf) <= 0.0:
+            row = int(self.numbers[self.present][lengths.argmin()])
             raise DataError(
                 f"row {row + 1} has no features, and delta and rho are 0: no classifier gives it a "
                 "margin above 0. Remove the row, or give --rho or --delta above 0."
             )
-        return found
+        return lengths
 
 
 @dataclass(slots=True, eq=False)

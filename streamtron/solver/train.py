@@ -43,8 +43,8 @@ def train(data: Data, resumed: Resumed | None = None) -> None:
         reading, learners = data.reading, data.unfinished
         within = resumed is not None and resumed.chunks != NOT_BEGUN
         if within:  # a learner that was reopened waits for the next reading
-            learners = [one for one in learners if one.progress.reading == reading]
-        before = [so_far(learner) for learner in learners]
+            learners = [learner for learner in learners if learner.progress.reading == reading]
+        done_before = [so_far(learner) for learner in learners]
         data.tell_begin(reading, learners)
         if not within:
             for learner in (*learners, *data.placeholders(reading)):
@@ -57,8 +57,8 @@ def train(data: Data, resumed: Resumed | None = None) -> None:
         data.listen(SolveStarted(reading, rows))
         waiting = [learner for learner in learners if not learner.progress.concluded]
         data.solve(waiting, finish_reading, reading, chunks)
-        before += [NOTHING_DONE] * (len(learners) - len(before))
-        for learner, done in zip(learners, before, strict=True):
+        done_before += [NOTHING_DONE] * (len(learners) - len(done_before))
+        for learner, done in zip(learners, done_before, strict=True):
             tell_done(reading, rows, learner, done, data.listen)
         data.reading, data.trained, resumed = reading + 1, True, None
 
@@ -144,7 +144,11 @@ class Data(ABC):
 
     def end(self) -> None:
         """Hand over the state of the run, if it was trained and all its learners have finished."""
-        if self.checkpointer and self.trained and all(one.finished for one in self.everyone):
+        if (
+            self.checkpointer
+            and self.trained
+            and all(learner.finished for learner in self.everyone)
+        ):
             self.checkpointer.end(partial(self.state, self.reading, NOT_BEGUN))
 
     @property
@@ -194,9 +198,11 @@ def so_far(learner: Learner) -> Done:
     return learner.mode, progress.stage_number, learner.running.updates, progress.mini_epochs
 
 
-def tell_done(reading: int, rows: int, learner: Learner, before: Done, listen: Listener) -> None:
-    """Tell what a learner has done in a reading; ``before`` : what it ``so_far`` had done."""
-    progress, (mode, stage_number, updates, mini_epochs) = learner.progress, before
+def tell_done(
+    reading: int, rows: int, learner: Learner, done_before: Done, listen: Listener
+) -> None:
+    """Tell what a learner has done in a reading; ``done_before`` : what it ``so_far`` had done."""
+    progress, (mode, stage_number, updates, mini_epochs) = learner.progress, done_before
     first, problem = max(stage_number, 0), problem_of(learner)
     listen(
         ReadingDone(

@@ -88,10 +88,10 @@ class WeightState:
 
     def augmented(self, scale: float) -> NDArray[np.float64]:
         """scale · (w, w_bias), shape (columns + 1,)."""
-        found = np.empty(len(self.w) + 1)
-        np.multiply(self.w, scale, out=found[:-1])
-        found[-1] = self.bias * scale
-        return found
+        vector = np.empty(len(self.w) + 1)
+        np.multiply(self.w, scale, out=vector[:-1])
+        vector[-1] = self.bias * scale
+        return vector
 
     def widen(self, columns: int) -> None:
         """Make room for more columns, whose memory costs nothing before it is written to."""
@@ -100,9 +100,9 @@ class WeightState:
 
     def on(self, columns: NDArray[np.int64]) -> WeightState:
         """Return the weights of some columns; the scalars and tallies are the same arrays."""
-        made = WeightState()
-        made.w, made.scalars, made.tallies = self.w[columns], self.scalars, self.tallies
-        return made
+        narrow = WeightState()
+        narrow.w, narrow.scalars, narrow.tallies = self.w[columns], self.scalars, self.tallies
+        return narrow
 
     def settle(self, w: NDArray[np.float64], bias: float, extension: float, steps: int) -> None:
         """Set a to sums made afresh from the counts."""

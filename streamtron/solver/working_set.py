@@ -91,12 +91,12 @@ def release_rows(learner: Learner) -> None:
 
 def _keep_some(learner: Learner) -> None:
     """Keep up to KEPT of the budget of the block just solved: drawn by c_k to the byte."""
-    active, before = learner.active, len(learner.active)
+    active, rows_before = learner.active, len(learner.active)
     counts = learner.counts.take(active.numbers)
     live = np.flatnonzero(counts)
     drawn = learner.draw(counts[live] / active.sizes[live])
     active.keep(live[drawn], KEPT * active.budget)
-    if len(active) == before:
+    if len(active) == rows_before:
         active.clear()  # the next row does not fit beside these
 
 
@@ -106,10 +106,10 @@ def _drop_idle_rows(learner: Learner) -> None:
     if not len(active):
         return
     augmented = learner.running.augmented(1.0)
-    found = passes.margins(active.rows, active.signs, learner.settings.rho, augmented)
+    y_a = passes.margins(active.rows, active.signs, learner.settings.rho, augmented)
     counts = learner.counts.take(active.numbers)
-    found += active.delta2 * counts
-    active.retain(np.flatnonzero((counts > 0) | (found <= NEAR * learner.threshold)))
+    y_a += active.delta2 * counts
+    active.retain(np.flatnonzero((counts > 0) | (y_a <= NEAR * learner.threshold)))
 
 
 def room(learner: Learner) -> int:
