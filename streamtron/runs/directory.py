@@ -33,7 +33,7 @@ from streamtron.solver.vectors import put_together, take_apart
 _log = logging.getLogger(__name__)
 
 RECORD_VERSION = 3
-CHECKPOINT_VERSION = 8
+CHECKPOINT_VERSION = 9
 """Raised as well when the order of a reading changes, in which an older checkpoint is amid."""
 
 MAY_CHANGE = ("tol", "max_epochs")

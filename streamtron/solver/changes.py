@@ -31,7 +31,7 @@ from streamtron.solver.reading import solve_block, solve_in_memory, visit_rows
 from streamtron.solver.stages import Regime
 from streamtron.solver.stopping import certify, conclude
 from streamtron.solver.subproblem import run_mini_epochs
-from streamtron.solver.train import so_far, tell_done
+from streamtron.solver.train import tell_done
 from streamtron.solver.vectors import cut
 from streamtron.solver.working_set import release_rows
 
@@ -79,26 +79,29 @@ def add_rows(
     fewer by a third (measured on RCV1 at C = 50). ``source`` numbers its rows from 0; the first one
     is row ``first_row`` of the whole data.
     """
-    done_before = [so_far(learner) for learner in learners]
+    for learner in learners:
+        choose_mode(learner, "train")
+        enter(learner, Regime.BLOCKS)
+        learner.progress.begin_reading(0, learner.mode)
     for chunk in _read(source, first_row, listen, 0, "new rows", len(learners)):
         positions = order.visiting_order(settings, 0, chunk)
         for learner in learners:
             _visit_new_rows(learner, chunk, positions)
     rows = sum(block.rows for block in source.blocks)
-    for learner, done in zip(learners, done_before, strict=True):
+    for learner in learners:
         _solve_new_rows(learner)
-        tell_done(0, rows, learner, ("train", *done[1:]), listen)
+        tell_done(0, rows, learner, listen)
     scans = [(learner, frozen) for learner in learners if (frozen := learner.frozen)]
-    done_before = [so_far(learner) for learner, _ in scans]
     for chunk in _read(source, first_row, listen, 1, "scan new rows", len(scans)) if scans else ():
         for learner, frozen in scans:
             counts = learner.counts.take_ranges(chunk.ranges)
             frozen.scan(chunk.rows, learner.targets(chunk), counts, settings.rho)
-    for (learner, frozen), done in zip(scans, done_before, strict=True):
+    for learner, frozen in scans:
+        learner.progress.begin_reading(1, learner.mode)
         frozen.running = learner.running.w  # that scan and this one are one of all rows
         certify(learner, frozen)
         conclude(learner, frozen)
-        tell_done(1, rows, learner, done, listen)
+        tell_done(1, rows, learner, listen)
         _end_or_train(learner)
 
 
@@ -117,8 +120,6 @@ def _read(
 
 
 def _visit_new_rows(learner: Learner, chunk: Chunk, positions: NDArray[np.int64]) -> None:
-    choose_mode(learner, "train")
-    enter(learner, Regime.BLOCKS)
     targets = learner.targets(chunk)
     learner.observe(chunk, targets)
     if learner.progress.stage_number < 0:

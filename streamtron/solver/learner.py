@@ -227,7 +227,7 @@ def begin_reading(learner: Learner, reading: int, scale: float | None = None) ->
     """Prepare a reading: it visits rows as they pass ("train"), or scans them at fixed weights
     ("scan"). Where the working set does not fit, both: rows are visited, and the weights of the
     reading before are certified. ``scale`` : around which a scan looks for the least P."""
-    learner.progress.begin_reading(reading)
+    learner.progress.begin_reading(reading, learner.mode)
     learner.frozen = None
     beside = learner.regime == Regime.BLOCKS and learner.mode == "train" and learner.stage.ascent
     if learner.regime == Regime.BLOCKS:

@@ -53,6 +53,11 @@ class StageReport:
     _began: float = field(default_factory=time.perf_counter)
     _updates_before: int = 0
 
+    @property
+    def name(self) -> str:
+        """``"1"``, ``"0.1"`` … or ``"ascent"``."""
+        return self.epsilon if isinstance(self.epsilon, str) else f"{self.epsilon:g}"
+
     @classmethod
     def begin(cls, stage: Stage, settings: Settings, b: float, updates: int) -> StageReport:
         """The report of a stage that begins now."""
@@ -171,6 +176,10 @@ class Progress:
     """of every reading, in order"""
     seconds: float = 0.0
     """since training began, when the clock was last read"""
+    mode: str = "train"
+    """what the current reading does"""
+    told: list[int] = field(default_factory=lambda: [0, 0, 0])
+    """stages that have ended, updates and mini-epochs, when ``done_since`` was last asked"""
     _began: float = field(default_factory=time.perf_counter)
 
     @property
@@ -213,9 +222,18 @@ class Progress:
         self.b = b
         self.reports.append(StageReport.begin(self.stage, settings, b, updates))
 
-    def begin_reading(self, number: int) -> None:
+    def begin_reading(self, number: int, mode: str) -> None:
         """Begin a reading."""
-        self.reading, self.concluded = number, False
+        self.reading, self.mode, self.concluded = number, mode, False
+
+    def done_since(self, updates: int) -> tuple[list[StageReport], int, int]:
+        """Return the stages, the updates and the mini-epochs since this was last asked, ``updates``
+        being those of all readings."""
+        ended, updates_before, mini_epochs_before = self.told
+        stages = self.reports[ended:]
+        ended += sum(bool(stage.stop_reason) for stage in stages)
+        self.told = [ended, updates, self.mini_epochs]
+        return stages, updates - updates_before, self.mini_epochs - mini_epochs_before
 
     def end_reading(self, *, full_epoch: bool) -> None:
         """Count a reading whose rows have all been taken; ``full_epoch`` : it has trained."""
@@ -246,7 +264,7 @@ class Progress:
         """Forget what was done before the rows changed, and why the run had ended."""
         self.finished, self.primal, self.from_zero = None, math.inf, False
         self.full_epochs = self.readings = self.mini_epochs = 0
-        self.reports, self.history = [], []
+        self.reports, self.history, self.told = [], [], [0, updates, 0]
         self.begin_stage(self.b, settings, updates)
         self.restart_clock(0.0)
 

@@ -24,7 +24,6 @@ from streamtron.core.config import Settings
 from streamtron.core.events import Listener, Problem, ReadingDone, SolveStarted, StageDone
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed, State
 from streamtron.solver.learner import Learner, discard_weights, go_on
-from streamtron.solver.progress import StageReport
 from streamtron.solver.reading import Solve, begin_reading, continue_training, finish_reading
 
 
@@ -44,7 +43,6 @@ def train(data: Data, resumed: Resumed | None = None) -> None:
         within = resumed is not None and resumed.chunks != NOT_BEGUN
         if within:  # a learner that was reopened waits for the next reading
             learners = [learner for learner in learners if learner.progress.reading == reading]
-        done_before = [so_far(learner) for learner in learners]
         data.tell_begin(reading, learners)
         if not within:
             for learner in (*learners, *data.placeholders(reading)):
@@ -57,9 +55,8 @@ def train(data: Data, resumed: Resumed | None = None) -> None:
         data.listen(SolveStarted(reading, rows))
         waiting = [learner for learner in learners if not learner.progress.concluded]
         data.solve(waiting, finish_reading, reading, chunks)
-        done_before += [NOTHING_DONE] * (len(learners) - len(done_before))
-        for learner, done in zip(learners, done_before, strict=True):
-            tell_done(reading, rows, learner, done, data.listen)
+        for learner in learners:
+            tell_done(reading, rows, learner, data.listen)
         data.reading, data.trained, resumed = reading + 1, True, None
 
 
@@ -186,48 +183,21 @@ def _reopen(learner: Learner) -> Solve:
         discard_weights(learner)
 
 
-Done = tuple[str, int, int, int]
-"""What a learner has done until now: its mode, stage, updates and mini-epochs."""
-
-NOTHING_DONE: Done = "train", -1, 0, 0
-
-
-def so_far(learner: Learner) -> Done:
-    """Return what a learner has done until now, for ``tell_done``."""
-    progress = learner.progress
-    return learner.mode, progress.stage_number, learner.running.updates, progress.mini_epochs
-
-
-def tell_done(
-    reading: int, rows: int, learner: Learner, done_before: Done, listen: Listener
-) -> None:
-    """Tell what a learner has done in a reading; ``done_before`` : what it ``so_far`` had done."""
-    progress, (mode, stage_number, updates, mini_epochs) = learner.progress, done_before
-    first, problem = max(stage_number, 0), problem_of(learner)
+def tell_done(reading: int, rows: int, learner: Learner, listen: Listener) -> None:
+    """Tell what a learner has done in a reading, and which stages have ended."""
+    progress, problem = learner.progress, problem_of(learner)
+    stages, updates, mini_epochs = progress.done_since(learner.running.updates)
     listen(
         ReadingDone(
-            reading,
-            ", ".join(stage.name for stage in progress.plan[first : progress.stage_number + 1]),
-            mode,
-            learner.running.updates - updates,
-            progress.mini_epochs - mini_epochs,
-            learner.rows_held,
-            None if learner.frozen is None else learner.certificate,
-            learner.running.upper_bound,
-            rows,
-            learner.settings.tolerance,
-            progress.finished,
+            reading, ", ".join(stage.name for stage in stages), progress.mode, updates, mini_epochs,
+            learner.rows_held, None if learner.frozen is None else learner.certificate,
+            learner.running.upper_bound, rows, learner.settings.tolerance, progress.finished,
             problem,
         )
-    )
-    _tell_ended(progress.reports[first:], problem, listen)
-
-
-def _tell_ended(reports: Sequence[StageReport], problem: Problem, listen: Listener) -> None:
-    for report in reports:
-        if report.stop_reason:
-            name = report.epsilon if isinstance(report.epsilon, str) else f"{report.epsilon:g}"
-            listen(StageDone(name, report.stop_reason, problem))
+    )  # fmt: skip
+    for stage in stages:
+        if stage.stop_reason:
+            listen(StageDone(stage.name, stage.stop_reason, problem))
 
 
 def problem_of(learner: Learner) -> Problem:
