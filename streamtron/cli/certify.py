@@ -24,9 +24,8 @@ if TYPE_CHECKING:
               help="Witness that fit --witness wrote; one reading is enough then.")  # fmt: skip
 @click.option("--accept-exclusions", is_flag=True,
               help="Accept a --witness that leaves out forgotten rows.")  # fmt: skip
-@click.option("--readings", type=options.whole_number(1), default=4, show_default=True,
-              help="Without a witness: readings after the first, at most; an upper bound needs "
-              "at least 2.")  # fmt: skip
+@click.option("--readings", type=options.whole_number(0), default=4, show_default=True,
+              help="Without a witness: readings after the first, at most.")  # fmt: skip
 @click.option("--bias-last", is_flag=True,
               help="The last number of a coefficient file is the bias.")  # fmt: skip
 @options.setting_options(*options.PROBLEM, default="the model's")

@@ -123,11 +123,12 @@ def certify(
 ) -> Proof:
     """Bound how far a model is from the optimum on these rows.
 
-    With a witness: one reading. Without: one for the primal margin and the best scale, then at most
-    ``readings`` more for the upper bound; if the working set does not fit in the active set, the
-    last of these train. Weights whose best scale is far from 1 (a perceptron's, say) spend some of
-    them to find it. Many classes share the active set, and the readings where their vectors fit in
-    memory together; else they are certified in groups.
+    One reading, with the dual variables of a witness, or those that belong to the slacks of the
+    weights. Without a witness at most ``readings`` more follow, which bring the dual objective
+    nearer to the optimum unless the gap is below 1e-4 already; if the working set does not fit in
+    the active set, the last of these train. Weights whose best scale is far from 1 (a
+    perceptron's, say) spend some of them to find it. Many classes share the active set, and the
+    readings where their vectors fit in memory together; else they are certified in groups.
 
     Parameters
     ----------
@@ -191,7 +192,7 @@ def _prove(
     scans.rows = known.shard_rows
     found, distances, drifts = list[Certificate](), list[float](), list[float]()
     for group, learners in _groups(problem, machine, scans.source, model, known):
-        found += scan_weights(scans, learners, scales[group], counted=True)
+        found += scan_weights(scans, learners, scales[group])
         distances += map(_distance, learners, found[group])
         if running is not None:
             drifts += map(_drift, learners, running[group])

@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -201,27 +202,32 @@ def scan_weights(
     learners: Sequence[Learner],
     scales: Sequence[float],
     *,
-    counted: bool = False,
+    b: float | None = None,
     first: bool = False,
+    rooms: Callable[[], Sequence[int]] | None = None,
 ) -> list[Certificate]:
-    """Certify the learners' weights by one reading; ``counted``: with the upper bound of their
-    counts. ``first`` : R is still unknown. A DataError if no row has a weight above 0."""
+    """Certify the learners' weights by one reading: with the dual of their counts, or of those
+    that are made of the slacks, ``b`` a unit, of which the learners then hold the rows that fit
+    ``rooms``. ``first`` : R is still unknown. A DataError if no row has a weight above 0."""
     for learner, scale in zip(learners, scales, strict=True):
         begin_reading(learner, 0, scale)
     requests = [
-        scan_request(learner)._replace(threshold=-math.inf, first=first) for learner in learners
+        scan_request(learner)._replace(threshold=-math.inf, first=first, b=b)
+        for learner in learners
     ]
-    add_blocks(scans.read(requests, [learner.counts for learner in learners]), learners)
+    counts = [learner.counts for learner in learners]
+    add_blocks(scans.read(requests, counts, rooms), learners)
     certificates = []
     for learner in learners:
         assert learner.frozen is not None
-        certificates.append(learner.frozen.certificate(hard=learner.settings.hard, counted=counted))
-        if not certificates[-1].rows_scanned:
+        proof = replace(learner.frozen.certificate(hard=learner.settings.hard), drift=None)
+        if not proof.rows_scanned:
             raise DataError(
                 f"none of the {sum(scans.rows or ()):,} rows has a weight above 0, and there is "
                 "nothing to certify. Check the weights."
             )
-        scans.done(learner, certificates[-1])
+        certificates.append(proof)
+        scans.done(learner, proof)
     return certificates
 
 

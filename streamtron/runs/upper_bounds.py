@@ -1,7 +1,7 @@
 """Search for upper bounds of problems whose weights are given: the data's best margins.
 
-Any counts prove an upper bound. The first are made of the slacks of the weights, and mini-epochs on
-the rows that have one lower the bound.
+Any counts prove an upper bound. The first are made of the slacks of the weights, in the reading
+that scans these; mini-epochs on the rows that have one then lower the bound.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from streamtron.core.certificate import Certificate, length_of
 from streamtron.core.rows import Chunk
 from streamtron.runs.scan import Scans, add_blocks, scan_request, scan_weights
 from streamtron.solver import order
-from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
 from streamtron.solver.reading import (
     begin_reading,
@@ -31,6 +30,10 @@ from streamtron.solver.working_set import room
 SEARCH_TOLERANCE = 1e-4
 """Gap at which the search ends early."""
 
+COUNT_OF_ONE = float(1 << 20)
+"""The count of a slack of 1 in a row of weight 1, where counts are made of the slacks before the
+rows are known: a slack may be 2,000 times as large."""
+
 SCALED = 0.25
 """A scan at scale s finds the best scale well if it lies in [SCALED · s, s / SCALED]."""
 
@@ -38,71 +41,76 @@ SCALED = 0.25
 def find_upper_bounds(
     scans: Scans, learners: Sequence[Learner], scales: Sequence[float], readings: int
 ) -> list[Certificate]:
-    """Certify the learners' weights by a first reading, then search for upper bounds in at most
-    ``readings`` more: counts from the slacks in the first of them, then mini-epochs and scans."""
-    certificates = scan_weights(scans, learners, scales, first=True)
-    for learner in learners:
-        begin_search(learner)
-    # what finds the scale is taken from the readings, of which the search needs two
-    most = readings - 2 if readings > 1 else readings
-    certificates, spent = _rescan_if_scaled(scans, learners, scales, certificates, most)
-    readings -= spent
-    bounds: dict[Learner, list[tuple[float, float]]] = {learner: [] for learner in learners}
-    if readings >= 2 and not learners[0].settings.hard:
-        _counts_from_slacks(scans, learners, certificates)
-        for reading in range(2, readings + 1):
-            searching = [learner for learner in learners if not learner.progress.finished]
-            if searching:
-                _read(scans, searching, reading)
-            for learner in searching:
-                done, mode = learner.progress.mini_epochs, learner.mode
-                run_mini_epochs(finish_reading(learner))
-                certificate = learner.certificate
-                if certificate is not None and certificate.dual:
-                    bounds[learner].append((certificate.dual, certificate.rounding_bound))
-                known = _bounded(certificates[learners.index(learner)], bounds[learner])
-                scans.done(learner, known, mode, learner.progress.mini_epochs - done)
+    """Certify the learners' weights by a first reading, with counts made of their slacks. Where
+    that leaves a gap, search for counts of a larger dual in at most ``readings`` more: mini-epochs
+    on the rows that have a slack, then scans."""
+    certificates, spent = _certify(scans, learners, scales, readings)
+    bounds = {k: [(proof.dual, proof.rounding_bound)] for k, proof in enumerate(certificates)}
+    searching = [] if learners[0].settings.hard or spent >= readings else _gaps(certificates)
+    for k in searching:
+        start_from_slacks(learners[k])
+    for reading in range(1, readings - spent + 1):
+        searching = [k for k in searching if not learners[k].progress.finished]
+        if searching:
+            _read(scans, [learners[k] for k in searching], reading)
+        for k in searching:
+            learner, mini_epochs, mode = (
+                learners[k],
+                learners[k].progress.mini_epochs,
+                learners[k].mode,
+            )
+            run_mini_epochs(finish_reading(learner))
+            if (proof := learner.certificate) is not None and proof.dual:
+                bounds[k].append((proof.dual, proof.rounding_bound))
+            mini_epochs = learner.progress.mini_epochs - mini_epochs
+            scans.done(learner, _bounded(certificates[k], bounds[k]), mode, mini_epochs)
+    return [_bounded(proof, bounds[k]) for k, proof in enumerate(certificates)]
+
+
+def _gaps(certificates: Sequence[Certificate]) -> list[int]:
+    """Return which of the certificates leave a gap above SEARCH_TOLERANCE."""
     return [
-        _bounded(certificate, bounds[learner])
-        for certificate, learner in zip(certificates, learners, strict=True)
+        k for k, proof in enumerate(certificates) if proof.relative_duality_gap > SEARCH_TOLERANCE
     ]
 
 
-def _bounded(lower: Certificate, bounds: Sequence[tuple[float, float]]) -> Certificate:
-    """Return a certificate with the largest D, given with its rounding, or with none."""
-    dual, rounding = max(bounds, default=(0.0, 0.0))
-    return replace(lower, dual=dual, rounding_bound=rounding)
+def _bounded(proof: Certificate, bounds: Sequence[tuple[float, float]]) -> Certificate:
+    """Return a certificate with the largest D of ``bounds``, each with its rounding."""
+    dual, rounding = max(bounds)
+    return replace(proof, dual=dual, rounding_bound=rounding)
 
 
-def _rescan_if_scaled(
-    scans: Scans,
-    learners: Sequence[Learner],
-    scales: Sequence[float],
-    certificates: Sequence[Certificate],
-    most: int,
+def _certify(
+    scans: Scans, learners: Sequence[Learner], scales: Sequence[float], readings: int
 ) -> tuple[list[Certificate], int]:
-    """Scan again around the best scale found, until it is close to the scanned one: P(s) is known
-    best there. Return the certificates, and how many times all rows were read, at most ``most``.
+    """Certify the learners' weights by a reading, and again around the best scale found, until it
+    is close to the scanned one: P(s) is known best there. Return the certificates, and how many of
+    ``readings`` that took after the first; two are left for the search, if there are as many.
 
-    Rows with margins far above 1 were left out, so that the scale may be far below the one found:
+    Rows with margins far above 1 are left out, so that the scale may be far below the one found:
     then the second scan is at 1 / (‖w‖ R), at which no margin is above 1."""
-    best, around, spent = list(certificates), list(scales), 0
-    while spent < most and not learners[0].settings.hard:
-        ratios = [
-            certificate.scale / scale for certificate, scale in zip(best, around, strict=True)
-        ]
+    around, hard = list(scales), learners[0].settings.hard
+    b = None if hard else COUNT_OF_ONE * learners[0].settings.delta2
+    best = scan_weights(scans, learners, around, b=b, first=True, rooms=_rooms(learners))
+    for learner in learners:
+        begin_search(learner)
+    most = 0 if hard else max(readings - 2, min(readings, 1))
+    for spent in range(most):
+        ratios = [proof.scale / scale for proof, scale in zip(best, around, strict=True)]
         far = [k for k, ratio in enumerate(ratios) if not SCALED <= ratio <= 1.0 / SCALED]
         if not far:
-            break
+            return best, spent
         for k in far:
             around[k] = best[k].scale
             if ratios[k] < SCALED and spent == 0:
                 around[k] = min(around[k], _least_scale(learners[k]))
-        spent += 1
-        again = scan_weights(scans, [learners[k] for k in far], [around[k] for k in far])
-        for k, certificate in zip(far, again, strict=True):
-            best[k] = certificate
-    return best, spent
+            learners[k].counts.clear()
+        again, scales = [learners[k] for k in far], [around[k] for k in far]
+        for k, proof in zip(
+            far, scan_weights(scans, again, scales, b=b, rooms=_rooms(again)), strict=True
+        ):
+            best[k] = proof
+    return best, most
 
 
 def _least_scale(learner: Learner) -> float:
@@ -111,21 +119,6 @@ def _least_scale(learner: Learner) -> float:
     w, bias = learner.frozen.w, learner.frozen.bias
     length = math.hypot(length_of(w, bias), bias) * math.sqrt(learner.extent.sq_radius)
     return 1.0 / length if length else 1.0
-
-
-def _counts_from_slacks(
-    scans: Scans, learners: Sequence[Learner], certificates: Sequence[Certificate]
-) -> None:
-    """Turn the slacks of each learner's weights into counts by one reading; hold those rows."""
-    for learner, certificate in zip(learners, certificates, strict=True):
-        begin_reading(learner, 1, certificate.scale)
-    asked = [(scan_request(learner), learner.progress.b) for learner in learners]
-    requests = [request._replace(threshold=-math.inf, b=b) for request, b in asked]
-    add_blocks(scans.read(requests, [Counts() for _ in learners], _rooms(learners)), learners)
-    scans.end()
-    for learner, certificate in zip(learners, certificates, strict=True):
-        start_from_slacks(learner)
-        scans.done(learner, _bounded(certificate, ()), mini_epochs=learner.progress.mini_epochs)
 
 
 def _read(scans: Scans, learners: Sequence[Learner], reading: int) -> None:
