@@ -1,19 +1,18 @@
-"""Bounds of the Margitron (Panagiotakopoulos and Tsampouka, 2011) as pure functions.
+"""Bounds of the Margitron (Panagiotakopoulos and Tsampouka, 2011) that a fit reports or plans by.
 
 Two variants: ``steps`` (t-margitron, threshold b t^(1−ε)) and ``length`` (ℓ-margitron, threshold
 b ‖a‖^(1−ε)); at ε = 1 they agree. All bounds follow from ‖a‖ ≥ γ_d t and from an upper bound on
-‖a‖ that depends on the threshold. [ε] is 1 at ε = 1 and 0 below. A *fraction* is γ'_d / γ_d.
-Nothing is checked here: settings are, and stages. The letters:
+‖a‖ that depends on the threshold. [ε] is 1 at ε = 1 and 0 below. A *fraction* is γ'_d / γ_d. A
+bound on ‖a‖ after t updates also bounds γ_d, divided by t, and the fraction, put into the direct
+fraction for ‖a‖. Nothing is checked here: settings are, and stages. The letters:
 
 =============  ====================================================================================
 ``R``          largest length of an extended row, max ‖y_k‖ > 0
 ``b``          factor of the threshold, > 0, in units of R² (steps) or R^(1+ε) (length)
 ``epsilon``    ε, 0 < ε < 2 for steps, 0 < ε ≤ 1 for length
 ``gamma_d``    γ_d > 0, the maximum directional margin, or a bound on it; each function says which
-``margin``     γ'_d > 0, the directional margin that a finished run has reached
-``t``, ``t_c`` number of updates, and that at convergence; int ≥ 1
+``t``          number of updates, int ≥ 1; at convergence where a fraction is bounded
 ``delta``      δ > 0, how far a promised fraction may stay below its limit
-``N``          integer, 1 ≤ N ≤ t_c, free in the bounds of the length variant
 ``length``     ‖a‖ > 0
 =============  ====================================================================================
 """
@@ -23,13 +22,10 @@ from __future__ import annotations
 import math
 
 
-def _whole(epsilon: float) -> int:
-    """[ε], the integer part, for ε ≤ 1."""
-    return int(epsilon == 1.0)
-
-
 def length_bound_steps(R: float, b: float, epsilon: float, t: int) -> float:
     """‖a‖ ≤ √(R² t + 2/(2−ε) b t^(2−ε)) after t updates of the steps variant (Theorem 1).
+
+    Divided by t it bounds γ_d (Remark 1); for both variants at ε = 1.
 
     >>> length_bound_steps(1.0, 4.0, 1.0, 9)
     9.0
@@ -38,38 +34,33 @@ def length_bound_steps(R: float, b: float, epsilon: float, t: int) -> float:
 
 
 def length_bound_length(
-    R: float, b: float, epsilon: float, gamma_d: float, t: int, N: int = 1
+    R: float, b: float, epsilon: float, gamma_d: float, t: int, N: int | None = None
 ) -> float:
-    """Bound ‖a‖ from above after t ≥ N updates of the length variant (Theorem 2).
+    """Bound ‖a‖ from above after t updates of the length variant (Theorem 2).
 
     R {N^(1+ε) + (1+ε)/(2ε) (R/γ_d)^(1−ε) (t^ε − (N−ε+[ε])/N^(1−ε)) + (1+ε) b/R^(1+ε) t}^(1/(1+ε)).
-    Any γ ≤ γ_d may be given for γ_d.
+    Any γ ≤ γ_d may be given for γ_d, such as γ'_d, and any N from 1 to t holds. None is a nearly
+    optimal one: [½ (R/γ_d)^(1−ε)] + 1, at most t.
 
     >>> length_bound_length(1.0, 4.0, 1.0, 0.5, 9)
     9.0
     """
-    late = t**epsilon - (N - epsilon + _whole(epsilon)) / N ** (1.0 - epsilon)
+    ratio, whole = (R / gamma_d) ** (1.0 - epsilon), int(epsilon == 1.0)
+    N = int(min(t, math.floor(0.5 * ratio) + 1)) if N is None else N
+    late = t**epsilon - (N - epsilon + whole) / N ** (1.0 - epsilon)
     power = (
         N ** (1.0 + epsilon)
-        + (1.0 + epsilon) / (2.0 * epsilon) * (R / gamma_d) ** (1.0 - epsilon) * late
+        + (1.0 + epsilon) / (2.0 * epsilon) * ratio * late
         + (1.0 + epsilon) * b / R ** (1.0 + epsilon) * t
     )
     return float(R * power ** (1.0 / (1.0 + epsilon)))
 
 
-def best_N(R: float, epsilon: float, margin: float, t_c: int) -> int:
-    """A nearly optimal N for ``f_est_length``: [½ (R/γ'_d)^(1−ε)] + 1, at most t_c.
-
-    >>> best_N(1.0, 0.5, 0.01, 1000), best_N(1.0, 0.5, 0.01, 3)
-    (6, 3)
-    """
-    return int(min(t_c, math.floor(0.5 * (R / margin) ** (1.0 - epsilon)) + 1))
-
-
 def direct_fraction_steps(b: float, epsilon: float, t: int, length: float) -> float:
     """The fraction is at least b t^(2−ε) / ‖a‖² after convergence (steps).
 
-    From γ'_d ‖a‖ > b t^(1−ε) and γ_d ≤ ‖a‖/t; holds after any warm start and is never below f_est.
+    From γ'_d ‖a‖ > b t^(1−ε) and γ_d ≤ ‖a‖/t, after any warm start. At the longest possible a it
+    is f_est (Theorems 1 and 5), for a run that began at a = 0.
 
     >>> direct_fraction_steps(4.0, 1.0, 9, 8.0)
     0.5625
@@ -80,59 +71,13 @@ def direct_fraction_steps(b: float, epsilon: float, t: int, length: float) -> fl
 def direct_fraction_length(b: float, epsilon: float, t: int, length: float) -> float:
     """The fraction is at least b t / ‖a‖^(1+ε) after convergence (length, 0 < ε < 2).
 
-    From γ'_d ‖a‖ > b ‖a‖^(1−ε) and γ_d ≤ ‖a‖/t.
+    From γ'_d ‖a‖ > b ‖a‖^(1−ε) and γ_d ≤ ‖a‖/t. At the longest possible a, with γ'_d for γ_d, it
+    is f_est (Theorem 2).
 
     >>> direct_fraction_length(4.0, 1.0, 9, 8.0)
     0.5625
     """
     return float(b * t / length ** (1.0 + epsilon))
-
-
-def f_est_steps(R: float, b: float, epsilon: float, t_c: int) -> float:
-    """The after-run estimate of the fraction, (R²/b t_c^(ε−1) + 2/(2−ε))⁻¹ (steps; Theorems 1, 5):
-    the direct fraction at the longest possible a, for a run that began at a = 0.
-
-    >>> round(f_est_steps(1.0, 5.0, 1.0, 1000), 6)  # 1/(1/5 + 2)
-    0.454545
-    """
-    return direct_fraction_steps(b, epsilon, t_c, length_bound_steps(R, b, epsilon, t_c))
-
-
-def f_est_length(
-    R: float, b: float, epsilon: float, t_c: int, margin: float, N: int | None = None
-) -> float:
-    """The after-run estimate of the fraction, b t_c / L^(1+ε), L the bound on ‖a‖ with γ'_d for γ_d
-    (length; Theorem 2). Any N holds; None is ``best_N``.
-
-    >>> round(f_est_length(1.0, 5.0, 1.0, 1000, 0.1), 6)
-    0.454545
-    """
-    chosen = best_N(R, epsilon, margin, t_c) if N is None else N
-    longest = length_bound_length(R, b, epsilon, margin, t_c, chosen)
-    return direct_fraction_length(b, epsilon, t_c, longest)
-
-
-def upper_bound_after_run(R: float, b: float, epsilon: float, t_c: int) -> float:
-    """γ_d ≤ R √(1/t_c + 2/(2−ε) b/R² t_c^(−ε)) (steps; Remark 1); for both variants at ε = 1.
-
-    >>> upper_bound_after_run(1.0, 4.0, 1.0, 9)
-    1.0
-    """
-    return length_bound_steps(R, b, epsilon, t_c) / t_c
-
-
-def upper_bound_after_run_length(
-    R: float, b: float, epsilon: float, t_c: int, margin: float
-) -> float:
-    """γ_d ≤ L/t_c, L the bound on ‖a‖ with γ'_d for γ_d and ``best_N`` (length).
-
-    Never above γ'_d / f_est and never below ‖a‖/t_c.
-
-    >>> upper_bound_after_run_length(1.0, 4.0, 1.0, 9, 0.1)
-    1.0
-    """
-    chosen = best_N(R, epsilon, margin, t_c)
-    return length_bound_length(R, b, epsilon, margin, t_c, chosen) / t_c
 
 
 def promised_fraction_length(epsilon: float, delta: float) -> float:
@@ -155,7 +100,7 @@ def b_length(R: float, epsilon: float, delta: float, gamma_d: float) -> float:
     >>> round(1e5 * b_length(15**0.5, 0.1, 1.0, 0.0113517) / 15**0.55, 1)  # Adult, Table 4
     577.1
     """
-    factor = (1.0 + epsilon) ** (3.0 * epsilon - 1.0 - _whole(epsilon))
+    factor = (1.0 + epsilon) ** (3.0 * epsilon - 1.0 - int(epsilon == 1.0))
     relative = factor / (2.0 * epsilon * delta) ** epsilon * (gamma_d / R) ** (1.0 - epsilon)
     return float(R ** (1.0 + epsilon) * relative)
 

@@ -91,18 +91,18 @@ class StageReport:
 
     def _bound(self, R: float, epsilon: float, t_c: int, length: float) -> None:
         """Set the bounds of the paper, of t_c updates after which ‖a‖ is ``length``."""
-        b, margin, bounds = self.b, self.directional_margin or 0.0, self.bounds
-        if self.variant == "steps":
-            bounds["direct_fraction"] = theory.direct_fraction_steps(b, epsilon, t_c, length)
-            bounds["f_est"] = theory.f_est_steps(R, b, epsilon, t_c)
-        else:
-            bounds["direct_fraction"] = theory.direct_fraction_length(b, epsilon, t_c, length)
-        if self.variant == "length" and epsilon <= 1.0:
-            after = R, b, epsilon, t_c, margin
-            bounds["f_est"] = theory.f_est_length(*after)
-            bounds["paper_upper_bound"] = theory.upper_bound_after_run_length(*after)
-        if self.variant == "steps" or epsilon == 1.0:
-            bounds["paper_upper_bound"] = theory.upper_bound_after_run(R, b, epsilon, t_c)
+        b, margin, by_length = self.b, self.directional_margin or 0.0, self.variant == "length"
+        fraction = theory.direct_fraction_length if by_length else theory.direct_fraction_steps
+        self.bounds["direct_fraction"] = fraction(b, epsilon, t_c, length)
+        if by_length and epsilon > 1.0:
+            return
+        longest = theory.length_bound_steps(R, b, epsilon, t_c)
+        self.bounds["paper_upper_bound"] = longest / t_c
+        if by_length:
+            longest = theory.length_bound_length(R, b, epsilon, margin, t_c)
+            if epsilon < 1.0:
+                self.bounds["paper_upper_bound"] = longest / t_c
+        self.bounds["f_est"] = fraction(b, epsilon, t_c, longest)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as the report file has them."""
