@@ -24,8 +24,9 @@ import peers
 from data import add_data_arguments, data_sets, load, need_data, write_libsvm
 from problem import Data, Problem
 
-from streamtron.core.config import Settings, parse_size
+from streamtron.core.config import Settings
 from streamtron.core.errors import StreamtronError
+from streamtron.core.text import parse_size
 
 ROUNDING = 1e-9
 """Relative: how far rounding may put an optimum outside of its bounds."""

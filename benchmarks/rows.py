@@ -23,8 +23,9 @@ from typing import Any
 import measure
 import ours
 
-from streamtron.core.config import Settings, format_size, parse_size
+from streamtron.core.config import Settings
 from streamtron.core.errors import StreamtronError
+from streamtron.core.text import format_size, parse_size
 from streamtron.data import open_shards
 from streamtron.data.writers.corpus import generate
 from streamtron.runs.memory import ROW_BYTES

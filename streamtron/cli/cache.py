@@ -18,7 +18,7 @@ def cache(path: str, clear: bool) -> None:
 
     Its files can always be made again from the shards.
     """
-    from streamtron.core.config import format_size
+    from streamtron.core.text import format_size
     from streamtron.data import cache_files, clear_cache
     from streamtron.runs.directory import run_directory
 

@@ -16,11 +16,11 @@ from streamtron.cli.options import split
 from streamtron.cli.summary import fit_lines, not_certified, place_lines
 from streamtron.cli.terminal import columns_of, complain, fitted
 from streamtron.cli.terminal import wrapped as wrapped
-from streamtron.core.config import Machine, format_size
+from streamtron.core.config import Machine
 from streamtron.core.errors import MachineError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import is_stream
-from streamtron.core.text import MANY, Lines, and_more
+from streamtron.core.text import MANY, Lines, and_more, format_size
 
 if TYPE_CHECKING:
     from streamtron.cluster.client import Workers

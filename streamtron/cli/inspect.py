@@ -11,9 +11,18 @@ from streamtron.cli import options
 from streamtron.cli.common import print_values
 from streamtron.cli.summary import bounds, certificate_lines
 from streamtron.cli.terminal import class_lines
-from streamtron.core.config import format_size
 from streamtron.core.errors import SettingsError
-from streamtron.core.text import BOUNDS, MANY, Lines, aligned, and_more, label_text, left_out, up
+from streamtron.core.text import (
+    BOUNDS,
+    MANY,
+    Lines,
+    aligned,
+    and_more,
+    format_size,
+    label_text,
+    left_out,
+    up,
+)
 
 
 @click.command(short_help="Show what is in a model, a witness, a run or shards.")

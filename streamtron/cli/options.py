@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import click
 
-from streamtron.core.config import Machine, Settings, one_price, parse_duration, parse_size
+from streamtron.core.config import Machine, Settings, one_price
 from streamtron.core.errors import SettingsError
 from streamtron.core.names import ProblemNames, ReadingNames
-from streamtron.core.text import digits, short
+from streamtron.core.text import digits, parse_duration, parse_size, short
 from streamtron.sweeps.grid import values_of
 
 Command = TypeVar("Command", bound=Callable[..., Any])

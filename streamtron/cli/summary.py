@@ -9,8 +9,18 @@ from typing import Any
 
 from streamtron.cli.terminal import class_lines, fitting
 from streamtron.core import text
-from streamtron.core.config import DEFAULT_ACTIVE_SET, Machine, format_size, meets
-from streamtron.core.text import BOUNDS, MANY, Lines, aligned, down, label_text, left_out, up
+from streamtron.core.config import DEFAULT_ACTIVE_SET, Machine, meets
+from streamtron.core.text import (
+    BOUNDS,
+    MANY,
+    Lines,
+    aligned,
+    down,
+    format_size,
+    label_text,
+    left_out,
+    up,
+)
 
 Report = Mapping[str, Any]
 

@@ -10,9 +10,10 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from streamtron.cluster.client import Workers, address_of, asked, first_line
-from streamtron.core.config import Machine, format_size
+from streamtron.core.config import Machine
 from streamtron.core.errors import MachineError, SettingsError, StreamtronError
 from streamtron.core.files import SMALL, at_most, parse_json
+from streamtron.core.text import format_size
 
 if TYPE_CHECKING:
     from distributed import Client, LocalCluster

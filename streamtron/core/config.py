@@ -7,7 +7,6 @@ scikit-learn's names to them.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
@@ -18,7 +17,7 @@ from streamtron.core.errors import SettingsError
 from streamtron.core.files import absolute, as_path, read_toml
 from streamtron.core.limits import available_memory, available_processors
 from streamtron.core.names import check_names
-from streamtron.core.text import digits, label_meant, short
+from streamtron.core.text import digits, label_meant, parse_size, short
 
 SKLEARN_NAMES = {
     "intercept_scaling": "rho",
@@ -388,50 +387,8 @@ def one_price(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**{others[name]: None for name in given if name in others}, **given}
 
 
-def parse_size(text: str) -> int:
-    """Parse a size into bytes.
-
-    >>> parse_size("1GB"), parse_size("1.5 MiB"), parse_size("300")
-    (1000000000, 1572864, 300)
-    """
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
-    if match is None:
-        raise SettingsError(f"size {short(text)}: wanted a number with B, kB, MB, GB, MiB or GiB.")
-    number, unit, binary = match.groups()
-    size = float(number) * (1024 if binary else 1000) ** ["", *"kmgt"].index(unit)
-    if size >= 2**63:
-        raise SettingsError(f"size {text[:20]!r}: more bytes than any machine has.")
-    return int(size)
-
-
-def parse_duration(text: str) -> float:
-    """Parse a duration into seconds.
-
-    >>> parse_duration("5m"), parse_duration("0s"), parse_duration("1.5h"), parse_duration("90")
-    (300.0, 0.0, 5400.0, 90.0)
-    """
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([smh]?)\s*", text.lower())
-    if match is None:
-        raise SettingsError(f"duration {short(text)}: wanted a number with s, m or h, as in 5m.")
-    number, unit = match.groups()
-    return float(number) * {"": 1, "s": 1, "m": 60, "h": 3600}[unit]
-
-
 def meets(settings: Mapping[str, Any], gap: float, stop_reason: str) -> bool:
     """Tell whether a fit did what was asked: proved a gap within ``tol``; converged where that is 0
     or the procedure ``faithful``."""
     tol = 0.0 if settings.get("faithful") else settings["tol"]
     return bool(gap <= tol) if tol > 0.0 else stop_reason == "converged"
-
-
-def format_size(size: float) -> str:
-    """Format bytes with a unit.
-
-    >>> format_size(1_530_000), format_size(12)
-    ('1.5 MB', '12 B')
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"

@@ -1,35 +1,44 @@
-"""Read small files, write atomically, lock directories, create scratch directories.
+"""Read small files, write atomically, keep room on disks, lock directories, make scratch ones.
 
 An OSError becomes a `MachineError` that names the file, so that callers need not translate it.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
 import math
 import os
 import re
+import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from glob import escape, glob
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import xxhash
 
 from streamtron.core.errors import DataError, MachineError, SettingsError, StreamtronError
-from streamtron.core.text import short
+from streamtron.core.text import format_size, short
 
 _log = logging.getLogger(__name__)
 
 SMALL, MOST_DOTS = 1 << 17, 500
 """Bytes of a file that is written by hand (settings, jobs, the address of a scheduler), and dots in
 a line of it, at most: dotted keys of TOML take quadratic time."""
+
+
+CACHE_REMEDY = (
+    "Name another place with --cache-dir, or fit without a cache: --order sequential and no "
+    "--cache-dir."
+)
 
 
 def absolute(path: str | os.PathLike[str], what: str = "outputs") -> str:
@@ -195,6 +204,33 @@ def nothing_empty(*directories: str | os.PathLike[str] | None) -> Iterator[None]
                 os.rmdir(directory)
 
 
+@contextmanager
+def writing_to(path: str, remedy: str, what: str = "cannot be written") -> Iterator[None]:
+    """Turn an OSError into a MachineError with the path, the reason and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            what, remedy = "the disk is full", f"Make room. {remedy}"
+        raise MachineError(f"{path}: {what} ({error.strerror or error}). {remedy}") from error
+
+
+def check_room(directory: str, needed: float, what: str, remedy: str) -> None:
+    """Refuse to go on if the disk has less than ``needed`` bytes free."""
+    free = shutil.disk_usage(directory).free
+    if needed > free:
+        raise MachineError(
+            f"{what} {format_size(needed)}, and {format_size(free)} are free. Make room. {remedy}"
+        )
+
+
+def flush(file: BinaryIO) -> int:
+    """Force a file to the disk; return its size in bytes."""
+    file.flush()
+    os.fsync(file.fileno())
+    return file.tell()
+
+
 LOCK = "lock"
 
 LOCK_TRIES, LOCK_WAIT = 10, 0.02
@@ -286,9 +322,6 @@ def scratch_directory(prefix: str, where: str | None = None) -> Iterator[str]:
     Directories that killed processes of this machine left there are removed first. The lock of a
     file inside tells them from those in use.
     """
-    import shutil
-    import tempfile
-
     where = tempfile.gettempdir() if where is None else where
     prefix = f"{prefix}{os.uname().nodename}-"  # a lock may hold on this machine alone
     for left in glob(os.path.join(escape(where), f"{prefix}*")):
@@ -311,8 +344,6 @@ def _scratch_lock(directory: str) -> AbstractContextManager[int]:
 
 def _remove_scratch(directory: str) -> None:
     """Rename a directory, so that a cancelled task writes no more files there, and remove it."""
-    import shutil
-
     gone = f"{directory}-gone"
     with suppress(FileNotFoundError):
         os.rename(directory, gone)

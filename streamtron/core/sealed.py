@@ -13,11 +13,9 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-import safetensors.numpy
 import xxhash
 from numpy.typing import NDArray
 
@@ -64,10 +62,10 @@ class Stored(NamedTuple):
     def read(self, first: int, stop: int) -> NDArray[Any]:
         """Read the entries from ``first`` up to ``stop``; FileDamaged if the file has changed."""
         with reading_from(self.path), open(self.path, "rb", opener=regular) as file:
-            at = self.start + first * self.dtype.itemsize
-            found = np.fromfile(file, self.dtype, stop - first, offset=at)
-            if len(found) == stop - first and _version(file) == self.version:
-                return found
+            offset = self.start + first * self.dtype.itemsize
+            entries = np.fromfile(file, self.dtype, stop - first, offset=offset)
+            if len(entries) == stop - first and _version(file) == self.version:
+                return entries
         raise FileDamaged(f"{self.path}: changed while it was read. Repeat the command.")
 
     def pieces(self) -> Iterator[NDArray[Any]]:
@@ -98,13 +96,11 @@ def read_sealed(
 
     FileDamaged is raised unless it has the very bytes that ``write_sealed`` wrote.
     """
-    with _opened(path, what) as (file, stop):
-        raw = file.read()
-    with _verifying(path, what):
-        content: dict[str, Any] = parse_json(parse_json(raw[8:stop])["__metadata__"]["streamtron"])
-        tensors: dict[str, NDArray[Any]] = safetensors.numpy.load(raw)
-        _verify(content, tensors, raw[:stop])
-    return content, tensors
+    content, tensors = open_sealed(path, what)
+    return content, {
+        name: stored.read(0, stored.length).reshape(stored.shape)
+        for name, stored in tensors.items()
+    }
 
 
 def open_sealed(
@@ -112,9 +108,9 @@ def open_sealed(
 ) -> tuple[dict[str, Any], dict[str, Stored]]:
     """Verify a sealed file; return its content and its tensors, which are not in memory. Raises as
     ``read_sealed``."""
-    with _opened(path, what) as (file, stop):
-        header, version = file.read(stop), _version(file)
-    with _verifying(path, what):
+    header, version = _read_header(path, what)
+    start = len(header)
+    try:
         table = parse_json(header[8:])
         content: dict[str, Any] = parse_json(table.pop("__metadata__")["streamtron"])
         tensors = {}
@@ -122,11 +118,17 @@ def open_sealed(
             dtype, shape = np.dtype(_DTYPES[table[name]["dtype"]]), table[name]["shape"]
             if not all(type(length) is int and length >= 0 for length in shape):
                 raise ValueError("a shape that no tensor has")
-            tensors[name] = Stored(path, version, stop, dtype, tuple(shape))
-            stop += tensors[name].length * dtype.itemsize
-        if stop != version.size:
+            tensors[name] = Stored(path, version, start, dtype, tuple(shape))
+            start += tensors[name].length * dtype.itemsize
+        if start != version.size:
             raise ValueError("bytes missing, or more than those of the tensors")
-        _verify(content, tensors, header)
+        if not isinstance(content, dict) or next(_parts(content, tensors)) != header:
+            raise ValueError("another header than that of the content and the tensors")
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise FileDamaged(
+            f"{path}: not a streamtron {what}, or damaged: its checksum does not match. "
+            "Copy it again from where it was written, or fit again."
+        ) from error
     return content, tensors
 
 
@@ -171,41 +173,22 @@ def _data(tensors: Tensors) -> Iterator[memoryview]:
             yield np.asarray(piece, dtype=piece.dtype.newbyteorder("<"), order="C").data
 
 
-@contextmanager
-def _opened(path: str | os.PathLike[str], what: str) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a file after checking its start, for another kind of file may be a terabyte; yield it
-    and the number of bytes before its tensors."""
+def _read_header(path: str | os.PathLike[str], what: str) -> tuple[bytes, _Version]:
+    """Return the bytes of a file before its tensors, whose number is checked first, for another
+    kind of file may be a terabyte; and the file's version."""
     with reading_from(path), open(path, "rb", opener=regular) as file:
-        start, size = file.read(9), os.fstat(file.fileno()).st_size
+        start, version = file.read(9), _version(file)
         length = int.from_bytes(start[:8], "little")
-        if start[8:] == b"{" and length <= min(size - 8, _LONGEST_HEADER):
+        if start[8:] == b"{" and length <= min(version.size - 8, _LONGEST_HEADER):
             file.seek(0)
-            yield file, 8 + length
-            return
-    found = f"it begins with {start!r}" if start else "it is empty"
+            return file.read(8 + length), version
+    content = f"it begins with {start!r}" if start else "it is empty"
     raise FileDamaged(
-        f"{path}: not a streamtron {what}, or cut short: {found}. "
+        f"{path}: not a streamtron {what}, or cut short: {content}. "
         f"Give a {what} that `streamtron fit` wrote."
     )
 
 
 def _version(file: BinaryIO) -> _Version:
-    found = os.fstat(file.fileno())
-    return _Version(found.st_ino, found.st_size, found.st_mtime_ns)
-
-
-def _verify(content: Any, tensors: Tensors, header: bytes) -> None:
-    """Raise a ValueError unless the header is that of the content and the tensors."""
-    if not isinstance(content, dict) or next(_parts(content, tensors)) != header:
-        raise ValueError("another header")
-
-
-@contextmanager
-def _verifying(path: str | os.PathLike[str], what: str) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, TypeError, KeyError, RecursionError, safetensors.SafetensorError) as error:
-        raise FileDamaged(
-            f"{path}: not a streamtron {what}, or damaged: its checksum does not match. "
-            "Copy it again from where it was written, or fit again."
-        ) from error
+    status = os.fstat(file.fileno())
+    return _Version(status.st_ino, status.st_size, status.st_mtime_ns)

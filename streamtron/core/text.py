@@ -1,11 +1,14 @@
-"""Format numbers, labels, lists and tables as text."""
+"""Format numbers, sizes, labels, lists and tables as text, and parse sizes and durations."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
+
+from streamtron.core.errors import SettingsError
 
 Lines = Iterator[str]
 
@@ -139,3 +142,45 @@ def metric_words(name: str) -> str:
     """Return the name of a metric in words: ``macro_f1`` is ``macro F1``."""
     words = name.replace("_", " ").replace("roc auc", "ROC AUC")
     return words.replace("f1", "F1").replace("hamming", "Hamming")
+
+
+def parse_size(text: str) -> int:
+    """Parse a size into bytes.
+
+    >>> parse_size("1GB"), parse_size("1.5 MiB"), parse_size("300")
+    (1000000000, 1572864, 300)
+    """
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
+    if match is None:
+        raise SettingsError(f"size {short(text)}: wanted a number with B, kB, MB, GB, MiB or GiB.")
+    number, unit, binary = match.groups()
+    size = float(number) * (1024 if binary else 1000) ** ["", *"kmgt"].index(unit)
+    if size >= 2**63:
+        raise SettingsError(f"size {text[:20]!r}: more bytes than any machine has.")
+    return int(size)
+
+
+def parse_duration(text: str) -> float:
+    """Parse a duration into seconds.
+
+    >>> parse_duration("5m"), parse_duration("0s"), parse_duration("1.5h"), parse_duration("90")
+    (300.0, 0.0, 5400.0, 90.0)
+    """
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([smh]?)\s*", text.lower())
+    if match is None:
+        raise SettingsError(f"duration {short(text)}: wanted a number with s, m or h, as in 5m.")
+    number, unit = match.groups()
+    return float(number) * {"": 1, "s": 1, "m": 60, "h": 3600}[unit]
+
+
+def format_size(size: float) -> str:
+    """Format bytes with a unit.
+
+    >>> format_size(1_530_000), format_size(12)
+    ('1.5 MB', '12 B')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

@@ -22,11 +22,10 @@ import pyarrow.parquet as pq
 
 from streamtron.core.errors import DataError
 from streamtron.core.feature_names import Hashing, Vocabulary
-from streamtron.core.files import reading_from, regular
+from streamtron.core.files import reading_from, regular, writing_to
 from streamtron.core.limits import available_memory
 from streamtron.core.sealed import canonical
 from streamtron.data.discover import NAMES, ShardFile
-from streamtron.data.disk import writing_to
 from streamtron.data.formats.layouts import LAYOUTS, Columns, Spot, decoded
 from streamtron.data.formats.text_recipe import is_string
 from streamtron.data.prefetch import prefetch

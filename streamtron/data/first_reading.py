@@ -19,14 +19,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from streamtron.core import kernels
-from streamtron.core.config import format_size
 from streamtron.core.errors import DataError, MachineError
+from streamtron.core.files import CACHE_REMEDY, check_room
 from streamtron.core.rows import Block, Chunk, Label
+from streamtron.core.text import format_size
 from streamtron.data.blocks import LabelTable, ShardLabels, block_cutter, make_block, make_chunk
 from streamtron.data.cache.directory import Cache
 from streamtron.data.cache.flat_file import CachedShard, CacheSlot, Contents, Entry, FlatWriter
 from streamtron.data.discover import TEXT_FORMATS, ShardFile
-from streamtron.data.disk import CACHE_REMEDY, check_room
 from streamtron.data.manifest import Manifest, ShardRecord
 from streamtron.data.prefetch import in_order, raise_if_cancelled
 from streamtron.data.row_batch import ReaderConfig, RowBatch, ShardReader, row_of, slice_batch

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core.config import METRICS, METRICS_OF_MANY, format_size, meets, prices
+from streamtron.core.config import METRICS, METRICS_OF_MANY, meets, prices
 from streamtron.core.text import (
     BOUNDS,
     MANY,
     down,
     feature_text,
+    format_size,
     label_text,
     metric_words,
     number,

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core.config import format_size
 from streamtron.core.errors import SettingsError
 from streamtron.core.rows import Chunk, Rows
+from streamtron.core.text import format_size
 from streamtron.solver import few_columns, passes
 from streamtron.solver.learner import Learner, enter, leave_brief_stage
 from streamtron.solver.stages import Regime

@@ -21,8 +21,9 @@ from safetensors import safe_open
 from streamtron.cli import main, options
 from streamtron.cli.fit import fit
 from streamtron.core import signals as interruption
-from streamtron.core.config import Settings, format_size
+from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
+from streamtron.core.text import format_size
 from streamtron.data.writers.corpus import generate
 from tests.helpers.processes import COMMAND, Ended, Process, Run, one_sentence
 

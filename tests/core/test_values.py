@@ -18,9 +18,9 @@ import pyarrow.parquet
 import pytest
 
 import streamtron
-from streamtron.core.config import parse_duration, parse_size
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import parse_json
+from streamtron.core.text import parse_duration, parse_size
 from streamtron.sweeps.grid import values_of
 from tests.helpers.processes import COMMAND, here, one_sentence
 

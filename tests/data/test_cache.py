@@ -21,8 +21,9 @@ import numpy as np
 import pytest
 
 from streamtron import fit
-from streamtron.core.config import Settings, format_size
+from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, FileDamaged, MachineError
+from streamtron.core.text import format_size
 from streamtron.data import ReaderConfig, RowBatch, ShardFile, cache_files, clear_cache, open_shards
 from streamtron.data.blocks import Buffers
 from streamtron.data.cache import flat_file

@@ -19,7 +19,7 @@ import xxhash
 
 from streamtron.core import rows as chunk
 from streamtron.core.errors import FileDamaged
-from streamtron.core.files import reading_from
+from streamtron.core.files import reading_from, writing_to
 from streamtron.core.rows import Label
 from streamtron.core.sealed import canonical, read_sealed, write_sealed
 from streamtron.data.cache.flat_file import (
@@ -31,7 +31,6 @@ from streamtron.data.cache.flat_file import (
     writing_cache,
 )
 from streamtron.data.discover import ShardFile
-from streamtron.data.disk import writing_to
 from streamtron.data.row_batch import ReaderConfig
 from streamtron.data.storage import Stamp
 

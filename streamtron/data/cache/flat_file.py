@@ -37,10 +37,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from streamtron.core.errors import FileDamaged
-from streamtron.core.files import parse_json, reading_from
+from streamtron.core.files import CACHE_REMEDY, flush, parse_json, reading_from, writing_to
 from streamtron.core.rows import Chunk, Label
 from streamtron.data.blocks import Buffers, join_rows, make_chunk, spare
-from streamtron.data.disk import CACHE_REMEDY, flush, writing_to
 from streamtron.data.row_batch import RowBatch, offsets_of
 
 FORMAT_VERSION = 4

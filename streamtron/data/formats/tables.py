@@ -14,9 +14,8 @@ import pyarrow as pa
 import xxhash
 
 from streamtron.core.errors import DataError
-from streamtron.core.files import reading_from
+from streamtron.core.files import check_room, reading_from, writing_to
 from streamtron.data import storage
-from streamtron.data.disk import check_room, writing_to
 from streamtron.data.formats.columns import find_columns
 from streamtron.data.formats.layouts import Columns, Spot
 from streamtron.data.formats.table_rows import make_batch, split_batch

@@ -24,12 +24,18 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, MachineError, SettingsError
-from streamtron.core.files import alone_in, as_path, nothing_empty, sync_directory
+from streamtron.core.files import (
+    alone_in,
+    as_path,
+    flush,
+    nothing_empty,
+    sync_directory,
+    writing_to,
+)
 from streamtron.core.rows import Label
 from streamtron.core.text import label_text
 from streamtron.data.blocks import LabelTable, RowCutter, ShardLabels, join
 from streamtron.data.discover import NAMES, UNFINISHED
-from streamtron.data.disk import flush, writing_to
 from streamtron.data.formats.text_labels import is_text_name
 from streamtron.data.formats.text_recipe import RECIPE_KEY
 from streamtron.data.row_batch import RowBatch, row_of, slice_batch
