@@ -10,8 +10,15 @@ import click
 from streamtron.cli import options
 from streamtron.cli.common import executor_of, print_values
 from streamtron.cli.terminal import class_lines
-from streamtron.core.config import METRICS, METRICS_OF_MANY
-from streamtron.core.text import Lines, aligned, column_lines, metric_words, number
+from streamtron.core.text import (
+    METRICS,
+    METRICS_OF_MANY,
+    Lines,
+    aligned,
+    column_lines,
+    metric_words,
+    number,
+)
 
 _EACH = ("support", "precision", "recall", "f1", "roc_auc")
 

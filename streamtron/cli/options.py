@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from streamtron.core.config import Machine, Settings, one_price
+from streamtron.core.config import SETTINGS, Machine, Settings, one_price
 from streamtron.core.errors import SettingsError
 from streamtron.core.names import ProblemNames, ReadingNames
 from streamtron.core.text import digits, parse_duration, parse_size, short
@@ -64,50 +64,14 @@ def whole_number(least: int = -(2**63)) -> Parsed:
 SIZE, TIME = Parsed("size", parse_size), Parsed("time", parse_duration)
 REAL = Parsed("float", lambda text: float(digits(text)), "a number")
 
-SETTINGS: dict[str, tuple[Any, str]] = {
-    "C": (REAL, "Price of a slack, above 0, as LIBLINEAR's -c; C = 1/(2 Δ²) [1]."),
-    "delta": (REAL, "Δ ≥ 0 in place of C; 0 is the hard margin, for separable rows."),
-    "rho": (REAL, "ρ ≥ 0, the constant feature that carries the bias; 0 = no bias."),
-    "stage": (str, "auto, or stages in order, each 0 < ε < 2 or ascent, as in 1,0.1."),
-    "variant": (click.Choice(["length", "steps"]), "The ℓ-margitron or the t-margitron."),
-    "b": (Parsed("numbers", _numbers, "numbers between commas, as in 5,0.1"),
-          "b/R^(1+ε) (length) or b/R² (steps), one number a stage [from the bounds]."),
-    "tol": (REAL, "Relative duality gap that ends the run, 0 ≤ tol < 1; 0 = converge."),
-    "max_epochs": (whole_number(), "Full epochs at most, at least 1."),
-    "mini_epochs": (whole_number(), "Mini-epochs after a reading at most, at least 0."),
-    "active_set": (SIZE, "Memory for the rows that mini-epochs visit; it affects the model [1 GB, "
-                   "or what --memory leaves]."),
-    "class_weight": (Parsed("weights", _class_weight, "balanced, or label=weight pairs between "
-                            "commas, each label once, as in 1=2,-1=0.5"),
-                     "Factors of C: balanced, or LABEL=W,LABEL=W."),
-    "seed": (whole_number(), "Seed of the order of rows, at least 0."),
-    "order": (click.Choice(["random", "sequential"]),
-              "Order of rows; sequential is that of the files, and needs no cache."),
-    "faithful": (bool, "Follow the paper's procedure exactly; needs many readings."),
-    "index_base": (click.Choice(["auto", "0", "1"]),
-                   "Number of the first column in text; auto: 1 if column 0 never occurs."),
-    "weights_in_label": (bool, "Read text labels as label:weight."),
-    "multiclass": (bool, "Take any number of labels, one a row; in text they may be names."),
-    "multilabel": (bool, "Take several labels a row or none: 1,5,7 in text, numbers or names; in "
-                   "Parquet and Arrow a list."),
-    "label": (str, "Tables: the column of labels [found by the usual names]."),
-    "weight": (str, "Tables: the column of row weights, ≥ 0 [none]."),
-    "features": (Parsed("names", str),
-                 "Tables: the list, map or vector column of features; or columns of "
-                 "numbers, NAME,NAME,… or a pattern as in f* [found by the usual names]."),
-    "values": (str, "Tables: the list of values beside a list of features [found by the "
-               "usual names]."),
-    "hash_bits": (whole_number(), "Hash named features into 2^N columns, N from 1 to 31."),
-    "hash_seed": (whole_number(), "Seed of that hash, at least 0."),
-    "vocabulary": (str, "File of feature names, one a line: line 1 is column 0."),
-    "parts": (whole_number(1), "Deal the shards into N parts that train together, on threads or "
-              "workers; it affects the model [1; with workers one a shard, up to 64]."),
-    "allow_duplicate": (bool, "Accept two shards with the same content."),
-    "on_bad_shard": (click.Choice(["error", "skip"]),
-                     "What to do with a malformed, truncated or damaged shard: end the run, or "
-                     "leave it out and list it."),
+_TYPES: dict[str, Any] = {
+    "number": REAL, "whole": whole_number(), "size": SIZE, "flag": bool,
+    "names": Parsed("names", str),
+    "numbers": Parsed("numbers", _numbers, "numbers between commas, as in 5,0.1"),
+    "weights": Parsed("weights", _class_weight, "balanced, or label=weight pairs between commas, "
+                      "each label once, as in 1=2,-1=0.5"),
 }  # fmt: skip
-"""Setting → its type on the command line and its help."""
+"""Kind of a setting, if it is not text → its type on the command line."""
 
 LISTS = {
     "C": "Prices of a slack, as in 0.1,1,10, or with --random a range, 0.01..100 [1].",
@@ -148,8 +112,9 @@ def setting_options(*names: str, default: str | None = None) -> Callable[[Comman
 
 
 def _setting_option(name: str, shown: str | None = None) -> Callable[[Command], Command]:
-    type_, words = SETTINGS[name]
+    kind, words = SETTINGS[name]["kind"], SETTINGS[name]["words"]
     default = Settings.__dataclass_fields__[name].default
+    type_ = _TYPES.get(kind, str) if isinstance(kind, str) else click.Choice([*map(str, kind)])
     if shown is not None:
         words = f"{words.removesuffix('.').removesuffix(' [1]')} [{shown}]."
     elif default is not None and not isinstance(default, bool):

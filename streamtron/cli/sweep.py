@@ -11,8 +11,7 @@ from streamtron.cli import options
 from streamtron.cli.common import STOPPED, check_files, is_verbose, say, workers_of
 from streamtron.cli.summary import learned_lines, not_certified, place_lines
 from streamtron.cli.terminal import complain, fitting
-from streamtron.core.config import METRICS, METRICS_OF_MANY
-from streamtron.core.text import Lines, metric_words, up
+from streamtron.core.text import METRICS, METRICS_OF_MANY, Lines, metric_words, up
 from streamtron.sweeps.grid import candidates_of
 
 if TYPE_CHECKING:

@@ -12,6 +12,15 @@ from streamtron.core.errors import SettingsError
 
 Lines = Iterator[str]
 
+METRICS = ("accuracy", "precision", "recall", "f1", "roc_auc", "average_precision")
+"""Metrics by which a sweep of two classes can choose; see ``model.metrics.Evaluation``."""
+
+METRICS_OF_MANY = (
+    "accuracy", "micro_precision", "micro_recall", "micro_f1", "macro_precision", "macro_recall",
+    "macro_f1", "macro_roc_auc", "macro_average_precision",
+)  # fmt: skip
+"""Metrics by which a sweep of many classes can choose."""
+
 MANY = 20
 """Largest number of shards or labels that are listed one by one."""
 

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core.config import METRICS, METRICS_OF_MANY, meets, prices
+from streamtron.core.config import meets, prices
 from streamtron.core.text import (
     BOUNDS,
     MANY,
+    METRICS,
+    METRICS_OF_MANY,
     down,
     feature_text,
     format_size,

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from streamtron.core.config import METRICS, METRICS_OF_MANY, Settings, meets, prices
+from streamtron.core.config import Settings, meets, prices
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import write_atomically
-from streamtron.core.text import label_text
+from streamtron.core.text import METRICS, METRICS_OF_MANY, label_text
 from streamtron.runs.outcome import NOT_CERTIFIED, Outcome
 
 BOUNDS = ("directional_margin", "primal_margin", "upper_bound", "relative_duality_gap")

@@ -21,7 +21,7 @@ from safetensors import safe_open
 from streamtron.cli import main, options
 from streamtron.cli.fit import fit
 from streamtron.core import signals as interruption
-from streamtron.core.config import Settings
+from streamtron.core.config import SETTINGS, Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.text import format_size
 from streamtron.data.writers.corpus import generate
@@ -67,7 +67,7 @@ def model(place: Path, process: Run) -> Path:
 
 def test_every_setting_is_an_option_of_fit_and_has_its_name() -> None:
     names = [field.name for field in fields(Settings)]
-    assert list(options.SETTINGS) == names
+    assert list(SETTINGS) == names
     there = {word for parameter in fit.params for word in parameter.opts}
     assert {options.option_name(name) for name in names} <= there
     machine_and_files = {

@@ -26,9 +26,10 @@ from sklearn.svm import LinearSVC
 import streamtron
 from streamtron.cli import options
 from streamtron.cli.sweep import sweep as sweep_command
-from streamtron.core.config import METRICS, METRICS_OF_MANY, Machine, Settings
+from streamtron.core.config import SETTINGS, Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import serial
+from streamtron.core.text import METRICS, METRICS_OF_MANY
 from streamtron.data.writers.corpus import generate
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.plot import plot_sweep
@@ -207,7 +208,7 @@ def test_every_setting_is_an_option_of_sweep_and_the_lists_are_those_that_take_m
     there = {
         parameter.name for parameter in sweep_command.params if isinstance(parameter, click.Option)
     }
-    assert set(options.SETTINGS) <= there
+    assert set(SETTINGS) <= there
 
 
 # --- the table and the best ----------------------------------------------------------------------

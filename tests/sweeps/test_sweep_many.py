@@ -14,9 +14,10 @@ import pytest
 import streamtron
 from streamtron.cluster.client import Workers
 from streamtron.cluster.sweep import sweep_executor
-from streamtron.core.config import METRICS, METRICS_OF_MANY, Machine, Settings
+from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError
 from streamtron.core.events import Event, ReadingStarted
+from streamtron.core.text import METRICS, METRICS_OF_MANY
 from streamtron.runs.fit import run as fit_alone
 from streamtron.runs.memory import memory_needed
 from streamtron.sweeps.grid import candidates_of
