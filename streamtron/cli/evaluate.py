@@ -16,8 +16,10 @@ from streamtron.core.text import (
     Lines,
     aligned,
     column_lines,
+    down,
     metric_words,
     number,
+    up,
 )
 
 _EACH = ("support", "precision", "recall", "f1", "roc_auc")
@@ -27,7 +29,8 @@ _EACH = ("support", "precision", "recall", "f1", "roc_auc")
 @click.argument("model", type=click.Path())
 @options.shards_argument
 @click.option("--ranking/--no-ranking", default=True, show_default=True,
-              help="Compute ROC AUC and average precision, which sort all decisions.")  # fmt: skip
+              help="Compute ROC AUC and average precision: exact up to a million distinct "
+              "decisions, of more a bracket that contains them.")  # fmt: skip
 @options.json_option
 @options.distributed_options
 @options.verbose_option
@@ -56,17 +59,27 @@ def _lines(metrics: Mapping[str, Any]) -> Lines:
     names = ("hamming_loss", *METRICS_OF_MANY) if "classes" in metrics else METRICS
     others = metrics.get("rows_of_other_classes")
     yield from aligned([
-        ("rows", metrics["rows"]), *((metric_words(name), metrics[name]) for name in names),
+        ("rows", metrics["rows"]), *((metric_words(name), _shown(metrics, name)) for name in names),
         *([("of other classes", others)] if others else []),
     ])  # fmt: skip
     yield from column_lines(metrics)
     if "classes" in metrics:
         each = metrics["classes"]
-        columns = {metric_words(name): [_short(one[name]) for one in each] for name in _EACH}
+        columns = {metric_words(name): [_short(one, name) for one in each] for name in _EACH}
         yield ""
         yield from class_lines([one["label"] for one in each], columns)
 
 
-def _short(value: object) -> str:
-    """Format a number in a table."""
-    return f"{value:.4f}" if isinstance(value, float) and not value.is_integer() else number(value)
+def _shown(metrics: Mapping[str, Any], name: str) -> object:
+    """Return a metric, or the bracket within which it is known."""
+    low, high = metrics.get(f"{name}_bracket", (None, None))
+    return metrics[name] if low is None else f"between {down(low)} and {up(high)}"
+
+
+def _short(metrics: Mapping[str, Any], name: str) -> str:
+    """Format a number in a table, with ~ where it is known within a bracket."""
+    value = metrics[name]
+    about = "~" if f"{name}_bracket" in metrics else ""
+    if isinstance(value, float) and not value.is_integer():
+        return f"{about}{value:.4f}"
+    return about + number(value)

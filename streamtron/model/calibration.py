@@ -7,7 +7,7 @@ model the probabilities of a row are divided by their sum (Zadrozny and Elkan, 2
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal, TypeGuard, get_args
 
@@ -20,42 +20,37 @@ Floats = NDArray[np.float64]
 Method = Literal["sigmoid", "isotonic"]
 METHODS: tuple[Method, ...] = get_args(Method)
 
-Records = Callable[[], Iterable[Floats]]
-"""Gives all rows anew, in blocks of shape (rows, 3): −decision, the weight as a positive row, the
-weight as a negative one; see ``ScoreSpool.records``."""
 
-
-def fit_sigmoid(records: Records) -> dict[str, float]:
+def fit_sigmoid(records: Floats) -> dict[str, float]:
     """Fit a and b of p = 1/(1 + exp(a f + b)) to decisions f.
 
     The log loss Σ w_k (−t_k log p_k − (1 − t_k) log(1 − p_k)) is minimised for the targets
     t = (N₊ + 1)/(N₊ + 2) of positive rows and 1/(N₋ + 2) of others, where N are sums of weights
-    (Platt, 1999, section 2.2). The records are read some thirty times.
+    (Platt, 1999, section 2.2).
+
+    Parameters
+    ----------
+    records : shape (decisions, 3): decision, weights of its positive and of its negative rows.
     """
     from scipy.optimize import minimize
     from scipy.special import expit
 
-    positives = negatives = scale = 0.0
-    for block in records():
-        positives, negatives = positives + block[:, 1].sum(), negatives + block[:, 2].sum()
-        scale = max(scale, np.abs(block[:, 0]).max())
-    scale = scale or 1.0
-    targets = np.array([(positives + 1.0) / (positives + 2.0), 1.0 / (negatives + 2.0)])
+    decisions, positive, negative = records.T
+    positives, negatives = positive.sum(), negative.sum()
+    scale = np.abs(decisions).max() or 1.0
+    x, weights = -decisions / scale, positive + negative
+    targets = positive * ((positives + 1.0) / (positives + 2.0)) + negative / (negatives + 2.0)
 
     @lru_cache(maxsize=2)
     def sums(a: float, b: float) -> Floats:
         """Return the loss, its two derivatives, and the three second ones."""
-        found = np.zeros(6)
-        for block in records():
-            x, own, other = block[:, 0] / scale, block[:, 1], block[:, 2]
-            logits, weights, wanted = a * x - b, own + other, own * targets[0] + other * targets[1]
-            p = expit(logits)
-            slope, curve = weights * p - wanted, weights * p * (1.0 - p)
-            loss = weights * np.logaddexp(0.0, logits) - wanted * logits
-            # sums without BLAS, whose order depends on its threads
-            found += [each.sum() for each in
-                      (loss, slope * x, -slope, curve * x * x, -curve * x, curve)]  # fmt: skip
-        return found / (positives + negatives)
+        logits = a * x - b
+        p = expit(logits)
+        slope, curve = weights * p - targets, weights * p * (1.0 - p)
+        loss = weights * np.logaddexp(0.0, logits) - targets * logits
+        # sums without BLAS, whose order depends on its threads
+        terms = loss, slope * x, -slope, curve * x * x, -curve * x, curve
+        return np.array([float(term.sum()) for term in terms]) / float(positives + negatives)
 
     a, b = minimize(
         lambda ab: sums(*ab)[0], [0.0, np.log((negatives + 1.0) / (positives + 1.0))],
@@ -65,34 +60,19 @@ def fit_sigmoid(records: Records) -> dict[str, float]:
     return {"a": a / float(scale), "b": b}
 
 
-def fit_isotonic(ranked: Iterable[Floats]) -> dict[str, list[float]]:
-    """Fit the rising function of least squares to truth 0 or 1; its values at some decisions, in
-    rising order, between which it is linear and beyond which it is constant.
+def fit_isotonic(records: Floats) -> dict[str, list[float]]:
+    """Fit the rising function of least squares to truth 0 or 1, by scikit-learn; its values at some
+    decisions, in rising order, between which it is linear and beyond which it is constant.
 
-    Adjacent violators are pooled block by block: what is pooled in a part stays so in the whole.
-
-    Parameters
-    ----------
-    ranked : blocks of records, falling in their decisions.
+    ``records`` : as in ``fit_sigmoid``.
     """
-    from scipy.optimize import isotonic_regression
+    from sklearn.isotonic import IsotonicRegression
 
-    pools = np.empty((0, 4))  # −decision of the first and the last row, weights of both kinds
-    for block in ranked:
-        pools = np.concatenate([pools, block[:, [0, 0, 1, 2]]])
-        shares = pools[:, 2] / (pools[:, 2] + pools[:, 3])
-        weights = pools[:, 2] + pools[:, 3]
-        starts = isotonic_regression(shares, weights=weights, increasing=False).blocks
-        ends = pools[starts[1:] - 1, 1]
-        sums = np.add.reduceat(pools[:, 2:], starts[:-1])
-        pools = np.column_stack([pools[starts[:-1], 0], ends, sums])
-    last, first, own, other = pools[::-1].T
-    shares = np.maximum.accumulate(own / (own + other))  # equal ones up to rounding
-    twice = np.column_stack(
-        [np.column_stack([0.0 - first, 0.0 - last]).ravel(), np.repeat(shares, 2)]
-    )
-    kept = twice[np.append(True, twice[1:, 0] > twice[:-1, 0])]
-    return {"decisions": kept[:, 0].tolist(), "probabilities": kept[:, 1].tolist()}
+    decisions, positive, negative = records.T
+    weights = positive + negative
+    fitted = IsotonicRegression(y_min=0.0, y_max=1.0).fit(decisions, positive / weights, weights)
+    points = {"decisions": fitted.X_thresholds_, "probabilities": fitted.y_thresholds_}
+    return {name: values.tolist() for name, values in points.items()}
 
 
 def probabilities(calibration: Mapping[str, Any], decisions: Floats, *, sum_to_one: bool) -> Floats:
@@ -101,25 +81,25 @@ def probabilities(calibration: Mapping[str, Any], decisions: Floats, *, sum_to_o
     from scipy.special import expit  # 6 MB of memory that few need
 
     columns = decisions.reshape(len(decisions), -1).T
-    found = np.empty_like(columns)
-    for own, direction, values in zip(found, calibration["directions"], columns, strict=True):
+    shares = np.empty_like(columns)
+    for share, direction, values in zip(shares, calibration["directions"], columns, strict=True):
         if calibration["method"] == "sigmoid":
-            own[:] = expit(-(direction["a"] * values + direction["b"]))
+            share[:] = expit(-(direction["a"] * values + direction["b"]))
         else:
-            own[:] = np.interp(values, direction["decisions"], direction["probabilities"])
+            share[:] = np.interp(values, direction["decisions"], direction["probabilities"])
     if sum_to_one:
-        total = found.sum(axis=0)
-        found = np.divide(found, total, out=np.full_like(found, 1.0 / len(found)), where=total > 0)
-    return found.T.reshape(decisions.shape)
+        total, uniform = shares.sum(axis=0), np.full_like(shares, 1.0 / len(shares))
+        shares = np.divide(shares, total, out=uniform, where=total > 0)
+    return shares.T.reshape(decisions.shape)
 
 
 def check_calibration(calibration: Mapping[str, Any], directions: int) -> None:
     """Raise a SettingsError unless it is what ``probabilities`` takes for so many directions."""
-    own = calibration.get("directions")
+    functions = calibration.get("directions")
     if not (
-        isinstance(own, list)
-        and len(own) == directions
-        and all(isinstance(each, dict) and _is_function(calibration, each) for each in own)
+        isinstance(functions, list)
+        and len(functions) == directions
+        and all(isinstance(one, dict) and _is_function(calibration, one) for one in functions)
     ):
         raise SettingsError(
             "calibration: not the functions of a model of so many classes. Make them with "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
 from streamtron.core.errors import DataError, SettingsError
@@ -12,7 +10,7 @@ from streamtron.core.names import checks_keywords
 from streamtron.data import find_shards
 from streamtron.model.calibration import METHODS, Method, fit_isotonic, fit_sigmoid
 from streamtron.model.linear_model import LinearModel
-from streamtron.model.metrics import ScoreSpool
+from streamtron.model.metrics import Scores
 from streamtron.runs.evaluate import score_shards
 from streamtron.runs.inputs import Paths, as_paths
 
@@ -25,7 +23,8 @@ def calibrate(
 
     Decisions of rows that the model was trained on are too large on the side of their label: give
     rows held out. scikit-learn's ``CalibratedClassifierCV`` on a ``FrozenEstimator`` makes the same
-    probabilities. A million decisions are held in memory, more on disk, 24 bytes each.
+    probabilities. A million distinct decisions are held in memory, 24 bytes each; of more, those
+    are taken as equal that differ by a relative 10⁻⁵ or so.
 
     Parameters
     ----------
@@ -58,21 +57,17 @@ def calibrate(
     files = find_shards(as_paths(shards))
     two = model.kind == "two classes"
     used = positive = 0
-    with ScoreSpool(() if two else model.classes) as spool:
-        for rows in score_shards([model], files, executor):
-            spool.add(rows.truth, rows.decisions[0], rows.weights)
-            kept = rows.weights > 0
-            used += int(np.count_nonzero(kept))
-            positive += int(np.count_nonzero(rows.truth[kept, 0]))
-        if not used or (two and positive in (0, used)):
-            raise DataError(
-                f"{files[0].name}: probabilities need rows of both classes, and one has none. Give "
-                "more shards to calibrate on."
-            )
-        directions = [
-            fit_sigmoid(partial(spool.records, k))
-            if method == "sigmoid"
-            else fit_isotonic(spool.ranked(k))
-            for k in range(rows.truth.shape[1])
-        ]
+    scores = Scores(() if two else model.classes)
+    for rows in score_shards([model], files, executor):
+        scores.add(rows.truth, rows.decisions[0], rows.weights)
+        kept = rows.weights > 0
+        used += int(np.count_nonzero(kept))
+        positive += int(np.count_nonzero(rows.truth[kept, 0]))
+    if not used or (two and positive in (0, used)):
+        raise DataError(
+            f"{files[0].name}: probabilities need rows of both classes, and one has none. Give "
+            "more shards to calibrate on."
+        )
+    fit_direction = fit_sigmoid if method == "sigmoid" else fit_isotonic
+    directions = [fit_direction(scores.records(k)) for k in range(rows.truth.shape[1])]
     return model.but(calibration={"method": method, "rows": used, "directions": directions})

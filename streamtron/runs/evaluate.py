@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,8 +20,9 @@ from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.core.text import some
 from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows, unused_columns
+from streamtron.model.certainty import AccuracyBounds
 from streamtron.model.linear_model import LinearModel
-from streamtron.model.metrics import LIMIT_ROWS, AccuracyBounds, Evaluation, ScoreSpool
+from streamtron.model.metrics import LIMIT_ROWS, Evaluation, Scores
 from streamtron.runs.inputs import (
     Paths,
     as_model,
@@ -49,8 +49,9 @@ def evaluate(
     model : a model or its file; its reader's contract says how the shards are read, row weights
         included.
     shards : files, directories or globs of libsvm text, Parquet or Arrow, every row labelled.
-    limit_rows : decisions that are sorted in memory; more are sorted on disk.
-    ranking : whether to compute ROC AUC and average precision, which need all decisions sorted.
+    limit_rows : distinct decisions held in memory, 24 bytes each; of more, ROC AUC and average
+        precision are known within brackets, ``roc_auc_bracket`` and ``average_precision_bracket``.
+    ranking : whether to compute ROC AUC and average precision.
     executor : where the shards are read and scored: ``serial``, or Dask's workers.
 
     Raises
@@ -173,34 +174,31 @@ def summarise(
     ranking: bool = True,
 ) -> list[Evaluation]:
     """Evaluate models on all scored rows."""
-    with ExitStack() as stack:
-        evaluators = [_Evaluator(model, limit_rows, ranking) for model in models]
-        for one in evaluators:
-            stack.enter_context(one.spool)
-        for rows in scored:
-            for evaluator, decisions in zip(evaluators, rows.decisions, strict=True):
-                evaluator.add(rows, decisions)
-        return [one.evaluation() for one in evaluators]
+    evaluators = [_Evaluator(model, limit_rows, ranking) for model in models]
+    for rows in scored:
+        for evaluator, decisions in zip(evaluators, rows.decisions, strict=True):
+            evaluator.add(rows, decisions)
+    return [evaluator.evaluation() for evaluator in evaluators]
 
 
 class _Evaluator:
     def __init__(self, model: LinearModel, limit_rows: int, ranking: bool) -> None:
         self.model, self.two = model, model.kind == "two classes"
         classes = () if self.two else model.classes
-        self.spool = ScoreSpool(classes, limit_rows=limit_rows, ranking=ranking)
+        self.scores = Scores(classes, limit_rows=limit_rows, ranking=ranking)
         self.bounds: AccuracyBounds | None = None
 
     def add(self, rows: ScoredRows, decisions: NDArray[Any]) -> None:
         truth, weights = rows.truth, rows.weights
         chosen = None if self.two else self.model.chosen(decisions)
-        self.spool.add(truth, decisions, weights, chosen=chosen, others=rows.others)
+        self.scores.add(truth, decisions, weights, chosen=chosen, others=rows.others)
         if self.two and rows.lengths is not None and self.model.certificate:
             self.bounds = self.bounds or AccuracyBounds.of(self.model)
             self.bounds.add(np.where(truth[:, 0], 1, -1), decisions, weights, rows.lengths)
 
     def evaluation(self) -> Evaluation:
         at_optimum = self.bounds.accuracy if self.bounds else None
-        return replace(self.spool.evaluation(), accuracy_at_optimum=at_optimum)
+        return replace(self.scores.evaluation(), accuracy_at_optimum=at_optimum)
 
 
 def _truth(

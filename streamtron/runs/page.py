@@ -48,7 +48,7 @@ class Measured:
     """What one reading of labelled rows finds.
 
     ``margins`` : of two classes, rows by their margin l f(x), between ``EDGES``. ``curve`` : see
-    ``ScoreSpool.curve``; None for many classes, or if one of the two does not occur.
+    ``Scores.curve``; None for many classes, or if one of the two does not occur.
     """
 
     evaluation: Evaluation

@@ -22,8 +22,8 @@ from streamtron.core.rows import Label
 from streamtron.core.text import label_text
 from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows
 from streamtron.data.writers.tables import parquet_predictions
+from streamtron.model.certainty import certain as certain_rows
 from streamtron.model.linear_model import LinearModel
-from streamtron.model.metrics import certain as certain_rows
 from streamtron.runs.inputs import (
     Paths,
     as_model,

@@ -16,7 +16,7 @@ from streamtron.core.files import parse_json, reading_from, shared, write_atomic
 from streamtron.core.names import checks_keywords
 from streamtron.data import Manifest, ShardFile, find_shards
 from streamtron.model.linear_model import LinearModel
-from streamtron.model.metrics import ScoreSpool
+from streamtron.model.metrics import Scores
 from streamtron.runs.evaluate import score_shards
 from streamtron.runs.explain import load_names, names_beside
 from streamtron.runs.finished_run import (
@@ -138,14 +138,14 @@ def _measure(
     two = model.kind == "two classes"
     margins = np.zeros(len(EDGES) - 1, dtype=np.int64)
     classes = () if two else model.classes
-    with ScoreSpool(classes, ranking=ranked) as spool:
-        for rows in score_shards([model], shards, executor):
-            [decisions], truth = rows.decisions, rows.truth
-            chosen = None if two else model.chosen(decisions)
-            spool.add(truth, decisions, rows.weights, chosen=chosen, others=rows.others)
-            if two:
-                own = np.where(truth[:, 0], decisions, -decisions)[rows.weights > 0]
-                margins += np.histogram(np.clip(own, EDGES[0], EDGES[-1]), EDGES)[0]
-        found = spool.evaluation()
-        both = two and ranked and found.roc_auc is not None
-        return Measured(found, margins if two else None, spool.curve() if both else None)
+    scores = Scores(classes, ranking=ranked)
+    for rows in score_shards([model], shards, executor):
+        [decisions], truth = rows.decisions, rows.truth
+        chosen = None if two else model.chosen(decisions)
+        scores.add(truth, decisions, rows.weights, chosen=chosen, others=rows.others)
+        if two:
+            own = np.where(truth[:, 0], decisions, -decisions)[rows.weights > 0]
+            margins += np.histogram(np.clip(own, EDGES[0], EDGES[-1]), EDGES)[0]
+    found = scores.evaluation()
+    both = two and ranked and found.roc_auc is not None
+    return Measured(found, margins if two else None, scores.curve() if both else None)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from streamtron.model.metrics import Evaluation, ScoreSpool
+from streamtron.model.metrics import Evaluation, Scores
 
 
 def evaluate(
     signs: ArrayLike, decisions: ArrayLike, weights: ArrayLike | None = None
 ) -> Evaluation:
-    """Those of all rows at once, none of them on disk; ``signs`` > 0 is the larger class."""
-    truth = np.asarray(signs) > 0
-    own = None if weights is None else np.asarray(weights, np.float64)
-    with ScoreSpool(limit_rows=max(len(truth), 1)) as spool:
-        spool.add(truth, np.asarray(decisions, np.float64), own)
-        return spool.evaluation()
+    """Those of all rows at once; ``signs`` > 0 is the larger class."""
+    scores = Scores()
+    given = None if weights is None else np.asarray(weights, np.float64)
+    scores.add(np.asarray(signs) > 0, np.asarray(decisions, np.float64), given)
+    return scores.evaluation()

@@ -1,8 +1,9 @@
-"""Metrics against scikit-learn's, in memory and from spooled runs."""
+"""Metrics against scikit-learn's, exact in memory, and brackets beyond it."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,19 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from streamtron.core.errors import DataError, MachineError, SettingsError
-from streamtron.model.metrics import Evaluation, ScoreSpool
+from streamtron.cli.evaluate import _lines
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.model.metrics import Evaluation, Scores
 from tests.helpers.rows_judged import evaluate
 
 EXACT = {"rel": 0, "abs": 1e-12}
 
 
-def spooled(signs, decisions, weights=None, *, limit, chunk, directory=None) -> Evaluation:
-    with ScoreSpool(limit_rows=limit, directory=directory) as spool:
-        for at in range(0, len(signs), chunk):
-            part = slice(at, at + chunk)
-            spool.add(signs[part] > 0, decisions[part], None if weights is None else weights[part])
-        return spool.evaluation()
+def scored(signs, decisions, weights=None, *, chunk=37, **limit) -> Evaluation:
+    scores = Scores(**limit)
+    for at in range(0, len(signs), chunk):
+        part = slice(at, at + chunk)
+        scores.add(signs[part] > 0, decisions[part], None if weights is None else weights[part])
+    return scores.evaluation()
 
 
 def of_sklearn(signs, decisions, weights=None) -> dict[str, float]:
@@ -51,21 +53,16 @@ def some_rows(rows, *, seed=0, grid=None):
     return signs, decisions, weights
 
 
-def assert_same(ours: Evaluation, theirs: dict[str, float]) -> None:
-    found = ours.to_dict()
-    assert {name: found[name] for name in theirs} == pytest.approx(theirs, **EXACT)
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("grid", [None, 8, 1])
-@pytest.mark.parametrize("limit", [10_000, 500, 7, 1])
-def test_every_metric_equals_sklearns_with_ties_and_weights_in_memory_and_from_runs(
-    weighted, grid, limit
-):
+@pytest.mark.parametrize("chunk", [37, 2_000])
+def test_every_metric_equals_sklearns_with_ties_and_weights(weighted, grid, chunk):
     signs, decisions, weights = some_rows(2_000, grid=grid)
     weights = weights if weighted else None
-    ours = spooled(signs, decisions, weights, limit=limit, chunk=37)
-    assert_same(ours, of_sklearn(signs, decisions, weights))
+    theirs = of_sklearn(signs, decisions, weights)
+    found = scored(signs, decisions, weights, chunk=chunk).to_dict()
+    assert {name: found[name] for name in theirs} == pytest.approx(theirs, **EXACT)
+    assert not [name for name in found if name.endswith("bracket")]
 
 
 few = st.sampled_from([-1.0, -0.0, 0.0, 0.5, 1.0])
@@ -73,67 +70,86 @@ row = st.tuples(st.sampled_from([-1, 1]), few | st.floats(-1e3, 1e3), st.floats(
 
 
 @given(st.lists(row, min_size=1, max_size=60), st.integers(1, 8), st.integers(1, 9))
-def test_spooled_runs_give_what_memory_gives_for_any_rows_limit_and_chunks(rows, limit, chunk):
+def test_a_bracket_contains_the_exact_ranking_for_any_rows_limit_and_chunks(rows, limit, chunk):
     signs, decisions, weights = map(np.array, zip(*rows, strict=True))
-    whole = evaluate(signs, decisions, weights).to_dict()
-    cut = spooled(signs, decisions, weights, limit=limit, chunk=chunk).to_dict()
-    assert [name for name in whole if whole[name] is None] == [k for k in cut if cut[k] is None]
-    for name in whole:
-        assert whole[name] is None or cut[name] == pytest.approx(whole[name], rel=1e-12, abs=1e-12)
+    exact = evaluate(signs, decisions, weights).to_dict()
+    found = scored(signs, decisions, weights, chunk=chunk, limit_rows=limit).to_dict()
+    assert [name for name in exact if exact[name] is None] == [k for k in found if found[k] is None]
+    held = len(set(decisions.tolist())) <= limit
+    for name in exact:
+        low, high = found.get(f"{name}_bracket", (found[name], found[name]))
+        if exact[name] is None:
+            continue
+        assert low - 1e-12 <= exact[name] <= high + 1e-12
+        if f"{name}_bracket" in found:
+            assert 0.0 <= low <= found[name] <= high <= 1.0
+            assert not held
 
 
-def test_a_tiny_limit_goes_to_disk_and_leaves_sklearns_ranking_unused(monkeypatch):
-    def unused(*_):
-        raise AssertionError("in memory")
-
-    signs, decisions, weights = some_rows(300, grid=4)
-    theirs = of_sklearn(signs, decisions, weights)
-    monkeypatch.setattr("sklearn.metrics.roc_auc_score", unused)
-    assert_same(spooled(signs, decisions, weights, limit=20, chunk=20), theirs)
-
-
-@pytest.mark.parametrize("order", ["rising", "falling"])
-def test_runs_that_do_not_overlap_are_merged_in_order(order):
-    signs, decisions, weights = some_rows(1_000, seed=3)
-    by = np.argsort(decisions if order == "rising" else -decisions)
-    rows = signs[by], decisions[by], weights[by]
-    assert_same(spooled(*rows, limit=50, chunk=51), of_sklearn(*rows))
+@pytest.mark.parametrize("order", ["as drawn", "rising", "falling"])
+def test_a_bracket_is_narrow_and_depends_on_no_order_of_the_rows(order):
+    signs, decisions, _ = some_rows(20_000, seed=3)
+    wanted = scored(signs, decisions, limit_rows=1_000).to_dict()
+    by = {"as drawn": slice(None), "rising": np.argsort(decisions)}
+    rows = by.get(order, np.argsort(-decisions))
+    found = scored(signs[rows], decisions[rows], limit_rows=1_000, chunk=777).to_dict()
+    assert found == wanted
+    theirs = of_sklearn(signs, decisions)
+    for name in ("roc_auc", "average_precision"):
+        low, high = found[f"{name}_bracket"]
+        assert low < theirs[name] < high < low + 0.01
+        assert found[name] == pytest.approx(theirs[name], abs=1e-4)
 
 
-def test_more_rows_may_follow_an_evaluation_of_spooled_ones():
+def test_the_ends_of_a_bracket_are_the_worst_and_the_best_order_of_joined_rows():
+    # 1.0 … 1.9 are one decision where two are held: one negative row between two positive ones
+    decisions = np.array([-1.0, 1.2, 1.5, 1.9])
+    found = scored(np.array([-1, 1, -1, 1]), decisions, limit_rows=2)
+    assert found.roc_auc_bracket == pytest.approx([2 / 4, 4 / 4], **EXACT)
+    assert found.roc_auc == pytest.approx(3 / 4, **EXACT)
+    low, high = found.average_precision_bracket
+    assert low <= (1 + 2 / 3) / 2 <= high
+
+
+def test_few_distinct_decisions_are_exact_however_many_rows_there_are():
+    signs, decisions, weights = some_rows(20_000, grid=4)
+    found = scored(signs, decisions, weights, limit_rows=60, chunk=100)
+    assert found.roc_auc == pytest.approx(of_sklearn(signs, decisions, weights)["roc_auc"], **EXACT)
+    assert "roc_auc_bracket" not in found.to_dict()
+
+
+def test_the_command_line_prints_a_bracket_as_one_and_no_value():
+    signs, decisions, _ = some_rows(500)
+    found = scored(signs, decisions, limit_rows=100).to_dict()
+    text = "\n".join(_lines(found))
+    shown = re.search(r"average precision +between (\S+) and (\S+)", text)
+    bracket = found["average_precision_bracket"]
+    assert float(shown[1]) <= bracket[0] < bracket[1] <= float(shown[2])
+    each = {"label": "ant", "support": 3.0, "precision": 0.5, "recall": 0.5, "f1": 0.5, **found}
+    assert f" ~{found['roc_auc']:.4f}" in "\n".join(_lines({**found, "classes": [each]}))
+
+
+def test_more_rows_may_follow_an_evaluation():
     signs, decisions, weights = some_rows(400, grid=16)
-    with ScoreSpool(limit_rows=30) as spool:
-        for at in range(0, 400, 100):
-            part = slice(0, at + 100)
-            spool.add(signs[at : at + 100] > 0, decisions[at : at + 100], weights[at : at + 100])
-            theirs = of_sklearn(signs[part], decisions[part], weights[part])
-            assert_same(spool.evaluation(), theirs)
-
-
-def test_runs_written_after_an_evaluation_do_not_overwrite_older_ones():
-    decisions = np.arange(40.0)  # rising, so the evaluation reads the first run last
-    signs = np.where(decisions % 3 == 0, 1, -1)
-    with ScoreSpool(limit_rows=9) as spool:
-        for at in range(0, 30, 10):
-            spool.add(signs[at : at + 10] > 0, decisions[at : at + 10])
-        assert_same(spool.evaluation(), of_sklearn(signs[:30], decisions[:30]))
-        spool.add(signs[30:] > 0, decisions[30:])
-        assert_same(spool.evaluation(), of_sklearn(signs, decisions))
+    scores = Scores(limit_rows=200)
+    for at in range(0, 400, 100):
+        part = slice(0, at + 100)
+        scores.add(signs[at : at + 100] > 0, decisions[at : at + 100], weights[at : at + 100])
+        theirs = of_sklearn(signs[part], decisions[part], weights[part])
+        found = scores.evaluation().to_dict()
+        assert {name: found[name] for name in theirs} == pytest.approx(theirs, **EXACT)
 
 
 def test_an_auc_worked_by_hand_counts_ties_half():
     # pairs (positive, negative): 2 > 1, 2 > 0, 1 = 1, 1 > 0, and 3.5 of 4 is .875
     assert evaluate([1, 1, -1, -1], [2, 1, 1, 0]).roc_auc == pytest.approx(0.875, **EXACT)
-    assert spooled(
-        np.array([1, 1, -1, -1]), np.array([2, 1, 1, 0]), limit=1, chunk=1
-    ).roc_auc == pytest.approx(0.875, **EXACT)
 
 
 @pytest.mark.parametrize("limit", [1, 100])
 def test_with_one_class_the_auc_is_none_and_nothing_warns(limit):
     decisions = np.array([0.5, -0.5, 0.25])
-    only_positive = spooled(np.ones(3), decisions, limit=limit, chunk=1)
-    only_negative = spooled(-np.ones(3), decisions, limit=limit, chunk=1)
+    only_positive = scored(np.ones(3), decisions, limit_rows=limit)
+    only_negative = scored(-np.ones(3), decisions, limit_rows=limit)
     assert (only_positive.roc_auc, only_positive.average_precision) == (None, 1.0)
     assert (only_negative.roc_auc, only_negative.average_precision) == (None, None)
     assert (only_negative.recall, only_negative.precision) == (None, 0.0)
@@ -155,35 +171,18 @@ def test_a_row_of_weight_zero_is_counted_but_changes_no_metric():
     assert extended == plain
 
 
-def test_a_row_of_weight_zero_with_the_highest_decision_is_left_out_of_spooled_runs():
-    rows = [np.array(each) for each in ([-1, 1, -1], [9.0, 2.0, 1.0], [0.0, 1.0, 1.0])]
-    assert spooled(*rows, limit=1, chunk=3).roc_auc == 1.0
-    assert spooled(*rows, limit=1, chunk=3).average_precision == 1.0
-
-
 def test_a_decision_of_zero_is_not_predicted_positive():
     found = evaluate([1, -1], [0.0, -0.0])
     assert (found.true_positives, found.false_negatives, found.true_negatives) == (0, 1, 1)
 
 
-def test_decisions_at_the_ends_of_the_floats_are_merged_without_overflow():
+@pytest.mark.parametrize("limit", [1, 100])
+def test_decisions_at_the_ends_of_the_floats_are_ranked_without_overflow(limit):
     signs, decisions = np.array([1, 1, -1, -1]), np.array([1.7e308, -1.7e308, 1.7e308, -1.7e308])
-    assert spooled(signs, decisions, limit=1, chunk=1).roc_auc == 0.5
-
-
-def test_spooled_rows_are_in_no_named_file_and_the_directory_is_empty_afterwards(tmp_path):
-    signs, decisions, weights = some_rows(500)
-    with ScoreSpool(limit_rows=10, directory=tmp_path) as spool:
-        spool.add(signs > 0, decisions, weights)
-        assert spool.evaluation().rows == 500
-        assert list(tmp_path.iterdir()) == []
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_directory_that_cannot_be_written_is_named(tmp_path):
-    spool = ScoreSpool(limit_rows=1, directory=tmp_path / "absent")
-    with pytest.raises(MachineError, match=r"absent: sorted decisions cannot be kept"):
-        spool.add(np.array([True, False]), np.array([0.0, 1.0]))
+    assert scored(signs, decisions, limit_rows=limit).roc_auc == 0.5
+    scores = Scores(limit_rows=limit)
+    scores.add(signs > 0, decisions)
+    assert np.isfinite(scores.records()).all()
 
 
 @pytest.mark.parametrize(
@@ -195,17 +194,17 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path):
     ],
 )
 def test_rows_that_cannot_be_judged_are_refused_by_number(rows, kind, sentence):
-    with ScoreSpool() as spool:
-        spool.add(np.array([True, False, True]), np.array([1.0, 2.0, 3.0]))
-        truth, *numbers = map(np.array, rows)
-        with pytest.raises(kind) as caught:
-            spool.add(truth == 1, *numbers)
+    scores = Scores()
+    scores.add(np.array([True, False, True]), np.array([1.0, 2.0, 3.0]))
+    truth, *numbers = map(np.array, rows)
+    with pytest.raises(kind) as caught:
+        scores.add(truth == 1, *numbers)
     assert sentence in str(caught.value)
 
 
 def test_a_limit_below_one_is_refused():
     with pytest.raises(SettingsError, match="limit_rows: 0"):
-        ScoreSpool(limit_rows=0)
+        Scores(limit_rows=0)
 
 
 def test_evaluation_is_imported_without_sklearn():

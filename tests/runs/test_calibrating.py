@@ -18,14 +18,11 @@ from streamtron.core.errors import DataError, FileDamaged, SettingsError
 from streamtron.core.sealed import write_sealed
 from streamtron.model.calibration import METHODS, fit_isotonic, fit_sigmoid, probabilities
 from streamtron.model.linear_model import LinearModel
-from streamtron.model.metrics import ScoreSpool
+from streamtron.model.metrics import Scores
 from tests.helpers.models import make_model, refused
 from tests.helpers.processes import Run, one_sentence
 
 CLASSES = {"two": 2, "many": 4}
-
-LIMITS = [1 << 20, 60]
-"""Decisions in memory: all, and so few that sorted runs are on disk."""
 
 
 @pytest.fixture(scope="module")
@@ -75,24 +72,22 @@ def test_the_probabilities_are_those_of_scikit_learns_calibrated_classifier(
         assert len(np.unique(found)) > len(new)
 
 
-def _spooled(
-    decisions: np.ndarray, positive: np.ndarray, weights: np.ndarray, *, limit: int
-) -> ScoreSpool:
-    spool = ScoreSpool(limit_rows=limit)
+def _records(
+    decisions: np.ndarray, positive: np.ndarray, weights: np.ndarray, limit: int = 1 << 20
+) -> np.ndarray:
+    scores = Scores(limit_rows=limit)
     for part in np.array_split(np.arange(len(decisions)), 7):
-        spool.add(positive[part], decisions[part], weights[part])
-    return spool
+        scores.add(positive[part], decisions[part], weights[part])
+    return scores.records()
 
 
-@pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e5])
-def test_the_sigmoid_has_the_least_log_loss_of_platts_targets(scale: float, limit: int) -> None:
+def test_the_sigmoid_has_the_least_log_loss_of_platts_targets(scale: float) -> None:
     rng = np.random.default_rng(0)
     decisions = rng.normal(size=500) * scale
     positive = rng.random(500) < 1 / (1 + np.exp(-3 * decisions / scale + 1))
     weights = rng.exponential(size=500)
-    with _spooled(decisions, positive, weights, limit=limit) as spool:
-        found = fit_sigmoid(spool.records)
+    found = fit_sigmoid(_records(decisions, positive, weights))
     p = 1 / (1 + np.exp(found["a"] * decisions + found["b"]))
     n = [weights[~positive].sum(), weights[positive].sum()]
     targets = np.where(positive, (n[1] + 1) / (n[1] + 2), 1 / (n[0] + 2))
@@ -101,24 +96,12 @@ def test_the_sigmoid_has_the_least_log_loss_of_platts_targets(scale: float, limi
     assert found["a"] < 0
 
 
-def test_every_decision_on_disk_is_read_again_with_its_weight() -> None:
-    decisions = np.random.default_rng(0).permutation(70_000) + 1.0  # more than are read at once
-    with _spooled(decisions, decisions > 9, decisions / 2, limit=69_999) as spool:
-        found = np.concatenate([*spool.records()])
-    found = found[np.argsort(-found[:, 0])]
-    assert np.array_equal(-found[:, 0], np.arange(1, 70_001))
-    assert np.array_equal(found[:, 1:].sum(axis=1), -found[:, 0] / 2)
-    assert np.array_equal(found[:, 1] > 0, -found[:, 0] > 9)
-
-
-@pytest.mark.parametrize("limit", LIMITS)
-def test_isotonic_regression_is_scikit_learns_at_every_decision(limit: int) -> None:
+def test_isotonic_regression_is_scikit_learns_at_every_decision() -> None:
     rng = np.random.default_rng(0)
     decisions = np.round(rng.normal(size=500), 2)  # with ties
     positive = rng.random(500) < 1 / (1 + np.exp(-3 * decisions))
     weights = rng.exponential(size=500) * (rng.random(500) > 0.1)
-    with _spooled(decisions, positive, weights, limit=limit) as spool:
-        found = fit_isotonic(spool.ranked())
+    found = fit_isotonic(_records(decisions, positive, weights))
     theirs = IsotonicRegression(out_of_bounds="clip").fit(decisions, positive, weights)
     places = np.linspace(-4, 4, 1001)
     ours = probabilities({"method": "isotonic", "directions": [found]}, places, sum_to_one=False)
@@ -126,10 +109,29 @@ def test_isotonic_regression_is_scikit_learns_at_every_decision(limit: int) -> N
     assert len(found["decisions"]) == len(theirs.X_thresholds_) > 20
 
 
+def test_decisions_beyond_memory_calibrate_as_their_neighbours_do() -> None:
+    rng = np.random.default_rng(0)
+    decisions = rng.normal(size=50_000)
+    positive = rng.random(50_000) < 1 / (1 + np.exp(-3 * decisions))
+    for fit_direction in (fit_sigmoid, fit_isotonic):
+        exact, joined = (
+            fit_direction(_records(decisions, positive, np.ones(50_000), limit))
+            for limit in (1 << 20, 5_000)
+        )
+        places = np.linspace(-2, 2, 101)
+        method = "sigmoid" if fit_direction is fit_sigmoid else "isotonic"
+        shares = [
+            probabilities({"method": method, "directions": [found]}, places, sum_to_one=False)
+            for found in (exact, joined)
+        ]
+        assert exact != joined
+        assert shares[0] == pytest.approx(shares[1], abs=0.005)
+
+
 def test_equal_decisions_get_the_share_of_their_positives() -> None:
     ones = np.ones(6)
-    with _spooled(0.0 * ones, np.arange(6) < 3, ones, limit=60) as spool:
-        sigmoid, isotonic = fit_sigmoid(spool.records), fit_isotonic(spool.ranked())
+    records = _records(0.0 * ones, np.arange(6) < 3, ones)
+    sigmoid, isotonic = fit_sigmoid(records), fit_isotonic(records)
     assert (sigmoid["a"], sigmoid["b"]) == pytest.approx((0.0, 0.0), abs=1e-9)
     assert isotonic == {"decisions": [0.0], "probabilities": [0.5]}
 

@@ -17,7 +17,7 @@ from sklearn import metrics
 import streamtron
 from streamtron.core.errors import DataError
 from streamtron.data.writers.corpus import generate
-from streamtron.model.metrics import ScoreSpool
+from streamtron.model.metrics import Scores
 from streamtron.runs.charts import Axis, Series, line_chart, short
 from tests.helpers.models import refused
 from tests.helpers.processes import Run, one_sentence
@@ -197,16 +197,15 @@ def test_held_out_rows_have_the_metrics_of_evaluate(run: Run, place: Path, model
     assert f"ROC curve, area {found.roc_auc:.4g}" in text
 
 
-@pytest.mark.parametrize("limit", [1 << 20, 150])
-def test_the_curve_has_the_points_of_scikit_learns(limit: int) -> None:
+def test_the_curve_has_the_points_of_scikit_learns() -> None:
     rng = np.random.default_rng(0)
     decisions = np.round(rng.normal(size=1000), 2)  # with ties
     truth = decisions + rng.normal(size=1000) > 0
     weights = rng.exponential(size=1000) * (rng.random(1000) > 0.1)
-    with ScoreSpool(limit_rows=limit) as spool:
-        for part in np.array_split(np.arange(1000), 7):
-            spool.add(truth[part], decisions[part], weights[part])
-        fine, coarse = spool.curve(points=10**6), spool.curve(points=50)
+    scores = Scores()
+    for part in np.array_split(np.arange(1000), 7):
+        scores.add(truth[part], decisions[part], weights[part])
+    fine, coarse = scores.curve(points=10**6), scores.curve(points=50)
     fpr, tpr, _ = metrics.roc_curve(truth, decisions, sample_weight=weights,
                                     drop_intermediate=False)  # fmt: skip
     ours = np.column_stack([fine[:, 1] / fine[-1, 1], fine[:, 0] / fine[-1, 0]])

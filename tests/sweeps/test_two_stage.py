@@ -28,7 +28,7 @@ from streamtron.core.errors import SettingsError
 from streamtron.core.events import Event, TrialDone
 from streamtron.core.executor import serial
 from streamtron.data.writers.corpus import generate
-from streamtron.model.metrics import AccuracyBounds
+from streamtron.model.certainty import AccuracyBounds
 from streamtron.model.plot import plot_sweep
 from streamtron.runs.fit import run as fit_alone
 from streamtron.solver.stages import Stage
