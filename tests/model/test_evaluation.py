@@ -125,8 +125,9 @@ def test_the_command_line_prints_a_bracket_as_one_and_no_value():
     shown = re.search(r"average precision +between (\S+) and (\S+)", text)
     bracket = found["average_precision_bracket"]
     assert float(shown[1]) <= bracket[0] < bracket[1] <= float(shown[2])
-    each = {"label": "ant", "support": 3.0, "precision": 0.5, "recall": 0.5, "f1": 0.5, **found}
-    assert f" ~{found['roc_auc']:.4f}" in "\n".join(_lines({**found, "classes": [each]}))
+    many = Scores(("ant", "bee", "cow"), limit_rows=100)
+    many.add(np.stack([signs > 0] * 3, axis=1), np.stack([decisions] * 3, axis=1))
+    assert f" ~{found['roc_auc']:.4f}" in "\n".join(_lines(many.evaluation().to_dict()))
 
 
 def test_more_rows_may_follow_an_evaluation():
