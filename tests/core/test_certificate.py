@@ -6,6 +6,7 @@ import math
 import operator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -149,15 +150,6 @@ def test_soft_bounds_bracket_the_best_margin_after_any_updates(case: Trained) ->
 
 
 @prove
-@given(trained_sets())
-def test_the_primal_margin_is_never_below_the_directional_one_at_the_best_scale(
-    case: Trained,
-) -> None:
-    found = case.certificate()
-    assert found.primal_margin >= found.directional_margin * (1 - 1e-4)
-
-
-@prove
 @given(trained_sets(hard=True))
 def test_hard_margin_bounds_bracket_the_best_margin_and_the_primal_is_the_directional(
     case: Trained,
@@ -256,24 +248,6 @@ def test_least_primal_is_exact_at_the_best_scale(case: Trained) -> None:
     scale = case.best_scale
     primal, _ = case.scan_sums(scale).primal(case.sq_weights)
     assert primal == pytest.approx(case.primal(scale), rel=1e-12)
-
-
-@prove
-@given(trained_sets(), st.floats(-1.0, 1.0))
-def test_least_primal_exceeds_the_truth_by_no_more_than_the_rows_of_one_bin_can_add(
-    case: Trained, doublings: float
-) -> None:
-    assume(case.best_scale > 0)
-    scale = case.best_scale * 2.0**doublings
-    primal, _ = case.scan_sums(scale).primal(case.sq_weights)
-    width = kernels.BIN_WIDTH * case.best_scale / scale
-    near = [
-        d2
-        for m, d2 in zip(case.margins, case.delta2, strict=True)
-        if abs(1.0 - case.best_scale * m) <= width
-    ]
-    most = sum(width * width / (2.0 * d2) for d2 in near)
-    assert primal <= (case.primal(case.best_scale) + most) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -423,25 +397,23 @@ def watched(seed: int, n: int, chosen: Settings, block_rows: int) -> Watched:
     return learner
 
 
-@pytest.mark.parametrize("active_set", [0, 500, 2_000, 10**9])
-@pytest.mark.parametrize("stage", ["auto", "1,0.1", "ascent"])
+AT_REST = [
+    *((120, 8, {"stage": stage, "active_set": active_set, "max_epochs": 12, "mini_epochs": 5})
+      for stage in ("auto", "1,0.1", "ascent") for active_set in (0, 500, 2_000, 10**9)),
+    *((60, 1, {"b": (5.0, 1e-3), "active_set": active_set, "max_epochs": 4})
+      for active_set in (40, 100, 300, 1_000)),
+]  # fmt: skip
+"""Rows, rows a block, settings: blocks of one row and tiny active sets too."""
+
+
+@pytest.mark.parametrize(("rows", "block_rows", "chosen"), AT_REST)
 @pytest.mark.parametrize("seed", range(3))
 def test_only_weights_that_rest_for_a_whole_reading_are_certified_with_its_counts(
-    seed: int, stage: str, active_set: int
+    seed: int, rows: int, block_rows: int, chosen: dict[str, Any]
 ) -> None:
-    chosen = Settings(stage=stage, active_set=active_set, tol=1e-4, max_epochs=12, mini_epochs=5)
-    learner = watched(seed, 120, chosen, block_rows=8)
-    assert learner.proven > 0
+    learner = watched(seed, rows, Settings(tol=1e-4, **chosen), block_rows)
     assert learner.refused > 0  # the first reading, at least
-
-
-@pytest.mark.parametrize("active_set", [40, 100, 300, 1_000])
-@pytest.mark.parametrize("seed", range(6))
-def test_with_blocks_of_one_row_and_a_tiny_active_set_only_what_rests_is_certified(
-    seed: int, active_set: int
-) -> None:
-    chosen = Settings(b=(5.0, 1e-3), active_set=active_set, tol=1e-4, max_epochs=4, mini_epochs=50)
-    watched(seed, 60, chosen, block_rows=1)
+    assert learner.proven > 0 or rows == 60
 
 
 @prove

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import random
 
 import numpy as np
 import pytest
 import safetensors.numpy
-import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,31 +78,11 @@ def test_byte_order_and_strides_in_memory_change_no_byte(code):
     assert sealed_bytes({}, other) == sealed_bytes({}, plain)
 
 
-def test_tensors_lie_in_the_order_of_their_names_without_gaps():
-    header = json.loads(RAW[8:STOP])
-    del header["__metadata__"]
-    ends = [0]
-    for name in sorted(header):
-        start, end = header[name]["data_offsets"]
-        assert start == ends[-1]
-        assert RAW[STOP + start : STOP + end] == TENSORS[name].tobytes()
-        ends.append(end)
-    assert ends[-1] == len(RAW) - STOP
-    assert STOP % 8 == 0
-
-
 def test_the_safetensors_library_opens_the_file(tmp_path):
     write_sealed(tmp_path / "m", CONTENT, TENSORS)
     with safetensors.safe_open(tmp_path / "m", framework="np") as file:
         assert_same({name: file.get_tensor(name) for name in file.keys()}, TENSORS)  # noqa: SIM118
         assert json.loads(file.metadata()["streamtron"]) == CONTENT
-
-
-def test_the_digest_is_xxh3_128_of_the_header_without_it_and_the_tensors():
-    header = json.loads(RAW[8:STOP])
-    digest = header["__metadata__"].pop("digest")
-    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
-    assert digest == xxhash.xxh3_128(text + RAW[STOP:]).hexdigest()
 
 
 GOLDEN_HEADER = (
@@ -173,14 +151,6 @@ def test_every_flipped_bit_is_found_and_the_file_named(tmp_path):
     assert_found(tmp_path / "m", raw, range(8 * len(raw)), read_sealed)
 
 
-def test_2000_random_flipped_bits_of_a_larger_file_are_all_found(tmp_path):
-    rng = np.random.default_rng(1)
-    tensors = {"x": rng.normal(size=3_000), "y": rng.integers(0, 99, 5_000, dtype=np.int32)}
-    raw = sealed_bytes(CONTENT, tensors)
-    bits = random.Random(0).sample(range(8 * len(raw)), 2_000)
-    assert_found(tmp_path / "m", raw, bits, read_sealed)
-
-
 def test_a_file_cut_at_any_length_or_with_bytes_added_is_refused(tmp_path):
     path = tmp_path / "m"
     for damaged in [*(RAW[:length] for length in range(len(RAW))), RAW + b"\0", RAW + RAW]:
@@ -208,13 +178,6 @@ def test_a_header_that_says_the_same_in_other_bytes_is_refused(tmp_path, blank):
 def described(dtype: object, size: int) -> dict:
     entry = {"dtype": dtype, "shape": [1], "data_offsets": [0, size]}
     return {"__metadata__": {"streamtron": "{}"}, "x": entry}
-
-
-def test_a_file_sealed_by_hand_by_the_same_rule_is_read(tmp_path):
-    (tmp_path / "m").write_bytes(sealed_by_hand(described("I32", 4), b"\7\0\0\0"))
-    content, tensors = read_sealed(tmp_path / "m")
-    assert content == {}
-    assert_same(tensors, {"x": np.array([7], dtype=np.int32)})
 
 
 @pytest.mark.parametrize("content", ["[]", "3", "null", '"a"', "{", 3])

@@ -22,7 +22,7 @@ from streamtron.runs.fit import run as fit
 from tests.helpers import paper
 from tests.helpers.certificates import of_margins
 from tests.helpers.examples import examples
-from tests.helpers.oracle import LARGEST_COUNT, Oracle, Row, explicit, file_order, gamma_d
+from tests.helpers.oracle import Oracle, Row, explicit, gamma_d
 
 SLACK = 1e-9
 """Relative room for rounding in sums of at most a few thousand terms; no bound is that tight."""
@@ -222,29 +222,6 @@ def test_b_length_gives_its_promise_at_the_lower_bound_of_its_proof(
     assert promised == pytest.approx(1 / (tail * t ** (epsilon - 1) + 1 + epsilon))
 
 
-@prove
-@given(st.floats(0.05, 0.999), st.floats(1.0, 300.0), st.floats(0.01, 100.0))
-def test_at_theorem_2s_bound_a_would_be_longer_than_it_can_be(
-    epsilon: float, R: float, b: float
-) -> None:
-    # Lemma 4 as displayed: g(t₀) > 0, though a parenthesis in its proof is misplaced
-    t = paper.updates_bound_length(R, b, epsilon, 1.0)
-    assume(t < 1e12)
-    assert theory.length_bound_length(R, b, epsilon, 1.0, math.ceil(t), 1) < math.ceil(t)
-
-
-@prove
-@given(st.floats(1.0, 1e4), st.floats(1e-3, 1e3), st.floats(0.1, 1.9))
-def test_the_root_of_lemma_1_lies_between_its_bounds(
-    alpha: float, beta: float, epsilon: float
-) -> None:
-    low, high = paper.root_bounds(alpha, beta, epsilon)
-    g_low, g_high = (t**epsilon - alpha * t ** (epsilon - 1) - beta for t in (low, high))
-    room = SLACK * (beta + alpha)
-    assert g_low <= room
-    assert g_high >= -room
-
-
 # --- what holds at every moment ---
 
 
@@ -437,34 +414,6 @@ def test_the_gap_where_unlearning_stalls_is_within_its_bound(problem, beta, orde
     assert gap * primal <= stall_sum / (8.0 * b * b) * (1 + SLACK)
 
 
-def test_rounding_half_away_from_zero_never_ends_where_floor_does() -> None:
-    def away(k: int, oracle: Oracle) -> int:
-        x = (oracle.b - oracle.extended_margin(k)) / oracle.sq_length(k)
-        return int(math.copysign(math.floor(abs(x) + 0.5), x))
-
-    oracle = Oracle([[]], [1], [2.0], b=5.0)
-    assert list(ascent(oracle, file_order)) == [3]
-    moves = []
-    for _ in range(20):
-        m = away(0, oracle)
-        oracle._add(0, m, oracle.extended_margin(0), 2.0)
-        moves.append(m)
-    assert moves == [-1, 1] * 10
-
-
-def test_unlearning_never_takes_a_count_beyond_int32() -> None:
-    oracle = Oracle([[(0, 2.0**-20)]], [1], [0.0], b=1.0)
-    assert oracle.visit_ascent(0) == LARGEST_COUNT
-    assert oracle.visit_ascent(0) == 0
-    assert oracle.counts == [LARGEST_COUNT]
-
-
-def test_a_row_of_length_0_is_left_alone() -> None:
-    oracle = Oracle([[]], [1], [0.0], b=1.0)
-    assert oracle.visit_ascent(0) == 0
-    assert oracle.t == 0
-
-
 # --- the strongly convex primal ---
 
 
@@ -488,44 +437,6 @@ def test_the_optimum_lies_within_the_radius_of_the_scaled_weights(problem, beta,
 
 
 # --- the procedure ---
-
-
-def seen_orders(oracle: Oracle, **how: bool) -> list[tuple[int, list[int]]]:
-    """(full epoch, rows) for every full and mini-epoch of a run in file order."""
-    seen: list[tuple[int, list[int]]] = []
-
-    def order(epoch: int, rows: list[int]) -> list[int]:
-        seen.append((epoch, list(rows)))
-        return rows
-
-    assert oracle.run(order, n_ep=3, **how).converged
-    return seen
-
-
-def test_mini_epochs_visit_what_erred_until_one_is_calm_or_n_ep_are_over() -> None:
-    # row 1 needs 3 updates in all: one in the full epoch, two in mini-epochs, one calm mini-epoch
-    short = Oracle([[(0, 9.0)], [(1, 1.0)]], [1, 1], [0.0, 0.0], b=2.0)
-    assert seen_orders(short) == [(0, [0, 1]), *[(0, [0, 1])] * 3, (1, [0, 1])]
-    assert short.counts == [1, 3]
-    # with 6 to go, 3 mini-epochs are not enough
-    long = Oracle([[(0, 9.0)], [(1, 1.0)]], [1, 1], [0.0, 0.0], b=5.0)
-    assert seen_orders(long) == [
-        (0, [0, 1]),
-        *[(0, [0, 1])] * 3,
-        (1, [0, 1]),
-        *[(1, [1])] * 2,
-        (2, [0, 1]),
-    ]
-    assert long.counts == [1, 6]
-
-
-def test_only_the_unfaithful_active_set_keeps_rows_that_have_counts() -> None:
-    def data() -> Oracle:
-        return Oracle([[(0, 9.0)], [(1, 1.0)]], [1, 1], [0.0, 0.0], b=5.0)
-
-    assert (1, [1]) in seen_orders(data(), faithful=True)
-    assert (1, [1, 0]) in seen_orders(data(), faithful=False)
-    assert (1, [1]) not in seen_orders(data(), faithful=False)
 
 
 # --- the traps ---
@@ -572,14 +483,6 @@ def test_each_gamma_errs_on_the_side_its_docstring_asks_for(
     assert b <= theory.b_length(1.0, epsilon, delta, up)
     longest = theory.length_bound_length
     assert longest(1.0, b, epsilon, low, 50, 1) >= longest(1.0, b, epsilon, up, 50, 1) * (1 - SLACK)
-
-
-def test_a_row_at_the_threshold_is_a_mistake() -> None:
-    oracle = Oracle([[(0, 1.0)], [(1, 1.0)]], [1, 1], [0.0, 0.0], b=1.0)
-    assert oracle.visit(0)
-    assert oracle.extended_margin(0) == oracle.threshold() == 1.0
-    assert oracle.visit(0)
-    assert not oracle.visit(0)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.5])

@@ -73,9 +73,6 @@ def test_what_a_reading_that_trains_gives_is_called_an_estimate(place: Path) -> 
     for name in ("lower", "upper"):
         assert first[name] == pytest.approx(second[name], rel=1e-3)
     assert first["gap"] == 1 - (first["lower"] / first["upper"]) ** 2
-    small = _report(place, "train", active_set=10_000, max_epochs=4)["history"]
-    assert {each["lower"] for each in small if not each["proven"]} <= {None}
-    assert small[0]["upper"] > 0
 
 
 @pytest.mark.parametrize(
@@ -94,6 +91,9 @@ def test_a_reading_is_called_proven_where_it_made_a_certificate(
     history = model.certificate["history"]
     assert [each["proven"] for each in history] == [one.certificate is not None for one in done]
     assert len(history) > 1
+    if "active_set" in settings:  # P is not known where not all rows are in memory
+        assert {each["lower"] for each in history if not each["proven"]} == {None}
+    assert history[0]["upper"] > 0
 
 
 def test_the_model_has_the_same_history_but_for_time(place: Path) -> None:
@@ -105,16 +105,6 @@ def test_the_model_has_the_same_history_but_for_time(place: Path) -> None:
     ]
     assert first.model.certificate["history"] == timed
     assert first.model.to_bytes() == second.model.to_bytes()
-
-
-def test_of_many_classes_every_one_has_its_history(place: Path) -> None:
-    settings = streamtron.Settings(multiclass=True)
-    outcome = streamtron.run(place / "topics.svm", settings)
-    for told, own in zip(
-        outcome.report["learners"], outcome.model.certificate["learners"], strict=True
-    ):
-        assert told["history"][-1]["gap"] == own["history"][-1]["gap"]
-        assert own["history"][-1]["gap"] == own["relative_duality_gap"]
 
 
 def test_an_update_begins_a_history_of_its_own(place: Path) -> None:
@@ -183,14 +173,20 @@ def test_the_plot_of_the_certificate_has_every_bound_and_marks_what_is_an_estima
     assert model.plot_certificate(axes=own)[0] is own[0]
 
 
-def test_of_many_classes_the_plot_shows_one_that_is_named_or_the_widest_gap(place: Path) -> None:
-    model = streamtron.fit(place / "topics.svm", multiclass=True)
-    gaps = [each["relative_duality_gap"] for each in model.certificate["learners"]]
+def test_every_class_has_its_history_and_the_plot_shows_one_that_is_named_or_the_widest_gap(
+    place: Path,
+) -> None:
+    settings = streamtron.Settings(multiclass=True)
+    outcome = streamtron.run(place / "topics.svm", settings)
+    learners = outcome.model.certificate["learners"]
+    gaps = [each["relative_duality_gap"] for each in learners]
+    assert [each["history"][-1]["gap"] for each in learners] == gaps
+    assert [each["history"][-1]["gap"] for each in outcome.report["learners"]] == gaps
     for label, gap in ((None, max(gaps)), (1.0, gaps[1])):
-        _, bottom = model.plot_certificate(label=label)
+        _, bottom = outcome.model.plot_certificate(label=label)
         assert _points(bottom.lines[0])[-1][1] == gap
     with pytest.raises(SettingsError, match="label 7"):
-        model.plot_certificate(label=7)
+        outcome.model.plot_certificate(label=7)
 
 
 def test_a_model_without_a_history_or_a_machine_without_matplotlib_is_told_so(
